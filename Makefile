@@ -1,0 +1,49 @@
+# Two commands matter: `make reproduce` and `make test`. Both set everything up by themselves.
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.installed
+
+.PHONY: help setup reproduce test test-all bench lint format build clean
+
+help:           ## list the commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
+
+setup: $(STAMP) ## make .venv with the tested versions (seconds when nothing changed)
+
+# torch first and by its pin: a bare requirement would let the resolver take a larger build.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "calibrant needs Python 3.11 or newer; set PYTHON=python3.12, say"; exit 1; }
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(PY) -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' constraints.txt)
+	$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(STAMP)
+
+reproduce: setup ## run the main demonstration on a small built-in default
+	$(PY) -m calibrant.demo
+
+test: setup     ## the fast tests
+	$(PY) -m pytest -n 2 --dist loadfile
+
+test-all: setup ## every test, the slow ones too
+	$(PY) -m pytest -n 2 --dist loadfile -m ''
+
+bench: setup    ## measure, and write results/bench.json
+	$(PY) -m benchmarks
+
+lint: setup     ## style and types
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: setup   ## bring the code into style
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+build: setup    ## build the wheel into dist/
+	rm -rf dist
+	$(PY) -m build --wheel --outdir dist .
+
+clean:          ## remove everything that was made
+	rm -rf $(VENV) dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis

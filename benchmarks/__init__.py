@@ -1,0 +1,1 @@
+"""What the project claims to be fast at, measured. `make bench` writes `results/bench.json`."""
