@@ -1,0 +1,70 @@
+"""Post-hoc calibrators: maps from a trained model's logits to probabilities that can be believed.
+
+Every one is a scikit-learn estimator: ``fit(logits, labels)`` on held-out data, then
+``predict_proba(logits)``. Give probabilities instead of logits with ``from_probs=True``.
+
+========================== ==================================== ================== =================
+name                       class                                can change the     confidence can
+                                                                predicted class    fall below 1/C
+========================== ==================================== ================== =================
+temperature                `Temperature`                        no                 no
+ensemble-temperature       `EnsembleTemperature`                no                 no
+attended-temperature       `AttendedTemperature`                no                 no
+vector                     `Vector`                             yes                no
+matrix                     `Matrix`                             yes                no
+structured-matrix          `StructuredMatrix`                   yes                no
+dirichlet                  `Dirichlet`                          yes                no
+platt                      `Platt`                              yes                no
+beta                       `Beta`                               yes                no
+isotonic                   `Isotonic`                           yes                no
+isotonic-confidence        `IsotonicConfidence`                 no                 yes
+order-preserving-isotonic  `OrderPreservingIsotonic`            no                 no
+histogram                  `HistogramBinning`                   yes                no
+bbq                        `BBQ`                                yes                no
+scaling-binning            `ScalingBinning`                     yes                no
+polynomial                 `ShapeRestrictedPolynomial`          yes                no
+neural                     `NeuralCalibrator`                   yes                no
+========================== ==================================== ================== =================
+
+`CALIBRATORS` holds this table, `make_calibrator` makes one by name, `CalibratedModel` joins one to a fitted
+scikit-learn classifier or a torch module, `save` and `load` keep one on disk without pickle.
+"""
+
+from calibrant.posthoc._base import Calibrator
+from calibrant.posthoc.binning import BBQ, HistogramBinning, ScalingBinning
+from calibrant.posthoc.isotonic import Isotonic, IsotonicConfidence, OrderPreservingIsotonic
+from calibrant.posthoc.matrix import Dirichlet, Matrix, StructuredMatrix, Vector
+from calibrant.posthoc.neural import NeuralCalibrator
+from calibrant.posthoc.persistence import load, save
+from calibrant.posthoc.platt import Beta, Platt
+from calibrant.posthoc.polynomial import ShapeRestrictedPolynomial
+from calibrant.posthoc.registry import CALIBRATORS, describe, make_calibrator
+from calibrant.posthoc.temperature import AttendedTemperature, EnsembleTemperature, Temperature
+from calibrant.posthoc.wrapper import CalibratedModel
+
+__all__ = [
+    "BBQ",
+    "CALIBRATORS",
+    "AttendedTemperature",
+    "Beta",
+    "CalibratedModel",
+    "Calibrator",
+    "Dirichlet",
+    "EnsembleTemperature",
+    "HistogramBinning",
+    "Isotonic",
+    "IsotonicConfidence",
+    "Matrix",
+    "NeuralCalibrator",
+    "OrderPreservingIsotonic",
+    "Platt",
+    "ScalingBinning",
+    "ShapeRestrictedPolynomial",
+    "StructuredMatrix",
+    "Temperature",
+    "Vector",
+    "describe",
+    "load",
+    "make_calibrator",
+    "save",
+]

@@ -1,0 +1,168 @@
+"""What every calibrator shares: the checks, the scores, and two claims that the tests hold it to."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from scipy.special import log_softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from calibrant._inputs import check_labels, check_logits, check_probs, check_weights, like
+
+Floats = np.ndarray
+
+
+class Calibrator(ClassifierMixin, BaseEstimator):
+    """A map from the logits of a trained model to calibrated probabilities.
+
+    A subclass writes ``_fit(scores, labels, weights)`` and ``_predict(scores)``; both see log-probabilities
+    in float64, finite, one row per sample. Logits matter only up to a constant per row, so the log-softmax
+    loses nothing, and a model is calibrated the same way whether its logits or its probabilities are at
+    hand.
+
+    Class attributes
+    ----------------
+    can_change_prediction : whether ``predict`` may differ from the class that the logits rank first (the
+        first of them, where several are equal).
+    can_fall_below_chance : whether ``confidence``, the probability of the class that ``predict`` returns, may
+        be below 1/C. It cannot where ``predict`` is the largest probability; it can where the class is kept
+        although its probability sank.
+
+    An exact zero (a logit of -inf, a probability of 0) has no logarithm. It is read as half the smallest
+    ratio to the top class that the calibration set shows, and as at most ``1 / (2 (n + 1))``, what n
+    samples can resolve.
+    """
+
+    can_change_prediction: ClassVar[bool] = True
+    can_fall_below_chance: ClassVar[bool] = False
+
+    from_probs: bool
+
+    def fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> Self:
+        """Fit on held-out predictions.
+
+        Parameters
+        ----------
+        logits : (n, C) array or tensor, C ≥ 2; probabilities where the calibrator was made with
+            ``from_probs=True``.
+        labels : (n,) integers, the column of the true class.
+        sample_weight : (n,) weights, not negative; an integer weight counts as that many equal rows.
+        """
+        raw = self._raw(logits)
+        n, n_classes = raw.shape
+        if n_classes < 2:
+            raise ValueError(
+                "logits must have at least two columns, one per class, got one. For one binary logit per row "
+                "stack zeros and the logit: np.stack([0 * z, z], axis=1)."
+            )
+        y = check_labels(labels, n, n_classes).cpu().numpy()
+        if sample_weight is None:
+            weights = np.ones(n)
+        else:
+            weights = check_weights(sample_weight, n).cpu().numpy()
+        rows = weights > 0  # a row of weight zero is not there: it must not move bin edges or splits either
+        raw, y, weights = raw[rows], y[rows], weights[rows]
+        self.classes_ = np.arange(n_classes)
+        self.n_features_in_ = n_classes
+        self.zero_gap_ = _zero_gap(raw)
+        self._fit(_finite_log_probs(raw, self.zero_gap_), y, weights)
+        return self
+
+    def predict_proba(self, logits: Any) -> Any:
+        """Calibrated probabilities in float64, (n, C): an array for an array, a tensor for a tensor."""
+        _, probs = self._raw_and_probs(logits)
+        return self._like(torch.from_numpy(probs), logits)
+
+    def predict(self, logits: Any) -> Any:
+        """The class of each row; the model's own class where ``can_change_prediction`` is False."""
+        raw, probs = self._raw_and_probs(logits)
+        return self._like(torch.from_numpy(self._decide(raw, probs)), logits)
+
+    def confidence(self, logits: Any) -> Any:
+        """The probability of the class that ``predict`` returns."""
+        raw, probs = self._raw_and_probs(logits)
+        predicted = self._decide(raw, probs)
+        return self._like(torch.from_numpy(probs[np.arange(len(probs)), predicted]), logits)
+
+    def _raw_and_probs(self, logits: Any) -> tuple[Floats, Floats]:
+        check_is_fitted(self)
+        raw = self._raw(logits)
+        if raw.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"{type(self).__name__} was fitted on {self.n_features_in_} classes, got logits with "
+                f"{raw.shape[1]} columns. Use the model that it was fitted for, or fit it again."
+            )
+        probs = self._predict(_finite_log_probs(raw, self.zero_gap_))
+        if not (self.can_change_prediction or self.can_fall_below_chance):
+            probs = _keep_top(probs, raw.argmax(axis=1))
+        return raw, probs
+
+    def _decide(self, raw: Floats, probs: Floats) -> np.ndarray:
+        return (probs if self.can_change_prediction else raw).argmax(axis=1)
+
+    def _raw(self, logits: Any) -> Floats:
+        """The input as finite-or-minus-infinity log scores in float64."""
+        if not self.from_probs:
+            return check_logits(logits).double().cpu().numpy()
+        with np.errstate(divide="ignore"):
+            return np.log(check_probs(logits).double().cpu().numpy())
+
+    @staticmethod
+    def _like(result: torch.Tensor, logits: Any) -> Any:
+        moved = result.to(logits.device) if isinstance(logits, torch.Tensor) else result
+        return like(moved, logits)
+
+    def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
+        raise NotImplementedError
+
+    def _predict(self, scores: Floats) -> Floats:
+        raise NotImplementedError
+
+
+def _zero_gap(raw: Floats) -> float:
+    """How far below the top of its row an exact zero is placed, in nats."""
+    gaps = raw.max(axis=1, keepdims=True) - raw
+    seen = gaps[np.isfinite(gaps)].max()
+    return float(max(seen, np.log(len(raw) + 1)) + np.log(2))
+
+
+def _finite_log_probs(raw: Floats, zero_gap: float) -> Floats:
+    """Log-softmax of each row, with -inf moved to `zero_gap` below the top and never above another entry."""
+    zero = np.isneginf(raw)
+    if zero.any():
+        top = raw.max(axis=1, keepdims=True)
+        lowest = np.where(zero, np.inf, raw).min(axis=1, keepdims=True)
+        raw = np.where(zero, np.minimum(top - zero_gap, lowest), raw)
+    scores = log_softmax(raw, axis=1)
+    # Rounding can make equal what the logits told apart: the class that they rank first stays first.
+    first = raw.argmax(axis=1)
+    lost = np.flatnonzero(scores.argmax(axis=1) != first)
+    scores[lost, first[lost]] = np.nextafter(scores[lost].max(axis=1), 0.0)
+    return scores
+
+
+def _keep_top(probs: Floats, top: np.ndarray) -> Floats:
+    """Undo rounding that put another class above `top`: the two swap their values."""
+    rows = np.flatnonzero(probs[np.arange(len(probs)), top] < probs.max(axis=1))
+    if len(rows):
+        probs = probs.copy()
+        best = probs[rows].argmax(axis=1)
+        probs[rows, best], probs[rows, top[rows]] = probs[rows, top[rows]], probs[rows, best]
+    return probs
+
+
+def normalise(probs: Floats) -> Floats:
+    """Divide rows by their sum; a row of zeros carries no information and becomes uniform."""
+    total = probs.sum(axis=1, keepdims=True)
+    return np.where(total > 0, probs / np.where(total > 0, total, 1.0), 1.0 / probs.shape[1])
+
+
+def mix_uniform(probs: Floats, n: float) -> Floats:
+    """The rule of succession for a whole row: one more sample than n, uniform over the classes.
+
+    It keeps the ranking and takes the infinite log-loss from maps that are estimated by counting.
+    """
+    return (n * probs + 1.0 / probs.shape[1]) / (n + 1.0)

@@ -1,0 +1,212 @@
+"""Calibration by bins: histogram binning, Bayesian binning into quantiles, scaling-binning."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import betaln, expit, softmax
+
+from calibrant.posthoc._base import Calibrator, Floats
+from calibrant.posthoc._one_vs_rest import Map, OneVsRest, join
+from calibrant.posthoc.temperature import fit_temperature
+
+
+class HistogramBinning(OneVsRest):
+    """Histogram binning of each class against the rest: p is the share of the class in the bin of q.
+
+    Zadrozny and Elkan, "Obtaining Calibrated Probability Estimates from Decision Trees and Naive Bayesian
+    Classifiers", ICML 2001. Bins are (lo, hi], 0 falls in the first. Deviation: the share is (hits + m ·
+    centre) / (count + m), with m = `prior` samples at the bin's centre, so that an empty bin answers with
+    its centre and no class gets probability 0; ``prior=0`` gives plain shares (the centre for an empty
+    bin).
+
+    Parameters
+    ----------
+    bins : number of bins; None stands for 15 of equal width, or for 10 C of equal mass (a class holds about
+        1/C of the mass), with at least ten samples in each.
+    scheme : "mass" (equal counts, as in the paper) or "width" (equal widths).
+    prior : m above.
+
+    Attributes
+    ----------
+    maps_ : one dict per class (for two classes: class 1 alone) with inner "edges" and the "values" of the
+        bins.
+    """
+
+    def __init__(
+        self, bins: int | None = None, scheme: str = "mass", prior: float = 1.0, *, from_probs: bool = False
+    ) -> None:
+        self.bins = bins
+        self.scheme = scheme
+        self.prior = prior
+        self.from_probs = from_probs
+
+    def _fit_map(self, odds: Floats, target: Floats, weights: Floats) -> Map:
+        if self.scheme not in ("mass", "width"):
+            raise ValueError(f'scheme must be "mass" or "width", got {self.scheme!r}.')
+        if not (np.isfinite(self.prior) and self.prior >= 0):
+            raise ValueError(f"prior must be a finite number, 0 or above, got {self.prior}.")
+        q = expit(odds)
+        if self.scheme == "width":
+            edges = np.linspace(0.0, 1.0, _check_bins(15 if self.bins is None else self.bins) + 1)[1:-1]
+        else:
+            bins = (
+                _default_bins(self.n_features_in_, weights) if self.bins is None else _check_bins(self.bins)
+            )
+            edges = equal_mass_edges(q, weights, bins)
+        count, hits = _bin_sums(edges, q, weights, target)
+        centre = _centres(edges)
+        pseudo = np.where(count > 0, self.prior, 1.0)
+        return {"edges": edges, "values": (hits + pseudo * centre) / (count + pseudo)}
+
+    def _apply_map(self, fitted: Map, odds: Floats) -> Floats:
+        return fitted["values"][_bin(fitted["edges"], expit(odds))]
+
+
+class BBQ(OneVsRest):
+    """Bayesian binning into quantiles: equal-mass histograms of many sizes, averaged by their evidence.
+
+    Naeini, Cooper and Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning", AAAI
+    2015. With B bins, bin b has the prior Beta(N'/B · c_b, N'/B · (1 - c_b)), c_b its centre and N' = 2;
+    the evidence of the binning is the product over bins of B(m_b + α_b, n_b - m_b + β_b) / B(α_b, β_b), and
+    the prediction in a bin is (m_b + α_b)/(n_b + N'/B). B runs from n^⅓/10 to 10 n^⅓ with a uniform prior.
+    Deviations: each class against the rest, since the paper is binary; beyond 50 sizes, B is taken at 50
+    even steps of that range (log scale).
+
+    Attributes
+    ----------
+    maps_ : one dict per class (for two classes: class 1 alone) with "edges" and "values", the averaged map,
+        which is itself constant between edges.
+    """
+
+    def __init__(self, *, from_probs: bool = False) -> None:
+        self.from_probs = from_probs
+
+    def _fit_map(self, odds: Floats, target: Floats, weights: Floats) -> Map:
+        q = expit(odds)
+        root = np.cbrt(weights.sum())
+        sizes = np.arange(max(1, int(np.floor(root / 10))), int(np.ceil(10 * root)) + 1)
+        if len(sizes) > 50:
+            sizes = np.unique(np.geomspace(sizes[0], sizes[-1], 50).round().astype(int))
+        candidates, evidence = [], []
+        for size in sizes:
+            edges = equal_mass_edges(q, weights, int(size))
+            count, hits = _bin_sums(edges, q, weights, target)
+            strength, centre = 2.0 / len(count), _centres(edges)
+            alpha, beta = strength * centre, strength * (1.0 - centre)
+            evidence.append((betaln(hits + alpha, count - hits + beta) - betaln(alpha, beta)).sum())
+            candidates.append((edges, (hits + alpha) / (count + strength)))
+        shares = softmax(np.array(evidence))
+        kept = [
+            (share, candidate) for share, candidate in zip(shares, candidates, strict=True) if share > 1e-12
+        ]
+        all_edges = np.unique(np.concatenate([edges for _, (edges, _) in kept]))
+        probes = np.append(all_edges, 1.0)  # the right end of every cell lies inside it
+        values = sum(share * v[_bin(edges, probes)] for share, (edges, v) in kept) / sum(s for s, _ in kept)
+        return {"edges": all_edges, "values": np.asarray(values)}
+
+    def _apply_map(self, fitted: Map, odds: Floats) -> Floats:
+        return fitted["values"][_bin(fitted["edges"], expit(odds))]
+
+
+class ScalingBinning(Calibrator):
+    """Scaling-binning: temperature scaling, then in each bin the mean of the *scaled* probabilities.
+
+    Kumar, Liang and Ma, "Verified Uncertainty Calibration", NeurIPS 2019, Section 4, in its marginal form
+    (bins per class). The output takes finitely many values, so its calibration error can be measured, at
+    the variance of the scaling and not of histogram binning. Deviations: temperature scaling stands for
+    Platt scaling, which it is for many classes with one parameter; the rows are normalised; and one set
+    serves all three steps unless ``split=True`` divides it in three, as the paper's guarantee asks.
+
+    Parameters
+    ----------
+    bins : number of bins per class; None stands for 10 C, with at least ten samples in each.
+    split : whether each of the three steps gets its own third of the samples.
+    random_state : seed of that split.
+
+    Attributes
+    ----------
+    temperature_ : T of the first step.
+    maps_ : one dict per class (for two classes: class 1 alone) with inner "edges" and the "values" of the
+        bins.
+    """
+
+    can_change_prediction = True
+    can_fall_below_chance = False
+
+    def __init__(
+        self,
+        bins: int | None = None,
+        split: bool = False,
+        random_state: int = 0,
+        *,
+        from_probs: bool = False,
+    ) -> None:
+        self.bins = bins
+        self.split = split
+        self.random_state = random_state
+        self.from_probs = from_probs
+
+    def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
+        n, n_classes = scores.shape
+        bins = _default_bins(n_classes, weights) if self.bins is None else _check_bins(self.bins)
+        if self.split and n < 3:
+            raise ValueError(f"split=True needs at least three calibration samples, got {n}.")
+        if self.split:
+            scaling, edging, averaging = np.array_split(
+                np.random.default_rng(self.random_state).permutation(n), 3
+            )
+        else:
+            scaling = edging = averaging = np.arange(n)
+        self.temperature_ = fit_temperature(scores[scaling], labels[scaling], weights[scaling])
+        scaled = softmax(scores / self.temperature_, axis=1)
+        self.maps_ = []
+        for k in [1] if n_classes == 2 else range(n_classes):
+            edges = equal_mass_edges(scaled[edging, k], weights[edging], bins)
+            q, w = scaled[averaging, k], weights[averaging]
+            count, total = _bin_sums(edges, q, w, q)
+            mean = np.divide(total, count, out=_centres(edges), where=count > 0)
+            self.maps_.append({"edges": edges, "values": mean})
+
+    def _predict(self, scores: Floats) -> Floats:
+        scaled = softmax(scores / self.temperature_, axis=1)
+        classes = [1] if scores.shape[1] == 2 else range(scores.shape[1])
+        return join(
+            [m["values"][_bin(m["edges"], scaled[:, k])] for m, k in zip(self.maps_, classes, strict=True)]
+        )
+
+
+def equal_mass_edges(x: Floats, weights: Floats, bins: int) -> Floats:
+    """Inner edges of bins (lo, hi] of as equal a weight as ties allow; equal edges are merged."""
+    order = np.argsort(x, kind="stable")
+    reached = np.cumsum(weights[order])
+    wanted = reached[-1] * np.arange(1, bins) / bins
+    # Rounding in the sums must not decide which sample is the edge.
+    at = np.searchsorted(reached, wanted * (1 - 1e-12))
+    edges = np.unique(x[order][at])
+    return edges[edges < x[order][-1]]
+
+
+def _bin(edges: Floats, x: Floats) -> np.ndarray:
+    return np.searchsorted(edges, x, side="left")
+
+
+def _bin_sums(edges: Floats, x: Floats, weights: Floats, values: Floats) -> tuple[Floats, Floats]:
+    """Weight and weighted sum of `values` in each bin."""
+    where, size = _bin(edges, x), len(edges) + 1
+    return np.bincount(where, weights, size), np.bincount(where, weights * values, size)
+
+
+def _centres(edges: Floats) -> Floats:
+    ends = np.concatenate([[0.0], edges, [1.0]])
+    # A centre at exactly 0 or 1 would be a prior that excludes a class.
+    return np.clip((ends[:-1] + ends[1:]) / 2, 1e-6, 1 - 1e-6)
+
+
+def _default_bins(n_classes: int, weights: Floats) -> int:
+    return max(1, min(10 * n_classes, int(weights.sum() / 10)))
+
+
+def _check_bins(bins: int) -> int:
+    if int(bins) != bins or bins < 1:
+        raise ValueError(f"bins must be a whole number, 1 or above, got {bins}.")
+    return int(bins)

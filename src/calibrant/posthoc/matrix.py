@@ -1,0 +1,234 @@
+"""Affine maps of the log-probabilities: vector, matrix, structured matrix and Dirichlet scaling.
+
+All four are one penalised multinomial regression (`_multinomial`); they differ in what may move and what it
+costs.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from scipy.special import log_softmax, softmax
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import KFold
+
+from calibrant.posthoc._base import Calibrator, Floats
+from calibrant.posthoc._multinomial import Problem, affine_logits, solve
+from calibrant.posthoc.temperature import fit_temperature
+
+# Strengths of ODIR that cross-validation tries, strongest first so that each fit starts from a simpler one.
+ODIR_GRID = (100.0, 10.0, 1.0, 0.1, 0.01, 0.001)
+
+
+class _Affine(Calibrator):
+    """softmax(W x + b), where x is what `_design` makes of the scores."""
+
+    can_change_prediction = True
+    can_fall_below_chance = False
+
+    def _design(self, scores: Floats) -> Floats:
+        raise NotImplementedError
+
+    def _predict(self, scores: Floats) -> Floats:
+        return softmax(affine_logits(self._design(scores), self.coefficients_), axis=1)
+
+
+class _Structured(_Affine):
+    """Temperature scaling first; what is left is shrunk towards the identity."""
+
+    def _design(self, scores: Floats) -> Floats:
+        return log_softmax(scores / self.temperature_, axis=1)
+
+    def _fit_structured(
+        self, scores: Floats, labels: np.ndarray, weights: Floats, penalty: Floats, free: np.ndarray
+    ) -> None:
+        with warnings.catch_warnings():
+            # The shrunken map exists where the temperature alone has no optimum; its own report is enough.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            self.temperature_ = _tame(fit_temperature(scores, labels, weights), scores)
+        problem = Problem(
+            self._design(scores), labels, weights, _identity(scores.shape[1]), penalty / weights.sum(), free
+        )
+        self.coefficients_ = solve(problem, name=type(self).__name__)
+
+
+class Vector(_Structured):
+    """Vector scaling: p = softmax(diag(v) x + b), with x the log-probabilities after temperature scaling.
+
+    Section 4.2 of Guo et al. 2017, with the shrinkage of "structured vector scaling" (Berta, Holzmüller,
+    Jordan and Bach, "Structured Matrix Scaling for Multi-Class Calibration", arXiv:2511.03685): the mean
+    log-loss plus l2 · C / n · (‖v - 1‖² + ‖b‖²). Deviation from Guo et al.: the penalty, without which a
+    class that the calibration set lacks has no finite solution; ``l2=0`` takes it away.
+
+    Parameters
+    ----------
+    l2 : strength of the shrinkage towards v = 1, b = 0.
+
+    Attributes
+    ----------
+    temperature_ : T of the first step.
+    coefficients_ : (C, C + 1), [diag(v) | b].
+    """
+
+    def __init__(self, l2: float = 1.0, *, from_probs: bool = False) -> None:
+        self.l2 = l2
+        self.from_probs = from_probs
+
+    def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
+        _check_strength("l2", self.l2)
+        n_classes = scores.shape[1]
+        free = np.column_stack([np.eye(n_classes, dtype=bool), np.ones(n_classes, dtype=bool)])
+        penalty = np.full((n_classes, n_classes + 1), self.l2 * n_classes)
+        self._fit_structured(scores, labels, weights, penalty, free)
+
+
+class StructuredMatrix(_Structured):
+    """Structured matrix scaling: p = softmax((I + diag(v) + M) x + b), each part with its own shrinkage.
+
+    Berta, Holzmüller, Jordan and Bach, "Structured Matrix Scaling for Multi-Class Calibration",
+    arXiv:2511.03685. x are the log-probabilities after temperature scaling, M has no diagonal, and the mean
+    log-loss is penalised by
+
+        l2_bias · C/n · ‖b‖²  +  l2_diagonal · C/n · ‖v‖²  +  l2_off_diagonal · C(C-1)/n · ‖M‖²,
+
+    so that with few samples the map is plain temperature scaling and grows into matrix scaling as n does.
+    These are the paper's ridge penalties with ρ = τ = 1. Deviation: the paper's SAGA solver is replaced by
+    L-BFGS and Newton steps on the same convex problem.
+
+    Attributes
+    ----------
+    temperature_ : T of the first step.
+    coefficients_ : (C, C + 1), [I + diag(v) + M | b].
+    """
+
+    def __init__(
+        self,
+        l2_bias: float = 1.0,
+        l2_diagonal: float = 1.0,
+        l2_off_diagonal: float = 1.0,
+        *,
+        from_probs: bool = False,
+    ) -> None:
+        self.l2_bias = l2_bias
+        self.l2_diagonal = l2_diagonal
+        self.l2_off_diagonal = l2_off_diagonal
+        self.from_probs = from_probs
+
+    def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
+        for name in ("l2_bias", "l2_diagonal", "l2_off_diagonal"):
+            _check_strength(name, getattr(self, name))
+        n_classes = scores.shape[1]
+        matrix = np.full((n_classes, n_classes), self.l2_off_diagonal * n_classes * (n_classes - 1))
+        np.fill_diagonal(matrix, self.l2_diagonal * n_classes)
+        penalty = np.column_stack([matrix, np.full(n_classes, self.l2_bias * n_classes)])
+        self._fit_structured(scores, labels, weights, penalty, np.ones_like(penalty, dtype=bool))
+
+
+class _Odir(_Affine):
+    """W and b free, with off-diagonal and intercept regularisation (ODIR), Kull et al. 2019, Section 3."""
+
+    def __init__(self, odir: float | None = None, folds: int = 3, *, from_probs: bool = False) -> None:
+        self.odir = odir
+        self.folds = folds
+        self.from_probs = from_probs
+
+    def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
+        if self.odir is not None:
+            _check_strength("odir", self.odir)
+        design = self._design(scores)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            start = _identity(scores.shape[1]) / _tame(fit_temperature(scores, labels, weights), scores)
+        if self.odir is None:
+            self.odir_ = self._choose(design, labels, weights, start)
+        else:
+            self.odir_ = float(self.odir)
+        self.coefficients_ = solve(
+            _odir_problem(design, labels, weights, self.odir_), start, type(self).__name__
+        )
+
+    def _choose(self, design: Floats, labels: np.ndarray, weights: Floats, start: Floats) -> float:
+        """The strength of least held-out log-loss; the strongest where there is too little to split."""
+        if self.folds < 2:
+            raise ValueError(f"folds must be at least 2, got {self.folds}. Give odir a number to do without.")
+        if len(labels) < 2 * self.folds:
+            return ODIR_GRID[0]
+        losses = np.zeros(len(ODIR_GRID))
+        split = KFold(self.folds, shuffle=True, random_state=0)
+        with warnings.catch_warnings():
+            # A fold may lack a class or be separable; what counts is its held-out loss.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            for inside, outside in split.split(design):
+                coefficients = start
+                for i, odir in enumerate(ODIR_GRID):
+                    problem = _odir_problem(design[inside], labels[inside], weights[inside], odir)
+                    coefficients = solve(problem, coefficients, tolerance=1e-4)
+                    log_p = log_softmax(affine_logits(design[outside], coefficients), axis=1)
+                    losses[i] -= weights[outside] @ log_p[np.arange(len(outside)), labels[outside]]
+        return ODIR_GRID[int(losses.argmin())]
+
+
+class Matrix(_Odir):
+    """Matrix scaling: p = softmax(W z + b), with off-diagonal and intercept regularisation.
+
+    Section 4.2 of Guo et al. 2017; the penalty is ODIR of Kull, Perelló-Nieto, Kängsepp, Silva Filho, Song
+    and Flach, "Beyond temperature scaling", NeurIPS 2019:
+
+        odir · ( 1/(C(C-1)) Σ_{i≠j} W_ij²  +  1/C Σ_j b_j² ).
+
+    Deviations: the row mean is taken from the logits first, since the softmax ignores it and
+    log-probabilities do not have it; and the two strengths of ODIR are one number, chosen by
+    cross-validation unless given.
+
+    Parameters
+    ----------
+    odir : strength of the penalty on the mean log-loss; None chooses it from 1e-3 … 1e2 by cross-validation.
+    folds : number of folds for that choice.
+
+    Attributes
+    ----------
+    odir_ : the strength that was used.
+    coefficients_ : (C, C + 1), [W | b].
+    """
+
+    def _design(self, scores: Floats) -> Floats:
+        return scores - scores.mean(axis=1, keepdims=True)
+
+
+class Dirichlet(_Odir):
+    """Dirichlet calibration: p = softmax(W ln q + b), with q the model's probabilities.
+
+    The linear parametrisation, Eq. (9), of Kull et al., "Beyond temperature scaling: Obtaining
+    well-calibrated multi-class probabilities with Dirichlet calibration", NeurIPS 2019, with their ODIR
+    penalty as in `Matrix` (one strength for both of its parts, chosen by cross-validation unless given).
+
+    Parameters and attributes are those of `Matrix`.
+    """
+
+    def _design(self, scores: Floats) -> Floats:
+        return scores
+
+
+def _identity(n_classes: int) -> Floats:
+    return np.column_stack([np.eye(n_classes), np.zeros(n_classes)])
+
+
+def _odir_problem(design: Floats, labels: np.ndarray, weights: Floats, odir: float) -> Problem:
+    n_classes = design.shape[1]
+    matrix = np.full((n_classes, n_classes), odir / (n_classes * (n_classes - 1)))
+    np.fill_diagonal(matrix, 0.0)
+    penalty = np.column_stack([matrix, np.full(n_classes, odir / n_classes)])
+    zeros = np.zeros_like(penalty)
+    return Problem(design, labels, weights, zeros, penalty, np.ones_like(penalty, dtype=bool))
+
+
+def _tame(temperature: float, scores: Floats) -> float:
+    """A temperature at which logits stay ordinary numbers, where the best one is at the end of its range."""
+    gap = float((scores.max(axis=1, keepdims=True) - scores).mean())
+    return temperature if gap == 0 else float(np.clip(temperature, gap / 50.0, gap * 50.0))
+
+
+def _check_strength(name: str, value: float) -> None:
+    if not (np.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} must be a finite number, 0 or above, got {value}.")

@@ -1,0 +1,63 @@
+"""The table of calibrators: tests, benchmarks and the command line read it, and a new one is one more row."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from calibrant.posthoc._base import Calibrator
+from calibrant.posthoc.binning import BBQ, HistogramBinning, ScalingBinning
+from calibrant.posthoc.isotonic import Isotonic, IsotonicConfidence, OrderPreservingIsotonic
+from calibrant.posthoc.matrix import Dirichlet, Matrix, StructuredMatrix, Vector
+from calibrant.posthoc.neural import NeuralCalibrator
+from calibrant.posthoc.platt import Beta, Platt
+from calibrant.posthoc.polynomial import ShapeRestrictedPolynomial
+from calibrant.posthoc.temperature import AttendedTemperature, EnsembleTemperature, Temperature
+
+CALIBRATORS: dict[str, type[Calibrator]] = {
+    "temperature": Temperature,
+    "ensemble-temperature": EnsembleTemperature,
+    "attended-temperature": AttendedTemperature,
+    "vector": Vector,
+    "matrix": Matrix,
+    "structured-matrix": StructuredMatrix,
+    "dirichlet": Dirichlet,
+    "platt": Platt,
+    "beta": Beta,
+    "isotonic": Isotonic,
+    "isotonic-confidence": IsotonicConfidence,
+    "order-preserving-isotonic": OrderPreservingIsotonic,
+    "histogram": HistogramBinning,
+    "bbq": BBQ,
+    "scaling-binning": ScalingBinning,
+    "polynomial": ShapeRestrictedPolynomial,
+    "neural": NeuralCalibrator,
+}
+
+
+class Description(NamedTuple):
+    """One row of `describe`."""
+
+    name: str
+    summary: str
+    can_change_prediction: bool
+    can_fall_below_chance: bool
+
+
+def make_calibrator(name: str, **params: Any) -> Calibrator:
+    """A new calibrator by its name in the table, ``make_calibrator("vector", l2=0.1)``."""
+    if name not in CALIBRATORS:
+        raise ValueError(f"There is no calibrator {name!r}. Choose one of: {', '.join(CALIBRATORS)}.")
+    return CALIBRATORS[name](**params)
+
+
+def describe() -> list[Description]:
+    """Every calibrator with the first sentence of its docstring and what it can change."""
+    return [
+        Description(
+            name,
+            (cls.__doc__ or "").strip().splitlines()[0],
+            cls.can_change_prediction,
+            cls.can_fall_below_chance,
+        )
+        for name, cls in CALIBRATORS.items()
+    ]

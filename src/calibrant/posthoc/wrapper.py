@@ -1,0 +1,141 @@
+"""A calibrator joined to the model whose predictions it corrects."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.utils.validation import check_is_fitted
+
+from calibrant._inputs import check_probs
+from calibrant.posthoc._base import Calibrator
+from calibrant.posthoc.temperature import Temperature
+
+
+class CalibratedModel(ClassifierMixin, BaseEstimator):
+    """Calibrate a fitted scikit-learn classifier or a torch module on data that it was not trained on.
+
+    ``CalibratedModel(forest, Isotonic()).fit(X_held_out, y_held_out).predict_proba(X)``. The model is used
+    as it is and never fitted here.
+
+    Parameters
+    ----------
+    model : a fitted classifier with ``predict_proba`` or ``decision_function``, or a torch module that
+        returns logits of shape (n, C), or (n,) or (n, 1) for the logit of class 1 of two.
+    calibrator : a `Calibrator`; None stands for `Temperature()`. It is cloned, and is always handed logits.
+    scores : what is read from a scikit-learn classifier: "predict_proba", "decision_function", or "auto",
+        the first of these that it has. Decision values are taken as logits.
+    batch_size : rows per forward pass of a torch module.
+
+    Attributes
+    ----------
+    classes_ : the classifier's own classes; 0..C-1 for a torch module.
+    calibrator_ : the fitted calibrator, which `save` can write.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        calibrator: Calibrator | None = None,
+        *,
+        scores: str = "auto",
+        batch_size: int = 1024,
+    ) -> None:
+        self.model = model
+        self.calibrator = calibrator
+        self.scores = scores
+        self.batch_size = batch_size
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the calibrator on the model's predictions for held-out X and the true classes y."""
+        logits = self._logits(X)
+        if isinstance(self.model, torch.nn.Module):
+            self.classes_ = np.arange(logits.shape[1])
+        else:
+            self.classes_ = np.asarray(self.model.classes_)
+        calibrator = Temperature() if self.calibrator is None else clone(self.calibrator)
+        self.calibrator_ = calibrator.set_params(from_probs=False)
+        self.calibrator_.fit(logits, self._encode(y), sample_weight)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Calibrated probabilities, one column per entry of ``classes_``."""
+        check_is_fitted(self)
+        return np.asarray(self.calibrator_.predict_proba(self._logits(X)))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The class of each row, as in ``classes_``."""
+        check_is_fitted(self)
+        return self.classes_[self.calibrator_.predict(self._logits(X))]
+
+    def confidence(self, X: Any) -> np.ndarray:
+        """The probability of the class that ``predict`` returns."""
+        check_is_fitted(self)
+        return np.asarray(self.calibrator_.confidence(self._logits(X)))
+
+    def _encode(self, y: Any) -> np.ndarray:
+        """Labels as columns of the model's output."""
+        y = y.cpu().numpy() if isinstance(y, torch.Tensor) else np.asarray(y)
+        if y.ndim != 1:
+            raise ValueError(f"y must be 1-D, one class per row, got shape {y.shape}.")
+        order = np.argsort(self.classes_)
+        where = np.searchsorted(self.classes_, y, sorter=order).clip(max=len(order) - 1)
+        columns = order[where]
+        unknown = self.classes_[columns] != y
+        if unknown.any():
+            raise ValueError(
+                f"y holds the class {y[unknown][0]!r}, which the model does not know; its classes are "
+                f"{list(self.classes_)}. Calibrate on classes that it was trained on."
+            )
+        return columns
+
+    def _logits(self, X: Any) -> np.ndarray:
+        if isinstance(self.model, torch.nn.Module):
+            return _as_two_columns(_module_outputs(self.model, X, self.batch_size))
+        if self.scores not in ("auto", "predict_proba", "decision_function"):
+            raise ValueError(
+                f'scores must be "auto", "predict_proba" or "decision_function", got {self.scores!r}.'
+            )
+        wanted = ("predict_proba", "decision_function") if self.scores == "auto" else (self.scores,)
+        method = next((name for name in wanted if hasattr(self.model, name)), None)
+        if method is None or not hasattr(self.model, "classes_"):
+            raise ValueError(
+                f"{type(self.model).__name__} must be a torch module or a fitted classifier with classes_ "
+                f"and {' or '.join(wanted)}. Fit it first; regressors and clusterers cannot be calibrated."
+            )
+        values = np.asarray(getattr(self.model, method)(X), dtype=float)
+        if method == "decision_function":
+            return _as_two_columns(values)
+        with np.errstate(divide="ignore"):
+            return np.log(check_probs(values).numpy())
+
+
+def _as_two_columns(values: np.ndarray) -> np.ndarray:
+    """One logit per row is that of class 1, against 0 for class 0."""
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    return np.column_stack([np.zeros(len(values)), values]) if values.ndim == 1 else values
+
+
+def _module_outputs(module: torch.nn.Module, X: Any, batch_size: int) -> np.ndarray:
+    """Outputs of a module in evaluation mode; its mode is put back afterwards."""
+    parameter = next(module.parameters(), torch.empty(0))
+    inputs = X if isinstance(X, torch.Tensor) else torch.as_tensor(np.asarray(X))
+    if inputs.is_floating_point():
+        inputs = inputs.to(parameter.dtype)
+    modes = [(child, child.training) for child in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            outputs = [module(batch.to(parameter.device)) for batch in inputs.split(batch_size)]
+    finally:
+        for child, mode in modes:
+            child.training = mode
+    if not all(isinstance(output, torch.Tensor) for output in outputs):
+        raise ValueError(
+            f"The module must return a tensor of logits, got {type(outputs[0]).__name__}. "
+            "Wrap it in a module that returns the logits alone."
+        )
+    return torch.cat(outputs).double().cpu().numpy()
