@@ -1,0 +1,255 @@
+"""How every metric reads its arguments: probabilities with labels, or (confidence, correct) pairs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args, get_type_hints
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant._inputs import (
+    Logits,
+    as_tensor,
+    check_confidence,
+    check_labels,
+    check_logits,
+    check_probs,
+    check_weights,
+    top_label,
+)
+
+Binary = Literal["positive", "predicted"]
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Predicted(TypedDict, total=False):
+    """Keywords that say how predictions are given; `calibrant.metrics.ece` documents them."""
+
+    confidence: Any
+    correct: Any
+    from_logits: bool
+    binary: Binary | None
+    sample_weight: Any
+
+
+class Given(Predicted, total=False):
+    """The keywords that every metric takes."""
+
+    groups: Any
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Validated predictions: always pairs, and the probabilities and labels they came from if there were any.
+
+    `logits` is kept beside `probs` so that logarithms need not go through an underflowing softmax.
+    """
+
+    confidence: Tensor
+    correct: Tensor
+    weight: Tensor | None = None
+    probs: Tensor | None = None
+    labels: Tensor | None = None
+    logits: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.confidence)
+
+    def take(self, rows: Tensor) -> Predictions:
+        """Return the predictions of the given rows."""
+        parts = {name: value for name, value in vars(self).items() if value is not None}
+        return replace(self, **{name: value[rows] for name, value in parts.items()})
+
+    def mean(self, values: Tensor) -> float:
+        """(Weighted) mean over the samples, in float64."""
+        values = values.double()
+        if self.weight is None:
+            return values.mean().item()
+        # A weight of zero removes a sample even where its value is infinite.
+        return (torch.where(self.weight > 0, self.weight * values, 0.0).sum() / self.weight.sum()).item()
+
+
+def read(
+    probs: Any,
+    labels: Any,
+    confidence: Any = None,
+    correct: Any = None,
+    *,
+    from_logits: bool = False,
+    binary: Binary | None = None,
+    sample_weight: Any = None,
+    matrix_only: bool = False,
+) -> Predictions:
+    """Read `(probs, labels)` or `(confidence=, correct=)`, exactly one of the two.
+
+    One-dimensional `probs` are read only if `binary` says what they mean, both times with `probs` the
+    probability of class 1: "positive" judges that probability itself (confidence p, correct y = 1, over all
+    of [0, 1]); "predicted" judges the predicted class (confidence max(p, 1 - p)). The two give different
+    numbers.
+    """
+    as_pairs = confidence is not None or correct is not None
+    if as_pairs == (probs is not None or labels is not None):
+        raise ValueError(
+            "give either probs and labels, or confidence= and correct=, "
+            f"got {'both' if as_pairs else 'neither'} of these."
+        )
+    if as_pairs:
+        if confidence is None or correct is None:
+            raise ValueError("confidence= and correct= go together: one of them is missing.")
+        if matrix_only:
+            raise ValueError("this metric needs class probabilities: give probs of shape (n, C) and labels.")
+        if from_logits or binary is not None or isinstance(confidence, Logits):
+            raise ValueError(
+                "from_logits, Logits(...) and binary describe probs; confidence is a probability."
+            )
+        result = Predictions(*check_confidence(confidence, correct))
+    elif probs is None or labels is None:
+        raise ValueError("probs and labels go together: one of them is missing.")
+    elif binary is not None:
+        if matrix_only:
+            raise ValueError(
+                "this metric needs one column per class: give probs of shape (n, C), without binary=."
+            )
+        result = _read_binary(probs, labels, from_logits, binary)
+    else:
+        result = _read_matrix(probs, labels, from_logits)
+    if sample_weight is None:
+        return result
+    return replace(result, weight=check_weights(sample_weight, len(result), result.confidence.device))
+
+
+def _read_matrix(probs: Any, labels: Any, from_logits: bool) -> Predictions:
+    logits = check_logits(probs).double() if from_logits or isinstance(probs, Logits) else None
+    matrix = check_probs(probs) if logits is None else torch.softmax(logits, dim=1)
+    targets = check_labels(labels, len(matrix), matrix.shape[1], matrix.device)
+    return Predictions(*top_label(matrix, targets), probs=matrix, labels=targets, logits=logits)
+
+
+def _read_binary(probs: Any, labels: Any, from_logits: bool, binary: Binary) -> Predictions:
+    if binary not in get_args(Binary):
+        raise ValueError(f"binary must be 'positive' or 'predicted', got {binary!r}.")
+    is_logits = from_logits or isinstance(probs, Logits)
+    p = as_tensor(probs.values if isinstance(probs, Logits) else probs, "probs")
+    if p.ndim != 1:
+        raise ValueError(
+            f"binary={binary!r} is for 1-D probabilities of class 1, got shape {tuple(p.shape)}. "
+            "Leave it out for a matrix with one column per class."
+        )
+    if is_logits:
+        z = check_logits(torch.stack([torch.zeros_like(p), p], dim=1)).double()
+        p = torch.sigmoid(z[:, 1])
+    p, positive = check_confidence(p, check_labels(labels, len(p), 2, p.device).bool())
+    if binary == "positive":
+        return Predictions(p, positive)
+    # max(p, 1 - p); at p = 1/2 the first class wins, as in a two-column matrix
+    return Predictions(torch.maximum(p, 1 - p), (p > 0.5) == positive)
+
+
+def metric(*, top_label: bool = False, signed: bool = False) -> Callable[[_F], _F]:
+    """Spell out the signature of a metric written with `**given`, and refuse unknown keywords.
+
+    `top_label` marks one that sees only (confidence, correct), so that resampling may draw pairs;
+    `signed` one that can be negative.
+    """
+
+    def wrap(function: _F) -> _F:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        shared = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=False if name == "from_logits" else None
+            )
+            for name in get_type_hints(Given)
+        ]
+        full = signature.replace(parameters=own + shared)
+
+        @functools.wraps(function)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            for name in kwargs:
+                if name not in full.parameters:
+                    raise TypeError(
+                        f"{function.__name__}() has no argument {name!r}; "
+                        f"it takes {', '.join(full.parameters)}."
+                    )
+            return function(*args, **kwargs)
+
+        checked.__signature__ = full  # type: ignore[attr-defined]
+        checked.top_label = top_label  # type: ignore[attr-defined]
+        checked.signed = signed  # type: ignore[attr-defined]
+        return checked  # type: ignore[return-value]
+
+    return wrap
+
+
+@dataclass(frozen=True)
+class Grouped(Mapping[Any, float]):
+    """A metric per subgroup: a mapping from group to value, with each group's size and the value over all."""
+
+    overall: float
+    values_by_group: Mapping[Any, float] = field(repr=False)
+    counts: Mapping[Any, int] = field(repr=False)
+
+    def __getitem__(self, group: Any) -> float:
+        return self.values_by_group[group]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values_by_group)
+
+    def __len__(self) -> int:
+        return len(self.values_by_group)
+
+    @property
+    def spread(self) -> float:
+        """Largest minus smallest value over the groups."""
+        return max(self.values()) - min(self.values())
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{group!r}: {value:.4g} (n={self.counts[group]})" for group, value in self.items())
+        return f"Grouped(overall={self.overall:.4g}, {{{rows}}})"
+
+
+def evaluate(
+    core: Callable[[Predictions], float],
+    probs: Any,
+    labels: Any,
+    *,
+    matrix_only: bool = False,
+    groups: Any = None,
+    **given: Unpack[Predicted],
+) -> float | Grouped:
+    """Read the predictions and apply `core` to them, or, with `groups`, also to each subgroup."""
+    predictions = read(probs, labels, matrix_only=matrix_only, **given)
+    return core(predictions) if groups is None else _per_group(core, predictions, groups)
+
+
+def _per_group(core: Callable[[Predictions], float], predictions: Predictions, groups: Any) -> Grouped:
+    names = groups.detach().cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
+    if names.shape != (len(predictions),):
+        raise ValueError(f"groups must be 1-D with {len(predictions)} entries, got shape {names.shape}.")
+    if names.dtype.kind == "f" and np.isnan(names).any():
+        raise ValueError(
+            "groups contains NaN: give each row a group, for instance a name for the missing ones."
+        )
+    unique, index, counts = np.unique(names, return_inverse=True, return_counts=True)
+    if predictions.weight is not None:
+        totals = np.bincount(index, weights=predictions.weight.cpu().numpy())
+        if (totals == 0).any():
+            raise ValueError(
+                f"group {unique[totals == 0][0]!r} has sample_weight 0 throughout: leave it out."
+            )
+    rows = np.split(np.argsort(index, kind="stable"), np.cumsum(counts)[:-1])
+    device = predictions.confidence.device
+    keys = unique.tolist()
+    return Grouped(
+        core(predictions),
+        {
+            key: core(predictions.take(torch.from_numpy(r).to(device)))
+            for key, r in zip(keys, rows, strict=True)
+        },
+        dict(zip(keys, counts.tolist(), strict=True)),
+    )

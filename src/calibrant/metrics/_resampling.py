@@ -1,0 +1,97 @@
+"""What the noise floor, the intervals and the tests share: calling a metric on resampled predictions."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant._inputs import Logits
+from calibrant.metrics._predictions import Predictions
+
+Metric = Callable[..., Any]
+
+
+def marked(metric: Metric, name: str) -> bool | None:
+    """Return a mark set by `_predictions.metric`, seen through functools.partial; None for a foreign function.."""
+    while isinstance(metric, functools.partial):
+        metric = metric.func
+    return getattr(metric, name, None)
+
+
+def reduce_to_pairs(p: Predictions, metric: Metric) -> Predictions:
+    """Drop the matrix where the metric does not look at it: resampling is then n numbers, not n × C."""
+    return replace(p, probs=None, labels=None, logits=None) if marked(metric, "top_label") else p
+
+
+def call(metric: Metric, p: Predictions, arguments: dict[str, Any]) -> float:
+    """Evaluate the metric on predictions as a user would."""
+    if p.weight is not None:
+        arguments = {**arguments, "sample_weight": p.weight}
+    if p.probs is None:
+        value = metric(confidence=p.confidence, correct=p.correct, **arguments)
+    else:
+        value = metric(p.probs if p.logits is None else Logits(p.logits), p.labels, **arguments)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"the metric must return one number, got {type(value).__name__}. Leave out groups and per-class options."
+        ) from None
+
+
+def draw_outcomes(p: Predictions, generator: torch.Generator) -> Predictions:
+    """Return the predictions with outcomes drawn from them, as if they were calibrated.
+
+    Labels are drawn from the rows of `probs`; for pairs, "correct" is drawn with probability `confidence`.
+    Both are exactly the null hypothesis P(correct | confidence) = confidence, Eq. (3) of Sanguin et al.
+    2024.
+    """
+    u = torch.rand(len(p), generator=generator, dtype=torch.float64, device=p.confidence.device)
+    if p.probs is None:
+        return replace(p, correct=u < p.confidence)
+    cumulative = p.probs.double().cumsum(dim=1)
+    # rows may sum to 1 only nearly: scale the draw instead of the row
+    labels = torch.searchsorted(cumulative, (u * cumulative[:, -1])[:, None], right=True)[:, 0]
+    labels = labels.clamp_(max=p.probs.shape[1] - 1)
+    return replace(p, labels=labels, correct=p.probs.argmax(dim=1) == labels)
+
+
+def draw_rows(n: int, generator: torch.Generator) -> Tensor:
+    """Row numbers of one bootstrap sample."""
+    return torch.randint(n, (n,), generator=generator, device=generator.device)
+
+
+def new_generator(seed: int, device: torch.device) -> torch.Generator:
+    """Return a generator on the device of the data, so that no draw travels."""
+    return torch.Generator(device=device).manual_seed(int(seed))
+
+
+def check_level(level: float, n_resamples: int) -> None:
+    """Refuse a confidence level outside (0, 1) and fewer resamples than the level needs."""
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie strictly between 0 and 1, got {level}. Use 0.95 for 95 %.")
+    needed = math.ceil(2 / (1 - level) - 1e-9)
+    if n_resamples < needed:
+        raise ValueError(f"n_resamples must be at least {needed} for level {level}, got {n_resamples}.")
+
+
+def quantiles(values: Tensor, level: float) -> tuple[float, float]:
+    """Both ends of the central part that holds a share `level` of the values."""
+    tail = (1 - level) / 2
+    ends = torch.quantile(values, torch.tensor([tail, 1 - tail], dtype=values.dtype))
+    return ends[0].item(), ends[1].item()
+
+
+def tail_p_value(draws: Tensor, observed: float) -> float:
+    """(1 + #{draw ≥ observed}) / (1 + R): a valid p-value for any number of draws R (Davison & Hinkley 1997).
+
+    Draws equal to the observed value up to rounding count as equal, which can only raise the p-value.
+    """
+    slack = 1e-12 * max(1.0, abs(observed))
+    return (1 + int((draws >= observed - slack).sum())) / (1 + len(draws))

@@ -1,0 +1,206 @@
+"""Confidence intervals for metrics: bootstrap for any, closed forms where they are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from scipy.stats import norm as normal
+from torch import Tensor
+
+from calibrant.metrics._bins import BinSums, Norm, Scheme, bin_edges, bin_sums, calibration_error
+from calibrant.metrics._predictions import Binary, Predictions, read
+from calibrant.metrics._resampling import (
+    Metric,
+    call,
+    check_level,
+    draw_rows,
+    marked,
+    new_generator,
+    quantiles,
+    reduce_to_pairs,
+)
+from calibrant.metrics.binned import ace, ece, mce
+from calibrant.metrics.scores import accuracy, brier, brier_terms, confidence_gap, nll, nll_terms, signed_gaps
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its confidence interval."""
+
+    value: float
+    low: float
+    high: float
+    level: float
+    method: str
+
+    def __repr__(self) -> str:
+        return (
+            f"Estimate({self.value:.4g}, {100 * self.level:g} % interval "
+            f"[{self.low:.4g}, {self.high:.4g}]; {self.method})"
+        )
+
+
+def bootstrap_interval(
+    probs: Any = None,
+    labels: Any = None,
+    *,
+    metric: Metric = ece,
+    level: float = 0.95,
+    method: Literal["basic", "percentile"] = "basic",
+    n_resamples: int = 1000,
+    seed: int = 0,
+    confidence: Any = None,
+    correct: Any = None,
+    from_logits: bool = False,
+    binary: Binary | None = None,
+    sample_weight: Any = None,
+    **metric_arguments: Any,
+) -> Estimate:
+    """Bootstrap interval of any metric: rows are drawn with replacement and the metric evaluated on each draw.
+
+    method="basic" reflects the quantiles, [2v − q_high, 2v − q_low]: where the metric is biased upwards, as
+    every calibration error is, the bootstrap repeats the bias and the reflection takes it out again. It is
+    cut off at 0 for metrics that cannot be negative. method="percentile" is [q_low, q_high], for metrics
+    without such a bias.
+
+    Both need a metric that is smooth around the truth. A calibration error is not so at 0: for a model that
+    may be calibrated use `asymptotic_interval`, which holds there too, or ask `calibration_test`.
+
+    `metric`, `seed` and `metric_arguments` as in `noise_floor`, the rest as in `ece`.
+    """
+    check_level(level, n_resamples)
+    if method not in ("basic", "percentile"):
+        raise ValueError(f"method must be 'basic' or 'percentile', got {method!r}.")
+    p = read(
+        probs,
+        labels,
+        confidence,
+        correct,
+        from_logits=from_logits,
+        binary=binary,
+        sample_weight=sample_weight,
+    )
+    p = reduce_to_pairs(p, metric)
+    value = call(metric, p, metric_arguments)
+    generator = new_generator(seed, p.confidence.device)
+    draws = [call(metric, p.take(draw_rows(len(p), generator)), metric_arguments) for _ in range(n_resamples)]
+    low, high = quantiles(torch.tensor(draws, dtype=torch.float64), level)
+    if method == "basic":
+        low, high = 2 * value - high, 2 * value - low
+        if marked(metric, "signed") is False:
+            low, high = max(low, 0.0), max(high, 0.0)
+    return Estimate(value, low, high, level, f"{method} bootstrap, {n_resamples} resamples, seed {seed}")
+
+
+def asymptotic_interval(
+    probs: Any = None,
+    labels: Any = None,
+    *,
+    metric: Metric = ece,
+    level: float = 0.95,
+    bins: int = 15,
+    scheme: Scheme = "width",
+    norm: Norm = "l1",
+    confidence: Any = None,
+    correct: Any = None,
+    from_logits: bool = False,
+    binary: Binary | None = None,
+    sample_weight: Any = None,
+) -> Estimate:
+    """Interval from the central limit theorem, for `ece`, `mce`, `ace`, `nll`, `brier`, `accuracy`, `confidence_gap`.
+
+    The last four are means of independent terms: value ± z·(standard error), Wilson's form for the accuracy.
+
+    The binned errors are norms ‖g‖ of the vector of gaps, so |‖ĝ‖ − ‖g‖| ≤ ‖ĝ − g‖, and the interval is ‖ĝ‖
+    ± the `level` quantile of ‖ĝ − g‖ under its normal limit. It holds whether or not the model is
+    calibrated (where the bootstrap fails), at the price of being wider than need be where all gaps are
+    large. The error that it covers is that of the same bins with exact frequencies; variances are those of
+    (hits + 1)/(n + 2), so that a bin without errors is not taken for certain.
+
+    `bins`, `scheme` and `norm` apply to the binned errors; the other arguments as in `ece`.
+    """
+    check_level(level, 10**9)
+    p = read(
+        probs,
+        labels,
+        confidence,
+        correct,
+        from_logits=from_logits,
+        binary=binary,
+        sample_weight=sample_weight,
+    )
+    if metric in (ece, mce, ace):
+        scheme = "mass" if metric is ace else scheme
+        return _norm_interval(p, level, bins, scheme, "max" if metric is mce else norm)
+    if metric is accuracy:
+        return _wilson(p, level, binary)
+    terms = _MEANS.get(metric)
+    if terms is None:
+        known = ", ".join(["ece", "mce", "ace", "accuracy", *(f.__name__ for f in _MEANS)])
+        raise ValueError(
+            f"no asymptotic interval is known for {getattr(metric, '__name__', metric)!r}, only for {known}. "
+            "Use bootstrap_interval."
+        )
+    return _normal_interval(p, terms(p), level)
+
+
+_MEANS: dict[Metric, Callable[[Predictions], Tensor]] = {
+    nll: nll_terms,
+    brier: brier_terms,
+    confidence_gap: signed_gaps,
+}
+
+
+def _effective(p: Predictions) -> float:
+    return float(len(p)) if p.weight is None else (p.weight.sum() ** 2 / (p.weight**2).sum()).item()
+
+
+def _normal_interval(p: Predictions, terms: Tensor, level: float) -> Estimate:
+    value = p.mean(terms)
+    if not math.isfinite(value):
+        raise ValueError(
+            f"the metric is {value} on this sample, so that no interval exists. Give logits instead."
+        )
+    share = torch.full_like(terms, 1 / len(p)) if p.weight is None else p.weight / p.weight.sum()
+    n = _effective(p)
+    spread = (share**2 * (terms - value) ** 2).sum().item() * n / (n - 1) if n > 1 else math.inf
+    half = normal.ppf((1 + level) / 2) * math.sqrt(spread)
+    return Estimate(value, value - half, value + half, level, "normal limit")
+
+
+def _wilson(p: Predictions, level: float, binary: Binary | None) -> Estimate:
+    hit = p.correct if binary != "positive" else (p.confidence > 0.5) == p.correct
+    value, n, z = p.mean(hit), _effective(p), normal.ppf((1 + level) / 2)
+    centre = (value + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z * math.sqrt(value * (1 - value) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
+    return Estimate(value, max(0.0, centre - half), min(1.0, centre + half), level, "Wilson")
+
+
+def _norm_interval(p: Predictions, level: float, bins: int, scheme: Scheme, norm: Norm) -> Estimate:
+    edges = bin_edges(p.confidence, bins, scheme, p.weight)
+    sums = bin_sums(p.confidence, p.correct, p.weight, edges, scheme)
+    value = calibration_error(sums, norm, debias=False).item()
+    half = _noise_quantile(sums, norm, level)
+    return Estimate(value, max(0.0, value - half), min(1.0, value + half), level, "norm of the normal limit")
+
+
+def _noise_quantile(sums: BinSums, norm: Norm, level: float, draws: int = 20_000) -> float:
+    """The `level` quantile of ‖ĝ − g‖: the norm of independent normal noise, one for each bin."""
+    filled = sums.weight > 0
+    weight, share = sums.weight[filled], sums.share[filled]
+    n = weight**2 / sums.weight_sq[filled]
+    rate = (sums.correct[filled] / weight * n + 1) / (n + 2)
+    sd = (rate * (1 - rate) / n).sqrt()
+    generator = new_generator(0, sd.device)  # a fixed numerical integral, not a choice of sample
+    noise = torch.randn(draws, len(sd), generator=generator, dtype=torch.float64, device=sd.device) * sd
+    if norm == "l1":
+        size = (noise.abs() * share).sum(dim=1)
+    elif norm == "l2":
+        size = (noise**2 * share).sum(dim=1).sqrt()
+    else:
+        size = noise.abs().amax(dim=1)
+    return torch.quantile(size, level).item()

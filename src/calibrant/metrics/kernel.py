@@ -1,0 +1,201 @@
+"""Kernel estimates of the calibration error: SECE and the KDE-based ECE of order d.
+
+Equations are those of "Towards Unbiased Calibration using Meta-Regularization".
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, Unpack
+
+import torch
+from torch import Tensor
+
+from calibrant.metrics._bins import CHUNK
+from calibrant.metrics._grid import (
+    MIN_BANDWIDTH,
+    cosine_coefficients,
+    gaussian_sums,
+    integrate,
+    integrate_abs,
+    interpolate,
+    place,
+    smooth,
+)
+from calibrant.metrics._predictions import Given, Grouped, Predictions, evaluate, metric
+
+# Above this many points SECE goes through the grid: O(n) instead of O(n²), at an error of about 1e-6.
+_PAIRWISE_LIMIT = 8192
+_GRID_BANDWIDTH = 1e-3
+
+
+def nadaraya_watson(
+    points: Tensor,
+    values: Tensor,
+    bandwidth: float,
+    *,
+    queries: Tensor | None = None,
+    weight: Tensor | None = None,
+    leave_out: Tensor | None = None,
+) -> Tensor:
+    """π̂(z) = Σ_j π_j K(z, z_j) / Σ_j K(z, z_j) at each query, K the Gaussian of Eq. (6): Eq. (12).
+
+    A pure, differentiable function of tensors. `points` is (n, L) or (n,), `values` (n,) or (n, k),
+    `queries` (the points themselves unless given) any number of rows. The quotient is a softmax of −|z −
+    z_j|² / 2h², so it is defined at any distance and bandwidth. `leave_out` names for each query the one
+    point that it must not use.
+    """
+    points = points[:, None] if points.ndim == 1 else points
+    at = points if queries is None else (queries[:, None] if queries.ndim == 1 else queries)
+    # |a − b|² by differences in each coordinate: cancellation-free, and its gradient at a = b is 0, not NaN
+    square = torch.zeros(len(at), len(points), dtype=points.dtype, device=points.device)
+    for a, b in zip(at.unbind(dim=1), points.unbind(dim=1), strict=True):
+        square = square + (a[:, None] - b[None, :]) ** 2
+    scores = -square / (2 * bandwidth**2)  # log of Eq. (6)
+    if weight is not None:
+        scores = scores + weight.log()
+    if leave_out is not None:
+        scores = scores.scatter(1, leave_out[:, None], -torch.inf)
+    return torch.softmax(scores, dim=1) @ values.to(scores.dtype)
+
+
+@metric(top_label=True)
+def sece(
+    probs: Any = None,
+    labels: Any = None,
+    bandwidth: float = 0.01,
+    *,
+    leave_one_out: bool = False,
+    **given: Unpack[Given],
+) -> float | Grouped:
+    """Smooth expected calibration error of "Towards Unbiased Calibration using Meta-Regularization".
+
+        SECE = (1/M) Σ_i |SACC(i) − conf(i)|                                    Eq. (7)
+        SACC(i) = Σ_j π(j) K(z_i, z_j) / Σ_j K(z_i, z_j)                        π̂ of Eq. (12)
+        K(z, z') = exp(−(z − z')² / 2h²),  h = `bandwidth`                      Eq. (6)
+
+    Deviations from the paper: Eq. (5) as printed has π(x_i) for π(x_j) and is not normalised, so SACC is
+    the normalised form of Eq. (12); and π is whether the prediction was right, not its differentiable
+    stand-in. The self term j = i is kept, as in Eq. (12); `leave_one_out=True` drops it, so that no
+    prediction vouches for itself. Despite its name it is not smECE (`smooth_ece`), and on small samples
+    with narrow kernels it measures mostly noise: read it beside its `noise_floor`.
+
+    All pairs are summed up to 8,192 predictions; beyond that, with the self term, sums go through a fine grid
+    (linear time, error about 1e-6). Other arguments and the result as in `ece`.
+    """
+    h = _check_bandwidth(bandwidth)
+    return evaluate(lambda q: _sece(q, h, leave_one_out), probs, labels, **given)
+
+
+def _check_bandwidth(bandwidth: float) -> float:
+    if not 0 < bandwidth < math.inf:
+        raise ValueError(f"bandwidth must be positive and finite, got {bandwidth}.")
+    return float(bandwidth)
+
+
+def _sece(p: Predictions, bandwidth: float, leave_one_out: bool) -> float:
+    p = _without_zero_weights(p)
+    z, hit = p.confidence.double(), p.correct.double()
+    if len(p) > _PAIRWISE_LIMIT and not leave_one_out and bandwidth >= _GRID_BANDWIDTH:
+        nodes = place(z, lambda rows: _mass_and_hits(p, rows), kinds=2)
+        mass, hits = gaussian_sums(nodes, bandwidth)
+        # far from every point both sums are rounding noise; no point reads those nodes
+        return p.mean((interpolate(hits / mass.where(mass > 0, 1.0), z) - z).abs())
+    return p.mean((_at_own_points(z, hit, bandwidth, p.weight, leave_one_out) - z).abs())
+
+
+def _without_zero_weights(p: Predictions) -> Predictions:
+    return p if p.weight is None or bool((p.weight > 0).all()) else p.take(p.weight.nonzero()[:, 0])
+
+
+def _mass_and_hits(p: Predictions, rows: slice) -> tuple[Tensor, Tensor]:
+    hit = p.correct[rows].double()
+    return (torch.ones_like(hit), hit) if p.weight is None else (p.weight[rows], p.weight[rows] * hit)
+
+
+def _at_own_points(z: Tensor, values: Tensor, h: float, weight: Tensor | None, leave_one_out: bool) -> Tensor:
+    """Nadaraya–Watson at the points themselves, in pieces of bounded memory."""
+    if leave_one_out and len(z) < 2:
+        raise ValueError(
+            "leave_one_out=True needs at least 2 predictions, got 1: there is no other to learn from."
+        )
+    own = torch.arange(len(z), device=z.device)
+    pieces = []
+    for rows in own.split(max(1, 16 * CHUNK // len(z))):
+        left_out = rows if leave_one_out else None
+        pieces.append(nadaraya_watson(z, values, h, queries=z[rows], weight=weight, leave_out=left_out))
+    return torch.cat(pieces)
+
+
+@metric()
+def kde_ece(
+    probs: Any = None,
+    labels: Any = None,
+    d: float = 1,
+    mode: Literal["top", "full"] = "top",
+    bandwidth: float | None = None,
+    *,
+    leave_one_out: bool = True,
+    **given: Unpack[Given],
+) -> float | Grouped:
+    """KDE-based calibration error of order d (Zhang et al. 2020), Eq. (8).
+
+        ECE^d = ∫ ‖z − π̂(z)‖_d^d p̂(z) dz
+
+    with p̂ and π̂ the kernel estimates of Eq. (12), K Gaussian. As in Eq. (8) no d-th root is taken.
+
+    mode="top": z is the confidence of the predicted class. The kernel is reflected at 0 and 1 so that p̂
+    has mass 1 on [0, 1], and the integral is taken numerically. Default bandwidth 1.06 s n^(−1/5)
+    (Silverman), s the standard deviation of the confidence, at least 0.001.
+
+    mode="full": z is the whole vector of C class probabilities and π̂ the vector of class frequencies near
+    it, the strongest sense of calibration. An integral over the simplex is out of reach, so p̂ is the
+    sample itself (a mean over its points) as in SECE; the self term is dropped there unless
+    `leave_one_out=False`, because with many classes a point's nearest neighbour is itself. Default
+    bandwidth 1.06 s n^(−1/(C+3)), s the mean standard deviation over classes. Time is O(n² C).
+
+    Other arguments and the result as in `ece`.
+    """
+    if not 1 <= d < math.inf:
+        raise ValueError(f"the order d must be at least 1 and finite, got {d}.")
+    if mode not in ("top", "full"):
+        raise ValueError(f"mode must be 'top' or 'full', got {mode!r}.")
+    h = None if bandwidth is None else _check_bandwidth(bandwidth)
+
+    def core(p: Predictions) -> float:
+        return _kde_top(p, d, h) if mode == "top" else _kde_full(p, d, h, leave_one_out)
+
+    return evaluate(core, probs, labels, matrix_only=mode == "full", **given)
+
+
+def _silverman(z: Tensor, weight: Tensor | None, dimensions: int) -> float:
+    w = torch.ones(len(z), dtype=torch.float64, device=z.device) if weight is None else weight
+    share = (w / w.sum())[:, None]
+    z = z.double().view(len(z), -1)
+    sd = (share * (z - (share * z).sum(dim=0)) ** 2).sum(dim=0).sqrt().mean().item()
+    effective = (w.sum() ** 2 / (w**2).sum()).item()
+    return max(1.06 * sd * effective ** (-1 / (dimensions + 4)), 1e-3)
+
+
+def _kde_top(p: Predictions, d: float, bandwidth: float | None) -> float:
+    h = _silverman(p.confidence, p.weight, 1) if bandwidth is None else max(bandwidth, MIN_BANDWIDTH)
+    nodes = place(p.confidence, lambda rows: _mass_and_hits(p, rows), kinds=2)
+    total = len(p) if p.weight is None else p.weight.sum()
+    density, hits = smooth(cosine_coefficients(nodes / total), h)
+    z = torch.linspace(0, 1, len(density), dtype=torch.float64, device=density.device)
+    if d == 1:
+        return integrate_abs(z * density - hits).item()
+    density = density.clamp(min=0)
+    gap = (z - hits / density.where(density > 1e-12, 1.0)).abs()
+    return integrate((gap**d * density).where(density > 1e-12, 0.0)).item()
+
+
+def _kde_full(p: Predictions, d: float, bandwidth: float | None, leave_one_out: bool) -> float:
+    p = _without_zero_weights(p)
+    assert p.probs is not None
+    assert p.labels is not None
+    z = p.probs.double()
+    h = _silverman(z, p.weight, z.shape[1] - 1) if bandwidth is None else bandwidth
+    one_hot = torch.nn.functional.one_hot(p.labels, z.shape[1]).double()
+    frequency = _at_own_points(z, one_hot, h, p.weight, leave_one_out)
+    return p.mean(((z - frequency).abs() ** d).sum(dim=1))  # Eq. (8), p̂ the sample

@@ -1,0 +1,50 @@
+"""The numbers behind a reliability diagram."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+
+from calibrant.metrics._bins import Scheme, bin_edges, bin_sums
+from calibrant.metrics._predictions import Predicted, read
+
+
+@dataclass(frozen=True)
+class ReliabilityBins:
+    """The numbers behind a reliability diagram, one entry per bin; empty bins have NaN in the two means."""
+
+    lower: Tensor
+    upper: Tensor
+    share: Tensor
+    effective_count: Tensor
+    confidence: Tensor
+    accuracy: Tensor
+
+
+def reliability_bins(
+    probs: Any = None,
+    labels: Any = None,
+    bins: int = 15,
+    scheme: Scheme = "width",
+    **given: Unpack[Predicted],
+) -> ReliabilityBins:
+    """Per bin: its limits, share of the sample, mean confidence and accuracy.
+
+    Keywords as in `ece`, no groups.
+    """
+    p = read(probs, labels, **given)
+    upper = bin_edges(p.confidence, bins, scheme, p.weight)
+    sums = bin_sums(p.confidence, p.correct, p.weight, upper, scheme)
+    lower = torch.cat([upper.new_zeros(1), upper[:-1]])
+    effective = sums.weight**2 / sums.weight_sq.where(sums.weight_sq > 0, 1.0)
+    return ReliabilityBins(
+        lower.double(),
+        upper.double(),
+        sums.share,
+        effective,
+        sums.confidence / sums.weight,
+        sums.correct / sums.weight,
+    )

@@ -1,0 +1,185 @@
+"""Accuracy, proper scores, and how confidence compares with accuracy on the whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Unpack
+
+import numpy as np
+import torch
+from sklearn.isotonic import IsotonicRegression
+from torch import Tensor
+
+from calibrant._inputs import check_confidence, check_probs, check_weights
+from calibrant.metrics._bins import Scheme, bin_edges, bin_sums
+from calibrant.metrics._predictions import Given, Grouped, Predicted, Predictions, evaluate, metric, read
+
+
+@metric()
+def accuracy(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float | Grouped:
+    """Share of right predictions.
+
+    Keywords as in `ece`; for 1-D `probs` the prediction is p > 1/2 either way.
+    """
+    if given.get("binary") == "positive":
+        given["binary"] = "predicted"
+    return evaluate(lambda p: p.mean(p.correct), probs, labels, **given)
+
+
+@metric(top_label=True, signed=True)
+def confidence_gap(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float | Grouped:
+    """Mean confidence minus accuracy: positive for an over-confident model, Eq. (2) of Sanguin et al. 2024.
+
+    It is `overconfidence − underconfidence` for any bins, and its size is at most ECE. Keywords as in `ece`.
+    """
+    return evaluate(lambda p: p.mean(signed_gaps(p)), probs, labels, **given)
+
+
+def share_below_chance(
+    probs: Any = None, *, confidence: Any = None, n_classes: int | None = None, sample_weight: Any = None
+) -> float:
+    """Share of predictions whose confidence is below 1/C, which no maximum of C probabilities can be.
+
+    Give (n, C) `probs`, or `confidence=` with `n_classes=`: the confidence of a calibrator that works on it
+    alone can fall there (Sanguin et al. 2024, Section 4, on isotonic regression).
+    """
+    if (probs is None) == (confidence is None):
+        raise ValueError("give either probs, or confidence= with n_classes=.")
+    if probs is not None:
+        matrix = check_probs(probs)
+        values, chance = matrix.amax(dim=1), 1 / matrix.shape[1]
+    else:
+        if n_classes is None or n_classes < 1:
+            raise ValueError(f"n_classes must be a positive integer beside confidence, got {n_classes}.")
+        values, chance = (
+            check_confidence(confidence, np.zeros(np.shape(confidence), dtype=bool))[0],
+            1 / n_classes,
+        )
+    below = values.double() < chance * (1 - 1e-6)  # a rounded 1/C is not below 1/C
+    weight = None if sample_weight is None else check_weights(sample_weight, len(values), values.device)
+    return Predictions(values, below, weight).mean(below)
+
+
+@metric()
+def nll(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float | Grouped:
+    """Negative log-likelihood, −mean log p_y, in nats.
+
+    For pairs and 1-D `probs`: −mean log(c) where correct and −mean log(1 − c) where not. Infinite where an
+    observed outcome was given probability exactly 0, which only logits (`from_logits=True`) avoid. Keywords
+    as in `ece`.
+    """
+    return evaluate(lambda p: p.mean(nll_terms(p)), probs, labels, **given)
+
+
+@metric()
+def brier(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float | Grouped:
+    """Brier score, mean Σ_c (p_c − 1[y = c])², in [0, 2]: Brier's own multi-class form.
+
+    For pairs and 1-D `probs`: mean (c − correct)², in [0, 1], half of the two-column value. Its split into
+    calibration and refinement is `brier_decomposition`. Keywords as in `ece`.
+    """
+    return evaluate(lambda p: p.mean(brier_terms(p)), probs, labels, **given)
+
+
+def signed_gaps(p: Predictions) -> Tensor:
+    """Confidence minus correctness of each prediction."""
+    return p.confidence.double() - p.correct.double()
+
+
+def nll_terms(p: Predictions) -> Tensor:
+    """−log of the probability given to what happened, per prediction."""
+    if p.logits is not None and p.labels is not None:
+        return torch.nn.functional.cross_entropy(p.logits, p.labels, reduction="none")
+    if p.probs is not None and p.labels is not None:
+        return -p.probs.gather(1, p.labels[:, None])[:, 0].double().log()
+    c = p.confidence.double()
+    return -torch.where(p.correct, c.log(), torch.log1p(-c))
+
+
+def brier_terms(p: Predictions) -> Tensor:
+    """Squared error per prediction."""
+    if p.probs is None or p.labels is None:
+        return signed_gaps(p) ** 2
+    matrix = p.probs.double()
+    at_label = matrix.gather(1, p.labels[:, None])[:, 0]
+    return (matrix**2).sum(dim=1) - 2 * at_label + 1
+
+
+@dataclass(frozen=True)
+class BrierDecomposition:
+    """score = calibration + refinement, and refinement = uncertainty − resolution + within_bins, exactly."""
+
+    score: float
+    calibration: float
+    refinement: float
+    resolution: float
+    uncertainty: float
+    within_bins: float
+
+    def __repr__(self) -> str:
+        return (
+            f"BrierDecomposition({self.score:.4g} = calibration {self.calibration:.4g} + refinement "
+            f"{self.refinement:.4g}; resolution {self.resolution:.4g}, uncertainty {self.uncertainty:.4g})"
+        )
+
+
+def brier_decomposition(
+    probs: Any = None,
+    labels: Any = None,
+    method: Literal["isotonic", "width", "mass"] = "isotonic",
+    bins: int = 15,
+    **given: Unpack[Predicted],
+) -> BrierDecomposition:
+    """Split the Brier score into calibration, which recalibration could gain, and refinement, the rest.
+
+    With q the recalibrated forecast and ȳ the base rate, per class and summed over the classes:
+
+        uncertainty = E(ȳ − y)²
+        resolution  = uncertainty − E(q − y)²
+        calibration = E(p − y)² − E(q − y)² − within_bins
+
+    method="isotonic": q is the isotonic fit of y on p (CORP, Dimitriadis, Gneiting & Jordan 2021). No bins;
+    no part is negative; within_bins is 0; monotone in p by construction, and on small samples a little too
+    flexible. method="width" or "mass": q is the frequency in each of `bins` bins (Murphy 1973), calibration
+    is Σ share (mean p − q)², and what varies inside the bins (Stephenson et al. 2008) is within_bins.
+
+    Keywords as in `ece`, except `groups`.
+    """
+    if method not in ("isotonic", "width", "mass"):
+        raise ValueError(f"method must be 'isotonic', 'width' or 'mass', got {method!r}.")
+    p = read(probs, labels, **given)
+    if p.probs is None or p.labels is None:
+        columns = [p]
+    else:
+        columns = [
+            Predictions(column.contiguous(), p.labels == c, p.weight)
+            for c, column in enumerate(p.probs.unbind(dim=1))
+        ]
+    parts = np.sum(
+        [_isotonic_parts(c) if method == "isotonic" else _binned_parts(c, bins, method) for c in columns], 0
+    )
+    calibration, resolution, uncertainty, within = parts.tolist()
+    score = p.mean(brier_terms(p))
+    return BrierDecomposition(score, calibration, score - calibration, resolution, uncertainty, within)
+
+
+def _isotonic_parts(p: Predictions) -> tuple[float, float, float, float]:
+    y = p.correct.double()
+    fit = IsotonicRegression(y_min=0.0, y_max=1.0)
+    weight = None if p.weight is None else p.weight.cpu().numpy()
+    q = fit.fit_transform(p.confidence.double().cpu().numpy(), y.cpu().numpy(), sample_weight=weight)
+    best = p.mean((torch.as_tensor(q, device=y.device) - y) ** 2)
+    rate = p.mean(y)
+    return p.mean(signed_gaps(p) ** 2) - best, rate * (1 - rate) - best, rate * (1 - rate), 0.0
+
+
+def _binned_parts(p: Predictions, bins: int, scheme: Scheme) -> tuple[float, float, float, float]:
+    edges = bin_edges(p.confidence, bins, scheme, p.weight)
+    sums = bin_sums(p.confidence, p.correct, p.weight, edges, scheme)
+    rate = p.mean(p.correct)
+    frequency = sums.correct / sums.weight.where(sums.weight > 0, 1.0)
+    calibration = (sums.share * sums.gap**2).sum().item()
+    resolution = (sums.share * (frequency - rate) ** 2).sum().item()
+    uncertainty = rate * (1 - rate)
+    within = p.mean(signed_gaps(p) ** 2) - (calibration - resolution + uncertainty)
+    return calibration, resolution, uncertainty, within
