@@ -1,0 +1,45 @@
+"""The reject option: when to withhold a prediction, and what is guaranteed about the rest.
+
+Functions take `confidence` in [0, 1] and `correct` (was the prediction right), numpy or torch, from a
+sample that the model has not seen. `risk_coverage_curve` and the areas describe that sample;
+`threshold_for_risk` and `uniform_risk_bound` make statements about new data, with proofs in their
+docstrings. The result is a `RejectionRule`.
+"""
+
+from calibrant.selective.choose import (
+    chow_threshold,
+    threshold_for_cost,
+    threshold_for_coverage,
+    threshold_for_risk,
+)
+from calibrant.selective.curve import (
+    OperatingPoint,
+    RiskCoverageCurve,
+    augrc,
+    aurc,
+    coverage_at_risk,
+    excess_aurc,
+    risk_at_coverage,
+    risk_coverage_curve,
+)
+from calibrant.selective.rule import RejectionRule, Window
+from calibrant.selective.uniform import UniformRiskBound, uniform_risk_bound
+
+__all__ = [
+    "OperatingPoint",
+    "RejectionRule",
+    "RiskCoverageCurve",
+    "UniformRiskBound",
+    "Window",
+    "augrc",
+    "aurc",
+    "chow_threshold",
+    "coverage_at_risk",
+    "excess_aurc",
+    "risk_at_coverage",
+    "risk_coverage_curve",
+    "threshold_for_cost",
+    "threshold_for_coverage",
+    "threshold_for_risk",
+    "uniform_risk_bound",
+]

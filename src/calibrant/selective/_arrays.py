@@ -1,0 +1,38 @@
+"""What every function of this package does with its input, once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from calibrant._inputs import check_confidence
+
+
+def as_pair(confidence: Any, correct: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return validated (confidence, correct) as float64 and bool arrays on the CPU.
+
+    float64 holds every float16, bfloat16 and float32 exactly, so a threshold taken from the sample still
+    separates the sample.
+    """
+    conf, hits = check_confidence(confidence, correct)
+    return conf.double().cpu().numpy(), hits.cpu().numpy()
+
+
+def check_fraction(value: float, name: str, *, closed: bool = False) -> float:
+    """Return `value` if it lies in (0, 1), or in [0, 1] where `closed`; else say so."""
+    value = float(value)
+    inside = 0 <= value <= 1 if closed else 0 < value < 1
+    if not inside:
+        interval = "[0, 1]" if closed else "(0, 1)"
+        raise ValueError(f"{name} must lie in {interval}, got {value:g}. It is a fraction, not a percentage.")
+    return value
+
+
+def accepted_counts(confidence: np.ndarray, correct: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Distinct confidences from high to low, and how many samples and errors lie at or above each."""
+    order = np.argsort(-confidence, kind="stable")
+    sorted_confidence = confidence[order]
+    errors = np.cumsum(~correct[order])
+    last_of_tie = np.append(np.flatnonzero(np.diff(sorted_confidence)), len(sorted_confidence) - 1)
+    return sorted_confidence[last_of_tie], last_of_tie + 1, errors[last_of_tie]

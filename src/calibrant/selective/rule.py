@@ -1,0 +1,165 @@
+"""The rejection window, and the rule that a choice of window results in."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+_FORMAT = "calibrant.rejection-rule/1"
+
+
+@dataclass(frozen=True)
+class Window:
+    """An open interval (low, high) of confidence in which the prediction is withheld.
+
+    Accepted: c ≤ low or c ≥ high (Sanguin et al. 2024, Section 1). With `low = -inf`, the default, this is
+    the usual threshold: accept where c ≥ high. A two-sided window suits a score such as the probability of
+    class 1 of two: `Window(0.3, 0.7)` withholds the undecided middle and treats both classes alike. `low ==
+    high` withholds nothing. NaN is never accepted.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "low", float(self.low))
+        object.__setattr__(self, "high", float(self.high))
+        if not self.low <= self.high:
+            raise ValueError(
+                f"a window needs low ≤ high, got low={self.low:g}, high={self.high:g}. "
+                "The predictions between the two are withheld."
+            )
+
+    @classmethod
+    def below(cls, threshold: float) -> Window:
+        """Withhold every prediction whose confidence is less than `threshold`."""
+        return cls(high=threshold)
+
+    def accepts(self, confidence: Any) -> Any:
+        """Say for each confidence whether the prediction is given out: a bool array, or tensor for a tensor.
+
+        Compared in float64, so that a float32 confidence falls on the same side as when the window was
+        chosen.
+        """
+        wide = (
+            confidence.detach().double()
+            if isinstance(confidence, torch.Tensor)
+            else np.asarray(confidence, dtype=np.float64)
+        )
+        # An empty window lets numbers through by definition; the last term keeps NaN out.
+        inside = (wide > self.low) & (wide < self.high)
+        return ~inside & (wide == wide)
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return "never withheld"
+        if self.low == -math.inf and self.high == math.inf:
+            return "always withheld"
+        if self.low == -math.inf:
+            return f"withheld below confidence {self.high:.6g}"
+        if self.high == math.inf:
+            return f"withheld above confidence {self.low:.6g}"
+        return f"withheld between confidence {self.low:.6g} and {self.high:.6g}"
+
+
+@dataclass(frozen=True)
+class RejectionRule:
+    """A window, and what is known about it.
+
+    Attributes
+    ----------
+    window
+        Where to withhold; None if no window meets the target, see `found`.
+    goal, target
+        What was asked for: "risk", "coverage", "cost" or (chosen by hand) "none", and the value.
+    method
+        The procedure that chose the window.
+    n, coverage, risk
+        Size of the sample it was chosen on, and on that sample the share accepted and its error rate.
+    level
+        Confidence at which `risk_bound` (for the goal "coverage": the target) holds; None without a
+        guarantee.
+    risk_bound
+        Upper bound on the error rate of accepted predictions on new data from the same distribution. Where
+        nothing was found, the smallest bound that any threshold reached.
+    """
+
+    window: Window | None
+    goal: str
+    target: float | None
+    method: str
+    n: int
+    coverage: float
+    risk: float
+    level: float | None = None
+    risk_bound: float | None = None
+
+    @property
+    def found(self) -> bool:
+        """Whether a window met the target."""
+        return self.window is not None
+
+    def accepts(self, confidence: Any) -> Any:
+        """Say for each confidence whether the prediction is given out; an error if no window was found."""
+        if self.window is None:
+            raise ValueError(
+                f"{self.summary()} To withhold every prediction all the same, use Window().accepts(...)."
+            )
+        return self.window.accepts(confidence)
+
+    def summary(self) -> str:
+        """Return one or two sentences for people."""
+        asked = f"for {self.goal} {self.target:.4g}" if self.target is not None else "by hand"
+        if self.window is None:
+            closest = f"; the smallest bound reached is {self.risk_bound:.4g}" if self.risk_bound else ""
+            return (
+                f"No window was found {asked} at confidence level {self.level:g} on {self.n} samples "
+                f"({self.method}){closest}. "
+                "Allow a larger risk, ask for a lower level, or bring more samples."
+            )
+        wrong = "" if math.isnan(self.risk) else f", {self.risk:.2%} of them wrong"
+        text = (
+            f"Predictions are {self.window} (chosen {asked}, {self.method}). "
+            f"On {self.n} samples {self.coverage:.1%} are accepted{wrong}."
+        )
+        if self.level is not None and self.risk_bound is not None:
+            text += f" With confidence {self.level:g} the risk on new data is at most {self.risk_bound:.2%}."
+        elif self.level is not None and self.goal == "coverage":
+            text += f" With confidence {self.level:g} at least {self.target:.1%} of new data is accepted."
+        return text
+
+    __str__ = summary
+
+    def to_json(self) -> str:
+        """Return the rule as strict JSON: infinite limits are the strings "inf" and "-inf", NaN is null."""
+        fields = asdict(self)
+        if self.window is not None:
+            fields["window"] = {"low": _encode(self.window.low), "high": _encode(self.window.high)}
+        fields["risk"] = None if math.isnan(self.risk) else self.risk
+        return json.dumps({"format": _FORMAT, **fields}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> RejectionRule:
+        """Read what `to_json` wrote."""
+        fields = json.loads(text)
+        if not isinstance(fields, dict) or fields.get("format") != _FORMAT:
+            found = fields.get("format") if isinstance(fields, dict) else type(fields).__name__
+            raise ValueError(
+                f"expected JSON with format {_FORMAT!r}, got {found!r}. "
+                "Was it written by RejectionRule.to_json?"
+            )
+        del fields["format"]
+        if fields["window"] is not None:
+            fields["window"] = Window(**{side: float(value) for side, value in fields["window"].items()})
+        if fields["risk"] is None:
+            fields["risk"] = math.nan
+        return cls(**fields)
+
+
+def _encode(limit: float) -> float | str:
+    return limit if math.isfinite(limit) else str(limit)

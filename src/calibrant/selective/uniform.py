@@ -1,0 +1,149 @@
+"""A bound on the risk of all thresholds and windows at once, so that a person may look and choose.
+
+For an accepted set A, E(A) = P(c ∈ A, wrong) and K(A) = P(c ∈ A, right), and the risk is R(A) = E / (E +
+K), which grows with E and falls with K. A window (low, high) accepts A = {c ≥ high} ∪ {c ≤ low}. Over all
+real `high` the sets {c ≥ high, wrong} are nested, and so are the complements of {c ≥ high, right}; likewise
+for `low`. The band of `calibrant.selective.band` bounds each of these four families for all real limits at
+once.
+
+**Theorem.** Let the samples be independent, from the same distribution as future data (any distribution,
+with or without atoms). With probability at least 1 − δ, for *every* window at once,
+
+    R(A) ≤ Ē / (Ē + K̲),   Ē = B[wrong above] + B[wrong below],   K̲ = b[right above] + b[right below]
+
+where B_s = `mass_upper_bounds(n, δ_E)[s]` and b_k = 1 − `mass_upper_bounds(n, δ_K)[n − k]`, and a side that
+the window leaves out (low = −inf, high = inf) adds nothing.
+
+*Proof.* The lemma for each of the four families, whose levels add up to δ = 2 δ_E + 2 δ_K; for thresholds
+alone there are two families and δ = δ_E + δ_K. Then E ≤ Ē and K ≥ K̲ everywhere, and R is monotone in both.
+∎
+
+Since all windows are covered at once, the bound stays true for the window that was picked because it looked
+best. Most of δ goes to the errors, of which there are few, so that their count is the uncertain part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from calibrant.selective._arrays import as_pair, check_fraction
+from calibrant.selective.band import mass_upper_bounds
+from calibrant.selective.rule import RejectionRule, Window
+
+_SHARE_FOR_ERRORS = 0.8
+# A two-sided search looks at so many limits on each side; the guarantee does not depend on which.
+_MOST_LIMITS = 400
+
+
+@dataclass(frozen=True)
+class UniformRiskBound:
+    """Upper bounds on the risk of every window, all true together with probability `level`.
+
+    Attributes
+    ----------
+    n, level
+        Sample size and confidence level.
+    two_sided
+        Whether windows with a finite `low` are covered; without them the bound for thresholds is tighter.
+    """
+
+    n: int
+    level: float
+    two_sided: bool
+    _wrong: np.ndarray = field(repr=False)
+    _right: np.ndarray = field(repr=False)
+
+    def risk(self, low: Any = -np.inf, high: Any = np.inf) -> Any:
+        """Bound the risk of accepting c ≤ low or c ≥ high; numbers or arrays. 1 where nothing is known."""
+        low, high = np.broadcast_arrays(np.asarray(low, np.float64), np.asarray(high, np.float64))
+        if not np.all(low <= high):
+            raise ValueError("a window needs low ≤ high: the predictions between the two are withheld.")
+        if not self.two_sided and np.any(low > -np.inf):
+            raise ValueError(
+                "this bound was computed for thresholds only; use uniform_risk_bound(..., two_sided=True) "
+                "to ask about windows with a lower limit."
+            )
+        delta = (1 - self.level) / (2 if self.two_sided else 1)
+        upper = mass_upper_bounds(self.n, delta * _SHARE_FOR_ERRORS)
+        lower = 1 - mass_upper_bounds(self.n, delta * (1 - _SHARE_FOR_ERRORS))[::-1]
+        # low = high accepts everything, and each point only once.
+        wrong_above, right_above = (
+            len(values) - np.searchsorted(values, high) for values in (self._wrong, self._right)
+        )
+        wrong_below, right_below = (
+            np.where(low < high, np.searchsorted(values, low, side="right"), np.searchsorted(values, low))
+            for values in (self._wrong, self._right)
+        )
+        errors = np.where(high < np.inf, upper[wrong_above], 0) + np.where(
+            low > -np.inf, upper[wrong_below], 0
+        )
+        # b_0 = 0, so a side without correct predictions adds nothing by itself.
+        correct = lower[right_above] + lower[right_below]
+        bound = np.ones_like(errors)
+        np.divide(errors, errors + correct, out=bound, where=errors + correct > 0)
+        return float(bound) if bound.ndim == 0 else bound
+
+    def rule_for(self, window: Window) -> RejectionRule:
+        """Return the rule for a window chosen by any means, with its bound."""
+        return self._rule(window, self.risk(window.low, window.high), "none", None)
+
+    def best_window(self, risk: float) -> RejectionRule:
+        """Return the window with the largest coverage on the sample whose bound is at most `risk`.
+
+        Among thresholds, and among two-sided windows where the bound covers them. Limits are taken from the
+        sample's confidences (in the two-sided search at most 400 on each side, evenly spread). `found` is
+        False where no window does.
+        """
+        risk = check_fraction(risk, "risk")
+        values = np.unique(np.concatenate([self._wrong, self._right]))
+        if self.two_sided and len(values) > _MOST_LIMITS:
+            values = values[np.linspace(0, len(values) - 1, _MOST_LIMITS).round().astype(int)]
+        lows = np.concatenate([[-np.inf], values]) if self.two_sided else np.array([-np.inf])
+        low, high = np.meshgrid(lows, values, indexing="ij")
+        pairs = (low < high).ravel()
+        low, high = low.ravel()[pairs], high.ravel()[pairs]
+        bounds = self.risk(low, high)
+        coverage = self._coverage(low, high)
+        allowed = np.flatnonzero(bounds <= risk)
+        if not len(allowed):
+            return self._rule(None, float(bounds.min()), "risk", risk)
+        # Equal coverage: the smaller bound.
+        best = allowed[np.lexsort((bounds[allowed], -coverage[allowed]))[0]]
+        return self._rule(Window(low[best], high[best]), float(bounds[best]), "risk", risk)
+
+    def _coverage(self, low: Any, high: Any) -> np.ndarray:
+        values = np.sort(np.concatenate([self._wrong, self._right]))
+        return (self.n - np.searchsorted(values, high) + np.searchsorted(values, low, side="right")) / self.n
+
+    def _rule(self, window: Window | None, bound: float, goal: str, target: float | None) -> RejectionRule:
+        coverage, risk = 0.0, np.nan
+        if window is not None:
+            wrong, right = (int(window.accepts(values).sum()) for values in (self._wrong, self._right))
+            coverage = (wrong + right) / self.n
+            risk = wrong / (wrong + right) if wrong + right else np.nan
+        kind = "uniform bound over " + ("all windows" if self.two_sided else "all thresholds")
+        return RejectionRule(window, goal, target, kind, self.n, coverage, risk, self.level, bound)
+
+
+def uniform_risk_bound(
+    confidence: Any, correct: Any, *, level: float = 0.95, two_sided: bool = True
+) -> UniformRiskBound:
+    """Bound the risk of all thresholds and windows at once (theorem and proof in the module's docstring).
+
+    Parameters
+    ----------
+    confidence, correct
+        A sample that was not used to train or calibrate the model, shape (n,) each. `confidence` may be any
+        score in [0, 1], also the probability of class 1 of two, with `correct` the correctness of the
+        prediction made from it.
+    level
+        Probability with which all the bounds hold together.
+    two_sided
+        Cover windows with a lower limit too; say False for tighter bounds on thresholds alone.
+    """
+    level = check_fraction(level, "level")
+    conf, hits = as_pair(confidence, correct)
+    return UniformRiskBound(len(conf), level, two_sided, np.sort(conf[~hits]), np.sort(conf[hits]))

@@ -1,0 +1,155 @@
+"""Thresholds for risk, coverage and cost: exact small cases and errors (simulations: test_guarantees)."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import beta, binom
+
+from calibrant.selective import (
+    chow_threshold,
+    threshold_for_cost,
+    threshold_for_coverage,
+    threshold_for_risk,
+    uniform_risk_bound,
+)
+
+
+def test_all_correct_needs_the_textbook_number_of_samples():
+    # Without errors P(Bin(n, r) = 0) = (1 − r)^n ≤ δ from n = 59 on for r = δ = 0.05 (one start, J = 1).
+    confidence = np.linspace(0.5, 1, 59)
+    right = np.ones(59, bool)
+    rule = threshold_for_risk(confidence, right, 0.05, method="fixed-sequence")
+    assert rule.found
+    assert rule.coverage == 1
+    assert not threshold_for_risk(confidence[:58], right[:58], 0.05, method="fixed-sequence").found
+
+
+def test_grid_with_one_threshold_is_the_exact_binomial_test():
+    confidence = np.r_[np.full(100, 0.9), np.full(50, 0.2)]
+    correct = np.r_[np.ones(98, bool), np.zeros(52, bool)]
+    limit = beta.ppf(0.95, 3, 98)  # Clopper–Pearson, 2 errors of 100
+    assert threshold_for_risk(confidence, correct, limit + 1e-6, method="grid", thresholds=[0.5]).found
+    assert not threshold_for_risk(confidence, correct, limit - 1e-6, method="grid", thresholds=[0.5]).found
+
+
+def test_holm_spends_less_than_bonferroni():
+    # The first of two passes at δ/2, and the second then needs only δ.
+    confidence = np.r_[np.full(200, 0.9), np.full(20, 0.6)]
+    correct = np.ones(220, bool)
+    correct[-6:] = False
+    rule = threshold_for_risk(confidence, correct, 0.055, method="grid", thresholds=[0.8, 0.5])
+    assert 0.025 < binom.cdf(6, 220, 0.055) < 0.05
+    assert rule.window.high == 0.5
+
+
+def test_equal_confidences_are_never_split():
+    confidence = np.r_[np.full(300, 0.9), np.full(300, 0.6)]
+    correct = np.r_[np.ones(300, bool), np.arange(300) % 2 == 0]
+    for method in ("uniform", "fixed-sequence"):
+        rule = threshold_for_risk(confidence, correct, 0.1, method=method)
+        assert rule.window.high == 0.9
+        assert rule.coverage == 0.5
+
+
+def test_uniform_bound_lies_above_the_pointwise_limit_and_the_sample_risk():
+    generator = np.random.default_rng(0)
+    confidence = generator.uniform(0.5, 1, 1000)
+    correct = generator.random(1000) < confidence
+    thresholds = np.unique(confidence)
+    accepted = np.array([(confidence >= t).sum() for t in thresholds])
+    errors = np.array([(~correct[confidence >= t]).sum() for t in thresholds])
+    pointwise = beta.ppf(0.95, errors + 1, np.maximum(accepted - errors, 1e-9))
+    narrow = uniform_risk_bound(confidence, correct, two_sided=False).risk(high=thresholds)
+    wide = uniform_risk_bound(confidence, correct).risk(high=thresholds)
+    assert (narrow > pointwise).all()
+    assert (wide > narrow).all()
+    # The price for looking at all thresholds: modest where half of the sample is accepted.
+    half = len(thresholds) // 2
+    assert narrow[half] < 1.5 * pointwise[half]
+
+
+def test_uniform_bound_at_the_edges():
+    bound = uniform_risk_bound([0.6, 0.7, 0.8], [True, True, False])
+    assert bound.risk() == 1  # nothing accepted, nothing known
+    assert bound.risk(high=0.9) == 1
+    assert bound.risk(-math.inf, -math.inf) == bound.risk(high=0.0)
+    assert 0 < bound.risk(0.7, 0.7) <= 1
+    with pytest.raises(ValueError, match="low ≤ high"):
+        bound.risk(0.8, 0.7)
+    with pytest.raises(ValueError, match="two_sided=True"):
+        uniform_risk_bound([0.6], [True], two_sided=False).risk(0.1, 0.2)
+
+
+def test_best_window_is_two_sided_where_that_covers_more():
+    # The score is the probability of class 1; predictions near 0 and near 1 are right, the middle is a guess.
+    generator = np.random.default_rng(1)
+    score = generator.uniform(0, 1, 4000)
+    correct = (np.abs(score - 0.5) > 0.2) | (generator.random(4000) < 0.5)
+    two = uniform_risk_bound(score, correct).best_window(0.03)
+    one = uniform_risk_bound(score, correct, two_sided=False).best_window(0.03)
+    assert 0.25 < two.window.low < 0.4 < 0.6 < two.window.high < 0.75
+    assert two.coverage > one.coverage + 0.2
+    assert two.risk_bound <= 0.03
+
+
+def test_coverage_of_the_sample_and_of_new_data():
+    confidence = np.arange(1, 101) / 100
+    correct = np.ones(100, bool)
+    assert threshold_for_coverage(confidence, correct, 0.7).window.high == 0.31
+    # Wilks: with n = 100 and 95 % confidence, the 96th largest (P(Bin(100, 0.9) < 96) = 0.976, < 95: 0.942).
+    rule = threshold_for_coverage(confidence, correct, 0.9, level=0.95)
+    assert rule.coverage == pytest.approx(0.96)
+    assert "at least 90.0% of new data" in rule.summary()
+    everything = threshold_for_coverage(confidence, correct, 0.99, level=0.95)
+    assert everything.coverage == 1
+    assert everything.window.high == -math.inf
+
+
+def test_chow():
+    assert chow_threshold(10, 1) == pytest.approx(0.9)
+    assert chow_threshold(1, 0) == 1
+    for costs in [(0, 0), (1, 2), (1, -0.1), (math.inf, 1), (math.nan, 1)]:
+        with pytest.raises(ValueError, match="costs must satisfy"):
+            chow_threshold(*costs)
+
+
+def test_cheapest_threshold_by_brute_force():
+    generator = np.random.default_rng(2)
+    for _ in range(20):
+        confidence = generator.choice([0.1, 0.4, 0.6, 0.8, 0.9], 15)
+        correct = generator.random(15) < confidence
+        rule = threshold_for_cost(confidence, correct, error_cost=3, rejection_cost=1)
+        costs = [
+            np.where(confidence >= t, 3 * ~correct, 1).mean() for t in [*np.unique(confidence), math.inf]
+        ]
+        assert rule.target == pytest.approx(min(costs))
+        assert rule.level is None
+
+
+def test_chows_rule_is_near_the_cheapest_where_confidence_is_calibrated():
+    generator = np.random.default_rng(3)
+    confidence = generator.uniform(0.5, 1, 20_000)
+    correct = generator.random(20_000) < confidence
+    costs = {"error_cost": 10, "rejection_cost": 2}
+    best = threshold_for_cost(confidence, correct, **costs)
+    chow = threshold_for_cost(confidence, correct, **costs, calibrated=True)
+    assert chow.window.high == pytest.approx(0.8)
+    assert best.target <= chow.target < best.target + 0.01
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"risk": 5}, "not a percentage"),
+        ({"risk": 0.1, "level": 95}, "not a percentage"),
+        ({"risk": 0.1, "method": "sgr"}, "method must be one of"),
+        ({"risk": 0.1, "method": "grid"}, "thresholds="),
+        ({"risk": 0.1, "thresholds": [0.5]}, "thresholds="),
+        ({"risk": 0.1, "method": "grid", "thresholds": []}, "non-empty"),
+        ({"risk": 0.1, "method": "grid", "thresholds": [np.nan]}, "finite"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        threshold_for_risk([0.5, 0.6], [True, False], **arguments)
