@@ -1,0 +1,71 @@
+"""One engine for all bilevel methods: outer variables, functional optimisers, hypergradients as values, one solver.
+
+>>> import torch
+>>> from calibrant.bilevel import SGD, Adam, Bilevel, SampleWeights, Unrolled, solve
+>>> x, y = torch.randn(80, 2), torch.randint(0, 2, (80,))
+>>> problem = Bilevel(torch.nn.Linear(2, 2), SampleWeights(60), train=(x[:60], y[:60]), val=(x[60:], y[60:]))
+>>> solution = solve(problem, hypergradient=Unrolled(10), inner_optimizer=Adam(1e-2), outer_optimizer=SGD(100.0), outer_steps=3)
+>>> solution.outer_variables()["raw"].shape
+torch.Size([60])
+"""
+
+from calibrant.bilevel.callbacks import Callback, Checkpoint, EarlyStopping, History, ProgressBar
+from calibrant.bilevel.hypergradients import (
+    Forward,
+    Hypergradient,
+    Implicit,
+    OneStep,
+    Plain,
+    Truncated,
+    Unrolled,
+)
+from calibrant.bilevel.linear import CG, Neumann, Nystrom
+from calibrant.bilevel.optimizers import SGD, Adam, AdamW, Grouped, Optimizer
+from calibrant.bilevel.outer_variables import (
+    L2,
+    InitialPoint,
+    LabelSmoothing,
+    OuterVariable,
+    OuterVariables,
+    SampleWeights,
+)
+from calibrant.bilevel.population import Population
+from calibrant.bilevel.problem import Bilevel, averaged, composed
+from calibrant.bilevel.solver import NonFiniteError, Run, Solution, solve
+
+__all__ = [
+    "CG",
+    "L2",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Bilevel",
+    "Callback",
+    "Checkpoint",
+    "EarlyStopping",
+    "Forward",
+    "Grouped",
+    "History",
+    "Hypergradient",
+    "Implicit",
+    "InitialPoint",
+    "LabelSmoothing",
+    "Neumann",
+    "NonFiniteError",
+    "Nystrom",
+    "OneStep",
+    "Optimizer",
+    "OuterVariable",
+    "OuterVariables",
+    "Plain",
+    "Population",
+    "ProgressBar",
+    "Run",
+    "SampleWeights",
+    "Solution",
+    "Truncated",
+    "Unrolled",
+    "averaged",
+    "composed",
+    "solve",
+]

@@ -1,0 +1,230 @@
+"""What may happen between outer steps. Each callback is a small object; the solver knows none of them by name."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.bilevel import checkpoint
+from calibrant.bilevel.dynamics import State
+from calibrant.bilevel.solver import Run
+
+
+class Callback:
+    """The interface. ``state_dict`` is what a checkpoint keeps: numbers, strings, lists and tensors."""
+
+    last = False
+    """Whether it must see what all other callbacks did in a step."""
+
+    def on_start(self, run: Run) -> None:
+        """Before the first outer step (or the first one after resuming)."""
+
+    def on_step(self, run: Run) -> None:
+        """After each outer step."""
+
+    def on_end(self, run: Run) -> None:
+        """After the last outer step, also when an error ended the run."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must survive a checkpoint."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what :meth:`state_dict` gave."""
+
+
+class History(Callback):
+    """Losses and hypergradient norms of every outer step, and φ every ``phi_every`` steps if asked for.
+
+    After the run, ``history["outer_loss"]`` and the like are tensors with one row an outer step (one column a member).
+    """
+
+    def __init__(self, *, phi_every: int | None = None) -> None:
+        self.phi_every = phi_every
+        self.rows: dict[str, list[Tensor]] = {
+            "inner_loss": [],
+            "outer_loss": [],
+            "gradient_norm": [],
+            "phi": [],
+        }
+
+    def on_start(self, run: Run) -> None:
+        if self.phi_every and not self.rows["phi"]:
+            self.rows["phi"].append(run.phi.cpu())
+
+    def on_step(self, run: Run) -> None:
+        self.rows["inner_loss"].append(run.inner_losses[-1].cpu())
+        if run.outer_loss is not None:
+            self.rows["outer_loss"].append(run.outer_loss.cpu())
+        if run.gradient is not None:
+            self.rows["gradient_norm"].append(run.gradient.norm(dim=-1).cpu())
+        if self.phi_every and run.step % self.phi_every == 0:
+            self.rows["phi"].append(run.phi.cpu())
+
+    def __getitem__(self, name: str) -> Tensor:
+        return torch.stack(self.rows[name]) if self.rows[name] else torch.empty(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: self[name] for name, rows in self.rows.items() if rows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rows = {name: list(state[name]) if name in state else [] for name in self.rows}
+
+
+class EarlyStopping(Callback):
+    """Stop when a criterion on held-out data has not improved for ``patience`` outer steps; each member on its own.
+
+    Parameters
+    ----------
+    criterion : callable ``run -> Tensor``, optional
+        Smaller is better; one value a member. The default is the outer loss *after* the step's training.
+    patience : int, optional
+        None never stops, and only remembers the best state.
+    min_delta : float
+        An improvement counts when it is larger than this.
+    restore_best : bool
+        End with the parameters, buffers and φ of the best step instead of the last.
+    every : int
+        Evaluate the criterion every so many outer steps.
+    """
+
+    def __init__(
+        self,
+        criterion: Callable[[Run], Tensor] | None = None,
+        *,
+        patience: int | None = 10,
+        min_delta: float = 0.0,
+        restore_best: bool = True,
+        every: int = 1,
+    ) -> None:
+        self.criterion = criterion or (lambda run: run.evaluate(step=0))
+        self.patience, self.min_delta, self.restore_best, self.every = (
+            patience,
+            min_delta,
+            restore_best,
+            every,
+        )
+        self.best: Tensor | None = None
+        self.best_step: Tensor | None = None
+        self._best_state: State | None = None
+        self._best_phi: Tensor | None = None
+
+    def on_step(self, run: Run) -> None:
+        if run.step % self.every:
+            return
+        value = self.criterion(run).detach().reshape(-1).double().cpu()
+        if self.best is None:
+            self.best = torch.full_like(value, float("inf"))
+            self.best_step = torch.zeros(len(value), dtype=torch.long)
+            self._best_state, self._best_phi = run.state, run.phi
+        assert self.best_step is not None
+        better = (value < self.best - self.min_delta) & self._still_counts(run)
+        self.best = torch.where(better, value, self.best)
+        self.best_step = torch.where(better, run.step, self.best_step)
+        if bool(better.any()):
+            self._best_state = run.select(better, run.state, self._best_state)
+            self._best_phi = run.select(better, run.phi, self._best_phi)
+        if self.patience is not None:
+            run.stop(
+                f"no improvement for {self.patience} outer steps", run.step - self.best_step >= self.patience
+            )
+
+    def on_end(self, run: Run) -> None:
+        if self.restore_best and self._best_state is not None:
+            run.state, run.phi = self._best_state._replace(step=run.state.step), self._best_phi
+
+    def _still_counts(self, run: Run) -> Tensor:
+        """Members that stopped in this very step still count; those that stopped before do not."""
+        just_now = torch.tensor([run.stop_steps.get(m) == run.step for m in range(len(run.active))])
+        failed = torch.tensor([m in run.failures for m in range(len(run.active))])
+        return (run.active | just_now) & ~failed
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.best is None or self._best_state is None:
+            return {}
+        state = self._best_state
+        return {
+            "best": self.best,
+            "best_step": self.best_step,
+            "phi": self._best_phi,
+            "params": state.params,
+            "step": state.step,
+            **{f"moment{k}": m for k, m in enumerate(state.moments)},
+            **{f"buffer.{k}": b for k, b in state.buffers.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            self.best, self.best_step, self._best_phi = state["best"], state["best_step"], state["phi"]
+            moments = tuple(
+                state[f"moment{k}"] for k in range(len([k for k in state if k.startswith("moment")]))
+            )
+            buffers = {k.removeprefix("buffer."): v for k, v in state.items() if k.startswith("buffer.")}
+            self._best_state = State(state["params"], moments, buffers, state["step"])
+
+
+class Checkpoint(Callback):
+    """Write the whole run, callbacks included, into one file every ``every`` outer steps. ``solve(resume=path)`` goes on."""
+
+    last = True
+
+    def __init__(self, path: str | Path, *, every: int = 10) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1; got {every}.")
+        self.path, self.every = Path(path), every
+
+    def on_step(self, run: Run) -> None:
+        if run.step % self.every == 0:
+            checkpoint.save(self.path, run)
+
+
+class ProgressBar(Callback):
+    """A bar on standard error: rich where it is installed, plain text otherwise, nothing when output is not a terminal."""
+
+    def __init__(self, description: str = "training", *, force: bool = False) -> None:
+        self.description, self.force = description, force
+        self._bar: Any = None
+        self._begin = 0.0
+
+    def on_start(self, run: Run) -> None:
+        self._begin = time.perf_counter()
+        if not (self.force or sys.stderr.isatty()):
+            return
+        try:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        except ImportError:
+            self._bar = None
+            return
+        columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+        self._bar = Progress(*columns, console=Console(stderr=True))
+        self._task = self._bar.add_task(self.description, total=run.outer_steps, completed=run.step)
+        self._bar.start()
+
+    def on_step(self, run: Run) -> None:
+        text = self.description + self._losses(run)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=run.step, description=text)
+        elif self.force or sys.stderr.isatty():
+            print(f"\r{text} {run.step}/{run.outer_steps}", end="", file=sys.stderr, flush=True)
+
+    def on_end(self, run: Run) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        elif self.force or sys.stderr.isatty():
+            print(file=sys.stderr)
+
+    def _losses(self, run: Run) -> str:
+        parts = [f" inner {run.inner_losses[-1].mean().item():.4f}"]
+        if run.outer_loss is not None:
+            parts.append(f" outer {run.outer_loss.mean().item():.4f}")
+        if run.is_population:
+            parts.append(f" {int(run.active.sum())}/{len(run.active)} members")
+        return "".join(parts)

@@ -1,0 +1,105 @@
+"""A run in one file: tensors by safetensors, everything else as JSON in its header. Loading never executes code."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from calibrant.bilevel.dynamics import State
+
+if TYPE_CHECKING:
+    from calibrant.bilevel.solver import Run
+
+FORMAT = "calibrant-run-1"
+
+
+def save(path: str | Path, run: Run) -> None:
+    """Write ``run`` and its callbacks' memories to ``path``."""
+    tensors: dict[str, Tensor] = {"params": run.state.params, "phi": run.phi, "active": run.active}
+    tensors |= {f"moment.{k}": m for k, m in enumerate(run.state.moments)}
+    tensors |= {f"outer_moment.{k}": m for k, m in enumerate(run.outer_moments)}
+    tensors |= {f"buffer.{k}": b for k, b in run.state.buffers.items()}
+    plain: dict[str, Any] = {
+        "step": run.step,
+        "inner_step": run.state.step,
+        "hypergradient": repr(run.hypergradient),
+        "members": run.problem.members,
+        "reasons": run.reasons,
+        "failures": run.failures,
+        "stop_steps": run.stop_steps,
+        "callbacks": [],
+    }
+    for position, callback in enumerate(run.callbacks):
+        kept = callback.state_dict()
+        tensors |= {f"callback.{position}.{k}": v for k, v in kept.items() if isinstance(v, Tensor)}
+        plain["callbacks"].append(
+            {
+                "type": type(callback).__name__,
+                "plain": {k: v for k, v in kept.items() if not isinstance(v, Tensor)},
+            }
+        )
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    # Contiguous copies on the CPU: safetensors refuses tensors that share memory, as views of one vector may.
+    save_file(
+        {k: t.detach().cpu().clone().contiguous() for k, t in tensors.items()},
+        str(partial),
+        metadata={"format": FORMAT, "run": json.dumps(plain)},
+    )
+    os.replace(partial, path)
+
+
+def load(path: str | Path, run: Run) -> None:
+    """Put ``run`` (a fresh one of the same problem and settings) where the saved one stood."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {k: file.get_tensor(k).to(run.phi.device) for k in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} is not a Calibrant checkpoint: {error}") from error
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"{path} has format {metadata.get('format')!r}; this version reads {FORMAT!r}.")
+    plain = json.loads(metadata["run"])
+    if plain["hypergradient"] != repr(run.hypergradient):
+        raise ValueError(
+            f"{path} was written with hypergradient {plain['hypergradient']}, and this run uses {run.hypergradient!r}; "
+            "resume with the settings of the first run."
+        )
+    for name, present in (("params", run.state.params), ("phi", run.phi)):
+        if tensors[name].shape != present.shape or tensors[name].dtype != present.dtype:
+            raise ValueError(
+                f"{path} holds {name} of shape {tuple(tensors[name].shape)} ({tensors[name].dtype}), and this problem has "
+                f"{tuple(present.shape)} ({present.dtype}): it is another problem's checkpoint."
+            )
+    run.state = State(
+        tensors["params"], _numbered(tensors, "moment."), _named(tensors, "buffer."), plain["inner_step"]
+    )
+    run.phi, run.outer_moments = tensors["phi"], _numbered(tensors, "outer_moment.")
+    run.active, run.step = tensors["active"].cpu(), plain["step"]
+    for name in ("reasons", "failures", "stop_steps"):
+        setattr(run, name, {int(k): v for k, v in plain[name].items()})
+    saved, own = [c["type"] for c in plain["callbacks"]], [type(c).__name__ for c in run.callbacks]
+    if saved != own:
+        raise ValueError(
+            f"{path} was written by a run with callbacks {saved}, and this one has {own}; give the same ones."
+        )
+    for position, (callback, kept) in enumerate(zip(run.callbacks, plain["callbacks"], strict=True)):
+        callback.load_state_dict(kept["plain"] | _named(tensors, f"callback.{position}."))
+
+
+def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+
+
+def _numbered(tensors: dict[str, Tensor], prefix: str) -> tuple[Tensor, ...]:
+    named = _named(tensors, prefix)
+    return tuple(named[str(k)] for k in range(len(named)))

@@ -1,0 +1,94 @@
+"""The inner level as a dynamical system: θ_t = Φ_t(θ_{t-1}, φ), and one step of it taken backwards."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from calibrant.data.batch import Batch, Tensors
+from calibrant.bilevel.level import Gradient, Level
+from calibrant.bilevel.optimizers import Linearization, Moments, Optimizer
+
+
+class State(NamedTuple):
+    """Where training stands: parameters, optimiser moments, module buffers, and the number of steps taken."""
+
+    params: Tensor
+    moments: Moments
+    buffers: Tensors
+    step: int
+
+    def map(self, fn) -> State:  # type: ignore[no-untyped-def]
+        """Apply ``fn`` to every tensor."""
+        return State(
+            fn(self.params),
+            tuple(map(fn, self.moments)),
+            {k: fn(b) for k, b in self.buffers.items()},
+            self.step,
+        )
+
+
+class Cotangent(NamedTuple):
+    """The adjoint of a state. ``buffers`` names only those through which something flows."""
+
+    params: Tensor
+    moments: Moments
+    buffers: Tensors
+
+
+class Recorded(NamedTuple):
+    """One step with all that its transpose needs."""
+
+    gradient: Gradient
+    at: Linearization
+
+
+class Dynamics:
+    """Training as a map: an inner loss and an optimiser."""
+
+    def __init__(self, level: Level, optimizer: Optimizer) -> None:
+        self.level, self.optimizer = level, optimizer
+
+    def start(self, params: Tensor, buffers: Tensors) -> State:
+        """The state before the first step."""
+        return State(params, self.optimizer.init(params), buffers, 0)
+
+    def advance(self, state: State, phi: Tensor, batch: Batch) -> tuple[State, Tensor]:
+        """One training step; the state after it, and the loss before it."""
+        loss, grad, buffers = self.level.gradient(state.params, state.buffers, phi, batch)
+        return self._update(state, grad, buffers), loss
+
+    def record(self, state: State, phi: Tensor, batch: Batch) -> tuple[State, Tensor, Recorded]:
+        """One training step that can be pulled back."""
+        found = self.level.linearize(state.params, state.buffers, phi, batch)
+        after = self._update(state, found.grad, found.buffers)
+        at = Linearization(state.params, state.moments, after.moments, found.grad, after.step)
+        return after, found.loss, Recorded(found, at)
+
+    def pull(
+        self, recorded: Recorded, adjoint: Cotangent, *, params: bool = True
+    ) -> tuple[Cotangent, Tensor]:
+        """Adjoint of the state before the step from that after it, and the step's share of dF/dφ.
+
+        ``params=False`` is for the first step of a window, whose starting point does not depend on φ: it saves the
+        Hessian-vector product, and only the share of φ is meaningful.
+        """
+        with torch.no_grad():
+            d_params, d_moments, d_grad = self.optimizer.pull(recorded.at, adjoint.params, adjoint.moments)
+            back = recorded.gradient.pull(d_grad, adjoint.buffers, params=params)
+            if back.params is not None:
+                d_params = d_params + back.params
+        return Cotangent(d_params, d_moments, back.buffers), back.phi
+
+    def zero(self, state: State) -> Cotangent:
+        """The adjoint of a state that nothing depends on."""
+        return Cotangent(
+            torch.zeros_like(state.params), tuple(torch.zeros_like(m) for m in state.moments), {}
+        )
+
+    def _update(self, state: State, grad: Tensor, buffers: Tensors) -> State:
+        with torch.no_grad():
+            params, moments = self.optimizer.update(state.params, state.moments, grad, state.step + 1)
+        return State(params, moments, buffers, state.step + 1)

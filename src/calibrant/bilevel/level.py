@@ -1,0 +1,237 @@
+"""First and second derivatives of one level's loss, from plain reverse-mode autograd.
+
+A level is a pure function ``loss, buffers' = fn(params, buffers, phi, batch)``. With a leading population axis the
+loss is a vector, one entry a member; members do not interact, so the gradient of its sum holds each member's own
+gradient, and everything below works for one problem and for a thousand alike.
+
+The second-order product is taken by double backward: :meth:`Level.linearize` keeps the small graph of one gradient
+``g = ∇θ L``, and its ``pull`` turns an adjoint of ``g`` into the Hessian-vector product *and* the cross term in one pass.
+Calling ``linearize`` again at the stored state is the lean alternative. No forward mode is needed anywhere, so
+attention, recurrent nets and old custom functions work wherever they have a double backward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from calibrant.data.batch import Batch, Tensors
+
+LossFunction = Callable[[Tensor, Tensors, Tensor, Batch], tuple[Tensor, Tensors]]
+
+
+class Adjoint(NamedTuple):
+    """What ``pull`` gives back: adjoints of the step's inputs. ``params`` is None when it was not asked for."""
+
+    params: Tensor | None
+    phi: Tensor
+    buffers: Tensors
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A loss, its gradient in the parameters, the buffers after the pass, and the way back.
+
+    ``pull(d_grad, d_buffers, params=True, retain=False)`` is the transpose of ``(θ, φ, buffers) ↦ (g, buffers')``;
+    ``push(t_params, t_phi, t_buffers)`` is that map's derivative along a stack of tangents (a leading axis).
+    """
+
+    loss: Tensor
+    grad: Tensor
+    buffers: Tensors
+    pull: Callable[..., Adjoint]
+    push: Callable[[Tensor, Tensor, Tensors], tuple[Tensor, Tensors]]
+
+
+class FullGradient(NamedTuple):
+    """First derivatives of an outer loss in everything that it depends on."""
+
+    loss: Tensor
+    params: Tensor
+    phi: Tensor
+    buffers: Tensors
+
+
+class Level:
+    """A loss function and its derivatives, evaluated eagerly.
+
+    Parameters
+    ----------
+    fn : callable
+        The pure loss.
+    differentiable_buffers : sequence of str
+        Buffers through which gradient flows (BatchNorm's running statistics); all others are constants.
+    """
+
+    def __init__(self, fn: LossFunction, differentiable_buffers: Sequence[str] = ()) -> None:
+        self.fn = fn
+        self.differentiable_buffers = tuple(differentiable_buffers)
+        self.graph_bytes: int | None = None
+
+    def value(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
+        """The loss and the buffers after the pass, without any graph."""
+        with torch.no_grad(), seeded(batch.seed, params):
+            return self.fn(params, buffers, phi, batch._replace(seed=None))
+
+    def gradient(
+        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+    ) -> tuple[Tensor, Tensor, Tensors]:
+        """The loss, ``∇θ L``, and the buffers after the pass."""
+        with seeded(batch.seed, params):
+            return first_order(self.fn, params, buffers, phi, batch._replace(seed=None))
+
+    def linearize(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> Gradient:
+        """The gradient together with the graph that differentiates it."""
+        params, phi = _leaf(params), _leaf(phi)
+        buffers = {k: _leaf(b) if k in self.differentiable_buffers else b for k, b in buffers.items()}
+        with seeded(batch.seed, params), torch.enable_grad():
+            loss, after = self.fn(params, buffers, phi, batch._replace(seed=None))
+            grad = _gradients(loss.sum(), [params], create_graph=True)[0]
+        tracked = {k: b for k, b in after.items() if b.requires_grad}
+        inputs = [params, phi, *(buffers[k] for k in self.differentiable_buffers)]
+
+        def pull(d_grad: Tensor, d_buffers: Tensors, *, params: bool = True, retain: bool = False) -> Adjoint:
+            outputs, seeds = [grad], [d_grad]
+            for name, adjoint in d_buffers.items():
+                if name in tracked:
+                    outputs.append(tracked[name])
+                    seeds.append(adjoint)
+            wanted = inputs if params else inputs[1:2]
+            found = _gradients(outputs, wanted, seeds, retain_graph=retain)
+            if not params:
+                return Adjoint(None, found[0], {})
+            back = dict(zip(self.differentiable_buffers, found[2:], strict=True)) if d_buffers else {}
+            return Adjoint(found[0], found[1], back)
+
+        def push(t_params: Tensor, t_phi: Tensor, t_buffers: Tensors) -> tuple[Tensor, Tensors]:
+            # The transpose is linear in its seeds, so its own transpose is the forward derivative.
+            outputs = [grad, *(tracked[k] for k in tracked)]
+            seeds = [_leaf(torch.zeros_like(o)) for o in outputs]
+            back = _gradients(outputs, inputs, seeds, create_graph=True)
+            tangents = [t_params, t_phi, *(t_buffers[k] for k in self.differentiable_buffers)]
+            live = [(b, t) for b, t in zip(back, tangents, strict=True) if b.requires_grad]
+            if not live:
+                return torch.zeros_like(t_params), {k: torch.zeros_like(t) for k, t in t_buffers.items()}
+            found = torch.autograd.grad(
+                [b for b, _ in live], seeds, [t for _, t in live], is_grads_batched=True, allow_unused=True
+            )
+            moved = [
+                t_params.new_zeros(t_params.shape[:1] + s.shape) if f is None else f
+                for f, s in zip(found, seeds, strict=True)
+            ]
+            return moved[0], {k: torch.zeros_like(t) for k, t in t_buffers.items()} | dict(
+                zip(tracked, moved[1:], strict=True)
+            )
+
+        return Gradient(loss.detach(), grad.detach(), detached(after), pull, push)
+
+    def measure(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> int:
+        """Bytes that one kept graph holds beyond its inputs."""
+        given = {
+            t.untyped_storage().data_ptr()
+            for t in pytree.tree_leaves((params, buffers, phi, batch))
+            if isinstance(t, Tensor)
+        }
+        held: dict[int, int] = {}
+
+        def pack(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in given:
+                held[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            kept = self.linearize(params, buffers, phi, batch)
+        del kept
+        return sum(held.values())
+
+    def gradients(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> FullGradient:
+        """First derivatives in parameters, outer variables and buffers at once (the outer level's ∇f of Eq. 8)."""
+        with seeded(batch.seed, params):
+            return full_first_order(
+                self.fn, self.differentiable_buffers, params, buffers, phi, batch._replace(seed=None)
+            )
+
+
+def first_order(
+    fn: LossFunction, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+) -> tuple[Tensor, Tensor, Tensors]:
+    """``L, ∇θ L, buffers'``."""
+    params = _leaf(params)
+    with torch.enable_grad():
+        loss, after = fn(params, buffers, phi, batch)
+        grad = _gradients(loss.sum(), [params])[0]
+    return loss.detach(), grad, detached(after)
+
+
+def full_first_order(
+    fn: LossFunction, names: Sequence[str], params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+) -> FullGradient:
+    """``F, ∇θ F, ∇φ F`` and the gradient in the named buffers (those that F does not use are left out)."""
+    params, phi = _leaf(params), _leaf(phi)
+    buffers = {k: _leaf(b) if k in names else b for k, b in buffers.items()}
+    with torch.enable_grad():
+        loss, _ = fn(params, buffers, phi, batch)
+        used = [buffers[k] for k in names]
+        found = torch.autograd.grad(loss.sum(), [params, phi, *used], allow_unused=True)
+    d_params, d_phi = (
+        torch.zeros_like(t) if g is None else g for t, g in zip((params, phi), found[:2], strict=True)
+    )
+    return FullGradient(
+        loss.detach(), d_params, d_phi, {k: g for k, g in zip(names, found[2:], strict=True) if g is not None}
+    )
+
+
+@contextlib.contextmanager
+def seeded(seed: int | None, like: Tensor) -> Iterator[None]:
+    """Fix torch's own random numbers inside the block, and leave them outside as they were.
+
+    A step that is evaluated twice with one seed draws the same numbers twice: that is how a backward sweep replays
+    layers whose randomness cannot be passed in. ``None`` costs nothing.
+    """
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def detached(tensors: Tensors) -> Tensors:
+    """The same tensors without their graph."""
+    return {k: t.detach() for k, t in tensors.items()}
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_()
+
+
+def _gradients(
+    outputs: Tensor | list[Tensor],
+    inputs: list[Tensor],
+    seeds: list[Tensor] | None = None,
+    *,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+) -> list[Tensor]:
+    """``torch.autograd.grad`` that gives zeros, not errors, where nothing depends on an input."""
+    outputs = [outputs] if isinstance(outputs, Tensor) else outputs
+    seeds = [torch.ones_like(o) for o in outputs] if seeds is None else seeds
+    live = [(o, s) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]
+    if not live:
+        return [torch.zeros_like(x) for x in inputs]
+    found = torch.autograd.grad(
+        [o for o, _ in live],
+        inputs,
+        [s for _, s in live],
+        create_graph=create_graph,
+        retain_graph=retain_graph,
+        allow_unused=True,
+    )
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]

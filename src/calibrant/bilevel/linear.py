@@ -1,0 +1,160 @@
+"""Linear solves ``A x = b`` with a symmetric ``A`` known only by its products, for implicit hypergradients.
+
+Each solver is a value; each answer carries its residual and says whether it can be trusted. Vectors run along the last
+axis; a leading population axis is solved member by member at the same time.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+MatVec = Callable[[Tensor], Tensor]
+
+
+class Solution(NamedTuple):
+    """``value`` with ``‖A·value − b‖ / ‖b‖`` per member, the products used, and whether every member converged."""
+
+    value: Tensor
+    residual: Tensor
+    products: int
+    converged: bool
+
+
+class Solve:
+    """Base of the solvers: ``solve(matvec, b) -> Solution``."""
+
+    def __call__(self, matvec: MatVec, b: Tensor) -> Solution:
+        """Solve ``A x = b``."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class CG(Solve):
+    """Conjugate gradients. Needs ``A`` positive definite: add ``damping`` where the inner loss is not convex."""
+
+    steps: int = 100
+    tolerance: float = 1e-6
+
+    def __call__(self, matvec: MatVec, b: Tensor) -> Solution:
+        x, r = torch.zeros_like(b), b.clone()
+        p, rr = r.clone(), _dot(r, r)
+        target = (self.tolerance**2) * rr
+        products = 0
+        for _ in range(self.steps):
+            live = rr > target
+            if not bool(live.any()):
+                break
+            ap = matvec(p)
+            products += 1
+            curvature = _dot(p, ap)
+            if bool((live & (curvature <= 0)).any()):
+                warnings.warn(
+                    "Conjugate gradients met a direction of negative curvature: the inner loss is not convex here. Its "
+                    "answer is not used past that point; raise damping, or use Nystrom().",
+                    stacklevel=2,
+                )
+                live = live & (curvature > 0)
+                if not bool(live.any()):
+                    break
+            alpha = torch.where(live, rr / torch.where(curvature > 0, curvature, 1.0), 0.0)
+            x, r = x + alpha * p, r - alpha * ap
+            fresh = _dot(r, r)
+            p = r + torch.where(live, fresh / torch.where(rr > 0, rr, 1.0), 0.0) * p
+            rr = torch.where(live, fresh, rr)
+        return _finish(x, _relative(r, b), products, self.tolerance, "more steps, or more damping")
+
+
+@dataclass(frozen=True)
+class Neumann(Solve):
+    """The truncated series ``x = s·Σ_k (I − s·A)^k b`` (Lorraine et al. 2020).
+
+    Converges when all eigenvalues of ``s·A`` lie in (0, 2). ``scale=None`` takes ``s = 1/λ_max`` by power iteration.
+    """
+
+    terms: int = 100
+    scale: float | None = None
+    tolerance: float = 1e-3
+
+    def __call__(self, matvec: MatVec, b: Tensor) -> Solution:
+        scale = self.scale if self.scale is not None else 1 / _largest_eigenvalue(matvec, b)
+        term, total = b, b
+        for _ in range(self.terms):
+            term = term - scale * matvec(term)
+            total = total + term
+        if not bool(torch.isfinite(total).all()):
+            raise FloatingPointError(
+                "The Neumann series diverged; decrease scale below 2 / the largest eigenvalue."
+            )
+        x = scale * total
+        return _finish(x, _relative(b - matvec(x), b), self.terms + 1, self.tolerance, "more terms")
+
+
+@dataclass(frozen=True)
+class Nystrom(Solve):
+    """A rank-``rank`` approximation from products with random directions (Frangella, Tropp & Udell 2023).
+
+    ``A ≈ U Λ Uᵀ`` and ``x = U (Λ + ρ)⁻¹ Uᵀ b + (b − U Uᵀ b)/ρ`` with ρ = ``shift`` (the damping outside the captured space).
+    No iteration and no failure on indefinite ``A``: eigenvalues below zero are taken as zero. Exact when ``rank`` reaches
+    the dimension, ``A`` is positive definite and ``shift`` is small. One problem at a time, not a population.
+    """
+
+    rank: int = 20
+    shift: float = 1e-2
+    seed: int = 0
+    tolerance: float = 1e-1
+
+    def __call__(self, matvec: MatVec, b: Tensor) -> Solution:
+        if b.dim() != 1:
+            raise ValueError("Nystrom solves one problem at a time; use CG() or Neumann() for a population.")
+        rank = min(self.rank, b.shape[0])
+        generator = torch.Generator().manual_seed(self.seed)
+        sketch = torch.randn(b.shape[0], rank, generator=generator, dtype=torch.float64).to(b)
+        basis = torch.linalg.qr(sketch).Q
+        image = torch.stack([matvec(column) for column in basis.unbind(1)], 1)
+        core = basis.T @ image
+        values, vectors = torch.linalg.eigh((core + core.T) / 2)
+        keep = values > values.abs().max() * torch.finfo(b.dtype).eps * rank
+        # A ≈ Y (ΩᵀY)⁺ Yᵀ, as F Fᵀ with F = Y V Λ^(-1/2); the part of negative curvature is left out.
+        factor = image @ (vectors[:, keep] / values[keep].sqrt())
+        u, s, _ = torch.linalg.svd(factor, full_matrices=False)
+        inside = u.T @ b
+        x = u @ (inside / (s.square() + self.shift)) + (b - u @ inside) / self.shift
+        residual = _relative(b - matvec(x) - self.shift * x, b)
+        return _finish(x, residual, rank + 1, self.tolerance, "a larger rank or a larger shift")
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sum(-1, keepdim=True)
+
+
+def _relative(r: Tensor, b: Tensor) -> Tensor:
+    norm = b.norm(dim=-1)
+    return r.norm(dim=-1) / torch.where(norm > 0, norm, 1.0)
+
+
+def _largest_eigenvalue(matvec: MatVec, b: Tensor, steps: int = 20) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    v = torch.randn(b.shape, generator=generator, dtype=torch.float64).to(b)
+    for _ in range(steps):
+        v = v / v.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(b.dtype).tiny)
+        v = matvec(v)
+    return 1.1 * v.norm(dim=-1, keepdim=True).clamp_min(
+        torch.finfo(b.dtype).tiny
+    )  # power iteration comes from below
+
+
+def _finish(x: Tensor, residual: Tensor, products: int, tolerance: float, remedy: str) -> Solution:
+    converged = bool((residual <= tolerance).all())
+    if not converged:
+        warnings.warn(
+            f"The linear solve stopped at relative residual {residual.max().item():.1e} (wanted {tolerance:.1e}); "
+            f"try {remedy}.",
+            stacklevel=3,
+        )
+    return Solution(x, residual, products, converged)

@@ -1,0 +1,121 @@
+"""Many bilevel problems at once, with a leading axis over members."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from calibrant.bilevel.problem import Bilevel
+from calibrant.data.batch import Batch, Tensors
+from calibrant.data.streams import MemberStream
+
+
+class Population:
+    """Many problems of one kind as one, with a leading axis over members: seeds, data sets, hyperparameters.
+
+    The members' own functions run under ``vmap``; everything after the loss is elementwise over members. Data that all
+    members hold as the *same* tensor is not copied. Members must share the architecture, the losses, and frozen weights.
+    """
+
+    def __init__(self, problems: Sequence[Bilevel]) -> None:
+        if not problems:
+            raise ValueError("A population needs at least one problem.")
+        self.problems = list(problems)
+        self.members = len(problems)
+        self.template = first = problems[0]
+        for position, other in enumerate(problems[1:], 1):
+            difference = _difference(first, other)
+            if difference:
+                raise ValueError(f"Member {position} differs from member 0 in {difference}; run them apart.")
+        if first.stochastic:
+            raise ValueError(
+                "The inner loss draws random numbers that cannot be passed in, so members would not equal their single "
+                "runs. Use nn.Dropout layers, or draw augmentation outside the loss."
+            )
+        self.view, self.outer_view, self.variables = first.view, first.outer_view, first.variables
+        self.head_size, self.moves_start = first.head_size, first.moves_start
+        fixed = not first.view.dropouts
+        self.train = MemberStream(
+            [p.train for p in problems],
+            [p.train_batch for p in problems],
+            fixed and all(p.train.constant for p in problems),
+        )
+        self.val: MemberStream | None = None
+        if first.val is not None:
+            streams = [p.val for p in problems if p.val is not None]
+            self.val = MemberStream(
+                streams, [p.val_batch for p in problems], fixed and all(s.constant for s in streams)
+            )
+
+    def inner(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
+        """The members' inner losses, one entry each."""
+        return torch.func.vmap(self.template.inner, in_dims=(0, 0, 0, self.train.axes))(
+            params, buffers, phi, batch
+        )
+
+    def outer(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
+        """The members' outer losses, one entry each."""
+        assert self.val is not None
+        return torch.func.vmap(self.template.outer, in_dims=(0, 0, 0, self.val.axes))(
+            params, buffers, phi, batch
+        )
+
+    def initial_params(self, phi: Tensor) -> Tensor:
+        """θ_0 of every member."""
+        starts = torch.stack([p.view.initial() for p in self.problems])
+        if not self.moves_start:
+            return starts
+        return torch.func.vmap(lambda f, s: self.outer_view.run(f, lambda outer: outer.initial(s)))(
+            phi, starts
+        )
+
+    def initial_buffers(self) -> Tensors:
+        """Every member's buffers."""
+        each = [p.initial_buffers() for p in self.problems]
+        return {k: torch.stack([b[k] for b in each]) for k in each[0]}
+
+    def initial_phi(self) -> Tensor:
+        """Every member's φ."""
+        return torch.stack([p.initial_phi() for p in self.problems])
+
+    def project(self, phi: Tensor) -> Tensor:
+        """Every member's φ put back into its set."""
+        return phi if phi.shape[-1] == 0 else torch.func.vmap(self.template.project)(phi)
+
+    def train_batch(self, step: int) -> Batch:
+        """The members' batches of an inner step."""
+        return self.train.batch(step)
+
+    def val_batch(self, step: int) -> Batch:
+        """The members' batches of an outer step."""
+        if self.val is None:
+            raise ValueError("The outer level needs validation data: Bilevel(..., val=(inputs, targets)).")
+        return self.val.batch(step)
+
+
+def _difference(a: Bilevel, b: Bilevel) -> str | None:
+    """What keeps two problems from running as one, in words."""
+    if a.view.names != b.view.names or a.view.shapes != b.view.shapes:
+        return "the architecture"
+    if a.outer_view.names != b.outer_view.names or a.outer_view.shapes != b.outer_view.shapes:
+        return "the outer variables"
+    if str(a.view.module) != str(b.view.module) or str(a.outer_view.module) != str(b.outer_view.module):
+        return "the settings of its layers"
+    if a.inner_loss is not b.inner_loss or a.outer_loss is not b.outer_loss:
+        return "its losses (give all members the same function, and put what differs into hyper)"
+    if (a.val is None) != (b.val is None):
+        return "whether there is validation data"
+    if a.outer_mode != b.outer_mode or a.autocast != b.autocast:
+        return "outer_mode or autocast"
+    frozen = [
+        (p, q)
+        for (k, p), (_, q) in zip(
+            a.view.module.named_parameters(), b.view.module.named_parameters(), strict=True
+        )
+        if k not in a.view.names
+    ]
+    if not all(torch.equal(p, q) for p, q in frozen):
+        return "its frozen parameters"
+    return None

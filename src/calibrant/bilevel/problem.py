@@ -1,0 +1,205 @@
+"""A bilevel problem: a model, outer variables, two losses and two streams of data."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.bilevel.outer_variables import OuterVariable
+from calibrant.data.batch import Batch, Tensors
+from calibrant.data.streams import Stream, as_stream, mix
+from calibrant.losses.classification import cross_entropy
+from calibrant.models.functional import FunctionalModule, Network
+
+UserLoss = Callable[[Network, Any, Batch], Tensor]
+
+
+def composed(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
+    """The usual inner objective from a per-sample loss, with the hooks of an :class:`OuterVariable` in their places."""
+
+    def inner(net: Network, outer: OuterVariable, batch: Batch) -> Tensor:
+        logits = net(batch.inputs)
+        targets = outer.targets(batch.targets, batch, logits.shape[-1])
+        return outer.weigh(loss(logits, targets), batch).mean() + outer.penalty(net.params)
+
+    return inner
+
+
+def averaged(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
+    """A per-sample loss on the network's output, averaged: the usual outer objective."""
+
+    def outer(net: Network, variables: Any, batch: Batch) -> Tensor:
+        return loss(net(batch.inputs), batch.targets).mean()
+
+    return outer
+
+
+DEFAULT_INNER_LOSS = composed()
+DEFAULT_OUTER_LOSS = averaged()
+
+
+class Bilevel:
+    """``min_φ F(φ, θ_T(φ))`` with ``θ_T`` the result of training: all that the solver needs to know.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Copied; its present parameters are the starting point.
+    outer : nn.Module, optional
+        φ: an :class:`OuterVariable`, or any module that a user-written ``inner_loss`` calls. Copied. None: plain training.
+    train, val : ``(inputs, targets)``, a loader, or a :class:`calibrant.data.Stream`
+        Data of the inner and the outer level. ``val`` may be left out for plain training.
+    inner_loss, outer_loss : callable ``(net, outer, batch) -> Tensor``
+        ``net(x)`` is the network at the current parameters (``net.params`` its named parameters), ``outer`` the outer
+        module at the current φ. Vectors are averaged. Defaults: cross-entropy with the outer variable's hooks,
+        and plain cross-entropy.
+    batch_size, val_batch_size : int, optional
+        For tensors: None is the full batch.
+    outer_mode : {"eval", "train"}
+        How BatchNorm and dropout behave under the outer loss.
+    autocast : torch.dtype, optional
+        Lower precision for the model's forward pass, ``torch.bfloat16`` say.
+    hyper : dict of tensors
+        Constants for both losses (``batch.hyper``) that may differ between the members of a population.
+    seed : int
+        Order of batches, augmentation, dropout.
+    """
+
+    members: int | None = None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        outer: nn.Module | None = None,
+        *,
+        train: Any,
+        val: Any = None,
+        inner_loss: UserLoss | None = None,
+        outer_loss: UserLoss | None = None,
+        batch_size: int | None = None,
+        val_batch_size: int | None = None,
+        outer_mode: str = "eval",
+        autocast: torch.dtype | None = None,
+        hyper: Tensors | None = None,
+        seed: int = 0,
+    ) -> None:
+        if outer_mode not in ("eval", "train"):
+            raise ValueError(f"outer_mode must be 'eval' or 'train'; got {outer_mode!r}.")
+        self.view = FunctionalModule(model)
+        if self.view.size == 0:
+            raise ValueError(
+                "The model has no trainable parameters: nothing can be learned at the inner level."
+            )
+        outer = OuterVariable() if outer is None else outer
+        like = self.view.initial()
+        self.outer_view = FunctionalModule(copy.deepcopy(outer).to(like.device, like.dtype))
+        self.variables = self.outer_view.module
+        if inner_loss is None and not isinstance(outer, OuterVariable):
+            raise ValueError(
+                f"{type(outer).__name__} is not an OuterVariable, so say how it enters training: "
+                "inner_loss=lambda net, outer, batch: …"
+            )
+        self.inner_loss = inner_loss or DEFAULT_INNER_LOSS
+        self.outer_loss = outer_loss or DEFAULT_OUTER_LOSS
+        self.outer_mode, self.autocast, self.seed = outer_mode, autocast, seed
+        self.train = as_stream(
+            train, batch_size=batch_size, seed=mix(seed, 10), device=like.device, hyper=hyper
+        )
+        self.val: Stream | None = None
+        if val is not None:
+            self.val = as_stream(
+                val, batch_size=val_batch_size, seed=mix(seed, 11), device=like.device, hyper=hyper
+            )
+        self.stochastic = self._check()
+
+    @property
+    def head_size(self) -> int:
+        """How many entries at the end of the parameter vector belong to the last layer."""
+        prefix = self.view.names[-1].rpartition(".")[0]
+        return sum(
+            s for k, s in zip(self.view.names, self.view.sizes, strict=True) if k.rpartition(".")[0] == prefix
+        )
+
+    def inner(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
+        """L(θ, φ) on a batch: a pure function."""
+        net = self.view.bind(params, buffers, train=True, noise=batch.noise, autocast=self.autocast)
+        loss = self.outer_view.run(phi, lambda outer: self.inner_loss(net, outer, batch))
+        return _scalar(loss, "inner"), net.buffers
+
+    def outer(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
+        """F(φ, θ) on a batch: a pure function."""
+        net = self.view.bind(
+            params, buffers, train=self.outer_mode == "train", noise=batch.noise, autocast=self.autocast
+        )
+        loss = self.outer_view.run(phi, lambda outer: self.outer_loss(net, outer, batch))
+        return _scalar(loss, "outer"), net.buffers
+
+    def initial_params(self, phi: Tensor) -> Tensor:
+        """θ_0 = Φ_0(φ)."""
+        start = self.view.initial()
+        if isinstance(self.variables, OuterVariable):
+            return self.outer_view.run(phi, lambda outer: outer.initial(start))
+        return start
+
+    def initial_buffers(self) -> Tensors:
+        """The module's buffers before training."""
+        return self.view.initial_buffers()
+
+    def initial_phi(self) -> Tensor:
+        """φ before the first outer step."""
+        return self.outer_view.initial()
+
+    @property
+    def moves_start(self) -> bool:
+        """Whether the starting point depends on φ."""
+        return isinstance(self.variables, OuterVariable) and self.variables.moves_start
+
+    def project(self, phi: Tensor) -> Tensor:
+        """φ put back into its set after an outer step."""
+        project = getattr(self.variables, "project", None)
+        if project is None or self.outer_view.size == 0:
+            return phi
+        return self.outer_view.flatten(project(self.outer_view.unflatten(phi)))
+
+    def train_batch(self, step: int) -> Batch:
+        """The batch of an inner step with all its random numbers."""
+        return self._with_noise(self.train.batch(step), mix(self.seed, step, 12))
+
+    def val_batch(self, step: int) -> Batch:
+        """The batch of an outer step with all its random numbers."""
+        if self.val is None:
+            raise ValueError("The outer level needs validation data: Bilevel(..., val=(inputs, targets)).")
+        batch = self.val.batch(step)
+        return self._with_noise(batch, mix(self.seed, step, 13)) if self.outer_mode == "train" else batch
+
+    def _with_noise(self, batch: Batch, seed: int) -> Batch:
+        if self.view.dropouts:
+            batch = batch._replace(noise=self.view.draw_noise(seed, batch.inputs))
+        return batch._replace(seed=seed) if self.stochastic else batch
+
+    def _check(self) -> bool:
+        """Evaluate the inner loss once: complain early, and find out whether it draws random numbers of its own."""
+        self.stochastic = False
+        batch = self.train_batch(0)
+        if getattr(self.variables, "needs_index", False):
+            batch.require_index(type(self.variables).__name__)
+        params = self.view.initial()
+        cuda = [params.device] if params.is_cuda else []
+        with torch.no_grad(), torch.random.fork_rng(devices=cuda):
+            before = [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in cuda)]
+            self.inner(params, self.initial_buffers(), self.initial_phi(), batch)
+            after = [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in cuda)]
+        return not all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def _scalar(loss: Tensor, level: str) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.dim() > 1:
+        got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise ValueError(
+            f"The {level} loss must be one value, or one a sample (they are averaged); got {got}."
+        )
+    return loss.mean() if loss.dim() == 1 else loss

@@ -1,0 +1,65 @@
+"""What a loss sees: a batch, with everything random about it already drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+Tensors = dict[str, Tensor]
+
+
+class Batch(NamedTuple):
+    """One draw from a data set.
+
+    ``index`` says which samples these are (``slice(None)`` for all of them, in order; ``None`` when unknown), so that
+    per-sample outer variables follow their sample. ``noise`` holds dropout masks, ``hyper`` constants that may differ
+    between the members of a population, and ``seed`` replays whatever else is random in the network.
+    """
+
+    inputs: Any
+    targets: Tensor
+    index: Tensor | slice | None = None
+    noise: Tensors = {}  # noqa: RUF012 (a NamedTuple's default is shared, and never written to)
+    hyper: Tensors = {}  # noqa: RUF012
+    seed: int | None = None
+
+    def require_index(self, who: str) -> Tensor | slice:
+        """The index, or an error that says how to supply it."""
+        if self.index is None:
+            raise ValueError(
+                f"{who} belongs to single training samples, but the batches do not say which samples they hold. Give "
+                "tensors instead of a loader, or wrap the data set in calibrant.data.Indexed so that each batch "
+                "is (inputs, targets, index)."
+            )
+        return self.index
+
+
+def map_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """Apply ``fn`` to the tensors of a nested structure and leave everything else."""
+    return pytree.tree_map(lambda leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def stack(batches: list[Batch]) -> tuple[Batch, Batch]:
+    """Batches of several members as one, and the axes over which ``vmap`` runs.
+
+    Tensors get a leading axis (0 in the second result); what all members share by identity stays as it is (None).
+    """
+    leaves, specs = zip(*(pytree.tree_flatten(b._replace(seed=None)) for b in batches), strict=True)
+    if any(s != specs[0] for s in specs):
+        raise ValueError("The members' batches differ in structure; a population needs problems of one kind.")
+    columns = list(zip(*leaves, strict=True))
+    shared = [not isinstance(c[0], Tensor) or all(leaf is c[0] for leaf in c) for c in columns]
+    for column, same in zip(columns, shared, strict=True):
+        shapes = {tuple(leaf.shape) for leaf in column} if not same else set()
+        if len(shapes) > 1:
+            raise ValueError(
+                f"The members' batches have different shapes ({', '.join(map(str, sorted(shapes)))}); "
+                "give every member the same number of samples, or run them apart."
+            )
+    stacked = [c[0] if same else torch.stack(c) for c, same in zip(columns, shared, strict=True)]
+    axes = [None if same else 0 for same in shared]
+    return pytree.tree_unflatten(stacked, specs[0]), pytree.tree_unflatten(axes, specs[0])

@@ -1,0 +1,258 @@
+"""Batches as a pure function of the step number.
+
+``stream.batch(t)`` gives the t-th batch, the same one however often it is asked for: a backward sweep replays what the
+forward pass saw, a resumed run goes on where the first one stopped, and nothing random happens inside a training step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from calibrant.data.batch import Batch, Tensors, map_tensors, stack
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+
+
+class Stream:
+    """Base of all streams."""
+
+    constant = False
+    """Whether every step gets the same batch."""
+
+    def batch(self, step: int) -> Batch:
+        """The batch of step 0, 1, 2, …"""
+        raise NotImplementedError
+
+    def release(self, before: int) -> None:
+        """Batches of earlier steps will not be asked for again."""
+
+
+class TensorStream(Stream):
+    """Batches from tensors in memory: the full batch, or shuffled mini-batches.
+
+    Parameters
+    ----------
+    inputs, targets : tensors with one row a sample
+    batch_size : int, optional
+        None (the default) gives all samples at every step.
+    seed : int
+        Decides the order of each epoch, the augmentation, and the network's own random numbers.
+    augment : callable ``(inputs, generator) -> inputs``, optional
+        Random augmentation; it must take all its random numbers from the generator (a CPU one).
+    drop_last : bool
+        Leave out the last, smaller batch of an epoch.
+    hyper : dict of tensors
+        Constants handed to the losses as ``batch.hyper``; they may differ between the members of a population.
+    """
+
+    def __init__(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        batch_size: int | None = None,
+        seed: int = 0,
+        augment: Augment | None = None,
+        drop_last: bool = False,
+        hyper: Tensors | None = None,
+    ) -> None:
+        if len(inputs) != len(targets):
+            raise ValueError(
+                f"inputs has {len(inputs)} rows and targets {len(targets)}; they must be the same samples."
+            )
+        if len(inputs) == 0:
+            raise ValueError("There are no samples to draw batches from.")
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, or None for the full batch; got {batch_size}.")
+        self.inputs, self.targets, self.seed, self.augment = inputs, targets, seed, augment
+        self.size = len(inputs)
+        self.batch_size = None if batch_size is None or batch_size >= self.size else batch_size
+        per_epoch = 1.0 if self.batch_size is None else self.size / self.batch_size
+        self.steps_per_epoch = max(1, math.floor(per_epoch) if drop_last else math.ceil(per_epoch))
+        self.constant = self.batch_size is None and augment is None
+        self.hyper = dict(hyper or {})
+        self._whole = Batch(inputs, targets, slice(None), hyper=self.hyper)
+        self._order: tuple[int, Tensor] = (-1, torch.empty(0))
+
+    def batch(self, step: int) -> Batch:
+        if self.batch_size is None:
+            batch = self._whole
+        else:
+            epoch, position = divmod(step, self.steps_per_epoch)
+            if self._order[0] != epoch:
+                generator = torch.Generator().manual_seed(mix(self.seed, epoch, 1))
+                self._order = epoch, torch.randperm(self.size, generator=generator).to(self.inputs.device)
+            index = self._order[1][position * self.batch_size : (position + 1) * self.batch_size]
+            batch = Batch(self.inputs[index], self.targets[index], index, hyper=self.hyper)
+        if self.augment is not None:
+            generator = torch.Generator().manual_seed(mix(self.seed, step, 2))
+            batch = batch._replace(inputs=self.augment(batch.inputs, generator))
+        return batch
+
+
+class LoaderStream(Stream):
+    """Batches from a loader (any iterable that can be iterated again for each epoch).
+
+    A batch is ``(inputs, targets)``, ``(inputs, targets, index)`` or a mapping with these keys. Batches are kept until
+    they are released, so that a backward sweep sees the same ones. Each epoch is started under a seed of its own, so
+    that a loader that shuffles with torch's generator gives the same order again when a run is resumed.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        *,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        hyper: Tensors | None = None,
+    ) -> None:
+        self.loader, self.seed, self.device, self.hyper = loader, seed, device, dict(hyper or {})
+        self._kept: dict[int, Batch] = {}
+        self._next = 0
+        self._epoch = -1
+        self._iterator: Iterator[Any] | None = None
+
+    def batch(self, step: int) -> Batch:
+        if step < self._next and step not in self._kept:
+            raise ValueError(
+                f"The batch of step {step} was released; loaders cannot go back. Start the run anew."
+            )
+        while self._next <= step:
+            self._kept[self._next] = self._unpack(self._draw())
+            self._next += 1
+        return self._kept[step]
+
+    def release(self, before: int) -> None:
+        for step in [s for s in self._kept if s < before]:
+            del self._kept[step]
+
+    def _draw(self) -> Any:
+        for _ in range(2):
+            if self._iterator is None:
+                self._epoch += 1
+                self._iterator = self._start_epoch(mix(self.seed, self._epoch, 3))
+            try:
+                return next(self._iterator)
+            except StopIteration:
+                self._iterator = None
+        raise ValueError("The loader gave no batch at all; it must be iterable again for every epoch.")
+
+    def _start_epoch(self, seed: int) -> Iterator[Any]:
+        generator = getattr(self.loader, "generator", None)
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)  # a loader without a generator draws its order from the global one
+            iterator = iter(self.loader)
+            try:
+                first = next(iterator)
+            except StopIteration:
+                return iter(())
+        return _chain(first, iterator)
+
+    def _unpack(self, item: Any) -> Batch:
+        if isinstance(item, Mapping):
+            missing = {"inputs", "targets"} - set(item)
+            if missing:
+                raise ValueError(
+                    f"A batch that is a mapping needs 'inputs' and 'targets'; it has {sorted(item)}."
+                )
+            parts = (item["inputs"], item["targets"], item.get("index"))
+        elif isinstance(item, list | tuple) and len(item) in (2, 3):
+            parts = (*item, None)[:3]
+        else:
+            raise ValueError(
+                "A batch must be (inputs, targets), (inputs, targets, index), or a mapping with these keys; "
+                f"got {type(item).__name__}"
+                + (f" of length {len(item)}." if hasattr(item, "__len__") else ".")
+            )
+        batch = Batch(*parts, hyper=self.hyper)
+        return (
+            map_tensors(lambda t: t.to(self.device, non_blocking=True), batch)
+            if self.device is not None
+            else batch
+        )
+
+
+class MemberStream(Stream):
+    """The batches of several members as one; ``axes`` says what ``vmap`` runs over.
+
+    ``draws`` are the members' ``batch`` functions where they do more than their streams (draw dropout masks, say);
+    ``constant`` says that they give the same batch at every step, which is then stacked only once.
+    """
+
+    def __init__(self, streams: list[Stream], draws: list[Callable[[int], Batch]], constant: bool) -> None:
+        self.streams, self.draws, self.constant = streams, draws, constant
+        self._first, self.axes = stack([draw(0) for draw in draws])
+
+    def batch(self, step: int) -> Batch:
+        if self.constant or step == 0:
+            return self._first
+        stacked, axes = stack([draw(step) for draw in self.draws])
+        if axes != self.axes:
+            raise ValueError(
+                "What the members share changed between steps; give each member tensors of its own."
+            )
+        return stacked
+
+    def release(self, before: int) -> None:
+        for stream in self.streams:
+            stream.release(before)
+
+
+class Indexed(Dataset):
+    """A data set whose items say which sample they are: ``(inputs, targets, index)``."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, index: int) -> tuple[Any, Any, int]:
+        inputs, targets = self.dataset[index]
+        return inputs, targets, index
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]
+
+
+def as_stream(
+    data: Any,
+    *,
+    batch_size: int | None = None,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    hyper: Tensors | None = None,
+) -> Stream:
+    """A stream from whatever the user has: a stream, ``(inputs, targets)`` arrays or tensors, or a loader."""
+    if isinstance(data, Stream):
+        return data
+    if (
+        isinstance(data, tuple)
+        and len(data) == 2
+        and all(isinstance(part, Tensor | np.ndarray) for part in data)
+    ):
+        inputs, targets = (torch.as_tensor(part, device=device) for part in data)
+        return TensorStream(inputs, targets, batch_size=batch_size, seed=seed, hyper=hyper)
+    if isinstance(data, DataLoader) or (
+        isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping)
+    ):
+        if batch_size is not None:
+            raise ValueError("batch_size is the loader's own affair; set it there.")
+        return LoaderStream(data, seed=seed, device=device, hyper=hyper)
+    raise TypeError(f"Data must be (inputs, targets), a loader, or a Stream; got {type(data).__name__}.")
+
+
+def mix(*numbers: int) -> int:
+    """One seed out of several numbers, spread over 63 bits so that neighbours do not correlate."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _chain(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest

@@ -1,0 +1,42 @@
+"""The first paper's outer loss: binary cross-entropy of a smooth confidence against "was it right"."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def smooth_max(probs: Tensor, alpha: float | Tensor) -> Tensor:
+    """The Boltzmann operator ``Σ_c p_c·softmax(α·p)_c`` (Asadi & Littman 2017), a smooth maximum over classes.
+
+    It lies below the maximum by at most ``W((C−1)/e)/α``, with W Lambert's function: take α ≥ 30, more for many classes.
+    """
+    return (probs * torch.softmax(alpha * probs, dim=-1)).sum(-1)
+
+
+def confidence_bce(logits: Tensor, labels: Tensor, alpha: float | Tensor = 30.0) -> Tensor:
+    """``−[y^B log p̂ + (1 − y^B) log(1 − p̂)]`` per sample (Eq. 13, Sanguin et al. 2024).
+
+    ``p̂`` is the smooth maximum of the probabilities and ``y^B`` says whether the prediction is right; it is held fixed in
+    differentiation. ``1 − p̂ = Σ_c (1 − p_c)·softmax(α·p)_c`` is computed from the complements, so that neither logarithm
+    loses its argument to rounding when a network is almost sure.
+    """
+    log_probs = F.log_softmax(logits, dim=-1)
+    probs = log_probs.exp()
+    share = torch.softmax(alpha * probs, dim=-1)
+    correct = probs.detach().argmax(-1) == labels
+    # 1 − p_c as a sum of the other classes' probabilities keeps its digits where p_c rounds to 1
+    others = probs.sum(-1, keepdim=True) - probs
+    complement = torch.where(probs > 0.5, _sum_of_others(probs), others)
+    tiny = torch.finfo(probs.dtype).tiny
+    wrong_log = (complement * share).sum(-1).clamp_min(tiny).log()
+    right_log = (probs * share).sum(-1).clamp_min(tiny).log()
+    return -torch.where(correct, right_log, wrong_log)
+
+
+def _sum_of_others(probs: Tensor) -> Tensor:
+    """For each class the sum of all other classes' probabilities, without subtraction."""
+    classes = probs.shape[-1]
+    mask = 1 - torch.eye(classes, dtype=probs.dtype, device=probs.device)
+    return probs @ mask
