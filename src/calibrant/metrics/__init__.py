@@ -7,7 +7,10 @@ weights and groups; `ece` documents these keywords once for all.
 from calibrant._inputs import Logits
 from calibrant.metrics._predictions import Grouped
 from calibrant.metrics.binned import ace, classwise_ece, ece, mce, overconfidence, underconfidence
+from calibrant.metrics.comparison import Comparison, compare
+from calibrant.metrics.intervals import Estimate, asymptotic_interval, bootstrap_interval
 from calibrant.metrics.kernel import kde_ece, sece
+from calibrant.metrics.noise import CalibrationTest, NoiseFloor, calibration_test, noise_floor
 from calibrant.metrics.reliability import ReliabilityBins, reliability_bins
 from calibrant.metrics.scores import (
     BrierDecomposition,
@@ -22,19 +25,28 @@ from calibrant.metrics.smooth import smooth_ece
 
 __all__ = [
     "BrierDecomposition",
+    "CalibrationTest",
+    "Comparison",
+    "Estimate",
     "Grouped",
     "Logits",
+    "NoiseFloor",
     "ReliabilityBins",
     "accuracy",
     "ace",
+    "asymptotic_interval",
+    "bootstrap_interval",
     "brier",
     "brier_decomposition",
+    "calibration_test",
     "classwise_ece",
+    "compare",
     "confidence_gap",
     "ece",
     "kde_ece",
     "mce",
     "nll",
+    "noise_floor",
     "overconfidence",
     "reliability_bins",
     "sece",

@@ -150,11 +150,13 @@ def _read_binary(probs: Any, labels: Any, from_logits: bool, binary: Binary) -> 
     return Predictions(torch.maximum(p, 1 - p), (p > 0.5) == positive)
 
 
-def metric(*, top_label: bool = False, signed: bool = False) -> Callable[[_F], _F]:
+def metric(
+    *, top_label: bool = False, signed: bool = False, predicted_only: bool = False
+) -> Callable[[_F], _F]:
     """Spell out the signature of a metric written with `**given`, and refuse unknown keywords.
 
     `top_label` marks one that sees only (confidence, correct), so that resampling may draw pairs;
-    `signed` one that can be negative.
+    `signed` one that can be negative; `predicted_only` one that means nothing for binary="positive".
     """
 
     def wrap(function: _F) -> _F:
@@ -176,11 +178,14 @@ def metric(*, top_label: bool = False, signed: bool = False) -> Callable[[_F], _
                         f"{function.__name__}() has no argument {name!r}; "
                         f"it takes {', '.join(full.parameters)}."
                     )
+            if predicted_only and kwargs.get("binary") == "positive":
+                raise ValueError(f"{function.__name__} is of the predicted class: give binary='predicted'.")
             return function(*args, **kwargs)
 
         checked.__signature__ = full  # type: ignore[attr-defined]
         checked.top_label = top_label  # type: ignore[attr-defined]
         checked.signed = signed  # type: ignore[attr-defined]
+        checked.predicted_only = predicted_only  # type: ignore[attr-defined]
         return checked  # type: ignore[return-value]
 
     return wrap

@@ -12,20 +12,26 @@ import torch
 from torch import Tensor
 
 from calibrant._inputs import Logits
-from calibrant.metrics._predictions import Predictions
+from calibrant.metrics._predictions import Predictions, read
 
 Metric = Callable[..., Any]
 
 
 def marked(metric: Metric, name: str) -> bool | None:
-    """Return a mark set by `_predictions.metric`, seen through functools.partial; None for a foreign function.."""
+    """A mark set by `_predictions.metric`, also through functools.partial; None for a foreign function.."""
     while isinstance(metric, functools.partial):
         metric = metric.func
     return getattr(metric, name, None)
 
 
-def reduce_to_pairs(p: Predictions, metric: Metric) -> Predictions:
-    """Drop the matrix where the metric does not look at it: resampling is then n numbers, not n × C."""
+def read_for(metric: Metric, probs: Any, labels: Any, *pair: Any, **given: Any) -> Predictions:
+    """Read predictions for resampling by this metric.
+
+    The matrix is dropped where the metric does not look at it: resampling is then n numbers, not n × C.
+    """
+    if given.get("binary") == "positive" and marked(metric, "predicted_only"):
+        raise ValueError("this metric is of the predicted class: give binary='predicted', not 'positive'.")
+    p = read(probs, labels, *pair, **given)
     return replace(p, probs=None, labels=None, logits=None) if marked(metric, "top_label") else p
 
 
@@ -41,7 +47,8 @@ def call(metric: Metric, p: Predictions, arguments: dict[str, Any]) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise ValueError(
-            f"the metric must return one number, got {type(value).__name__}. Leave out groups and per-class options."
+            f"the metric must return one number, got {type(value).__name__}. "
+            "Leave out groups and per-class options."
         ) from None
 
 

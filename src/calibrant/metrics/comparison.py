@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from calibrant.metrics._predictions import Binary, Predictions, read
+from calibrant.metrics._predictions import Binary, Predictions
 from calibrant.metrics._resampling import (
     Metric,
     call,
@@ -16,7 +16,7 @@ from calibrant.metrics._resampling import (
     draw_rows,
     new_generator,
     quantiles,
-    reduce_to_pairs,
+    read_for,
     tail_p_value,
 )
 from calibrant.metrics.binned import ece
@@ -37,8 +37,9 @@ class Comparison:
 
     def __repr__(self) -> str:
         return (
-            f"Comparison(a {self.a:.4g}, b {self.b:.4g}, a − b {self.difference:.4g}, {100 * self.level:g} % interval "
-            f"[{self.low:.4g}, {self.high:.4g}], p = {self.p_value:.4g}; {self.method})"
+            f"Comparison(a {self.a:.4g}, b {self.b:.4g}, a − b {self.difference:.4g}, "
+            f"{100 * self.level:g} % interval [{self.low:.4g}, {self.high:.4g}], "
+            f"p = {self.p_value:.4g}; {self.method})"
         )
 
 
@@ -81,8 +82,8 @@ def compare(
     if test not in ("bootstrap", "swap"):
         raise ValueError(f"test must be 'bootstrap' or 'swap', got {test!r}.")
     a, b = _read_both(
-        probs_a,
-        probs_b,
+        metric,
+        (probs_a, probs_b),
         labels,
         confidence,
         correct,
@@ -90,7 +91,6 @@ def compare(
         binary=binary,
         sample_weight=sample_weight,
     )
-    a, b = reduce_to_pairs(a, metric), reduce_to_pairs(b, metric)
     generator = new_generator(seed, a.confidence.device)
     value_a, value_b = call(metric, a, metric_arguments), call(metric, b, metric_arguments)
     difference = value_a - value_b
@@ -117,17 +117,19 @@ def compare(
 
 
 def _read_both(
-    probs_a: Any, probs_b: Any, labels: Any, confidence: Any, correct: Any, **given: Any
+    metric: Metric, probs: tuple[Any, Any], labels: Any, confidence: Any, correct: Any, **given: Any
 ) -> tuple[Predictions, Predictions]:
     for name, pair in (("confidence", confidence), ("correct", correct)):
         if pair is not None and not (isinstance(pair, tuple | list) and len(pair) == 2):
             raise ValueError(f"{name} must be a pair (of model a, of model b), got {type(pair).__name__}.")
-    conf_a, conf_b = (None, None) if confidence is None else confidence
-    hit_a, hit_b = (None, None) if correct is None else correct
-    a = read(probs_a, labels, conf_a, hit_a, **given)
-    b = read(probs_b, labels, conf_b, hit_b, **given)
+    pairs = zip(probs, confidence or (None, None), correct or (None, None), strict=True)
+    a, b = (read_for(metric, p, labels, c, hit, **given) for p, c, hit in pairs)
     if len(a) != len(b):
         raise ValueError(f"both models must predict the same samples, got {len(a)} and {len(b)} predictions.")
+    if a.probs is not None and b.probs is not None and a.probs.shape != b.probs.shape:
+        raise ValueError(
+            f"both models must have the same classes, got {a.probs.shape[1]} and {b.probs.shape[1]} columns."
+        )
     return a, b
 
 
@@ -150,16 +152,9 @@ def _swap_test(
 
 def _mix(take_first: Tensor, first: Predictions, second: Predictions) -> Predictions:
     """Row by row the prediction of `first` or of `second`."""
-
-    def pick(x: Tensor | None, y: Tensor | None) -> Tensor | None:
-        if x is None or y is None:
-            return None
-        return torch.where(take_first if x.ndim == 1 else take_first[:, None], x, y)
-
-    return replace(
-        first,
-        confidence=pick(first.confidence, second.confidence),
-        correct=pick(first.correct, second.correct),
-        probs=pick(first.probs, second.probs),
-        logits=pick(first.logits, second.logits),
-    )
+    mixed = {}
+    for name in ("confidence", "correct", "probs", "logits"):
+        x, y = getattr(first, name), getattr(second, name)
+        if x is not None and y is not None:
+            mixed[name] = torch.where(take_first if x.ndim == 1 else take_first[:, None], x, y)
+    return Predictions(**mixed, weight=first.weight, labels=first.labels)

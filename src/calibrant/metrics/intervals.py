@@ -12,7 +12,7 @@ from scipy.stats import norm as normal
 from torch import Tensor
 
 from calibrant.metrics._bins import BinSums, Norm, Scheme, bin_edges, bin_sums, calibration_error
-from calibrant.metrics._predictions import Binary, Predictions, read
+from calibrant.metrics._predictions import Binary, Predictions
 from calibrant.metrics._resampling import (
     Metric,
     call,
@@ -21,7 +21,7 @@ from calibrant.metrics._resampling import (
     marked,
     new_generator,
     quantiles,
-    reduce_to_pairs,
+    read_for,
 )
 from calibrant.metrics.binned import ace, ece, mce
 from calibrant.metrics.scores import accuracy, brier, brier_terms, confidence_gap, nll, nll_terms, signed_gaps
@@ -60,7 +60,7 @@ def bootstrap_interval(
     sample_weight: Any = None,
     **metric_arguments: Any,
 ) -> Estimate:
-    """Bootstrap interval of any metric: rows are drawn with replacement and the metric evaluated on each draw.
+    """Bootstrap interval of any metric, by drawing rows with replacement.
 
     method="basic" reflects the quantiles, [2v − q_high, 2v − q_low]: where the metric is biased upwards, as
     every calibration error is, the bootstrap repeats the bias and the reflection takes it out again. It is
@@ -75,7 +75,8 @@ def bootstrap_interval(
     check_level(level, n_resamples)
     if method not in ("basic", "percentile"):
         raise ValueError(f"method must be 'basic' or 'percentile', got {method!r}.")
-    p = read(
+    p = read_for(
+        metric,
         probs,
         labels,
         confidence,
@@ -84,7 +85,6 @@ def bootstrap_interval(
         binary=binary,
         sample_weight=sample_weight,
     )
-    p = reduce_to_pairs(p, metric)
     value = call(metric, p, metric_arguments)
     generator = new_generator(seed, p.confidence.device)
     draws = [call(metric, p.take(draw_rows(len(p), generator)), metric_arguments) for _ in range(n_resamples)]
@@ -111,7 +111,9 @@ def asymptotic_interval(
     binary: Binary | None = None,
     sample_weight: Any = None,
 ) -> Estimate:
-    """Interval from the central limit theorem, for `ece`, `mce`, `ace`, `nll`, `brier`, `accuracy`, `confidence_gap`.
+    """Interval from the central limit theorem, for the metrics that have one.
+
+    These are `ece`, `mce`, `ace`, `nll`, `brier`, `accuracy` and `confidence_gap`.
 
     The last four are means of independent terms: value ± z·(standard error), Wilson's form for the accuracy.
 
@@ -124,7 +126,8 @@ def asymptotic_interval(
     `bins`, `scheme` and `norm` apply to the binned errors; the other arguments as in `ece`.
     """
     check_level(level, 10**9)
-    p = read(
+    p = read_for(
+        metric,
         probs,
         labels,
         confidence,
@@ -137,7 +140,7 @@ def asymptotic_interval(
         scheme = "mass" if metric is ace else scheme
         return _norm_interval(p, level, bins, scheme, "max" if metric is mce else norm)
     if metric is accuracy:
-        return _wilson(p, level, binary)
+        return _wilson(p, level)
     terms = _MEANS.get(metric)
     if terms is None:
         known = ", ".join(["ece", "mce", "ace", "accuracy", *(f.__name__ for f in _MEANS)])
@@ -172,9 +175,8 @@ def _normal_interval(p: Predictions, terms: Tensor, level: float) -> Estimate:
     return Estimate(value, value - half, value + half, level, "normal limit")
 
 
-def _wilson(p: Predictions, level: float, binary: Binary | None) -> Estimate:
-    hit = p.correct if binary != "positive" else (p.confidence > 0.5) == p.correct
-    value, n, z = p.mean(hit), _effective(p), normal.ppf((1 + level) / 2)
+def _wilson(p: Predictions, level: float) -> Estimate:
+    value, n, z = p.mean(p.correct), _effective(p), normal.ppf((1 + level) / 2)
     centre = (value + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z * math.sqrt(value * (1 - value) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
     return Estimate(value, max(0.0, centre - half), min(1.0, centre + half), level, "Wilson")

@@ -1,16 +1,16 @@
-"""What sampling noise alone scores: the noise floor of a metric and the test of "this model is calibrated"..
-
-"""
+"""What sampling noise alone scores: the noise floor, and the test of "this model is calibrated"."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.metrics._predictions import Binary, Predictions, read
+from calibrant._inputs import Logits
+from calibrant.metrics._predictions import Binary, Predictions
 from calibrant.metrics._resampling import (
     Metric,
     call,
@@ -18,7 +18,7 @@ from calibrant.metrics._resampling import (
     draw_outcomes,
     new_generator,
     quantiles,
-    reduce_to_pairs,
+    read_for,
     tail_p_value,
 )
 from calibrant.metrics.binned import ece
@@ -54,8 +54,8 @@ class CalibrationTest:
 
     def __repr__(self) -> str:
         return (
-            f"CalibrationTest(p = {self.p_value:.4g}; statistic {self.statistic:.4g}, {self.null_mean:.4g} on "
-            f"average if calibrated; {self.n_resamples} resamples, seed {self.seed})"
+            f"CalibrationTest(p = {self.p_value:.4g}; statistic {self.statistic:.4g}, {self.null_mean:.4g} "
+            f"on average if calibrated; {self.n_resamples} resamples, seed {self.seed})"
         )
 
 
@@ -90,31 +90,30 @@ def noise_floor(
     Other arguments as in `ece`.
     """
     check_level(level, n_resamples)
-    p = _without_outcomes(probs, confidence, from_logits, binary, sample_weight)
+    p = _without_outcomes(
+        metric, probs, confidence, from_logits=from_logits, binary=binary, sample_weight=sample_weight
+    )
     values = null_values(p, metric, metric_arguments, n_resamples, seed)
     low, high = quantiles(values, level)
     return NoiseFloor(values.mean().item(), low, high, level, n_resamples, seed)
 
 
-def _without_outcomes(probs: Any, confidence: Any, from_logits: bool, binary: Binary | None, weight: Any) ->
-Predictions:
+def _without_outcomes(metric: Metric, probs: Any, confidence: Any, **given: Any) -> Predictions:
     if (probs is None) == (confidence is None):
         raise ValueError("give either probs or confidence=, and no labels: the outcomes are drawn.")
-    given = probs if confidence is None else confidence
-    values = getattr(given, "values", given) if not isinstance(given, Tensor) else given
-    nothing = torch.zeros(len(values), dtype=torch.int64)
     if confidence is None:
-        return read(probs, nothing, from_logits=from_logits, binary=binary, sample_weight=weight)
-    return read(
-        None, None, confidence, nothing, from_logits=from_logits, binary=binary, sample_weight=weight
-    )
+        return read_for(metric, probs, np.zeros(_length(probs), dtype=np.int64), **given)
+    return read_for(metric, None, None, confidence, np.zeros(_length(confidence), dtype=bool), **given)
+
+
+def _length(values: Any) -> int:
+    return len(values.values if isinstance(values, Logits) else values)
 
 
 def null_values(
     p: Predictions, metric: Metric, arguments: dict[str, Any], n_resamples: int, seed: int
 ) -> Tensor:
     """Values of the metric on outcomes drawn from the predictions."""
-    p = reduce_to_pairs(p, metric)
     generator = new_generator(seed, p.confidence.device)
     draws = (call(metric, draw_outcomes(p, generator), arguments) for _ in range(n_resamples))
     return torch.tensor(list(draws), dtype=torch.float64)
@@ -146,7 +145,8 @@ def calibration_test(
     """
     if n_resamples < 1:
         raise ValueError(f"n_resamples must be at least 1, got {n_resamples}.")
-    p = read(
+    p = read_for(
+        metric,
         probs,
         labels,
         confidence,
@@ -155,9 +155,6 @@ def calibration_test(
         binary=binary,
         sample_weight=sample_weight,
     )
-    p = reduce_to_pairs(p, metric)
     statistic = call(metric, p, metric_arguments)
     draws = null_values(p, metric, metric_arguments, n_resamples, seed)
-    return CalibrationTest(
-        statistic, tail_p_value(draws, statistic), draws.mean().item(), n_resamples, seed
-    )
+    return CalibrationTest(statistic, tail_p_value(draws, statistic), draws.mean().item(), n_resamples, seed)

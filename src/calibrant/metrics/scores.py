@@ -15,14 +15,9 @@ from calibrant.metrics._bins import Scheme, bin_edges, bin_sums
 from calibrant.metrics._predictions import Given, Grouped, Predicted, Predictions, evaluate, metric, read
 
 
-@metric()
+@metric(predicted_only=True)
 def accuracy(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float | Grouped:
-    """Share of right predictions.
-
-    Keywords as in `ece`; for 1-D `probs` the prediction is p > 1/2 either way.
-    """
-    if given.get("binary") == "positive":
-        given["binary"] = "predicted"
+    """Share of right predictions. Keywords as in `ece`; 1-D `probs` need binary="predicted"."""
     return evaluate(lambda p: p.mean(p.correct), probs, labels, **given)
 
 
