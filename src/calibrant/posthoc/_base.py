@@ -51,7 +51,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):
         labels : (n,) integers, the column of the true class.
         sample_weight : (n,) weights, not negative; an integer weight counts as that many equal rows.
         """
-        raw = self._raw(logits)
+        raw, top = self._raw(logits)
         n, n_classes = raw.shape
         if n_classes < 2:
             raise ValueError(
@@ -64,51 +64,53 @@ class Calibrator(ClassifierMixin, BaseEstimator):
         else:
             weights = check_weights(sample_weight, n).cpu().numpy()
         rows = weights > 0  # a row of weight zero is not there: it must not move bin edges or splits either
-        raw, y, weights = raw[rows], y[rows], weights[rows]
+        raw, top, y, weights = raw[rows], top[rows], y[rows], weights[rows]
         self.classes_ = np.arange(n_classes)
         self.n_features_in_ = n_classes
         self.zero_gap_ = _zero_gap(raw)
-        self._fit(_finite_log_probs(raw, self.zero_gap_), y, weights)
+        self._fit(_finite_log_probs(raw, top, self.zero_gap_), y, weights)
         return self
 
     def predict_proba(self, logits: Any) -> Any:
         """Calibrated probabilities in float64, (n, C): an array for an array, a tensor for a tensor."""
-        _, probs = self._raw_and_probs(logits)
-        return self._like(torch.from_numpy(probs), logits)
+        return self._like(torch.from_numpy(self._top_and_probs(logits)[1]), logits)
 
     def predict(self, logits: Any) -> Any:
         """The class of each row; the model's own class where ``can_change_prediction`` is False."""
-        raw, probs = self._raw_and_probs(logits)
-        return self._like(torch.from_numpy(self._decide(raw, probs)), logits)
+        top, probs = self._top_and_probs(logits)
+        return self._like(torch.from_numpy(self._decide(top, probs)), logits)
 
     def confidence(self, logits: Any) -> Any:
         """The probability of the class that ``predict`` returns."""
-        raw, probs = self._raw_and_probs(logits)
-        predicted = self._decide(raw, probs)
+        top, probs = self._top_and_probs(logits)
+        predicted = self._decide(top, probs)
         return self._like(torch.from_numpy(probs[np.arange(len(probs)), predicted]), logits)
 
-    def _raw_and_probs(self, logits: Any) -> tuple[Floats, Floats]:
+    def _top_and_probs(self, logits: Any) -> tuple[np.ndarray, Floats]:
         check_is_fitted(self)
-        raw = self._raw(logits)
+        raw, top = self._raw(logits)
         if raw.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"{type(self).__name__} was fitted on {self.n_features_in_} classes, got logits with "
                 f"{raw.shape[1]} columns. Use the model that it was fitted for, or fit it again."
             )
-        probs = self._predict(_finite_log_probs(raw, self.zero_gap_))
+        probs = self._predict(_finite_log_probs(raw, top, self.zero_gap_))
         if not (self.can_change_prediction or self.can_fall_below_chance):
-            probs = _keep_top(probs, raw.argmax(axis=1))
-        return raw, probs
+            probs = _keep_top(probs, top)
+        return top, probs
 
-    def _decide(self, raw: Floats, probs: Floats) -> np.ndarray:
-        return (probs if self.can_change_prediction else raw).argmax(axis=1)
+    def _decide(self, top: np.ndarray, probs: Floats) -> np.ndarray:
+        return probs.argmax(axis=1) if self.can_change_prediction else top
 
-    def _raw(self, logits: Any) -> Floats:
-        """The input as finite-or-minus-infinity log scores in float64."""
-        if not self.from_probs:
-            return check_logits(logits).double().cpu().numpy()
-        with np.errstate(divide="ignore"):
-            return np.log(check_probs(logits).double().cpu().numpy())
+    def _raw(self, logits: Any) -> tuple[Floats, np.ndarray]:
+        """The input as log scores in float64, -inf for an exact zero, and the class that it ranks first."""
+        checked = check_probs(logits) if self.from_probs else check_logits(logits)
+        values = checked.double().cpu().numpy()
+        top = values.argmax(axis=1)
+        if self.from_probs:
+            with np.errstate(divide="ignore"):
+                values = np.log(values)
+        return values, top
 
     @staticmethod
     def _like(result: torch.Tensor, logits: Any) -> Any:
@@ -129,18 +131,17 @@ def _zero_gap(raw: Floats) -> float:
     return float(max(seen, np.log(len(raw) + 1)) + np.log(2))
 
 
-def _finite_log_probs(raw: Floats, zero_gap: float) -> Floats:
+def _finite_log_probs(raw: Floats, top: np.ndarray, zero_gap: float) -> Floats:
     """Log-softmax of each row, with -inf moved to `zero_gap` below the top and never above another entry."""
     zero = np.isneginf(raw)
     if zero.any():
-        top = raw.max(axis=1, keepdims=True)
+        highest = raw.max(axis=1, keepdims=True)
         lowest = np.where(zero, np.inf, raw).min(axis=1, keepdims=True)
-        raw = np.where(zero, np.minimum(top - zero_gap, lowest), raw)
+        raw = np.where(zero, np.minimum(highest - zero_gap, lowest), raw)
     scores = log_softmax(raw, axis=1)
-    # Rounding can make equal what the logits told apart: the class that they rank first stays first.
-    first = raw.argmax(axis=1)
-    lost = np.flatnonzero(scores.argmax(axis=1) != first)
-    scores[lost, first[lost]] = np.nextafter(scores[lost].max(axis=1), 0.0)
+    # Rounding can make equal what the input told apart: the class that it ranks first stays first.
+    lost = np.flatnonzero(scores.argmax(axis=1) != top)
+    scores[lost, top[lost]] = np.nextafter(scores[lost].max(axis=1), 0.0)
     return scores
 
 

@@ -52,7 +52,8 @@ def solve(
     n_classes = problem.centre.shape[0]
     design = np.column_stack([problem.design, np.ones(len(problem.design))])
     share = problem.weights / problem.weights.sum()
-    scale = np.sqrt(np.maximum(share @ design**2, np.finfo(float).tiny))
+    scale = np.sqrt(share @ design**2)
+    scale[scale == 0] = 1.0
     design = design / scale
     centre, penalty = problem.centre * scale, problem.penalty / scale**2
     free = problem.free

@@ -70,7 +70,8 @@ def fit_logistic(
     positives, total = float(weights @ target), float(weights.sum())
     soft = np.where(target > 0, (positives + 1) / (positives + 2), 1 / (total - positives + 2))
     share = weights / total
-    scale = np.sqrt(np.maximum(share @ features**2, np.finfo(float).tiny))
+    scale = np.sqrt(share @ features**2)
+    scale[scale == 0] = 1.0
     design = features / scale
     bounds = [(None if low is None else low * s, None) for low, s in zip(lower, scale, strict=True)]
 

@@ -176,14 +176,17 @@ class ScalingBinning(Calibrator):
 
 
 def equal_mass_edges(x: Floats, weights: Floats, bins: int) -> Floats:
-    """Inner edges of bins (lo, hi] of as equal a weight as ties allow; equal edges are merged."""
-    order = np.argsort(x, kind="stable")
-    reached = np.cumsum(weights[order])
+    """Inner edges of bins of as equal a weight as ties allow; an edge lies midway between two samples.
+
+    Midway, because an edge at a sample would leave that sample's bin to rounding.
+    """
+    values, group = np.unique(x, return_inverse=True)
+    reached = np.cumsum(np.bincount(group, weights))
     wanted = reached[-1] * np.arange(1, bins) / bins
-    # Rounding in the sums must not decide which sample is the edge.
-    at = np.searchsorted(reached, wanted * (1 - 1e-12))
-    edges = np.unique(x[order][at])
-    return edges[edges < x[order][-1]]
+    # Rounding in the sums must not decide which sample is the last of its bin.
+    last = np.unique(np.searchsorted(reached, wanted * (1 - 1e-12)))
+    last = last[last < len(values) - 1]
+    return (values[last] + values[last + 1]) / 2
 
 
 def _bin(edges: Floats, x: Floats) -> np.ndarray:

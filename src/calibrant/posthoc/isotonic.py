@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import softmax
 from sklearn.isotonic import isotonic_regression
 
 from calibrant.posthoc._base import Calibrator, Floats, mix_uniform, normalise
@@ -81,9 +82,10 @@ class IsotonicConfidence(Calibrator):
         rows = np.arange(len(scores))
         top = scores.argmax(axis=1)
         confidence = np.interp(log_odds(scores)[rows, top], self.x_, self.y_)
-        others = np.exp(scores - scores.max(axis=1, keepdims=True))
-        others[rows, top] = 0.0
-        probs = (1.0 - confidence)[:, None] * normalise(others)
+        others = scores.copy()
+        others[rows, top] = -np.inf
+        # q_j / (1 - q_k) is the softmax over the others: right where q_k rounds to 1.
+        probs = (1.0 - confidence)[:, None] * softmax(others, axis=1)
         probs[rows, top] = confidence
         return mix_uniform(probs, self.n_samples_) if self.smoothing else probs
 
