@@ -22,6 +22,7 @@ from calibrant.metrics.scores import (
     share_below_chance,
 )
 from calibrant.metrics.smooth import smooth_ece
+from calibrant.metrics.streaming import StreamingClasswiseECE, StreamingECE, StreamingMCE
 
 __all__ = [
     "BrierDecomposition",
@@ -32,6 +33,9 @@ __all__ = [
     "Logits",
     "NoiseFloor",
     "ReliabilityBins",
+    "StreamingClasswiseECE",
+    "StreamingECE",
+    "StreamingMCE",
     "accuracy",
     "ace",
     "asymptotic_interval",

@@ -86,9 +86,7 @@ def histogram(index: Tensor, size: int, weight: Tensor | None) -> Tensor:
     return ones.new_zeros(size).index_add_(0, index, ones)
 
 
-def bin_sums(
-    confidence: Tensor, correct: Tensor, weight: Tensor | None, edges: Tensor, scheme: Scheme
-) -> BinSums:
+def bin_sums(confidence: Tensor, correct: Tensor, weight: Tensor | None, edges: Tensor, scheme: Scheme) -> BinSums:
     """Sum over the sample in pieces; `confidence` and `correct` are 1-D."""
     bins = len(edges)
     sums = torch.zeros(4, bins, dtype=torch.float64, device=confidence.device)

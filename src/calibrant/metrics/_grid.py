@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
+from scipy.fft import dct
+from scipy.signal import fftconvolve
 from torch import Tensor
 
 from calibrant.metrics._bins import CHUNK, histogram
@@ -22,7 +25,7 @@ def place(position: Tensor, values: Callable[[slice], tuple[Tensor, ...]], kinds
 
     `values` gives, for a piece of the sample, one float64 tensor per kind: reading in pieces bounds the
     memory. A value between two nodes is shared linearly, which keeps its mass and its mean position. Points
-    at exactly 0 and 1 sit on the end nodes with their whole mass.
+    at exactly 0 and 1 sit on the end nodes with their whole mass. The result is small, and on the CPU.
     """
     grid = torch.zeros(kinds, CELLS + 2, dtype=torch.float64, device=position.device)
     for start in range(0, len(position), CHUNK):
@@ -34,29 +37,31 @@ def place(position: Tensor, values: Callable[[slice], tuple[Tensor, ...]], kinds
             right = value * fraction
             row += histogram(left, CELLS + 2, value - right)
             row[1:] += histogram(left, CELLS + 1, right)
-    return grid[:, : CELLS + 1]
+    return grid[:, : CELLS + 1].cpu()
 
 
 def cosine_coefficients(nodes: Tensor) -> Tensor:
     """a_k = Σ_j mass_j cos(πk t_j) over the nodes t_j = j/N, k = 0..N."""
-    # the even extension of the masses to a period of 2, halved inside so that each mass is counted once
-    inner = nodes[..., 1:-1] / 2
-    even = torch.cat([nodes[..., :1], inner, nodes[..., -1:], inner.flip(-1)], dim=-1)
-    return torch.fft.rfft(even).real
+    halved = nodes.clone()
+    halved[..., 1:-1] /= 2  # the transform counts inner nodes twice
+    return _cosine_transform(halved)
+
+
+def _cosine_transform(values: Tensor) -> Tensor:
+    """y_k = x_0 + (−1)^k x_N + 2 Σ_j x_j cos(πkj/N), the DCT-I; scipy's is faster than torch's FFT."""
+    return torch.from_numpy(dct(values.numpy(), type=1, axis=-1))
 
 
 def smooth(coefficients: Tensor, bandwidth: float) -> Tensor:
     """Σ_i mass_i K(t, c_i) on a grid of t with spacing well below the bandwidth, ends included.
 
-    K is the Gaussian kernel reflected at 0 and 1 (all images): its cosine series is 1 + 2 Σ_k exp(−(πkσ)²/2)
-    cos(πk t) cos(πk c), the heat kernel with closed ends, so no mass is lost at the boundary.
+    K is the Gaussian kernel reflected at 0 and 1 (all images). Its cosine series is 1 + 2 Σ_k
+    exp(−(πkσ)²/2) cos(πk t) cos(πk c), the heat kernel with closed ends: no mass is lost at the boundary.
     """
     cells = min(CELLS, max(1 << 10, 1 << math.ceil(math.log2(64 / bandwidth))))
-    modes = torch.arange(cells + 1, dtype=torch.float64, device=coefficients.device)
-    damped = coefficients[..., : cells + 1] * torch.exp(-((math.pi * bandwidth * modes) ** 2) / 2)
-    # f(t_j) = a_0 + 2 Σ_k a_k cos(πkj/N): the inverse transform of the even spectrum, scaled back
-    spectrum = torch.complex(damped, torch.zeros_like(damped))
-    return torch.fft.irfft(spectrum, n=2 * cells)[..., : cells + 1] * (2 * cells)
+    modes = torch.arange(cells + 1, dtype=torch.float64)
+    # f(t_j) = a_0 + 2 Σ_k a_k cos(πkj/N); the last mode, counted once instead of twice, is damped to nothing
+    return _cosine_transform(coefficients[..., : cells + 1] * torch.exp(-((math.pi * bandwidth * modes) ** 2) / 2))
 
 
 def integrate(values: Tensor) -> Tensor:
@@ -74,11 +79,10 @@ def integrate_abs(values: Tensor) -> Tensor:
 
 def gaussian_sums(nodes: Tensor, bandwidth: float) -> Tensor:
     """Σ_i mass_i exp(−(t − c_i)² / 2σ²) at every node t, without reflection."""
-    distance = torch.arange(-CELLS, CELLS + 1, dtype=torch.float64, device=nodes.device) / CELLS
-    kernel = torch.exp(-(distance**2) / (2 * bandwidth**2))
-    size = 4 * CELLS
-    product = torch.fft.rfft(nodes, n=size) * torch.fft.rfft(kernel, n=size)
-    return torch.fft.irfft(product, n=size)[..., CELLS : 2 * CELLS + 1]
+    distance = np.arange(-CELLS, CELLS + 1) / CELLS
+    kernel = np.exp(-(distance**2) / (2 * bandwidth**2))
+    sums = fftconvolve(nodes.numpy(), kernel[None], axes=-1)
+    return torch.from_numpy(sums[..., CELLS : 2 * CELLS + 1].copy())
 
 
 def interpolate(values: Tensor, position: Tensor) -> Tensor:

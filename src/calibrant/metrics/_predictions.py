@@ -104,17 +104,13 @@ def read(
         if matrix_only:
             raise ValueError("this metric needs class probabilities: give probs of shape (n, C) and labels.")
         if from_logits or binary is not None or isinstance(confidence, Logits):
-            raise ValueError(
-                "from_logits, Logits(...) and binary describe probs; confidence is a probability."
-            )
+            raise ValueError("from_logits, Logits(...) and binary describe probs; confidence is a probability.")
         result = Predictions(*check_confidence(confidence, correct))
     elif probs is None or labels is None:
         raise ValueError("probs and labels go together: one of them is missing.")
     elif binary is not None:
         if matrix_only:
-            raise ValueError(
-                "this metric needs one column per class: give probs of shape (n, C), without binary=."
-            )
+            raise ValueError("this metric needs one column per class: give probs of shape (n, C), without binary=.")
         result = _read_binary(probs, labels, from_logits, binary)
     else:
         result = _read_matrix(probs, labels, from_logits)
@@ -150,9 +146,7 @@ def _read_binary(probs: Any, labels: Any, from_logits: bool, binary: Binary) -> 
     return Predictions(torch.maximum(p, 1 - p), (p > 0.5) == positive)
 
 
-def metric(
-    *, top_label: bool = False, signed: bool = False, predicted_only: bool = False
-) -> Callable[[_F], _F]:
+def metric(*, top_label: bool = False, signed: bool = False, predicted_only: bool = False) -> Callable[[_F], _F]:
     """Spell out the signature of a metric written with `**given`, and refuse unknown keywords.
 
     `top_label` marks one that sees only (confidence, correct), so that resampling may draw pairs;
@@ -163,9 +157,7 @@ def metric(
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         shared = [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=False if name == "from_logits" else None
-            )
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False if name == "from_logits" else None)
             for name in get_type_hints(Given)
         ]
         full = signature.replace(parameters=own + shared)
@@ -175,8 +167,7 @@ def metric(
             for name in kwargs:
                 if name not in full.parameters:
                     raise TypeError(
-                        f"{function.__name__}() has no argument {name!r}; "
-                        f"it takes {', '.join(full.parameters)}."
+                        f"{function.__name__}() has no argument {name!r}; it takes {', '.join(full.parameters)}."
                     )
             if predicted_only and kwargs.get("binary") == "positive":
                 raise ValueError(f"{function.__name__} is of the predicted class: give binary='predicted'.")
@@ -237,24 +228,17 @@ def _per_group(core: Callable[[Predictions], float], predictions: Predictions, g
     if names.shape != (len(predictions),):
         raise ValueError(f"groups must be 1-D with {len(predictions)} entries, got shape {names.shape}.")
     if names.dtype.kind == "f" and np.isnan(names).any():
-        raise ValueError(
-            "groups contains NaN: give each row a group, for instance a name for the missing ones."
-        )
+        raise ValueError("groups contains NaN: give each row a group, for instance a name for the missing ones.")
     unique, index, counts = np.unique(names, return_inverse=True, return_counts=True)
     if predictions.weight is not None:
         totals = np.bincount(index, weights=predictions.weight.cpu().numpy())
         if (totals == 0).any():
-            raise ValueError(
-                f"group {unique[totals == 0][0]!r} has sample_weight 0 throughout: leave it out."
-            )
+            raise ValueError(f"group {unique[totals == 0][0]!r} has sample_weight 0 throughout: leave it out.")
     rows = np.split(np.argsort(index, kind="stable"), np.cumsum(counts)[:-1])
     device = predictions.confidence.device
     keys = unique.tolist()
     return Grouped(
         core(predictions),
-        {
-            key: core(predictions.take(torch.from_numpy(r).to(device)))
-            for key, r in zip(keys, rows, strict=True)
-        },
+        {key: core(predictions.take(torch.from_numpy(r).to(device))) for key, r in zip(keys, rows, strict=True)},
         dict(zip(keys, counts.tolist(), strict=True)),
     )

@@ -47,8 +47,7 @@ def call(metric: Metric, p: Predictions, arguments: dict[str, Any]) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise ValueError(
-            f"the metric must return one number, got {type(value).__name__}. "
-            "Leave out groups and per-class options."
+            f"the metric must return one number, got {type(value).__name__}. Leave out groups and per-class options."
         ) from None
 
 

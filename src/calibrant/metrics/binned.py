@@ -72,9 +72,7 @@ def ece(
     float, or `Grouped` when `groups` is given. A calibrated model does not score 0 on a finite sample:
     see `noise_floor`.
     """
-    return evaluate(
-        lambda q: calibration_error(_table(q, bins, scheme), norm, debias).item(), probs, labels, **given
-    )
+    return evaluate(lambda q: calibration_error(_table(q, bins, scheme), norm, debias).item(), probs, labels, **given)
 
 
 @metric(top_label=True)

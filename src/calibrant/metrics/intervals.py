@@ -165,9 +165,7 @@ def _effective(p: Predictions) -> float:
 def _normal_interval(p: Predictions, terms: Tensor, level: float) -> Estimate:
     value = p.mean(terms)
     if not math.isfinite(value):
-        raise ValueError(
-            f"the metric is {value} on this sample, so that no interval exists. Give logits instead."
-        )
+        raise ValueError(f"the metric is {value} on this sample, so that no interval exists. Give logits instead.")
     share = torch.full_like(terms, 1 / len(p)) if p.weight is None else p.weight / p.weight.sum()
     n = _effective(p)
     spread = (share**2 * (terms - value) ** 2).sum().item() * n / (n - 1) if n > 1 else math.inf

@@ -100,7 +100,7 @@ def _sece(p: Predictions, bandwidth: float, leave_one_out: bool) -> float:
         nodes = place(z, lambda rows: _mass_and_hits(p, rows), kinds=2)
         mass, hits = gaussian_sums(nodes, bandwidth)
         # far from every point both sums are rounding noise; no point reads those nodes
-        return p.mean((interpolate(hits / mass.where(mass > 0, 1.0), z) - z).abs())
+        return p.mean((interpolate((hits / mass.where(mass > 0, 1.0)).to(z.device), z) - z).abs())
     return p.mean((_at_own_points(z, hit, bandwidth, p.weight, leave_one_out) - z).abs())
 
 
@@ -116,9 +116,7 @@ def _mass_and_hits(p: Predictions, rows: slice) -> tuple[Tensor, Tensor]:
 def _at_own_points(z: Tensor, values: Tensor, h: float, weight: Tensor | None, leave_one_out: bool) -> Tensor:
     """Nadaraya–Watson at the points themselves, in pieces of bounded memory."""
     if leave_one_out and len(z) < 2:
-        raise ValueError(
-            "leave_one_out=True needs at least 2 predictions, got 1: there is no other to learn from."
-        )
+        raise ValueError("leave_one_out=True needs at least 2 predictions, got 1: there is no other to learn from.")
     own = torch.arange(len(z), device=z.device)
     pieces = []
     for rows in own.split(max(1, 16 * CHUNK // len(z))):
@@ -180,9 +178,9 @@ def _silverman(z: Tensor, weight: Tensor | None, dimensions: int) -> float:
 def _kde_top(p: Predictions, d: float, bandwidth: float | None) -> float:
     h = _silverman(p.confidence, p.weight, 1) if bandwidth is None else max(bandwidth, MIN_BANDWIDTH)
     nodes = place(p.confidence, lambda rows: _mass_and_hits(p, rows), kinds=2)
-    total = len(p) if p.weight is None else p.weight.sum()
+    total = len(p) if p.weight is None else p.weight.sum().item()
     density, hits = smooth(cosine_coefficients(nodes / total), h)
-    z = torch.linspace(0, 1, len(density), dtype=torch.float64, device=density.device)
+    z = torch.linspace(0, 1, len(density), dtype=torch.float64)
     if d == 1:
         return integrate_abs(z * density - hits).item()
     density = density.clamp(min=0)

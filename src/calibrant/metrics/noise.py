@@ -110,9 +110,7 @@ def _length(values: Any) -> int:
     return len(values.values if isinstance(values, Logits) else values)
 
 
-def null_values(
-    p: Predictions, metric: Metric, arguments: dict[str, Any], n_resamples: int, seed: int
-) -> Tensor:
+def null_values(p: Predictions, metric: Metric, arguments: dict[str, Any], n_resamples: int, seed: int) -> Tensor:
     """Values of the metric on outcomes drawn from the predictions."""
     generator = new_generator(seed, p.confidence.device)
     draws = (call(metric, draw_outcomes(p, generator), arguments) for _ in range(n_resamples))

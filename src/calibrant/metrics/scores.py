@@ -147,12 +147,9 @@ def brier_decomposition(
         columns = [p]
     else:
         columns = [
-            Predictions(column.contiguous(), p.labels == c, p.weight)
-            for c, column in enumerate(p.probs.unbind(dim=1))
+            Predictions(column.contiguous(), p.labels == c, p.weight) for c, column in enumerate(p.probs.unbind(dim=1))
         ]
-    parts = np.sum(
-        [_isotonic_parts(c) if method == "isotonic" else _binned_parts(c, bins, method) for c in columns], 0
-    )
+    parts = np.sum([_isotonic_parts(c) if method == "isotonic" else _binned_parts(c, bins, method) for c in columns], 0)
     calibration, resolution, uncertainty, within = parts.tolist()
     score = p.mean(brier_terms(p))
     return BrierDecomposition(score, calibration, score - calibration, resolution, uncertainty, within)

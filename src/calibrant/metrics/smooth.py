@@ -39,9 +39,7 @@ def smooth_ece(
     Other arguments and the result as in `ece`.
     """
     if bandwidth is not None and not bandwidth >= MIN_BANDWIDTH:
-        raise ValueError(
-            f"bandwidth must be at least {MIN_BANDWIDTH:.3g}, the grid's resolution, got {bandwidth}."
-        )
+        raise ValueError(f"bandwidth must be at least {MIN_BANDWIDTH:.3g}, the grid's resolution, got {bandwidth}.")
     return evaluate(lambda q: _smece(q, bandwidth), probs, labels, **given)
 
 
@@ -72,5 +70,5 @@ def residual_coefficients(p: Predictions) -> Tensor:
         value = p.correct[rows].double() - p.confidence[rows]
         return (value if p.weight is None else value * p.weight[rows],)
 
-    total = len(p) if p.weight is None else p.weight.sum()
+    total = len(p) if p.weight is None else p.weight.sum().item()
     return cosine_coefficients(place(p.confidence, residual)[0] / total)
