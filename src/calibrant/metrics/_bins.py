@@ -11,8 +11,9 @@ from torch import Tensor
 Scheme = Literal["width", "mass"]
 Norm = Literal["l1", "l2", "max"]
 
-# Rows are binned in pieces that stay in cache: faster, and memory does not grow with the sample.
-CHUNK = 1 << 18
+# Rows are binned in pieces that stay in cache, so memory does not grow with the sample, and that torch does not
+# split over threads, so that a busy machine does not make every small step wait for its slowest thread.
+CHUNK = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -71,17 +72,18 @@ def bin_index(confidence: Tensor, edges: Tensor, scheme: Scheme) -> Tensor:
     bins = len(edges)
     if scheme == "mass":
         return torch.bucketize(confidence, edges).clamp_(max=bins - 1)
-    # The product rounds, so a confidence on or next to an edge may land one bin off: compare with the edges.
-    index = (confidence * bins).ceil_().to(torch.int32).sub_(1).clamp_(0, bins - 1)
-    index.add_(confidence > edges.take(index.long())).clamp_(max=bins - 1)
-    lower = torch.cat([edges.new_full((1,), -1.0), edges[:-1]])
-    return index.sub_((confidence <= lower.take(index.long())).to(torch.int32))
+    # Truncating the product never gives too low a bin, because rounding is monotone and keeps integers. On an
+    # edge, or where the product was rounded up to one, it gives the bin above: compare with that bin's lower edge.
+    index = (confidence * bins).to(torch.int32)
+    lower = torch.cat([edges.new_full((1,), -1.0), edges])
+    return index - (confidence <= lower.index_select(0, index)).to(torch.int32)
 
 
 def histogram(index: Tensor, size: int, weight: Tensor | None) -> Tensor:
-    """Σ weight per index, float64; on a GPU through index_add_, which has a deterministic mode."""
+    """Σ weight per index, float64."""
     if index.device.type == "cpu":
         return torch.bincount(index, weight, minlength=size).double()
+    # on a GPU bincount has no deterministic mode, index_add_ has
     ones = torch.ones_like(index, dtype=torch.float64) if weight is None else weight
     return ones.new_zeros(size).index_add_(0, index, ones)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.metrics._bins import CHUNK
 from calibrant.metrics._grid import (
     MIN_BANDWIDTH,
     cosine_coefficients,
@@ -27,6 +27,7 @@ from calibrant.metrics._predictions import Given, Grouped, Predictions, evaluate
 # Above this many points SECE goes through the grid: O(n) instead of O(n²), at an error of about 1e-6.
 _PAIRWISE_LIMIT = 8192
 _GRID_BANDWIDTH = 1e-3
+_PAIRS_AT_ONCE = 1 << 22
 
 
 def nadaraya_watson(
@@ -100,7 +101,8 @@ def _sece(p: Predictions, bandwidth: float, leave_one_out: bool) -> float:
         nodes = place(z, lambda rows: _mass_and_hits(p, rows), kinds=2)
         mass, hits = gaussian_sums(nodes, bandwidth)
         # far from every point both sums are rounding noise; no point reads those nodes
-        return p.mean((interpolate((hits / mass.where(mass > 0, 1.0)).to(z.device), z) - z).abs())
+        rate = hits / np.where(mass > 0, mass, 1.0)
+        return p.mean((interpolate(rate, z) - z).abs())
     return p.mean((_at_own_points(z, hit, bandwidth, p.weight, leave_one_out) - z).abs())
 
 
@@ -119,7 +121,7 @@ def _at_own_points(z: Tensor, values: Tensor, h: float, weight: Tensor | None, l
         raise ValueError("leave_one_out=True needs at least 2 predictions, got 1: there is no other to learn from.")
     own = torch.arange(len(z), device=z.device)
     pieces = []
-    for rows in own.split(max(1, 16 * CHUNK // len(z))):
+    for rows in own.split(max(1, _PAIRS_AT_ONCE // len(z))):
         left_out = rows if leave_one_out else None
         pieces.append(nadaraya_watson(z, values, h, queries=z[rows], weight=weight, leave_out=left_out))
     return torch.cat(pieces)
@@ -180,12 +182,12 @@ def _kde_top(p: Predictions, d: float, bandwidth: float | None) -> float:
     nodes = place(p.confidence, lambda rows: _mass_and_hits(p, rows), kinds=2)
     total = len(p) if p.weight is None else p.weight.sum().item()
     density, hits = smooth(cosine_coefficients(nodes / total), h)
-    z = torch.linspace(0, 1, len(density), dtype=torch.float64)
+    z = np.linspace(0, 1, len(density))
     if d == 1:
-        return integrate_abs(z * density - hits).item()
-    density = density.clamp(min=0)
-    gap = (z - hits / density.where(density > 1e-12, 1.0)).abs()
-    return integrate((gap**d * density).where(density > 1e-12, 0.0)).item()
+        return integrate_abs(z * density - hits)
+    filled = density > 1e-12  # elsewhere the quotient is rounding noise, and has no weight
+    gap = np.abs(z - np.divide(hits, density, out=z.copy(), where=filled))
+    return integrate(gap**d * density)
 
 
 def _kde_full(p: Predictions, d: float, bandwidth: float | None, leave_one_out: bool) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
+import numpy as np
 from scipy.optimize import brentq
 from torch import Tensor
 
@@ -47,7 +48,7 @@ def _smece(p: Predictions, bandwidth: float | None) -> float:
     coefficients = residual_coefficients(p)
 
     def at(sigma: float) -> float:
-        return integrate_abs(smooth(coefficients, sigma)).item()
+        return integrate_abs(smooth(coefficients, sigma))
 
     if bandwidth is not None:
         return at(bandwidth)
@@ -63,7 +64,7 @@ def _smece(p: Predictions, bandwidth: float | None) -> float:
     return at(brentq(lambda sigma: sigma - at(sigma), low, 2 * low, xtol=1e-10))
 
 
-def residual_coefficients(p: Predictions) -> Tensor:
+def residual_coefficients(p: Predictions) -> np.ndarray:
     """Cosine coefficients of the (weighted) mean residual as a measure on [0, 1]."""
 
     def residual(rows: slice) -> tuple[Tensor]:
