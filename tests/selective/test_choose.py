@@ -120,9 +120,7 @@ def test_cheapest_threshold_by_brute_force():
         confidence = generator.choice([0.1, 0.4, 0.6, 0.8, 0.9], 15)
         correct = generator.random(15) < confidence
         rule = threshold_for_cost(confidence, correct, error_cost=3, rejection_cost=1)
-        costs = [
-            np.where(confidence >= t, 3 * ~correct, 1).mean() for t in [*np.unique(confidence), math.inf]
-        ]
+        costs = [np.where(confidence >= t, 3 * ~correct, 1).mean() for t in [*np.unique(confidence), math.inf]]
         assert rule.target == pytest.approx(min(costs))
         assert rule.level is None
 

@@ -22,9 +22,7 @@ from calibrant.selective import (
 CONFIDENCE = np.array([0.9, 0.8, 0.8, 0.6])
 CORRECT = np.array([True, False, True, False])
 
-samples = st.lists(
-    st.tuples(st.sampled_from([0.1, 0.25, 0.5, 0.7, 0.9, 1.0]), st.booleans()), min_size=1, max_size=30
-)
+samples = st.lists(st.tuples(st.sampled_from([0.1, 0.25, 0.5, 0.7, 0.9, 1.0]), st.booleans()), min_size=1, max_size=30)
 
 
 def unzip(sample):

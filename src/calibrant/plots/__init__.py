@@ -1,0 +1,60 @@
+"""Figures, each in two steps: a `prepare_...` function gives the numbers, a display draws them.
+
+Displays follow scikit-learn: `from_predictions` and `from_estimator` compute and draw, `.plot(ax=...)` draws into given
+axes, `ax_` and `figure_` are what was drawn on. Predictions are given as to `calibrant.metrics.ece`, and every number
+comes from `calibrant.metrics` or `calibrant.selective`. Matplotlib is imported on drawing only.
+"""
+
+from calibrant.plots._style import save_figure
+from calibrant.plots.bin_sweep import BinSweep, BinSweepDisplay, prepare_bin_sweep
+from calibrant.plots.confidence_map import ConfidenceMap, ConfidenceMapDisplay, prepare_confidence_map
+from calibrant.plots.gamma import GammaByEpoch, GammaDisplay, prepare_gamma
+from calibrant.plots.histogram import (
+    ConfidenceHistogram,
+    ConfidenceHistogramDisplay,
+    prepare_confidence_histogram,
+)
+from calibrant.plots.models import ModelsDisplay
+from calibrant.plots.reliability import Reliability, ReliabilityDisplay, prepare_reliability
+from calibrant.plots.risk_coverage import RiskCoverage, RiskCoverageDisplay, prepare_risk_coverage
+from calibrant.plots.smooth import SmoothReliability, SmoothReliabilityDisplay, prepare_smooth_reliability
+from calibrant.plots.weights import (
+    WeightHistory,
+    WeightHistoryDisplay,
+    WeightMap,
+    WeightMapDisplay,
+    prepare_weight_history,
+    prepare_weight_map,
+)
+
+__all__ = [
+    "BinSweep",
+    "BinSweepDisplay",
+    "ConfidenceHistogram",
+    "ConfidenceHistogramDisplay",
+    "ConfidenceMap",
+    "ConfidenceMapDisplay",
+    "GammaByEpoch",
+    "GammaDisplay",
+    "ModelsDisplay",
+    "Reliability",
+    "ReliabilityDisplay",
+    "RiskCoverage",
+    "RiskCoverageDisplay",
+    "SmoothReliability",
+    "SmoothReliabilityDisplay",
+    "WeightHistory",
+    "WeightHistoryDisplay",
+    "WeightMap",
+    "WeightMapDisplay",
+    "prepare_bin_sweep",
+    "prepare_confidence_histogram",
+    "prepare_confidence_map",
+    "prepare_gamma",
+    "prepare_reliability",
+    "prepare_risk_coverage",
+    "prepare_smooth_reliability",
+    "prepare_weight_history",
+    "prepare_weight_map",
+    "save_figure",
+]

@@ -72,8 +72,7 @@ def threshold_for_risk(
         raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}, got {method!r}.")
     if (thresholds is not None) != (method == "grid"):
         raise ValueError(
-            "thresholds= belongs to method='grid' and is needed there: "
-            "a list fixed without looking at this sample."
+            "thresholds= belongs to method='grid' and is needed there: a list fixed without looking at this sample."
         )
     if method == "uniform":
         return uniform_risk_bound(confidence, correct, level=level, two_sided=False).best_window(risk)
@@ -107,9 +106,7 @@ def _starts(n: int, risk: float, delta: float) -> list[int]:
         starts.append(count)
 
 
-def _from_grid(
-    conf: np.ndarray, hits: np.ndarray, risk: float, level: float, thresholds: np.ndarray
-) -> RejectionRule:
+def _from_grid(conf: np.ndarray, hits: np.ndarray, risk: float, level: float, thresholds: np.ndarray) -> RejectionRule:
     if not len(thresholds) or not np.isfinite(thresholds).all():
         raise ValueError(f"thresholds must be a non-empty list of finite numbers, got {thresholds}.")
     accepted = len(conf) - np.searchsorted(np.sort(conf), thresholds)
@@ -167,9 +164,7 @@ def chow_threshold(error_cost: float, rejection_cost: float) -> float:
     rejection_cost; the rule that takes the cheaper one is optimal (Chow 1970). Costs are relative to a
     correct answer. For a confidence that is not calibrated see `threshold_for_cost`.
     """
-    if not (
-        np.isfinite(error_cost) and np.isfinite(rejection_cost) and 0 <= rejection_cost <= error_cost != 0
-    ):
+    if not (np.isfinite(error_cost) and np.isfinite(rejection_cost) and 0 <= rejection_cost <= error_cost != 0):
         raise ValueError(
             "costs must satisfy 0 ≤ rejection_cost ≤ error_cost and error_cost > 0, "
             f"got rejection_cost={rejection_cost:g}, error_cost={error_cost:g}. "

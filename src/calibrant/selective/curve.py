@@ -128,9 +128,7 @@ def risk_at_coverage(confidence: Any, correct: Any, coverage: float) -> Operatin
     curve = risk_coverage_curve(confidence, correct)
     # Counts, not ratios: 0.7 of 10 samples is 7, though 0.7 * 10 rounds to 7.000000000000001 elsewhere.
     enough = int(np.searchsorted(curve.n_accepted, coverage * curve.n * (1 - 1e-12)))
-    return OperatingPoint(
-        float(curve.threshold[enough]), float(curve.coverage[enough]), float(curve.risk[enough])
-    )
+    return OperatingPoint(float(curve.threshold[enough]), float(curve.coverage[enough]), float(curve.risk[enough]))
 
 
 def coverage_at_risk(confidence: Any, correct: Any, risk: float) -> OperatingPoint:

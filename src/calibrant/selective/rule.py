@@ -107,9 +107,7 @@ class RejectionRule:
     def accepts(self, confidence: Any) -> Any:
         """Say for each confidence whether the prediction is given out; an error if no window was found."""
         if self.window is None:
-            raise ValueError(
-                f"{self.summary()} To withhold every prediction all the same, use Window().accepts(...)."
-            )
+            raise ValueError(f"{self.summary()} To withhold every prediction all the same, use Window().accepts(...).")
         return self.window.accepts(confidence)
 
     def summary(self) -> str:
@@ -150,8 +148,7 @@ class RejectionRule:
         if not isinstance(fields, dict) or fields.get("format") != _FORMAT:
             found = fields.get("format") if isinstance(fields, dict) else type(fields).__name__
             raise ValueError(
-                f"expected JSON with format {_FORMAT!r}, got {found!r}. "
-                "Was it written by RejectionRule.to_json?"
+                f"expected JSON with format {_FORMAT!r}, got {found!r}. Was it written by RejectionRule.to_json?"
             )
         del fields["format"]
         if fields["window"] is not None:

@@ -77,9 +77,7 @@ class UniformRiskBound:
             np.where(low < high, np.searchsorted(values, low, side="right"), np.searchsorted(values, low))
             for values in (self._wrong, self._right)
         )
-        errors = np.where(high < np.inf, upper[wrong_above], 0) + np.where(
-            low > -np.inf, upper[wrong_below], 0
-        )
+        errors = np.where(high < np.inf, upper[wrong_above], 0) + np.where(low > -np.inf, upper[wrong_below], 0)
         # b_0 = 0, so a side without correct predictions adds nothing by itself.
         correct = lower[right_above] + lower[right_below]
         bound = np.ones_like(errors)

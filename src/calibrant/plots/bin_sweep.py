@@ -1,0 +1,121 @@
+"""ECE and MCE against the number of bins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import numpy as np
+
+from calibrant.metrics import ece, mce, noise_floor
+from calibrant.metrics._bins import Scheme
+from calibrant.metrics._predictions import Predicted, read
+from calibrant.plots import _style
+from calibrant.plots._reading import from_fitted
+
+# The numbers of bins in Fig. 5 of the second paper (γ-Net, SECE).
+BINS = (10, 20, 50, 100, 200, 500, 1000)
+
+
+@dataclass(frozen=True)
+class BinSweep:
+    """ECE and MCE for each number of bins, and what a calibrated model would score (NaN if not asked for)."""
+
+    bins: np.ndarray
+    ece: np.ndarray
+    mce: np.ndarray
+    ece_floor: np.ndarray
+    mce_floor: np.ndarray
+
+
+def prepare_bin_sweep(
+    probs: Any = None,
+    labels: Any = None,
+    *,
+    bins: Sequence[int] = BINS,
+    scheme: Scheme = "width",
+    n_resamples: int = 50,
+    **given: Unpack[Predicted],
+) -> BinSweep:
+    """Compute ECE and MCE for each number of bins; predictions are given as to `calibrant.metrics.ece`.
+
+    Both errors grow with the number of bins by noise alone. The floors, means over `n_resamples` draws of a
+    calibrated model with the same confidences, show how much; `n_resamples=0` leaves them out.
+    """
+    if len(bins) == 0:
+        raise ValueError("bins is empty: expected numbers of bins such as (10, 100, 1000).")
+    p = read(probs, labels, **given)
+    pairs: dict[str, Any] = {"confidence": p.confidence, "sample_weight": p.weight}
+    columns = []
+    for metric in (ece, mce):
+        columns.append([float(metric(**pairs, correct=p.correct, bins=m, scheme=scheme)) for m in bins])  # type: ignore[arg-type]
+    for metric in (ece, mce):
+        columns.append(
+            [
+                noise_floor(metric=metric, **pairs, bins=m, scheme=scheme, n_resamples=n_resamples).mean
+                if n_resamples
+                else np.nan
+                for m in bins
+            ]
+        )
+    return BinSweep(np.array(bins), *map(np.array, columns))
+
+
+class BinSweepDisplay:
+    """ECE (left) and MCE (right) against the number of bins, floors dotted; several models can share the axes.
+
+    As in Fig. 5 of the second paper, with the noise floors added.
+    """
+
+    def __init__(self, data: BinSweep, *, name: str | None = None) -> None:
+        self.data = data
+        self.name = name
+
+    @classmethod
+    def from_predictions(
+        cls, probs: Any = None, labels: Any = None, *, name: str | None = None, ax: Any = None, **prepare: Any
+    ) -> BinSweepDisplay:
+        """Compute by `prepare_bin_sweep` and draw."""
+        return cls(prepare_bin_sweep(probs, labels, **prepare), name=name).plot(ax)
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, ax: Any = None, **prepare: Any
+    ) -> BinSweepDisplay:
+        """Draw for a fitted classifier with `predict_proba`."""
+        name = type(estimator).__name__ if name is None else name
+        return cls.from_predictions(*from_fitted(estimator, X, y), name=name, ax=ax, **prepare)
+
+    def plot(self, ax: Any = None, *, legend: bool = True) -> BinSweepDisplay:
+        """Draw into `ax`, a pair of axes for ECE and MCE, or into a new figure; `axes_` is that pair."""
+        d = self.data
+        with _style.style() as plt:
+            if ax is None:
+                ax = plt.subplots(1, 2, figsize=(7.4, 3.4), layout="constrained")[1]
+            if np.size(ax) != 2:
+                raise ValueError("ax must be a pair of axes, one for ECE and one for MCE.")
+            pair = tuple(np.ravel(ax))
+            for axis, values, floor, title in zip(
+                pair, (d.ece, d.mce), (d.ece_floor, d.mce_floor), ("ECE", "MCE"), strict=True
+            ):
+                look = _style.next_look(axis)
+                axis.plot(d.bins, values, marker="o", markersize=4, linewidth=1.6, label=self.name, gid="model", **look)
+                axis.plot(d.bins, floor, color=look["color"], linewidth=1, linestyle=":", marker="_")
+                axis.set_xscale("log")
+                axis.set(xlabel="number of bins", title=title)
+                axis.set_xticks(d.bins, [f"{m:,}" for m in d.bins])
+                axis.minorticks_off()
+                axis.grid(axis="y", color=_style.PALE, linewidth=0.5)
+                tallest = max(np.nanmax(line.get_ydata()) for line in axis.lines if len(line.get_ydata()))
+                room = 1.3 if axis is pair[0] else 1.08  # the legend goes to the left
+                axis.set_ylim(0, room * tallest if np.isfinite(tallest) and tallest > 0 else 1)
+            if legend:
+                handles, names = pair[0].get_legend_handles_labels()
+                if not np.isnan(d.ece_floor).all():
+                    handles.append(plt.Line2D([], [], color=_style.GREY, linewidth=1, linestyle=":", marker="_"))
+                    names.append("noise floor of each")
+                if names:
+                    _style.add_legend(pair[0], below=False, handles=handles, labels=names)
+        self.axes_, self.figure_ = pair, pair[0].figure
+        return self

@@ -1,0 +1,205 @@
+"""The reliability diagram, with the gaps that ECE adds up and what a calibrated model would show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import numpy as np
+from scipy.stats import binom
+
+from calibrant.metrics import NoiseFloor, ece, mce, noise_floor, reliability_bins
+from calibrant.metrics._bins import Scheme
+from calibrant.metrics._predictions import Predicted, read
+from calibrant.plots import _style
+from calibrant.plots._reading import from_fitted
+
+# With more bins than this, edges, hatching and brackets would hide the bars.
+_FEW_BINS = 30
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """The numbers of a reliability diagram; arrays have one entry per bin, NaN for empty bins.
+
+    Attributes
+    ----------
+    lower, upper, share, confidence, accuracy
+        Limits of each bin (lower, upper], where the first bin of equal mass starts at the smallest confidence;
+        share of the sample, conf(B_m) and acc(B_m) (Sanguin et al. 2024, Section 2.2).
+    band_low, band_high, level
+        Consistency band: where the accuracy of each bin falls with probability `level` if the model is
+        calibrated (pointwise).
+    ece, mce, floor
+        The errors over these bins, and the noise floor of ECE (None where it was not asked for).
+    n
+        Size of the sample.
+    """
+
+    lower: np.ndarray
+    upper: np.ndarray
+    share: np.ndarray
+    confidence: np.ndarray
+    accuracy: np.ndarray
+    band_low: np.ndarray
+    band_high: np.ndarray
+    level: float
+    ece: float
+    mce: float
+    floor: NoiseFloor | None
+    n: int
+
+
+def prepare_reliability(
+    probs: Any = None,
+    labels: Any = None,
+    *,
+    bins: int = 15,
+    scheme: Scheme = "width",
+    level: float = 0.95,
+    n_resamples: int = 200,
+    **given: Unpack[Predicted],
+) -> Reliability:
+    """Compute what a reliability diagram shows; predictions are given as to `calibrant.metrics.ece`.
+
+    The consistency band (Bröcker & Smith 2007) of bin m holds the quantiles of Bin(n_m, conf(B_m)) / n_m. The
+    exact law is that of a sum of Bernoulli variables with the single confidences, which is a little
+    narrower (Hoeffding 1956): the difference is the spread of confidence inside a bin. With sample weights n_m is
+    the effective count. `n_resamples=0` leaves out the noise floor.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie in (0, 1), got {level}. It is a fraction, not a percentage.")
+    table = reliability_bins(probs, labels, bins, scheme, **given)
+    lower, upper, share, count, confidence, accuracy = (
+        getattr(table, name).cpu().numpy()
+        for name in ("lower", "upper", "share", "effective_count", "confidence", "accuracy")
+    )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        whole = np.rint(count)
+        tail = (1 - level) / 2
+        band_low, band_high = (binom.ppf(q, whole, np.clip(confidence, 0, 1)) / whole for q in (tail, 1 - tail))
+    p = read(probs, labels, **given)
+    if scheme == "mass":
+        lower[0] = p.confidence.min().item()
+    floor = None
+    if n_resamples:
+        floor = noise_floor(
+            confidence=p.confidence,
+            sample_weight=p.weight,
+            n_resamples=n_resamples,
+            bins=bins,
+            scheme=scheme,
+        )
+    return Reliability(
+        lower,
+        upper,
+        share,
+        confidence,
+        accuracy,
+        band_low,
+        band_high,
+        level,
+        float(ece(probs, labels, bins, scheme, **given)),  # type: ignore[arg-type]
+        float(mce(probs, labels, bins, scheme, **given)),  # type: ignore[arg-type]
+        floor,
+        len(p),
+    )
+
+
+class ReliabilityDisplay:
+    """Reliability diagram: accuracy against confidence, bin by bin.
+
+    Bars are the accuracy. The gap to the mean confidence is orange where the model is over-confident and
+    hatched red where it is under-confident (Fig. 2 of Sanguin et al. 2024). The thin brackets, at the mean
+    confidence, are the consistency band: an accuracy inside is compatible with calibration.
+
+    Attributes
+    ----------
+    data : Reliability
+    ax_, figure_ : what was drawn on, after `plot`
+    """
+
+    def __init__(self, data: Reliability, *, name: str | None = None) -> None:
+        self.data = data
+        self.name = name
+
+    @classmethod
+    def from_predictions(
+        cls, probs: Any = None, labels: Any = None, *, name: str | None = None, ax: Any = None, **prepare: Any
+    ) -> ReliabilityDisplay:
+        """Compute by `prepare_reliability` and draw."""
+        return cls(prepare_reliability(probs, labels, **prepare), name=name).plot(ax)
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, ax: Any = None, **prepare: Any
+    ) -> ReliabilityDisplay:
+        """Draw for a fitted classifier with `predict_proba`."""
+        name = type(estimator).__name__ if name is None else name
+        return cls.from_predictions(*from_fitted(estimator, X, y), name=name, ax=ax, **prepare)
+
+    def plot(self, ax: Any = None, *, band: bool = True, legend: bool = True) -> ReliabilityDisplay:
+        """Draw into `ax`, or into a new figure; `band` and `legend` can be left out."""
+        d = self.data
+        full = d.share > 0
+        left, width = d.lower[full], (d.upper - d.lower)[full]
+        accuracy, confidence = d.accuracy[full], d.confidence[full]
+        new = ax is None
+        with _style.style() as plt:
+            ax = _style.axes(plt, ax, (4.2, 4.5))
+            few = len(left) <= _FEW_BINS
+            edge = {"align": "edge", "edgecolor": "white", "linewidth": 0.6 if few else 0}
+            ax.bar(left, accuracy, width, color=_style.BAR, **edge)
+            gaps = (
+                (confidence > accuracy, accuracy, {"color": _style.OVERCONFIDENT}),
+                (confidence < accuracy, confidence, {"color": _style.UNDERCONFIDENT, "hatch": few * "////"}),
+            )
+            for where, bottom, look in gaps:
+                height = np.abs(confidence - accuracy)[where]
+                ax.bar(left[where], height, width[where], bottom=bottom[where], **look, **edge)
+            if band:
+                _draw_band(ax, d, few)
+            _style.unit_axis(ax)
+            ax.set(xlabel="confidence", ylabel="accuracy")
+            ax.set_title(_title(self.name, d))
+            if legend:
+                handles = legend_handles([d], band=band)
+                _style.add_legend(ax, below=new, columns=2, handles=handles)
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
+
+
+def _draw_band(ax: Any, d: Reliability, few: bool) -> None:
+    if few:
+        middle, half = (d.band_low + d.band_high) / 2, (d.band_high - d.band_low) / 2
+        ax.errorbar(d.confidence, middle, half, fmt="none", ecolor=_style.INK, elinewidth=0.9, capsize=2, zorder=3)
+    else:
+        for limit in (d.band_low, d.band_high):
+            ax.plot(d.confidence, limit, color=_style.INK, linewidth=0.9, zorder=3)
+
+
+def legend_handles(shown: Sequence[Reliability], *, band: bool) -> list[Any]:
+    """Legend entries for what these diagrams contain."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = [Patch(color=_style.BAR, label="accuracy")]
+    if any((d.confidence > d.accuracy).any() for d in shown):
+        handles.append(Patch(color=_style.OVERCONFIDENT, label="over-confident"))
+    if any((d.confidence < d.accuracy).any() for d in shown):
+        handles.append(Patch(facecolor=_style.UNDERCONFIDENT, edgecolor="white", hatch="////", label="under-confident"))
+    if band:
+        label = f"{shown[0].level:.0%} if calibrated"
+        if (shown[0].share > 0).sum() > _FEW_BINS:
+            handles.append(Line2D([], [], color=_style.INK, linewidth=0.9, label=label))
+        else:
+            handles.append(Line2D([], [], color=_style.INK, linewidth=0.9, marker="|", label=label))
+    return handles
+
+
+def _title(name: str | None, d: Reliability) -> str:
+    error = f"ECE {d.ece:.3f}"
+    if d.floor is not None:
+        error += f" (noise floor {d.floor.mean:.3f})"
+    return error if name is None else f"{name}\n{error}"

@@ -1,0 +1,132 @@
+"""The risk–coverage curve, with the bound that holds for all thresholds at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import numpy as np
+
+from calibrant.metrics._predictions import Predicted, read
+from calibrant.plots import _style
+from calibrant.plots._reading import from_fitted
+from calibrant.selective import RiskCoverageCurve, augrc, aurc, risk_coverage_curve, uniform_risk_bound
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """The numbers of a risk–coverage plot.
+
+    Attributes
+    ----------
+    curve
+        The curve itself (`calibrant.selective.risk_coverage_curve`).
+    aurc, augrc
+        Its areas.
+    best
+        Risk of the best ordering of the same predictions, at the coverages of the curve.
+    bound, level
+        Upper bounds on the true risk, one for each threshold, that hold for all thresholds together with
+        probability `level`; None where no level was given.
+    """
+
+    curve: RiskCoverageCurve
+    aurc: float
+    augrc: float
+    best: np.ndarray
+    bound: np.ndarray | None
+    level: float | None
+
+
+def prepare_risk_coverage(
+    probs: Any = None, labels: Any = None, *, level: float | None = None, **given: Unpack[Predicted]
+) -> RiskCoverage:
+    """Compute what a risk–coverage plot shows; predictions are given as to `calibrant.metrics.ece`.
+
+    `level`, for instance 0.95, adds `uniform_risk_bound` for all thresholds.
+    """
+    if given.get("sample_weight") is not None:
+        raise ValueError("the risk–coverage curve has no sample weights: its guarantees count samples.")
+    p = read(probs, labels, **given)
+    curve = risk_coverage_curve(p.confidence, p.correct)
+    right = curve.n - curve.n_errors[-1]
+    best = np.maximum(0, curve.n_accepted - right) / curve.n_accepted
+    bound = None
+    if level is not None:
+        uniform = uniform_risk_bound(p.confidence, p.correct, level=level, two_sided=False)
+        bound = np.asarray(uniform.risk(high=curve.threshold))
+    areas = aurc(p.confidence, p.correct), augrc(p.confidence, p.correct)
+    return RiskCoverage(curve, *areas, best, bound, level)
+
+
+class RiskCoverageDisplay:
+    """Risk among accepted predictions against the share accepted; several models can share the axes.
+
+    A thin line of the same colour is the bound that holds for all thresholds at once, so that a threshold may
+    be chosen by looking at this plot.
+    """
+
+    def __init__(self, data: RiskCoverage, *, name: str | None = None) -> None:
+        self.data = data
+        self.name = name
+
+    @classmethod
+    def from_predictions(
+        cls, probs: Any = None, labels: Any = None, *, name: str | None = None, ax: Any = None, **prepare: Any
+    ) -> RiskCoverageDisplay:
+        """Compute by `prepare_risk_coverage` and draw."""
+        return cls(prepare_risk_coverage(probs, labels, **prepare), name=name).plot(ax)
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, ax: Any = None, **prepare: Any
+    ) -> RiskCoverageDisplay:
+        """Draw for a fitted classifier with `predict_proba`."""
+        name = type(estimator).__name__ if name is None else name
+        return cls.from_predictions(*from_fitted(estimator, X, y), name=name, ax=ax, **prepare)
+
+    def plot(self, ax: Any = None, *, best: bool = False, legend: bool = True) -> RiskCoverageDisplay:
+        """Draw into `ax`, or into a new figure; `best` adds the curve of the best possible ordering."""
+        d = self.data
+        with _style.style() as plt:
+            ax = _style.axes(plt, ax, _style.WIDE)
+            look = _style.next_look(ax)
+            label = f"AURC {d.aurc:.3f}" if self.name is None else f"{self.name} (AURC {d.aurc:.3f})"
+            ax.plot(d.curve.coverage, d.curve.risk, linewidth=1.8, label=label, gid="model", **look)
+            if d.bound is not None:
+                ax.plot(
+                    d.curve.coverage,
+                    d.bound,
+                    linewidth=0.9,
+                    color=look["color"],
+                    alpha=0.9,
+                    gid="bound",
+                    label=f"bound for all thresholds ({d.level:.0%})",
+                )
+                ax.fill_between(d.curve.coverage, d.curve.risk, d.bound, color=look["color"], alpha=0.08, linewidth=0)
+            if best:
+                ax.plot(
+                    d.curve.coverage,
+                    d.best,
+                    color=_style.GREY,
+                    linewidth=1,
+                    linestyle=":",
+                    label="best ordering",
+                )
+            ax.set(xlim=(0, 1), xlabel="coverage (share accepted)", ylabel="risk (errors among accepted)")
+            ax.set_ylim(0, _top(ax))
+            ax.grid(axis="y", color=_style.PALE, linewidth=0.5)
+            if legend:
+                _style.add_legend(ax, below=False, loc="upper center")
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
+
+
+def _top(ax: Any) -> float:
+    """Upper end of the risk axis: room for the curves, but not for the noise and the bounds at low coverage."""
+    highest = 0.01
+    for line in ax.lines:
+        coverage, risk = line.get_data()
+        start = {"model": 0.1, "bound": 0.25}.get(line.get_gid(), 2)
+        highest = max(highest, np.max(risk[coverage >= start], initial=0))
+    return float(min(1.02, 1.4 * highest))

@@ -1,0 +1,168 @@
+"""The smooth reliability curve, at the bandwidth at which smECE is measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+from scipy.stats import norm
+from torch import Tensor
+
+from calibrant.metrics import smooth_ece
+from calibrant.metrics._grid import MIN_BANDWIDTH, cosine_coefficients, place, smooth
+from calibrant.metrics._predictions import Predicted, Predictions, read
+from calibrant.plots import _style
+from calibrant.plots._reading import from_fitted
+
+# Points of the curve that are kept; the smoothing grid has at least as many.
+_POINTS = 513
+# The curve is drawn where about so many samples or more lie under the kernel.
+_FEWEST = 4
+
+
+@dataclass(frozen=True)
+class SmoothReliability:
+    """The numbers of a smooth reliability curve on an even grid of confidence.
+
+    Attributes
+    ----------
+    confidence, accuracy, density
+        t, the curve t + r(t)/d(t), and d(t), where r is the smoothed residual and d the smoothed density of
+        confidence: ∫ |accuracy − confidence| density dt is smECE. NaN where there is no density.
+    spread, level
+        Half width of the consistency band around the diagonal, at the pointwise level given.
+    local_count
+        About how many samples determine the curve at t, (Σ K)² / Σ K².
+    support
+        Smallest and largest confidence of the sample: outside, the curve is extrapolation.
+    smece, bandwidth
+        smECE (Błasiok & Nakkiran 2023) and the bandwidth, equal unless a bandwidth was given.
+    """
+
+    confidence: np.ndarray
+    accuracy: np.ndarray
+    density: np.ndarray
+    spread: np.ndarray
+    level: float
+    local_count: np.ndarray
+    support: tuple[float, float]
+    smece: float
+    bandwidth: float
+
+
+def prepare_smooth_reliability(
+    probs: Any = None,
+    labels: Any = None,
+    *,
+    bandwidth: float | None = None,
+    level: float = 0.95,
+    **given: Unpack[Predicted],
+) -> SmoothReliability:
+    """Compute the smooth reliability curve; predictions are given as to `calibrant.metrics.smooth_ece`.
+
+    With K the Gaussian kernel reflected at 0 and 1, d(t) = mean K(t, c) and r(t) = mean (correct − c) K(t, c). If the
+    model is calibrated, r(t) has mean 0 and variance n⁻² Σ c(1 − c) K(t, c)², which gives the band.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie in (0, 1), got {level}. It is a fraction, not a percentage.")
+    value = float(smooth_ece(probs, labels, bandwidth, **given))  # type: ignore[arg-type]
+    sigma = max(value if bandwidth is None else bandwidth, MIN_BANDWIDTH)
+    p = read(probs, labels, **given)
+    residual, density, variance, squares = _smoothed(p, sigma)
+    at = np.round(np.linspace(0, len(density) - 1, _POINTS)).astype(int)
+    t = at / (len(density) - 1)
+    # Where there is no density to speak of, the ratios below are rounding noise.
+    d = np.where(density[at] > 1e-9 * density.max(), density[at], np.nan)
+    spread = norm.ppf((1 + level) / 2) * np.sqrt(variance[at]) / d
+    count = np.nan_to_num(d**2 / np.maximum(squares[at], 1e-300))
+    support = p.confidence.min().item(), p.confidence.max().item()
+    return SmoothReliability(t, t + residual[at] / d, density[at], spread, level, count, support, value, sigma)
+
+
+def _smoothed(p: Predictions, sigma: float) -> tuple[np.ndarray, ...]:
+    """Residual, density, variance of the residual if calibrated, and Σ K² / n², each on the smoothing grid."""
+    c = p.confidence.double()
+    weight = torch.ones_like(c) if p.weight is None else p.weight
+    weight = weight / weight.sum()
+    bernoulli = c * (1 - c)
+
+    def masses(rows: slice) -> tuple[Tensor, ...]:
+        w = weight[rows]
+        return w * (p.correct[rows].double() - c[rows]), w, w**2 * bernoulli[rows], w**2
+
+    coefficients = cosine_coefficients(place(p.confidence, masses, kinds=4))
+    residual, density = smooth(coefficients[:2], sigma)
+    # φ_σ² is φ_{σ/√2} / (2σ√π): the square of the kernel is again a kernel, and each pair of images at an end adds
+    # a product that separates into a factor of t and one of c.
+    squared = smooth(coefficients[2:], sigma / math.sqrt(2))
+    step = (squared.shape[-1] - 1) // (density.shape[-1] - 1)
+    squared = squared[..., ::step] / (2 * sigma * math.sqrt(math.pi))
+    t = np.linspace(0, 1, density.shape[-1])
+    for end in (0.0, 1.0):
+        near = torch.exp(-((c - end) ** 2) / sigma**2) * weight**2
+        sums = np.array([[(near * bernoulli).sum().item()], [near.sum().item()]])
+        squared = squared + sums * np.exp(-((t - end) ** 2) / sigma**2) / (math.pi * sigma**2)
+    variance, squares = np.maximum(squared, 0)
+    return residual, np.maximum(density, 0), variance, squares
+
+
+class SmoothReliabilityDisplay:
+    """Smooth reliability curve over the density of confidence; several can share the axes.
+
+    The curve is drawn within the range of the sample, where at least a handful of samples lie under the kernel. The
+    band around the diagonal is where it stays with the stated pointwise probability if the model is calibrated.
+    """
+
+    def __init__(self, data: SmoothReliability, *, name: str | None = None) -> None:
+        self.data = data
+        self.name = name
+
+    @classmethod
+    def from_predictions(
+        cls,
+        probs: Any = None,
+        labels: Any = None,
+        *,
+        name: str | None = None,
+        ax: Any = None,
+        band: bool = True,
+        **prepare: Any,
+    ) -> SmoothReliabilityDisplay:
+        """Compute by `prepare_smooth_reliability` and draw; bands of several models are better left out."""
+        return cls(prepare_smooth_reliability(probs, labels, **prepare), name=name).plot(ax, band=band)
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, ax: Any = None, **prepare: Any
+    ) -> SmoothReliabilityDisplay:
+        """Draw for a fitted classifier with `predict_proba`."""
+        name = type(estimator).__name__ if name is None else name
+        return cls.from_predictions(*from_fitted(estimator, X, y), name=name, ax=ax, **prepare)
+
+    def plot(self, ax: Any = None, *, band: bool = True, legend: bool = True) -> SmoothReliabilityDisplay:
+        """Draw into `ax`, or into a new figure; call again with the same `ax` to add a model."""
+        d = self.data
+        inside = (d.confidence >= d.support[0]) & (d.confidence <= d.support[1])
+        shown = inside & (d.local_count >= _FEWEST)
+        curve = np.where(shown, d.accuracy, np.nan)
+        low, high = (np.where(shown, np.clip(d.confidence + s * d.spread, 0, 1), np.nan) for s in (-1, 1))
+        with _style.style() as plt:
+            ax = _style.axes(plt, ax, _style.SQUARE)
+            look = _style.next_look(ax)
+            label = f"smECE {d.smece:.3f}" if self.name is None else f"{self.name} (smECE {d.smece:.3f})"
+            # The density as a silhouette along the bottom: where the curve rests on many samples.
+            ax.fill_between(
+                d.confidence, 0.16 * d.density / d.density.max(), color=look["color"], alpha=0.18, linewidth=0
+            )
+            if band:
+                ax.fill_between(d.confidence, low, high, color=look["color"], alpha=0.14, linewidth=0)
+            ax.plot(d.confidence, curve, linewidth=2, label=label, gid="model", **look)
+            _style.unit_axis(ax)
+            ax.set(xlabel="confidence", ylabel="accuracy")
+            if legend:
+                _style.add_legend(ax, below=False)
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
