@@ -22,7 +22,8 @@ _RUNAWAY = 1e4
 class Problem:
     """min over (W, b) of the mean log-loss of softmax(W x + b) plus Σ penalty · (coefficients - centre)².
 
-    Coefficients are the (C, D + 1) matrix [W | b]; `free` marks those that move, the others stay at `centre`.
+    Coefficients are the (C, D + 1) matrix [W | b]; `free` marks those that move, the others stay at `centre`;
+    `lower` bounds them from below (-inf for none).
     """
 
     design: Floats
@@ -31,11 +32,20 @@ class Problem:
     centre: Floats
     penalty: Floats
     free: np.ndarray
+    lower: Floats | None = None
 
 
 def affine_logits(design: Floats, coefficients: Floats) -> Floats:
     """W x + b for every row x."""
     return design @ coefficients[:, :-1].T + coefficients[:, -1]
+
+
+def objective(problem: Problem, coefficients: Floats) -> float:
+    """What `solve` minimises."""
+    log_p = log_softmax(affine_logits(problem.design, coefficients), axis=1)
+    share = problem.weights / problem.weights.sum()
+    penalty = (problem.penalty * (coefficients - problem.centre) ** 2).sum()
+    return float(penalty - share @ log_p[np.arange(len(log_p)), problem.labels])
 
 
 def solve(
@@ -44,7 +54,7 @@ def solve(
     name: str = "The regression",
     tolerance: float = _TOLERANCE,
 ) -> Floats:
-    """Solve `problem` in float64: L-BFGS with the exact gradient, then Newton steps where needed.
+    """Solve `problem` in float64: L-BFGS with the exact gradient, then Newton steps where it needs them.
 
     The problem is convex, so a small gradient is a proof; where it is not reached, a ConvergenceWarning
     says so. Columns are scaled to unit mean square inside, which leaves the solution as it is.
@@ -57,6 +67,7 @@ def solve(
     design = design / scale
     centre, penalty = problem.centre * scale, problem.penalty / scale**2
     free = problem.free
+    lower = np.full(free.sum(), -np.inf) if problem.lower is None else (problem.lower * scale)[free]
     rows = np.arange(len(design))
     one_hot = (np.arange(n_classes) == problem.labels[:, None]).astype(float)
 
@@ -71,8 +82,8 @@ def solve(
         total = logsumexp(eta, axis=1)
         moved = full - centre
         value = share @ (total - eta[rows, problem.labels]) + (penalty * moved**2).sum()
-        residual = np.exp(eta - total[:, None]) - one_hot
-        gradient = (share[:, None] * residual).T @ design + 2 * penalty * moved
+        error = np.exp(eta - total[:, None]) - one_hot
+        gradient = (share[:, None] * error).T @ design + 2 * penalty * moved
         return float(value), gradient[free]
 
     def hessian_product(theta: Floats, direction: Floats) -> Floats:
@@ -83,16 +94,22 @@ def solve(
         change -= probs * change.sum(axis=1, keepdims=True)
         return ((share[:, None] * change).T @ design + 2 * penalty * full)[free]
 
+    def residual(theta: Floats) -> float:
+        """Largest entry of the gradient; at a bound, only of what points inwards."""
+        gradient = loss(theta)[1]
+        return float(np.abs(np.where(theta <= lower, np.minimum(gradient, 0.0), gradient)).max())
+
     first = (problem.centre if start is None else start) * scale
     found = minimize(
         loss,
         first[free],
         jac=True,
         method="L-BFGS-B",
+        bounds=[(low, np.inf) for low in lower],
         options={"maxiter": 1000, "maxfun": 2000, "maxcor": 20, "ftol": 0.0, "gtol": 0.1 * tolerance},
     )
     theta = found.x
-    if np.abs(loss(theta)[1]).max() > tolerance:
+    if residual(theta) > tolerance and problem.lower is None:
         polished = minimize(
             lambda t: loss(t)[0],
             theta,
@@ -102,7 +119,7 @@ def solve(
             options={"gtol": 0.1 * tolerance, "maxiter": 100},
         )
         theta = polished.x
-    _report(np.abs(loss(theta)[1]).max(), np.abs(theta).max(), name, tolerance)
+    _report(residual(theta), np.abs(theta).max(), name, tolerance)
     return coefficients(theta) / scale
 
 

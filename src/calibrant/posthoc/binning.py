@@ -5,24 +5,23 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import betaln, expit, softmax
 
-from calibrant.posthoc._base import Calibrator, Floats
-from calibrant.posthoc._one_vs_rest import Map, OneVsRest, join
-from calibrant.posthoc.temperature import fit_temperature
+from calibrant.posthoc._base import Floats
+from calibrant.posthoc._one_vs_rest import Map, OneVsRest, fit_platt, platt_scores
 
 
 class HistogramBinning(OneVsRest):
     """Histogram binning of each class against the rest: p is the share of the class in the bin of q.
 
     Zadrozny and Elkan, "Obtaining Calibrated Probability Estimates from Decision Trees and Naive Bayesian
-    Classifiers", ICML 2001. Bins are (lo, hi], 0 falls in the first. Deviation: the share is (hits + m ·
-    centre) / (count + m), with m = `prior` samples at the bin's centre, so that an empty bin answers with
-    its centre and no class gets probability 0; ``prior=0`` gives plain shares (the centre for an empty
-    bin).
+    Classifiers", ICML 2001. Bins are (lo, hi], 0 falls in the first. Deviation: the share is (hits + m r) /
+    (count + m), with m = `prior` samples at the rate r of the class in the whole set, (N₊ + 1)/(n + C): no
+    class gets probability 0 and no unseen sample an infinite log-loss. ``prior=0`` gives plain shares, and
+    r in an empty bin.
 
     Parameters
     ----------
     bins : number of bins; None stands for 15 of equal width, or for 10 C of equal mass (a class holds about
-        1/C of the mass), with at least ten samples in each.
+        1/C of the mass), with at least fifty samples in each.
     scheme : "mass" (equal counts, as in the paper) or "width" (equal widths).
     prior : m above.
 
@@ -49,14 +48,12 @@ class HistogramBinning(OneVsRest):
         if self.scheme == "width":
             edges = np.linspace(0.0, 1.0, _check_bins(15 if self.bins is None else self.bins) + 1)[1:-1]
         else:
-            bins = (
-                _default_bins(self.n_features_in_, weights) if self.bins is None else _check_bins(self.bins)
-            )
-            edges = equal_mass_edges(q, weights, bins)
+            default = _default_bins(10 * self.n_features_in_, weights, each=50)
+            edges = equal_mass_edges(q, weights, default if self.bins is None else _check_bins(self.bins))
         count, hits = _bin_sums(edges, q, weights, target)
-        centre = _centres(edges)
+        rate = (weights @ target + 1.0) / (weights.sum() + self.n_features_in_)
         pseudo = np.where(count > 0, self.prior, 1.0)
-        return {"edges": edges, "values": (hits + pseudo * centre) / (count + pseudo)}
+        return {"edges": edges, "values": (hits + pseudo * rate) / (count + pseudo)}
 
     def _apply_map(self, fitted: Map, odds: Floats) -> Floats:
         return fitted["values"][_bin(fitted["edges"], expit(odds))]
@@ -96,9 +93,7 @@ class BBQ(OneVsRest):
             evidence.append((betaln(hits + alpha, count - hits + beta) - betaln(alpha, beta)).sum())
             candidates.append((edges, (hits + alpha) / (count + strength)))
         shares = softmax(np.array(evidence))
-        kept = [
-            (share, candidate) for share, candidate in zip(shares, candidates, strict=True) if share > 1e-12
-        ]
+        kept = [(share, candidate) for share, candidate in zip(shares, candidates, strict=True) if share > 1e-12]
         all_edges = np.unique(np.concatenate([edges for _, (edges, _) in kept]))
         probes = np.append(all_edges, 1.0)  # the right end of every cell lies inside it
         values = sum(share * v[_bin(edges, probes)] for share, (edges, v) in kept) / sum(s for s, _ in kept)
@@ -108,30 +103,27 @@ class BBQ(OneVsRest):
         return fitted["values"][_bin(fitted["edges"], expit(odds))]
 
 
-class ScalingBinning(Calibrator):
-    """Scaling-binning: temperature scaling, then in each bin the mean of the *scaled* probabilities.
+class ScalingBinning(OneVsRest):
+    """Scaling-binning: Platt scaling, then in each bin the mean of the *scaled* probabilities.
 
     Kumar, Liang and Ma, "Verified Uncertainty Calibration", NeurIPS 2019, Section 4, in its marginal form
-    (bins per class). The output takes finitely many values, so its calibration error can be measured, at
-    the variance of the scaling and not of histogram binning. Deviations: temperature scaling stands for
-    Platt scaling, which it is for many classes with one parameter; the rows are normalised; and one set
-    serves all three steps unless ``split=True`` divides it in three, as the paper's guarantee asks.
+    (bins for each class, of equal mass). The output takes finitely many values, so its calibration error
+    can be measured, at the variance of the scaling and not of histogram binning. Deviations: the rows are
+    normalised; and one set serves all three steps unless ``split=True`` divides it in three, as the paper's
+    guarantee asks.
 
     Parameters
     ----------
-    bins : number of bins per class; None stands for 10 C, with at least ten samples in each.
+    bins : number of bins per class; None stands for 100 or 10 C, whichever is more, with at least ten samples
+        in each.
     split : whether each of the three steps gets its own third of the samples.
     random_state : seed of that split.
 
     Attributes
     ----------
-    temperature_ : T of the first step.
-    maps_ : one dict per class (for two classes: class 1 alone) with inner "edges" and the "values" of the
-        bins.
+    maps_ : one dict per class (for two classes: class 1 alone) with inner "edges" on the scores and the
+        "values" of the bins.
     """
-
-    can_change_prediction = True
-    can_fall_below_chance = False
 
     def __init__(
         self,
@@ -146,33 +138,33 @@ class ScalingBinning(Calibrator):
         self.random_state = random_state
         self.from_probs = from_probs
 
-    def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
-        n, n_classes = scores.shape
-        bins = _default_bins(n_classes, weights) if self.bins is None else _check_bins(self.bins)
+    def _columns(self, scores: Floats) -> Floats:
+        return platt_scores(scores)
+
+    def _fit_map(self, column: Floats, target: Floats, weights: Floats) -> Map:
+        n = len(column)
         if self.split and n < 3:
             raise ValueError(f"split=True needs at least three calibration samples, got {n}.")
         if self.split:
-            scaling, edging, averaging = np.array_split(
-                np.random.default_rng(self.random_state).permutation(n), 3
-            )
+            # One seed, so that every class is split alike.
+            order = np.random.default_rng(self.random_state).permutation(n)
+            scaling, edging, averaging = np.array_split(order, 3)
         else:
             scaling = edging = averaging = np.arange(n)
-        self.temperature_ = fit_temperature(scores[scaling], labels[scaling], weights[scaling])
-        scaled = softmax(scores / self.temperature_, axis=1)
-        self.maps_ = []
-        for k in [1] if n_classes == 2 else range(n_classes):
-            edges = equal_mass_edges(scaled[edging, k], weights[edging], bins)
-            q, w = scaled[averaging, k], weights[averaging]
-            count, total = _bin_sums(edges, q, w, q)
-            mean = np.divide(total, count, out=_centres(edges), where=count > 0)
-            self.maps_.append({"edges": edges, "values": mean})
+        default = _default_bins(max(100, 10 * self.n_features_in_), weights[edging], each=10)
+        bins = default if self.bins is None else _check_bins(self.bins)
+        a, b = fit_platt(column[scaling], target[scaling], weights[scaling])
+        # Bins are cut along the scores: where a > 0, along the scaled probability too.
+        edges = equal_mass_edges(column[edging], weights[edging], bins)
+        scaled = expit(a * column[averaging] + b)
+        count, total = _bin_sums(edges, column[averaging], weights[averaging], scaled)
+        # A bin that got no sample for its mean answers with the scaling at its inner edge.
+        inner = expit(a * edges + b) if len(edges) else np.array([target.mean()])
+        fallback = np.append(inner, inner[-1]) if len(edges) else inner
+        return {"edges": edges, "values": np.divide(total, count, out=fallback, where=count > 0)}
 
-    def _predict(self, scores: Floats) -> Floats:
-        scaled = softmax(scores / self.temperature_, axis=1)
-        classes = [1] if scores.shape[1] == 2 else range(scores.shape[1])
-        return join(
-            [m["values"][_bin(m["edges"], scaled[:, k])] for m, k in zip(self.maps_, classes, strict=True)]
-        )
+    def _apply_map(self, fitted: Map, column: Floats) -> Floats:
+        return fitted["values"][_bin(fitted["edges"], column)]
 
 
 def equal_mass_edges(x: Floats, weights: Floats, bins: int) -> Floats:
@@ -205,8 +197,9 @@ def _centres(edges: Floats) -> Floats:
     return np.clip((ends[:-1] + ends[1:]) / 2, 1e-6, 1 - 1e-6)
 
 
-def _default_bins(n_classes: int, weights: Floats) -> int:
-    return max(1, min(10 * n_classes, int(weights.sum() / 10)))
+def _default_bins(wanted: int, weights: Floats, each: int) -> int:
+    """So many bins, but no fewer than `each` samples in one."""
+    return max(1, min(wanted, int(weights.sum() / each)))
 
 
 def _check_bins(bins: int) -> int:

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 
 from calibrant.posthoc._base import Calibrator, Floats
-from calibrant.posthoc._multinomial import Problem, affine_logits, solve
+from calibrant.posthoc._multinomial import Problem, affine_logits, objective, solve
 from calibrant.posthoc.temperature import fit_temperature
 
 # Strengths of ODIR that cross-validation tries, strongest first so that each fit starts from a simpler one.
@@ -38,28 +38,45 @@ class _Structured(_Affine):
     """Temperature scaling first; what is left is shrunk towards the identity."""
 
     def _design(self, scores: Floats) -> Floats:
-        return log_softmax(scores / self.temperature_, axis=1)
+        scaled = log_softmax(scores / self.temperature_, axis=1)
+        return scaled - scaled.mean(axis=1, keepdims=True) if self.centred_ else scaled
 
     def _fit_structured(
-        self, scores: Floats, labels: np.ndarray, weights: Floats, penalty: Floats, free: np.ndarray
+        self,
+        scores: Floats,
+        labels: np.ndarray,
+        weights: Floats,
+        penalty: Floats,
+        free: np.ndarray,
+        try_centred: bool = False,
     ) -> None:
         with warnings.catch_warnings():
             # The shrunken map exists where the temperature alone has no optimum; its own report is enough.
             warnings.simplefilter("ignore", ConvergenceWarning)
             self.temperature_ = _tame(fit_temperature(scores, labels, weights), scores)
-        problem = Problem(
-            self._design(scores), labels, weights, _identity(scores.shape[1]), penalty / weights.sum(), free
-        )
-        self.coefficients_ = solve(problem, name=type(self).__name__)
+        chosen, best = None, np.inf
+        for centred in (False, True) if try_centred else (False,):
+            self.centred_ = centred
+            centre = _identity(scores.shape[1])
+            problem = Problem(self._design(scores), labels, weights, centre, penalty / weights.sum(), free)
+            coefficients = solve(problem, name=type(self).__name__)
+            # Rows of mean zero must be better by C/n: Akaike's price of C parameters.
+            value = objective(problem, coefficients) + centred * scores.shape[1] / weights.sum()
+            if chosen is None or value < best:
+                chosen, best = (centred, coefficients), value
+        assert chosen is not None
+        self.centred_, self.coefficients_ = chosen
 
 
 class Vector(_Structured):
-    """Vector scaling: p = softmax(diag(v) x + b), with x the log-probabilities after temperature scaling.
+    """Vector scaling: p = softmax(diag(v) x + b), with x the logits after temperature scaling.
 
     Section 4.2 of Guo et al. 2017, with the shrinkage of "structured vector scaling" (Berta, Holzmüller,
     Jordan and Bach, "Structured Matrix Scaling for Multi-Class Calibration", arXiv:2511.03685): the mean
-    log-loss plus l2 · C / n · (‖v - 1‖² + ‖b‖²). Deviation from Guo et al.: the penalty, without which a
-    class that the calibration set lacks has no finite solution; ``l2=0`` takes it away.
+    log-loss plus l2 · C / n · (‖v - 1‖² + ‖b‖²). Deviations from Guo et al.: the penalty, without which a
+    class that the calibration set lacks has no finite solution; ``l2=0`` takes it away. And diag(v) x,
+    unlike z / T, depends on the constant per row that a softmax ignores: x are log-probabilities, or has
+    rows of mean zero where that lowers the penalised loss by more than C / n.
 
     Parameters
     ----------
@@ -68,6 +85,7 @@ class Vector(_Structured):
     Attributes
     ----------
     temperature_ : T of the first step.
+    centred_ : whether the rows of x have mean zero.
     coefficients_ : (C, C + 1), [diag(v) | b].
     """
 
@@ -80,7 +98,7 @@ class Vector(_Structured):
         n_classes = scores.shape[1]
         free = np.column_stack([np.eye(n_classes, dtype=bool), np.ones(n_classes, dtype=bool)])
         penalty = np.full((n_classes, n_classes + 1), self.l2 * n_classes)
-        self._fit_structured(scores, labels, weights, penalty, free)
+        self._fit_structured(scores, labels, weights, penalty, free, try_centred=True)
 
 
 class StructuredMatrix(_Structured):
@@ -144,16 +162,19 @@ class _Odir(_Affine):
             self.odir_ = self._choose(design, labels, weights, start)
         else:
             self.odir_ = float(self.odir)
-        self.coefficients_ = solve(
-            _odir_problem(design, labels, weights, self.odir_), start, type(self).__name__
-        )
+        self.coefficients_ = solve(_odir_problem(design, labels, weights, self.odir_), start, type(self).__name__)
 
     def _choose(self, design: Floats, labels: np.ndarray, weights: Floats, start: Floats) -> float:
-        """The strength of least held-out log-loss; the strongest where there is too little to split."""
+        """The strength of least held-out log-loss; the strongest where there is too little to split.
+
+        With two classes there are two or three effective parameters: nothing to choose, the weakest will do.
+        """
         if self.folds < 2:
             raise ValueError(f"folds must be at least 2, got {self.folds}. Give odir a number to do without.")
         if len(labels) < 2 * self.folds:
             return ODIR_GRID[0]
+        if design.shape[1] == 2:
+            return ODIR_GRID[-1]
         losses = np.zeros(len(ODIR_GRID))
         split = KFold(self.folds, shuffle=True, random_state=0)
         with warnings.catch_warnings():
@@ -183,7 +204,8 @@ class Matrix(_Odir):
 
     Parameters
     ----------
-    odir : strength of the penalty on the mean log-loss; None chooses it from 1e-3 … 1e2 by cross-validation.
+    odir : strength of the penalty on the mean log-loss; None chooses it from 1e-3 … 1e2 by cross-validation
+        (1e-3 for two classes, where there are few parameters).
     folds : number of folds for that choice.
 
     Attributes

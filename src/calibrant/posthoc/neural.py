@@ -77,9 +77,7 @@ class NeuralCalibrator(Calibrator):
         if len(x) >= _MIN_SAMPLES:
             order = np.random.default_rng(self.random_state).permutation(len(x))
             held, rest = (torch.from_numpy(part) for part in np.split(order, [len(x) // 5]))
-            self.steps_ = self._train(
-                [a[rest] for a in inputs], self.max_steps, [a[held] for a in inputs]
-            ).best_step
+            self.steps_ = self._train([a[rest] for a in inputs], self.max_steps, [a[held] for a in inputs]).best_step
         net = self._train(list(inputs), self.steps_, None).net
         self.slopes_ = softplus(net.raw_slopes).numpy()
         self.input_weight_, self.input_bias_ = net.input_weight.numpy(), net.input_bias.numpy()

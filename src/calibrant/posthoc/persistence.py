@@ -105,9 +105,7 @@ def _header(text: str | None, path: Path) -> dict[str, Any]:
 
 
 def _fitted_state(calibrator: Calibrator) -> dict[str, Any]:
-    return {
-        key: value for key, value in vars(calibrator).items() if key.endswith("_") and not key.startswith("_")
-    }
+    return {key: value for key, value in vars(calibrator).items() if key.endswith("_") and not key.startswith("_")}
 
 
 def _pack(value: Any, key: str, arrays: dict[str, np.ndarray]) -> Any:

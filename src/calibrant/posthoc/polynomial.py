@@ -86,9 +86,7 @@ def _elevation(degree: int, elevated: int) -> Floats:
     return np.where(inside, comb(degree, j) * comb(elevated - degree, i - j) / comb(elevated, i), 0.0)
 
 
-def _constrained_least_squares(
-    design: Floats, response: Floats, constraints: Floats, limits: Floats
-) -> Floats:
+def _constrained_least_squares(design: Floats, response: Floats, constraints: Floats, limits: Floats) -> Floats:
     """Minimise ‖design c - response‖ subject to constraints c ≥ limits, as a least-distance problem."""
     q, r = qr(design, mode="economic")
     centre = q.T @ response

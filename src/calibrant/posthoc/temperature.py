@@ -183,9 +183,7 @@ def _scan_log_temperature(loss: Callable[[float], float], scores: Floats) -> flo
     if best in (0, len(grid) - 1):
         _warn("The attended loss falls towards the end of its range", "low" if best == 0 else "high")
         return float(np.exp(grid[best]))
-    found = minimize_scalar(
-        loss, bounds=(grid[best - 1], grid[best + 1]), method="bounded", options={"xatol": 1e-10}
-    )
+    found = minimize_scalar(loss, bounds=(grid[best - 1], grid[best + 1]), method="bounded", options={"xatol": 1e-10})
     return float(np.exp(found.x))
 
 

@@ -95,9 +95,7 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
         if isinstance(self.model, torch.nn.Module):
             return _as_two_columns(_module_outputs(self.model, X, self.batch_size))
         if self.scores not in ("auto", "predict_proba", "decision_function"):
-            raise ValueError(
-                f'scores must be "auto", "predict_proba" or "decision_function", got {self.scores!r}.'
-            )
+            raise ValueError(f'scores must be "auto", "predict_proba" or "decision_function", got {self.scores!r}.')
         wanted = ("predict_proba", "decision_function") if self.scores == "auto" else (self.scores,)
         method = next((name for name in wanted if hasattr(self.model, name)), None)
         if method is None or not hasattr(self.model, "classes_"):
