@@ -14,6 +14,7 @@ from matplotlib import pyplot as plt
 from scipy.special import softmax
 
 from calibrant import plots
+from calibrant.selective import threshold_for_risk
 
 
 def five_blobs(generator: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -69,9 +70,14 @@ def draw_all(folder: Path) -> None:
         risk = plots.RiskCoverageDisplay.from_predictions(probs, labels, name=name, ax=shared)
     figures |= {"smooth": smooth, "bin-sweep": sweep, "risk-coverage": risk}
     figures["smooth-one"] = plots.SmoothReliabilityDisplay.from_predictions(over, labels)
-    figures["risk-coverage-bound"] = plots.RiskCoverageDisplay.from_predictions(
-        models["calibrated"], labels, level=0.95, name="exact posterior"
-    )
+    exact = models["calibrated"]
+    pair = exact.max(axis=1), exact.argmax(axis=1) == labels
+    rule = threshold_for_risk(*pair, 0.05)
+    print(rule)
+    bounded = plots.prepare_risk_coverage(exact, labels, level=0.95)
+    figures["risk-coverage-bound"] = plots.RiskCoverageDisplay(bounded, name="exact posterior").plot(rule=rule)
+    counts = plots.prepare_confidence_histogram(exact, labels)
+    figures["histogram-window"] = plots.ConfidenceHistogramDisplay(counts).plot(window=rule.window)
 
     maps, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
     for ax, (name, factor) in zip(axes, {"over-confident": 2.2, "calibrated": 1}.items(), strict=True):

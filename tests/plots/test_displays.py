@@ -12,6 +12,7 @@ from matplotlib import pyplot as plt
 from sklearn.linear_model import LogisticRegression
 
 from calibrant import plots
+from calibrant.selective import threshold_for_risk
 
 FROM_PREDICTIONS = [
     plots.ReliabilityDisplay,
@@ -207,4 +208,23 @@ def test_the_gallery_draws_everything(tmp_path):
     script = Path(__file__).parents[2] / "examples" / "plots_gallery.py"
     result = subprocess.run([sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    assert len(list(tmp_path.glob("*.svg"))) == len(list(tmp_path.glob("*.png"))) == 16
+    assert len(list(tmp_path.glob("*.svg"))) == len(list(tmp_path.glob("*.png"))) == 17
+
+
+def test_a_rule_can_be_shown(pairs):
+    rule = threshold_for_risk(**pairs, risk=0.2)
+    curve = plots.RiskCoverageDisplay(plots.prepare_risk_coverage(**pairs)).plot(rule=rule)
+    np.testing.assert_allclose(curve.ax_.lines[-1].get_data(), [[rule.coverage], [rule.risk]])
+    assert "withheld below" in curve.ax_.get_legend().get_texts()[-1].get_text()
+    histogram = plots.ConfidenceHistogramDisplay(plots.prepare_confidence_histogram(**pairs))
+    spans = histogram.plot(window=rule.window).ax_.patches
+    assert spans[-1].get_width() == pytest.approx(rule.window.high)
+
+
+def test_long_curves_are_thinned_but_keep_their_ends():
+    confidence = np.random.default_rng(0).random(20_000)
+    shown = plots.RiskCoverageDisplay.from_predictions(confidence=confidence, correct=confidence > 0.2)
+    drawn = shown.ax_.lines[0].get_xdata()
+    assert len(drawn) <= 2000
+    assert drawn[-1] == 1
+    assert drawn[0] == shown.data.curve.coverage[0]

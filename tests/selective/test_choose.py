@@ -151,3 +151,10 @@ def test_chows_rule_is_near_the_cheapest_where_confidence_is_calibrated():
 def test_bad_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         threshold_for_risk([0.5, 0.6], [True, False], **arguments)
+
+
+def test_coverage_needs_no_labels():
+    rule = threshold_for_coverage(np.linspace(0, 1, 101), None, 0.5, level=0.9)
+    assert rule.found
+    assert math.isnan(rule.risk)
+    assert "wrong" not in rule.summary()

@@ -79,6 +79,16 @@ def test_foreign_json_is_refused(text):
         RejectionRule.from_json(text)
 
 
+@pytest.mark.parametrize("change", [{"window": 3}, {"window": {"middle": 1}}, {"extra": 1}])
+def test_damaged_json_is_refused_with_a_sentence(change):
+    fields = json.loads(RULE.to_json()) | change
+    with pytest.raises(ValueError, match="incomplete or has unknown fields"):
+        RejectionRule.from_json(json.dumps(fields))
+    del fields["risk"]
+    with pytest.raises(ValueError, match="incomplete or has unknown fields"):
+        RejectionRule.from_json(json.dumps(fields))
+
+
 def test_summary_says_what_was_asked_and_what_holds():
     text = str(RULE)
     for part in ("withheld below confidence 0.9", "70.0%", "2.00%", "With confidence 0.95", "at most 5.00%"):

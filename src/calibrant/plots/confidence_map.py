@@ -82,7 +82,7 @@ def prepare_confidence_map(
 class ConfidenceMapDisplay:
     """Background colour = confidence of the model there, samples over it (Fig. 1 of Sanguin et al. 2024).
 
-    The white line encloses confidence above the threshold; the title says which share of the map that is.
+    The thin line encloses confidence above the threshold; the title says which share of the map that is.
     """
 
     def __init__(self, data: ConfidenceMap, *, name: str | None = None) -> None:
@@ -122,7 +122,7 @@ class ConfidenceMapDisplay:
                 d.x, d.y, d.confidence, cmap="viridis", vmin=d.chance, vmax=1, shading="nearest", rasterized=True
             )
             if d.confidence.min() < d.threshold < d.confidence.max():
-                ax.contour(d.x, d.y, d.confidence, [d.threshold], colors="white", linewidths=1)
+                ax.contour(d.x, d.y, d.confidence, [d.threshold], colors=_style.INK, linewidths=0.8)
             if samples:
                 self._samples(ax, n_samples)
             if colorbar:

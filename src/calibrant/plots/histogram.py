@@ -11,6 +11,7 @@ from calibrant.metrics import confidence_gap, reliability_bins
 from calibrant.metrics._predictions import Predicted, read
 from calibrant.plots import _style
 from calibrant.plots._reading import from_fitted
+from calibrant.selective import Window
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ class ConfidenceHistogramDisplay:
         name = type(estimator).__name__ if name is None else name
         return cls.from_predictions(*from_fitted(estimator, X, y), name=name, ax=ax, **prepare)
 
-    def plot(self, ax: Any = None, *, legend: bool = True) -> ConfidenceHistogramDisplay:
-        """Draw into `ax`, or into a new figure."""
+    def plot(self, ax: Any = None, *, window: Window | None = None, legend: bool = True) -> ConfidenceHistogramDisplay:
+        """Draw into `ax`, or into a new figure; `window` shades where predictions are withheld."""
         d = self.data
         with _style.style() as plt:
             ax = _style.axes(plt, ax, _style.WIDE)
@@ -100,6 +101,9 @@ class ConfidenceHistogramDisplay:
                 linewidth=1.8,
                 label=f"accuracy {d.accuracy:.3f}",
             )
+            if window is not None and window.low < window.high:
+                low, high = np.clip([window.low, window.high], 0, 1)
+                ax.axvspan(low, high, color=_style.PALE, alpha=0.5, linewidth=0, zorder=0.4, label="withheld")
             if d.chance is not None:
                 ax.axvline(d.chance, color=_style.PALE, linewidth=1, zorder=0.5, label=f"chance {d.chance:.3g}")
             ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of samples")

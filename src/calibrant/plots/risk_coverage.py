@@ -10,7 +10,17 @@ import numpy as np
 from calibrant.metrics._predictions import Predicted, read
 from calibrant.plots import _style
 from calibrant.plots._reading import from_fitted
-from calibrant.selective import RiskCoverageCurve, augrc, aurc, risk_coverage_curve, uniform_risk_bound
+from calibrant.selective import (
+    RejectionRule,
+    RiskCoverageCurve,
+    augrc,
+    aurc,
+    risk_coverage_curve,
+    uniform_risk_bound,
+)
+
+# More points than pixels make an SVG slow and no picture better.
+_POINTS = 2000
 
 
 @dataclass(frozen=True)
@@ -85,33 +95,41 @@ class RiskCoverageDisplay:
         name = type(estimator).__name__ if name is None else name
         return cls.from_predictions(*from_fitted(estimator, X, y), name=name, ax=ax, **prepare)
 
-    def plot(self, ax: Any = None, *, best: bool = False, legend: bool = True) -> RiskCoverageDisplay:
-        """Draw into `ax`, or into a new figure; `best` adds the curve of the best possible ordering."""
+    def plot(
+        self, ax: Any = None, *, best: bool = False, rule: RejectionRule | None = None, legend: bool = True
+    ) -> RiskCoverageDisplay:
+        """Draw into `ax`, or into a new figure.
+
+        `best` adds the curve of the best possible ordering, `rule` marks where a chosen rule lies. Of a long curve
+        2,000 points are drawn, evenly spread.
+        """
         d = self.data
+        points = np.unique(np.linspace(0, len(d.best) - 1, min(len(d.best), _POINTS)).round().astype(int))
+        coverage, risk = d.curve.coverage[points], d.curve.risk[points]
         with _style.style() as plt:
             ax = _style.axes(plt, ax, _style.WIDE)
             look = _style.next_look(ax)
             label = f"AURC {d.aurc:.3f}" if self.name is None else f"{self.name} (AURC {d.aurc:.3f})"
-            ax.plot(d.curve.coverage, d.curve.risk, linewidth=1.8, label=label, gid="model", **look)
+            ax.plot(coverage, risk, linewidth=1.8, label=label, gid="model", **look)
             if d.bound is not None:
-                ax.plot(
-                    d.curve.coverage,
-                    d.bound,
-                    linewidth=0.9,
-                    color=look["color"],
-                    alpha=0.9,
-                    gid="bound",
-                    label=f"bound for all thresholds ({d.level:.0%})",
-                )
-                ax.fill_between(d.curve.coverage, d.curve.risk, d.bound, color=look["color"], alpha=0.08, linewidth=0)
+                bound = d.bound[points]
+                name = f"bound for all thresholds ({d.level:.0%})"
+                ax.plot(coverage, bound, linewidth=0.9, color=look["color"], alpha=0.9, gid="bound", label=name)
+                ax.fill_between(coverage, risk, bound, color=look["color"], alpha=0.08, linewidth=0)
             if best:
+                dotted = {"color": _style.GREY, "linewidth": 1, "linestyle": ":"}
+                ax.plot(coverage, d.best[points], label="best ordering", **dotted)
+            if rule is not None and rule.found:
                 ax.plot(
-                    d.curve.coverage,
-                    d.best,
-                    color=_style.GREY,
-                    linewidth=1,
-                    linestyle=":",
-                    label="best ordering",
+                    rule.coverage,
+                    rule.risk,
+                    marker="o",
+                    markersize=7,
+                    linestyle="none",
+                    markerfacecolor="white",
+                    markeredgecolor=look["color"],
+                    markeredgewidth=1.8,
+                    label=f"{rule.window}",
                 )
             ax.set(xlim=(0, 1), xlabel="coverage (share accepted)", ylabel="risk (errors among accepted)")
             ax.set_ylim(0, _top(ax))
@@ -126,7 +144,7 @@ def _top(ax: Any) -> float:
     """Upper end of the risk axis: room for the curves, but not for the noise and the bounds at low coverage."""
     highest = 0.01
     for line in ax.lines:
-        coverage, risk = line.get_data()
+        coverage, risk = (np.asarray(values) for values in line.get_data())
         start = {"model": 0.1, "bound": 0.25}.get(line.get_gid(), 2)
         highest = max(highest, np.max(risk[coverage >= start], initial=0))
     return float(min(1.02, 1.4 * highest))

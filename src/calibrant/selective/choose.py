@@ -137,7 +137,7 @@ def _on_sample(conf: np.ndarray, hits: np.ndarray, window: Window | None) -> tup
 def threshold_for_coverage(
     confidence: Any, correct: Any, coverage: float, *, level: float | None = None
 ) -> RejectionRule:
-    """Choose the highest threshold that accepts at least `coverage`.
+    """Choose the highest threshold that accepts at least `coverage`; without labels, say `correct=None`.
 
     Without `level`, of this sample. With it, of new data with probability at least `level`: the k-th
     largest confidence with the smallest k such that P(Bin(n, coverage) < k) ≥ level (a distribution-free
@@ -145,7 +145,8 @@ def threshold_for_coverage(
     everything is accepted.
     """
     coverage = check_fraction(coverage, "coverage")
-    conf, hits = as_pair(confidence, correct)
+    known = correct is not None
+    conf, hits = as_pair(confidence, correct if known else np.zeros(len(confidence), bool))
     n = len(conf)
     if level is None:
         k = int(np.ceil(coverage * n * (1 - 1e-12)))
@@ -154,7 +155,7 @@ def threshold_for_coverage(
     window = Window.below(np.sort(conf)[n - k]) if k <= n else Window.below(-np.inf)
     kept, risk = _on_sample(conf, hits, window)
     method = "sample quantile" if level is None else "tolerance limit"
-    return RejectionRule(window, "coverage", coverage, method, n, kept, risk, level)
+    return RejectionRule(window, "coverage", coverage, method, n, kept, risk if known else np.nan, level)
 
 
 def chow_threshold(error_cost: float, rejection_cost: float) -> float:

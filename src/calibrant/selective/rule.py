@@ -151,11 +151,16 @@ class RejectionRule:
                 f"expected JSON with format {_FORMAT!r}, got {found!r}. Was it written by RejectionRule.to_json?"
             )
         del fields["format"]
-        if fields["window"] is not None:
-            fields["window"] = Window(**{side: float(value) for side, value in fields["window"].items()})
-        if fields["risk"] is None:
-            fields["risk"] = math.nan
-        return cls(**fields)
+        try:
+            if fields["window"] is not None:
+                fields["window"] = Window(**{side: float(value) for side, value in fields["window"].items()})
+            if fields["risk"] is None:
+                fields["risk"] = math.nan
+            return cls(**fields)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"this rejection rule is incomplete or has unknown fields: {error}. Write it again with to_json."
+            ) from error
 
 
 def _encode(limit: float) -> float | str:
