@@ -202,7 +202,7 @@ def check_confidence(confidence: Any, correct: Any) -> tuple[Tensor, Tensor]:
             f"confidence must be 1-D, got shape {tuple(tensor.shape)}. "
             "Give a matrix of class probabilities as probs, with labels."
         )
-    tensor = _unit_interval(tensor, "confidence")
+    tensor = _unit_interval(tensor, "confidence").contiguous()
     hits = as_tensor(correct, "correct")
     if hits.shape != tensor.shape:
         raise ValueError(

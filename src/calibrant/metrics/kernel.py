@@ -25,7 +25,7 @@ from calibrant.metrics._grid import (
 from calibrant.metrics._predictions import Given, Grouped, Predictions, evaluate, metric
 
 # Above this many points SECE goes through the grid: O(n) instead of O(n²), at an error of about 1e-6.
-_PAIRWISE_LIMIT = 8192
+_PAIRWISE_LIMIT = 2048
 _GRID_BANDWIDTH = 1e-3
 _PAIRS_AT_ONCE = 1 << 22
 
@@ -81,7 +81,7 @@ def sece(
     prediction vouches for itself. Despite its name it is not smECE (`smooth_ece`), and on small samples
     with narrow kernels it measures mostly noise: read it beside its `noise_floor`.
 
-    All pairs are summed up to 8,192 predictions; beyond that, with the self term, sums go through a fine grid
+    All pairs are summed up to 2,048 predictions; beyond that, with the self term, sums go through a fine grid
     (linear time, error about 1e-6). Other arguments and the result as in `ece`.
     """
     h = _check_bandwidth(bandwidth)

@@ -7,7 +7,7 @@ from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
-from sklearn.isotonic import IsotonicRegression
+from sklearn.isotonic import isotonic_regression
 from torch import Tensor
 
 from calibrant._inputs import check_confidence, check_probs, check_weights
@@ -157,12 +157,21 @@ def brier_decomposition(
 
 def _isotonic_parts(p: Predictions) -> tuple[float, float, float, float]:
     y = p.correct.double()
-    fit = IsotonicRegression(y_min=0.0, y_max=1.0)
-    weight = None if p.weight is None else p.weight.cpu().numpy()
-    q = fit.fit_transform(p.confidence.double().cpu().numpy(), y.cpu().numpy(), sample_weight=weight)
-    best = p.mean((torch.as_tensor(q, device=y.device) - y) ** 2)
+    best = p.mean((_isotonic_fit(p).to(y.device) - y) ** 2)
     rate = p.mean(y)
     return p.mean(signed_gaps(p) ** 2) - best, rate * (1 - rate) - best, rate * (1 - rate), 0.0
+
+
+def _isotonic_fit(p: Predictions) -> Tensor:
+    """The non-decreasing function of the confidence nearest to the outcomes, at each prediction."""
+    confidence, index = np.unique(p.confidence.double().cpu().numpy(), return_inverse=True)
+    weight = np.ones(len(p)) if p.weight is None else p.weight.cpu().numpy()
+    # equal confidences share one value, so they enter as one point; one without weight gets a negligible one
+    mass = np.bincount(index, weights=weight, minlength=len(confidence))
+    hits = np.bincount(index, weights=weight * p.correct.cpu().numpy(), minlength=len(confidence))
+    rate = np.divide(hits, mass, out=np.zeros_like(hits), where=mass > 0)
+    fit = isotonic_regression(rate, sample_weight=np.maximum(mass, 1e-300), y_min=0.0, y_max=1.0)
+    return torch.from_numpy(np.asarray(fit, dtype=np.float64)[index])
 
 
 def _binned_parts(p: Predictions, bins: int, scheme: Scheme) -> tuple[float, float, float, float]:

@@ -1,0 +1,265 @@
+"""Every input is either right or refused by a sentence."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from metrics_cases import MATRIX_METRICS, PAIR_METRICS, name_of, random_pairs, random_probs
+
+from calibrant import metrics
+from calibrant._inputs import (
+    Logits,
+    as_tensor,
+    check_confidence,
+    check_labels,
+    check_logits,
+    check_probs,
+    check_weights,
+    like,
+)
+
+PROBS, LABELS = random_probs(40, 3)
+CONFIDENCE, CORRECT = random_pairs(40)
+NAN, INF = float("nan"), float("inf")
+
+
+def changed(array, index, value):
+    array = array.copy()
+    array[index] = value
+    return array
+
+
+BAD_MATRICES = {
+    "empty": (np.zeros((0, 3)), np.zeros(0, dtype=int), "empty"),
+    "nan": (changed(PROBS, (3, 1), NAN), LABELS, "NaN"),
+    "inf": (changed(PROBS, (3, 1), INF), LABELS, r"lie in \[0, 1\]"),
+    "negative": (changed(PROBS, 3, [-0.5, 0.5, 1.0]), LABELS, r"lie in \[0, 1\]"),
+    "above one": (changed(PROBS, 3, [1.5, 0.0, 0.0]), LABELS, "from_logits=True"),
+    "unnormalised": (changed(PROBS, 3, [0.2, 0.2, 0.2]), LABELS, "row 3 sums to 0.6"),
+    "one dimension": (PROBS[:, 0], LABELS, "binary="),
+    "three dimensions": (PROBS[None], LABELS, "Flatten"),
+    "integers": (np.eye(3, dtype=int)[LABELS], LABELS, "floating point, got int64"),
+    "bools": (np.eye(3, dtype=bool)[LABELS], LABELS, "floating point, got bool"),
+    "complex": (PROBS + 0j, LABELS, "floating point, got complex128"),
+    "strings": (PROBS.astype(str), LABELS, "array of numbers"),
+    "ragged": ([[0.5, 0.5], [1.0]], [0, 0], "unequal length"),
+    "nothing": (None, LABELS, "go together"),
+    "no labels": (PROBS, None, "go together"),
+    "short labels": (PROBS, LABELS[:-1], "expected 40, got 39"),
+    "label too large": (PROBS, changed(LABELS, 0, 3), r"0\.\.2"),
+    "label negative": (PROBS, changed(LABELS, 0, -1), r"0\.\.2"),
+    "label floats": (PROBS, LABELS.astype(float), "Cast them to int"),
+    "label one-hot": (PROBS, np.eye(3, dtype=int)[LABELS], "argmax"),
+    "label bools for three classes": (PROBS, LABELS == 1, "bool but there are 3 classes"),
+    "label strings": (PROBS, LABELS.astype(str), "Encode string labels"),
+    "one column that is not 1": (PROBS[:, :1], np.zeros(40, dtype=int), "binary='positive'"),
+}
+BAD_PAIRS = {
+    "empty": ([], [], "empty"),
+    "nan": (changed(CONFIDENCE, 0, NAN), CORRECT, "NaN"),
+    "inf": (changed(CONFIDENCE, 0, -INF), CORRECT, r"lie in \[0, 1\]"),
+    "negative": (changed(CONFIDENCE, 0, -0.1), CORRECT, r"lie in \[0, 1\]"),
+    "matrix": (PROBS, LABELS, "give a matrix|Give a matrix"),
+    "integers": (np.ones(40, dtype=int), CORRECT, "floating point"),
+    "correct as labels": (CONFIDENCE, np.arange(40), "0/1, got values from 0 to 39"),
+    "correct nan": (CONFIDENCE, changed(CORRECT.astype(float), 0, NAN), "0/1"),
+    "correct fraction": (CONFIDENCE, changed(CORRECT.astype(float), 0, 0.5), "0/1"),
+    "correct short": (CONFIDENCE, CORRECT[:-1], "shape of confidence"),
+    "correct missing": (CONFIDENCE, None, "one of them is missing"),
+    "confidence missing": (None, CORRECT, "one of them is missing"),
+    "logits": (Logits(CONFIDENCE), CORRECT, "confidence is a probability"),
+}
+
+
+@pytest.mark.parametrize("metric", MATRIX_METRICS, ids=name_of)
+@pytest.mark.parametrize("case", BAD_MATRICES)
+def test_bad_matrices_are_refused(metric, case):
+    probs, labels, sentence = BAD_MATRICES[case]
+    with pytest.raises(ValueError, match=sentence):
+        metric(probs, labels)
+    if isinstance(probs, np.ndarray) and isinstance(labels, np.ndarray) and "strings" not in case:
+        with pytest.raises(ValueError, match=sentence):
+            metric(torch.from_numpy(probs), torch.from_numpy(labels))
+
+
+@pytest.mark.parametrize("metric", PAIR_METRICS, ids=name_of)
+@pytest.mark.parametrize("case", BAD_PAIRS)
+def test_bad_pairs_are_refused(metric, case):
+    confidence, correct, sentence = BAD_PAIRS[case]
+    with pytest.raises(ValueError, match=sentence):
+        metric(confidence=confidence, correct=correct)
+
+
+@pytest.mark.parametrize("metric", MATRIX_METRICS, ids=name_of)
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"sample_weight": np.ones(39)}, "40 entries"),
+        ({"sample_weight": -np.ones(40)}, "not negative"),
+        ({"sample_weight": np.zeros(40)}, "not all zero"),
+        ({"sample_weight": np.full(40, NAN)}, "finite"),
+        ({"sample_weight": np.full(40, INF)}, "finite"),
+        ({"groups": ["a", "b"]}, "groups must be 1-D with 40"),
+        ({"groups": np.full(40, NAN)}, "groups contains NaN"),
+        ({"confidence": CONFIDENCE, "correct": CORRECT}, "got both"),
+    ],
+    ids=str,
+)
+def test_bad_keywords_are_refused(metric, given, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        metric(PROBS, LABELS, **given)
+
+
+@pytest.mark.parametrize("metric", MATRIX_METRICS, ids=name_of)
+def test_unknown_keywords_are_named(metric):
+    with pytest.raises(TypeError, match=rf"{metric.__name__}\(\) has no argument 'weights'"):
+        metric(PROBS, LABELS, weights=None)
+    with pytest.raises(ValueError, match="got neither"):
+        metric()
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: metrics.ece(PROBS, LABELS, bins=0), "bins must be a positive integer, got 0"),
+        (lambda: metrics.ece(PROBS, LABELS, bins=2.5), "bins must be a positive integer, got 2.5"),
+        (lambda: metrics.ece(PROBS, LABELS, scheme="equal"), "'width' or 'mass'"),
+        (lambda: metrics.ece(PROBS, LABELS, norm="l3"), "'l1', 'l2' or 'max'"),
+        (lambda: metrics.ece(PROBS, LABELS, norm="max", debias=True), "no such correction"),
+        (lambda: metrics.ece(PROBS[:, 0], LABELS == 0, binary="yes"), "'positive' or 'predicted'"),
+        (lambda: metrics.ece(PROBS, LABELS, binary="positive"), "Leave it out for a matrix"),
+        (lambda: metrics.accuracy(PROBS[:, 0], LABELS == 0, binary="positive"), "binary='predicted'"),
+        (lambda: metrics.classwise_ece(PROBS, LABELS, average="micro"), "'macro' or None"),
+        (lambda: metrics.classwise_ece(PROBS, LABELS, average=None, groups=LABELS), "cannot be combined"),
+        (lambda: metrics.classwise_ece(confidence=CONFIDENCE, correct=CORRECT), "needs class probabilities"),
+        (lambda: metrics.sece(PROBS, LABELS, bandwidth=0), "positive and finite"),
+        (lambda: metrics.sece(PROBS[:1], LABELS[:1], leave_one_out=True), "at least 2 predictions"),
+        (lambda: metrics.kde_ece(PROBS, LABELS, d=0.5), "at least 1"),
+        (lambda: metrics.kde_ece(PROBS, LABELS, mode="all"), "'top' or 'full'"),
+        (lambda: metrics.kde_ece(confidence=CONFIDENCE, correct=CORRECT, mode="full"), "class probabilities"),
+        (lambda: metrics.share_below_chance(confidence=CONFIDENCE), "n_classes"),
+        (lambda: metrics.share_below_chance(), "either probs"),
+        (lambda: metrics.brier_decomposition(PROBS, LABELS, "pav"), "'isotonic', 'width' or 'mass'"),
+        (lambda: metrics.ece(PROBS, LABELS, groups=LABELS, sample_weight=LABELS != 1), "weight 0 throughout"),
+        (lambda: check_logits([[NAN, 0.0]]), "NaN"),
+        (lambda: check_logits([[INF, 0.0]]), r"\+inf"),
+        (lambda: check_logits([[-INF, -INF]]), "row 0 is -inf"),
+        (lambda: check_logits([0.0, 1.0]), r"shape \(n, C\)"),
+        (lambda: check_labels(Logits([0]), 1, 2), "makes sense only"),
+        (lambda: as_tensor(None, "labels"), "labels is missing"),
+    ],
+)
+def test_bad_options_are_refused(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call()
+
+
+@pytest.mark.parametrize("metric", MATRIX_METRICS, ids=name_of)
+def test_logits_only_where_said(metric):
+    logits = np.log(PROBS) + 3.0
+    expected = metric(PROBS, LABELS)
+    assert metric(logits, LABELS, from_logits=True) == pytest.approx(expected, abs=1e-6)
+    assert metric(Logits(logits), LABELS) == pytest.approx(expected, abs=1e-6)
+    assert metric(Logits(torch.from_numpy(logits)), torch.from_numpy(LABELS)) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("metric", MATRIX_METRICS, ids=name_of)
+def test_one_row_and_one_class(metric):
+    one = metric(PROBS[:1], LABELS[:1])
+    assert isinstance(one, float)
+    assert np.isfinite(one)
+    certain = metric(np.ones((4, 1)), np.zeros(4, dtype=int))
+    # the kernel estimate compares the frequency with z around the confidence, not at it: off by its bandwidth
+    tolerance = 1e-3 if metric is metrics.kde_ece else 1e-12
+    assert certain == pytest.approx(1.0 if metric is metrics.accuracy else 0.0, abs=tolerance)
+
+
+@pytest.mark.parametrize("metric", MATRIX_METRICS, ids=name_of)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float32, 1e-5), (torch.float16, 2e-2), (torch.bfloat16, 5e-2)],
+    ids=["float32", "float16", "bfloat16"],
+)
+def test_narrow_floats(metric, dtype, tolerance):
+    # compared with the same rounded numbers in float64: the rounding is the user's, the rest must be ours
+    rounded = torch.from_numpy(PROBS).to(dtype)
+    wide = rounded.double()
+    exact = metric(wide / wide.sum(dim=1, keepdim=True), torch.from_numpy(LABELS))
+    assert metric(rounded, torch.from_numpy(LABELS)) == pytest.approx(exact, abs=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int32, np.int64, np.uint64])
+def test_label_dtypes(dtype):
+    expected = metrics.ece(PROBS, LABELS)
+    assert metrics.ece(PROBS, LABELS.astype(dtype)) == expected
+    assert metrics.ece(PROBS.tolist(), LABELS.astype(dtype).tolist()) == expected
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.uint16, np.int64, np.float32, np.float64])
+def test_correct_dtypes(dtype):
+    expected = metrics.ece(confidence=CONFIDENCE, correct=CORRECT)
+    assert metrics.ece(confidence=CONFIDENCE, correct=CORRECT.astype(dtype)) == expected
+
+
+def test_bool_labels_for_two_classes():
+    probs = np.stack([CONFIDENCE, 1 - CONFIDENCE], axis=1)
+    assert metrics.ece(probs, CORRECT) == metrics.ece(probs, CORRECT.astype(int))
+
+
+def test_odd_arrays_are_read():
+    expected = metrics.ece(confidence=CONFIDENCE, correct=CORRECT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        frozen = CONFIDENCE.copy()
+        frozen.setflags(write=False)
+        for confidence in (
+            CONFIDENCE[::-1][::-1],
+            CONFIDENCE.astype(">f8"),
+            np.repeat(CONFIDENCE, 2)[::2],
+            frozen,
+            CONFIDENCE.astype(np.longdouble),
+            torch.from_numpy(CONFIDENCE).requires_grad_(),
+        ):
+            assert metrics.ece(confidence=confidence, correct=CORRECT) == expected
+            assert metrics.ace(confidence=confidence, correct=CORRECT) > 0
+
+
+def test_rounding_just_outside_is_forgiven():
+    assert metrics.ece(confidence=np.array([1 + 1e-9, -1e-12]), correct=[1, 0]) == 0.0
+    probs = np.array([[0.33, 0.33, 0.3399]])  # three digits: the row sums to 0.9999
+    assert check_probs(probs).shape == (1, 3)
+
+
+def test_inputs_are_not_changed():
+    probs, labels, weight = PROBS.copy(), LABELS.copy(), np.ones(40)
+    for metric in MATRIX_METRICS:
+        metric(probs, labels, sample_weight=weight)
+    np.testing.assert_array_equal(probs, PROBS)
+    np.testing.assert_array_equal(labels, LABELS)
+    np.testing.assert_array_equal(weight, np.ones(40))
+
+
+def test_ruled_out_classes_are_allowed_in_logits():
+    assert metrics.nll([[-INF, 0.0]], [1], from_logits=True) == 0.0
+    assert metrics.nll([[-INF, 0.0]], [0], from_logits=True) == INF
+
+
+def test_checks_return_tensors_and_like_gives_back_the_kind():
+    confidence, correct = check_confidence(CONFIDENCE.astype(np.float32), CORRECT)
+    assert confidence.dtype == torch.float32
+    assert correct.dtype == torch.bool
+    assert check_weights([1, 2], 2).dtype == torch.float64
+    assert check_labels([0, 1], 2, 2).dtype == torch.int64
+    assert isinstance(like(confidence, CONFIDENCE), np.ndarray)
+    assert isinstance(like(confidence, confidence), torch.Tensor)
+
+
+def test_signatures_are_spelled_out():
+    import inspect
+
+    for metric in MATRIX_METRICS:
+        parameters = inspect.signature(metric).parameters
+        assert list(parameters)[:2] == ["probs", "labels"]
+        assert {"confidence", "correct", "from_logits", "binary", "sample_weight", "groups"} <= set(parameters)
+        assert metric.__doc__
