@@ -1,0 +1,269 @@
+"""Noise floors, tests and intervals: what they claim, by simulation."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import torch
+from metrics_cases import name_of, random_pairs, random_probs
+
+from calibrant import metrics
+
+LEVELS = np.array([0.05, 0.1, 0.2, 0.5])
+GRID = (np.arange(10) + 0.5) / 10  # one confidence in each of 10 bins: the true binned error is known exactly
+
+
+def sample(rng, n, gap):
+    """Confidences on the grid, right with probability confidence − gap."""
+    confidence = rng.choice(GRID[3:9], n)
+    return {"confidence": confidence, "correct": rng.random(n) < confidence - gap}
+
+
+def no_more_often_than(events, rate):
+    """The events happen at most at this rate, up to three standard errors of the simulation."""
+    return np.mean(events) <= rate + 3 * math.sqrt(rate * (1 - rate) / len(events))
+
+
+def test_noise_floor_is_the_mean_over_calibrated_outcomes():
+    probs, _ = random_probs(300)
+    confidence = probs.max(axis=1)
+    rng = np.random.default_rng(0)
+    draws = [metrics.ece(confidence=confidence, correct=rng.random(300) < confidence) for _ in range(1000)]
+    floor = metrics.noise_floor(probs)
+    assert floor.mean == pytest.approx(np.mean(draws), abs=4 * np.std(draws) / math.sqrt(500))
+    assert floor.low == pytest.approx(np.quantile(draws, 0.025), abs=0.003)
+    assert floor.high == pytest.approx(np.quantile(draws, 0.975), abs=0.003)
+    assert "calibrated models" in repr(floor)
+
+
+def test_noise_floor_of_certain_predictions_is_zero():
+    assert metrics.noise_floor(np.eye(3)[[0, 1, 2, 0]], n_resamples=50).high == 0.0
+
+
+def test_noise_floor_draws_labels_for_matrix_metrics():
+    probs, _ = random_probs(500, 3)
+    entropy = -(probs * np.log(probs)).sum(axis=1).mean()
+    floor = metrics.noise_floor(probs, metric=metrics.nll, n_resamples=300)
+    assert floor.mean == pytest.approx(entropy, abs=0.01)
+    logits = metrics.noise_floor(np.log(probs), metric=metrics.nll, n_resamples=300, from_logits=True)
+    assert logits.mean == pytest.approx(floor.mean, abs=1e-6)
+
+
+def test_noise_floor_takes_any_metric():
+    probs, _ = random_probs(200)
+    by_argument = metrics.noise_floor(probs, metric=metrics.ece, bins=5, n_resamples=60)
+    by_partial = metrics.noise_floor(probs, metric=functools.partial(metrics.ece, bins=5), n_resamples=60)
+    assert by_argument == by_partial
+    own = metrics.noise_floor(probs, metric=lambda p, y: (p.argmax(1) == y).double().mean(), n_resamples=200)
+    assert own.mean == pytest.approx(probs.max(axis=1).mean(), abs=0.01)
+    assert metrics.noise_floor(confidence=GRID, sample_weight=np.ones(10), n_resamples=60).mean > 0
+    assert metrics.noise_floor(GRID, binary="positive", metric=metrics.brier, n_resamples=60).mean > 0
+    assert metrics.noise_floor(metrics.Logits(GRID), binary="predicted", n_resamples=60).mean > 0
+
+
+def test_seeds_decide_everything():
+    probs, labels = random_probs(100)
+    for function in (
+        functools.partial(metrics.noise_floor, probs),
+        functools.partial(metrics.bootstrap_interval, probs, labels),
+        functools.partial(metrics.calibration_test, probs, labels),
+        functools.partial(metrics.compare, probs, probs[:, ::-1].copy(), labels),
+    ):
+        state = torch.get_rng_state()
+        first, again, other = (function(n_resamples=50, seed=seed) for seed in (3, 3, 4))
+        assert first == again
+        assert first != other
+        assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("metric", [metrics.ece, metrics.smooth_ece], ids=name_of)
+def test_p_values_are_valid_under_the_null(metric):
+    rng = np.random.default_rng(1)
+    runs = 300 if metric is metrics.ece else 80
+    p_values = []
+    for seed in range(runs):
+        confidence = rng.uniform(0.4, 1, 60)
+        pair = {"confidence": confidence, "correct": rng.random(60) < confidence}
+        p_values.append(metrics.calibration_test(**pair, metric=metric, n_resamples=39, seed=seed).p_value)
+    for level in LEVELS:
+        assert no_more_often_than(np.array(p_values) <= level, level)
+    assert np.mean(p_values) == pytest.approx(0.5, abs=0.13)  # and not merely by being too large
+
+
+def test_the_test_sees_miscalibration():
+    rng = np.random.default_rng(2)
+    assert metrics.calibration_test(**sample(rng, 500, 0.15), n_resamples=199).p_value == 1 / 200
+    probs, labels = random_probs(500)
+    result = metrics.calibration_test(probs, labels, metric=metrics.classwise_ece, n_resamples=99)
+    assert result.p_value == 0.01
+    assert result.statistic > result.null_mean
+    assert "p = 0.01" in repr(result)
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.03, 0.15])
+@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
+def test_asymptotic_ece_interval_covers_also_calibrated_models(gap, norm):
+    rng = np.random.default_rng(3)
+    missed = []
+    for _ in range(150):
+        interval = metrics.asymptotic_interval(**sample(rng, 400, gap), bins=10, norm=norm, level=0.9)
+        missed.append(not interval.low <= gap + 1e-12 <= interval.high + 2e-12)
+    assert no_more_often_than(missed, 0.1)
+
+
+@pytest.mark.parametrize("metric", [metrics.nll, metrics.brier, metrics.accuracy, metrics.confidence_gap], ids=name_of)
+def test_asymptotic_intervals_of_means_cover(metric):
+    truth = metric(**sample(np.random.default_rng(0), 2_000_000, 0.1))
+    rng = np.random.default_rng(4)
+    intervals = [metrics.asymptotic_interval(**sample(rng, 200, 0.1), metric=metric, level=0.9) for _ in range(400)]
+    missed = [not i.low <= truth <= i.high for i in intervals]
+    assert no_more_often_than(missed, 0.115)
+    assert np.mean(missed) > 0.05
+
+
+def test_asymptotic_and_bootstrap_agree_on_means():
+    confidence, correct = random_pairs(800)
+    weight = np.random.default_rng(0).random(800)
+    for given in ({}, {"sample_weight": weight}):
+        for metric in (metrics.nll, metrics.brier, metrics.confidence_gap, metrics.accuracy):
+            pair = {"confidence": confidence, "correct": correct, "metric": metric, **given}
+            a, b = metrics.asymptotic_interval(**pair), metrics.bootstrap_interval(**pair, n_resamples=400)
+            assert a.value == b.value
+            assert (a.low, a.high) == pytest.approx((b.low, b.high), abs=0.12 * (a.high - a.low))
+
+
+def test_intervals_say_what_they_are():
+    confidence, correct = random_pairs(100)
+    pair = {"confidence": confidence, "correct": correct}
+    assert "basic bootstrap, 100 resamples, seed 0" in repr(metrics.bootstrap_interval(**pair, n_resamples=100))
+    assert metrics.bootstrap_interval(**pair, n_resamples=100, bins=1).low >= 0
+    percentile = metrics.bootstrap_interval(**pair, n_resamples=100, method="percentile")
+    assert percentile.low < percentile.high
+    assert metrics.asymptotic_interval(**pair, metric=metrics.mce).high <= 1
+    assert metrics.asymptotic_interval(**pair, metric=metrics.ace).low >= 0
+
+
+def test_compare_is_paired():
+    probs, labels = random_probs(400)
+    same = metrics.compare(probs, probs, labels, n_resamples=100)
+    assert (same.difference, same.low, same.high, same.p_value) == (0.0, 0.0, 0.0, 1.0)
+    softer = probs**0.6 / (probs**0.6).sum(axis=1, keepdims=True)
+    for test in ("bootstrap", "swap"):
+        result = metrics.compare(probs, softer, labels, metric=metrics.nll, n_resamples=200, test=test)
+        assert result.difference == pytest.approx(metrics.nll(probs, labels) - metrics.nll(softer, labels))
+        assert result.low > 0
+        assert result.p_value < 0.02
+        back = metrics.compare(softer, probs, labels, metric=metrics.nll, n_resamples=200, test=test)
+        assert back.difference == -result.difference
+        assert (back.low, back.high) == pytest.approx((-result.high, -result.low), abs=1e-12)
+
+
+def test_compare_takes_pairs():
+    confidence, correct = random_pairs(300)
+    lower = confidence**2  # the truth
+    result = metrics.compare(confidence=(confidence, lower), correct=(correct, correct), n_resamples=100)
+    assert result.a > result.b
+    assert result.low > 0
+    assert "a − b" in repr(result)
+
+
+def test_swap_test_is_valid_for_exchangeable_models():
+    rng = np.random.default_rng(5)
+    p_values = []
+    for seed in range(150):
+        truth = rng.uniform(0.3, 0.9, 80)
+        correct = rng.random(80) < truth
+        noisy = tuple((truth + rng.normal(0, 0.1, 80)).clip(0, 1) for _ in range(2))
+        result = metrics.compare(
+            confidence=noisy, correct=(correct, correct), test="swap", n_resamples=40, level=0.9, seed=seed
+        )
+        p_values.append(result.p_value)
+    for level in LEVELS:
+        assert no_more_often_than(np.array(p_values) <= level, level)
+
+
+PAIR = {"confidence": GRID, "correct": GRID > 0.5}
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: metrics.noise_floor(), "either probs or confidence="),
+        (lambda: metrics.noise_floor(GRID), "binary="),
+        (lambda: metrics.noise_floor(confidence=GRID, level=95), "strictly between 0 and 1"),
+        (lambda: metrics.noise_floor(confidence=GRID, n_resamples=5), "at least 40"),
+        (lambda: metrics.noise_floor(confidence=GRID, groups=GRID), "must return one number"),
+        (lambda: metrics.calibration_test(**PAIR, n_resamples=0), "at least 1"),
+        (lambda: metrics.bootstrap_interval(**PAIR, method="bca"), "'basic' or 'percentile'"),
+        (lambda: metrics.asymptotic_interval(**PAIR, metric=metrics.smooth_ece), "Use bootstrap_interval"),
+        (
+            lambda: metrics.asymptotic_interval(confidence=[1.0], correct=[0], metric=metrics.nll),
+            "no interval exists",
+        ),
+        (
+            lambda: metrics.bootstrap_interval(GRID, GRID > 0.5, binary="positive", metric=metrics.accuracy),
+            "binary='predicted'",
+        ),
+        (lambda: metrics.compare(confidence=GRID, correct=(GRID > 0, GRID > 0)), "must be a pair"),
+        (lambda: metrics.compare(confidence=(GRID, GRID[:5]), correct=(GRID > 0, GRID[:5] > 0)), "same samples"),
+        (
+            lambda: metrics.compare(np.eye(2), np.eye(3)[:2], [0, 1], metric=metrics.nll),
+            "same classes",
+        ),
+        (lambda: metrics.compare(np.eye(2), np.eye(2), [0, 1], test="t"), "'bootstrap' or 'swap'"),
+    ],
+)
+def test_bad_arguments_are_refused(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gap", [0.05, 0.15])
+def test_bootstrap_covers_the_error_of_a_miscalibrated_model(gap):
+    rng = np.random.default_rng(6)
+    missed = []
+    for seed in range(300):
+        interval = metrics.bootstrap_interval(**sample(rng, 1500, gap), bins=10, level=0.9, n_resamples=200, seed=seed)
+        missed.append(not interval.low <= gap <= interval.high)
+    assert no_more_often_than(missed, 0.13)
+
+
+@pytest.mark.slow
+def test_paired_intervals_cover_and_p_values_match():
+    rng = np.random.default_rng(7)
+    missed, rejected = [], []
+    for seed in range(300):
+        confidence = rng.uniform(0.3, 0.9, 400)
+        correct = rng.random(400) < confidence
+        # models a and b shift the truth by ±0.1 at random: equally bad on average
+        shifts = rng.choice([-0.1, 0.1], (2, 400))
+        pair = tuple(confidence + shift for shift in shifts)
+        result = metrics.compare(
+            confidence=pair,
+            correct=(correct, correct),
+            metric=metrics.nll,
+            level=0.9,
+            n_resamples=200,
+            seed=seed,
+        )
+        missed.append(not result.low <= 0 <= result.high)
+        rejected.append(result.p_value <= 0.1)
+    assert no_more_often_than(missed, 0.12)
+    assert no_more_often_than(rejected, 0.12)
+
+
+@pytest.mark.slow
+def test_comparing_calibrated_models_of_different_accuracy():
+    # true errors are both 0, floors differ; the debiased error does not favour the surer model too often
+    rng = np.random.default_rng(8)
+    rejected = []
+    for seed in range(200):
+        sure, unsure = rng.uniform(0.9, 1, 500), rng.uniform(0.5, 0.7, 500)
+        correct = (rng.random(500) < sure, rng.random(500) < unsure)
+        result = metrics.compare(
+            confidence=(sure, unsure), correct=correct, level=0.9, n_resamples=200, seed=seed, debias=True, norm="l2"
+        )
+        rejected.append(not result.low <= 0 <= result.high)
+    assert no_more_often_than(rejected, 0.1)
