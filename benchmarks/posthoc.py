@@ -1,12 +1,15 @@
 """Held-out log-loss of the post-hoc calibrators against the best peer of the same family.
 
-``python -m benchmarks.posthoc`` prints the table. The claim: ours is no worse than the best of netcal, scikit-learn and
-probmetrics (chosen after the fact, on the test set) within the 95 % interval of the paired difference.
+``python -m benchmarks.posthoc [part of a name]`` prints the table. The claim: ours is no worse than the
+best of netcal, scikit-learn and probmetrics, the best being chosen after the fact, within the 95 % interval
+of the paired difference. The interval is over fresh calibration and test sets (new draws of the synthetic
+ones, new splits of the golden ones, which overlap: there it is rather too narrow).
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import log_softmax, softmax
+from scipy.stats import t as student
 
 from benchmarks.posthoc_peers import PEERS, applies, installed
 from calibrant.posthoc import make_calibrator
@@ -22,10 +26,12 @@ from calibrant.posthoc import make_calibrator
 TOLERANCE = 1e-4
 # Peers return exact zeros, whose log-loss is infinite. All probabilities are clipped here, ours too.
 FLOOR = 1e-12
+# The defaults of the calibrators were settled on seed 0, so that seed is not among those reported.
+SEEDS = (7, 8, 9, 10)
 
 
 class Case(NamedTuple):
-    """A calibration set and a test set, as log-probabilities; the loss of the true posterior where it is known."""
+    """A calibration and a test set, as log-probabilities; the loss of the true posterior where it is known."""
 
     name: str
     scores: np.ndarray
@@ -35,33 +41,37 @@ class Case(NamedTuple):
     true_loss: float | None
 
 
-def run() -> list[dict[str, Any]]:
-    """One record per data set and family, with ours, each peer and the interval of the paired difference."""
-    records = []
-    for case in [*_golden_cases(), *_synthetic_cases()]:
-        for family, peers in PEERS.items():
-            n_classes = case.scores.shape[1]
-            chosen = {name: peer for name, peer in peers.items() if applies(family, name, n_classes)}
-            if chosen:
-                records.append(_compare(case, family, chosen))
-    if not any(record["case"].startswith("golden") for record in records):
-        records.append(
-            {
-                "name": "posthoc/golden",
-                "value": None,
-                "target": None,
-                "holds": None,
-                "note": "absent: set CALIBRANT_DATA to the folder that holds golden/",
-            }
-        )
+def run(part: str = "") -> list[dict[str, Any]]:
+    """One record per data set and family whose name has `part`: ours, each peer, and the paired interval."""
+    losses: dict[tuple[str, str], dict[str, list[float]]] = {}
+    notes: dict[tuple[str, str], dict[str, str]] = {}
+    for seed in SEEDS:
+        for case in [*_golden_cases(seed), *_synthetic_cases(seed)]:
+            for family, peers in PEERS.items():
+                chosen = {k: peer for k, peer in peers.items() if applies(family, k, case.scores.shape[1])}
+                if chosen and part in f"{case.name}/{family}":
+                    key = (case.name, family)
+                    measured, unusable = _measure(case, family, chosen)
+                    notes.setdefault(key, {}).update(unusable)
+                    for name, value in measured.items():
+                        losses.setdefault(key, {}).setdefault(name, []).append(value)
+    records = [_record(*key, values, notes[key]) for key, values in losses.items()]
+    if not any("golden" in record["name"] for record in records) and part in "golden":
+        note = "absent: set CALIBRANT_DATA to the folder that holds golden/"
+        records.append({"name": "posthoc/golden", "value": None, "target": None, "holds": None, "note": note})
     return records
 
 
-def _compare(case: Case, family: str, peers: dict[str, Any]) -> dict[str, Any]:
-    calibrator = make_calibrator(family).fit(case.scores, case.labels)
-    ours = _losses(calibrator.predict_proba(case.new_scores), case.new_labels)
-    losses: dict[str, np.ndarray] = {}
-    unusable: dict[str, str] = {}
+def _measure(case: Case, family: str, peers: dict[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
+    """Mean test losses of ours, of every peer that works, and for reference of no calibration and the truth."""
+    ours = make_calibrator(family).fit(case.scores, case.labels)
+    measured = {
+        "ours": _loss(ours.predict_proba(case.new_scores), case.new_labels),
+        "uncalibrated": _loss(softmax(case.new_scores, axis=1), case.new_labels),
+    }
+    if case.true_loss is not None:
+        measured["true posterior"] = case.true_loss
+    unusable = {}
     for name, peer in peers.items():
         if not installed(name):
             unusable[name] = "absent"
@@ -69,47 +79,53 @@ def _compare(case: Case, family: str, peers: dict[str, Any]) -> dict[str, Any]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                losses[name] = _losses(peer(case.scores, case.labels, case.new_scores), case.new_labels)
+                probs = peer(case.scores, case.labels, case.new_scores)
+            measured[name] = _loss(probs, case.new_labels)
         except Exception as error:  # a peer's failure is a finding about the peer
             unusable[name] = f"failed: {error!r}"[:200]
+    return measured, unusable
+
+
+def _record(case: str, family: str, losses: dict[str, list[float]], unusable: dict[str, str]) -> dict[str, Any]:
+    reference = {name: losses.pop(name) for name in ("uncalibrated", "true posterior") if name in losses}
+    ours = np.array(losses.pop("ours"))
     record: dict[str, Any] = {
-        "name": f"posthoc/{case.name}/{family}",
-        "case": case.name,
+        "name": f"posthoc/{case}/{family}",
         "ours": float(ours.mean()),
-        "uncalibrated": float(_losses(softmax(case.new_scores, axis=1), case.new_labels).mean()),
-        "true_posterior": case.true_loss,
-        "peers": {name: float(loss.mean()) for name, loss in losses.items()},
+        "peers": {name: float(np.mean(values)) for name, values in losses.items()},
+        "reference": {name: float(np.mean(values)) for name, values in reference.items()},
         "unusable_peers": unusable,
-        "calibration_samples": len(case.labels),
-        "test_samples": len(case.new_labels),
+        "seeds": list(SEEDS),
     }
-    if not losses:
+    whole = {name: values for name, values in losses.items() if len(values) == len(ours)}
+    if not whole:
         return record | {"value": None, "target": None, "holds": None}
-    best = min(losses, key=lambda name: losses[name].mean())
-    difference = ours - losses[best]
-    half = 1.96 * difference.std(ddof=1) / np.sqrt(len(difference))
-    low, high = float(difference.mean() - half), float(difference.mean() + half)
+    best = min(whole, key=lambda name: float(np.mean(whole[name])))
+    differences = ours - np.array(whole[best])
+    half = student.ppf(0.975, len(ours) - 1) * differences.std(ddof=1) / np.sqrt(len(ours))
+    low, high = float(differences.mean() - half), float(differences.mean() + half)
     return record | {
         "value": low,
         "target": TOLERANCE,
-        "holds": low <= TOLERANCE,
+        "holds": bool(low <= TOLERANCE),
         "best_peer": best,
-        "difference": float(difference.mean()),
+        "difference": float(differences.mean()),
         "interval": [low, high],
+        "differences": differences.tolist(),
     }
 
 
-def _losses(probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def _loss(probs: np.ndarray, labels: np.ndarray) -> float:
     clipped = np.clip(probs, FLOOR, None)
     clipped = clipped / clipped.sum(axis=1, keepdims=True)
-    return -np.log(clipped[np.arange(len(labels)), labels])
+    return float(-np.log(clipped[np.arange(len(labels)), labels]).mean())
 
 
-def _golden_cases() -> Iterator[Case]:
+def _golden_cases(seed: int) -> Iterator[Case]:
     """Published predictions: a VGG net's softmax, and the confidence of two ResNets as "right or wrong"."""
     here = Path(__file__).resolve().parent.parent
     folder = Path(os.environ.get("CALIBRANT_DATA", here.parent / "shared" / "data")) / "golden"
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     vgg = folder / "vgg_cifar10_probs.npz"
     if vgg.is_file():
         with np.load(vgg) as data:
@@ -126,10 +142,10 @@ def _golden_cases() -> Iterator[Case]:
             yield _split(f"golden-{net}-right-or-wrong", scores, right, 5000, rng)
 
 
-def _synthetic_cases() -> Iterator[Case]:
+def _synthetic_cases(seed: int) -> Iterator[Case]:
     """Logits whose true posterior is a known map of them."""
-    rng = np.random.default_rng(1)
-    n_classes, n = 8, 22_000
+    rng = np.random.default_rng(seed + 1)
+    n_classes, n = 8, 12_000
     logits = 4.0 * rng.normal(size=(n, n_classes))
     matrix = 0.4 * np.eye(n_classes) + 0.05 * rng.normal(size=(n_classes, n_classes))
     maps = {
@@ -151,9 +167,9 @@ def _known(name: str, logits: np.ndarray, true_logits: np.ndarray, rng: np.rando
     labels = labels.clip(max=logits.shape[1] - 1)
     case = _split(name, np.column_stack([logits, posterior]), labels, 2000, rng)
     n_classes = logits.shape[1]
-    true_loss = _losses(case.new_scores[:, n_classes:], case.new_labels).mean()
+    true_loss = _loss(case.new_scores[:, n_classes:], case.new_labels)
     scores, new_scores = (log_softmax(a[:, :n_classes], axis=1) for a in (case.scores, case.new_scores))
-    return case._replace(scores=scores, new_scores=new_scores, true_loss=float(true_loss))
+    return case._replace(scores=scores, new_scores=new_scores, true_loss=true_loss)
 
 
 def _split(name: str, scores: np.ndarray, labels: np.ndarray, n: int, rng: np.random.Generator) -> Case:
@@ -164,22 +180,22 @@ def _split(name: str, scores: np.ndarray, labels: np.ndarray, n: int, rng: np.ra
 
 def table(records: list[dict[str, Any]]) -> str:
     """The records as text."""
-    lines = [f"{'case / family':58} {'ours':>8} {'best':>8} {'difference [95 % interval]':>34}  best peer"]
+    lines = [f"{'case / family':54} {'ours':>8} {'best':>8} {'difference [95 % interval]':>32}  best peer"]
     for record in records:
         name = record["name"].removeprefix("posthoc/")
         if record["value"] is None:
-            reason = record.get("note") or f"no peer: {record['unusable_peers']}"
-            lines.append(f"{name:58} {record.get('ours', float('nan')):8.4f} {reason}")
-            continue
-        low, high = record["interval"]
-        interval = f"{record['difference']:+.5f} [{low:+.5f}, {high:+.5f}]"
-        best = record["peers"][record["best_peer"]]
-        verdict = "" if record["holds"] else "  DOES NOT HOLD"
-        lines.append(f"{name:58} {record['ours']:8.4f} {best:8.4f} {interval:>34}  {record['best_peer']}{verdict}")
-        lines += [f"{'':60}{peer}: {why}" for peer, why in record["unusable_peers"].items()]
+            reason = record.get("note") or "no peer: " + "; ".join(record["unusable_peers"])
+            lines.append(f"{name:54} {record.get('ours', float('nan')):8.4f} {reason}")
+        else:
+            low, high = record["interval"]
+            interval = f"{record['difference']:+.5f} [{low:+.5f}, {high:+.5f}]"
+            best = record["peers"][record["best_peer"]]
+            verdict = "" if record["holds"] else "  DOES NOT HOLD"
+            lines.append(f"{name:54} {record['ours']:8.4f} {best:8.4f} {interval:>32}  {record['best_peer']}{verdict}")
+        lines += [f"{'':56}{peer}: {why}" for peer, why in record.get("unusable_peers", {}).items()]
     held = [record["holds"] for record in records if record["holds"] is not None]
     return "\n".join([*lines, f"{sum(held)} of {len(held)} hold."])
 
 
 if __name__ == "__main__":
-    print(table(run()))
+    print(table(run(*sys.argv[1:2])))
