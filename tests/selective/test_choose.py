@@ -13,6 +13,7 @@ from calibrant.selective import (
     threshold_for_risk,
     uniform_risk_bound,
 )
+from calibrant.selective.target_risk import fixed_counts
 
 
 def test_all_correct_needs_the_textbook_number_of_samples():
@@ -23,6 +24,30 @@ def test_all_correct_needs_the_textbook_number_of_samples():
     assert rule.found
     assert rule.coverage == 1
     assert not threshold_for_risk(confidence[:58], right[:58], 0.05, method="fixed-sequence").found
+    assert threshold_for_risk(confidence, right, 0.05).window.high == -math.inf
+    assert not threshold_for_risk(confidence[:58], right[:58], 0.05).found
+
+
+def test_ranks_accept_strictly_above_the_next_sample():
+    # 130 right answers, then only wrong ones: of the fixed counts 300/1.1^i the largest below 130 is kept.
+    confidence = np.linspace(1, 0, 300)
+    counts = fixed_counts(300, 0.1, 0.05, 1.1)
+    rule = threshold_for_risk(confidence, np.arange(300) < 130, 0.1)
+    accepted = int(rule.accepts(confidence).sum())
+    assert accepted in counts
+    assert confidence[accepted] < rule.window.high <= confidence[accepted - 1]
+    assert binom.cdf(max(0, accepted - 130), accepted, 0.1) <= 0.05 / len(counts)
+    larger = counts[counts.index(accepted) - 1]
+    assert binom.cdf(larger - 130, larger, 0.1) > 0.05 / len(counts)
+
+
+@pytest.mark.parametrize("ratio", [1.1, 1.5])
+@pytest.mark.parametrize("n", [1, 10, 59, 300, 5000])
+def test_fixed_counts_fall_and_can_all_pass(n, ratio):
+    counts = fixed_counts(n, 0.05, 0.05, ratio)
+    assert (np.diff(counts) < 0).all()
+    assert all(0.95**count <= 0.05 / len(counts) for count in counts)
+    assert counts[:1] == ([n] if n >= 59 else [])
 
 
 def test_grid_with_one_threshold_is_the_exact_binomial_test():
@@ -46,9 +71,9 @@ def test_holm_spends_less_than_bonferroni():
 def test_equal_confidences_are_never_split():
     confidence = np.r_[np.full(300, 0.9), np.full(300, 0.6)]
     correct = np.r_[np.ones(300, bool), np.arange(300) % 2 == 0]
-    for method in ("uniform", "fixed-sequence"):
+    for method in ("ranks", "uniform", "fixed-sequence"):
         rule = threshold_for_risk(confidence, correct, 0.1, method=method)
-        assert rule.window.high == 0.9
+        assert 0.6 < rule.window.high <= 0.9
         assert rule.coverage == 0.5
 
 

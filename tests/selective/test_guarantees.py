@@ -65,7 +65,7 @@ def test_fixed_sequence_keeps_the_risk_where_it_is_monotone(name, atoms):
 
 @pytest.mark.parametrize("atoms", ATOMS)
 @pytest.mark.parametrize("name", MONOTONE | OTHERS)
-@pytest.mark.parametrize("method", ["uniform", "grid"])
+@pytest.mark.parametrize("method", ["ranks", "uniform", "grid"])
 def test_no_assumption_is_needed_for_the_other_methods(method, name, atoms):
     world, generator = World((MONOTONE | OTHERS)[name], atoms), np.random.default_rng(1)
     thresholds = np.linspace(0.1, 0.95, 12) if method == "grid" else None

@@ -95,7 +95,9 @@ def test_summary_says_what_was_asked_and_what_holds():
         assert part in text
 
 
-@pytest.mark.parametrize(("method", "thresholds"), [("uniform", None), ("fixed-sequence", None), ("grid", [0.5, 0.9])])
+@pytest.mark.parametrize(
+    ("method", "thresholds"), [("ranks", None), ("uniform", None), ("fixed-sequence", None), ("grid", [0.5, 0.9])]
+)
 def test_an_unreachable_target_is_said_plainly(method, thresholds):
     rule = threshold_for_risk([0.9, 0.8, 0.7], [True, True, False], 0.01, method=method, thresholds=thresholds)
     assert not rule.found

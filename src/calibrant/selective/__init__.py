@@ -10,7 +10,6 @@ from calibrant.selective.choose import (
     chow_threshold,
     threshold_for_cost,
     threshold_for_coverage,
-    threshold_for_risk,
 )
 from calibrant.selective.curve import (
     OperatingPoint,
@@ -23,6 +22,7 @@ from calibrant.selective.curve import (
     risk_coverage_curve,
 )
 from calibrant.selective.rule import RejectionRule, Window
+from calibrant.selective.target_risk import threshold_for_risk
 from calibrant.selective.uniform import UniformRiskBound, uniform_risk_bound
 
 __all__ = [

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._inputs import check_confidence
+from calibrant.selective.rule import Window
 
 
 def as_pair(confidence: Any, correct: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -36,3 +37,11 @@ def accepted_counts(confidence: np.ndarray, correct: np.ndarray) -> tuple[np.nda
     errors = np.cumsum(~correct[order])
     last_of_tie = np.append(np.flatnonzero(np.diff(sorted_confidence)), len(sorted_confidence) - 1)
     return sorted_confidence[last_of_tie], last_of_tie + 1, errors[last_of_tie]
+
+
+def on_sample(confidence: np.ndarray, correct: np.ndarray, window: Window | None) -> tuple[float, float]:
+    """Share of the sample that a window accepts and its error rate; NaN where nothing is accepted."""
+    if window is None:
+        return 0.0, np.nan
+    kept = window.accepts(confidence)
+    return float(kept.mean()), float((~correct[kept]).mean()) if kept.any() else np.nan

@@ -1,8 +1,7 @@
-"""Choosing a threshold: for a target risk, a target coverage, or given costs.
+"""Choosing a threshold for a target coverage, or for given costs of an error and a rejection.
 
-Each function takes a sample that was not used to train or calibrate the model and returns a
-`RejectionRule`. What is guaranteed, and under which assumption, is the theorem in the function's docstring;
-where nothing is guaranteed the rule's `level` is None.
+Each function takes a sample that was not used to train the model and returns a `RejectionRule`. Where nothing is
+guaranteed on new data the rule's `level` is None.
 """
 
 from __future__ import annotations
@@ -12,126 +11,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-from calibrant.selective._arrays import accepted_counts, as_pair, check_fraction
+from calibrant.selective._arrays import accepted_counts, as_pair, check_fraction, on_sample
 from calibrant.selective.rule import RejectionRule, Window
-from calibrant.selective.uniform import uniform_risk_bound
-
-_METHODS = ("uniform", "fixed-sequence", "grid")
-# Starting points of the fixed sequences are so far apart: 1.5 kept most of the coverage over 1.3 to 4.
-_START_RATIO = 1.5
-
-
-def threshold_for_risk(
-    confidence: Any,
-    correct: Any,
-    risk: float,
-    *,
-    level: float = 0.95,
-    method: str = "uniform",
-    thresholds: Any = None,
-) -> RejectionRule:
-    """Choose the threshold with the largest coverage whose risk is at most `risk`, guaranteed on new data.
-
-    **Guarantee.** With probability at least `level` over the sample, R(t̂) = P(wrong | c ≥ t̂) ≤ `risk` for
-    the threshold t̂ that is returned (samples independent, new data from the same distribution).
-
-    Parameters
-    ----------
-    confidence, correct
-        The sample, shape (n,) each.
-    risk, level
-        The risk allowed, and the probability of keeping to it.
-    method
-        "uniform": from the bound for all thresholds at once (`uniform_risk_bound`). No assumption.
-
-        "fixed-sequence": more coverage, if R(t) does not grow with the threshold: the more confident, the
-        less often wrong. The exact binomial p-value of "R(t) > risk" is P(Bin(N, risk) ≤ E) with N accepted
-        and E errors; going down from a fixed number of accepted samples, thresholds pass as long as every
-        p-value is ≤ δ/J, from J starting points laid down before (Learn then Test, Angelopoulos et al.
-        2021). *Proof.* Let t* = sup{t : R(t) > risk}, m samples lie at or above it. R(t*) ≥ risk by left
-        continuity, and monotone R means P(wrong | c) ≥ risk below t*. Given m and the confidences below t*,
-        the errors among the first N ≥ m samples are therefore stochastically at least Bin(N, risk). To pass
-        t*, a sequence must pass the test at N = m or, starting beyond it, its first test; either has
-        probability ≤ δ/J. Sum over the J sequences. ∎
-
-        "grid": among the given `thresholds`, which must have been fixed without looking at this sample;
-        Holm's step-down correction of the same p-values. No assumption; best with few thresholds.
-
-        (The search of Geifman & El-Yaniv 2017, SGR, divides δ by log₂ n although the thresholds that its
-        bisection visits depend on the labels; that step is not covered by its proof and is not used here.)
-    thresholds
-        For "grid" only.
-
-    Returns
-    -------
-    RejectionRule
-        With `found=False` where no threshold meets the target.
-    """
-    risk, level = check_fraction(risk, "risk"), check_fraction(level, "level")
-    if method not in _METHODS:
-        raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}, got {method!r}.")
-    if (thresholds is not None) != (method == "grid"):
-        raise ValueError(
-            "thresholds= belongs to method='grid' and is needed there: a list fixed without looking at this sample."
-        )
-    if method == "uniform":
-        return uniform_risk_bound(confidence, correct, level=level, two_sided=False).best_window(risk)
-    conf, hits = as_pair(confidence, correct)
-    if method == "grid":
-        return _from_grid(conf, hits, risk, level, np.unique(np.asarray(thresholds, np.float64))[::-1])
-    return _from_sequences(conf, hits, risk, level)
-
-
-def _from_sequences(conf: np.ndarray, hits: np.ndarray, risk: float, level: float) -> RejectionRule:
-    threshold, accepted, errors = accepted_counts(conf, hits)
-    starts = _starts(len(conf), risk, 1 - level)
-    passes = binom.cdf(errors, accepted, risk) <= (1 - level) / max(1, len(starts))
-    best = -1
-    for start in starts:
-        first = int(np.searchsorted(accepted, start))
-        failures = np.flatnonzero(~passes[first:])
-        best = max(best, (first + failures[0] if len(failures) else len(passes)) - 1 if passes[first] else -1)
-    window = Window.below(threshold[best]) if best >= 0 else None
-    return _rule(conf, hits, window, risk, level, "fixed-sequence test")
-
-
-def _starts(n: int, risk: float, delta: float) -> list[int]:
-    """Numbers of accepted samples at which a sequence begins: n, n/1.5, ... while 0 errors would pass."""
-    starts: list[int] = []
-    while True:
-        count = int(n / _START_RATIO ** len(starts))
-        # One more start lowers the level of all, so that the smallest must be checked again with it.
-        if count < 1 or (1 - risk) ** count > delta / (len(starts) + 1):
-            return starts
-        starts.append(count)
-
-
-def _from_grid(conf: np.ndarray, hits: np.ndarray, risk: float, level: float, thresholds: np.ndarray) -> RejectionRule:
-    if not len(thresholds) or not np.isfinite(thresholds).all():
-        raise ValueError(f"thresholds must be a non-empty list of finite numbers, got {thresholds}.")
-    accepted = len(conf) - np.searchsorted(np.sort(conf), thresholds)
-    errors = (~hits).sum() - np.searchsorted(np.sort(conf[~hits]), thresholds)
-    p_values = binom.cdf(errors, accepted, risk)  # 1 where nothing is accepted
-    order = np.argsort(p_values, kind="stable")
-    passes = p_values[order] <= (1 - level) / np.arange(len(order), 0, -1)  # Holm 1979
-    passed = order[: len(order) if passes.all() else int(np.argmin(passes))]
-    window = Window.below(thresholds[passed].min()) if len(passed) else None
-    return _rule(conf, hits, window, risk, level, f"Holm over {len(thresholds)} fixed thresholds")
-
-
-def _rule(
-    conf: np.ndarray, hits: np.ndarray, window: Window | None, risk: float, level: float, method: str
-) -> RejectionRule:
-    coverage, sample_risk = _on_sample(conf, hits, window)
-    bound = risk if window is not None else None
-    return RejectionRule(window, "risk", risk, method, len(conf), coverage, sample_risk, level, bound)
-
-
-def _on_sample(conf: np.ndarray, hits: np.ndarray, window: Window | None) -> tuple[float, float]:
-    if window is None:
-        return 0.0, np.nan
-    kept = window.accepts(conf)
-    return float(kept.mean()), float((~hits[kept]).mean()) if kept.any() else np.nan
 
 
 def threshold_for_coverage(
@@ -153,7 +34,7 @@ def threshold_for_coverage(
     else:
         k = int(binom.ppf(check_fraction(level, "level"), n, coverage)) + 1
     window = Window.below(np.sort(conf)[n - k]) if k <= n else Window.below(-np.inf)
-    kept, risk = _on_sample(conf, hits, window)
+    kept, risk = on_sample(conf, hits, window)
     method = "sample quantile" if level is None else "tolerance limit"
     return RejectionRule(window, "coverage", coverage, method, n, kept, risk if known else np.nan, level)
 
@@ -202,4 +83,4 @@ def threshold_for_cost(
         window, method = Window.below(threshold[cheapest]), "smallest average cost on the sample"
     kept = window.accepts(conf)
     cost = float(np.where(kept, error_cost * ~hits, rejection_cost).mean())
-    return RejectionRule(window, "cost", cost, method, n, *_on_sample(conf, hits, window))
+    return RejectionRule(window, "cost", cost, method, n, *on_sample(conf, hits, window))
