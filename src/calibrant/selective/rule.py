@@ -46,14 +46,15 @@ class Window:
         Compared in float64, so that a float32 confidence falls on the same side as when the window was
         chosen.
         """
-        wide = (
-            confidence.detach().double()
-            if isinstance(confidence, torch.Tensor)
-            else np.asarray(confidence, dtype=np.float64)
-        )
-        # An empty window lets numbers through by definition; the last term keeps NaN out.
-        inside = (wide > self.low) & (wide < self.high)
-        return ~inside & (wide == wide)
+        wide: Any
+        if isinstance(confidence, torch.Tensor):
+            tensor = confidence.detach()
+            wide = (tensor.cpu() if tensor.device.type == "mps" else tensor).double()  # mps has no float64
+        else:
+            wide = np.asarray(confidence, dtype=np.float64)
+        # An empty window lets every number through; the last term keeps NaN out.
+        accepted = ~((wide > self.low) & (wide < self.high)) & (wide == wide)
+        return accepted.to(confidence.device) if isinstance(confidence, torch.Tensor) else accepted
 
     def __str__(self) -> str:
         if self.low == self.high:
