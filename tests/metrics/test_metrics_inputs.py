@@ -137,6 +137,7 @@ def test_unknown_keywords_are_named(metric):
         (lambda: metrics.sece(PROBS[:1], LABELS[:1], leave_one_out=True), "at least 2 predictions"),
         (lambda: metrics.kde_ece(PROBS, LABELS, d=0.5), "at least 1"),
         (lambda: metrics.kde_ece(PROBS, LABELS, mode="all"), "'top' or 'full'"),
+        (lambda: metrics.kde_ece(PROBS, LABELS, bandwidth=1e-9), "the grid's resolution"),
         (lambda: metrics.kde_ece(confidence=CONFIDENCE, correct=CORRECT, mode="full"), "class probabilities"),
         (lambda: metrics.share_below_chance(confidence=CONFIDENCE), "n_classes"),
         (lambda: metrics.share_below_chance(), "either probs"),

@@ -123,6 +123,21 @@ def test_numpy_and_torch_agree(metric):
     assert metric(torch.from_numpy(probs), torch.from_numpy(labels)) == metric(probs, labels)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("metric", MATRIX_METRICS, ids=name_of)
+def test_the_gpu_agrees(metric):
+    probs, labels = random_probs(3000)
+    weight = np.random.default_rng(0).random(3000)
+    on_gpu = torch.from_numpy(probs).cuda()
+    for keywords in ({}, {"sample_weight": weight}, {"groups": labels}):
+        expected = metric(probs, labels, **keywords)
+        got = metric(on_gpu, torch.from_numpy(labels).cuda(), **keywords)
+        assert got == pytest.approx(expected, abs=1e-9) if isinstance(got, float) else got.overall > 0
+    assert metric(on_gpu, labels) == pytest.approx(metric(probs, labels), abs=1e-9)
+    metrics.noise_floor(on_gpu, metric=metric, n_resamples=40)
+    metrics.bootstrap_interval(on_gpu, labels, metric=metric, n_resamples=40)
+
+
 @pytest.mark.parametrize("metric", [m for m in PAIR_METRICS if getattr(m, "top_label", False)], ids=name_of)
 def test_pairs_are_the_top_label(metric):
     probs, labels = random_probs(120)

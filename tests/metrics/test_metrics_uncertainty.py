@@ -77,18 +77,17 @@ def test_seeds_decide_everything():
         assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("metric", [metrics.ece, metrics.smooth_ece], ids=name_of)
+@pytest.mark.parametrize("metric", [metrics.ece, pytest.param(metrics.smooth_ece, marks=pytest.mark.slow)], ids=name_of)
 def test_p_values_are_valid_under_the_null(metric):
     rng = np.random.default_rng(1)
-    runs = 300 if metric is metrics.ece else 80
     p_values = []
-    for seed in range(runs):
+    for seed in range(300):
         confidence = rng.uniform(0.4, 1, 60)
         pair = {"confidence": confidence, "correct": rng.random(60) < confidence}
         p_values.append(metrics.calibration_test(**pair, metric=metric, n_resamples=39, seed=seed).p_value)
     for level in LEVELS:
         assert no_more_often_than(np.array(p_values) <= level, level)
-    assert np.mean(p_values) == pytest.approx(0.5, abs=0.13)  # and not merely by being too large
+    assert np.mean(p_values) == pytest.approx(0.5, abs=0.06)  # and not merely by being too large
 
 
 def test_the_test_sees_miscalibration():
@@ -133,6 +132,17 @@ def test_asymptotic_and_bootstrap_agree_on_means():
             assert (a.low, a.high) == pytest.approx((b.low, b.high), abs=0.12 * (a.high - a.low))
 
 
+def test_rows_of_weight_zero_do_not_upset_resampling():
+    confidence, correct = random_pairs(40)
+    weight = (np.arange(40) < 3).astype(float)  # a plain resample would often hold none of these
+    pair = {"confidence": confidence, "correct": correct}
+    kept = {"confidence": confidence[:3], "correct": correct[:3]}
+    for function in (metrics.bootstrap_interval, metrics.calibration_test):
+        assert function(**pair, sample_weight=weight, n_resamples=200) == function(
+            **kept, sample_weight=np.ones(3), n_resamples=200
+        )
+
+
 def test_intervals_say_what_they_are():
     confidence, correct = random_pairs(100)
     pair = {"confidence": confidence, "correct": correct}
@@ -171,7 +181,7 @@ def test_compare_takes_pairs():
 def test_swap_test_is_valid_for_exchangeable_models():
     rng = np.random.default_rng(5)
     p_values = []
-    for seed in range(150):
+    for seed in range(100):
         truth = rng.uniform(0.3, 0.9, 80)
         correct = rng.random(80) < truth
         noisy = tuple((truth + rng.normal(0, 0.1, 80)).clip(0, 1) for _ in range(2))

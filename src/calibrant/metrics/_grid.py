@@ -28,7 +28,7 @@ def place(position: Tensor, values: Callable[[slice], tuple[Tensor, ...]], kinds
     at exactly 0 and 1 sit on the end nodes with their whole mass. The result is a small
     numpy array: from here on numpy serves all devices, and keeps to one thread.
     """
-    grid = torch.zeros(kinds, CELLS + 2, dtype=torch.float64, device=position.device)
+    grid = torch.from_numpy(np.zeros((kinds, CELLS + 2))).to(position.device)
     for start in range(0, len(position), CHUNK):
         rows = slice(start, start + CHUNK)
         scaled = position[rows].double() * CELLS

@@ -146,6 +146,11 @@ def _read_binary(probs: Any, labels: Any, from_logits: bool, binary: Binary) -> 
     return Predictions(torch.maximum(p, 1 - p), (p > 0.5) == positive)
 
 
+def without_zero_weights(p: Predictions) -> Predictions:
+    """Drop the rows that do not count."""
+    return p if p.weight is None or bool((p.weight > 0).all()) else p.take(p.weight.nonzero()[:, 0])
+
+
 def metric(*, top_label: bool = False, signed: bool = False, predicted_only: bool = False) -> Callable[[_F], _F]:
     """Spell out the signature of a metric written with `**given`, and refuse unknown keywords.
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrant._inputs import Logits
-from calibrant.metrics._predictions import Predictions, read
+from calibrant.metrics._predictions import Predictions, read, without_zero_weights
 
 Metric = Callable[..., Any]
 
@@ -27,11 +27,12 @@ def marked(metric: Metric, name: str) -> bool | None:
 def read_for(metric: Metric, probs: Any, labels: Any, *pair: Any, **given: Any) -> Predictions:
     """Read predictions for resampling by this metric.
 
-    The matrix is dropped where the metric does not look at it: resampling is then n numbers, not n × C.
+    The matrix is dropped where the metric does not look at it: resampling is then n numbers, not n × C. Rows
+    of weight zero are dropped because a resample might hold nothing else.
     """
     if given.get("binary") == "positive" and marked(metric, "predicted_only"):
         raise ValueError("this metric is of the predicted class: give binary='predicted', not 'positive'.")
-    p = read(probs, labels, *pair, **given)
+    p = without_zero_weights(read(probs, labels, *pair, **given))
     return replace(p, probs=None, labels=None, logits=None) if marked(metric, "top_label") else p
 
 
@@ -63,8 +64,7 @@ def draw_outcomes(p: Predictions, generator: torch.Generator) -> Predictions:
         return replace(p, correct=u < p.confidence)
     cumulative = p.probs.double().cumsum(dim=1)
     # rows may sum to 1 only nearly: scale the draw instead of the row
-    labels = torch.searchsorted(cumulative, (u * cumulative[:, -1])[:, None], right=True)[:, 0]
-    labels = labels.clamp_(max=p.probs.shape[1] - 1)
+    labels = ((u * cumulative[:, -1])[:, None] >= cumulative).sum(dim=1).clamp_(max=p.probs.shape[1] - 1)
     return replace(p, labels=labels, correct=p.probs.argmax(dim=1) == labels)
 
 

@@ -117,11 +117,13 @@ def asymptotic_interval(
 
     The last four are means of independent terms: value ± z·(standard error), Wilson's form for the accuracy.
 
-    The binned errors are norms ‖g‖ of the vector of gaps, so |‖ĝ‖ − ‖g‖| ≤ ‖ĝ − g‖, and the interval is ‖ĝ‖
-    ± the `level` quantile of ‖ĝ − g‖ under its normal limit. It holds whether or not the model is
-    calibrated (where the bootstrap fails), at the price of being wider than need be where all gaps are
-    large. The error that it covers is that of the same bins with exact frequencies; variances are those of
-    (hits + 1)/(n + 2), so that a bin without errors is not taken for certain.
+    The binned errors are norms ‖g‖ of the vector of gaps, and ĝ is g plus nearly normal noise e. From below,
+    ‖g‖ ≥ ‖ĝ‖ − ‖e‖, so the lower end takes off a quantile of ‖e‖. From above, with u the dual vector of g,
+    ‖ĝ‖ ≥ ⟨u, ĝ⟩ = ‖g‖ + ⟨u, e⟩, so the upper end adds a normal quantile times the largest deviation that ⟨u, e⟩
+    can have. Both hold for every g, so the interval covers calibrated and miscalibrated models alike (the
+    bootstrap does not), at the price of being somewhat wide. The error that it covers is that of the same bins
+    with exact frequencies; variances are those of the rate (hits + 1)/(n + 2), so that a bin without errors is
+    not taken for certain.
 
     `bins`, `scheme` and `norm` apply to the binned errors; the other arguments as in `ece`.
     """
@@ -184,17 +186,23 @@ def _norm_interval(p: Predictions, level: float, bins: int, scheme: Scheme, norm
     edges = bin_edges(p.confidence, bins, scheme, p.weight)
     sums = bin_sums(p.confidence, p.correct, p.weight, edges, scheme)
     value = calibration_error(sums, norm, debias=False).item()
-    half = _noise_quantile(sums, norm, level)
-    return Estimate(value, max(0.0, value - half), min(1.0, value + half), level, "norm of the normal limit")
+    one_sided = (1 + level) / 2
+    below, above = _noise_norm_quantile(sums, norm, one_sided), normal.ppf(one_sided) * _dual_deviation(sums, norm)
+    return Estimate(value, max(0.0, value - below), min(1.0, value + above), level, "norm of the normal limit")
 
 
-def _noise_quantile(sums: BinSums, norm: Norm, level: float, draws: int = 20_000) -> float:
-    """The `level` quantile of ‖ĝ − g‖: the norm of independent normal noise, one for each bin."""
+def _noise(sums: BinSums) -> tuple[Tensor, Tensor]:
+    """Share and standard deviation of the gap of each bin that is not empty."""
     filled = sums.weight > 0
-    weight, share = sums.weight[filled], sums.share[filled]
+    weight = sums.weight[filled]
     n = weight**2 / sums.weight_sq[filled]
     rate = (sums.correct[filled] / weight * n + 1) / (n + 2)
-    sd = (rate * (1 - rate) / n).sqrt()
+    return sums.share[filled], (rate * (1 - rate) / n).sqrt()
+
+
+def _noise_norm_quantile(sums: BinSums, norm: Norm, level: float, draws: int = 20_000) -> float:
+    """The `level` quantile of ‖e‖, e independent normal noise in each bin."""
+    share, sd = _noise(sums)
     generator = new_generator(0, sd.device)  # a fixed numerical integral, not a choice of sample
     noise = torch.randn(draws, len(sd), generator=generator, dtype=torch.float64, device=sd.device) * sd
     if norm == "l1":
@@ -204,3 +212,11 @@ def _noise_quantile(sums: BinSums, norm: Norm, level: float, draws: int = 20_000
     else:
         size = noise.abs().amax(dim=1)
     return torch.quantile(size, level).item()
+
+
+def _dual_deviation(sums: BinSums, norm: Norm) -> float:
+    """The largest standard deviation of ⟨u, e⟩ over the unit vectors u of the dual norm."""
+    share, sd = _noise(sums)
+    if norm == "l1":
+        return (share * sd).square().sum().sqrt().item()
+    return (share.sqrt() * sd if norm == "l2" else sd).amax().item()

@@ -22,7 +22,7 @@ from calibrant.metrics._grid import (
     place,
     smooth,
 )
-from calibrant.metrics._predictions import Given, Grouped, Predictions, evaluate, metric
+from calibrant.metrics._predictions import Given, Grouped, Predictions, evaluate, metric, without_zero_weights
 
 # Above this many points SECE goes through the grid: O(n) instead of O(n²), at an error of about 1e-6.
 _PAIRWISE_LIMIT = 2048
@@ -81,8 +81,8 @@ def sece(
     prediction vouches for itself. Despite its name it is not smECE (`smooth_ece`), and on small samples
     with narrow kernels it measures mostly noise: read it beside its `noise_floor`.
 
-    All pairs are summed up to 2,048 predictions; beyond that, with the self term, sums go through a fine grid
-    (linear time, error about 1e-6). Other arguments and the result as in `ece`.
+    All pairs are summed up to 2,048 predictions; beyond that, with the self term and h ≥ 0.001, sums go
+    through a fine grid (linear time, error about 1e-6). Other arguments and the result as in `ece`.
     """
     h = _check_bandwidth(bandwidth)
     return evaluate(lambda q: _sece(q, h, leave_one_out), probs, labels, **given)
@@ -95,7 +95,7 @@ def _check_bandwidth(bandwidth: float) -> float:
 
 
 def _sece(p: Predictions, bandwidth: float, leave_one_out: bool) -> float:
-    p = _without_zero_weights(p)
+    p = without_zero_weights(p)
     z, hit = p.confidence.double(), p.correct.double()
     if len(p) > _PAIRWISE_LIMIT and not leave_one_out and bandwidth >= _GRID_BANDWIDTH:
         nodes = place(z, lambda rows: _mass_and_hits(p, rows), kinds=2)
@@ -104,10 +104,6 @@ def _sece(p: Predictions, bandwidth: float, leave_one_out: bool) -> float:
         rate = hits / np.where(mass > 0, mass, 1.0)
         return p.mean((interpolate(rate, z) - z).abs())
     return p.mean((_at_own_points(z, hit, bandwidth, p.weight, leave_one_out) - z).abs())
-
-
-def _without_zero_weights(p: Predictions) -> Predictions:
-    return p if p.weight is None or bool((p.weight > 0).all()) else p.take(p.weight.nonzero()[:, 0])
 
 
 def _mass_and_hits(p: Predictions, rows: slice) -> tuple[Tensor, Tensor]:
@@ -161,6 +157,8 @@ def kde_ece(
     if mode not in ("top", "full"):
         raise ValueError(f"mode must be 'top' or 'full', got {mode!r}.")
     h = None if bandwidth is None else _check_bandwidth(bandwidth)
+    if h is not None and mode == "top" and h < MIN_BANDWIDTH:
+        raise ValueError(f"bandwidth must be at least {MIN_BANDWIDTH:.3g}, the grid's resolution, got {h}.")
 
     def core(p: Predictions) -> float:
         return _kde_top(p, d, h) if mode == "top" else _kde_full(p, d, h, leave_one_out)
@@ -178,7 +176,7 @@ def _silverman(z: Tensor, weight: Tensor | None, dimensions: int) -> float:
 
 
 def _kde_top(p: Predictions, d: float, bandwidth: float | None) -> float:
-    h = _silverman(p.confidence, p.weight, 1) if bandwidth is None else max(bandwidth, MIN_BANDWIDTH)
+    h = _silverman(p.confidence, p.weight, 1) if bandwidth is None else bandwidth
     nodes = place(p.confidence, lambda rows: _mass_and_hits(p, rows), kinds=2)
     total = len(p) if p.weight is None else p.weight.sum().item()
     density, hits = smooth(cosine_coefficients(nodes / total), h)
@@ -191,7 +189,7 @@ def _kde_top(p: Predictions, d: float, bandwidth: float | None) -> float:
 
 
 def _kde_full(p: Predictions, d: float, bandwidth: float | None, leave_one_out: bool) -> float:
-    p = _without_zero_weights(p)
+    p = without_zero_weights(p)
     assert p.probs is not None
     assert p.labels is not None
     z = p.probs.double()
