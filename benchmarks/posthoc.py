@@ -26,8 +26,8 @@ from calibrant.posthoc import make_calibrator
 TOLERANCE = 1e-4
 # Peers return exact zeros, whose log-loss is infinite. All probabilities are clipped here, ours too.
 FLOOR = 1e-12
-# The defaults of the calibrators were settled on seed 0, so that seed is not among those reported.
-SEEDS = (7, 8, 9, 10)
+# The defaults of the calibrators were settled on seeds 0 and 7 to 10, so those are not among the reported ones.
+SEEDS = (11, 12, 13, 14)
 
 
 class Case(NamedTuple):

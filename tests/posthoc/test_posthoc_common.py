@@ -48,9 +48,7 @@ def test_it_is_a_scikit_learn_estimator(name):
     assert calibrator.get_params() == before
     again = clone(calibrator)
     assert not hasattr(again, "classes_")
-    np.testing.assert_array_equal(
-        again.fit(logits, labels).predict_proba(logits), calibrator.predict_proba(logits)
-    )
+    np.testing.assert_array_equal(again.fit(logits, labels).predict_proba(logits), calibrator.predict_proba(logits))
 
 
 @every
@@ -233,8 +231,7 @@ def test_the_table_in_the_docstring_is_the_registry():
         if words and words[0] in CALIBRATORS:
             said[words[0]] = (words[1].strip("`"), words[2] == "yes", words[3] == "yes")
     assert said == {
-        name: (cls.__name__, cls.can_change_prediction, cls.can_fall_below_chance)
-        for name, cls in CALIBRATORS.items()
+        name: (cls.__name__, cls.can_change_prediction, cls.can_fall_below_chance) for name, cls in CALIBRATORS.items()
     }
     assert all(row.summary for row in describe())
     assert {row.name for row in describe()} == set(NAMES)

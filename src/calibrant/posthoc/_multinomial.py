@@ -14,8 +14,8 @@ from calibrant.posthoc._base import Floats
 
 # Largest entry of the gradient of the mean loss, for columns of unit mean square, at convergence.
 _TOLERANCE = 1e-6
-# A standardised coefficient above this means that the labels are separated and there is no minimum.
-_RUNAWAY = 1e4
+# Without a penalty, a mean log-loss below this means that the labels are separated and there is no minimum.
+_SEPARATED = 1e-5
 
 
 @dataclass(frozen=True)
@@ -119,12 +119,13 @@ def solve(
             options={"gtol": 0.1 * tolerance, "maxiter": 100},
         )
         theta = polished.x
-    _report(residual(theta), np.abs(theta).max(), name, tolerance)
+    separated = bool((penalty[free] == 0).any()) and loss(theta)[0] < _SEPARATED
+    _report(residual(theta), separated, name, tolerance)
     return coefficients(theta) / scale
 
 
-def _report(gradient: float, largest: float, name: str, tolerance: float) -> None:
-    if largest > _RUNAWAY:
+def _report(gradient: float, separated: bool, name: str, tolerance: float) -> None:
+    if separated:
         warnings.warn(
             f"{name} separates the calibration labels, so its coefficients grow without bound. "
             "Add regularisation, or use more calibration samples.",

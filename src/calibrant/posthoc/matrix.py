@@ -51,8 +51,9 @@ class _Structured(_Affine):
         try_centred: bool = False,
     ) -> None:
         with warnings.catch_warnings():
-            # The shrunken map exists where the temperature alone has no optimum; its own report is enough.
-            warnings.simplefilter("ignore", ConvergenceWarning)
+            if penalty[free].min() > 0:
+                # The shrunken map exists where the temperature alone has no optimum: no need to warn.
+                warnings.simplefilter("ignore", ConvergenceWarning)
             self.temperature_ = _tame(fit_temperature(scores, labels, weights), scores)
         chosen, best = None, np.inf
         for centred in (False, True) if try_centred else (False,):
@@ -156,15 +157,17 @@ class _Odir(_Affine):
             _check_strength("odir", self.odir)
         design = self._design(scores)
         with warnings.catch_warnings():
+            # The shrunken map exists where the temperature alone has no optimum; its own report is enough.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            start = _identity(scores.shape[1]) / _tame(fit_temperature(scores, labels, weights), scores)
+            temperature = _tame(fit_temperature(scores, labels, weights), scores)
         if self.odir is None:
-            self.odir_ = self._choose(design, labels, weights, start)
+            self.odir_ = self._choose(design, labels, weights, temperature)
         else:
             self.odir_ = float(self.odir)
-        self.coefficients_ = solve(_odir_problem(design, labels, weights, self.odir_), start, type(self).__name__)
+        problem = _odir_problem(design, labels, weights, self.odir_, temperature)
+        self.coefficients_ = solve(problem, name=type(self).__name__)
 
-    def _choose(self, design: Floats, labels: np.ndarray, weights: Floats, start: Floats) -> float:
+    def _choose(self, design: Floats, labels: np.ndarray, weights: Floats, temperature: float) -> float:
         """The strength of least held-out log-loss; the strongest where there is too little to split.
 
         With two classes there are two or three effective parameters: nothing to choose, the weakest will do.
@@ -181,9 +184,10 @@ class _Odir(_Affine):
             # A fold may lack a class or be separable; what counts is its held-out loss.
             warnings.simplefilter("ignore", ConvergenceWarning)
             for inside, outside in split.split(design):
-                coefficients = start
+                coefficients = None
                 for i, odir in enumerate(ODIR_GRID):
-                    problem = _odir_problem(design[inside], labels[inside], weights[inside], odir)
+                    part = (design[inside], labels[inside], weights[inside])
+                    problem = _odir_problem(*part, odir, temperature)
                     coefficients = solve(problem, coefficients, tolerance=1e-4)
                     log_p = log_softmax(affine_logits(design[outside], coefficients), axis=1)
                     losses[i] -= weights[outside] @ log_p[np.arange(len(outside)), labels[outside]]
@@ -198,9 +202,10 @@ class Matrix(_Odir):
 
         odir · ( 1/(C(C-1)) Σ_{i≠j} W_ij²  +  1/C Σ_j b_j² ).
 
-    Deviations: the row mean is taken from the logits first, since the softmax ignores it and
-    log-probabilities do not have it; and the two strengths of ODIR are one number, chosen by
-    cross-validation unless given.
+    Deviations: the row mean is taken from the logits first, since the softmax ignores it and log-probabilities do
+    not have it; the two strengths of ODIR are one number, chosen by cross-validation unless given; and the
+    diagonal, which ODIR leaves free, is pulled to 1/T of temperature scaling by C / n · ‖T diag(W) - 1‖², since a
+    class that the calibration set separates perfectly would otherwise send its entry to infinity.
 
     Parameters
     ----------
@@ -236,13 +241,13 @@ def _identity(n_classes: int) -> Floats:
     return np.column_stack([np.eye(n_classes), np.zeros(n_classes)])
 
 
-def _odir_problem(design: Floats, labels: np.ndarray, weights: Floats, odir: float) -> Problem:
+def _odir_problem(design: Floats, labels: np.ndarray, weights: Floats, odir: float, temperature: float) -> Problem:
     n_classes = design.shape[1]
     matrix = np.full((n_classes, n_classes), odir / (n_classes * (n_classes - 1)))
-    np.fill_diagonal(matrix, 0.0)
+    np.fill_diagonal(matrix, temperature**2 * n_classes / weights.sum())
     penalty = np.column_stack([matrix, np.full(n_classes, odir / n_classes)])
-    zeros = np.zeros_like(penalty)
-    return Problem(design, labels, weights, zeros, penalty, np.ones_like(penalty, dtype=bool))
+    centre = _identity(n_classes) / temperature
+    return Problem(design, labels, weights, centre, penalty, np.ones_like(penalty, dtype=bool))
 
 
 def _tame(temperature: float, scores: Floats) -> float:

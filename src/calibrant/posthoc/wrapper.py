@@ -86,8 +86,8 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
         unknown = self.classes_[columns] != y
         if unknown.any():
             raise ValueError(
-                f"y holds the class {y[unknown][0]!r}, which the model does not know; its classes are "
-                f"{list(self.classes_)}. Calibrate on classes that it was trained on."
+                f"y holds the class {y[unknown].tolist()[0]!r}, which the model does not know; its classes "
+                f"are {self.classes_.tolist()}. Calibrate on classes that it was trained on."
             )
         return columns
 

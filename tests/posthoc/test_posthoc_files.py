@@ -1,0 +1,88 @@
+"""Save and load: equal predictions, no pickle, and a sentence for every foreign file."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from posthoc_cases import NAMES, fitted, overconfident
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from sklearn.exceptions import NotFittedError
+
+from calibrant.posthoc import CalibratedModel, Temperature, Vector, load, save
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_a_round_trip_is_exact(name, n_classes, tmp_path):
+    calibrator = fitted(name, "overconfident", n_classes)
+    path = tmp_path / "map.calibrant"
+    save(calibrator, path)
+    again = load(path)
+    assert type(again) is type(calibrator)
+    assert again.get_params() == calibrator.get_params()
+    logits = overconfident(100, n_classes, seed=7)[0]
+    np.testing.assert_array_equal(again.predict_proba(logits), calibrator.predict_proba(logits))
+    np.testing.assert_array_equal(again.classes_, calibrator.classes_)
+
+
+def test_the_file_is_safetensors_with_a_json_header(tmp_path):
+    path = tmp_path / "map.calibrant"
+    save(Vector(l2=0.5).fit(*overconfident(50, 3)), path)
+    with safe_open(str(path), framework="numpy") as file:
+        header = json.loads(file.metadata()["calibrant"])
+    assert header["format"] == "calibrant.posthoc"
+    assert header["version"] == 1
+    assert header["calibrator"] == "vector"
+    assert header["params"] == {"from_probs": False, "l2": 0.5}
+
+
+def _with_header(path, **changes):
+    save(Temperature().fit(*overconfident(50, 3)), path)
+    with safe_open(str(path), framework="numpy") as file:
+        header = json.loads(file.metadata()["calibrant"]) | changes
+        arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    save_file(arrays, str(path), metadata={"calibrant": json.dumps(header)})
+
+
+def test_foreign_files_are_refused_in_a_sentence(tmp_path):
+    path = tmp_path / "file"
+    with pytest.raises(FileNotFoundError, match="There is no file"):
+        load(path)
+    path.write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(ValueError, match="not a safetensors file"):
+        load(path)
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="not a safetensors file"):
+        load(path)
+    save_file({"weight": np.zeros(3)}, str(path))
+    with pytest.raises(ValueError, match="does not name the format"):
+        load(path)
+    save_file({"weight": np.zeros(3)}, str(path), metadata={"calibrant": "{"})
+    with pytest.raises(ValueError, match="does not name the format"):
+        load(path)
+    _with_header(path, version=2)
+    with pytest.raises(ValueError, match="has version 2"):
+        load(path)
+    _with_header(path, calibrator="magic")
+    with pytest.raises(ValueError, match="unknown to calibrant"):
+        load(path)
+    _with_header(path, params={"no_such": 1})
+    with pytest.raises(ValueError, match="damaged"):
+        load(path)
+    _with_header(path, state={"array": "missing"})
+    with pytest.raises(ValueError, match="damaged"):
+        load(path)
+
+
+def test_what_cannot_be_saved_says_why(tmp_path):
+    with pytest.raises(NotFittedError):
+        save(Temperature(), tmp_path / "a")
+    with pytest.raises(TypeError, match="calibrator_"):
+        save(CalibratedModel(None), tmp_path / "a")
+    odd = Vector(l2=1.0).fit(*overconfident(50, 3)).set_params(l2=np.array([1.0]))
+    with pytest.raises(ValueError, match="cannot be written as JSON"):
+        save(odd, tmp_path / "a")

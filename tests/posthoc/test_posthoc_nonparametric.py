@@ -1,0 +1,195 @@
+"""Isotonic maps, bins, polynomials and the neural calibrator against exact cases and other solvers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from posthoc_cases import log_loss, overconfident
+from scipy.optimize import minimize
+from scipy.special import betaln, expit, softmax
+from sklearn.isotonic import IsotonicRegression
+
+from calibrant.posthoc import (
+    BBQ,
+    HistogramBinning,
+    Isotonic,
+    IsotonicConfidence,
+    NeuralCalibrator,
+    OrderPreservingIsotonic,
+    Platt,
+    ScalingBinning,
+    ShapeRestrictedPolynomial,
+    Temperature,
+)
+from calibrant.posthoc.binning import equal_mass_edges
+from calibrant.posthoc.isotonic import fit_isotonic
+from calibrant.posthoc.polynomial import bernstein, fit_monotone_polynomial
+
+
+def binary(odds):
+    return np.column_stack([np.zeros(len(odds)), odds])
+
+
+def test_isotonic_is_that_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    x, weights = rng.integers(0, 30, 200) / 3.0, rng.uniform(0.5, 2, 200)
+    y = (rng.random(200) < x / 10).astype(float)
+    corners = fit_isotonic(x, y, weights)
+    line = np.linspace(-1, 11, 500)
+    reference = IsotonicRegression(out_of_bounds="clip").fit(x, y, weights).predict(line)
+    np.testing.assert_allclose(np.interp(line, *corners), reference, atol=1e-12)
+
+
+def test_isotonic_per_class_by_hand():
+    # Pooled: (0 at -2), (1/2 at -1 and 1), (1 at 2).
+    logits, labels = binary(np.array([-2.0, -1.0, 1.0, 2.0])), np.array([0, 1, 0, 1])
+    plain = Isotonic(smoothing=False).fit(logits, labels).predict_proba(logits)[:, 1]
+    np.testing.assert_allclose(plain, [0, 0.5, 0.5, 1])
+    smooth = Isotonic().fit(logits, labels).predict_proba(logits)[:, 1]
+    np.testing.assert_allclose(smooth, (4 * plain + 0.5) / 5)
+
+
+def test_confidence_falls_below_chance_and_the_rest_is_shared_in_proportion():
+    logits = np.log([[0.6, 0.3, 0.1]] * 10)
+    labels = np.array([0] + [1] * 9)
+    calibrator = IsotonicConfidence(smoothing=False).fit(logits, labels)
+    np.testing.assert_allclose(calibrator.predict_proba(logits[:1]), [[0.1, 0.9 * 0.75, 0.9 * 0.25]])
+    assert calibrator.predict(logits[:1]) == [0]
+    np.testing.assert_allclose(calibrator.confidence(logits[:1]), [0.1])
+
+
+def test_order_preserving_isotonic_keeps_the_whole_ranking():
+    logits, labels = overconfident(300, 6)
+    calibrator = OrderPreservingIsotonic().fit(logits, labels)
+    new = overconfident(500, 6, seed=9)[0]
+    probs = calibrator.predict_proba(new)
+    np.testing.assert_array_equal(probs.argsort(axis=1), new.argsort(axis=1))
+
+
+def test_equal_mass_edges_by_hand():
+    x = np.array([0.1, 0.2, 0.2, 0.4])
+    np.testing.assert_allclose(equal_mass_edges(x, np.ones(4), 2), [0.3])
+    np.testing.assert_allclose(equal_mass_edges(x, np.array([3.0, 1, 1, 1]), 2), [0.15])
+    assert len(equal_mass_edges(np.full(5, 0.3), np.ones(5), 4)) == 0
+
+
+def test_histogram_by_hand():
+    q = np.array([0.05, 0.1, 0.6, 0.7])
+    probs, labels = np.column_stack([1 - q, q]), np.array([0, 1, 1, 1])
+    plain = HistogramBinning(bins=2, scheme="width", prior=0, from_probs=True).fit(probs, labels)
+    np.testing.assert_allclose(plain.predict_proba(probs)[:, 1], [0.5, 0.5, 1, 1])
+    # rate = (3 + 1) / (4 + 2); one prior sample.
+    smooth = HistogramBinning(bins=2, scheme="width", from_probs=True).fit(probs, labels)
+    np.testing.assert_allclose(smooth.predict_proba(probs)[:, 1], [(1 + 2 / 3) / 3] * 2 + [(2 + 2 / 3) / 3] * 2)
+    edge = np.array([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]])
+    np.testing.assert_allclose(plain.predict_proba(edge)[:, 1], [0.5, 0.5, 1], err_msg="bins are (lo, hi]")
+
+
+def test_bbq_is_the_evidence_weighted_average():
+    rng = np.random.default_rng(0)
+    odds = 2 * rng.normal(size=60)
+    labels = (rng.random(60) < expit(odds / 2)).astype(int)
+    q = expit(odds)
+    total, evidence = np.zeros(60), []
+    for size in range(1, int(np.ceil(10 * np.cbrt(60))) + 1):
+        edges = equal_mass_edges(q, np.ones(60), size)
+        ends = np.concatenate([[0], edges, [1]])
+        where = np.searchsorted(edges, q)
+        score, values = 0.0, np.zeros(len(ends) - 1)
+        for b in range(len(ends) - 1):
+            n, m = (where == b).sum(), labels[where == b].sum()
+            centre, strength = (ends[b] + ends[b + 1]) / 2, 2 / (len(ends) - 1)
+            alpha, beta = strength * centre, strength * (1 - centre)
+            score += betaln(m + alpha, n - m + beta) - betaln(alpha, beta)
+            values[b] = (m + alpha) / (n + strength)
+        evidence.append((score, values[where]))
+    weights = softmax([score for score, _ in evidence])
+    total = sum(w * v for w, (_, v) in zip(weights, evidence, strict=True))
+    np.testing.assert_allclose(BBQ().fit(binary(odds), labels).predict_proba(binary(odds))[:, 1], total, atol=1e-9)
+
+
+def test_scaling_binning_averages_the_scaled_probabilities():
+    logits, labels = overconfident(600, 2)
+    scaled = Platt().fit(logits, labels).predict_proba(logits)[:, 1]
+    binned = ScalingBinning(bins=7).fit(logits, labels).predict_proba(logits)[:, 1]
+    assert len(np.unique(binned)) == 7
+    for value in np.unique(binned):
+        assert scaled[binned == value].mean() == pytest.approx(value, rel=1e-9)
+    split = ScalingBinning(bins=7, split=True).fit(logits, labels)
+    assert len(np.unique(split.predict_proba(logits)[:, 1])) <= 7
+    with pytest.raises(ValueError, match="at least three"):
+        ScalingBinning(split=True).fit(logits[:2], labels[:2])
+
+
+def test_the_polynomial_solves_its_quadratic_program():
+    rng = np.random.default_rng(0)
+    x = rng.random(300)
+    y = (rng.random(300) < np.clip(2 * x - 0.5, 0, 1)).astype(float)
+    degree = 4
+    found = fit_monotone_polynomial(x, y, np.ones(300), degree)
+    assert (np.diff(found) >= 0).all()
+    margin = 1 / 602
+    # The same problem, its monotonicity asked for on a grid, by a general solver.
+    grid = np.linspace(0, 1, 400)
+    on_grid = np.diff(bernstein(grid, degree), axis=0)
+    identity = np.linspace(0, 1, degree + 1)
+
+    def loss(c):
+        return ((bernstein(x, degree) @ c - y) ** 2).sum() + 0.01 * ((c - identity) ** 2).sum()
+
+    reference = minimize(
+        loss,
+        np.linspace(0.1, 0.9, degree + 1),
+        method="SLSQP",
+        constraints=[
+            {"type": "ineq", "fun": lambda c: on_grid @ c},
+            {"type": "ineq", "fun": lambda c: [c[0] - margin, 1 - margin - c[-1]]},
+        ],
+        options={"ftol": 1e-12, "maxiter": 500},
+    )
+    ours = ((bernstein(x, 4 * degree) @ found - y) ** 2).sum()
+    theirs = ((bernstein(x, degree) @ reference.x - y) ** 2).sum()
+    assert ours == pytest.approx(theirs, rel=2e-3)
+
+
+def test_the_polynomial_is_monotone_and_finds_a_monotone_cubic():
+    rng = np.random.default_rng(0)
+    q = rng.random(40_000)
+    truth = 0.1 + 0.8 * q**3
+    labels = (rng.random(len(q)) < truth).astype(int)
+    calibrator = ShapeRestrictedPolynomial(degree=3, from_probs=True).fit(np.column_stack([1 - q, q]), labels)
+    line = np.linspace(0, 1, 1001)
+    fitted = calibrator.predict_proba(np.column_stack([1 - line, line]))[:, 1]
+    assert (np.diff(fitted) >= -1e-14).all()
+    np.testing.assert_allclose(fitted, 0.1 + 0.8 * line**3, atol=0.03)
+
+
+def test_the_neural_calibrator_starts_at_temperature_scaling_and_learns_more():
+    logits, labels = overconfident(1500, 4)
+    untrained = NeuralCalibrator(max_steps=0).fit(logits, labels)
+    plain = Temperature().fit(logits, labels)
+    np.testing.assert_allclose(untrained.predict_proba(logits), plain.predict_proba(logits), atol=1e-9)
+    bent = np.where(logits > 0, logits, 3 * logits)  # a kink that no temperature straightens
+    new, new_labels = overconfident(3000, 4, seed=8)
+    new = np.where(new > 0, new, 3 * new)
+    trained = NeuralCalibrator().fit(bent, labels)
+    assert trained.steps_ > 0
+    assert (trained.slopes_ > 0).all()
+    before = log_loss(Temperature().fit(bent, labels).predict_proba(new), new_labels)
+    assert log_loss(trained.predict_proba(new), new_labels) < before
+
+
+@pytest.mark.parametrize(
+    ("calibrator", "words"),
+    [
+        (HistogramBinning(bins=0), "whole number"),
+        (HistogramBinning(bins=2.5), "whole number"),
+        (HistogramBinning(scheme="log"), "mass"),
+        (HistogramBinning(prior=-1), "0 or above"),
+        (ScalingBinning(bins=0), "whole number"),
+        (ShapeRestrictedPolynomial(degree=0), "whole number"),
+    ],
+)
+def test_wrong_parameters_are_told(calibrator, words):
+    with pytest.raises(ValueError, match=words):
+        calibrator.fit(*overconfident(60, 3))
