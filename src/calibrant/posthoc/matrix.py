@@ -145,7 +145,7 @@ class StructuredMatrix(_Structured):
 
 
 class _Odir(_Affine):
-    """W and b free, with off-diagonal and intercept regularisation (ODIR), Kull et al. 2019, Section 3."""
+    """W and b free, with off-diagonal and intercept regularisation (ODIR), Kull et al. 2019."""
 
     def __init__(self, odir: float | None = None, folds: int = 3, *, from_probs: bool = False) -> None:
         self.odir = odir
@@ -178,39 +178,43 @@ class _Odir(_Affine):
             return ODIR_GRID[0]
         if design.shape[1] == 2:
             return ODIR_GRID[-1]
-        losses = np.zeros(len(ODIR_GRID))
-        split = KFold(self.folds, shuffle=True, random_state=0)
+        split = list(KFold(self.folds, shuffle=True, random_state=0).split(design))
+        starts: list[Floats | None] = [None] * self.folds
+        losses: list[float] = []
         with warnings.catch_warnings():
-            # A fold may lack a class or be separable; what counts is its held-out loss.
+            # What counts of a fold is its held-out loss.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            for inside, outside in split.split(design):
-                coefficients = None
-                for i, odir in enumerate(ODIR_GRID):
+            for odir in ODIR_GRID:
+                losses.append(0.0)
+                for fold, (inside, outside) in enumerate(split):
                     part = (design[inside], labels[inside], weights[inside])
                     problem = _odir_problem(*part, odir, temperature)
-                    coefficients = solve(problem, coefficients, tolerance=1e-4)
+                    starts[fold] = coefficients = solve(problem, starts[fold], tolerance=1e-4)
                     log_p = log_softmax(affine_logits(design[outside], coefficients), axis=1)
-                    losses[i] -= weights[outside] @ log_p[np.arange(len(outside)), labels[outside]]
-        return ODIR_GRID[int(losses.argmin())]
+                    losses[-1] -= float(weights[outside] @ log_p[np.arange(len(outside)), labels[outside]])
+                if losses[-3:] == sorted(losses[-3:]) and len(losses) >= 3:
+                    break  # two rises in a row: weaker still, and slower, would hardly help
+        return ODIR_GRID[int(np.argmin(losses))]
 
 
 class Matrix(_Odir):
     """Matrix scaling: p = softmax(W z + b), with off-diagonal and intercept regularisation.
 
-    Section 4.2 of Guo et al. 2017; the penalty is ODIR of Kull, Perelló-Nieto, Kängsepp, Silva Filho, Song
-    and Flach, "Beyond temperature scaling", NeurIPS 2019:
+    Section 4.2 of Guo et al. 2017; the penalty on the mean log-loss is ODIR of Kull, Perelló-Nieto,
+    Kängsepp, Silva Filho, Song and Flach, "Beyond temperature scaling", NeurIPS 2019,
 
-        odir · ( 1/(C(C-1)) Σ_{i≠j} W_ij²  +  1/C Σ_j b_j² ).
+        λ / (C(C-1)) Σ_{i≠j} W_ij²  +  μ / C Σ_j b_j²,   here λ = odir · C²(C-1)²/n and μ = odir · C²/n.
 
-    Deviations: the row mean is taken from the logits first, since the softmax ignores it and log-probabilities do
-    not have it; the two strengths of ODIR are one number, chosen by cross-validation unless given; and the
-    diagonal, which ODIR leaves free, is pulled to 1/T of temperature scaling by C / n · ‖T diag(W) - 1‖², since a
-    class that the calibration set separates perfectly would otherwise send its entry to infinity.
+    Deviations: λ and μ are tied to one number, in the units of `StructuredMatrix` so that one range of it
+    serves every C and n, and chosen by cross-validation unless given; the row mean is taken from the logits
+    first, since the softmax ignores it and log-probabilities do not have it; and the diagonal, which ODIR
+    leaves free, is pulled to 1/T of temperature scaling by C / n · ‖T diag(W) - 1‖², since a class that the
+    calibration set separates perfectly would otherwise send its entry to infinity.
 
     Parameters
     ----------
-    odir : strength of the penalty on the mean log-loss; None chooses it from 1e-3 … 1e2 by cross-validation
-        (1e-3 for two classes, where there are few parameters).
+    odir : strength of the penalty; None chooses it from 1e-3 … 1e2 by cross-validation (1e-3 for two classes,
+        where there are few parameters).
     folds : number of folds for that choice.
 
     Attributes
@@ -226,9 +230,9 @@ class Matrix(_Odir):
 class Dirichlet(_Odir):
     """Dirichlet calibration: p = softmax(W ln q + b), with q the model's probabilities.
 
-    The linear parametrisation, Eq. (9), of Kull et al., "Beyond temperature scaling: Obtaining
-    well-calibrated multi-class probabilities with Dirichlet calibration", NeurIPS 2019, with their ODIR
-    penalty as in `Matrix` (one strength for both of its parts, chosen by cross-validation unless given).
+    The linear parametrisation of Kull et al., "Beyond temperature scaling: Obtaining well-calibrated
+    multi-class probabilities with Dirichlet calibration", NeurIPS 2019, with ODIR and the pull of the
+    diagonal as in `Matrix`.
 
     Parameters and attributes are those of `Matrix`.
     """
@@ -243,9 +247,9 @@ def _identity(n_classes: int) -> Floats:
 
 def _odir_problem(design: Floats, labels: np.ndarray, weights: Floats, odir: float, temperature: float) -> Problem:
     n_classes = design.shape[1]
-    matrix = np.full((n_classes, n_classes), odir / (n_classes * (n_classes - 1)))
-    np.fill_diagonal(matrix, temperature**2 * n_classes / weights.sum())
-    penalty = np.column_stack([matrix, np.full(n_classes, odir / n_classes)])
+    matrix = np.full((n_classes, n_classes), odir * n_classes * (n_classes - 1.0))
+    np.fill_diagonal(matrix, temperature**2 * n_classes)
+    penalty = np.column_stack([matrix, np.full(n_classes, odir * n_classes)]) / weights.sum()
     centre = _identity(n_classes) / temperature
     return Problem(design, labels, weights, centre, penalty, np.ones_like(penalty, dtype=bool))
 
