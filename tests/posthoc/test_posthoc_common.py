@@ -15,6 +15,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 import calibrant.posthoc as posthoc
+from calibrant._inputs import Logits
 from calibrant.posthoc import CALIBRATORS, describe, make_calibrator
 
 every = pytest.mark.parametrize("name", NAMES)
@@ -95,6 +96,9 @@ def test_a_tensor_comes_back_as_a_tensor(name):
     np.testing.assert_array_equal(probs.numpy(), calibrator.predict_proba(narrow.numpy()))
     assert isinstance(calibrator.predict(narrow), torch.Tensor)
     assert isinstance(calibrator.confidence(narrow), torch.Tensor)
+    typed = calibrator.predict_proba(Logits(narrow))
+    assert isinstance(typed, torch.Tensor)
+    torch.testing.assert_close(typed, probs, rtol=0, atol=0)
 
 
 @every

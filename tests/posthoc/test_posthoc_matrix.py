@@ -76,7 +76,7 @@ def test_a_dense_newton_reference():
 
 def test_without_a_minimum_a_warning_says_so():
     logits, labels = np.eye(3)[[0, 1, 2] * 10] * 5.0, np.array([0, 1, 2] * 10)
-    with pytest.warns(ConvergenceWarning, match="classified rightly"):
+    with pytest.warns(ConvergenceWarning, match="grow without bound"):
         Vector(l2=0.0).fit(logits, labels)
     p = problem(penalty=0.0)
     separable = Problem(p.design, p.design[:, :3].argmax(axis=1), p.weights, p.centre, p.penalty, p.free)

@@ -188,6 +188,7 @@ def test_the_neural_calibrator_starts_at_temperature_scaling_and_learns_more():
         (HistogramBinning(prior=-1), "0 or above"),
         (ScalingBinning(bins=0), "whole number"),
         (ShapeRestrictedPolynomial(degree=0), "whole number"),
+        (NeuralCalibrator(hidden=0), "at least 1"),
     ],
 )
 def test_wrong_parameters_are_told(calibrator, words):

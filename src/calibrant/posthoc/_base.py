@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant._inputs import check_labels, check_logits, check_probs, check_weights, like
+from calibrant._inputs import Logits, check_labels, check_logits, check_probs, check_weights, like
 
 Floats = np.ndarray
 
@@ -114,8 +114,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
     @staticmethod
     def _like(result: torch.Tensor, logits: Any) -> Any:
-        moved = result.to(logits.device) if isinstance(logits, torch.Tensor) else result
-        return like(moved, logits)
+        given = logits.values if isinstance(logits, Logits) else logits
+        return like(result.to(given.device) if isinstance(given, torch.Tensor) else result, given)
 
     def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
         raise NotImplementedError

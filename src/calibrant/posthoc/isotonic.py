@@ -93,11 +93,11 @@ class IsotonicConfidence(Calibrator):
 class OrderPreservingIsotonic(Calibrator):
     """Isotonic regression that keeps the order of the classes: one monotone map f for all of them.
 
-    IRM, "accuracy-preserving isotonic regression" of Zhang, Kailkhura and Han, "Mix-n-Match", ICML 2020,
-    Section 3.3: f is fitted to all n·C pairs (q_k, [y = k]) at once and made strictly increasing, p_k ∝
-    f(q_k) + ε q_k. Since f is shared, a larger q_k never ends below a smaller one. Deviations: ε is 1/(n +
-    1) rather than a tiny constant, the mass that n samples cannot tell from zero, which keeps the log-loss
-    of unseen samples finite; the map is linear between its steps, in the log-odds.
+    IRM, "accuracy-preserving isotonic regression" of Zhang, Kailkhura and Han, "Mix-n-Match", ICML 2020: f
+    is fitted to all n·C pairs (q_k, [y = k]) at once and made strictly increasing, p_k ∝ f(q_k) + ε q_k.
+    Since f is shared, a larger q_k never ends below a smaller one. Deviations: ε is 1/(n + 1) rather than a
+    tiny constant, the mass that n samples cannot tell from zero, which keeps the log-loss of unseen samples
+    finite; the map is linear between its steps, in the log-odds.
 
     Attributes
     ----------

@@ -15,7 +15,7 @@ from sklearn.model_selection import KFold
 
 from calibrant.posthoc._base import Calibrator, Floats
 from calibrant.posthoc._multinomial import Problem, affine_logits, objective, solve
-from calibrant.posthoc.temperature import fit_temperature
+from calibrant.posthoc.temperature import bounded_temperature
 
 # Strengths of ODIR that cross-validation tries, strongest first so that each fit starts from a simpler one.
 ODIR_GRID = (100.0, 10.0, 1.0, 0.1, 0.01, 0.001)
@@ -50,11 +50,7 @@ class _Structured(_Affine):
         free: np.ndarray,
         try_centred: bool = False,
     ) -> None:
-        with warnings.catch_warnings():
-            if penalty[free].min() > 0:
-                # The shrunken map exists where the temperature alone has no optimum: no need to warn.
-                warnings.simplefilter("ignore", ConvergenceWarning)
-            self.temperature_ = _tame(fit_temperature(scores, labels, weights), scores)
+        self.temperature_ = bounded_temperature(scores, labels, weights)
         chosen, best = None, np.inf
         for centred in (False, True) if try_centred else (False,):
             self.centred_ = centred
@@ -156,10 +152,7 @@ class _Odir(_Affine):
         if self.odir is not None:
             _check_strength("odir", self.odir)
         design = self._design(scores)
-        with warnings.catch_warnings():
-            # The shrunken map exists where the temperature alone has no optimum; its own report is enough.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            temperature = _tame(fit_temperature(scores, labels, weights), scores)
+        temperature = bounded_temperature(scores, labels, weights)
         if self.odir is None:
             self.odir_ = self._choose(design, labels, weights, temperature)
         else:
@@ -252,12 +245,6 @@ def _odir_problem(design: Floats, labels: np.ndarray, weights: Floats, odir: flo
     penalty = np.column_stack([matrix, np.full(n_classes, odir * n_classes)]) / weights.sum()
     centre = _identity(n_classes) / temperature
     return Problem(design, labels, weights, centre, penalty, np.ones_like(penalty, dtype=bool))
-
-
-def _tame(temperature: float, scores: Floats) -> float:
-    """A temperature at which logits stay ordinary numbers, where the best one is at the end of its range."""
-    gap = float((scores.max(axis=1, keepdims=True) - scores).mean())
-    return temperature if gap == 0 else float(np.clip(temperature, gap / 50.0, gap * 50.0))
 
 
 def _check_strength(name: str, value: float) -> None:

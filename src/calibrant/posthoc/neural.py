@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy.special import log_softmax
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 from torch.nn.functional import log_softmax as torch_log_softmax
 from torch.nn.functional import softplus
 
 from calibrant.posthoc._base import Calibrator, Floats
-from calibrant.posthoc.matrix import _tame
-from calibrant.posthoc.temperature import fit_temperature
+from calibrant.posthoc.temperature import bounded_temperature
 
 _KNOTS = 12
 _MIN_SAMPLES = 50
@@ -25,7 +22,7 @@ class NeuralCalibrator(Calibrator):
     """Neural calibration: p = softmax(η(x) + g(x)), x the log-probabilities after temperature scaling.
 
     In the manner of Pan, Ao, Tang, Lu, Liu, Xiao and He, "Field-aware Calibration: A Simple and Empirically
-    Strong Method for Reliable Probabilistic Predictions", WWW 2020, Eq. (10): η is an increasing
+    Strong Method for Reliable Probabilistic Predictions", WWW 2020: η is an increasing
     piecewise-linear curve (their isotonic line-plot scaling) and g a small network. Deviations: many
     classes, with one η for all of them; g sees the log-probabilities, there being no other fields at hand;
     slopes are positive by construction (softplus) where the paper penalises negative ones; η starts at the
@@ -67,9 +64,11 @@ class NeuralCalibrator(Calibrator):
         self.from_probs = from_probs
 
     def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            self.temperature_ = _tame(fit_temperature(scores, labels, weights), scores)
+        if self.hidden < 1 or self.max_steps < 0:
+            raise ValueError(
+                f"hidden must be at least 1 and max_steps at least 0, got {self.hidden} and {self.max_steps}."
+            )
+        self.temperature_ = bounded_temperature(scores, labels, weights)
         x = log_softmax(scores / self.temperature_, axis=1)
         self.knots_ = np.unique(np.quantile(x, np.linspace(0.0, 1.0, _KNOTS)))
         inputs = (torch.from_numpy(x), torch.from_numpy(labels), torch.from_numpy(weights))

@@ -43,7 +43,7 @@ class Beta(Calibrator):
     """Beta calibration: p = softmax_k(a_k ln q_k - b_k ln(1 - q_k) + c_k) with a, b ≥ 0.
 
     Kull, Silva Filho and Flach, "Beta calibration: a well-founded and easily implemented improvement on
-    logistic calibration for binary classifiers", AISTATS 2017. For two classes this is their Eq. (6), the
+    logistic calibration for binary classifiers", AISTATS 2017. For two classes this is theirs, the
     logistic function of a ln q - b ln(1 - q) + c, with a = a₁ + b₀ and b = b₁ + a₀; a, b ≥ 0 keeps it
     monotone. Deviations: for more classes the paper says one against the rest, here the classes are fitted
     together, with one log-loss; the paper drops a feature whose coefficient came out negative and fits
