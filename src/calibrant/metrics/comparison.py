@@ -8,6 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from calibrant.metrics._bins import Norm, Scheme, bin_edges, bin_sums
+from calibrant.metrics._gap_noise import dual_deviation, noise_norms
 from calibrant.metrics._predictions import Binary, Predictions
 from calibrant.metrics._resampling import (
     Metric,
@@ -19,7 +21,7 @@ from calibrant.metrics._resampling import (
     read_for,
     tail_p_value,
 )
-from calibrant.metrics.binned import ece
+from calibrant.metrics.binned import ace, ece, mce
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def compare(
     *,
     metric: Metric = ece,
     level: float = 0.95,
-    test: Literal["bootstrap", "swap"] = "bootstrap",
+    test: Literal["auto", "bound", "bootstrap", "swap"] = "auto",
     n_resamples: int = 1000,
     seed: int = 0,
     confidence: tuple[Any, Any] | None = None,
@@ -62,25 +64,30 @@ def compare(
 ) -> Comparison:
     """Compare two models on the same samples: the difference of a metric, its interval and p-value.
 
-    The interval is the basic bootstrap of the paired difference: both models see the same draws, so what
-    the sample does to both cancels. It suits metrics that are smooth around the truth; plug-in calibration
-    errors also differ by their noise floors, which the reflection removes only in part: with `debias=True`
-    ECE is safer.
-
     Parameters
     ----------
-    probs_a, probs_b, labels : two (n, C) matrices and one label per row; or `confidence=(a, b), correct=(a,
-        b)`.
-    test : "bootstrap" for the p-value that belongs to the interval (it is below 1 − level where the
-        interval excludes 0); "swap" for an exact test of the stronger hypothesis that the models are
-        exchangeable: each row's two predictions are swapped at random.
+    probs_a, probs_b, labels : two (n, C) matrices and one label per row; or `confidence=(a, b), correct=(a, b)`.
+    test : where interval and p-value come from. The p-value is below 1 − level where the interval excludes 0,
+        except with "swap".
+
+        "bound"      for `ece`, `mce` and `ace`: the bounds of `asymptotic_interval` on both errors. Valid whatever
+                     the two errors and their noise floors are, and therefore cautious.
+        "bootstrap"  the basic bootstrap of the paired difference: both models see the same draws, so what the sample
+                     does to both cancels. Right for `nll`, `brier`, `accuracy` and `confidence_gap`. For
+                     calibration errors it rejects too often where gaps are no larger than their noise.
+        "swap"       an exact p-value for the stronger hypothesis that the models are exchangeable: each row's two
+                     predictions are swapped at random. The interval is that of the bootstrap.
+        "auto"       "bound" where it is defined, otherwise "bootstrap".
     metric, seed, **metric_arguments : as in `noise_floor`.
 
     Other arguments as in `ece`.
     """
     check_level(level, n_resamples)
-    if test not in ("bootstrap", "swap"):
-        raise ValueError(f"test must be 'bootstrap' or 'swap', got {test!r}.")
+    if test not in ("auto", "bound", "bootstrap", "swap"):
+        raise ValueError(f"test must be 'auto', 'bound', 'bootstrap' or 'swap', got {test!r}.")
+    bounded = metric in (ece, mce, ace) and not metric_arguments.get("debias", False)
+    if test == "bound" and not bounded:
+        raise ValueError("test='bound' is for ece, mce and ace without debias; use test='bootstrap'.")
     a, b = _read_both(
         metric,
         (probs_a, probs_b),
@@ -91,29 +98,79 @@ def compare(
         binary=binary,
         sample_weight=sample_weight,
     )
+    values = call(metric, a, metric_arguments), call(metric, b, metric_arguments)
+    if test == "bound" or (test == "auto" and bounded):
+        ends = _bound(a, b, values, level, seed, metric, **metric_arguments)
+        return Comparison(*values, values[0] - values[1], *ends, level, f"bounds for the norms of gaps, seed {seed}")
     generator = new_generator(seed, a.confidence.device)
-    value_a, value_b = call(metric, a, metric_arguments), call(metric, b, metric_arguments)
-    difference = value_a - value_b
+    low, high, p_value = _bootstrap(a, b, metric, metric_arguments, n_resamples, generator, level, values)
+    if test == "swap":
+        observed = abs(values[0] - values[1])
+        p_value = _swap_test(a, b, metric, metric_arguments, n_resamples, generator, observed)
+    method = f"paired bootstrap, p by {'swap' if test == 'swap' else 'bootstrap'}"
+    return Comparison(
+        *values,
+        values[0] - values[1],
+        low,
+        high,
+        p_value,
+        level,
+        f"{method}, {n_resamples} resamples, seed {seed}",
+    )
+
+
+def _bound(
+    a: Predictions,
+    b: Predictions,
+    values: tuple[float, float],
+    level: float,
+    seed: int,
+    metric: Metric,
+    bins: int = 15,
+    scheme: Scheme = "width",
+    norm: Norm = "l1",
+    debias: bool = False,
+) -> tuple[float, float, float]:
+    """Interval and p-value from ‖ĝ‖ − ‖e‖ ≤ ‖g‖ ≤ ‖ĝ‖ − ⟨u, e⟩ for both models."""
+    scheme, norm = "mass" if metric is ace else scheme, "max" if metric is mce else norm
+    sums = [
+        bin_sums(p.confidence, p.correct, p.weight, bin_edges(p.confidence, bins, scheme, p.weight), scheme)
+        for p in (a, b)
+    ]
+    generator = new_generator(seed, torch.device("cpu"))
+    # excess[i]: how far the difference can be pushed up by model i's ‖e‖ together with the other's ⟨u, e⟩. The two
+    # are uncorrelated, one being even and the other odd in the noise, and are drawn as independent.
+    excess = []
+    for own, other in ((0, 1), (1, 0)):
+        size = noise_norms(sums[own], norm, seed).cpu()
+        tilt = torch.randn(len(size), generator=generator, dtype=torch.float64)
+        excess.append(size + dual_deviation(sums[other], norm) * tilt)
+    difference, tail = values[0] - values[1], (1 + level) / 2
+    low = difference - torch.quantile(excess[0], tail).item()
+    high = difference + torch.quantile(excess[1], tail).item()
+    p_value = tail_p_value(excess[0 if difference >= 0 else 1], abs(difference))
+    return low, high, min(1.0, 2 * p_value)
+
+
+def _bootstrap(
+    a: Predictions,
+    b: Predictions,
+    metric: Metric,
+    arguments: dict[str, Any],
+    n_resamples: int,
+    generator: torch.Generator,
+    level: float,
+    values: tuple[float, float],
+) -> tuple[float, float, float]:
+    """Basic interval of the difference and the p-value that belongs to it."""
+    difference = values[0] - values[1]
     draws = torch.empty(n_resamples, dtype=torch.float64)
     for i in range(n_resamples):
         rows = draw_rows(len(a), generator)
-        draws[i] = call(metric, a.take(rows), metric_arguments) - call(metric, b.take(rows), metric_arguments)
+        draws[i] = call(metric, a.take(rows), arguments) - call(metric, b.take(rows), arguments)
     low, high = quantiles(draws, level)
-    if test == "bootstrap":
-        upper, lower = tail_p_value(draws, 2 * difference), tail_p_value(-draws, -2 * difference)
-        p_value = min(1.0, 2 * min(upper, lower))
-    else:
-        p_value = _swap_test(a, b, metric, metric_arguments, n_resamples, generator, abs(difference))
-    return Comparison(
-        value_a,
-        value_b,
-        difference,
-        2 * difference - high,
-        2 * difference - low,
-        p_value,
-        level,
-        f"paired bootstrap, p by {test}, {n_resamples} resamples, seed {seed}",
-    )
+    upper, lower = tail_p_value(draws, 2 * difference), tail_p_value(-draws, -2 * difference)
+    return 2 * difference - high, 2 * difference - low, min(1.0, 2 * min(upper, lower))
 
 
 def _read_both(

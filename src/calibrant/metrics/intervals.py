@@ -11,7 +11,8 @@ import torch
 from scipy.stats import norm as normal
 from torch import Tensor
 
-from calibrant.metrics._bins import BinSums, Norm, Scheme, bin_edges, bin_sums, calibration_error
+from calibrant.metrics._bins import Norm, Scheme, bin_edges, bin_sums, calibration_error
+from calibrant.metrics._gap_noise import dual_deviation, noise_norms
 from calibrant.metrics._predictions import Binary, Predictions
 from calibrant.metrics._resampling import (
     Metric,
@@ -67,8 +68,10 @@ def bootstrap_interval(
     cut off at 0 for metrics that cannot be negative. method="percentile" is [q_low, q_high], for metrics
     without such a bias.
 
-    Both need a metric that is smooth around the truth. A calibration error is not so at 0: for a model that
-    may be calibrated use `asymptotic_interval`, which holds there too, or ask `calibration_test`.
+    Both need a metric that is smooth around the truth, and a calibration error is not so where a gap is no
+    larger than its noise: at a true error of 0.05 with 1,000 predictions in 10 bins a nominal 90 % interval of
+    the basic kind was measured to cover 76 %, for a calibrated model 56 %. For `ece`, `mce` and `ace` use
+    `asymptotic_interval`, which holds there too.
 
     `metric`, `seed` and `metric_arguments` as in `noise_floor`, the rest as in `ece`.
     """
@@ -187,36 +190,6 @@ def _norm_interval(p: Predictions, level: float, bins: int, scheme: Scheme, norm
     sums = bin_sums(p.confidence, p.correct, p.weight, edges, scheme)
     value = calibration_error(sums, norm, debias=False).item()
     one_sided = (1 + level) / 2
-    below, above = _noise_norm_quantile(sums, norm, one_sided), normal.ppf(one_sided) * _dual_deviation(sums, norm)
+    below = torch.quantile(noise_norms(sums, norm), one_sided).item()
+    above = normal.ppf(one_sided) * dual_deviation(sums, norm)
     return Estimate(value, max(0.0, value - below), min(1.0, value + above), level, "norm of the normal limit")
-
-
-def _noise(sums: BinSums) -> tuple[Tensor, Tensor]:
-    """Share and standard deviation of the gap of each bin that is not empty."""
-    filled = sums.weight > 0
-    weight = sums.weight[filled]
-    n = weight**2 / sums.weight_sq[filled]
-    rate = (sums.correct[filled] / weight * n + 1) / (n + 2)
-    return sums.share[filled], (rate * (1 - rate) / n).sqrt()
-
-
-def _noise_norm_quantile(sums: BinSums, norm: Norm, level: float, draws: int = 20_000) -> float:
-    """The `level` quantile of ‖e‖, e independent normal noise in each bin."""
-    share, sd = _noise(sums)
-    generator = new_generator(0, sd.device)  # a fixed numerical integral, not a choice of sample
-    noise = torch.randn(draws, len(sd), generator=generator, dtype=torch.float64, device=sd.device) * sd
-    if norm == "l1":
-        size = (noise.abs() * share).sum(dim=1)
-    elif norm == "l2":
-        size = (noise**2 * share).sum(dim=1).sqrt()
-    else:
-        size = noise.abs().amax(dim=1)
-    return torch.quantile(size, level).item()
-
-
-def _dual_deviation(sums: BinSums, norm: Norm) -> float:
-    """The largest standard deviation of ⟨u, e⟩ over the unit vectors u of the dual norm."""
-    share, sd = _noise(sums)
-    if norm == "l1":
-        return (share * sd).square().sum().sqrt().item()
-    return (share.sqrt() * sd if norm == "l2" else sd).amax().item()
