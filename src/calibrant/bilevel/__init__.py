@@ -31,6 +31,7 @@ from calibrant.bilevel.outer_variables import (
 )
 from calibrant.bilevel.population import Population
 from calibrant.bilevel.problem import Bilevel, averaged, composed
+from calibrant.bilevel.schedules import cosine, exponential, multistep
 from calibrant.bilevel.solver import NonFiniteError, Run, Solution, solve
 
 __all__ = [
@@ -67,5 +68,8 @@ __all__ = [
     "Unrolled",
     "averaged",
     "composed",
+    "cosine",
+    "exponential",
+    "multistep",
     "solve",
 ]

@@ -14,6 +14,7 @@ from torch import Tensor
 from calibrant.bilevel import checkpoint
 from calibrant.bilevel.dynamics import State
 from calibrant.bilevel.solver import Run
+from calibrant.data.batch import Batch
 
 
 class Callback:
@@ -55,6 +56,8 @@ class History(Callback):
         }
 
     def on_start(self, run: Run) -> None:
+        if run.step == 0:
+            self.rows = {name: [] for name in self.rows}
         if self.phi_every and not self.rows["phi"]:
             self.rows["phi"].append(run.phi.cpu())
 
@@ -74,7 +77,7 @@ class History(Callback):
         return {name: self[name] for name, rows in self.rows.items() if rows}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rows = {name: list(state[name]) if name in state else [] for name in self.rows}
+        self.rows = {name: list(state[name].cpu()) if name in state else [] for name in self.rows}
 
 
 class EarlyStopping(Callback):
@@ -103,7 +106,7 @@ class EarlyStopping(Callback):
         restore_best: bool = True,
         every: int = 1,
     ) -> None:
-        self.criterion = criterion or (lambda run: run.evaluate(step=0))
+        self.criterion = criterion or self._outer_loss
         self.patience, self.min_delta, self.restore_best, self.every = (
             patience,
             min_delta,
@@ -114,6 +117,13 @@ class EarlyStopping(Callback):
         self.best_step: Tensor | None = None
         self._best_state: State | None = None
         self._best_phi: Tensor | None = None
+        self._batch: Batch | None = None
+
+    def on_start(self, run: Run) -> None:
+        if run.step == 0:
+            self.best = self.best_step = self._best_state = self._best_phi = None
+        if self.criterion == self._outer_loss:  # one batch for all steps, taken before a loader goes on
+            self._batch = run.problem.val_batch(0)
 
     def on_step(self, run: Run) -> None:
         if run.step % self.every:
@@ -131,13 +141,14 @@ class EarlyStopping(Callback):
             self._best_state = run.select(better, run.state, self._best_state)
             self._best_phi = run.select(better, run.phi, self._best_phi)
         if self.patience is not None:
-            run.stop(
-                f"no improvement for {self.patience} outer steps", run.step - self.best_step >= self.patience
-            )
+            run.stop(f"no improvement for {self.patience} outer steps", run.step - self.best_step >= self.patience)
 
     def on_end(self, run: Run) -> None:
         if self.restore_best and self._best_state is not None:
             run.state, run.phi = self._best_state._replace(step=run.state.step), self._best_phi
+
+    def _outer_loss(self, run: Run) -> Tensor:
+        return run.evaluate(batch=self._batch)
 
     def _still_counts(self, run: Run) -> Tensor:
         """Members that stopped in this very step still count; those that stopped before do not."""
@@ -161,10 +172,8 @@ class EarlyStopping(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:
-            self.best, self.best_step, self._best_phi = state["best"], state["best_step"], state["phi"]
-            moments = tuple(
-                state[f"moment{k}"] for k in range(len([k for k in state if k.startswith("moment")]))
-            )
+            self.best, self.best_step, self._best_phi = state["best"].cpu(), state["best_step"].cpu(), state["phi"]
+            moments = tuple(state[f"moment{k}"] for k in range(len([k for k in state if k.startswith("moment")])))
             buffers = {k.removeprefix("buffer."): v for k, v in state.items() if k.startswith("buffer.")}
             self._best_state = State(state["params"], moments, buffers, state["step"])
 

@@ -21,10 +21,7 @@ FORMAT = "calibrant-run-1"
 
 def save(path: str | Path, run: Run) -> None:
     """Write ``run`` and its callbacks' memories to ``path``."""
-    tensors: dict[str, Tensor] = {"params": run.state.params, "phi": run.phi, "active": run.active}
-    tensors |= {f"moment.{k}": m for k, m in enumerate(run.state.moments)}
-    tensors |= {f"outer_moment.{k}": m for k, m in enumerate(run.outer_moments)}
-    tensors |= {f"buffer.{k}": b for k, b in run.state.buffers.items()}
+    tensors = _tensors(run)
     plain: dict[str, Any] = {
         "step": run.step,
         "inner_step": run.state.step,
@@ -74,15 +71,14 @@ def load(path: str | Path, run: Run) -> None:
             f"{path} was written with hypergradient {plain['hypergradient']}, and this run uses {run.hypergradient!r}; "
             "resume with the settings of the first run."
         )
-    for name, present in (("params", run.state.params), ("phi", run.phi)):
-        if tensors[name].shape != present.shape or tensors[name].dtype != present.dtype:
+    for name, present in _tensors(run).items():
+        saved = tensors.get(name)
+        if saved is None or saved.shape != present.shape or saved.dtype != present.dtype:
             raise ValueError(
-                f"{path} holds {name} of shape {tuple(tensors[name].shape)} ({tensors[name].dtype}), and this problem has "
-                f"{tuple(present.shape)} ({present.dtype}): it is another problem's checkpoint."
+                f"{path} holds {_form(saved)} for {name}, and this run has {_form(present)}: it is the checkpoint of "
+                "another problem, or of other optimisers."
             )
-    run.state = State(
-        tensors["params"], _numbered(tensors, "moment."), _named(tensors, "buffer."), plain["inner_step"]
-    )
+    run.state = State(tensors["params"], _numbered(tensors, "moment."), _named(tensors, "buffer."), plain["inner_step"])
     run.phi, run.outer_moments = tensors["phi"], _numbered(tensors, "outer_moment.")
     run.active, run.step = tensors["active"].cpu(), plain["step"]
     for name in ("reasons", "failures", "stop_steps"):
@@ -94,6 +90,21 @@ def load(path: str | Path, run: Run) -> None:
         )
     for position, (callback, kept) in enumerate(zip(run.callbacks, plain["callbacks"], strict=True)):
         callback.load_state_dict(kept["plain"] | _named(tensors, f"callback.{position}."))
+
+
+def _tensors(run: Run) -> dict[str, Tensor]:
+    return {
+        "params": run.state.params,
+        "phi": run.phi,
+        "active": run.active,
+        **{f"moment.{k}": m for k, m in enumerate(run.state.moments)},
+        **{f"outer_moment.{k}": m for k, m in enumerate(run.outer_moments)},
+        **{f"buffer.{k}": b for k, b in run.state.buffers.items()},
+    }
+
+
+def _form(tensor: Tensor | None) -> str:
+    return "nothing" if tensor is None else f"shape {tuple(tensor.shape)} ({tensor.dtype})"
 
 
 def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

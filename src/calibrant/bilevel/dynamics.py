@@ -67,9 +67,7 @@ class Dynamics:
         at = Linearization(state.params, state.moments, after.moments, found.grad, after.step)
         return after, found.loss, Recorded(found, at)
 
-    def pull(
-        self, recorded: Recorded, adjoint: Cotangent, *, params: bool = True
-    ) -> tuple[Cotangent, Tensor]:
+    def pull(self, recorded: Recorded, adjoint: Cotangent, *, params: bool = True) -> tuple[Cotangent, Tensor]:
         """Adjoint of the state before the step from that after it, and the step's share of dF/dφ.
 
         ``params=False`` is for the first step of a window, whose starting point does not depend on φ: it saves the
@@ -84,9 +82,7 @@ class Dynamics:
 
     def zero(self, state: State) -> Cotangent:
         """The adjoint of a state that nothing depends on."""
-        return Cotangent(
-            torch.zeros_like(state.params), tuple(torch.zeros_like(m) for m in state.moments), {}
-        )
+        return Cotangent(torch.zeros_like(state.params), tuple(torch.zeros_like(m) for m in state.moments), {})
 
     def _update(self, state: State, grad: Tensor, buffers: Tensors) -> State:
         with torch.no_grad():

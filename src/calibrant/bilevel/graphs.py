@@ -1,7 +1,8 @@
-"""Small passes over traced graphs: what autograd's generic formulas leave on the table.
+"""Small passes over traced graphs: what autograd's generic formulas and ``vmap`` leave on the table.
 
-All passes keep values exactly or up to the rounding of one fused multiply-add; none needs to know which model or loss
-the graph came from.
+All passes keep values exactly, or up to the rounding of one fused multiply-add; none knows which model or loss the graph
+came from. They are written for graphs without mutation, where a value is its numbers and not its memory: layouts may
+change, so ``view`` becomes ``reshape``, and graphs that ask for a layout (``as_strided``) are left alone.
 """
 
 from __future__ import annotations
@@ -13,28 +14,28 @@ from torch import fx
 
 aten = torch.ops.aten
 
-_NO_OPS = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default}
-_FUSED = {aten.mm.default: aten.addmm.default, aten.bmm.default: aten.baddbmm.default}
+_COPIES = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.clone.default}
+_VIEWS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
+_TRANSPOSES = {aten.t.default, aten.transpose.int}
+_PRODUCTS = {aten.mm.default: aten.addmm.default, aten.bmm.default: aten.baddbmm.default}
+_ZEROS = {aten.zeros_like.default, aten.zeros.default, aten.new_zeros.default}
 
 
 def is_pure(graph: fx.Graph) -> bool:
     """Whether no node writes into its inputs."""
-    return not any(
-        isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable for n in graph.nodes
-    )
+    return not any(isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable for n in graph.nodes)
 
 
 def simplify(module: fx.GraphModule) -> fx.GraphModule:
-    """Drop no-ops and additions of zero, fold double transposes, merge repeats, fuse additions into products."""
+    """Drop what changes nothing, merge repeats, and let products come out the right way round and with their sums."""
     graph = module.graph
-    for node in list(graph.nodes):
-        replacement = _simpler(node)
-        if replacement is not None:
-            node.replace_all_uses_with(replacement)
-            graph.erase_node(node)
     graph.eliminate_dead_code()
-    _merge_repeats(graph)
-    _fuse_additions(graph)
+    if not any(n.target == aten.as_strided.default for n in graph.nodes):
+        _drop_no_ops(graph)
+        _turn_products(graph)
+        _drop_no_ops(graph)
+        _merge_repeats(graph)
+        _fuse_additions(graph)
     graph.eliminate_dead_code()
     module.recompile()
     return module
@@ -57,13 +58,9 @@ def split(
         if any(a in dependent for a in node.all_input_nodes):
             dependent.add(node)
     last = outputs[early_outputs:]
-    saved = [
-        n
-        for n in graph.nodes
-        if n not in dependent
-        and n.op != "get_attr"
-        and (n in last or any(u in dependent and u.op != "output" for u in n.users))
-    ]
+    needed = {a for n in dependent if n.op != "output" for a in n.all_input_nodes} | set(last)
+    saved = [n for n in graph.nodes if n in needed and n not in dependent and n.op != "get_attr"]
+
     early, env = fx.Graph(), {}
     for node in graph.nodes:
         if node not in dependent and node.op != "output":
@@ -76,9 +73,7 @@ def split(
         for position, node in enumerate(saved):
             env[node] = rest.placeholder(f"saved_{position}")
         for node in graph.nodes:
-            if node.op == "get_attr" and node not in dependent:
-                env[node] = rest.node_copy(node, env.__getitem__)
-            elif node in dependent and node.op != "output":
+            if node.op != "output" and (node in dependent or node.op == "get_attr"):
                 env[node] = rest.node_copy(node, env.__getitem__)
         rest.output(tuple(_look_up(env, o) for o in chosen))
         rest.eliminate_dead_code()
@@ -91,39 +86,64 @@ def _look_up(env: dict[fx.Node, fx.Node], value: object) -> object:
     return env[value] if isinstance(value, fx.Node) else value
 
 
-def _simpler(node: fx.Node) -> fx.Node | None:
-    """The node that may stand in for this one, if any."""
-    if node.target in _NO_OPS:
-        return node.args[0]  # type: ignore[return-value]
-    if node.target == aten.t.default:
-        inner = node.args[0]
-        if isinstance(inner, fx.Node) and inner.target == aten.t.default:
-            return inner.args[0]  # type: ignore[return-value]
-    if node.target == aten.view.default and list(node.args[0].meta["val"].shape) == list(node.args[1]):  # type: ignore[union-attr]
-        return node.args[0]  # type: ignore[return-value]
+def _drop_no_ops(graph: fx.Graph) -> None:
+    for node in list(graph.nodes):
+        if node.target in _VIEWS:
+            node.target = aten.reshape.default
+            source = node.args[0]
+            while isinstance(source, fx.Node) and source.target in _VIEWS:
+                source = source.args[0]
+            node.args = (source, list(_shape(node)))
+        same = _equal_to(node)
+        if same is not None:
+            node.replace_all_uses_with(same)
+            graph.erase_node(node)
+
+
+def _equal_to(node: fx.Node) -> fx.Node | None:
+    """An argument that has this node's value already, if there is one."""
+    if not node.args or not isinstance(node.args[0], fx.Node):
+        return None
+    first = node.args[0]
+    if node.target in _COPIES:
+        return first
+    if node.target in (aten.reshape.default, aten.expand.default) and _shape(node) == _shape(first):
+        return first
+    if node.target == aten.mul.Scalar and node.args[1] == 1 and _same_form(node, first):
+        return first
+    if node.target in _TRANSPOSES and first.target in _TRANSPOSES and _swapped(node) == _swapped(first):
+        return first.args[0]  # type: ignore[return-value]
     if node.target == aten.add.Tensor and not node.kwargs:
         for zero, other in (node.args, node.args[::-1]):
-            if _is_zeros(zero) and isinstance(other, fx.Node) and _same_form(node, other):
-                return other
+            if isinstance(zero, fx.Node) and zero.target in _ZEROS and isinstance(other, fx.Node):
+                return other if _same_form(node, other) else None
     return None
 
 
-def _is_zeros(value: object) -> bool:
-    return isinstance(value, fx.Node) and value.target in (
-        aten.zeros_like.default,
-        aten.zeros.default,
-        aten.new_zeros.default,
-    )
+def _turn_products(graph: fx.Graph) -> None:
+    """``(a @ b)ᵀ`` as ``bᵀ @ aᵀ``: the result then lies in memory as it is used."""
+    for node in list(graph.nodes):
+        if node.target not in _TRANSPOSES:
+            continue
+        product = node.args[0]
+        rank = len(_shape(node))
+        if product.target in _PRODUCTS and len(product.users) == 1 and _swapped(node) == {rank - 2, rank - 1}:
+            with graph.inserting_before(node):
+                right, left = (_transposed(graph, factor) for factor in product.args)
+                turned = graph.call_function(product.target, (left, right))
+            _set_form(turned, _shape(node), node)
+            node.replace_all_uses_with(turned)
+            graph.erase_node(node)
+            graph.erase_node(product)
 
 
-def _same_form(a: fx.Node, b: fx.Node) -> bool:
-    x, y = a.meta.get("val"), b.meta.get("val")
-    return (
-        isinstance(x, torch.Tensor)
-        and isinstance(y, torch.Tensor)
-        and x.shape == y.shape
-        and x.dtype == y.dtype
-    )
+def _transposed(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    shape = list(_shape(node))
+    last = len(shape) - 1
+    result = graph.call_function(aten.transpose.int, (node, last - 1, last))
+    shape[-2:] = shape[:-3:-1]
+    _set_form(result, shape, node)
+    return result
 
 
 def _merge_repeats(graph: fx.Graph) -> None:
@@ -144,33 +164,47 @@ def _fuse_additions(graph: fx.Graph) -> None:
     """``x + a @ b`` as one call, where the product is used nowhere else."""
     order = {n: i for i, n in enumerate(graph.nodes)}
     for node in list(graph.nodes):
-        if node.target != aten.add.Tensor or node.kwargs:
+        if node.target != aten.add.Tensor or node.kwargs or not all(isinstance(a, fx.Node) for a in node.args):
             continue
         # Fuse the later product: the earlier operand is then an accumulator that exists already.
-        operands = sorted((a for a in node.args if isinstance(a, fx.Node)), key=order.__getitem__)
-        for product in reversed(operands):
-            others = [a for a in node.args if a is not product]
-            if (
-                product.target in _FUSED
-                and len(product.users) == 1
-                and len(others) == 1
-                and _same_form(node, product)
-            ):
-                other = others[0]
-                if isinstance(other, fx.Node) and _same_dtype(node, other):
-                    with graph.inserting_before(node):
-                        fused = graph.call_function(_FUSED[product.target], (other, *product.args))
-                    fused.meta = dict(node.meta)
-                    order[fused] = order[node]
-                    node.replace_all_uses_with(fused)
-                    graph.erase_node(node)
-                    graph.erase_node(product)
-                    break
+        first, second = sorted(node.args, key=order.__getitem__)  # type: ignore[arg-type]
+        for product, other in ((second, first), (first, second)):
+            alone = len(product.users) == 1 and product is not other
+            if product.target in _PRODUCTS and alone and _can_hold(node, product, other):
+                with graph.inserting_before(node):
+                    fused = graph.call_function(_PRODUCTS[product.target], (other, *product.args))
+                _set_form(fused, _shape(node), node)
+                order[fused] = order[node]
+                node.replace_all_uses_with(fused)
+                graph.erase_node(node)
+                graph.erase_node(product)
+                break
 
 
-def _same_dtype(a: fx.Node, b: fx.Node) -> bool:
-    y = b.meta.get("val")
-    return isinstance(y, torch.Tensor) and y.dtype == a.meta["val"].dtype and y.dim() > 0
+def _can_hold(node: fx.Node, product: fx.Node, other: fx.Node) -> bool:
+    return _same_form(node, product) and _dtype(other) == _dtype(node) and 0 < len(_shape(other)) <= len(_shape(node))
+
+
+def _swapped(node: fx.Node) -> set[int]:
+    """The two dimensions that a transpose exchanges."""
+    rank = len(_shape(node))
+    return {0, 1} if node.target == aten.t.default else {d % rank for d in node.args[1:3]}  # type: ignore[operator]
+
+
+def _shape(node: fx.Node) -> torch.Size:
+    return node.meta["val"].shape
+
+
+def _dtype(node: fx.Node) -> torch.dtype:
+    return node.meta["val"].dtype
+
+
+def _same_form(a: fx.Node, b: fx.Node) -> bool:
+    return _shape(a) == _shape(b) and _dtype(a) == _dtype(b)
+
+
+def _set_form(node: fx.Node, shape: Sequence[int], like: fx.Node) -> None:
+    node.meta = {"val": torch.empty(shape, dtype=_dtype(like), device="meta")}
 
 
 def _is_random(target: Callable | str) -> bool:
@@ -183,6 +217,4 @@ def _freeze(value: object) -> object:
         return tuple(_freeze(v) for v in value)
     if isinstance(value, dict):
         return tuple(sorted((k, _freeze(v)) for k, v in value.items()))
-    if isinstance(value, slice):
-        return ("slice", value.start, value.stop, value.step)
     return (type(value).__name__, value)  # 1, 1.0 and True are different arguments

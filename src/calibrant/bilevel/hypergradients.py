@@ -17,13 +17,12 @@ value              the map that it differentiates                         cost o
 
 ``memory`` of the reverse sweeps: ``"graphs"`` keeps each step's graph (fastest; activations of every step in the
 window), ``"states"`` keeps parameters and moments and computes each graph again (4 vectors a step), ``"checkpoints"``
-keeps about 2·√K states and trains each stretch a second time (leanest), ``"auto"`` takes graphs while they fit into
-:data:`GRAPH_BUDGET` bytes, and checkpoints otherwise.
+keeps about 2·√K states and trains each stretch a second time (leanest), ``"auto"`` measures one graph and keeps them
+while all fit (see :func:`calibrant.bilevel.tape.graphs_fit`), and takes checkpoints otherwise.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -32,16 +31,13 @@ import torch
 from torch import Tensor
 
 from calibrant.data.batch import Batch
-from calibrant.bilevel.dynamics import Cotangent, Dynamics, Recorded, State
+from calibrant.bilevel.dynamics import Cotangent, Dynamics, State
 from calibrant.bilevel.level import FullGradient, Level
 from calibrant.bilevel.linear import CG, Solve
 from calibrant.bilevel.optimizers import SGD
+from calibrant.bilevel.tape import Draws, Tape, graphs_fit
 
-Draws = Callable[[int], Batch]
 Memory = Literal["auto", "graphs", "states", "checkpoints"]
-
-GRAPH_BUDGET = 2 * 1024**3
-"""Bytes of kept graphs above which ``memory="auto"`` goes over to checkpoints."""
 
 
 class Problem(NamedTuple):
@@ -113,16 +109,21 @@ class Truncated(Hypergradient):
         if not 1 <= self.last <= self.steps:
             raise ValueError(f"last must lie between 1 and steps={self.steps}; got {self.last}.")
         if self.memory not in ("auto", "graphs", "states", "checkpoints"):
-            raise ValueError(
-                f"memory must be 'auto', 'graphs', 'states' or 'checkpoints'; got {self.memory!r}."
-            )
+            raise ValueError(f"memory must be 'auto', 'graphs', 'states' or 'checkpoints'; got {self.memory!r}.")
 
     def __call__(self, problem: Problem, start: State, phi: Tensor) -> Estimate:
+        dynamics = problem.dynamics
         entry, losses = self._train(problem, start, phi, self.steps - self.last)
-        state, more, tape = _forward(problem, entry, phi, self.last, self.memory)
+        memory = self.memory
+        if memory == "auto":
+            memory = (
+                "graphs" if graphs_fit(dynamics, entry, phi, problem.draws(entry.step), self.last) else "checkpoints"
+            )
+        tape = Tape(dynamics, problem.draws, phi, entry, self.last, memory)
+        state, more = tape.forward()
         outer, adjoint = _outer_gradient(problem, state, phi)
         whole = self.last == self.steps and problem.pull_initial is not None
-        adjoint, share = tape.sweep(problem, adjoint, phi, to_start=whole)
+        adjoint, share = tape.sweep(adjoint, to_start=whole)
         gradient = outer.phi + share
         if whole and problem.pull_initial is not None:
             gradient = gradient + problem.pull_initial(adjoint.params)
@@ -161,9 +162,7 @@ class Forward(Hypergradient):
             t_params = torch.stack([problem.push_initial(direction) for direction in basis])
         else:
             t_params = torch.zeros((count, *start.params.shape), dtype=phi.dtype, device=phi.device)
-        t_moments = tuple(
-            torch.zeros((count, *m.shape), dtype=m.dtype, device=m.device) for m in start.moments
-        )
+        t_moments = tuple(torch.zeros((count, *m.shape), dtype=m.dtype, device=m.device) for m in start.moments)
         t_buffers = {
             k: torch.zeros((count, *start.buffers[k].shape), dtype=phi.dtype, device=phi.device)
             for k in dynamics.level.differentiable_buffers
@@ -260,69 +259,3 @@ def _outer_gradient(problem: Problem, state: State, phi: Tensor) -> tuple[FullGr
     outer = problem.outer.gradients(state.params, state.buffers, phi, problem.outer_batch)
     zero = problem.dynamics.zero(state)
     return outer, Cotangent(outer.params, zero.moments, outer.buffers)
-
-
-@dataclass
-class _Tape:
-    """What the forward pass left for the sweep: recorded steps, or states from which to record them again."""
-
-    recorded: list[Recorded]
-    states: list[State]
-    stride: int
-    count: int
-
-    def sweep(
-        self, problem: Problem, adjoint: Cotangent, phi: Tensor, *, to_start: bool
-    ) -> tuple[Cotangent, Tensor]:
-        """Back through every step: the adjoint at the start (if asked for), and the sum of the shares of φ."""
-        total = torch.zeros_like(phi)
-        for position, recorded in self._backwards(problem, phi):
-            adjoint, share = problem.dynamics.pull(recorded, adjoint, params=position > 0 or to_start)
-            total += share
-        return adjoint, total
-
-    def _backwards(self, problem: Problem, phi: Tensor):  # type: ignore[no-untyped-def]
-        if self.recorded:
-            while self.recorded:
-                yield len(self.recorded) - 1, self.recorded.pop()
-            return
-        dynamics = problem.dynamics
-        for begin in reversed(range(0, self.count, self.stride)):
-            stretch = [self.states[begin // self.stride]]
-            for _ in range(min(self.stride, self.count - begin) - 1):
-                state, _ = dynamics.advance(stretch[-1], phi, problem.draws(stretch[-1].step))
-                stretch.append(state)
-            while stretch:
-                state = stretch.pop()
-                position = begin + len(stretch)
-                yield position, dynamics.record(state, phi, problem.draws(state.step))[2]
-
-
-def _forward(
-    problem: Problem, state: State, phi: Tensor, count: int, memory: Memory
-) -> tuple[State, list[Tensor], _Tape]:
-    """Take ``count`` steps and keep what ``memory`` says."""
-    dynamics, losses = problem.dynamics, []
-    tape = _Tape([], [], 1, count)
-    if memory == "auto":
-        memory = "graphs" if count * _graph_bytes(problem, state, phi) <= GRAPH_BUDGET else "checkpoints"
-    if memory == "checkpoints":
-        tape.stride = max(1, math.isqrt(count - 1) + 1)
-    for position in range(count):
-        if memory == "graphs":
-            state, loss, recorded = dynamics.record(state, phi, problem.draws(state.step))
-            tape.recorded.append(recorded)
-        else:
-            if position % tape.stride == 0:
-                tape.states.append(state)
-            state, loss = dynamics.advance(state, phi, problem.draws(state.step))
-        losses.append(loss)
-    return state, losses, tape
-
-
-def _graph_bytes(problem: Problem, state: State, phi: Tensor) -> int:
-    """What one kept step holds, measured once per level on a step of its own."""
-    level = problem.dynamics.level
-    if level.graph_bytes is None:
-        level.graph_bytes = level.measure(state.params, state.buffers, phi, problem.draws(state.step))
-    return level.graph_bytes

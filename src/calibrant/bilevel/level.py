@@ -79,9 +79,7 @@ class Level:
         with torch.no_grad(), seeded(batch.seed, params):
             return self.fn(params, buffers, phi, batch._replace(seed=None))
 
-    def gradient(
-        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
-    ) -> tuple[Tensor, Tensor, Tensors]:
+    def gradient(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensors]:
         """The loss, ``∇θ L``, and the buffers after the pass."""
         with seeded(batch.seed, params):
             return first_order(self.fn, params, buffers, phi, batch._replace(seed=None))
@@ -180,24 +178,26 @@ def full_first_order(
         loss, _ = fn(params, buffers, phi, batch)
         used = [buffers[k] for k in names]
         found = torch.autograd.grad(loss.sum(), [params, phi, *used], allow_unused=True)
-    d_params, d_phi = (
-        torch.zeros_like(t) if g is None else g for t, g in zip((params, phi), found[:2], strict=True)
-    )
+    d_params, d_phi = (torch.zeros_like(t) if g is None else g for t, g in zip((params, phi), found[:2], strict=True))
     return FullGradient(
         loss.detach(), d_params, d_phi, {k: g for k, g in zip(names, found[2:], strict=True) if g is not None}
     )
 
 
-@contextlib.contextmanager
-def seeded(seed: int | None, like: Tensor) -> Iterator[None]:
+def seeded(seed: int | None, like: Tensor) -> contextlib.AbstractContextManager[None]:
     """Fix torch's own random numbers inside the block, and leave them outside as they were.
 
     A step that is evaluated twice with one seed draws the same numbers twice: that is how a backward sweep replays
     layers whose randomness cannot be passed in. ``None`` costs nothing.
     """
-    if seed is None:
-        yield
-        return
+    return _NOTHING if seed is None else _seeded(seed, like)
+
+
+_NOTHING = contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _seeded(seed: int, like: Tensor) -> Iterator[None]:
     with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
         torch.manual_seed(seed)
         yield

@@ -88,9 +88,7 @@ class Neumann(Solve):
             term = term - scale * matvec(term)
             total = total + term
         if not bool(torch.isfinite(total).all()):
-            raise FloatingPointError(
-                "The Neumann series diverged; decrease scale below 2 / the largest eigenvalue."
-            )
+            raise FloatingPointError("The Neumann series diverged; decrease scale below 2 / the largest eigenvalue.")
         x = scale * total
         return _finish(x, _relative(b - matvec(x), b), self.terms + 1, self.tolerance, "more terms")
 
@@ -124,7 +122,9 @@ class Nystrom(Solve):
         factor = image @ (vectors[:, keep] / values[keep].sqrt())
         u, s, _ = torch.linalg.svd(factor, full_matrices=False)
         inside = u.T @ b
-        x = u @ (inside / (s.square() + self.shift)) + (b - u @ inside) / self.shift
+        x = u @ (inside / (s.square() + self.shift))
+        if u.shape[1] < b.shape[0]:  # otherwise nothing lies outside, and the difference would be rounding
+            x = x + (b - u @ inside) / self.shift
         residual = _relative(b - matvec(x) - self.shift * x, b)
         return _finish(x, residual, rank + 1, self.tolerance, "a larger rank or a larger shift")
 
@@ -144,9 +144,7 @@ def _largest_eigenvalue(matvec: MatVec, b: Tensor, steps: int = 20) -> Tensor:
     for _ in range(steps):
         v = v / v.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(b.dtype).tiny)
         v = matvec(v)
-    return 1.1 * v.norm(dim=-1, keepdim=True).clamp_min(
-        torch.finfo(b.dtype).tiny
-    )  # power iteration comes from below
+    return 1.1 * v.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(b.dtype).tiny)  # power iteration comes from below
 
 
 def _finish(x: Tensor, residual: Tensor, products: int, tolerance: float, remedy: str) -> Solution:

@@ -34,13 +34,18 @@ class Optimizer:
     def __post_init__(self) -> None:
         if not callable(self.lr) and not bool((torch.as_tensor(self.lr) >= 0).all()):
             raise ValueError(f"A learning rate must not be negative; got {self.lr}.")
-        if self.weight_decay < 0:
+        if not self.weight_decay >= 0:
             raise ValueError(f"weight_decay must not be negative; got {self.weight_decay}.")
 
-    def rate(self, step: int) -> float | Tensor:
-        """The learning rate of step 1, 2, …; one per member comes as a column that broadcasts over parameters."""
+    def rate(self, step: int, like: Tensor) -> float | Tensor:
+        """The learning rate of step 1, 2, …; one per member comes as a column that broadcasts over parameters.
+
+        A tensor takes the dtype and device of ``like``: a float64 rate must not turn float32 parameters into float64.
+        """
         lr = self.lr(step) if callable(self.lr) else self.lr
-        return lr[..., None] if isinstance(lr, Tensor) and lr.dim() > 0 else lr
+        if not isinstance(lr, Tensor):
+            return lr
+        return lr.to(like)[..., None] if lr.dim() > 0 else lr.to(like)
 
     def init(self, params: Tensor) -> Moments:
         """The moments before the first step."""
@@ -54,9 +59,7 @@ class Optimizer:
         """Adjoints of ``(params, moments, grad)`` from those of ``(params', moments')``."""
         raise NotImplementedError
 
-    def push(
-        self, at: Linearization, t_params: Tensor, t_moments: Moments, t_grad: Tensor
-    ) -> tuple[Tensor, Moments]:
+    def push(self, at: Linearization, t_params: Tensor, t_moments: Moments, t_grad: Tensor) -> tuple[Tensor, Moments]:
         """Tangents of ``(params', moments')`` from those of ``(params, moments, grad)``."""
         raise NotImplementedError
 
@@ -100,13 +103,13 @@ class SGD(Optimizer):
         if self.weight_decay:
             grad = grad + self.weight_decay * params
         if not self.momentum:
-            return params - self.rate(step) * grad, ()
+            return params - self.rate(step, params) * grad, ()
         buffer = self.momentum * moments[0] + grad
         direction = grad + self.momentum * buffer if self.nesterov else buffer
-        return params - self.rate(step) * direction, (buffer,)
+        return params - self.rate(step, params) * direction, (buffer,)
 
     def pull(self, at: Linearization, d_params: Tensor, d_moments: Moments) -> tuple[Tensor, Moments, Tensor]:
-        d_direction = -self.rate(at.step) * d_params
+        d_direction = -self.rate(at.step, d_params) * d_params
         if not self.momentum:
             d_grad, d_before = d_direction, ()
         elif self.nesterov:
@@ -119,9 +122,7 @@ class SGD(Optimizer):
             d_params = d_params + self.weight_decay * d_grad
         return d_params, d_before, d_grad
 
-    def push(
-        self, at: Linearization, t_params: Tensor, t_moments: Moments, t_grad: Tensor
-    ) -> tuple[Tensor, Moments]:
+    def push(self, at: Linearization, t_params: Tensor, t_moments: Moments, t_grad: Tensor) -> tuple[Tensor, Moments]:
         return self.update(t_params, t_moments, t_grad, at.step)  # the update is linear
 
 
@@ -141,12 +142,10 @@ class Adam(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not all(0 <= b < 1 for b in self.betas):
+        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
             raise ValueError(f"Both betas must lie in [0, 1); got {self.betas}.")
-        if self.eps <= 0 or self.eps_root < 0:
-            raise ValueError(
-                f"eps must be positive and eps_root not negative; got {self.eps} and {self.eps_root}."
-            )
+        if not (self.eps > 0 and self.eps_root >= 0):
+            raise ValueError(f"eps must be positive and eps_root not negative; got {self.eps} and {self.eps_root}.")
 
     def init(self, params: Tensor) -> Moments:
         return torch.zeros_like(params), torch.zeros_like(params)
@@ -157,7 +156,7 @@ class Adam(Optimizer):
             grad = grad + coupled * params
         first = torch.lerp(moments[0], grad, 1 - b1)
         second = (b2 * moments[1]).addcmul_(grad, grad, value=1 - b2)
-        rate = self.rate(step)
+        rate = self.rate(step, params)
         start = self._shrink(params, rate)
         denominator = self._root(second, step).add_(self.eps)
         if isinstance(rate, Tensor):
@@ -170,21 +169,19 @@ class Adam(Optimizer):
         d_first = torch.addcmul(d_moments[0], by_first, d_params)
         d_second = torch.addcmul(d_moments[1], by_second, d_params)
         d_grad = ((1 - b1) * d_first).addcmul_(grad, d_second, value=2 * (1 - b2))
-        d_params = self._shrink(d_params, self.rate(at.step))
+        d_params = self._shrink(d_params, self.rate(at.step, d_params))
         if coupled := self._coupled_decay():
             d_params = d_params + coupled * d_grad
         return d_params, (b1 * d_first, b2 * d_second), d_grad
 
-    def push(
-        self, at: Linearization, t_params: Tensor, t_moments: Moments, t_grad: Tensor
-    ) -> tuple[Tensor, Moments]:
+    def push(self, at: Linearization, t_params: Tensor, t_moments: Moments, t_grad: Tensor) -> tuple[Tensor, Moments]:
         (b1, b2), grad = self.betas, self._decayed(at)
         by_first, by_second = self._slopes(at)
         if coupled := self._coupled_decay():
             t_grad = t_grad + coupled * t_params
         t_first = b1 * t_moments[0] + (1 - b1) * t_grad
         t_second = b2 * t_moments[1] + 2 * (1 - b2) * grad * t_grad
-        t_params = self._shrink(t_params, self.rate(at.step)) + by_first * t_first + by_second * t_second
+        t_params = self._shrink(t_params, self.rate(at.step, t_params)) + by_first * t_first + by_second * t_second
         return t_params, (t_first, t_second)
 
     def _slopes(self, at: Linearization) -> tuple[Tensor, Tensor]:
@@ -193,7 +190,7 @@ class Adam(Optimizer):
         b1, b2 = self.betas
         root = self._root(second, at.step)
         inverse = (root + self.eps).reciprocal_()
-        by_first = inverse * (-self.rate(at.step) / (1 - b1**at.step))
+        by_first = inverse * (-self.rate(at.step, root) / (1 - b1**at.step))
         # ∂/∂v' of 1/(√(v'/c₂ + ρ) + ε) is −1/(√… + ε)² · 1/(2 c₂ √…); a factor 1/√… of zero means a gradient of zero
         half_slope = torch.where(root > 0, root.reciprocal(), 0.0)
         by_second = (by_first * first).mul_(inverse).mul_(half_slope).mul_(-0.5 / (1 - b2**at.step))

@@ -60,6 +60,9 @@ class OuterVariables(OuterVariable):
 
     def __init__(self, *parts: OuterVariable) -> None:
         super().__init__()
+        for part in parts:
+            if not isinstance(part, OuterVariable):
+                raise TypeError(f"OuterVariables chains OuterVariable modules; got a {type(part).__name__}.")
         self.parts = nn.ModuleList(parts)
         self.needs_index = any(p.needs_index for p in parts)
         self.moves_start = any(p.moves_start for p in parts)
@@ -120,19 +123,17 @@ class SampleWeights(OuterVariable):
         if not inside:
             raise ValueError(f"initial_weight={weight} is outside the range of form={form!r}.")
         self.form = form
-        self.raw = nn.Parameter(
-            torch.full((samples,), weight if form == "clip" else math.log(weight / (1 - weight)))
-        )
+        self.raw = nn.Parameter(torch.full((samples,), weight if form == "clip" else math.log(weight / (1 - weight))))
 
     def weights(self) -> Tensor:
         """All weights, in the order of the samples."""
         return self.raw if self.form == "clip" else torch.sigmoid(self.raw)
 
     def weigh(self, losses: Tensor, batch: Batch) -> Tensor:
-        return losses * self.weights()[batch.require_index("SampleWeights")]
+        return losses * _of_batch(self.weights(), batch, len(losses), "SampleWeights")
 
     def project(self, values: Tensors) -> Tensors:
-        return {"raw": values["raw"].clamp(0.0, 1.0)} if self.form == "clip" else values
+        return {k: v.clamp(0.0, 1.0) for k, v in values.items()} if self.form == "clip" else values
 
 
 class L2(OuterVariable):
@@ -187,9 +188,7 @@ class LabelSmoothing(OuterVariable):
         if per not in ("sample", "class"):
             raise ValueError(f"per must be 'sample' or 'class'; got {per!r}.")
         if not 0 < initial < largest <= 1:
-            raise ValueError(
-                f"0 < initial < largest <= 1 must hold; got initial={initial}, largest={largest}."
-            )
+            raise ValueError(f"0 < initial < largest <= 1 must hold; got initial={initial}, largest={largest}.")
         self.per, self.largest = per, largest
         self.needs_index = per == "sample"
         self.raw = nn.Parameter(torch.full((count,), math.log(initial / (largest - initial))))
@@ -200,8 +199,15 @@ class LabelSmoothing(OuterVariable):
 
     def targets(self, labels: Tensor, batch: Batch, classes: int) -> Tensor:
         hard = F.one_hot(labels, classes).to(self.raw.dtype) if labels.dim() == 1 else labels
-        index = batch.require_index("LabelSmoothing(per='sample')") if self.per == "sample" else batch.targets
-        epsilon = self.smoothing()[index].unsqueeze(-1)
+        if self.per == "sample":
+            epsilon = _of_batch(self.smoothing(), batch, len(labels), "LabelSmoothing(per='sample')").unsqueeze(-1)
+        elif batch.targets.dim() == 1:
+            epsilon = self.smoothing()[batch.targets].unsqueeze(-1)
+        else:
+            raise ValueError(
+                "LabelSmoothing(per='class') follows the label, so targets must be class indices; "
+                f"got shape {tuple(batch.targets.shape)}. Use per='sample' with soft targets."
+            )
         return (1 - epsilon) * hard + epsilon / classes
 
 
@@ -216,3 +222,11 @@ class InitialPoint(OuterVariable):
 
     def initial(self, params: Tensor) -> Tensor:
         return self.point
+
+
+def _of_batch(values: Tensor, batch: Batch, size: int, who: str) -> Tensor:
+    """Those of the per-sample ``values`` that belong to the ``size`` samples of the batch."""
+    index = batch.require_index(who)
+    if isinstance(index, slice) and len(values[index]) != size:
+        raise ValueError(f"{who} was made for {len(values)} samples, and the training set has {size}; they must agree.")
+    return values[index]

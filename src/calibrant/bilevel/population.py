@@ -51,25 +51,19 @@ class Population:
 
     def inner(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
         """The members' inner losses, one entry each."""
-        return torch.func.vmap(self.template.inner, in_dims=(0, 0, 0, self.train.axes))(
-            params, buffers, phi, batch
-        )
+        return torch.func.vmap(self.template.inner, in_dims=(0, 0, 0, self.train.axes))(params, buffers, phi, batch)
 
     def outer(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
         """The members' outer losses, one entry each."""
         assert self.val is not None
-        return torch.func.vmap(self.template.outer, in_dims=(0, 0, 0, self.val.axes))(
-            params, buffers, phi, batch
-        )
+        return torch.func.vmap(self.template.outer, in_dims=(0, 0, 0, self.val.axes))(params, buffers, phi, batch)
 
     def initial_params(self, phi: Tensor) -> Tensor:
         """θ_0 of every member."""
         starts = torch.stack([p.view.initial() for p in self.problems])
         if not self.moves_start:
             return starts
-        return torch.func.vmap(lambda f, s: self.outer_view.run(f, lambda outer: outer.initial(s)))(
-            phi, starts
-        )
+        return torch.func.vmap(lambda f, s: self.outer_view.run(f, lambda outer: outer.initial(s)))(phi, starts)
 
     def initial_buffers(self) -> Tensors:
         """Every member's buffers."""
@@ -99,6 +93,8 @@ def _difference(a: Bilevel, b: Bilevel) -> str | None:
     """What keeps two problems from running as one, in words."""
     if a.view.names != b.view.names or a.view.shapes != b.view.shapes:
         return "the architecture"
+    if a.view.initial().dtype != b.view.initial().dtype or a.view.initial().device != b.view.initial().device:
+        return "dtype or device"
     if a.outer_view.names != b.outer_view.names or a.outer_view.shapes != b.outer_view.shapes:
         return "the outer variables"
     if str(a.view.module) != str(b.view.module) or str(a.outer_view.module) != str(b.outer_view.module):
@@ -111,9 +107,7 @@ def _difference(a: Bilevel, b: Bilevel) -> str | None:
         return "outer_mode or autocast"
     frozen = [
         (p, q)
-        for (k, p), (_, q) in zip(
-            a.view.module.named_parameters(), b.view.module.named_parameters(), strict=True
-        )
+        for (k, p), (_, q) in zip(a.view.module.named_parameters(), b.view.module.named_parameters(), strict=True)
         if k not in a.view.names
     ]
     if not all(torch.equal(p, q) for p, q in frozen):

@@ -13,7 +13,7 @@ from calibrant.bilevel.outer_variables import OuterVariable
 from calibrant.data.batch import Batch, Tensors
 from calibrant.data.streams import Stream, as_stream, mix
 from calibrant.losses.classification import cross_entropy
-from calibrant.models.functional import FunctionalModule, Network
+from calibrant.models.functional import FunctionalModule, FusedKernels, Network
 
 UserLoss = Callable[[Network, Any, Batch], Tensor]
 
@@ -24,7 +24,9 @@ def composed(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLo
     def inner(net: Network, outer: OuterVariable, batch: Batch) -> Tensor:
         logits = net(batch.inputs)
         targets = outer.targets(batch.targets, batch, logits.shape[-1])
-        return outer.weigh(loss(logits, targets), batch).mean() + outer.penalty(net.params)
+        value = outer.weigh(loss(logits, targets), batch).mean()
+        penalty = outer.penalty(net.params)
+        return value + penalty if isinstance(penalty, Tensor) else value
 
     return inner
 
@@ -91,9 +93,7 @@ class Bilevel:
             raise ValueError(f"outer_mode must be 'eval' or 'train'; got {outer_mode!r}.")
         self.view = FunctionalModule(model)
         if self.view.size == 0:
-            raise ValueError(
-                "The model has no trainable parameters: nothing can be learned at the inner level."
-            )
+            raise ValueError("The model has no trainable parameters: nothing can be learned at the inner level.")
         outer = OuterVariable() if outer is None else outer
         like = self.view.initial()
         self.outer_view = FunctionalModule(copy.deepcopy(outer).to(like.device, like.dtype))
@@ -106,28 +106,24 @@ class Bilevel:
         self.inner_loss = inner_loss or DEFAULT_INNER_LOSS
         self.outer_loss = outer_loss or DEFAULT_OUTER_LOSS
         self.outer_mode, self.autocast, self.seed = outer_mode, autocast, seed
-        self.train = as_stream(
-            train, batch_size=batch_size, seed=mix(seed, 10), device=like.device, hyper=hyper
-        )
+        self.train = as_stream(train, batch_size=batch_size, seed=mix(seed, 10), device=like.device, hyper=hyper)
         self.val: Stream | None = None
         if val is not None:
-            self.val = as_stream(
-                val, batch_size=val_batch_size, seed=mix(seed, 11), device=like.device, hyper=hyper
-            )
+            self.val = as_stream(val, batch_size=val_batch_size, seed=mix(seed, 11), device=like.device, hyper=hyper)
+        self._kernels = FusedKernels(self.view.module)
         self.stochastic = self._check()
 
     @property
     def head_size(self) -> int:
         """How many entries at the end of the parameter vector belong to the last layer."""
         prefix = self.view.names[-1].rpartition(".")[0]
-        return sum(
-            s for k, s in zip(self.view.names, self.view.sizes, strict=True) if k.rpartition(".")[0] == prefix
-        )
+        return sum(s for k, s in zip(self.view.names, self.view.sizes, strict=True) if k.rpartition(".")[0] == prefix)
 
     def inner(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
         """L(θ, φ) on a batch: a pure function."""
         net = self.view.bind(params, buffers, train=True, noise=batch.noise, autocast=self.autocast)
-        loss = self.outer_view.run(phi, lambda outer: self.inner_loss(net, outer, batch))
+        with self._kernels.replaced():
+            loss = self.outer_view.run(phi, lambda outer: self.inner_loss(net, outer, batch))
         return _scalar(loss, "inner"), net.buffers
 
     def outer(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
@@ -189,7 +185,7 @@ class Bilevel:
             batch.require_index(type(self.variables).__name__)
         params = self.view.initial()
         cuda = [params.device] if params.is_cuda else []
-        with torch.no_grad(), torch.random.fork_rng(devices=cuda):
+        with torch.no_grad(), torch.random.fork_rng(devices=cuda), self._kernels.observed():
             before = [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in cuda)]
             self.inner(params, self.initial_buffers(), self.initial_phi(), batch)
             after = [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in cuda)]
@@ -199,7 +195,5 @@ class Bilevel:
 def _scalar(loss: Tensor, level: str) -> Tensor:
     if not isinstance(loss, Tensor) or loss.dim() > 1:
         got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise ValueError(
-            f"The {level} loss must be one value, or one a sample (they are averaged); got {got}."
-        )
+        raise ValueError(f"The {level} loss must be one value, or one a sample (they are averaged); got {got}.")
     return loss.mean() if loss.dim() == 1 else loss

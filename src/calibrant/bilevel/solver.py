@@ -22,6 +22,7 @@ from calibrant.bilevel.optimizers import Moments, Optimizer
 from calibrant.bilevel.population import Population
 from calibrant.bilevel.problem import Bilevel
 from calibrant.bilevel.tracing import Compiler, TracedLevel
+from calibrant.data.batch import Batch
 
 if TYPE_CHECKING:
     from calibrant.bilevel.callbacks import Callback
@@ -110,10 +111,10 @@ class Run:
             )
         return tuple(self.select(mask, n, o) for n, o in zip(new, old, strict=True))
 
-    def evaluate(self, state: State | None = None, step: int | None = None) -> Tensor:
-        """The outer loss at the present parameters, or at ``state``."""
+    def evaluate(self, state: State | None = None, batch: Batch | None = None) -> Tensor:
+        """The outer loss at the present parameters, or at ``state``; on the next validation batch, or on ``batch``."""
         state = self.state if state is None else state
-        batch = self.problem.val_batch(self.step if step is None else step)
+        batch = self.problem.val_batch(self.step) if batch is None else batch
         return self.outer_level.value(state.params, state.buffers, self.phi, batch)[0]
 
 
@@ -202,16 +203,15 @@ def solve(
         A checkpoint (:class:`calibrant.bilevel.callbacks.Checkpoint`) of the same run to go on from.
     """
     _check(problem, hypergradient, outer_optimizer, outer_steps, restart)
-    if (
-        isinstance(hypergradient, hg.OneStep)
-        and hypergradient.scope == "head"
-        and hypergradient.head_size is None
-    ):
+    _check_rates(problem, inner_optimizer, outer_optimizer, clip_norm)
+    if isinstance(hypergradient, hg.OneStep) and hypergradient.scope == "head" and hypergradient.head_size is None:
         hypergradient = dataclasses.replace(hypergradient, head_size=problem.head_size)
     begin = time.perf_counter()
     run = Run(problem, hypergradient, inner_optimizer, outer_optimizer, outer_steps, callbacks, compile)
     if resume is not None:
         checkpoint.load(resume, run)
+    if isinstance(run.budget, Tensor):
+        run.stop("all outer steps done", run.step >= run.budget)
     for callback in run.callbacks:
         callback.on_start(run)
     try:
@@ -269,8 +269,8 @@ def _outer_step(run: Run, restart: bool, clip_norm: float | None) -> None:
         state, inner_losses = hypergradient._train(view, state, phi, hypergradient.steps)
     run.inner_losses = torch.stack([loss.detach() for loss in inner_losses])
     run.outer_loss, run.gradient = estimate.loss, gradient
-    keep = _examine(run, taken) & run.active
-    run.state = run.select(keep, state, start)
+    keep = _examine(run, taken, state.params, phi) & run.active
+    run.state = run.select(keep, state, run.state)
     run.phi = run.select(keep, phi, run.phi)
     run.outer_moments = run.select(keep, moments, run.outer_moments)
     run.step += 1
@@ -281,20 +281,30 @@ def _outer_step(run: Run, restart: bool, clip_norm: float | None) -> None:
 
 _REMEDIES = {
     "inner loss": "try a smaller inner learning rate, or look for inputs that are not finite",
+    "inner parameter vector": "the inner losses are finite, so the update overflowed: try a smaller inner learning rate",
     "outer loss": "look for validation inputs that are not finite, or an outer loss that takes the logarithm of zero",
     "hypergradient": "the losses are finite, so differentiation overflowed: try fewer inner steps, Truncated, a smaller "
     "inner learning rate, or float64",
+    "vector of outer variables": "the hypergradient is finite, so the update overflowed: try a smaller outer learning "
+    "rate, or clip_norm",
 }
 
 
-def _examine(run: Run, taken: int) -> Tensor:
+def _examine(run: Run, taken: int, params: Tensor, phi: Tensor) -> Tensor:
     """Which members are still finite. The others fail with a message; a single problem raises it."""
     members = run.problem.members or 1
-    found: dict[str, Tensor] = {"inner loss": run.inner_losses.reshape(-1, members).isfinite()}
+
+    def whole(vector: Tensor) -> Tensor:
+        return vector.reshape(members, -1).isfinite().all(1).reshape(1, members)
+
+    inner = {"inner loss": run.inner_losses.reshape(-1, members).isfinite(), "inner parameter vector": whole(params)}
+    outer: dict[str, Tensor] = {}
     if run.outer_loss is not None:
-        found["outer loss"] = run.outer_loss.reshape(1, members).isfinite()
+        outer["outer loss"] = run.outer_loss.reshape(1, members).isfinite()
     if run.gradient is not None:
-        found["hypergradient"] = run.gradient.reshape(members, -1).isfinite().all(1).reshape(1, members)
+        outer |= {"hypergradient": whole(run.gradient), "vector of outer variables": whole(phi)}
+    # In the order of computation, so that the message names the first cause.
+    found = outer | inner if run.hypergradient.lookahead else inner | outer
     good = torch.cat([ok.all(0, keepdim=True) for ok in found.values()]).cpu()
     if bool(good.all()):
         return torch.ones(members, dtype=torch.bool)
@@ -338,13 +348,9 @@ def _check(
         raise TypeError(f"hypergradient must be a value such as Unrolled(10); got {hypergradient!r}.")
     plain = isinstance(hypergradient, hg.Plain)
     if outer_optimizer is None and not plain:
-        raise ValueError(
-            "A hypergradient without an outer optimiser moves nothing: give outer_optimizer=SGD(lr), say."
-        )
+        raise ValueError("A hypergradient without an outer optimiser moves nothing: give outer_optimizer=SGD(lr), say.")
     if not plain and problem.outer_view.size == 0:
-        raise ValueError(
-            "There are no outer variables to move: give Bilevel(..., outer=...), or use Plain(steps)."
-        )
+        raise ValueError("There are no outer variables to move: give Bilevel(..., outer=...), or use Plain(steps).")
     if not plain and problem.val is None:
         raise ValueError("The outer level needs validation data: Bilevel(..., val=(inputs, targets)).")
     if problem.moves_start and not restart and not plain:
@@ -353,8 +359,20 @@ def _check(
         )
     if isinstance(outer_steps, Tensor):
         if outer_steps.shape != (problem.members,):
-            raise ValueError(
-                f"outer_steps must be a number, or one per member; got shape {tuple(outer_steps.shape)}."
-            )
+            raise ValueError(f"outer_steps must be a number, or one per member; got shape {tuple(outer_steps.shape)}.")
     elif outer_steps < 0:
         raise ValueError(f"outer_steps must not be negative; got {outer_steps}.")
+
+
+def _check_rates(
+    problem: Bilevel | Population, inner: Optimizer, outer: Optimizer | None, clip_norm: float | None
+) -> None:
+    for level, optimizer in (("inner", inner), ("outer", outer)):
+        lr = getattr(optimizer, "lr", None)
+        if isinstance(lr, Tensor) and lr.dim() > 0 and lr.shape != (problem.members,):
+            raise ValueError(
+                f"The {level} learning rate must be a number, or one per member of a population "
+                f"({problem.members or 'this is a single problem'}); got shape {tuple(lr.shape)}."
+            )
+    if clip_norm is not None and not clip_norm > 0:
+        raise ValueError(f"clip_norm must be positive, or None for no clipping; got {clip_norm}.")

@@ -54,60 +54,64 @@ class TracedLevel(Level):
         self.compiler = compiler
         self.seconds = 0.0
         self._cache: dict[Any, Any] = {}
+        self._layout: _Layout | None = None
 
-    def gradient(
-        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
-    ) -> tuple[Tensor, Tensor, Tensors]:
-        (flat, spec), seed = _flatten(params, buffers, phi, batch)
+    def gradient(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensors]:
+        point = self._point(params, buffers, phi, batch)
 
         def build(example: list[Tensor]) -> Callable[..., Any]:
-            return self._finish(_trace(lambda *leaves: first_order(self.fn, *spec(leaves)), example))
+            def flat(*leaves: Tensor) -> tuple[Tensor, ...]:
+                loss, grad, after = first_order(self.fn, *point.restore(leaves))
+                return loss, grad, *(after[k] for k in buffers)
 
-        with torch.no_grad(), seeded(seed, params):
-            return self._cached("gradient", flat, spec, build)(*flat)
+            return self._finish(_trace(flat, example))
+
+        run = self._cached("gradient", point, build)
+        with torch.no_grad(), seeded(batch.seed, params):
+            loss, grad, *after = run(*point.tensors)
+        return loss, grad, dict(zip(buffers, after, strict=True))
 
     def gradients(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> FullGradient:
-        (flat, spec), seed = _flatten(params, buffers, phi, batch)
+        point = self._point(params, buffers, phi, batch)
         names = self.differentiable_buffers
 
-        def build(example: list[Tensor]) -> Callable[..., Any]:
-            return self._finish(
-                _trace(lambda *leaves: tuple(full_first_order(self.fn, names, *spec(leaves))), example)
-            )
+        def build(example: list[Tensor]) -> tuple[Callable[..., Any], list[str]]:
+            used: list[str] = []
 
-        with torch.no_grad(), seeded(seed, params):
-            return FullGradient(*self._cached("gradients", flat, spec, build)(*flat))
+            def flat(*leaves: Tensor) -> tuple[Tensor, ...]:
+                found = full_first_order(self.fn, names, *point.restore(leaves))
+                used[:] = found.buffers
+                return found.loss, found.params, found.phi, *found.buffers.values()
+
+            return self._finish(_trace(flat, example)), used
+
+        run, used = self._cached("gradients", point, build)
+        with torch.no_grad(), seeded(batch.seed, params):
+            loss, d_params, d_phi, *d_buffers = run(*point.tensors)
+        return FullGradient(loss, d_params, d_phi, dict(zip(used, d_buffers, strict=True)))
 
     def linearize(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> Gradient:
-        (flat, spec), seed = _flatten(params, buffers, phi, batch)
+        point = self._point(params, buffers, phi, batch)
         names = self.differentiable_buffers
 
         def build(example: list[Tensor]) -> tuple[Callable[..., Any], ...]:
             adjoints = [torch.zeros_like(params), *(torch.zeros_like(buffers[k]) for k in names)]
 
-            def joint(*leaves: Tensor) -> tuple[Any, ...]:
-                point = leaves[: len(example)]
-                kept = Level.linearize(self, *spec(point))
+            def joint(*leaves: Tensor) -> tuple[Tensor | None, ...]:
+                kept = Level.linearize(self, *point.restore(leaves[: len(example)]))
                 d_grad, *rest = leaves[len(example) :]
                 back = kept.pull(d_grad, dict(zip(names, rest, strict=True)))
-                return (
-                    kept.loss,
-                    kept.grad,
-                    *(kept.buffers[k] for k in buffers),
-                    back.params,
-                    back.phi,
-                    *back.buffers.values(),
-                )
+                after = (kept.buffers[k] for k in buffers)
+                return kept.loss, kept.grad, *after, back.params, back.phi, *back.buffers.values()
 
             traced = _trace(joint, [*example, *adjoints])
             return tuple(self._finish(m) for m in graphs.split(traced, len(adjoints), 2 + len(buffers)))
 
-        with torch.no_grad(), seeded(seed, params):
-            early, rest, phi_only = self._cached("linearize", flat, spec, build)
-            outputs = early(*flat)
+        early, rest, phi_only = self._cached("linearize", point, build)
+        with torch.no_grad(), seeded(batch.seed, params):
+            outputs = early(*point.tensors)
         head = 2 + len(buffers)
-        loss, grad, *after = outputs[:head]
-        saved = list(outputs[head:])
+        saved = outputs[head:]
 
         def pull(d_grad: Tensor, d_buffers: Tensors, *, params: bool = True, retain: bool = False) -> Adjoint:
             seeds = [d_grad, *(d_buffers.get(k, torch.zeros_like(buffers[k])) for k in names)]
@@ -120,25 +124,31 @@ class TracedLevel(Level):
         def push(t_params: Tensor, t_phi: Tensor, t_buffers: Tensors) -> tuple[Tensor, Tensors]:
             return Level.linearize(self, params, buffers, phi, batch).push(t_params, t_phi, t_buffers)
 
-        return Gradient(loss, grad, dict(zip(buffers, after, strict=True)), pull, push)
+        return Gradient(outputs[0], outputs[1], dict(zip(buffers, outputs[2:head], strict=True)), pull, push)
 
     def measure(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> int:
         return Level(self.fn, self.differentiable_buffers).measure(params, buffers, phi, batch)
 
-    def _cached(
-        self, kind: str, flat: list[Tensor], spec: _Spec, build: Callable[[list[Tensor]], Any]
-    ) -> Any:
-        key = (kind, spec.key, *((t.shape, t.dtype, t.device) for t in flat))
-        if key not in self._cache:
+    def _point(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> _Point:
+        if self._layout is None or self._layout.batch is not batch:  # a full batch is the same object at every step
+            self._layout = _Layout(batch)
+        return _Point(self._layout, params, buffers, phi)
+
+    def _cached(self, kind: str, point: _Point, build: Callable[[list[Tensor]], Any]) -> Any:
+        key = (kind, *point.key)
+        found = self._cache.get(key)
+        if found is None:
             if len(self._cache) == _RETRACE_WARNING:
                 warnings.warn(
-                    f"{_RETRACE_WARNING} different shapes have been traced; batches of one size (drop_last=True) avoid that.",
+                    f"{_RETRACE_WARNING} different shapes were traced; batches of one size (drop_last=True) avoid that.",
                     stacklevel=2,
                 )
             begin = time.perf_counter()
-            self._cache[key] = build(flat)
+            # Tracing runs the step and so draws its random numbers: apart from the run that follows, which replays them.
+            with torch.no_grad(), seeded(0, point.tensors[0]):
+                found = self._cache[key] = build(point.tensors)
             self.seconds += time.perf_counter() - begin
-        return self._cache[key]
+        return found
 
     def _finish(self, module: fx.GraphModule) -> Callable[..., Any]:
         if self.compiler == "trace":
@@ -146,27 +156,37 @@ class TracedLevel(Level):
         return torch.compile(module, fullgraph=True, dynamic=False)
 
 
-class _Spec:
-    """How a flat list of tensors becomes ``(params, buffers, phi, batch)`` again; everything else is a constant."""
+class _Layout:
+    """Which leaves of a batch are tensors, and how to put it together again; all other leaves are constants."""
 
-    def __init__(self, tree: Any) -> None:
-        leaves, self.structure = pytree.tree_flatten(tree)
-        self.is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
-        self.constants = [None if t else leaf for leaf, t in zip(leaves, self.is_tensor, strict=True)]
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        leaves, self.structure = pytree.tree_flatten(batch._replace(seed=None))
+        self.constants = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
         self.tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        self.key = (str(self.structure), str(self.constants))
+        self.key = (str(self.structure), str(self.constants), *(_form(t) for t in self.tensors))
 
-    def __call__(self, tensors: Sequence[Tensor]) -> Any:
+    def restore(self, tensors: Sequence[Tensor]) -> Batch:
         supply = iter(tensors)
-        leaves = [next(supply) if t else c for t, c in zip(self.is_tensor, self.constants, strict=True)]
-        return pytree.tree_unflatten(leaves, self.structure)
+        return pytree.tree_unflatten([next(supply) if c is None else c[0] for c in self.constants], self.structure)
 
 
-def _flatten(
-    params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
-) -> tuple[tuple[list[Tensor], _Spec], int | None]:
-    spec = _Spec((params, buffers, phi, batch._replace(seed=None)))
-    return (spec.tensors, spec), batch.seed
+class _Point:
+    """Everything that a loss depends on, as a flat list of tensors."""
+
+    def __init__(self, layout: _Layout, params: Tensor, buffers: Tensors, phi: Tensor) -> None:
+        self.layout, self.names = layout, tuple(buffers)
+        self.tensors = [params, phi, *buffers.values(), *layout.tensors]
+        self.key = (_form(params), _form(phi), self.names, layout.key)
+
+    def restore(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensors, Tensor, Batch]:
+        params, phi, *rest = tensors
+        buffers = dict(zip(self.names, rest, strict=False))
+        return params, buffers, phi, self.layout.restore(rest[len(self.names) :])
+
+
+def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    return tensor.shape, tensor.dtype, tensor.device
 
 
 def _trace(fn: Callable[..., Any], example: list[Tensor]) -> fx.GraphModule:
@@ -174,9 +194,8 @@ def _trace(fn: Callable[..., Any], example: list[Tensor]) -> fx.GraphModule:
     example = [t.detach().clone() for t in example]
     traced = make_fx(fn)(*example)
     if not graphs.is_pure(traced.graph):
-        traced = make_fx(torch.func.functionalize(fn, remove="mutations"))(*example)
+        # Autograd is gone from the graph by now, so functionalisation, which does not mix with it, can follow.
+        traced = make_fx(torch.func.functionalize(traced, remove="mutations"))(*example)
         if not graphs.is_pure(traced.graph):
-            raise ValueError(
-                "The loss writes into its inputs in a way that cannot be traced; use compile=None."
-            )
+            raise ValueError("The loss writes into its inputs in a way that cannot be traced; use compile=None.")
     return graphs.simplify(traced)

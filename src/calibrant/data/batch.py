@@ -52,6 +52,12 @@ def stack(batches: list[Batch]) -> tuple[Batch, Batch]:
     if any(s != specs[0] for s in specs):
         raise ValueError("The members' batches differ in structure; a population needs problems of one kind.")
     columns = list(zip(*leaves, strict=True))
+    for column in columns:
+        if not isinstance(column[0], Tensor) and any(leaf != column[0] for leaf in column):
+            raise ValueError(
+                f"The members' batches differ in a value that is not a tensor ({column[0]!r} for the first); "
+                "what differs between members must be a tensor."
+            )
     shared = [not isinstance(c[0], Tensor) or all(leaf is c[0] for leaf in c) for c in columns]
     for column, same in zip(columns, shared, strict=True):
         shapes = {tuple(leaf.shape) for leaf in column} if not same else set()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from calibrant.data.batch import Batch, Tensors, map_tensors, stack
 
@@ -101,8 +101,8 @@ class LoaderStream(Stream):
     """Batches from a loader (any iterable that can be iterated again for each epoch).
 
     A batch is ``(inputs, targets)``, ``(inputs, targets, index)`` or a mapping with these keys. Batches are kept until
-    they are released, so that a backward sweep sees the same ones. Each epoch is started under a seed of its own, so
-    that a loader that shuffles with torch's generator gives the same order again when a run is resumed.
+    they are released, so that a backward sweep sees the same ones. Each batch is drawn under a seed of its own, so that
+    a loader that shuffles or augments with torch's random numbers gives the same batches again when a run is resumed.
     """
 
     def __init__(
@@ -116,14 +116,11 @@ class LoaderStream(Stream):
         self.loader, self.seed, self.device, self.hyper = loader, seed, device, dict(hyper or {})
         self._kept: dict[int, Batch] = {}
         self._next = 0
-        self._epoch = -1
         self._iterator: Iterator[Any] | None = None
 
     def batch(self, step: int) -> Batch:
         if step < self._next and step not in self._kept:
-            raise ValueError(
-                f"The batch of step {step} was released; loaders cannot go back. Start the run anew."
-            )
+            raise ValueError(f"The batch of step {step} was released; loaders cannot go back. Start the run anew.")
         while self._next <= step:
             self._kept[self._next] = self._unpack(self._draw())
             self._next += 1
@@ -134,51 +131,37 @@ class LoaderStream(Stream):
             del self._kept[step]
 
     def _draw(self) -> Any:
-        for _ in range(2):
-            if self._iterator is None:
-                self._epoch += 1
-                self._iterator = self._start_epoch(mix(self.seed, self._epoch, 3))
-            try:
-                return next(self._iterator)
-            except StopIteration:
-                self._iterator = None
-        raise ValueError("The loader gave no batch at all; it must be iterable again for every epoch.")
-
-    def _start_epoch(self, seed: int) -> Iterator[Any]:
-        generator = getattr(self.loader, "generator", None)
-        if isinstance(generator, torch.Generator):
-            generator.manual_seed(seed)
+        seed = mix(self.seed, self._next, 3)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # a loader without a generator draws its order from the global one
-            iterator = iter(self.loader)
-            try:
-                first = next(iterator)
-            except StopIteration:
-                return iter(())
-        return _chain(first, iterator)
+            # The CPU's generator only: torch.manual_seed would also set those of GPUs, which are not restored here.
+            torch.default_generator.manual_seed(seed)
+            for _ in range(2):
+                if self._iterator is None:
+                    generator = getattr(self.loader, "generator", None)
+                    if isinstance(generator, torch.Generator):
+                        generator.manual_seed(seed)
+                    self._iterator = iter(self.loader)
+                try:
+                    return next(self._iterator)
+                except StopIteration:
+                    self._iterator = None
+        raise ValueError("The loader gave no batch at all; it must be iterable again for every epoch.")
 
     def _unpack(self, item: Any) -> Batch:
         if isinstance(item, Mapping):
             missing = {"inputs", "targets"} - set(item)
             if missing:
-                raise ValueError(
-                    f"A batch that is a mapping needs 'inputs' and 'targets'; it has {sorted(item)}."
-                )
+                raise ValueError(f"A batch that is a mapping needs 'inputs' and 'targets'; it has {sorted(item)}.")
             parts = (item["inputs"], item["targets"], item.get("index"))
         elif isinstance(item, list | tuple) and len(item) in (2, 3):
             parts = (*item, None)[:3]
         else:
             raise ValueError(
                 "A batch must be (inputs, targets), (inputs, targets, index), or a mapping with these keys; "
-                f"got {type(item).__name__}"
-                + (f" of length {len(item)}." if hasattr(item, "__len__") else ".")
+                f"got {type(item).__name__}" + (f" of length {len(item)}." if hasattr(item, "__len__") else ".")
             )
         batch = Batch(*parts, hyper=self.hyper)
-        return (
-            map_tensors(lambda t: t.to(self.device, non_blocking=True), batch)
-            if self.device is not None
-            else batch
-        )
+        return map_tensors(lambda t: t.to(self.device, non_blocking=True), batch) if self.device is not None else batch
 
 
 class MemberStream(Stream):
@@ -197,9 +180,7 @@ class MemberStream(Stream):
             return self._first
         stacked, axes = stack([draw(step) for draw in self.draws])
         if axes != self.axes:
-            raise ValueError(
-                "What the members share changed between steps; give each member tensors of its own."
-            )
+            raise ValueError("What the members share changed between steps; give each member tensors of its own.")
         return stacked
 
     def release(self, before: int) -> None:
@@ -232,27 +213,18 @@ def as_stream(
     """A stream from whatever the user has: a stream, ``(inputs, targets)`` arrays or tensors, or a loader."""
     if isinstance(data, Stream):
         return data
-    if (
-        isinstance(data, tuple)
-        and len(data) == 2
-        and all(isinstance(part, Tensor | np.ndarray) for part in data)
-    ):
+    if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(d, Tensor | np.ndarray) for d in data):
         inputs, targets = (torch.as_tensor(part, device=device) for part in data)
         return TensorStream(inputs, targets, batch_size=batch_size, seed=seed, hyper=hyper)
-    if isinstance(data, DataLoader) or (
-        isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping)
-    ):
+    # A tuple is a pair gone wrong, not a loader: its parts would pass for batches.
+    if isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping | tuple | Tensor | np.ndarray):
         if batch_size is not None:
             raise ValueError("batch_size is the loader's own affair; set it there.")
         return LoaderStream(data, seed=seed, device=device, hyper=hyper)
-    raise TypeError(f"Data must be (inputs, targets), a loader, or a Stream; got {type(data).__name__}.")
+    kind = f"tuple of {', '.join(type(d).__name__ for d in data)}" if isinstance(data, tuple) else type(data).__name__
+    raise TypeError(f"Data must be two tensors or arrays (inputs, targets), a loader, or a Stream; got a {kind}.")
 
 
 def mix(*numbers: int) -> int:
     """One seed out of several numbers, spread over 63 bits so that neighbours do not correlate."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def _chain(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest

@@ -14,12 +14,14 @@ a private copy of the module, the user's own is never touched:
   vectorised run draws what a single run draws.
 
 Any other random layer (``F.dropout``, stochastic depth, attention dropout) is replayed by seeding, see
-:func:`calibrant.bilevel.losses.seeded`.
+:func:`calibrant.bilevel.level.seeded`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,8 +29,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils import _pytree as pytree
 
 from calibrant.data.batch import Tensors, map_tensors
 
@@ -61,13 +66,11 @@ class FunctionalModule:
         for parameter in self.module.parameters():
             parameter.requires_grad_(False)
         self._dispatch = _Dispatch(self.module)
+        if not self.module.training:
+            self.module.eval()  # `set_mode` compares with the mode of the whole
         # Layers that the user put into evaluation mode inside a training module (a frozen BatchNorm) stay there.
-        self._always_eval = (
-            [m for m in self.module.modules() if not m.training] if self.module.training else []
-        )
-        self.dropouts = {
-            k: m for k, m in self.module.named_modules() if isinstance(m, _MaskedDropout) and m.p > 0
-        }
+        self._always_eval = [m for m in self.module.modules() if not m.training] if self.module.training else []
+        self.dropouts = {k: m for k, m in self.module.named_modules() if isinstance(m, _MaskedDropout) and m.p > 0}
         self.differentiable_buffers = [
             f"{k}.{b}" if k else b
             for k, m in self.module.named_modules()
@@ -92,7 +95,8 @@ class FunctionalModule:
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """The inverse of :meth:`unflatten`."""
-        return torch.cat([tensors[k].reshape(-1) for k in self.names])
+        parts = [(tensors[k], len(s)) for k, s in zip(self.names, self.shapes, strict=True)]
+        return torch.cat([t.reshape(*t.shape[: t.dim() - dims], -1) for t, dims in parts], dim=-1)
 
     def bind(
         self,
@@ -123,6 +127,11 @@ class FunctionalModule:
         """Write a point of parameter space into ``into`` (a module like the one this view was made of)."""
         with torch.no_grad():
             own = dict(into.named_parameters()) | dict(into.named_buffers())
+            missing = (set(self.names) | set(buffers)) - set(own)
+            if missing:
+                raise ValueError(
+                    f"The module to export into is of another kind: it has no {', '.join(sorted(missing))}."
+                )
             for name, value in (self.unflatten(params) | buffers).items():
                 own[name].copy_(value)
         return into
@@ -131,7 +140,7 @@ class FunctionalModule:
         """Dropout masks for a forward pass on ``inputs``: a pure function of ``seed`` and the inputs' shapes."""
         if not self.dropouts:
             return {}
-        key = tuple(x.shape if isinstance(x, Tensor) else None for x in inputs)
+        key = tuple(x.shape for x in pytree.tree_leaves(inputs) if isinstance(x, Tensor))
         if key not in self._mask_shapes:
             self._mask_shapes[key] = self._probe_masks(*inputs)
         generator = torch.Generator().manual_seed(seed)
@@ -196,20 +205,61 @@ class Network:
         return output
 
 
+class FusedKernels:
+    """Finds out which fused kernels a computation uses, and replaces those that have no second derivative.
+
+    Fused attention, and cuDNN's recurrent nets, can be differentiated once only. ``with kernels.observed():`` watches one
+    evaluation; ``with kernels.replaced():`` then takes the plain forms of what was seen, and costs nothing otherwise.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.attention = False
+        self.recurrent = any(isinstance(m, nn.RNNBase) for m in module.modules()) and torch.cuda.is_available()
+
+    def observed(self) -> contextlib.AbstractContextManager[Any]:
+        """Watch for fused attention."""
+        return _AttentionWatch(self)
+
+    def replaced(self) -> contextlib.AbstractContextManager[Any]:
+        """Differentiate twice what is computed inside."""
+        if not (self.attention or self.recurrent):
+            return _NOTHING
+        stack = contextlib.ExitStack()
+        if self.attention:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        if self.recurrent:
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        return stack
+
+
+_NOTHING = contextlib.nullcontext()
+
+
+class _AttentionWatch(TorchDispatchMode):
+    def __init__(self, kernels: FusedKernels) -> None:
+        super().__init__()
+        self.kernels = kernels
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.kernels.attention |= "_scaled_dot_product" in func.name()
+        return func(*args, **(kwargs or {}))
+
+
 class _Dispatch(nn.Module):
     """Lets ``functional_call`` run any function of a module, not only its ``forward``."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
+        self.norms = [m for m in module.modules() if isinstance(m, _PureBatchNorm)]
 
     def forward(self, fn: Callable[..., Any], *args: Any) -> Any:
+        for layer in self.norms:
+            layer.fresh = {}
         return fn(self.module, *args)
 
 
-def _call_and_read(
-    module: nn.Module, args: tuple, kwargs: dict, names: tuple[str, ...]
-) -> tuple[Any, Tensors]:
+def _call_and_read(module: nn.Module, args: tuple, kwargs: dict, names: tuple[str, ...]) -> tuple[Any, Tensors]:
     output = module(*args, **kwargs)
     if not names:
         return output, {}
@@ -227,18 +277,27 @@ class _PureBatchNorm(_BatchNorm):
     fresh: Tensors
 
     def forward(self, input: Tensor) -> Tensor:
-        if not (self.training and self.track_running_stats):
+        if not self.track_running_stats:
             return super().forward(input)
         self._check_input_dim(input)
-        dims = [d for d in range(input.dim()) if d != 1]
-        var, mean = torch.var_mean(input, dims, correction=1)
-        count = self.num_batches_tracked + 1
-        rate = self.momentum if self.momentum is not None else 1 / count.to(mean.dtype)
         assert self.running_mean is not None
         assert self.running_var is not None
+        if not self.training:  # torch's own kernel has no gradient in the running statistics
+            scale = torch.rsqrt(self.running_var + self.eps)
+            scale = scale if self.weight is None else scale * self.weight
+            shift = -self.running_mean * scale
+            shift = shift if self.bias is None else shift + self.bias
+            shape = (1, -1) + (1,) * (input.dim() - 2)
+            return input * scale.view(shape).to(input.dtype) + shift.view(shape).to(input.dtype)
+        dims = [d for d in range(input.dim()) if d != 1]
+        var, mean = torch.var_mean(input, dims, correction=1)
+        # A layer that is called twice in one pass goes on from its first call.
+        old_mean, old_var = (self.fresh.get(k, getattr(self, k)) for k in ("running_mean", "running_var"))
+        count = self.fresh.get("num_batches_tracked", self.num_batches_tracked) + 1
+        rate = self.momentum if self.momentum is not None else 1 / count.to(mean.dtype)
         self.fresh = {
-            "running_mean": self.running_mean + rate * (mean.to(self.running_mean.dtype) - self.running_mean),
-            "running_var": self.running_var + rate * (var.to(self.running_var.dtype) - self.running_var),
+            "running_mean": old_mean + rate * (mean.to(old_mean.dtype) - old_mean),
+            "running_var": old_var + rate * (var.to(old_var.dtype) - old_var),
             "num_batches_tracked": count,
         }
         return F.batch_norm(input, None, None, self.weight, self.bias, True, 0.0, self.eps)
@@ -256,7 +315,8 @@ class _MaskedDropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        shape = x.shape[: x.dim() - self.dims] + (1,) * self.dims
+        dims = 1 if (self.dims, x.dim()) == (2, 3) else self.dims  # torch reads three dimensions as (N, C, L) there
+        shape = x.shape[: x.dim() - dims] + (1,) * dims
         if self.probe is not None:
             self.probe.append(shape)
         if not self.masked:
@@ -272,22 +332,29 @@ _CHANNEL_DIMS = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 
 def _purify(module: nn.Module) -> nn.Module:
     """Replace BatchNorm and Dropout layers by their pure forms; names and values stay."""
     if type(module) in _CHANNEL_DIMS:
-        assert isinstance(module, _DropoutNd)
-        return _MaskedDropout(module.p, _CHANNEL_DIMS[type(module)])
+        return _masked(module)
     for layer in module.modules():
         if isinstance(layer, nn.SyncBatchNorm):
-            raise ValueError(
-                "SyncBatchNorm has no pure form; use BatchNorm, or average the statistics outside."
+            raise ValueError("SyncBatchNorm has no pure form; use BatchNorm, or average the statistics outside.")
+        if isinstance(layer, _BatchNorm) and type(layer).forward is not _BatchNorm.forward:
+            warnings.warn(
+                f"{type(layer).__name__} is a BatchNorm with a forward pass of its own, which is kept as it is: no gradient "
+                "flows through its running statistics, so hypergradients with outer_mode='eval' leave that path out.",
+                stacklevel=3,
             )
-        if isinstance(layer, _BatchNorm):
+        elif isinstance(layer, _BatchNorm):
             layer.__class__ = type(f"Pure{type(layer).__name__}", (_PureBatchNorm, type(layer)), {})
             layer.fresh = {}  # type: ignore[attr-defined]
     for name, layer in list(module.named_modules(remove_duplicate=False)):
         if name and type(layer) in _CHANNEL_DIMS:
             parent, _, leaf = name.rpartition(".")
-            assert isinstance(layer, _DropoutNd)
-            setattr(module.get_submodule(parent), leaf, _MaskedDropout(layer.p, _CHANNEL_DIMS[type(layer)]))
+            setattr(module.get_submodule(parent), leaf, _masked(layer))
     return module
+
+
+def _masked(layer: nn.Module) -> nn.Module:
+    assert isinstance(layer, _DropoutNd)
+    return _MaskedDropout(layer.p, _CHANNEL_DIMS[type(layer)]).train(layer.training)
 
 
 def _flatten(tensors: Any, like: Tensor | None) -> Tensor:

@@ -1,0 +1,40 @@
+"""``python -m benchmarks [GROUP …]``: run the groups (all by default), print a table, and write ``results/bench.json``.
+
+Groups that are not run keep their records, so that a record from a GPU machine stays when the rest is measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from pathlib import Path
+
+from benchmarks.harness import show, write
+
+GROUPS = ("engine", "gpu", "metrics", "posthoc")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], help="which groups to run")
+    parser.add_argument("--out", type=Path, default=Path("results/bench.json"))
+    parser.add_argument("--merge", type=Path, help="take up the records of another result file instead of running")
+    arguments = parser.parse_args()
+    if arguments.merge:
+        other = json.loads(arguments.merge.read_text())["records"]
+        target = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"records": []}
+        names = {r["name"] for r in other}
+        target["records"] = [r for r in target["records"] if r["name"] not in names] + other
+        arguments.out.write_text(json.dumps(target, indent=1) + "\n")
+        print(show(other))
+        return
+    for group in arguments.groups or GROUPS:
+        records = importlib.import_module(f"benchmarks.{group}").run()
+        if records:
+            write(arguments.out, records, {"command": "python -m benchmarks"})
+            print(f"\n{group}\n{show(records)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

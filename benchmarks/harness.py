@@ -1,0 +1,87 @@
+"""How things are measured here: side by side in one run, medians of repeats, records with a target."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+from calibrant import __version__
+
+Record = dict[str, Any]
+
+
+def record(name: str, value: float, target: float, **details: Any) -> Record:
+    """One claim: it holds when ``value`` is at most ``target``."""
+    return {"name": name, "value": value, "target": target, "holds": bool(value <= target), **details}
+
+
+def medians(jobs: dict[str, Callable[[], Any]], *, repeats: int, warmups: int = 1) -> dict[str, float]:
+    """Median seconds of each job. Jobs take turns, so that a slow moment of the machine hits all of them."""
+    for job in jobs.values():
+        for _ in range(warmups):
+            job()
+    seconds: dict[str, list[float]] = {name: [] for name in jobs}
+    for _ in range(repeats):
+        for name, job in jobs.items():
+            begin = time.perf_counter()
+            job()
+            seconds[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def machine() -> dict[str, Any]:
+    """Where the numbers come from."""
+    cuda = torch.cuda.is_available()
+    return {
+        "processor": _processor(),
+        "cores": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if cuda else None,
+        "system": platform.system(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were made with."""
+    return {
+        "calibrant": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+    }
+
+
+def write(path: Path, records: list[Record], config: dict[str, Any]) -> None:
+    """Write a result file; records of other names that it holds already are kept, with the machine they came from."""
+    stamped = [{**r, "machine": machine(), "versions": versions()} for r in records]
+    kept = []
+    if path.exists():
+        fresh = {r["name"] for r in records}
+        kept = [r for r in json.loads(path.read_text())["records"] if r["name"] not in fresh]
+    everything = {"config": config, "versions": versions(), "records": kept + stamped}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(everything, indent=1) + "\n")
+
+
+def show(records: list[Record]) -> str:
+    """The records as a table."""
+    lines = [f"{'':4}{'value':>10} {'target':>10}  name"]
+    lines += [f"{'ok' if r['holds'] else 'NO':4}{r['value']:10.3f} {r['target']:10.3f}  {r['name']}" for r in records]
+    return "\n".join(lines)
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,149 @@
+"""The reverse sweep's memory: graphs, states, or checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from calibrant.bilevel.dynamics import Cotangent, Dynamics, Recorded, State
+from calibrant.data.batch import Batch
+
+Draws = Callable[[int], Batch]
+
+GRAPH_BUDGET = 2 * 1024**3
+"""Bytes of kept graphs above which ``memory="auto"`` goes over to checkpoints on a CPU."""
+
+
+class Tape:
+    """``count`` inner steps forwards, and then backwards.
+
+    ``"graphs"`` keeps every step's graph. ``"states"`` keeps every state and records each step again on the way back.
+    ``"checkpoints"`` keeps every k-th state, k = ⌈√count⌉, and takes each stretch's steps a second time.
+    """
+
+    def __init__(self, dynamics: Dynamics, draws: Draws, phi: Tensor, start: State, count: int, memory: str) -> None:
+        self.dynamics, self.draws, self.phi, self.start, self.count = dynamics, draws, phi, start, count
+        self.stride = math.isqrt(count - 1) + 1 if memory == "checkpoints" else 1
+        self.recorded: list[Recorded] = []
+        self.keep_graphs = memory == "graphs"
+        self.kept = None if self.keep_graphs else _Shelf(start, -(-count // self.stride))
+        self.lean = memory == "checkpoints" and not phi.is_cuda
+
+    def forward(self) -> tuple[State, list[Tensor]]:
+        """Train; the state at the end, and the loss before each step."""
+        with _returning_memory() if self.lean else contextlib.nullcontext():
+            return self._forward()
+
+    def sweep(self, adjoint: Cotangent, *, to_start: bool) -> tuple[Cotangent, Tensor]:
+        """Back through every step: the adjoint at the start (if asked for), and the sum of the shares of φ."""
+        with _returning_memory() if self.lean else contextlib.nullcontext():
+            return self._sweep(adjoint, to_start)
+
+    def _forward(self) -> tuple[State, list[Tensor]]:
+        state, losses = self.start, []
+        for position in range(self.count):
+            if self.kept is None:
+                state, loss, recorded = self.dynamics.record(state, self.phi, self.draws(state.step))
+                self.recorded.append(recorded)
+            else:
+                if position % self.stride == 0:
+                    self.kept.put(position // self.stride, state)
+                state, loss = self.dynamics.advance(state, self.phi, self.draws(state.step))
+            losses.append(loss)
+        return state, losses
+
+    def _sweep(self, adjoint: Cotangent, to_start: bool) -> tuple[Cotangent, Tensor]:
+        total = torch.zeros_like(self.phi)
+        for position, recorded in self._backwards():
+            adjoint, share = self.dynamics.pull(recorded, adjoint, params=position > 0 or to_start)
+            total += share
+            del recorded  # before the next one is made: two graphs at a time would double the peak
+        return adjoint, total
+
+    def _backwards(self) -> Iterator[tuple[int, Recorded]]:
+        if self.kept is None:
+            while self.recorded:
+                yield len(self.recorded) - 1, self.recorded.pop()
+            return
+        stretch = _Shelf(self.start, self.stride)
+        for begin in reversed(range(0, self.count, self.stride)):
+            state, length = self.kept.get(begin // self.stride), min(self.stride, self.count - begin)
+            for position in range(length):
+                stretch.put(position, state)
+                if position + 1 < length:
+                    state, _ = self.dynamics.advance(state, self.phi, self.draws(state.step))
+            for position in reversed(range(length)):
+                state = stretch.get(position)
+                yield begin + position, self.dynamics.record(state, self.phi, self.draws(state.step))[2]
+
+
+class _Shelf:
+    """Room for a fixed number of states, taken from the allocator at once.
+
+    States that live long among temporaries that live short would leave the heap full of holes: with room taken one by
+    one, a process keeps several times the memory that is in use.
+    """
+
+    def __init__(self, like: State, slots: int) -> None:
+        self.room = like.map(lambda t: torch.empty((slots, *t.shape), dtype=t.dtype, device=t.device))
+        self.steps = [0] * slots
+
+    def put(self, slot: int, state: State) -> None:
+        self.steps[slot] = state.step
+        self.room.params[slot].copy_(state.params)
+        for room, moment in zip(self.room.moments, state.moments, strict=True):
+            room[slot].copy_(moment)
+        for name, buffer in state.buffers.items():
+            self.room.buffers[name][slot].copy_(buffer)
+
+    def get(self, slot: int) -> State:
+        return self.room.map(lambda t: t[slot])._replace(step=self.steps[slot])
+
+
+_M_MMAP_THRESHOLD = -3
+_LARGE, _GLIBC_MAXIMUM = 2**20, 32 * 2**20
+
+
+@contextlib.contextmanager
+def _returning_memory() -> Iterator[None]:
+    """Give large blocks straight back to the system when they are freed (glibc; elsewhere nothing happens).
+
+    By default glibc serves them from one heap, where the small tensors of a sweep break up the holes of the large ones:
+    the process then holds three to four times what is in use. Afterwards the threshold is the one at which glibc's own
+    adaptation ends.
+    """
+    libc = _glibc()
+    if libc is not None:
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
+    try:
+        yield
+    finally:
+        if libc is not None:
+            libc.mallopt(_M_MMAP_THRESHOLD, _GLIBC_MAXIMUM)
+
+
+@functools.cache
+def _glibc() -> ctypes.CDLL | None:
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+        return libc if hasattr(libc, "gnu_get_libc_version") else None
+    except OSError:
+        return None
+
+
+def graphs_fit(dynamics: Dynamics, state: State, phi: Tensor, batch: Batch, count: int) -> bool:
+    """Whether ``count`` kept graphs stay below :data:`GRAPH_BUDGET` bytes, or half of what is free on a GPU.
+
+    One graph is measured, once for each level.
+    """
+    level = dynamics.level
+    if level.graph_bytes is None:
+        level.graph_bytes = level.measure(state.params, state.buffers, phi, batch)
+    budget = torch.cuda.mem_get_info(phi.device)[0] // 2 if phi.is_cuda else GRAPH_BUDGET
+    return count * level.graph_bytes <= budget

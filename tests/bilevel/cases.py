@@ -1,0 +1,129 @@
+"""The one table of cases: every optimiser, outer variable and hypergradient that the engine offers is a row here."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from calibrant.bilevel import (
+    CG,
+    L2,
+    SGD,
+    Adam,
+    AdamW,
+    Bilevel,
+    Forward,
+    Implicit,
+    InitialPoint,
+    LabelSmoothing,
+    Neumann,
+    OneStep,
+    OuterVariables,
+    SampleWeights,
+    Truncated,
+    Unrolled,
+)
+from calibrant.bilevel import hypergradients as hg
+from calibrant.bilevel.dynamics import Dynamics
+from calibrant.bilevel.level import Level
+
+TRAIN, VAL, CLASSES = 24, 16, 3
+
+OPTIMIZERS = {
+    "sgd": SGD(0.1),
+    "momentum": SGD(0.1, momentum=0.9, weight_decay=0.01),
+    "nesterov": SGD(0.1, momentum=0.9, nesterov=True),
+    "schedule": SGD(lambda step: 0.2 / step, momentum=0.5),
+    "adam": Adam(0.01),
+    "adam, decayed": Adam(0.01, weight_decay=0.01),
+    "adamw": AdamW(0.01, weight_decay=0.1),
+}
+
+
+class Scorer(nn.Module):
+    """A user's own outer module: a tiny network that weighs samples by their inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(self.net(inputs)).squeeze(-1)
+
+
+def scored_loss(net, outer, batch):  # type: ignore[no-untyped-def]
+    losses = nn.functional.cross_entropy(net(batch.inputs), batch.targets, reduction="none")
+    return outer(batch.inputs) * losses
+
+
+def direct_outer_loss(net, outer, batch):  # type: ignore[no-untyped-def]
+    """An outer loss with a direct term in φ (the first part of Eq. 8)."""
+    direct = sum(p.square().sum() for p in outer.parameters())
+    return nn.functional.cross_entropy(net(batch.inputs), batch.targets) + 0.1 * direct
+
+
+def mlp(activation: type[nn.Module] = nn.Tanh) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(2, 5), activation(), nn.Linear(5, CLASSES))
+
+
+OUTERS = {
+    "weights, clipped": lambda: SampleWeights(TRAIN, initial_weight=0.7),
+    "weights, sigmoid": lambda: SampleWeights(TRAIN, form="sigmoid", initial_weight=0.6),
+    "L2 per layer": lambda: L2(mlp(), initial=0.05),
+    "L2 per unit": lambda: L2(mlp(), per="unit", initial=0.05),
+    "smoothing per sample": lambda: LabelSmoothing(TRAIN, initial=0.1),
+    "smoothing per class": lambda: LabelSmoothing(CLASSES, per="class", initial=0.1),
+    "initial point": lambda: InitialPoint(mlp()),
+    "weights and L2": lambda: OuterVariables(SampleWeights(TRAIN, initial_weight=0.7), L2(mlp(), initial=0.05)),
+    "user module": Scorer,
+}
+
+HYPERGRADIENTS = {
+    "unrolled": Unrolled(6),
+    "unrolled, states": Unrolled(6, memory="states"),
+    "unrolled, checkpoints": Unrolled(6, memory="checkpoints"),
+    "truncated": Truncated(6, 2),
+    "forward": Forward(6),
+    "one step": OneStep(),
+    "one step, descent": OneStep(lr=0.3),
+    "one step, head": OneStep(scope="head", head_size=18),
+}
+
+IMPLICIT = {"cg": CG(200, 1e-12), "neumann": Neumann(20_000, tolerance=1e-9)}
+
+
+def make_problem(outer: str, *, model: nn.Module | None = None, batch_size: int | None = 9, **kwargs) -> Bilevel:  # type: ignore[no-untyped-def]
+    """A small problem in float64 with mini-batches of uneven size."""
+    torch.manual_seed(3)
+    model = (model or mlp()).double()
+    x = torch.randn(TRAIN + VAL, 2, dtype=torch.float64)
+    y = torch.randint(0, CLASSES, (TRAIN + VAL,))
+    variables = OUTERS[outer]()
+    if outer == "user module":
+        kwargs.setdefault("inner_loss", scored_loss)
+    return Bilevel(
+        model,
+        variables,
+        train=(x[:TRAIN], y[:TRAIN]),
+        val=(x[TRAIN:], y[TRAIN:]),
+        batch_size=batch_size,
+        outer_loss=kwargs.pop("outer_loss", direct_outer_loss),
+        seed=5,
+        **kwargs,
+    )
+
+
+def hypergradient_problem(problem: Bilevel, optimizer, phi: torch.Tensor) -> hg.Problem:  # type: ignore[no-untyped-def]
+    """What the solver would hand to a hypergradient."""
+    from calibrant.bilevel.solver import _pull_initial, _push_initial
+
+    names = problem.view.differentiable_buffers
+    moves = problem.moves_start
+    return hg.Problem(
+        Dynamics(Level(problem.inner, names), optimizer),
+        Level(problem.outer, names),
+        problem.train_batch,
+        problem.val_batch(0),
+        _pull_initial(problem, phi) if moves else None,
+        _push_initial(problem, phi) if moves else None,
+    )

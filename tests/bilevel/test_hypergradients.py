@@ -1,0 +1,379 @@
+"""Every hypergradient against finite differences of the map that it defines, and against the others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from calibrant.bilevel import (
+    CG,
+    SGD,
+    Adam,
+    Bilevel,
+    Forward,
+    Implicit,
+    Neumann,
+    Nystrom,
+    OneStep,
+    OuterVariable,
+    Truncated,
+    Unrolled,
+)
+from calibrant.bilevel.dynamics import Dynamics
+from tests.bilevel.cases import (
+    HYPERGRADIENTS,
+    OPTIMIZERS,
+    OUTERS,
+    TRAIN,
+    hypergradient_problem,
+    make_problem,
+    mlp,
+)
+
+
+def warmed_up(problem, optimizer, phi, steps=2):
+    """A state some steps into training, so that moments and running statistics are not at their start."""
+    view = hypergradient_problem(problem, optimizer, phi)
+    state = view.dynamics.start(problem.initial_params(phi).detach(), problem.initial_buffers())
+    if problem.moves_start:  # Φ_0 is the start itself
+        return state
+    for _ in range(steps):
+        state, _ = view.dynamics.advance(state, phi, problem.train_batch(state.step))
+    return state
+
+
+def outer_value(problem, optimizer, hypergradient, start, phi, anchor):
+    """F of the map: φ acts where the hypergradient says it does, and is held at ``anchor`` elsewhere."""
+    view = hypergradient_problem(problem, optimizer, phi)
+    dynamics, state = view.dynamics, start
+    whole = isinstance(hypergradient, Forward) or getattr(hypergradient, "last", 0) == hypergradient.steps
+    if problem.moves_start and whole:
+        state = dynamics.start(problem.initial_params(phi).detach(), problem.initial_buffers())
+    if isinstance(hypergradient, OneStep):
+        if hypergradient.lr is not None:
+            dynamics = Dynamics(dynamics.level, SGD(hypergradient.lr))
+            state = state._replace(moments=())
+        ahead, _ = dynamics.advance(state, phi, problem.train_batch(state.step))
+        if hypergradient.scope == "head":
+            size = hypergradient.head_size
+            ahead = ahead._replace(params=torch.cat([state.params[:-size], ahead.params[-size:]]))
+        state = ahead
+    else:
+        window = getattr(hypergradient, "last", hypergradient.steps)
+        for position in range(hypergradient.steps):
+            inside = position >= hypergradient.steps - window
+            state, _ = dynamics.advance(state, phi if inside else anchor, problem.train_batch(state.step))
+    return view.outer.value(state.params, state.buffers, phi, view.outer_batch)[0]
+
+
+def central_differences(function, phi, directions=6, step=2e-5):
+    """Derivatives along random directions by a fourth-order central formula, with the directions."""
+    generator = torch.Generator().manual_seed(0)
+    count = phi.numel()
+    along = torch.eye(count, dtype=phi.dtype) if count <= directions else torch.randn(
+        directions, count, generator=generator, dtype=phi.dtype
+    )
+    along = along / along.norm(dim=1, keepdim=True)
+    slopes = [
+        (8 * (function(phi + step * d) - function(phi - step * d)) - function(phi + 2 * step * d) + function(phi - 2 * step * d))
+        / (12 * step)
+        for d in along
+    ]
+    return along, torch.stack(slopes)
+
+
+def check(problem, optimizer, hypergradient, tolerance=1e-6):
+    phi = problem.initial_phi()
+    start = warmed_up(problem, optimizer, phi)
+    estimate = hypergradient(hypergradient_problem(problem, optimizer, phi), start, phi)
+    along, slopes = central_differences(
+        lambda f: outer_value(problem, optimizer, hypergradient, start, f, phi), phi
+    )
+    found = along @ estimate.gradient
+    assert estimate.gradient.norm() > 1e-8, "a hypergradient of zero proves nothing"
+    assert (found - slopes).norm() <= tolerance * slopes.norm()
+
+
+@pytest.mark.parametrize("outer", OUTERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("hypergradient", HYPERGRADIENTS)
+def test_against_finite_differences(hypergradient, optimizer, outer):
+    check(make_problem(outer), OPTIMIZERS[optimizer], HYPERGRADIENTS[hypergradient])
+
+
+class Layered(nn.Module):
+    """Convolution, BatchNorm, dropout and an inline random layer: everything that a replay can get wrong."""
+
+    def __init__(self):
+        super().__init__()
+        self.lift = nn.Linear(2, 16)
+        # A bias before BatchNorm has a gradient of rounding noise, which Adam would blow up to full steps.
+        self.conv = nn.Conv1d(1, 4, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm1d(4)
+        self.drop = nn.Dropout(0.3)
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, x):
+        h = torch.tanh(self.lift(x)).unsqueeze(1)
+        h = torch.tanh(self.norm(self.conv(h)))
+        h = self.drop(h).flatten(1)
+        return self.head(nn.functional.dropout(h, 0.2, self.training))
+
+
+@pytest.mark.parametrize("outer_mode", ["eval", "train"])
+@pytest.mark.parametrize("name", ["unrolled", "unrolled, states", "unrolled, checkpoints", "truncated", "forward"])
+def test_replays_batches_masks_and_running_statistics(name, outer_mode):
+    """In evaluation mode the outer loss also depends on φ through BatchNorm's running statistics."""
+    problem = make_problem("weights, clipped", model=Layered(), outer_mode=outer_mode)
+    check(problem, OPTIMIZERS["adam"], HYPERGRADIENTS[name])
+
+
+def test_augmentation_is_replayed():
+    from calibrant.data import TensorStream
+
+    problem = make_problem("weights, clipped")
+    own = problem.train
+    problem.train = TensorStream(
+        own.inputs,
+        own.targets,
+        batch_size=9,
+        seed=1,
+        augment=lambda x, g: x + 0.1 * torch.randn(x.shape, generator=g, dtype=x.dtype),
+    )
+    for name in ("unrolled", "unrolled, checkpoints"):
+        check(problem, OPTIMIZERS["adam"], HYPERGRADIENTS[name])
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(1, 8)
+        self.block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, activation=torch.tanh)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.block(self.embed(x.unsqueeze(-1))).mean(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(1, 6, batch_first=True)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.rnn(x.unsqueeze(-1))[0][:, -1])
+
+
+@pytest.mark.parametrize("model", [Attention, Recurrent])
+@pytest.mark.parametrize("memory", ["graphs", "states", "checkpoints"])
+def test_modules_without_forward_mode(model, memory):
+    problem = make_problem("weights, clipped", model=model())
+    check(problem, OPTIMIZERS["adam"], Unrolled(4, memory=memory))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("outer", OUTERS)
+def test_ways_that_must_agree(optimizer, outer):
+    """Truncated(T, T) = Unrolled(T) = Forward(T), and kept graphs = recomputation."""
+    problem, optimizer = make_problem(outer), OPTIMIZERS[optimizer]
+    phi = problem.initial_phi()
+    start = warmed_up(problem, optimizer, phi)
+    view = hypergradient_problem(problem, optimizer, phi)
+    reference = Unrolled(7)(view, start, phi)
+    others = (Truncated(7, 7), Forward(7), Unrolled(7, memory="states"), Unrolled(7, memory="checkpoints"))
+    for other in others:
+        found = other(view, start, phi)
+        assert torch.allclose(found.gradient, reference.gradient, rtol=1e-10, atol=1e-13), other
+        assert torch.equal(found.state.params, reference.state.params)
+        assert found.loss == reference.loss
+
+
+class Ridge(OuterVariable):
+    """φ: one log-strength per input of a linear regression."""
+
+    def __init__(self, inputs):
+        super().__init__()
+        self.log = nn.Parameter(torch.linspace(-2, 0, inputs))
+
+
+def ridge_problem(samples=40, inputs=6):
+    torch.manual_seed(0)
+    x = torch.randn(2 * samples, inputs, dtype=torch.float64)
+    y = x @ torch.randn(inputs, dtype=torch.float64) + 0.3 * torch.randn(2 * samples, dtype=torch.float64)
+
+    def inner(net, outer, batch):
+        weight = net.params["weight"]
+        fit = 0.5 * (net(batch.inputs).squeeze(-1) - batch.targets).square().mean()
+        return fit + 0.5 * (outer.log.exp() * weight.square()).sum()
+
+    def outer_loss(net, outer, batch):
+        return 0.5 * (net(batch.inputs).squeeze(-1) - batch.targets).square().mean()
+
+    model = nn.Linear(inputs, 1, bias=False).double()
+    problem = Bilevel(
+        model,
+        Ridge(inputs),
+        train=(x[:samples], y[:samples]),
+        val=(x[samples:], y[samples:]),
+        inner_loss=inner,
+        outer_loss=outer_loss,
+    )
+    return problem, x, y, samples
+
+
+def ridge_closed_form(problem, x, y, samples):
+    """dF/dφ by differentiating the normal equations."""
+    phi = problem.initial_phi().requires_grad_()
+    gram = x[:samples].T @ x[:samples] / samples + torch.diag(phi.exp())
+    theta = torch.linalg.solve(gram, x[:samples].T @ y[:samples] / samples)
+    loss = 0.5 * (x[samples:] @ theta - y[samples:]).square().mean()
+    return torch.autograd.grad(loss, phi)[0]
+
+
+@pytest.mark.parametrize("solve", [CG(100, 1e-13), Neumann(5000, tolerance=1e-9), Nystrom(6, shift=1e-12)], ids=str)
+def test_implicit_on_ridge_regression(solve):
+    problem, *data = ridge_problem()
+    phi = problem.initial_phi()
+    optimizer = SGD(0.3)
+    view = hypergradient_problem(problem, optimizer, phi)
+    start = view.dynamics.start(problem.initial_params(phi), {})
+    found = Implicit(2000, solve=solve)(view, start, phi)
+    expected = ridge_closed_form(problem, *data)
+    assert torch.allclose(found.gradient, expected, rtol=1e-7, atol=1e-12)
+    assert found.details["linear_solve"].converged
+
+
+def test_unrolled_converges_to_implicit():
+    problem, *data = ridge_problem()
+    phi = problem.initial_phi()
+    view = hypergradient_problem(problem, SGD(0.3), phi)
+    start = view.dynamics.start(problem.initial_params(phi), {})
+    expected = ridge_closed_form(problem, *data)
+    errors = [(Unrolled(t)(view, start, phi).gradient - expected).norm() for t in (5, 50, 500)]
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 1e-8
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.05])
+def test_implicit_on_logistic_regression(decay):
+    """Against a dense Hessian; the optimiser's coupled weight decay belongs to the optimality condition."""
+    problem = make_problem("weights, clipped", model=nn.Linear(2, 3), batch_size=None)
+    optimizer = SGD(1.0, momentum=0.9, weight_decay=0.1 + decay)
+    phi = problem.initial_phi()
+    view = hypergradient_problem(problem, optimizer, phi)
+    start = view.dynamics.start(problem.initial_params(phi), {})
+    found = Implicit(3000, solve=CG(100, 1e-13))(view, start, phi)
+
+    theta, batch = found.state.params, problem.train_batch(0)
+    gradient = torch.func.grad(lambda t, f: problem.inner(t, {}, f, batch)[0])
+    hessian = torch.func.jacrev(gradient)(theta, phi) + (0.1 + decay) * torch.eye(len(theta), dtype=theta.dtype)
+    cross = torch.func.jacrev(gradient, argnums=1)(theta, phi)
+    outer = torch.func.grad(lambda t, f: problem.outer(t, {}, f, problem.val_batch(0))[0], argnums=(0, 1))(theta, phi)
+    expected = outer[1] - cross.T @ torch.linalg.solve(hessian, outer[0])
+    assert torch.allclose(found.gradient, expected, rtol=1e-8, atol=1e-12)
+
+
+def test_implicit_refuses_decoupled_decay():
+    problem = make_problem("weights, clipped")
+    view = hypergradient_problem(problem, OPTIMIZERS["adamw"], problem.initial_phi())
+    start = view.dynamics.start(problem.initial_params(problem.initial_phi()), {})
+    with pytest.raises(ValueError, match="AdamW's decoupled weight decay"):
+        Implicit(2)(view, start, problem.initial_phi())
+
+
+def test_forward_refuses_many_variables():
+    problem = make_problem("weights, clipped")
+    phi = problem.initial_phi()
+    view = hypergradient_problem(problem, SGD(0.1), phi)
+    with pytest.raises(ValueError, match=f"there are {TRAIN}"):
+        Forward(2, at_most=10)(view, view.dynamics.start(problem.initial_params(phi), {}), phi)
+
+
+def torchopt_gradient(model, x, y, weights, steps, lr, eps_root):
+    torchopt = pytest.importorskip("torchopt")
+    optimizer = torchopt.MetaAdam(model, lr=lr, moment_requires_grad=True, eps_root=eps_root)
+    for _ in range(steps):
+        losses = nn.functional.cross_entropy(model(x[:TRAIN]), y[:TRAIN], reduction="none")
+        optimizer.step((weights * losses).mean())
+    outer = nn.functional.cross_entropy(model(x[TRAIN:]), y[TRAIN:])
+    return torch.autograd.grad(outer, weights)[0]
+
+
+@pytest.fixture
+def double_by_default():
+    """torchopt takes its bias corrections in torch's default precision."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("double_by_default")
+@pytest.mark.parametrize("eps_root", [1e-16, 1e-12, 1e-8])
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU])
+def test_against_torchopt_with_the_same_root(eps_root, activation):
+    model = mlp(activation)
+    problem = make_problem(
+        "weights, clipped", model=model, batch_size=None, outer_loss=lambda n, o, b: nn.functional.cross_entropy(n(b.inputs), b.targets)
+    )
+    phi = problem.initial_phi()
+    view = hypergradient_problem(problem, Adam(5e-3, eps_root=eps_root), phi)
+    found = Unrolled(10)(view, view.dynamics.start(problem.initial_params(phi), {}), phi).gradient
+    data = torch.cat([problem.train.inputs, problem.val.inputs]), torch.cat([problem.train.targets, problem.val.targets])
+    expected = torchopt_gradient(model, *data, phi.clone().requires_grad_(), 10, 5e-3, eps_root)
+    assert (found - expected).norm() <= 1e-10 * expected.norm()
+
+
+def test_dead_units_under_adam_without_a_root():
+    """Units that never fire have gradients of exactly zero: the hypergradient is finite, and exact."""
+    model = mlp(nn.ReLU)
+    with torch.no_grad():
+        model[0].bias[:2] = -100.0  # two dead units
+    problem = make_problem("weights, clipped", model=model, batch_size=None)
+    phi = problem.initial_phi()
+    view = hypergradient_problem(problem, Adam(1e-3), phi)
+    start = view.dynamics.start(problem.initial_params(phi), {})
+    estimate = Unrolled(10)(view, start, phi)
+    assert torch.isfinite(estimate.gradient).all()
+    along, slopes = central_differences(
+        lambda f: outer_value(problem, Adam(1e-3), Unrolled(10), start, f, phi), phi, step=1e-6
+    )
+    assert (along @ estimate.gradient - slopes).norm() <= 1e-5 * slopes.norm()
+
+
+def test_hypergradient_follows_the_samples():
+    """Permuting the training set permutes the weights' hypergradient, and nothing else."""
+    problem = make_problem("weights, clipped", batch_size=None)
+    order = torch.randperm(TRAIN, generator=torch.Generator().manual_seed(1))
+    other = make_problem("weights, clipped", batch_size=None)
+    other.train = type(problem.train)(problem.train.inputs[order], problem.train.targets[order])
+    found = []
+    for p in (problem, other):
+        phi = p.initial_phi()
+        view = hypergradient_problem(p, Adam(1e-2), phi)
+        found.append(Unrolled(5)(view, view.dynamics.start(p.initial_params(phi), {}), phi).gradient)
+    assert torch.allclose(found[0][order], found[1], rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("bad", [lambda: Unrolled(0), lambda: Truncated(3, 4), lambda: Truncated(3, 0), lambda: OneStep(scope="tail")])
+def test_impossible_settings_are_refused(bad):
+    with pytest.raises(ValueError, match=r"must"):
+        bad()
+
+
+def test_auto_memory_goes_over_to_checkpoints_when_graphs_do_not_fit(monkeypatch):
+    from calibrant.bilevel import tape
+
+    problem = make_problem("weights, clipped")
+    phi = problem.initial_phi()
+    view = hypergradient_problem(problem, Adam(1e-2), phi)
+    start = view.dynamics.start(problem.initial_params(phi), {})
+    kept = []
+    original = tape.Tape.__init__
+    monkeypatch.setattr(tape.Tape, "__init__", lambda self, *a: (kept.append(a[-1]), original(self, *a))[1])
+    roomy = Unrolled(6)(view, start, phi)
+    monkeypatch.setattr(tape, "GRAPH_BUDGET", 100)
+    tight = Unrolled(6)(view, start, phi)
+    assert kept == ["graphs", "checkpoints"]
+    assert torch.allclose(roomy.gradient, tight.gradient, rtol=1e-12, atol=0)
