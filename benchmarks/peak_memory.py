@@ -1,4 +1,4 @@
-"""Peak resident memory of one way to train, beyond what was there before it: ``python -m benchmarks.peak_memory KIND``."""
+"""Peak memory of one way to train, beyond what was there before: ``python -m benchmarks.peak_memory KIND``."""
 
 from __future__ import annotations
 

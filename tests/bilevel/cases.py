@@ -13,7 +13,6 @@ from calibrant.bilevel import (
     AdamW,
     Bilevel,
     Forward,
-    Implicit,
     InitialPoint,
     LabelSmoothing,
     Neumann,

@@ -19,6 +19,7 @@ from calibrant.bilevel import (
     OuterVariable,
     Truncated,
     Unrolled,
+    averaged,
 )
 from calibrant.bilevel.dynamics import Dynamics
 from tests.bilevel.cases import (
@@ -71,15 +72,17 @@ def central_differences(function, phi, directions=6, step=2e-5):
     """Derivatives along random directions by a fourth-order central formula, with the directions."""
     generator = torch.Generator().manual_seed(0)
     count = phi.numel()
-    along = torch.eye(count, dtype=phi.dtype) if count <= directions else torch.randn(
-        directions, count, generator=generator, dtype=phi.dtype
+    along = (
+        torch.eye(count, dtype=phi.dtype)
+        if count <= directions
+        else torch.randn(directions, count, generator=generator, dtype=phi.dtype)
     )
     along = along / along.norm(dim=1, keepdim=True)
-    slopes = [
-        (8 * (function(phi + step * d) - function(phi - step * d)) - function(phi + 2 * step * d) + function(phi - 2 * step * d))
-        / (12 * step)
-        for d in along
-    ]
+
+    def difference(d, width):
+        return function(phi + width * d) - function(phi - width * d)
+
+    slopes = [(8 * difference(d, step) - difference(d, 2 * step)) / (12 * step) for d in along]
     return along, torch.stack(slopes)
 
 
@@ -87,9 +90,7 @@ def check(problem, optimizer, hypergradient, tolerance=1e-6):
     phi = problem.initial_phi()
     start = warmed_up(problem, optimizer, phi)
     estimate = hypergradient(hypergradient_problem(problem, optimizer, phi), start, phi)
-    along, slopes = central_differences(
-        lambda f: outer_value(problem, optimizer, hypergradient, start, f, phi), phi
-    )
+    along, slopes = central_differences(lambda f: outer_value(problem, optimizer, hypergradient, start, f, phi), phi)
     found = along @ estimate.gradient
     assert estimate.gradient.norm() > 1e-8, "a hypergradient of zero proves nothing"
     assert (found - slopes).norm() <= tolerance * slopes.norm()
@@ -314,14 +315,13 @@ def double_by_default():
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU])
 def test_against_torchopt_with_the_same_root(eps_root, activation):
     model = mlp(activation)
-    problem = make_problem(
-        "weights, clipped", model=model, batch_size=None, outer_loss=lambda n, o, b: nn.functional.cross_entropy(n(b.inputs), b.targets)
-    )
+    problem = make_problem("weights, clipped", model=model, batch_size=None, outer_loss=averaged())
     phi = problem.initial_phi()
     view = hypergradient_problem(problem, Adam(5e-3, eps_root=eps_root), phi)
     found = Unrolled(10)(view, view.dynamics.start(problem.initial_params(phi), {}), phi).gradient
-    data = torch.cat([problem.train.inputs, problem.val.inputs]), torch.cat([problem.train.targets, problem.val.targets])
-    expected = torchopt_gradient(model, *data, phi.clone().requires_grad_(), 10, 5e-3, eps_root)
+    x = torch.cat([problem.train.inputs, problem.val.inputs])
+    y = torch.cat([problem.train.targets, problem.val.targets])
+    expected = torchopt_gradient(model, x, y, phi.clone().requires_grad_(), 10, 5e-3, eps_root)
     assert (found - expected).norm() <= 1e-10 * expected.norm()
 
 
@@ -356,10 +356,14 @@ def test_hypergradient_follows_the_samples():
     assert torch.allclose(found[0][order], found[1], rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize("bad", [lambda: Unrolled(0), lambda: Truncated(3, 4), lambda: Truncated(3, 0), lambda: OneStep(scope="tail")])
-def test_impossible_settings_are_refused(bad):
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [(Unrolled, {"steps": 0}), (Truncated, {"steps": 3, "last": 4}), (Truncated, {"steps": 3, "last": 0})]
+    + [(OneStep, {"scope": "tail"}), (Unrolled, {"steps": 3, "memory": "none"})],
+)
+def test_impossible_settings_are_refused(kind, arguments):
     with pytest.raises(ValueError, match=r"must"):
-        bad()
+        kind(**arguments)
 
 
 def test_auto_memory_goes_over_to_checkpoints_when_graphs_do_not_fit(monkeypatch):

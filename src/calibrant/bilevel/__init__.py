@@ -4,7 +4,8 @@
 >>> from calibrant.bilevel import SGD, Adam, Bilevel, SampleWeights, Unrolled, solve
 >>> x, y = torch.randn(80, 2), torch.randint(0, 2, (80,))
 >>> problem = Bilevel(torch.nn.Linear(2, 2), SampleWeights(60), train=(x[:60], y[:60]), val=(x[60:], y[60:]))
->>> solution = solve(problem, hypergradient=Unrolled(10), inner_optimizer=Adam(1e-2), outer_optimizer=SGD(100.0), outer_steps=3)
+>>> optimizers = {"inner_optimizer": Adam(1e-2), "outer_optimizer": SGD(100.0)}
+>>> solution = solve(problem, hypergradient=Unrolled(10), outer_steps=3, **optimizers)
 >>> solution.outer_variables()["raw"].shape
 torch.Size([60])
 """

@@ -144,7 +144,7 @@ class EarlyStopping(Callback):
             run.stop(f"no improvement for {self.patience} outer steps", run.step - self.best_step >= self.patience)
 
     def on_end(self, run: Run) -> None:
-        if self.restore_best and self._best_state is not None:
+        if self.restore_best and self._best_state is not None and self._best_phi is not None:
             run.state, run.phi = self._best_state._replace(step=run.state.step), self._best_phi
 
     def _outer_loss(self, run: Run) -> Tensor:
@@ -179,7 +179,9 @@ class EarlyStopping(Callback):
 
 
 class Checkpoint(Callback):
-    """Write the whole run, callbacks included, into one file every ``every`` outer steps. ``solve(resume=path)`` goes on."""
+    """Write the whole run, callbacks included, into one file every ``every`` outer steps. ``solve(resume=path)`` goes
+    on.
+    """
 
     last = True
 
@@ -194,7 +196,7 @@ class Checkpoint(Callback):
 
 
 class ProgressBar(Callback):
-    """A bar on standard error: rich where it is installed, plain text otherwise, nothing when output is not a terminal."""
+    """A bar on standard error: rich where it is installed, plain text otherwise, nothing when it is no terminal."""
 
     def __init__(self, description: str = "training", *, force: bool = False) -> None:
         self.description, self.force = description, force

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from calibrant.data.batch import Batch, Tensors
 from calibrant.bilevel.level import Gradient, Level
 from calibrant.bilevel.optimizers import Linearization, Moments, Optimizer
+from calibrant.data.batch import Batch, Tensors
 
 
 class State(NamedTuple):

@@ -1,13 +1,14 @@
 """Small passes over traced graphs: what autograd's generic formulas and ``vmap`` leave on the table.
 
-All passes keep values exactly, or up to the rounding of one fused multiply-add; none knows which model or loss the graph
-came from. They are written for graphs without mutation, where a value is its numbers and not its memory: layouts may
-change, so ``view`` becomes ``reshape``, and graphs that ask for a layout (``as_strided``) are left alone.
+All passes keep values exactly, or up to the rounding of one fused multiply-add; none knows which model or loss the
+graph came from. They are written for graphs without mutation, where a value is its numbers and not its memory: layouts
+may change, so ``view`` becomes ``reshape``, and graphs that ask for a layout (``as_strided``) are left alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -61,7 +62,8 @@ def split(
     needed = {a for n in dependent if n.op != "output" for a in n.all_input_nodes} | set(last)
     saved = [n for n in graph.nodes if n in needed and n not in dependent and n.op != "get_attr"]
 
-    early, env = fx.Graph(), {}
+    early = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         if node not in dependent and node.op != "output":
             env[node] = early.node_copy(node, env.__getitem__)
@@ -69,7 +71,8 @@ def split(
     early.eliminate_dead_code()
 
     def build(chosen: Sequence[fx.Node]) -> fx.GraphModule:
-        rest, env = fx.Graph(), {}
+        rest = fx.Graph()
+        env: dict[fx.Node, fx.Node] = {}
         for position, node in enumerate(saved):
             env[node] = rest.placeholder(f"saved_{position}")
         for node in graph.nodes:
@@ -82,7 +85,7 @@ def split(
     return fx.GraphModule(module, early), build(last), build(last[1:2])
 
 
-def _look_up(env: dict[fx.Node, fx.Node], value: object) -> object:
+def _look_up(env: dict[fx.Node, fx.Node], value: Any) -> Any:
     return env[value] if isinstance(value, fx.Node) else value
 
 
@@ -167,7 +170,7 @@ def _fuse_additions(graph: fx.Graph) -> None:
         if node.target != aten.add.Tensor or node.kwargs or not all(isinstance(a, fx.Node) for a in node.args):
             continue
         # Fuse the later product: the earlier operand is then an accumulator that exists already.
-        first, second = sorted(node.args, key=order.__getitem__)  # type: ignore[arg-type]
+        first, second = sorted(node.args, key=order.__getitem__)
         for product, other in ((second, first), (first, second)):
             alone = len(product.users) == 1 and product is not other
             if product.target in _PRODUCTS and alone and _can_hold(node, product, other):
@@ -188,7 +191,7 @@ def _can_hold(node: fx.Node, product: fx.Node, other: fx.Node) -> bool:
 def _swapped(node: fx.Node) -> set[int]:
     """The two dimensions that a transpose exchanges."""
     rank = len(_shape(node))
-    return {0, 1} if node.target == aten.t.default else {d % rank for d in node.args[1:3]}  # type: ignore[operator]
+    return {0, 1} if node.target == aten.t.default else {int(d) % rank for d in node.args[1:3]}  # type: ignore[arg-type]
 
 
 def _shape(node: fx.Node) -> torch.Size:

@@ -30,12 +30,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from calibrant.data.batch import Batch
 from calibrant.bilevel.dynamics import Cotangent, Dynamics, State
 from calibrant.bilevel.level import FullGradient, Level
 from calibrant.bilevel.linear import CG, Solve
 from calibrant.bilevel.optimizers import SGD
 from calibrant.bilevel.tape import Draws, Tape, graphs_fit
+from calibrant.data.batch import Batch
 
 Memory = Literal["auto", "graphs", "states", "checkpoints"]
 
@@ -98,7 +98,8 @@ class Plain(Hypergradient):
 class Truncated(Hypergradient):
     """Reverse mode through the last ``last`` of ``steps`` inner steps.
 
-    The map: φ enters the loss of the last K steps; before them it is a constant. ``Truncated(T, T)`` is ``Unrolled(T)``.
+    The map: φ enters the loss of the last K steps; before them it is a constant. ``Truncated(T, T)`` is
+    ``Unrolled(T)``.
     """
 
     last: int = 1
@@ -153,7 +154,7 @@ class Forward(Hypergradient):
         count = phi.shape[-1]
         if count > self.at_most:
             raise ValueError(
-                f"Forward carries one tangent per outer variable, and there are {count}; use Unrolled, or raise at_most."
+                f"Forward carries a tangent for each outer variable, and there are {count}; use Unrolled, or raise at_most."
             )
         dynamics, lead = problem.dynamics, phi.shape[:-1]
         basis = torch.eye(count, dtype=phi.dtype, device=phi.device)
@@ -204,7 +205,9 @@ class Implicit(Hypergradient):
         here = problem.dynamics.level.linearize(state.params, state.buffers, phi, problem.draws(state.step))
 
         def matvec(vector: Tensor) -> Tensor:
-            return here.pull(vector, {}, retain=True).params + decay * vector
+            product = here.pull(vector, {}, retain=True).params
+            assert product is not None
+            return product + decay * vector
 
         solved = self.solve(matvec, adjoint.params)
         share = here.pull(solved.value, {}, params=False).phi
@@ -215,9 +218,9 @@ class Implicit(Hypergradient):
 class OneStep(Hypergradient):
     """One look-ahead step; then φ moves; then the real steps are taken with the new φ.
 
-    The map: ``F(θ + scope·(Φ(θ, φ) − θ))`` with Φ one step of the inner optimiser from where it stands, or plain descent
-    ``θ − lr·∇L`` when ``lr`` is given. ``scope="head"`` moves the last layer only, as the public meta-calibration code
-    does; ``steps`` real steps follow (the first on the look-ahead's own batch).
+    The map: ``F(θ + scope·(Φ(θ, φ) − θ))`` with Φ one step of the inner optimiser from where it stands, or plain
+    descent ``θ − lr·∇L`` when ``lr`` is given. ``scope="head"`` moves the last layer only, as the public
+    meta-calibration code does; ``steps`` real steps follow (the first on the look-ahead's own batch).
     """
 
     scope: Literal["all", "head"] = "all"

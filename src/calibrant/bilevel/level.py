@@ -5,8 +5,8 @@ loss is a vector, one entry a member; members do not interact, so the gradient o
 gradient, and everything below works for one problem and for a thousand alike.
 
 The second-order product is taken by double backward: :meth:`Level.linearize` keeps the small graph of one gradient
-``g = ∇θ L``, and its ``pull`` turns an adjoint of ``g`` into the Hessian-vector product *and* the cross term in one pass.
-Calling ``linearize`` again at the stored state is the lean alternative. No forward mode is needed anywhere, so
+``g = ∇θ L``, and its ``pull`` turns an adjoint of ``g`` into the Hessian-vector product *and* the cross term in one
+pass. Calling ``linearize`` again at the stored state is the lean alternative. No forward mode is needed anywhere, so
 attention, recurrent nets and old custom functions work wherever they have a double backward.
 """
 

@@ -97,9 +97,10 @@ class Neumann(Solve):
 class Nystrom(Solve):
     """A rank-``rank`` approximation from products with random directions (Frangella, Tropp & Udell 2023).
 
-    ``A ≈ U Λ Uᵀ`` and ``x = U (Λ + ρ)⁻¹ Uᵀ b + (b − U Uᵀ b)/ρ`` with ρ = ``shift`` (the damping outside the captured space).
-    No iteration and no failure on indefinite ``A``: eigenvalues below zero are taken as zero. Exact when ``rank`` reaches
-    the dimension, ``A`` is positive definite and ``shift`` is small. One problem at a time, not a population.
+    ``A ≈ U Λ Uᵀ`` and ``x = U (Λ + ρ)⁻¹ Uᵀ b + (b − U Uᵀ b)/ρ`` with ρ = ``shift`` (the damping outside the captured
+    space). No iteration and no failure on indefinite ``A``: eigenvalues below zero are taken as zero. Exact when
+    ``rank`` reaches the dimension, ``A`` is positive definite and ``shift`` is small. One problem at a time, not a
+    population.
     """
 
     rank: int = 20

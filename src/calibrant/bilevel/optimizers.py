@@ -110,8 +110,9 @@ class SGD(Optimizer):
 
     def pull(self, at: Linearization, d_params: Tensor, d_moments: Moments) -> tuple[Tensor, Moments, Tensor]:
         d_direction = -self.rate(at.step, d_params) * d_params
+        d_before: Moments = ()
         if not self.momentum:
-            d_grad, d_before = d_direction, ()
+            d_grad = d_direction
         elif self.nesterov:
             d_buffer = d_moments[0] + self.momentum * d_direction
             d_grad, d_before = d_direction + d_buffer, (self.momentum * d_buffer,)
@@ -158,7 +159,7 @@ class Adam(Optimizer):
         second = (b2 * moments[1]).addcmul_(grad, grad, value=1 - b2)
         rate = self.rate(step, params)
         start = self._shrink(params, rate)
-        denominator = self._root(second, step).add_(self.eps)
+        denominator = self._root(second, step) + self.eps  # not in place: autograd needs the root
         if isinstance(rate, Tensor):
             return start - rate / (1 - b1**step) * (first / denominator), (first, second)
         return torch.addcdiv(start, first, denominator, value=-rate / (1 - b1**step)), (first, second)
@@ -213,7 +214,7 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov & Hutter 2019), as ``torch.optim.AdamW``: ``θ ← (1 − lr·decay)·θ``."""
+    """Adam with decoupled decay ``θ ← (1 − lr·decay)·θ`` (Loshchilov & Hutter 2019), as ``torch.optim.AdamW``."""
 
     weight_decay: float = field(default=1e-2, kw_only=True)
 
@@ -250,7 +251,9 @@ class Grouped(Optimizer):
 
     def update(self, params: Tensor, moments: Moments, grad: Tensor, step: int) -> tuple[Tensor, Moments]:
         grads = grad.split([n for n, _ in self.parts], dim=-1)
-        rest, after, fresh = moments, [], []
+        rest = moments
+        after: list[Tensor] = []
+        fresh: list[Tensor] = []
         for (opt, p), g in zip(self._split(params), grads, strict=True):
             count = len(opt.init(p[..., :0]))
             own, rest = rest[:count], rest[count:]

@@ -8,8 +8,8 @@ variables are chained by :class:`OuterVariables`::
     losses   = outer.weigh(losses, batch)                   per-sample losses, weighted
     L        = losses.mean() + outer.penalty(params)        whatever is added
 
-``project(values)`` maps the values back into their set after an outer step. A module of one's own needs none of this: any
-``nn.Module`` may be φ when the inner loss is written as a function of it (:class:`calibrant.bilevel.Bilevel`).
+``project(values)`` maps the values back into their set after an outer step. A module of one's own needs none of this:
+any ``nn.Module`` may be φ when the inner loss is written as a function of it (:class:`calibrant.bilevel.Bilevel`).
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class SampleWeights(OuterVariable):
 class L2(OuterVariable):
     """L2 penalties ``½ Σ_k exp(φ_k)·‖W_k‖²``, one coefficient per layer, per unit, or one for all.
 
-    Weight matrices and kernels are penalised, biases and normalisation scales are not. ``"unit"`` gives each output unit
-    (row) its own, as unit-wise meta-calibration (Bohdal et al. 2021) does.
+    Weight matrices and kernels are penalised, biases and normalisation scales are not. ``"unit"`` gives each output
+    unit (row) its own, as unit-wise meta-calibration (Bohdal et al. 2021) does.
     """
 
     def __init__(

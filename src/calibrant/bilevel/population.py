@@ -16,7 +16,8 @@ class Population:
     """Many problems of one kind as one, with a leading axis over members: seeds, data sets, hyperparameters.
 
     The members' own functions run under ``vmap``; everything after the loss is elementwise over members. Data that all
-    members hold as the *same* tensor is not copied. Members must share the architecture, the losses, and frozen weights.
+    members hold as the *same* tensor is not copied. Members must share the architecture, the losses, and frozen
+    weights.
     """
 
     def __init__(self, problems: Sequence[Bilevel]) -> None:

@@ -52,7 +52,8 @@ class Bilevel:
     model : nn.Module
         Copied; its present parameters are the starting point.
     outer : nn.Module, optional
-        φ: an :class:`OuterVariable`, or any module that a user-written ``inner_loss`` calls. Copied. None: plain training.
+        φ: an :class:`OuterVariable`, or any module that a user-written ``inner_loss`` calls. Copied. None: plain
+        training.
     train, val : ``(inputs, targets)``, a loader, or a :class:`calibrant.data.Stream`
         Data of the inner and the outer level. ``val`` may be left out for plain training.
     inner_loss, outer_loss : callable ``(net, outer, batch) -> Tensor``

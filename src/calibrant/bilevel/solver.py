@@ -198,7 +198,8 @@ def solve(
         Largest norm of the hypergradient (per member).
     compile : {None, "trace", "inductor"}
         None is eager. ``"trace"`` records each kind of step once (about a second) and replays bare tensor operations;
-        ``"inductor"`` compiles them as well (tens of seconds). See :mod:`calibrant.bilevel.tracing` for what tracing asks.
+        ``"inductor"`` compiles them as well (tens of seconds). See :mod:`calibrant.bilevel.tracing` for what tracing
+        asks.
     resume : path, optional
         A checkpoint (:class:`calibrant.bilevel.callbacks.Checkpoint`) of the same run to go on from.
     """
@@ -281,9 +282,9 @@ def _outer_step(run: Run, restart: bool, clip_norm: float | None) -> None:
 
 _REMEDIES = {
     "inner loss": "try a smaller inner learning rate, or look for inputs that are not finite",
-    "inner parameter vector": "the inner losses are finite, so the update overflowed: try a smaller inner learning rate",
+    "inner parameter vector": "the inner losses are finite, so an update overflowed: try a smaller inner learning rate",
     "outer loss": "look for validation inputs that are not finite, or an outer loss that takes the logarithm of zero",
-    "hypergradient": "the losses are finite, so differentiation overflowed: try fewer inner steps, Truncated, a smaller "
+    "hypergradient": "the losses are finite, so differentiation overflowed: try fewer inner steps, Truncated, a lower "
     "inner learning rate, or float64",
     "vector of outer variables": "the hypergradient is finite, so the update overflowed: try a smaller outer learning "
     "rate, or clip_norm",
@@ -333,7 +334,7 @@ def _pull_initial(problem: Bilevel | Population, phi: Tensor):  # type: ignore[n
 
 
 def _push_initial(problem: Bilevel | Population, phi: Tensor):  # type: ignore[no-untyped-def]
-    """v ↦ (∂Φ_0/∂φ) v."""
+    """V ↦ (∂Φ_0/∂φ) v."""
     return lambda tangent: torch.func.jvp(problem.initial_params, (phi,), (tangent.contiguous(),))[1]
 
 

@@ -2,12 +2,12 @@
 
 Eager autograd rebuilds a graph for every step. :class:`TracedLevel` records the operations of a step *and* of its
 second-order product once (``make_fx``), cuts the joint graph where the adjoint enters, simplifies both halves and from
-then on runs bare tensor operations. ``compiler="inductor"`` hands the halves to ``torch.compile`` as well: faster still,
-after tens of seconds of compiling.
+then on runs bare tensor operations. ``compiler="inductor"`` hands the halves to ``torch.compile`` as well: faster
+still, after tens of seconds of compiling.
 
-Tracing specialises: Python values that the loss reads (attributes, globals) are frozen at their value of the first call, and
-control flow that depends on tensor values is refused by torch with an error. Whatever varies belongs into the batch,
-into φ or into ``Batch.hyper``. Each new shape is traced anew.
+Tracing specialises: Python values that the loss reads (attributes, globals) are frozen at their value of the first
+call, and control flow that depends on tensor values is refused by torch with an error. Whatever varies belongs into
+the batch, into φ or into ``Batch.hyper``. Each new shape is traced anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from calibrant.bilevel import graphs
-from calibrant.data.batch import Batch, Tensors
 from calibrant.bilevel.level import (
     Adjoint,
     FullGradient,
@@ -34,6 +33,7 @@ from calibrant.bilevel.level import (
     full_first_order,
     seeded,
 )
+from calibrant.data.batch import Batch, Tensors
 
 Compiler = Literal["trace", "inductor"]
 _RETRACE_WARNING = 32
@@ -140,11 +140,11 @@ class TracedLevel(Level):
         if found is None:
             if len(self._cache) == _RETRACE_WARNING:
                 warnings.warn(
-                    f"{_RETRACE_WARNING} different shapes were traced; batches of one size (drop_last=True) avoid that.",
+                    f"{_RETRACE_WARNING} different shapes were traced; batches of one size (drop_last=True) avoid it.",
                     stacklevel=2,
                 )
             begin = time.perf_counter()
-            # Tracing runs the step and so draws its random numbers: apart from the run that follows, which replays them.
+            # Tracing runs the step and so draws its random numbers: apart from the run that follows and replays them.
             with torch.no_grad(), seeded(0, point.tensors[0]):
                 found = self._cache[key] = build(point.tensors)
             self.seconds += time.perf_counter() - begin

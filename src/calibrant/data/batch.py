@@ -22,7 +22,7 @@ class Batch(NamedTuple):
 
     inputs: Any
     targets: Tensor
-    index: Tensor | slice | None = None
+    index: Tensor | slice | None = None  # type: ignore[assignment]  # hides tuple.index, which no one needs here
     noise: Tensors = {}  # noqa: RUF012 (a NamedTuple's default is shared, and never written to)
     hyper: Tensors = {}  # noqa: RUF012
     seed: int | None = None

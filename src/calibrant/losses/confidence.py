@@ -10,7 +10,8 @@ from torch import Tensor
 def smooth_max(probs: Tensor, alpha: float | Tensor) -> Tensor:
     """The Boltzmann operator ``Σ_c p_c·softmax(α·p)_c`` (Asadi & Littman 2017), a smooth maximum over classes.
 
-    It lies below the maximum by at most ``W((C−1)/e)/α``, with W Lambert's function: take α ≥ 30, more for many classes.
+    It lies below the maximum by at most ``W((C−1)/e)/α``, with W Lambert's function: take α ≥ 30, more for many
+    classes.
     """
     return (probs * torch.softmax(alpha * probs, dim=-1)).sum(-1)
 
@@ -18,9 +19,9 @@ def smooth_max(probs: Tensor, alpha: float | Tensor) -> Tensor:
 def confidence_bce(logits: Tensor, labels: Tensor, alpha: float | Tensor = 30.0) -> Tensor:
     """``−[y^B log p̂ + (1 − y^B) log(1 − p̂)]`` per sample (Eq. 13, Sanguin et al. 2024).
 
-    ``p̂`` is the smooth maximum of the probabilities and ``y^B`` says whether the prediction is right; it is held fixed in
-    differentiation. ``1 − p̂ = Σ_c (1 − p_c)·softmax(α·p)_c`` is computed from the complements, so that neither logarithm
-    loses its argument to rounding when a network is almost sure.
+    ``p̂`` is the smooth maximum of the probabilities and ``y^B`` says whether the prediction is right; it is held
+    fixed in differentiation. ``1 − p̂ = Σ_c (1 − p_c)·softmax(α·p)_c`` is computed from the complements, so that
+    neither logarithm loses its argument to rounding when a network is almost sure.
     """
     log_probs = F.log_softmax(logits, dim=-1)
     probs = log_probs.exp()

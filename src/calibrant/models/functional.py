@@ -32,8 +32,8 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from calibrant.data.batch import Tensors, map_tensors
 
@@ -154,7 +154,7 @@ class FunctionalModule:
         return masks
 
     def _probe_masks(self, *inputs: Any) -> dict[str, list[torch.Size]]:
-        """Which masks of which shapes a training pass on inputs like these uses; a layer may be called several times."""
+        """Which masks of which shapes a training pass on such inputs uses; a layer may be called several times."""
         for layer in self.dropouts.values():
             layer.probe = []
         try:
@@ -208,8 +208,9 @@ class Network:
 class FusedKernels:
     """Finds out which fused kernels a computation uses, and replaces those that have no second derivative.
 
-    Fused attention, and cuDNN's recurrent nets, can be differentiated once only. ``with kernels.observed():`` watches one
-    evaluation; ``with kernels.replaced():`` then takes the plain forms of what was seen, and costs nothing otherwise.
+    Fused attention, and cuDNN's recurrent nets, can be differentiated once only. ``with kernels.observed():`` watches
+    one evaluation; ``with kernels.replaced():`` then takes the plain forms of what was seen, and costs nothing
+    otherwise.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -293,6 +294,7 @@ class _PureBatchNorm(_BatchNorm):
         var, mean = torch.var_mean(input, dims, correction=1)
         # A layer that is called twice in one pass goes on from its first call.
         old_mean, old_var = (self.fresh.get(k, getattr(self, k)) for k in ("running_mean", "running_var"))
+        assert self.num_batches_tracked is not None
         count = self.fresh.get("num_batches_tracked", self.num_batches_tracked) + 1
         rate = self.momentum if self.momentum is not None else 1 / count.to(mean.dtype)
         self.fresh = {
@@ -338,13 +340,13 @@ def _purify(module: nn.Module) -> nn.Module:
             raise ValueError("SyncBatchNorm has no pure form; use BatchNorm, or average the statistics outside.")
         if isinstance(layer, _BatchNorm) and type(layer).forward is not _BatchNorm.forward:
             warnings.warn(
-                f"{type(layer).__name__} is a BatchNorm with a forward pass of its own, which is kept as it is: no gradient "
+                f"{type(layer).__name__} has a forward pass of its own, which is kept as it is: no gradient "
                 "flows through its running statistics, so hypergradients with outer_mode='eval' leave that path out.",
                 stacklevel=3,
             )
         elif isinstance(layer, _BatchNorm):
             layer.__class__ = type(f"Pure{type(layer).__name__}", (_PureBatchNorm, type(layer)), {})
-            layer.fresh = {}  # type: ignore[attr-defined]
+            layer.fresh = {}  # type: ignore[assignment]
     for name, layer in list(module.named_modules(remove_duplicate=False)):
         if name and type(layer) in _CHANNEL_DIMS:
             parent, _, leaf = name.rpartition(".")
