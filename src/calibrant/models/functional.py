@@ -150,7 +150,7 @@ class FunctionalModule:
             p = self.dropouts[name].p
             for call, shape in enumerate(shapes):
                 keep = torch.rand(shape, generator=generator) >= p  # always on the CPU, so that devices agree
-                masks[f"{name}.mask{call}"] = (keep.to(dtype) / (1 - p if p < 1 else 1)).to(device)
+                masks[f"{name}.mask{call}".removeprefix(".")] = (keep.to(dtype) / (1 - p if p < 1 else 1)).to(device)
         return masks
 
     def _probe_masks(self, *inputs: Any) -> dict[str, list[torch.Size]]:
