@@ -71,12 +71,13 @@ def load(path: str | Path, run: Run) -> None:
             f"{path} was written with hypergradient {plain['hypergradient']}, and this run uses {run.hypergradient!r}; "
             "resume with the settings of the first run."
         )
-    for name, present in _tensors(run).items():
-        saved = tensors.get(name)
-        if saved is None or saved.shape != present.shape or saved.dtype != present.dtype:
+    here = {name: _form(t) for name, t in _tensors(run).items()}
+    there = {name: _form(t) for name, t in tensors.items() if not name.startswith("callback.")}
+    for name in here | there:
+        if here.get(name) != there.get(name):
             raise ValueError(
-                f"{path} holds {_form(saved)} for {name}, and this run has {_form(present)}: it is the checkpoint of "
-                "another problem, or of other optimisers."
+                f"{path} holds {there.get(name, 'nothing')} for {name}, and this run has {here.get(name, 'nothing')}: "
+                "it is the checkpoint of another problem, or of other optimisers."
             )
     run.state = State(tensors["params"], _numbered(tensors, "moment."), _named(tensors, "buffer."), plain["inner_step"])
     run.phi, run.outer_moments = tensors["phi"], _numbered(tensors, "outer_moment.")
@@ -103,8 +104,8 @@ def _tensors(run: Run) -> dict[str, Tensor]:
     }
 
 
-def _form(tensor: Tensor | None) -> str:
-    return "nothing" if tensor is None else f"shape {tuple(tensor.shape)} ({tensor.dtype})"
+def _form(tensor: Tensor) -> str:
+    return f"shape {tuple(tensor.shape)} ({tensor.dtype})"
 
 
 def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -1,0 +1,70 @@
+"""Small problems for the tests of the solver's loop: blobs, and networks with every kind of layer that keeps state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from calibrant.bilevel import SGD, Adam, Bilevel, SampleWeights, Solution, Unrolled, solve
+
+SAMPLES, CLASSES = 20, 3
+
+
+def blobs(seed: int = 0, samples: int = SAMPLES, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """Three overlapping clouds in the plane."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, CLASSES, (samples,), generator=generator)
+    centres = torch.tensor([[0.0, 1.0], [1.0, -1.0], [-1.0, -1.0]], dtype=torch.float64)
+    x = centres[y] + 0.8 * torch.randn(samples, 2, generator=generator, dtype=torch.float64)
+    return x.to(dtype), y
+
+
+def mlp(seed: int = 0, activation: type[nn.Module] = nn.Tanh, dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(2, 6), activation(), nn.Linear(6, CLASSES)).to(dtype)
+
+
+def rich_mlp(seed: int = 0, dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    """BatchNorm and dropout. No bias before BatchNorm: its gradient is rounding alone, which Adam blows up."""
+    torch.manual_seed(seed)
+    layers = [nn.Linear(2, 6, bias=False), nn.BatchNorm1d(6), nn.Tanh(), nn.Dropout(0.3), nn.Linear(6, CLASSES)]
+    return nn.Sequential(*layers).to(dtype)
+
+
+class HiddenDropout(nn.Module):
+    """Dropout by a function call, which cannot be intercepted and must be replayed by seeding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(F.dropout(torch.tanh(self.first(x)), 0.3, self.training))
+
+
+def hidden_dropout(seed: int = 0, dtype: torch.dtype = torch.float64) -> nn.Module:
+    torch.manual_seed(seed)
+    return HiddenDropout().to(dtype)
+
+
+def problem(model: nn.Module | None = None, seed: int = 0, **kwargs: Any) -> Bilevel:
+    """Sample weights on the blobs."""
+    model = mlp(seed) if model is None else model
+    dtype = next(model.parameters()).dtype
+    kwargs = {"train": blobs(seed, dtype=dtype), "val": blobs(seed + 100, dtype=dtype), "seed": seed, **kwargs}
+    outer = kwargs.pop("outer", None) or SampleWeights(SAMPLES, initial_weight=0.7)
+    return Bilevel(model, outer, **kwargs)
+
+
+def run(case: Any, **kwargs: Any) -> Solution:
+    """``solve`` with settings that move φ visibly."""
+    settings = {
+        "hypergradient": Unrolled(4),
+        "inner_optimizer": Adam(0.02),
+        "outer_optimizer": SGD(5.0),
+        "outer_steps": 4,
+    }
+    return solve(case, **(settings | kwargs))

@@ -1,0 +1,361 @@
+"""Many problems at once: every member is its single run, whatever becomes of the others."""
+
+import inspect
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from calibrant.bilevel import (
+    L2,
+    SGD,
+    Adam,
+    AdamW,
+    Callback,
+    EarlyStopping,
+    Forward,
+    History,
+    InitialPoint,
+    OneStep,
+    Plain,
+    Population,
+    SampleWeights,
+    Truncated,
+    Unrolled,
+    solve,
+)
+from calibrant.data import TensorStream
+from tests.bilevel.loop_cases import CLASSES, SAMPLES, blobs, hidden_dropout, mlp, problem, rich_mlp, run
+
+MEMBERS = 3
+INNER = torch.tensor([0.005, 0.02, 0.03], dtype=torch.float64)
+OUTER = torch.tensor([1.0, 4.0, 8.0], dtype=torch.float64)
+SHARED = blobs(1), blobs(2)
+
+
+def jitter(inputs, generator):
+    return inputs + 0.1 * torch.randn(inputs.shape, generator=generator, dtype=inputs.dtype)
+
+
+def convolutional(seed):
+    torch.manual_seed(seed)
+    layers = [nn.Unflatten(1, (1, 2)), nn.Conv1d(1, 4, 1, bias=False), nn.BatchNorm1d(4), nn.Tanh(), nn.Dropout1d(0.3)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(8, CLASSES)).double()
+
+
+def sharpened(net, outer, batch):
+    """An inner loss with a constant of each member's own."""
+    losses = F.cross_entropy(batch.hyper["sharpness"] * net(batch.inputs), batch.targets, reduction="none")
+    return outer.weigh(losses, batch)
+
+
+KINDS = {
+    "own data": lambda seed: problem(mlp(seed), seed=seed),
+    "shared data": lambda seed: problem(mlp(seed), seed=seed, train=SHARED[0], val=SHARED[1]),
+    "mini-batches": lambda seed: problem(mlp(seed), seed=seed, batch_size=8, val_batch_size=5),
+    "shared mini-batches": lambda seed: problem(mlp(seed), seed=seed, batch_size=8, train=SHARED[0]),
+    "batch norm, dropout, mini-batches": lambda seed: problem(rich_mlp(seed), seed=seed, batch_size=8),
+    "dropout in both levels": lambda seed: problem(rich_mlp(seed), seed=seed, batch_size=8, outer_mode="train"),
+    "convolution": lambda seed: problem(convolutional(seed), seed=seed, batch_size=8),
+    "augmentation": lambda seed: problem(
+        mlp(seed), seed=seed, train=TensorStream(*blobs(seed), batch_size=8, augment=jitter, seed=seed)
+    ),
+    "constants": lambda seed: problem(
+        mlp(seed), seed=seed, inner_loss=sharpened, hyper={"sharpness": torch.tensor(1.0 + seed)}
+    ),
+    "penalties": lambda seed: problem(mlp(seed), seed=seed, outer=L2(mlp(), per="unit", initial=0.01)),
+}
+
+
+def assert_each_is_its_single_run(make, tolerance=1e-8, **settings):
+    def several(value, member):
+        return value(member) if inspect.isfunction(value) else value
+
+    together = run(
+        Population([make(seed) for seed in range(MEMBERS)]), **{k: several(v, None) for k, v in settings.items()}
+    )
+    for member in range(MEMBERS):
+        alone = run(make(member), **{k: several(v, member) for k, v in settings.items()})
+        mine = together.member(member)
+        assert torch.allclose(mine.params, alone.params, rtol=0, atol=tolerance)
+        assert torch.allclose(mine.phi, alone.phi, rtol=0, atol=tolerance)
+        for name, buffer in alone.buffers.items():
+            assert torch.allclose(mine.buffers[name].double(), buffer.double(), rtol=0, atol=tolerance)
+        assert not torch.equal(alone.phi, make(member).initial_phi())
+    return together
+
+
+def rate(values, kind):
+    return lambda member: kind(values if member is None else values[member].item())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_member_is_its_single_run(kind):
+    """Over 200 inner steps, with learning rates of both levels as vectors."""
+    make = KINDS[kind]
+    assert_each_is_its_single_run(
+        make,
+        hypergradient=Unrolled(10),
+        inner_optimizer=rate(INNER, Adam),
+        outer_optimizer=rate(OUTER * (0.01 if kind == "penalties" else 1.0), SGD),
+        outer_steps=20,
+    )
+
+
+@pytest.mark.parametrize(
+    "hypergradient",
+    [Truncated(5, 2), Unrolled(5, memory="checkpoints"), OneStep(2), OneStep(2, "head"), Unrolled(4, memory="states")],
+    ids=["truncated", "checkpoints", "one step", "head", "states"],
+)
+@pytest.mark.parametrize(
+    "optimizer",
+    [lambda lr: SGD(lr, momentum=0.9, nesterov=True), lambda lr: AdamW(lr, weight_decay=0.1)],
+    ids=["nesterov", "adamw"],
+)
+def test_every_hypergradient_works_on_members(hypergradient, optimizer):
+    assert_each_is_its_single_run(
+        KINDS["batch norm, dropout, mini-batches"],
+        hypergradient=hypergradient,
+        inner_optimizer=rate(INNER, optimizer),
+        outer_optimizer=rate(OUTER, SGD),
+    )
+
+
+def test_forward_mode_works_on_members():
+    assert_each_is_its_single_run(
+        lambda seed: problem(rich_mlp(seed), seed=seed, batch_size=8, outer=L2(rich_mlp(), initial=0.01)),
+        hypergradient=Forward(4),
+        outer_optimizer=rate(OUTER / 10, SGD),
+    )
+
+
+def test_starting_points_are_learned_by_each_member():
+    assert_each_is_its_single_run(
+        lambda seed: problem(mlp(seed), seed=seed, outer=InitialPoint(mlp(seed))),
+        outer_optimizer=rate(OUTER / 10, SGD),
+        restart=True,
+    )
+
+
+def test_clipping_is_by_member():
+    assert_each_is_its_single_run(KINDS["own data"], clip_norm=1e-3, outer_optimizer=SGD(50.0))
+
+
+@pytest.mark.parametrize("kind", ["shared data", "batch norm, dropout, mini-batches", "constants"])
+def test_traced_members_are_their_single_runs(kind):
+    eager = run(Population([KINDS[kind](seed) for seed in range(MEMBERS)]), inner_optimizer=Adam(INNER))
+    traced = run(
+        Population([KINDS[kind](seed) for seed in range(MEMBERS)]), inner_optimizer=Adam(INNER), compile="trace"
+    )
+    assert torch.allclose(traced.params, eager.params, rtol=0, atol=1e-10)
+    assert torch.allclose(traced.phi, eager.phi, rtol=0, atol=1e-10)
+    assert traced.compile_seconds > 0
+
+
+def test_plain_training_of_members_without_validation_data():
+    def make(seed):
+        return problem(mlp(seed), seed=seed, val=None)
+
+    settings = {"hypergradient": Plain(10), "outer_steps": 20}
+    together = solve(Population([make(s) for s in range(MEMBERS)]), inner_optimizer=Adam(INNER), **settings)
+    for member in range(MEMBERS):
+        alone = solve(make(member), inner_optimizer=Adam(INNER[member].item()), **settings)
+        assert torch.allclose(together.params[member], alone.params, rtol=0, atol=1e-8)
+
+
+def test_shared_data_is_not_copied():
+    shared = Population([KINDS["shared data"](seed) for seed in range(MEMBERS)])
+    batch = shared.train_batch(0)
+    assert batch.inputs is SHARED[0][0]
+    assert batch.targets is SHARED[0][1]
+    assert shared.train.axes.inputs is None
+    assert shared.val.axes.targets is None
+    own = Population([KINDS["own data"](seed) for seed in range(MEMBERS)])
+    assert own.train_batch(0).inputs.shape == (MEMBERS, SAMPLES, 2)
+    assert own.train_batch(7) is own.train_batch(0)  # stacked once
+    constants = Population([KINDS["constants"](seed) for seed in range(MEMBERS)])
+    assert constants.train.axes.hyper == {"sharpness": 0}
+
+
+def nan_data(seed, **kwargs):
+    x, y = blobs(seed)
+    x[0] = float("nan")
+    return problem(mlp(seed), seed=seed, train=(x, y), **kwargs)
+
+
+def nan_validation(seed):
+    x, y = blobs(seed)
+    return problem(mlp(seed), seed=seed, val=(x * float("nan"), y))
+
+
+@pytest.mark.parametrize(
+    "hypergradient", [Unrolled(4), OneStep(2), Truncated(4, 1)], ids=["unrolled", "one step", "truncated"]
+)
+@pytest.mark.parametrize(
+    ("broken", "sentence"), [(nan_data, "inner loss"), (nan_validation, "outer loss")], ids=["training", "validation"]
+)
+@pytest.mark.parametrize("compiler", [None, "trace"])
+def test_a_member_that_fails_does_not_disturb_the_others(hypergradient, broken, sentence, compiler):
+    if compiler and not isinstance(hypergradient, Unrolled):
+        pytest.skip("tracing is slow, and one hypergradient shows it")
+    members = [problem(mlp(0)), broken(1), problem(mlp(2), seed=2)]
+    history = History()
+    solution = run(Population(members), hypergradient=hypergradient, callbacks=[history], compile=compiler)
+    assert set(solution.failures) == {1}
+    first = "outer loss" if hypergradient.lookahead else sentence  # a look-ahead needs the outer loss first
+    assert first in solution.failures[1]
+    assert "outer step 1" in solution.failures[1]
+    assert solution.reasons[1] == solution.failures[1]
+    assert solution.reasons[0] == solution.reasons[2] == "all outer steps done"
+    for member in (0, 2):
+        alone = run(problem(mlp(member), seed=member), hypergradient=hypergradient)
+        assert torch.allclose(solution.params[member], alone.params, rtol=0, atol=1e-10)
+        assert torch.allclose(solution.phi[member], alone.phi, rtol=0, atol=1e-10)
+    assert torch.equal(solution.params[1], members[1].view.initial())  # where it stood before the step that failed
+    assert solution.phi.isfinite().all()
+    assert solution.member(1).failures == {0: solution.failures[1]}
+    assert solution.member(0).failures == {}
+
+
+def test_an_exploding_learning_rate_fails_alone():
+    # Weight decay makes the iterates grow without bound, which the loss of a softmax alone does not.
+    rates = torch.tensor([0.1, 1e6, 0.1], dtype=torch.float64)
+    together = Population([problem(mlp(seed), seed=seed) for seed in range(MEMBERS)])
+    settings = {"outer_steps": 30, "hypergradient": Unrolled(4)}
+    solution = run(together, inner_optimizer=SGD(rates, weight_decay=0.1), **settings)
+    assert set(solution.failures) == {1}
+    assert solution.params.isfinite().all()
+    alone = run(problem(mlp(2), seed=2), inner_optimizer=SGD(0.1, weight_decay=0.1), **settings)
+    assert torch.allclose(solution.params[2], alone.params, rtol=0, atol=1e-10)
+
+
+def test_all_members_may_fail():
+    solution = run(Population([nan_data(seed) for seed in range(2)]), outer_steps=10)
+    assert set(solution.failures) == {0, 1}
+    assert solution.outer_steps == 1
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_members_may_have_numbers_of_steps_of_their_own(restart):
+    steps = torch.tensor([0, 2, 5])
+    together = run(
+        Population([problem(rich_mlp(seed), seed=seed, batch_size=8) for seed in range(MEMBERS)]),
+        outer_steps=steps,
+        restart=restart,
+    )
+    assert together.outer_steps == 5
+    assert together.reasons == dict.fromkeys(range(MEMBERS), "all outer steps done")
+    for member in range(MEMBERS):
+        case = problem(rich_mlp(member), seed=member, batch_size=8)
+        alone = run(case, outer_steps=int(steps[member]), restart=restart)
+        assert torch.allclose(together.params[member], alone.params, rtol=0, atol=1e-8)
+        assert torch.allclose(together.phi[member], alone.phi, rtol=0, atol=1e-8)
+        for name, buffer in alone.buffers.items():
+            assert torch.allclose(together.buffers[name][member].double(), buffer.double(), rtol=0, atol=1e-8)
+
+
+def test_early_stopping_of_a_member_is_that_of_its_single_run():
+    steps = []
+
+    class Steps(Callback):
+        last = True
+
+        def on_end(self, run):
+            steps.append(dict(run.stop_steps))
+
+    def settings():
+        stopping = EarlyStopping(patience=2, min_delta=0.03)
+        return {"outer_steps": 30, "callbacks": [stopping, Steps()], "outer_optimizer": SGD(OUTER.mean().item())}
+
+    together = run(Population([problem(mlp(s), seed=s) for s in range(MEMBERS)]), **settings())
+    for member in range(MEMBERS):
+        alone = run(problem(mlp(member), seed=member), **settings())
+        assert torch.allclose(together.params[member], alone.params, rtol=0, atol=1e-8)
+        assert torch.allclose(together.phi[member], alone.phi, rtol=0, atol=1e-8)
+        assert together.reasons[member] == alone.reasons[0] == "no improvement for 2 outer steps"
+        assert steps[0][member] == steps[-1][0]
+    assert len(set(steps[0].values())) > 1  # they did stop at different steps
+
+
+def frozen(seed):
+    model = mlp(seed)
+    model[0].requires_grad_(False)
+    return model
+
+
+def another_loss(net, outer, batch):
+    return F.cross_entropy(net(batch.inputs), batch.targets)
+
+
+MISUSES = {
+    "nobody": (list, "at least one problem"),
+    "architecture": (lambda: [problem(), problem(nn.Linear(2, CLASSES).double())], "Member 1.*the architecture"),
+    "activation": (lambda: [problem(), problem(mlp(activation=nn.ReLU))], "settings of its layers"),
+    "outer variables": (lambda: [problem(), problem(outer=L2(mlp()))], "the outer variables"),
+    "inner loss": (lambda: [problem(), problem(inner_loss=another_loss)], "its losses.*hyper"),
+    "outer loss": (lambda: [problem(), problem(outer_loss=another_loss)], "its losses.*hyper"),
+    "frozen": (lambda: [problem(frozen(0)), problem(frozen(1))], "frozen parameters"),
+    "validation": (lambda: [problem(), problem(val=None)], "validation data"),
+    "mode": (lambda: [problem(), problem(outer_mode="train")], "outer_mode"),
+    "precision": (lambda: [problem(), problem(mlp(dtype=torch.float32))], "dtype"),
+    "hidden randomness": (lambda: [problem(hidden_dropout()), problem(hidden_dropout())], r"nn\.Dropout"),
+    "numbers of samples": (
+        lambda: [problem(), problem(val=blobs(3, 11))],
+        r"different shapes \(\(11, 2\), \(20, 2\)\)",
+    ),
+    "constants that are no tensors": (
+        lambda: [problem(hyper={"a": 1.0}), problem(hyper={"a": 2.0})],
+        "must be a tensor",
+    ),
+    "names of constants": (
+        lambda: [problem(hyper={"a": torch.ones(())}), problem(hyper={"b": torch.ones(())})],
+        "structure",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISUSES)
+def test_what_cannot_run_as_one_is_refused(case):
+    make, sentence = MISUSES[case]
+    with pytest.raises(ValueError, match=sentence):
+        Population(make())
+
+
+def test_vectors_of_the_wrong_length_are_refused():
+    together = Population([problem(), problem(seed=1)])
+    with pytest.raises(ValueError, match="outer_steps must be a number, or one per member"):
+        run(together, outer_steps=torch.tensor([1, 2, 3]))
+    with pytest.raises(ValueError, match="inner learning rate"):
+        run(together, inner_optimizer=SGD(torch.tensor([0.1, 0.2, 0.3])))
+    with pytest.raises(ValueError, match="outer learning rate"):
+        run(together, outer_optimizer=SGD(torch.tensor([0.1])))
+
+
+def test_members_are_taken_out_of_a_solution():
+    cases = [problem(rich_mlp(seed), seed=seed) for seed in range(MEMBERS)]
+    solution = run(Population(cases))
+    x, _ = blobs(8)
+    for member in range(MEMBERS):
+        mine = solution.member(member)
+        assert mine.problem is cases[member]
+        module = mine.export(rich_mlp(9)).eval()
+        with torch.no_grad():
+            assert torch.allclose(module(x), mine.predict(x), rtol=0, atol=1e-12)
+        assert mine.outer_variables()["raw"].shape == (SAMPLES,)
+    assert solution.outer_variables()["raw"].shape == (MEMBERS, SAMPLES)
+    with pytest.raises(ValueError, match=r"solution\.member\(k\)\.export"):
+        solution.export(rich_mlp())
+    with pytest.raises(ValueError, match=r"solution\.member\(k\)\.predict"):
+        solution.predict(x)
+
+
+def test_frozen_parameters_may_be_shared():
+    members = []
+    for seed in range(2):
+        model = frozen(0)
+        torch.manual_seed(seed)
+        nn.init.normal_(model[2].weight)
+        members.append(problem(model, seed=seed, outer=SampleWeights(SAMPLES)))
+    solution = run(Population(members))
+    assert torch.equal(solution.member(1).export(mlp(5))[2].weight, solution.params[1][:18].view(3, 6))
