@@ -1,0 +1,369 @@
+"""Streams: the batch of a step is the same one however often, in whatever order and in whichever run it is asked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from calibrant.bilevel import Bilevel, LabelSmoothing, OuterVariables, SampleWeights
+from calibrant.data import Batch, Indexed, LoaderStream, Stream, TensorStream, as_stream
+from calibrant.data.batch import stack
+from calibrant.data.streams import MemberStream, mix
+
+SIZE = 23
+
+
+def _data(size=SIZE):
+    """Inputs that tell which sample they are."""
+    x = torch.arange(size, dtype=torch.float64)[:, None] * torch.tensor([1.0, 10.0], dtype=torch.float64)
+    return x, torch.arange(size) % 3
+
+
+def jitter(inputs, generator):
+    return inputs + torch.randn(inputs.shape, generator=generator, dtype=inputs.dtype)
+
+
+def _same(a: Batch, b: Batch):
+    return (
+        torch.equal(a.inputs, b.inputs)
+        and torch.equal(a.targets, b.targets)
+        and (torch.equal(a.index, b.index) if isinstance(a.index, torch.Tensor) else a.index == b.index)
+    )
+
+
+STREAMS = {
+    "full": {},
+    "full, augmented": {"augment": jitter},
+    "mini": {"batch_size": 5},
+    "mini, dropped": {"batch_size": 5, "drop_last": True},
+    "mini, augmented": {"batch_size": 5, "augment": jitter},
+    "one by one": {"batch_size": 1},
+}
+
+
+@pytest.mark.parametrize("settings", STREAMS.values(), ids=STREAMS)
+def test_a_batch_is_a_pure_function_of_the_step(settings):
+    stream, again = (TensorStream(*_data(), seed=4, **settings) for _ in range(2))
+    before = torch.get_rng_state()
+    forward = [stream.batch(t) for t in range(60)]
+    torch.manual_seed(99)
+    assert all(_same(stream.batch(t), forward[t]) for t in reversed(range(60)))
+    assert all(_same(again.batch(t), forward[t]) for t in (59, 0, 31, 7, 31))
+    torch.set_rng_state(before)
+    stream.release(60)
+    assert _same(stream.batch(0), forward[0])
+    assert stream.constant == all(_same(b, forward[0]) for b in forward)
+
+
+@pytest.mark.parametrize("settings", STREAMS.values(), ids=STREAMS)
+def test_batches_hold_the_samples_that_their_index_names(settings):
+    x, y = _data()
+    stream = TensorStream(x, y, **{k: v for k, v in settings.items() if k != "augment"})
+    for step in range(12):
+        batch = stream.batch(step)
+        assert torch.equal(batch.inputs, x[batch.index])
+        assert torch.equal(batch.targets, y[batch.index])
+
+
+@pytest.mark.parametrize(("batch_size", "steps"), [(1, 23), (5, 5), (22, 2)])
+def test_an_epoch_has_each_sample_once(batch_size, steps):
+    stream = TensorStream(*_data(), batch_size=batch_size)
+    assert stream.steps_per_epoch == steps
+    orders = [torch.cat([stream.batch(e * steps + t).index for t in range(steps)]) for e in range(4)]
+    assert all(sorted(order.tolist()) == list(range(SIZE)) for order in orders)
+    assert len({tuple(order.tolist()) for order in orders}) == 4
+
+
+def test_drop_last_leaves_out_the_smaller_batch():
+    stream = TensorStream(*_data(), batch_size=5, drop_last=True)
+    assert stream.steps_per_epoch == 4
+    seen = [stream.batch(t).index for t in range(40)]
+    assert {len(index) for index in seen} == {5}
+    for epoch in range(10):
+        assert len(torch.cat(seen[4 * epoch : 4 * epoch + 4]).unique()) == 20
+    assert len(torch.cat(seen).unique()) == SIZE  # others are left out in other epochs
+
+
+@pytest.mark.parametrize("batch_size", [None, SIZE, SIZE + 10])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_full_batches_are_the_tensors_themselves(batch_size, drop_last):
+    x, y = _data()
+    stream = TensorStream(x, y, batch_size=batch_size, drop_last=drop_last)
+    batch = stream.batch(17)
+    assert stream.constant
+    assert batch.inputs is x
+    assert batch.targets is y
+    assert batch.index == slice(None)
+    assert batch is stream.batch(3)
+
+
+def test_seeds_decide_the_order_and_the_augmentation():
+    plain = [TensorStream(*_data(), batch_size=5, seed=s).batch(0) for s in (1, 2)]
+    assert not torch.equal(plain[0].index, plain[1].index)
+    full = [TensorStream(*_data(), augment=jitter, seed=s).batch(0).inputs for s in (1, 2)]
+    assert not torch.equal(full[0], full[1])
+
+
+def test_augmentation_changes_from_step_to_step_and_not_the_data():
+    x, y = _data()
+    given = x.clone()
+    stream = TensorStream(x, y, augment=jitter)
+    assert not torch.equal(stream.batch(0).inputs, stream.batch(1).inputs)
+    assert torch.equal(x, given)
+    assert not stream.constant
+
+
+def test_constants_travel_with_every_batch():
+    rate = torch.tensor(0.3)
+    for stream in (
+        TensorStream(*_data(), batch_size=5, hyper={"rate": rate}),
+        LoaderStream([_data()], hyper={"rate": rate}),
+    ):
+        assert stream.batch(3).hyper["rate"] is rate
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda x, y: TensorStream(x, y[:-1]), "inputs has 23 rows and targets 22; they must be the same samples"),
+        (lambda x, y: TensorStream(x[:0], y[:0]), "There are no samples"),
+        (
+            lambda x, y: TensorStream(x, y, batch_size=0),
+            "batch_size must be at least 1, or None for the full batch; got 0",
+        ),
+        (lambda x, y: as_stream([(x, y)], batch_size=4), "batch_size is the loader's own affair"),
+        (lambda x, y: LoaderStream([]).batch(0), "The loader gave no batch at all"),
+        (lambda x, y: LoaderStream(iter([(x, y)])).batch(1), "must be iterable again for every epoch"),
+        (lambda x, y: LoaderStream([x]).batch(0), "A batch must be .* got Tensor of length 23"),
+        (lambda x, y: LoaderStream([(x,)]).batch(0), "A batch must be .* got tuple of length 1"),
+        (lambda x, y: LoaderStream([(x, y, y, y)]).batch(0), "A batch must be .* got tuple of length 4"),
+        (lambda x, y: LoaderStream([3.0]).batch(0), "A batch must be .* got float"),
+        (lambda x, y: LoaderStream([{"inputs": x}]).batch(0), r"needs 'inputs' and 'targets'; it has \['inputs'\]"),
+    ],
+)
+def test_errors_say_what_is_wrong(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make(*_data())
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_as_stream_takes_a_pair_of_tensors_or_arrays(kind):
+    x, y = _data()
+    stream = as_stream(kind([x.numpy(), y.numpy()]), batch_size=5, seed=2)
+    assert isinstance(stream, TensorStream)
+    assert _same(stream.batch(3), TensorStream(x, y, batch_size=5, seed=2).batch(3))
+    assert as_stream(stream) is stream
+    assert isinstance(as_stream(DataLoader(TensorDataset(x, y))), LoaderStream)
+    assert isinstance(as_stream([(x, y)]), LoaderStream)
+
+
+@pytest.mark.parametrize(
+    ("data", "got"),
+    [
+        (3, "a int"),
+        ("training", "a str"),
+        ({"inputs": 1}, "a dict"),
+        (torch.zeros(3, 2), "a Tensor"),
+        (np.zeros((3, 2)), "a ndarray"),
+        ((torch.zeros(3, 2),), "a tuple of Tensor"),
+        (((torch.zeros(3, 2), torch.zeros(3)), torch.zeros(3)), "a tuple of tuple, Tensor"),
+    ],
+)
+def test_as_stream_refuses_what_is_no_data(data, got):
+    with pytest.raises(
+        TypeError, match=rf"two tensors or arrays \(inputs, targets\), a loader, or a Stream; got {got}"
+    ):
+        as_stream(data)
+
+
+X, Y = _data()
+INDEX = torch.arange(SIZE).flip(0)
+
+
+@pytest.mark.parametrize(
+    ("item", "index"),
+    [
+        ((X, Y), None),
+        ([X, Y], None),
+        ((X, Y, INDEX), INDEX),
+        ([X, Y, INDEX], INDEX),
+        ({"inputs": X, "targets": Y}, None),
+        ({"inputs": X, "targets": Y, "index": INDEX, "path": "ignored"}, INDEX),
+    ],
+    ids=["2-tuple", "2-list", "3-tuple", "3-list", "mapping", "indexed mapping"],
+)
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_forms_of_a_loaders_batch(item, index, device):
+    batch = LoaderStream([item], device=device).batch(0)
+    assert torch.equal(batch.inputs, X)
+    assert torch.equal(batch.targets, Y)
+    assert batch.index is None if index is None else torch.equal(batch.index, index)
+
+
+class Noisy(Dataset):
+    """Augments with torch's global random numbers, as torchvision's transforms do."""
+
+    def __len__(self):
+        return SIZE
+
+    def __getitem__(self, index):
+        return X[index] + torch.randn(2, dtype=torch.float64), Y[index]
+
+
+LOADERS = {
+    "shuffled": lambda: DataLoader(TensorDataset(X, Y), batch_size=5, shuffle=True),
+    "shuffled by its own generator": lambda: DataLoader(
+        TensorDataset(X, Y), batch_size=5, shuffle=True, generator=torch.Generator().manual_seed(77)
+    ),
+    "augmenting": lambda: DataLoader(Noisy(), batch_size=5, shuffle=True),
+    "in order": lambda: DataLoader(TensorDataset(X, Y), batch_size=5),
+}
+
+
+@pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
+def test_two_streams_with_one_seed_are_the_same(make):
+    first, second = (LoaderStream(make(), seed=3) for _ in range(2))
+    batches = []
+    for step in range(12):
+        batches.append(first.batch(step))
+        torch.randn(3)  # what else happens in the run must not matter
+    torch.manual_seed(1234)
+    assert _same(second.batch(11), batches[11])  # as a resumed run asks
+    assert all(_same(second.batch(t), batches[t]) for t in reversed(range(12)))
+
+
+@pytest.mark.parametrize("make", [LOADERS["shuffled"], LOADERS["augmenting"]])
+def test_streams_differ_between_epochs_and_seeds(make):
+    stream = LoaderStream(make(), seed=3)
+    assert not torch.equal(stream.batch(0).inputs, stream.batch(5).inputs)
+    assert not torch.equal(LoaderStream(make(), seed=4).batch(0).inputs, stream.batch(0).inputs)
+
+
+def test_loaders_leave_the_global_random_numbers_alone():
+    before = torch.get_rng_state()
+    LoaderStream(LOADERS["augmenting"]()).batch(8)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_epoch_of_a_loader_has_each_sample_once():
+    stream = LoaderStream(LOADERS["shuffled"]())
+    for epoch in range(3):
+        seen = torch.cat([stream.batch(5 * epoch + t).inputs[:, 0] for t in range(5)])
+        assert sorted(seen.tolist()) == list(range(SIZE))
+
+
+def test_released_batches_are_gone_and_the_others_stay():
+    stream = LoaderStream(LOADERS["shuffled"]())
+    kept = [stream.batch(t) for t in range(8)]
+    stream.release(5)
+    assert all(stream.batch(t) is kept[t] for t in (5, 6, 7))
+    with pytest.raises(ValueError, match="The batch of step 4 was released; loaders cannot go back"):
+        stream.batch(4)
+    assert len(stream.batch(8).inputs) == 5
+
+
+def test_indexed_data_sets_say_which_sample_is_which():
+    indexed = Indexed(TensorDataset(X, Y))
+    assert len(indexed) == SIZE
+    stream = LoaderStream(DataLoader(indexed, batch_size=5, shuffle=True))
+    for step in range(7):
+        batch = stream.batch(step)
+        assert torch.equal(batch.inputs, X[batch.index])
+        assert torch.equal(batch.targets, Y[batch.index])
+
+
+OUTERS = {
+    "weights": (lambda: SampleWeights(SIZE), "SampleWeights"),
+    "smoothing": (lambda: LabelSmoothing(SIZE), "LabelSmoothing"),
+    "both": (lambda: OuterVariables(SampleWeights(SIZE), LabelSmoothing(3, per="class")), "OuterVariables"),
+}
+
+
+@pytest.mark.parametrize("name", OUTERS)
+def test_per_sample_variables_need_an_index(name):
+    make, who = OUTERS[name]
+    model = nn.Linear(2, 3).double()
+    plain, indexed = (DataLoader(d, batch_size=5) for d in (TensorDataset(X, Y), Indexed(TensorDataset(X, Y))))
+    with pytest.raises(
+        ValueError, match=rf"{who} .*which samples they hold\..*wrap the data set in calibrant\.data\.Indexed"
+    ):
+        Bilevel(model, make(), train=plain)
+    Bilevel(model, make(), train=indexed)
+    Bilevel(model, LabelSmoothing(3, per="class"), train=plain)  # belongs to classes, not to samples
+
+
+def test_stacking_copies_only_what_differs():
+    x, y = _data()
+    other, shared = torch.randn(SIZE, 2, dtype=torch.float64), torch.tensor(0.5)
+    batches = [
+        Batch(inputs, y, slice(None), hyper={"shared": shared, "own": torch.tensor(float(k))}, seed=k)
+        for k, inputs in enumerate((x, other))
+    ]
+    stacked, axes = stack(batches)
+    assert torch.equal(stacked.inputs, torch.stack([x, other]))
+    assert stacked.targets is y
+    assert stacked.hyper["shared"] is shared
+    assert stacked.hyper["own"].tolist() == [0.0, 1.0]
+    assert (axes.inputs, axes.targets, axes.hyper) == (0, None, {"shared": None, "own": 0})
+    assert stacked.index == slice(None)
+    assert stacked.seed is None
+    alone, axes = stack(batches[:1] * 3)
+    assert alone.inputs is x
+    assert axes.inputs is None
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        (Batch(X[:5], Y), r"different shapes \(\(5, 2\), \(23, 2\)\)"),
+        (Batch((X, X), Y), "differ in structure"),
+        (Batch(X, Y, hyper={"rate": torch.tensor(1.0)}), "differ in structure"),
+    ],
+)
+def test_stacking_refuses_problems_of_another_kind(other, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        stack([Batch(X, Y), other])
+
+
+def test_members_batches_come_as_one():
+    streams = [TensorStream(X, Y, batch_size=5, seed=s) for s in (1, 2, 3)]
+    together = MemberStream(streams, [s.batch for s in streams], constant=False)
+    for step in (0, 3, 9, 3):
+        batch = together.batch(step)
+        for k, stream in enumerate(streams):
+            assert _same(Batch(batch.inputs[k], batch.targets[k], batch.index[k]), stream.batch(step))
+    assert together.axes.inputs == together.axes.index == 0
+
+
+def test_members_that_share_a_full_batch_share_it():
+    streams = [TensorStream(X, Y, seed=s) for s in (1, 2, 3)]
+    together = MemberStream(streams, [s.batch for s in streams], constant=True)
+    assert together.batch(5) is together.batch(0)
+    assert together.batch(5).inputs is X
+
+
+def test_release_reaches_the_members():
+    streams = [LoaderStream([(X, Y)]) for _ in range(2)]
+    together = MemberStream(streams, [s.batch for s in streams], constant=False)
+    together.batch(1)
+    together.release(1)
+    with pytest.raises(ValueError, match="step 0 was released"):
+        streams[1].batch(0)
+
+
+def test_a_stream_of_ones_own():
+    class Counting(Stream):
+        def batch(self, step):
+            return Batch(X + step, Y)
+
+    problem = Bilevel(nn.Linear(2, 3).double(), train=Counting())
+    assert torch.equal(problem.train_batch(4).inputs, X + 4)
+
+
+def test_seeds_mix_without_collisions():
+    assert len({mix(a, b, c) for a in range(10) for b in range(10) for c in range(5)}) == 500
+    assert mix(1, 2) == mix(1, 2) != mix(2, 1)
+    assert 0 <= mix(0) < 2**63
