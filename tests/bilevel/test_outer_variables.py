@@ -1,0 +1,404 @@
+"""Outer variables: each hook against its formula by hand, and per-sample variables that follow their sample."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.functional import one_hot
+from torch.utils.data import DataLoader, TensorDataset
+
+from calibrant.bilevel import (
+    L2,
+    SGD,
+    Adam,
+    Bilevel,
+    InitialPoint,
+    LabelSmoothing,
+    OuterVariable,
+    OuterVariables,
+    SampleWeights,
+    Unrolled,
+    solve,
+)
+from calibrant.bilevel.callbacks import Callback
+from calibrant.data import Batch, Indexed
+from calibrant.losses.classification import cross_entropy
+
+TRAIN, VAL, CLASSES = 12, 9, 3
+LABELS = torch.arange(TRAIN) % CLASSES
+FULL = Batch(torch.zeros(TRAIN, 2), LABELS, slice(None))
+MINI = Batch(torch.zeros(4, 2), LABELS[[7, 2, 2, 11]], torch.tensor([7, 2, 2, 11]))
+UNKNOWN = Batch(torch.zeros(4, 2), LABELS[:4])
+both_batches = pytest.mark.parametrize("batch", [FULL, MINI], ids=["full", "mini"])
+
+
+def _filled(outer: OuterVariable) -> OuterVariable:
+    """Different random values everywhere, so that mixed-up entries show."""
+    torch.manual_seed(2)
+    outer = outer.double()
+    with torch.no_grad():
+        for parameter in outer.parameters():
+            parameter.uniform_(0.05, 0.95)
+    return outer
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Conv1d(1, 3, 2), nn.BatchNorm1d(3), nn.Flatten(), nn.Linear(3, 4), nn.Linear(4, CLASSES))
+
+
+def test_the_variable_that_does_nothing():
+    outer, losses, params = OuterVariable(), torch.rand(4), torch.rand(5)
+    assert outer.initial(params) is params
+    assert outer.targets(LABELS, UNKNOWN, CLASSES) is LABELS
+    assert outer.weigh(losses, UNKNOWN) is losses
+    assert outer.penalty({}) == 0.0
+    assert outer.project({"a": params}) == {"a": params}
+    assert list(outer.parameters()) == []
+
+
+@both_batches
+@pytest.mark.parametrize("form", ["clip", "sigmoid"])
+def test_weights_multiply_their_samples_losses(form, batch):
+    outer = _filled(SampleWeights(TRAIN, form=form))
+    raw = outer.raw.detach()
+    weights = raw if form == "clip" else 1 / (1 + torch.exp(-raw))
+    which = range(TRAIN) if batch is FULL else batch.index.tolist()
+    losses = torch.rand(len(batch.targets), dtype=torch.float64)
+    found = outer.weigh(losses, batch)
+    expected = [float(loss) * float(weights[i]) for loss, i in zip(losses, which, strict=True)]
+    assert found.tolist() == pytest.approx(expected, rel=1e-14)
+    assert torch.allclose(outer.weights(), weights)
+
+
+def test_clipped_weights_are_projected_and_others_are_not():
+    values = {"raw": torch.tensor([-0.5, 0.0, 0.3, 1.0, 7.0])}
+    assert SampleWeights(5).project(values)["raw"].tolist() == pytest.approx([0.0, 0.0, 0.3, 1.0, 1.0])
+    assert values["raw"].tolist() == pytest.approx([-0.5, 0.0, 0.3, 1.0, 7.0])
+    assert SampleWeights(5, form="sigmoid").project(values) is values
+
+
+@pytest.mark.parametrize(("form", "weight"), [("clip", 0.0), ("clip", 0.4), ("clip", 1.0), ("sigmoid", 0.4)])
+def test_weights_start_where_told(form, weight):
+    assert SampleWeights(3, form=form, initial_weight=weight).weights().tolist() == pytest.approx([weight] * 3)
+    assert SampleWeights(3).weights().tolist() == [1.0] * 3
+    assert SampleWeights(3, form="sigmoid").weights().tolist() == pytest.approx([0.9] * 3)
+
+
+MATRICES = {"0.weight": 3, "3.weight": 4, "4.weight": CLASSES}  # their units; biases and BatchNorm are left out
+
+
+@pytest.mark.parametrize("per", ["layer", "unit", "model"])
+def test_l2_by_hand(per):
+    model = network().double()
+    outer = _filled(L2(model, per=per))
+    expected = {"layer": len(MATRICES), "unit": sum(MATRICES.values()), "model": 1}[per]
+    assert outer.log.shape == outer.coefficients().shape == (expected,)
+    params = dict(model.named_parameters())
+    strengths, total = iter(outer.log.exp().tolist()), 0.0
+    for name, units in MATRICES.items():
+        for unit in range(units):
+            if per == "unit" or (per == "layer" and unit == 0) or (per == "model" and total == 0.0):
+                strength = next(strengths)
+            total += 0.5 * strength * float(params[name][unit].square().sum())
+    assert float(outer.penalty(params)) == pytest.approx(total, rel=1e-13)
+
+
+def test_l2_starts_where_told_and_skips_what_is_frozen():
+    model = network()
+    assert L2(model, initial=0.02).coefficients().tolist() == pytest.approx([0.02] * 3)
+    model[3].requires_grad_(False)
+    assert L2(model).names == ["0.weight", "4.weight"]
+
+
+@pytest.mark.parametrize("per", ["layer", "unit", "model"])
+def test_l2_of_a_model_without_matrices_is_zero(per):
+    model = nn.BatchNorm1d(3)
+    assert float(L2(model, per=per).penalty(dict(model.named_parameters()))) == 0.0
+
+
+@both_batches
+@pytest.mark.parametrize("largest", [1.0, 0.3])
+@pytest.mark.parametrize("per", ["sample", "class"])
+def test_smoothing_by_hand(per, largest, batch):
+    """(1 − ε)·onehot + ε/C; per class, ε is that of the sample's label."""
+    outer = _filled(LabelSmoothing(TRAIN if per == "sample" else CLASSES, per=per, initial=0.1, largest=largest))
+    epsilon = [largest / (1 + math.exp(-raw)) for raw in outer.raw.tolist()]
+    which = range(TRAIN) if batch is FULL else batch.index.tolist()
+    found = outer.targets(batch.targets, batch, CLASSES)
+    for row, sample, label in zip(found.tolist(), which, batch.targets.tolist(), strict=True):
+        e = epsilon[sample] if per == "sample" else epsilon[label]
+        assert row == pytest.approx([(1 - e) * (c == label) + e / CLASSES for c in range(CLASSES)], rel=1e-12)
+    assert found.sum(1).tolist() == pytest.approx([1.0] * len(batch.targets))
+    assert found.dtype == torch.float64
+
+
+def test_smoothing_starts_where_told():
+    assert LabelSmoothing(3, initial=0.02, largest=0.3).smoothing().tolist() == pytest.approx([0.02] * 3)
+
+
+def test_smoothing_per_sample_smooths_soft_targets_too():
+    soft = torch.softmax(torch.randn(TRAIN, CLASSES, dtype=torch.float64), 1)
+    outer = _filled(LabelSmoothing(TRAIN))
+    e = outer.smoothing()[:, None]
+    found = outer.targets(soft, Batch(FULL.inputs, soft, slice(None)), CLASSES)
+    assert torch.allclose(found, (1 - e) * soft + e / CLASSES)
+
+
+def test_the_initial_point_is_the_models_own():
+    model = network().double()
+    outer = InitialPoint(model)
+    own = torch.cat([p.detach().flatten() for p in model.parameters()])
+    assert torch.equal(outer.point, own)
+    assert outer.moves_start
+    assert outer.initial(torch.zeros_like(own)) is outer.point
+
+
+class Doubled(OuterVariable):
+    """Each hook doubles or adds, to show the order in which a chain applies them."""
+
+    def __init__(self, shift: float) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.tensor([shift]))
+
+    def initial(self, params):
+        return 2 * params + self.shift
+
+    def targets(self, labels, batch, classes):
+        return 2 * labels + self.shift
+
+    def weigh(self, losses, batch):
+        return 2 * losses + self.shift
+
+    def penalty(self, params):
+        return self.shift
+
+    def project(self, values):
+        return {"shift": values["shift"].clamp(max=3.0)}
+
+
+def test_a_chain_applies_its_parts_in_order():
+    chain, start = OuterVariables(Doubled(1.0), Doubled(5.0)), torch.tensor([10.0])
+    by_hand = 2 * (2 * 10.0 + 1) + 5
+    assert chain.initial(start).item() == by_hand
+    assert chain.targets(start, UNKNOWN, CLASSES).item() == by_hand
+    assert chain.weigh(start, UNKNOWN).item() == by_hand
+    assert float(chain.penalty({})) == 6.0
+
+
+def test_a_chain_projects_each_part_by_its_own_rule():
+    chain = OuterVariables(
+        SampleWeights(2), Doubled(0.0), OuterVariables(SampleWeights(2, form="sigmoid"), SampleWeights(2))
+    )
+    names = ["parts.0.raw", "parts.1.shift", "parts.2.parts.0.raw", "parts.2.parts.1.raw"]
+    assert [k for k, _ in chain.named_parameters()] == names
+    wild = torch.tensor([-2.0, 9.0])
+    found = chain.project(dict.fromkeys(names, wild))
+    expected = [[0.0, 1.0], [-2.0, 3.0], [-2.0, 9.0], [0.0, 1.0]]
+    assert [found[k].tolist() for k in names] == expected
+
+
+def test_a_chain_leaves_frozen_parts_out():
+    """Frozen weights are no variables: they do not appear among the values to be projected, and keep their place."""
+    weights = SampleWeights(TRAIN, initial_weight=0.5)
+    weights.raw.requires_grad_(False)
+    problem = Bilevel(nn.Linear(2, CLASSES), OuterVariables(weights, L2(nn.Linear(2, CLASSES))), train=_split()[0])
+    assert problem.outer_view.names == ["parts.1.log"]
+    assert torch.equal(problem.project(torch.tensor([5.0])), torch.tensor([5.0]))
+
+
+def test_a_chain_needs_what_its_parts_need():
+    per_class = LabelSmoothing(CLASSES, per="class")
+    assert not OuterVariables().needs_index
+    assert not OuterVariables(per_class).needs_index
+    assert OuterVariables(per_class, SampleWeights(3)).needs_index
+    assert OuterVariables(per_class, LabelSmoothing(3)).needs_index
+    assert not OuterVariables(per_class).moves_start
+    assert OuterVariables(per_class, InitialPoint(network())).moves_start
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "sentence"),
+    [
+        (lambda: SampleWeights(3, form="relu"), ValueError, "form must be 'clip' or 'sigmoid'; got 'relu'"),
+        (
+            lambda: SampleWeights(3, initial_weight=1.1),
+            ValueError,
+            "initial_weight=1.1 is outside the range of form='clip'",
+        ),
+        (lambda: SampleWeights(3, initial_weight=float("nan")), ValueError, "initial_weight=nan is outside"),
+        (
+            lambda: SampleWeights(3, form="sigmoid", initial_weight=1.0),
+            ValueError,
+            "outside the range of form='sigmoid'",
+        ),
+        (lambda: L2(network(), per="bias"), ValueError, "per must be 'layer', 'unit' or 'model'; got 'bias'"),
+        (lambda: L2(network(), initial=0.0), ValueError, "initial must be positive; got 0.0"),
+        (lambda: LabelSmoothing(3, per="batch"), ValueError, "per must be 'sample' or 'class'; got 'batch'"),
+        (lambda: LabelSmoothing(3, initial=0.0), ValueError, "0 < initial < largest <= 1 must hold; got initial=0.0"),
+        (lambda: LabelSmoothing(3, initial=0.3, largest=0.2), ValueError, "got initial=0.3, largest=0.2"),
+        (lambda: LabelSmoothing(3, largest=1.5), ValueError, "largest=1.5"),
+        (lambda: OuterVariables(nn.Linear(2, 2)), TypeError, "chains OuterVariable modules; got a Linear"),
+        (
+            lambda: SampleWeights(TRAIN).weigh(torch.ones(4), UNKNOWN),
+            ValueError,
+            "SampleWeights belongs to single training samples, but the batches do not say which samples they hold",
+        ),
+        (
+            lambda: LabelSmoothing(TRAIN).targets(LABELS[:4], UNKNOWN, CLASSES),
+            ValueError,
+            "belongs to single training samples",
+        ),
+        (
+            lambda: SampleWeights(TRAIN + 1).weigh(torch.ones(TRAIN), FULL),
+            ValueError,
+            "SampleWeights was made for 13 samples, and the training set has 12; they must agree",
+        ),
+        (lambda: SampleWeights(1).weigh(torch.ones(TRAIN), FULL), ValueError, "made for 1 samples"),
+        (lambda: LabelSmoothing(5).targets(LABELS, FULL, CLASSES), ValueError, "made for 5 samples"),
+        (
+            lambda: LabelSmoothing(CLASSES, per="class").targets(LABELS, Batch(0, torch.ones(TRAIN, 3)), CLASSES),
+            ValueError,
+            r"follows the label, so targets must be class indices; got shape \(12, 3\)",
+        ),
+    ],
+)
+def test_errors_say_what_is_wrong(make, error, sentence):
+    with pytest.raises(error, match=sentence):
+        make()
+
+
+def _split():
+    generator = torch.Generator().manual_seed(6)
+    x = torch.randn(TRAIN + VAL, 2, generator=generator)
+    y = torch.randint(0, CLASSES, (TRAIN + VAL,), generator=generator)
+    return (x[:TRAIN], y[:TRAIN]), (x[TRAIN:], y[TRAIN:])
+
+
+def _model():
+    torch.manual_seed(8)
+    return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, CLASSES)).double()
+
+
+def test_the_usual_inner_loss_by_hand():
+    """mean_i w_i·CE(smoothed targets) + L2, all hooks in their places."""
+    model, ((x, y), _) = _model(), _split()
+    x = x.double()
+    weights, smoothing, l2 = (_filled(v) for v in (SampleWeights(TRAIN), LabelSmoothing(TRAIN), L2(model, per="layer")))
+    problem = Bilevel(model, OuterVariables(weights, smoothing, l2), train=(x, y))
+    found, _ = problem.inner(problem.view.initial(), {}, problem.initial_phi(), problem.train_batch(0))
+    e = smoothing.smoothing()[:, None]
+    targets = (1 - e) * one_hot(y, CLASSES) + e / CLASSES
+    losses = -(targets * model(x).log_softmax(1)).sum(1)
+    squares = [model[k].weight.square().sum() for k in (0, 2)]
+    by_hand = (weights.weights() * losses).mean() + 0.5 * sum(
+        s * q for s, q in zip(l2.coefficients(), squares, strict=True)
+    )
+    assert float(found) == pytest.approx(float(by_hand), rel=1e-13)
+
+
+class FirstGradient(Callback):
+    """Keeps the first outer step's hypergradient."""
+
+    def on_step(self, run):
+        if run.step == 1:
+            self.gradient = run.gradient.clone()
+
+
+PER_SAMPLE = {
+    "weights, clipped": lambda: SampleWeights(TRAIN),
+    "weights, sigmoid": lambda: SampleWeights(TRAIN, form="sigmoid"),
+    "smoothing": lambda: LabelSmoothing(TRAIN),
+}
+
+
+def _hypergradient(outer, order, batches, optimizer):
+    """dF/dφ when training sample i stands in row order[i] of the data set; the same samples meet at every step."""
+    (x, y), val = _split()
+    rows = torch.argsort(order)  # row r holds sample rows[r]
+    outer = _filled(outer)
+    with torch.no_grad():
+        outer.raw.copy_(outer.raw[rows])
+    x, y = x.double()[rows], y[rows]
+    if batches is None:
+        train = (x, y)
+    else:
+        train = [(x[order[b]], y[order[b]], order[b]) for b in batches]
+    kept = FirstGradient()
+    solve(
+        Bilevel(_model(), outer, train=train, val=(val[0].double(), val[1])),
+        hypergradient=Unrolled(4),
+        inner_optimizer=optimizer,
+        outer_optimizer=SGD(0.1),
+        outer_steps=1,
+        callbacks=[kept],
+    )
+    return kept.gradient[order]
+
+
+@pytest.mark.parametrize("name", PER_SAMPLE)
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(
+    order=st.permutations(range(TRAIN)),
+    shuffled=st.permutations(range(TRAIN)),
+    size=st.sampled_from([None, 1, 3, 5]),
+    adam=st.booleans(),
+)
+def test_permuting_the_samples_permutes_the_hypergradient(name, order, shuffled, size, adam):
+    order = torch.tensor(order)
+    batches = None if size is None else torch.tensor(shuffled).split(size)
+    optimizer = Adam(0.05) if adam else SGD(0.3, momentum=0.5)
+    straight = _hypergradient(PER_SAMPLE[name](), torch.arange(TRAIN), batches, optimizer)
+    permuted = _hypergradient(PER_SAMPLE[name](), order, batches, optimizer)
+    assert straight.abs().max() > 0
+    torch.testing.assert_close(permuted, straight, rtol=1e-9, atol=1e-12)
+    if batches is not None:  # and only those that were seen have one
+        seen = torch.cat([batches[t % len(batches)] for t in range(4)]).unique()
+        unseen = [i for i in range(TRAIN) if i not in seen]
+        assert straight[unseen].abs().sum() == 0
+
+
+@pytest.mark.parametrize("name", PER_SAMPLE)
+def test_mini_batches_of_tensors_and_of_an_indexed_loader_move_the_same_variables(name):
+    """After one step on one batch exactly the batch's samples have a hypergradient, whoever made the batch."""
+    (x, y), (vx, vy) = _split()
+    x = x.double()
+    for train, size in (((x, y), 5), (DataLoader(Indexed(TensorDataset(x, y)), batch_size=5, shuffle=True), None)):
+        problem = Bilevel(_model(), PER_SAMPLE[name](), train=train, val=(vx.double(), vy), batch_size=size, seed=3)
+        index = problem.train_batch(0).index
+        kept = FirstGradient()
+        solve(
+            problem,
+            hypergradient=Unrolled(1),
+            inner_optimizer=SGD(0.1),
+            outer_optimizer=SGD(0.1),
+            outer_steps=1,
+            callbacks=[kept],
+        )
+        assert sorted(kept.gradient.nonzero().flatten().tolist()) == sorted(index.tolist())
+
+
+def test_one_step_of_descent_by_hand():
+    """dF/dw_i = −lr·⟨∇F(θ'), ∇l_i(θ)⟩/n for one step of plain descent, sample by sample."""
+    (x, y), (vx, vy) = _split()
+    x, vx = x.double(), vx.double()
+    problem = Bilevel(_model(), SampleWeights(TRAIN, initial_weight=0.5), train=(x, y), val=(vx, vy))
+    kept = FirstGradient()
+    solve(
+        problem,
+        hypergradient=Unrolled(1),
+        inner_optimizer=SGD(0.7),
+        outer_optimizer=SGD(0.1),
+        outer_steps=1,
+        callbacks=[kept],
+    )
+    theta = problem.view.initial().requires_grad_()
+    losses = cross_entropy(problem.view.bind(theta, {})(x), y)
+    each = torch.stack([torch.autograd.grad(loss, theta, retain_graph=True)[0] for loss in losses])
+    after = (theta - 0.7 * 0.5 * each.mean(0)).detach().requires_grad_()
+    (outer,) = torch.autograd.grad(cross_entropy(problem.view.bind(after, {})(vx), vy).mean(), after)
+    torch.testing.assert_close(kept.gradient, -0.7 * (each @ outer) / TRAIN, rtol=1e-12, atol=1e-14)
