@@ -241,6 +241,30 @@ def test_the_table_in_the_docstring_is_the_registry():
     assert {row.name for row in describe()} == set(NAMES)
 
 
+@every
+@pytest.mark.parametrize("mask", [-1e9, -65504.0, float(np.finfo(np.float32).min)])
+def test_a_mask_of_any_size_is_a_class_ruled_out(name, mask):
+    logits, labels = overconfident(300, 4)
+    hidden = np.random.default_rng(3).random(logits.shape) < 0.2
+    hidden[np.arange(300), labels] = False
+    masked, exact = (np.where(hidden, value, logits) for value in (mask, -np.inf))
+    probs = [make_calibrator(name).fit(x, labels).predict_proba(x) for x in (masked, exact)]
+    np.testing.assert_allclose(probs[0], probs[1], rtol=0, atol=1e-12)
+
+
+def test_large_logits_without_a_gap_are_not_masks():
+    logits, labels = overconfident(500, 4)
+    small, large = (make_calibrator("temperature").fit(scale * logits, labels) for scale in (1.0, 1e5))
+    assert large.temperature_ == pytest.approx(1e5 * small.temperature_, rel=1e-9)
+
+
+@every
+def test_logits_whose_squares_overflow_are_refused(name):
+    logits, labels = overconfident(50, 3)
+    with pytest.raises(ValueError, match="differ by up to"):
+        make_calibrator(name).fit(1e200 * logits, labels)
+
+
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(ValueError, match="structured-matrix"):
         make_calibrator("temprature")

@@ -14,6 +14,13 @@ from calibrant._inputs import Logits, check_labels, check_logits, check_probs, c
 
 Floats = np.ndarray
 
+# exp of less is exactly 0 in float64: such a logit is a probability of 0.
+_UNDERFLOW_GAP = 745.0
+# A zero this many times further from the top than any other logit is a mask, not a score.
+_MASK_RATIO = 100.0
+# Squares of larger numbers come near the end of float64.
+_LARGEST_GAP = 1e100
+
 
 class Calibrator(ClassifierMixin, BaseEstimator):
     """A map from the logits of a trained model to calibrated probabilities.
@@ -33,7 +40,9 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
     An exact zero (a logit of -inf, a probability of 0) has no logarithm. It is read as half the smallest
     ratio to the top class that the calibration set shows, and as at most ``1 / (2 (n + 1))``, what n
-    samples can resolve.
+    samples can resolve. The numbers that stand for -inf in masked logits (-1e9, the least float32) are read
+    as -inf: logits whose probability is exactly 0 in float64 and which lie 100 times further below the top
+    of their row than any other logit of the calibration set does.
     """
 
     can_change_prediction: ClassVar[bool] = True
@@ -67,6 +76,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):
         raw, top, y, weights = raw[rows], top[rows], y[rows], weights[rows]
         self.classes_ = np.arange(n_classes)
         self.n_features_in_ = n_classes
+        self.mask_gap_ = _mask_gap(raw)
+        raw = _unmask(raw, self.mask_gap_)
         self.zero_gap_ = _zero_gap(raw)
         self._fit(_finite_log_probs(raw, top, self.zero_gap_), y, weights)
         return self
@@ -94,7 +105,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):
                 f"{type(self).__name__} was fitted on {self.n_features_in_} classes, got logits with "
                 f"{raw.shape[1]} columns. Use the model that it was fitted for, or fit it again."
             )
-        probs = self._predict(_finite_log_probs(raw, top, self.zero_gap_))
+        probs = self._predict(_finite_log_probs(_unmask(raw, self.mask_gap_), top, self.zero_gap_))
         if not (self.can_change_prediction or self.can_fall_below_chance):
             probs = _keep_top(probs, top)
         return top, probs
@@ -122,6 +133,27 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
     def _predict(self, scores: Floats) -> Floats:
         raise NotImplementedError
+
+
+def _mask_gap(raw: Floats) -> float:
+    """The distance to the top of its row, in nats, from which on a logit is a mask."""
+    gaps = raw.max(axis=1, keepdims=True) - raw
+    far = np.sort(gaps[np.isfinite(gaps) & (gaps > _UNDERFLOW_GAP)])
+    before = np.concatenate([[gaps[gaps <= _UNDERFLOW_GAP].max()], far])
+    jumps = np.flatnonzero((before[:-1] > 0) & (before[:-1] <= far / _MASK_RATIO))
+    largest = before[jumps[0] if len(jumps) else -1]
+    if largest > _LARGEST_GAP:
+        raise ValueError(
+            f"logits differ by up to {largest:.1e} within a row, expected less than {_LARGEST_GAP:.0e}. "
+            "Divide them by their scale, or use -inf for classes that are ruled out."
+        )
+    return float(max(_MASK_RATIO * largest, _UNDERFLOW_GAP))
+
+
+def _unmask(raw: Floats, mask_gap: float) -> Floats:
+    """-inf for every mask."""
+    masked = raw.max(axis=1, keepdims=True) - raw >= mask_gap
+    return np.where(masked, -np.inf, raw) if masked.any() else raw
 
 
 def _zero_gap(raw: Floats) -> float:
