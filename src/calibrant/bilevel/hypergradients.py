@@ -154,7 +154,7 @@ class Forward(Hypergradient):
         count = phi.shape[-1]
         if count > self.at_most:
             raise ValueError(
-                f"Forward carries a tangent for each outer variable, and there are {count}; use Unrolled, or raise at_most."
+                f"Forward carries one tangent per outer variable: there are {count}. Use Unrolled, or raise at_most."
             )
         dynamics, lead = problem.dynamics, phi.shape[:-1]
         basis = torch.eye(count, dtype=phi.dtype, device=phi.device)

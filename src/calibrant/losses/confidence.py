@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -21,23 +20,20 @@ def confidence_bce(logits: Tensor, labels: Tensor, alpha: float | Tensor = 30.0)
 
     ``p̂`` is the smooth maximum of the probabilities and ``y^B`` says whether the prediction is right; it is held
     fixed in differentiation. ``1 − p̂ = Σ_c (1 − p_c)·softmax(α·p)_c`` is computed from the complements, so that
-    neither logarithm loses its argument to rounding when a network is almost sure.
+    neither logarithm loses its argument to rounding when a network is almost sure. What α itself costs: ``1 − p̂`` never
+    falls below about ``e^−α``, so a wrong prediction costs at most about α, and pulls no more once it is that sure.
     """
-    log_probs = F.log_softmax(logits, dim=-1)
-    probs = log_probs.exp()
+    probs = torch.softmax(logits, dim=-1)
     share = torch.softmax(alpha * probs, dim=-1)
     correct = probs.detach().argmax(-1) == labels
-    # 1 − p_c as a sum of the other classes' probabilities keeps its digits where p_c rounds to 1
-    others = probs.sum(-1, keepdim=True) - probs
-    complement = torch.where(probs > 0.5, _sum_of_others(probs), others)
     tiny = torch.finfo(probs.dtype).tiny
-    wrong_log = (complement * share).sum(-1).clamp_min(tiny).log()
+    wrong_log = (_sum_of_others(probs) * share).sum(-1).clamp_min(tiny).log()
     right_log = (probs * share).sum(-1).clamp_min(tiny).log()
     return -torch.where(correct, right_log, wrong_log)
 
 
 def _sum_of_others(probs: Tensor) -> Tensor:
-    """For each class the sum of all other classes' probabilities, without subtraction."""
+    """``1 − p_c`` as the sum of the other classes' probabilities: it keeps its digits where p_c rounds to 1."""
     classes = probs.shape[-1]
     mask = 1 - torch.eye(classes, dtype=probs.dtype, device=probs.device)
     return probs @ mask

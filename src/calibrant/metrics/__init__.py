@@ -23,6 +23,7 @@ from calibrant.metrics.scores import (
 )
 from calibrant.metrics.smooth import smooth_ece
 from calibrant.metrics.streaming import StreamingClasswiseECE, StreamingECE, StreamingMCE
+from calibrant.metrics.truth import true_ece
 
 __all__ = [
     "BrierDecomposition",
@@ -56,5 +57,6 @@ __all__ = [
     "sece",
     "share_below_chance",
     "smooth_ece",
+    "true_ece",
     "underconfidence",
 ]

@@ -1,0 +1,56 @@
+"""The package as a newcomer meets it."""
+
+import doctest
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import calibrant
+from calibrant import bilevel, demo
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_runs_from_the_source_folder_without_being_installed():
+    """Version lookup included, and without any optional package."""
+    code = (
+        "import sys\n"
+        "sys.modules.update({m: None for m in ('matplotlib', 'typer', 'jinja2', 'rich', 'torchmetrics')})\n"
+        "import calibrant\n"
+        "print(calibrant.__version__, calibrant.__file__)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import site; site.main()\n" + code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    version, file = done.stdout.split()
+    assert version == calibrant.__version__
+    assert Path(file).is_relative_to(ROOT / "src")
+
+
+def test_the_example_in_the_docstring_runs():
+    assert doctest.testmod(bilevel).failed == 0
+
+
+def test_readme_example_runs():
+    text = (ROOT / "README.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0]
+    exec(compile(code, "README.md", "exec"), {})
+
+
+def test_the_demonstration_writes_its_numbers(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "STEPS", 10)
+    monkeypatch.setattr(demo, "FRESH", 500)
+    monkeypatch.setattr(sys, "argv", ["demo", "--seeds", "2", "--out", str(tmp_path)])
+    demo.main()
+    result = json.loads((tmp_path / "results.json").read_text())
+    assert set(result) == {"config", "versions", "records"}
+    assert len(result["records"]) == 2 * len(demo.METHODS)
+    assert (tmp_path / "reliability.svg").stat().st_size > 1000
+    assert "true_ece" in capsys.readouterr().out
