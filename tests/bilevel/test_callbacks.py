@@ -270,7 +270,7 @@ def test_a_resumed_run_ends_bit_identical(case, at, tmp_path):
         {"hypergradient": OneStep(3), "inner_optimizer": SGD(0.1, momentum=0.9)},
         {"hypergradient": OneStep(2, "head")},
         {"hypergradient": Unrolled(5, memory="checkpoints"), "restart": True},
-        {"compile": "trace"},
+        {"compile": "trace", "outer_steps": 3},
     ],
     ids=["one step", "head", "restart", "trace"],
 )

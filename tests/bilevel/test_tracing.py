@@ -1,0 +1,352 @@
+"""Traced levels against eager ones, and the passes over traced graphs against the graphs that they started from."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from calibrant.bilevel import L2, SGD, Adam, Plain, Population, SampleWeights, Unrolled, graphs, solve, tracing
+from calibrant.bilevel.level import Level
+from calibrant.bilevel.tracing import TracedLevel
+from tests.bilevel.loop_cases import CLASSES, SAMPLES, blobs, hidden_dropout, mlp, problem, rich_mlp, run
+
+aten = torch.ops.aten
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+
+
+def convolutional():
+    torch.manual_seed(0)
+    layers = [nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.Tanh(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(12, CLASSES)).double()
+
+
+def mutating():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 6), nn.ReLU(inplace=True), nn.Linear(6, CLASSES)).double()
+
+
+class Attention(nn.Module):
+    """Attention as written by hand: products of three indices and a softmax between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.mix, self.last = nn.Linear(1, 4), nn.Linear(4, 12), nn.Linear(8, CLASSES)
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x):
+        x = self.norm(self.embed(x.unsqueeze(-1)))
+        query, key, value = self.mix(x).chunk(3, dim=-1)
+        x = x + torch.softmax(query @ key.mT / 2, dim=-1) @ value
+        return self.last(x.flatten(1))
+
+
+class LongShort(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cells, self.last = nn.LSTM(1, 4, batch_first=True), nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        return self.last(self.cells(x.unsqueeze(-1))[0][:, -1])
+
+
+def built(cls):
+    torch.manual_seed(0)
+    return cls().double()
+
+
+def images():
+    x, y = blobs()
+    return torch.cat([x * k for k in range(1, 9)], 1), y
+
+
+PROBLEMS = {
+    "mlp": lambda: problem(mlp()),
+    "mlp, penalties": lambda: problem(mlp(), outer=L2(mlp(), per="unit", initial=0.1)),
+    "mini-batches, dropout, batch norm": lambda: problem(rich_mlp(), batch_size=8),
+    "dropout in both levels": lambda: problem(rich_mlp(), batch_size=8, outer_mode="train"),
+    "dropout by seeding": lambda: problem(hidden_dropout(), batch_size=8),
+    "convolution, batch norm": lambda: problem(convolutional(), train=images(), val=images()),
+    "mutation": lambda: problem(mutating()),
+    "attention": lambda: problem(built(Attention)),
+    "LSTM": lambda: problem(built(LongShort)),
+    "population": lambda: Population([problem(mlp(s), seed=s) for s in range(3)]),
+    "population, dropout, batch norm": lambda: Population(
+        [problem(rich_mlp(s), seed=s, batch_size=8) for s in range(3)]
+    ),
+}
+
+
+def close(left, right):
+    """Nested tensors that are equal up to rounding."""
+    if isinstance(left, torch.Tensor):
+        torch.testing.assert_close(left, right, **EXACT)
+    elif isinstance(left, dict):
+        assert left.keys() == right.keys()
+        for name in left:
+            close(left[name], right[name])
+    elif left is None:
+        assert right is None
+    else:
+        assert len(left) == len(right)
+        for a, b in zip(left, right, strict=True):
+            close(a, b)
+
+
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_traced_derivatives_are_the_eager_ones(kind):
+    case = PROBLEMS[kind]()
+    names = case.view.differentiable_buffers
+    generator = torch.Generator().manual_seed(1)
+    params, phi = case.initial_params(case.initial_phi()), case.initial_phi()
+    buffers = case.initial_buffers()
+
+    def random(like):
+        return torch.randn(like.shape, generator=generator, dtype=torch.float64)
+
+    eager, traced = (make(case.inner, names) for make in (Level, TracedLevel))
+    outer_eager, outer_traced = (make(case.outer, names) for make in (Level, TracedLevel))
+    for step in (0, 1):  # the second call replays what the first one traced, at another point
+        at = params + 0.1 * random(params), buffers, phi + 0.1 * random(phi)
+        point, outer_point = (*at, case.train_batch(step)), (*at, case.val_batch(step))
+        close(outer_eager.gradients(*outer_point), outer_traced.gradients(*outer_point))
+        close(eager.value(*point), traced.value(*point))
+        close(eager.gradient(*point), traced.gradient(*point))
+        one, two = eager.linearize(*point), traced.linearize(*point)
+        close((one.loss, one.grad, one.buffers), (two.loss, two.grad, two.buffers))
+        seeds = random(params), {k: random(buffers[k]) for k in names}
+        for d_grad, d_buffers in (seeds, (seeds[0], {}), (2 * seeds[0], seeds[1])):  # repeatedly
+            for whole in (True, False):
+                back = one.pull(d_grad, d_buffers, params=whole, retain=True)
+                close(back, two.pull(d_grad, d_buffers, params=whole))
+    assert min(traced.seconds, outer_traced.seconds) > 0
+
+
+def test_tangents_are_pushed_by_traced_levels_too():
+    case = problem(rich_mlp(), outer=L2(rich_mlp()))
+    names = case.view.differentiable_buffers
+    point = case.initial_params(case.initial_phi()), case.initial_buffers(), case.initial_phi(), case.train_batch(0)
+    tangents = (
+        torch.ones(2, len(point[0]), dtype=torch.float64),
+        torch.eye(2, dtype=torch.float64),
+        {k: torch.ones(2, *point[1][k].shape, dtype=torch.float64) for k in names},
+    )
+    one, two = (make(case.inner, names).linearize(*point).push(*tangents) for make in (Level, TracedLevel))
+    close(one, two)
+
+
+@pytest.mark.parametrize("kind", ["mini-batches, dropout, batch norm", "dropout by seeding", "mutation"])
+def test_a_traced_run_ends_where_the_eager_one_does(kind):
+    eager, traced = (run(PROBLEMS[kind](), compile=compiler) for compiler in (None, "trace"))
+    torch.testing.assert_close(traced.params, eager.params, rtol=0, atol=1e-10)
+    torch.testing.assert_close(traced.phi, eager.phi, rtol=0, atol=1e-10)
+    close(eager.buffers, traced.buffers)
+    assert traced.compile_seconds > 0
+    assert eager.compile_seconds == 0
+
+
+def test_a_smaller_last_batch_is_traced_anew():
+    case = problem(mlp(), batch_size=8)  # 8, 8 and 4 samples
+    traced = TracedLevel(case.inner)
+    for step in range(9):
+        traced.gradient(case.view.initial(), {}, case.initial_phi(), case.train_batch(step))
+    assert len(traced._cache) == 2
+
+
+def test_many_shapes_are_warned_of(monkeypatch):
+    monkeypatch.setattr(tracing, "_RETRACE_WARNING", 1)
+    case = problem(mlp(), train=blobs(), batch_size=8)
+    with pytest.warns(UserWarning, match="drop_last=True"):
+        run(case, compile="trace", outer_steps=1)
+
+
+def by_sign(net, outer, batch):
+    losses = F.cross_entropy(net(batch.inputs), batch.targets, reduction="none")
+    return losses if losses.mean() > 1 else 2 * losses
+
+
+def by_number(net, outer, batch):
+    losses = F.cross_entropy(net(batch.inputs), batch.targets, reduction="none")
+    return losses * losses.mean().item()
+
+
+def by_data(net, outer, batch):
+    losses = F.cross_entropy(net(batch.inputs), batch.targets, reduction="none")
+    return losses if batch.inputs.sum() > 0 else 2 * losses
+
+
+@pytest.mark.parametrize("loss", [by_sign, by_number, by_data])
+def test_control_flow_that_depends_on_values_is_refused(loss):
+    case = problem(inner_loss=loss)
+    run(case, outer_steps=1)
+    with pytest.raises(RuntimeError, match="data-dependent control flow"):
+        run(case, outer_steps=1, compile="trace")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mlp", "mini-batches, dropout, batch norm", "population"])
+def test_compiled_runs_end_where_eager_ones_do(kind):
+    eager, compiled = (run(PROBLEMS[kind](), compile=compiler) for compiler in (None, "inductor"))
+    torch.testing.assert_close(compiled.params, eager.params, rtol=0, atol=1e-8)
+    torch.testing.assert_close(compiled.phi, eager.phi, rtol=0, atol=1e-8)
+
+
+def simplified(fn, *inputs):
+    """A function's graph after the passes, with a check that it still computes the same."""
+    module = make_fx(fn)(*inputs)
+    before = copy.deepcopy(module)(*inputs)
+    after = graphs.simplify(module)
+    after.graph.lint()
+    close(before, after(*inputs))
+    return after
+
+
+def count(module, *targets):
+    return sum(node.target in targets for node in module.graph.nodes)
+
+
+def matrices(*shapes):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+
+
+def test_double_transposes_vanish():
+    a, b = matrices((3, 4), (4, 5))
+    module = simplified(lambda a, b: (a.t().t() @ b, b.transpose(0, 1).transpose(-1, -2) + 1), a, b)
+    assert count(module, aten.t.default, aten.transpose.int) == 0
+    (c,) = matrices((2, 3, 4))
+    module = simplified(lambda c: c.transpose(0, 1).transpose(1, 2), c)  # two different ones stay
+    assert count(module, aten.transpose.int) == 2
+
+
+def test_transposed_products_are_turned():
+    a, b, c = matrices((3, 4), (4, 5), (5, 3))
+    module = simplified(lambda a, b, c: (a @ b).t() + c, a, b, c)
+    assert count(module, aten.addmm.default) == 1
+    a, b = matrices((2, 3, 4), (2, 4, 5))
+    module = simplified(lambda a, b: torch.bmm(a, b).transpose(1, 2), a, b)
+    assert count(module, aten.bmm.default) == 1
+    simplified(lambda a, b: torch.bmm(a, b).transpose(0, 1), a, b)
+    simplified(lambda a, b: (torch.bmm(a, b).transpose(1, 2), torch.bmm(a, b)), a, b)
+
+
+def test_additions_of_zero_vanish():
+    a, b = matrices((3, 4), (4,))
+    module = simplified(lambda a: torch.zeros_like(a) + a + a.new_zeros(3, 4), a)
+    assert count(module, aten.add.Tensor) == 0
+    module = simplified(lambda a, b: b + torch.zeros_like(a), a, b)  # this one broadcasts
+    assert count(module, aten.add.Tensor) == 1
+    module = simplified(lambda a: a.float() + torch.zeros_like(a), a)  # and this one changes the precision
+    assert count(module, aten.add.Tensor) == 1
+
+
+def test_a_sum_with_a_product_is_one_call():
+    a, b, c, d = matrices((3, 4), (4, 5), (3, 5), (5,))
+    for other in (c, d):
+        module = simplified(lambda a, b, c: c + a @ b, a, b, other)
+        assert count(module, aten.addmm.default) == 1
+        assert count(module, aten.mm.default, aten.add.Tensor) == 0
+    module = simplified(lambda a, b, c: (c + a @ b) + (2 * a) @ b, a, b, c)
+    assert count(module, aten.addmm.default) == 2
+    module = simplified(lambda a, b, c: torch.add(c, a @ b, alpha=2), a, b, c)
+    assert count(module, aten.addmm.default) == 0
+    module = simplified(lambda a, b, c: (c + a @ b, a @ b), a, b, c)  # the product is wanted for itself as well
+    assert count(module, aten.mm.default) == 1
+    assert count(module, aten.addmm.default) == 0
+    (stack,) = matrices((2, 3, 5))
+    module = simplified(lambda a, b, s: s + a @ b, a, b, stack)  # the sum is larger than the product
+    assert count(module, aten.addmm.default) == 0
+
+
+def test_a_product_may_be_added_to_itself():
+    a, b = matrices((3, 4), (4, 5))
+    simplified(lambda a, b: a @ b + a @ b, a, b)
+    simplified(lambda a, b: (a @ b + a @ b) + a @ b, a, b)
+
+
+def test_repeats_are_computed_once():
+    (a,) = matrices((3, 4))
+    module = simplified(lambda a: a.exp() * a.exp() + a.exp().sum() + a.sum(0, keepdim=True), a)
+    assert count(module, aten.exp.default) == 1
+    module = simplified(lambda a: (a.to(torch.float32) * 1, a.to(torch.float32) * 1.0, a + 1, a + 1.0), a)
+    assert count(module, aten.add.Tensor) == 2
+
+
+def test_random_numbers_are_never_merged():
+    def fn(a):
+        return torch.bernoulli(a, 0.5) + 2 * torch.bernoulli(a, 0.5), torch.rand_like(a) - torch.rand_like(a)
+
+    (a,) = matrices((50,))
+    module = make_fx(fn)(a)
+    before = copy.deepcopy(module)
+    after = graphs.simplify(module)
+    torch.manual_seed(0)
+    expected = before(a)
+    torch.manual_seed(0)
+    found = after(a)
+    close(expected, found)
+    assert found[1].abs().max() > 0
+    assert set(found[0].unique().tolist()) == {0.0, 1.0, 2.0, 3.0}
+
+
+def test_views_become_reshapes_and_chains_of_them_one():
+    (a,) = matrices((2, 6))
+    module = simplified(lambda a: a.view(3, 4).view(12).view(4, 3).view(4, 3) * 2, a)
+    assert count(module, aten.view.default) == 0
+    assert count(module, aten.reshape.default) == 1
+    simplified(lambda a: a.t().reshape(12).view(3, 4), a)
+    simplified(lambda a: a.clone().expand(2, 6).detach() * 1, a)
+
+
+def test_layouts_that_are_asked_for_are_left_alone():
+    (a,) = matrices((3, 4))
+    simplified(lambda a: a.t().contiguous().as_strided((2, 2), (1, 3)), a)
+
+
+def test_a_graph_is_cut_where_the_late_inputs_enter():
+    def joint(a, b, late):
+        early = (a @ b).exp()
+        return early.sum(), early, early * late, late + 1, a * 2
+
+    a, b, late = matrices((3, 4), (4, 5), (3, 5))
+    module = make_fx(joint)(a, b, late)
+    first, rest, second = graphs.split(module, late=1, early_outputs=2)
+    outputs = first(a, b)
+    saved = outputs[2:]
+    expected = joint(a, b, late)
+    close(expected[:2], outputs[:2])
+    close(expected[2:], rest(*saved, late))
+    close(expected[3:4], second(*saved, late))
+    assert count(rest, aten.mm.default, aten.exp.default) == 0
+
+
+def test_writing_in_place_is_seen():
+    (a,) = matrices((3,))
+    assert graphs.is_pure(make_fx(lambda a: a + 1)(a).graph)
+    assert not graphs.is_pure(make_fx(lambda a: a.clone().add_(1))(a).graph)
+    assert graphs.is_pure(fx.symbolic_trace(nn.ReLU()).graph)
+
+
+def test_plain_training_can_be_traced():
+    settings = {"hypergradient": Plain(10), "inner_optimizer": Adam(0.02), "outer_steps": 2}
+    eager, traced = (solve(problem(rich_mlp(), batch_size=10), compile=c, **settings) for c in (None, "trace"))
+    torch.testing.assert_close(traced.params, eager.params, rtol=0, atol=1e-10)
+
+
+def test_tracing_starts_afresh_with_each_run():
+    """Values that a loss reads are frozen within a run, not between runs."""
+    strength = [1.0]
+
+    def inner(net, outer, batch):
+        return strength[0] * outer.weigh(F.cross_entropy(net(batch.inputs), batch.targets, reduction="none"), batch)
+
+    def ends(compiler):
+        case = problem(inner_loss=inner, outer=SampleWeights(SAMPLES))
+        return run(case, hypergradient=Unrolled(2), inner_optimizer=SGD(0.1), compile=compiler).params
+
+    first = ends("trace")
+    strength[0] = 3.0
+    assert not torch.allclose(ends("trace"), first)
+    torch.testing.assert_close(ends("trace"), ends(None), rtol=0, atol=1e-10)
