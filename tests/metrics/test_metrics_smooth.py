@@ -62,10 +62,19 @@ def test_weights_enter_the_definition():
     assert got == pytest.approx(direct_smece(confidence, correct, 0.05, weight), abs=1e-6)
 
 
+def test_bandwidths_far_wider_than_the_interval():
+    confidence, correct = random_pairs(200)
+    given = {"confidence": confidence, "correct": correct}
+    # everything is smeared evenly: of smECE the overall gap is left, of the KDE a flat density and the accuracy
+    gap, rate = abs(metrics.confidence_gap(**given)), correct.mean()
+    assert metrics.smooth_ece(**given, bandwidth=1e4) == pytest.approx(gap, abs=1e-9)
+    assert metrics.kde_ece(**given, bandwidth=1e4) == pytest.approx((rate**2 + (1 - rate) ** 2) / 2, abs=1e-6)
+
+
 def test_extremes_of_smece():
     assert metrics.smooth_ece(confidence=np.ones(5), correct=np.ones(5)) == 0.0
     assert metrics.smooth_ece(confidence=np.ones(5), correct=np.zeros(5)) == pytest.approx(1.0)
-    with pytest.raises(ValueError, match="bandwidth must be at least"):
+    with pytest.raises(ValueError, match="bandwidth must be finite and at least"):
         metrics.smooth_ece(confidence=np.ones(5), correct=np.ones(5), bandwidth=0.0)
 
 

@@ -54,7 +54,7 @@ def smooth(coefficients: np.ndarray, bandwidth: float) -> np.ndarray:
     K is the Gaussian kernel reflected at 0 and 1 (all images). Its cosine series is
     1 + 2 Σ_k exp(−(πkσ)²/2) cos(πk t) cos(πk c), the heat kernel with closed ends: no mass is lost there.
     """
-    cells = min(CELLS, max(1 << 10, 1 << math.ceil(math.log2(64 / bandwidth))))
+    cells = min(CELLS, 1 << max(10, math.ceil(math.log2(64 / bandwidth))))
     damping = np.exp(-((math.pi * bandwidth * np.arange(cells + 1)) ** 2) / 2)
     # f(t_j) = a_0 + 2 Σ_k a_k cos(πkj/N); the DCT-I counts the last mode once, but it is damped to nothing
     return dct(coefficients[..., : cells + 1] * damping, type=1, axis=-1)

@@ -39,8 +39,10 @@ def smooth_ece(
 
     Other arguments and the result as in `ece`.
     """
-    if bandwidth is not None and not bandwidth >= MIN_BANDWIDTH:
-        raise ValueError(f"bandwidth must be at least {MIN_BANDWIDTH:.3g}, the grid's resolution, got {bandwidth}.")
+    if bandwidth is not None and not MIN_BANDWIDTH <= bandwidth < np.inf:
+        raise ValueError(
+            f"bandwidth must be finite and at least {MIN_BANDWIDTH:.3g}, the grid's resolution, got {bandwidth}."
+        )
     return evaluate(lambda q: _smece(q, bandwidth), probs, labels, **given)
 
 
