@@ -40,14 +40,14 @@ def as_tensor(values: Any, name: str) -> Tensor:
         tensor = values.detach()
         # Apple's GPU backend has no float64, which the sums need.
         return tensor.cpu() if tensor.device.type == "mps" else tensor
+    if np.ma.is_masked(values):
+        raise ValueError(f"{name} has masked entries: drop those rows first.")
     if values is None:
         raise ValueError(f"{name} is missing: expected an array or a tensor, got None.")
     try:
         array = np.asarray(values)
     except ValueError:
-        raise ValueError(
-            f"{name} must be a rectangular array of numbers, got rows of unequal length."
-        ) from None
+        raise ValueError(f"{name} must be a rectangular array of numbers, got rows of unequal length.") from None
     if array.dtype.kind not in "biufc":
         raise ValueError(
             f"{name} must be an array of numbers, got {type(values).__name__} of dtype {array.dtype}. "
@@ -92,9 +92,7 @@ def _unit_interval(tensor: Tensor, name: str) -> Tensor:
     """Check 0 ≤ values ≤ 1, in one pass; clip what is outside only by rounding."""
     low, high = (bound.item() for bound in torch.aminmax(tensor))
     if np.isnan(low) or np.isnan(high):
-        raise ValueError(
-            f"{name} contains NaN: expected numbers in [0, 1]. Drop those rows or repair the model."
-        )
+        raise ValueError(f"{name} contains NaN: expected numbers in [0, 1]. Drop those rows or repair the model.")
     if low < -_RANGE_SLACK or high > 1 + _RANGE_SLACK:
         raise ValueError(
             f"{name} must lie in [0, 1], got values from {low:.6g} to {high:.6g}. "
@@ -127,9 +125,7 @@ def _check_logit_values(tensor: Tensor) -> None:
     if np.isnan(high):
         raise ValueError("logits contain NaN: expected finite numbers. Drop those rows or repair the model.")
     if high == np.inf:
-        raise ValueError(
-            "logits contain +inf: expected finite numbers (-inf is allowed for a ruled-out class)."
-        )
+        raise ValueError("logits contain +inf: expected finite numbers (-inf is allowed for a ruled-out class).")
 
 
 def check_probs(probs: Any, *, from_logits: bool = False) -> Tensor:
@@ -139,9 +135,7 @@ def check_probs(probs: Any, *, from_logits: bool = False) -> Tensor:
     """
     if from_logits or isinstance(probs, Logits):
         return torch.softmax(check_logits(probs).double(), dim=1)
-    raw = _floating(
-        probs, "probs", "Hard predictions are not probabilities; cast to float if these really are."
-    )
+    raw = _floating(probs, "probs", "Hard predictions are not probabilities; cast to float if these really are.")
     if raw.ndim != 2:
         hint = (
             "For binary problems with one probability per row state what it means, with binary='positive' or "
@@ -160,8 +154,7 @@ def check_probs(probs: Any, *, from_logits: bool = False) -> Tensor:
             else "Normalise the rows, or say from_logits=True if these are scores."
         )
         raise ValueError(
-            f"each row of probs must sum to 1, row {worst} sums to "
-            f"{tensor[worst].double().sum().item():.6g}. {hint}"
+            f"each row of probs must sum to 1, row {worst} sums to {tensor[worst].double().sum().item():.6g}. {hint}"
         )
     return tensor
 
@@ -175,9 +168,7 @@ def check_labels(labels: Any, n_rows: int, n_classes: int, device: torch.device 
     if len(tensor) != n_rows:
         raise ValueError(f"labels must have one entry per row: expected {n_rows}, got {len(tensor)}.")
     if tensor.is_floating_point() or tensor.is_complex():
-        raise ValueError(
-            f"labels must be integers from 0 to {n_classes - 1}, got {_dtype(tensor)}. Cast them to int."
-        )
+        raise ValueError(f"labels must be integers from 0 to {n_classes - 1}, got {_dtype(tensor)}. Cast them to int.")
     if tensor.dtype == torch.bool and n_classes != 2:
         raise ValueError(
             f"labels are bool but there are {n_classes} classes: expected integers from 0 to {n_classes - 1}."
@@ -194,9 +185,7 @@ def check_labels(labels: Any, n_rows: int, n_classes: int, device: torch.device 
 
 def check_confidence(confidence: Any, correct: Any) -> tuple[Tensor, Tensor]:
     """Return (confidence in [0, 1], correct as bool), both 1-D and equally long."""
-    tensor = _widen(
-        _floating(confidence, "confidence", "Cast it to float if these really are probabilities.")
-    )
+    tensor = _widen(_floating(confidence, "confidence", "Cast it to float if these really are probabilities."))
     if tensor.ndim != 1:
         raise ValueError(
             f"confidence must be 1-D, got shape {tuple(tensor.shape)}. "
@@ -205,9 +194,7 @@ def check_confidence(confidence: Any, correct: Any) -> tuple[Tensor, Tensor]:
     tensor = _unit_interval(tensor, "confidence").contiguous()
     hits = as_tensor(correct, "correct")
     if hits.shape != tensor.shape:
-        raise ValueError(
-            f"correct must have the shape of confidence, {tuple(tensor.shape)}, got {tuple(hits.shape)}."
-        )
+        raise ValueError(f"correct must have the shape of confidence, {tuple(tensor.shape)}, got {tuple(hits.shape)}.")
     hits = hits.to(tensor.device)
     if hits.dtype == torch.bool:
         return tensor, hits
@@ -230,8 +217,7 @@ def check_weights(sample_weight: Any, n_rows: int, device: torch.device | None =
     low, high = (bound.item() for bound in torch.aminmax(tensor))
     if not (low >= 0 and high < np.inf and high > 0):
         raise ValueError(
-            "sample_weight must be finite, not negative and not all zero, "
-            f"got values from {low:.6g} to {high:.6g}."
+            f"sample_weight must be finite, not negative and not all zero, got values from {low:.6g} to {high:.6g}."
         )
     return tensor
 

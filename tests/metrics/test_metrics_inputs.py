@@ -101,7 +101,9 @@ def test_bad_pairs_are_refused(metric, case):
         ({"sample_weight": np.full(40, NAN)}, "finite"),
         ({"sample_weight": np.full(40, INF)}, "finite"),
         ({"groups": ["a", "b"]}, "groups must be 1-D with 40"),
-        ({"groups": np.full(40, NAN)}, "groups contains NaN"),
+        ({"groups": np.full(40, NAN)}, "groups has missing entries"),
+        ({"groups": ["a", None] * 20}, "groups has missing entries"),
+        ({"groups": np.full(40, "NaT", dtype="datetime64[D]")}, "groups has missing entries"),
         ({"confidence": CONFIDENCE, "correct": CORRECT}, "got both"),
     ],
     ids=str,
@@ -149,6 +151,10 @@ def test_unknown_keywords_are_named(metric):
         (lambda: check_logits([0.0, 1.0]), r"shape \(n, C\)"),
         (lambda: check_labels(Logits([0]), 1, 2), "makes sense only"),
         (lambda: as_tensor(None, "labels"), "labels is missing"),
+        (lambda: metrics.ece(np.ma.masked_greater(PROBS, 0.9), LABELS), "masked entries"),
+        (lambda: metrics.smooth_ece(PROBS, LABELS, bandwidth=INF), "must be finite"),
+        (lambda: metrics.noise_floor(0.5), r"shape \(n, C\)"),
+        (lambda: metrics.noise_floor(confidence=0.5), "confidence must be 1-D"),
     ],
 )
 def test_bad_options_are_refused(call, sentence):
@@ -239,6 +245,25 @@ def test_inputs_are_not_changed():
     np.testing.assert_array_equal(probs, PROBS)
     np.testing.assert_array_equal(labels, LABELS)
     np.testing.assert_array_equal(weight, np.ones(40))
+
+
+@pytest.mark.parametrize("binary", ["positive", "predicted"])
+def test_binary_logits_do_not_underflow(binary):
+    logits, labels = np.array([100.0, -3.0, 800.0, -0.5]), np.array([0, 1, 1, 0])
+    exact = metrics.nll(np.stack([0 * logits, logits], axis=1), labels, from_logits=True)
+    given = {"metric": metrics.nll, "binary": binary, "from_logits": True}
+    assert metrics.nll(logits, labels, binary=binary, from_logits=True) == pytest.approx(exact, rel=1e-12)
+    assert metrics.bootstrap_interval(logits, labels, n_resamples=50, **given).value == pytest.approx(exact, rel=1e-12)
+    assert metrics.asymptotic_interval(logits, labels, **given).value == pytest.approx(exact, rel=1e-12)
+    # an impossible outcome is still infinitely bad, and other scores do not notice how predictions were given
+    assert metrics.nll(np.array([-INF]), np.array([1]), binary=binary, from_logits=True) == INF
+    probs = 1 / (1 + np.exp(-logits))
+    for metric in (metrics.brier, metrics.kde_ece):
+        values = [
+            metrics.bootstrap_interval(p, labels, metric=metric, binary=binary, from_logits=is_logits, n_resamples=50)
+            for p, is_logits in ((logits, True), (probs, False))
+        ]
+        assert values[0].low == pytest.approx(values[1].low, abs=1e-12)
 
 
 def test_ruled_out_classes_are_allowed_in_logits():

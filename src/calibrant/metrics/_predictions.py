@@ -47,7 +47,8 @@ class Given(Predicted, total=False):
 class Predictions:
     """Validated predictions: always pairs, and the probabilities and labels they came from if there were any.
 
-    `logits` is kept beside `probs` so that logarithms need not go through an underflowing softmax.
+    `logits` is kept beside `probs` so that logarithms need not go through an underflowing softmax; without
+    `probs` it is 1-D, the log-odds of `confidence`.
     """
 
     confidence: Tensor
@@ -136,14 +137,16 @@ def _read_binary(probs: Any, labels: Any, from_logits: bool, binary: Binary) -> 
             f"binary={binary!r} is for 1-D probabilities of class 1, got shape {tuple(p.shape)}. "
             "Leave it out for a matrix with one column per class."
         )
+    z = None
     if is_logits:
-        z = check_logits(torch.stack([torch.zeros_like(p), p], dim=1)).double()
-        p = torch.sigmoid(z[:, 1])
+        z = check_logits(torch.stack([torch.zeros_like(p), p], dim=1)).double()[:, 1]
+        p = torch.sigmoid(z)
+        z = z if bool(z.isfinite().all()) else None  # -inf is a probability of exactly 0: nothing to keep
     p, positive = check_confidence(p, check_labels(labels, len(p), 2, p.device).bool())
     if binary == "positive":
-        return Predictions(p, positive)
+        return Predictions(p, positive, logits=z)
     # max(p, 1 - p); at p = 1/2 the first class wins, as in a two-column matrix
-    return Predictions(torch.maximum(p, 1 - p), (p > 0.5) == positive)
+    return Predictions(torch.maximum(p, 1 - p), (p > 0.5) == positive, logits=None if z is None else z.abs())
 
 
 def without_zero_weights(p: Predictions) -> Predictions:
@@ -232,8 +235,9 @@ def _per_group(core: Callable[[Predictions], float], predictions: Predictions, g
     names = groups.detach().cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
     if names.shape != (len(predictions),):
         raise ValueError(f"groups must be 1-D with {len(predictions)} entries, got shape {names.shape}.")
-    if names.dtype.kind == "f" and np.isnan(names).any():
-        raise ValueError("groups contains NaN: give each row a group, for instance a name for the missing ones.")
+    # NaN and NaT differ from themselves, None in an object array is only found by asking for it.
+    if (names != names).any() or (names.dtype == object and any(name is None for name in names)):
+        raise ValueError("groups has missing entries: give each row a group, for instance a name for these.")
     unique, index, counts = np.unique(names, return_inverse=True, return_counts=True)
     if predictions.weight is not None:
         totals = np.bincount(index, weights=predictions.weight.cpu().numpy())

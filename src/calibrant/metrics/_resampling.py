@@ -18,7 +18,7 @@ Metric = Callable[..., Any]
 
 
 def marked(metric: Metric, name: str) -> bool | None:
-    """A mark set by `_predictions.metric`, also through functools.partial; None for a foreign function.."""
+    """A mark set by `_predictions.metric`, also through functools.partial; None for a foreign function."""
     while isinstance(metric, functools.partial):
         metric = metric.func
     return getattr(metric, name, None)
@@ -40,7 +40,9 @@ def call(metric: Metric, p: Predictions, arguments: dict[str, Any]) -> float:
     """Evaluate the metric on predictions as a user would."""
     if p.weight is not None:
         arguments = {**arguments, "sample_weight": p.weight}
-    if p.probs is None:
+    if p.probs is None and p.logits is not None and marked(metric, "predicted_only") is False:
+        value = metric(Logits(p.logits), p.correct, binary="positive", **arguments)
+    elif p.probs is None:
         value = metric(confidence=p.confidence, correct=p.correct, **arguments)
     else:
         value = metric(p.probs if p.logits is None else Logits(p.logits), p.labels, **arguments)

@@ -107,7 +107,8 @@ def _without_outcomes(metric: Metric, probs: Any, confidence: Any, **given: Any)
 
 
 def _length(values: Any) -> int:
-    return len(values.values if isinstance(values, Logits) else values)
+    shape = np.shape(values.values if isinstance(values, Logits) else values)
+    return int(shape[0]) if shape else 0  # a single number is refused by the checks
 
 
 def null_values(p: Predictions, metric: Metric, arguments: dict[str, Any], n_resamples: int, seed: int) -> Tensor:

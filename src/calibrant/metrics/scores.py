@@ -87,6 +87,9 @@ def nll_terms(p: Predictions) -> Tensor:
         return torch.nn.functional.cross_entropy(p.logits, p.labels, reduction="none")
     if p.probs is not None and p.labels is not None:
         return -p.probs.gather(1, p.labels[:, None])[:, 0].double().log()
+    if p.logits is not None:
+        against = torch.where(p.correct, -p.logits, p.logits)
+        return torch.logaddexp(against, torch.zeros_like(against))
     c = p.confidence.double()
     return -torch.where(p.correct, c.log(), torch.log1p(-c))
 

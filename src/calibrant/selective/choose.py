@@ -27,7 +27,7 @@ def threshold_for_coverage(
     """
     coverage = check_fraction(coverage, "coverage")
     known = correct is not None
-    conf, hits = as_pair(confidence, correct if known else np.zeros(len(confidence), bool))
+    conf, hits = as_pair(confidence, correct if known else np.zeros(np.shape(confidence), bool))
     n = len(conf)
     if level is None:
         k = int(np.ceil(coverage * n * (1 - 1e-12)))
