@@ -78,6 +78,9 @@ def test_pairs_and_logits_and_fixed_memory():
 def test_bad_use_is_refused():
     with pytest.raises(ValueError, match="'l1', 'l2' or 'max'"):
         metrics.StreamingECE(norm="l0")
+    for n_classes in (0, 2.5):
+        with pytest.raises(ValueError, match="n_classes must be a positive integer"):
+            metrics.StreamingClasswiseECE(n_classes)
     with pytest.raises(ValueError, match="one kind and size"):
         metrics.StreamingECE(10).merge_state(metrics.StreamingECE(15))
     with pytest.raises(ValueError, match="one kind and size"):

@@ -122,7 +122,9 @@ class StreamingClasswiseECE(StreamingECE):
     """Class-wise ECE over bins of equal width, batch by batch; needs the number of classes."""
 
     def __init__(self, n_classes: int, bins: int = 15, norm: Norm = "l1", debias: bool = False) -> None:
-        self.n_classes = n_classes
+        if isinstance(n_classes, bool) or not hasattr(n_classes, "__index__") or int(n_classes) < 1:
+            raise ValueError(f"n_classes must be a positive integer, got {n_classes!r}.")
+        self.n_classes = int(n_classes)
         super().__init__(bins, norm, debias)
 
     def _shape(self) -> tuple[int, ...]:
