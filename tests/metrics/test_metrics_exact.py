@@ -49,7 +49,7 @@ def test_zero_and_one_fall_in_the_outer_bins():
 @pytest.mark.parametrize("bins", [1, 3, 7, 10, 15, 49, 100, 1000, 7919])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_edge_and_its_neighbours_are_binned_exactly(bins, dtype):
-    from calibrant.metrics._bins import bin_edges, bin_index
+    from calibrant.metrics.bins import bin_edges, bin_index
 
     edges = bin_edges(torch.zeros(1, dtype=dtype), bins, "width")
     up, down = (torch.nextafter(edges, torch.full_like(edges, to)) for to in (2.0, -1.0))

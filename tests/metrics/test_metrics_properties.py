@@ -146,9 +146,9 @@ def test_pairs_are_the_top_label(metric):
 
 
 def test_pieces_do_not_change_the_sums(monkeypatch):
-    import calibrant.metrics._bins as bins
     import calibrant.metrics._grid as grid
     import calibrant.metrics.binned as binned
+    import calibrant.metrics.bins as bins
 
     probs, labels = random_probs(200)
     whole = [metric(probs, labels) for metric in (metrics.ece, metrics.classwise_ece, metrics.smooth_ece)]

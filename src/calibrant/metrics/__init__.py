@@ -5,12 +5,12 @@ weights and groups; `ece` documents these keywords once for all.
 """
 
 from calibrant._inputs import Logits
-from calibrant.metrics._predictions import Grouped
 from calibrant.metrics.binned import ace, classwise_ece, ece, mce, overconfidence, underconfidence
 from calibrant.metrics.comparison import Comparison, compare
 from calibrant.metrics.intervals import Estimate, asymptotic_interval, bootstrap_interval
 from calibrant.metrics.kernel import kde_ece, sece
 from calibrant.metrics.noise import CalibrationTest, NoiseFloor, calibration_test, noise_floor
+from calibrant.metrics.predictions import Grouped
 from calibrant.metrics.reliability import ReliabilityBins, reliability_bins
 from calibrant.metrics.scores import (
     BrierDecomposition,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from calibrant.metrics._bins import BinSums, Norm
 from calibrant.metrics._resampling import new_generator
+from calibrant.metrics.bins import BinSums, Norm
 
 
 def _noise(sums: BinSums) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from scipy.fft import dct
 from scipy.signal import fftconvolve
 from torch import Tensor
 
-from calibrant.metrics._bins import CHUNK
+from calibrant.metrics.bins import CHUNK
 
 # Cells of the grid on which the sample is placed; its node spacing, 1.5e-5, is far below any useful
 # bandwidth.

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from calibrant._inputs import Logits
-from calibrant.metrics._predictions import Predictions, read, without_zero_weights
+from calibrant.metrics.predictions import Predictions, read, without_zero_weights
 
 Metric = Callable[..., Any]
 
 
 def marked(metric: Metric, name: str) -> bool | None:
-    """A mark set by `_predictions.metric`, also through functools.partial; None for a foreign function."""
+    """A mark set by `predictions.metric`, also through functools.partial; None for a foreign function."""
     while isinstance(metric, functools.partial):
         metric = metric.func
     return getattr(metric, name, None)

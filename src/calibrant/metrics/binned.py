@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant._inputs import Array, like
-from calibrant.metrics._bins import (
+from calibrant.metrics.bins import (
     CHUNK,
     BinSums,
     Norm,
@@ -19,7 +19,7 @@ from calibrant.metrics._bins import (
     calibration_error,
     histogram,
 )
-from calibrant.metrics._predictions import Given, Grouped, Predictions, evaluate, metric, read
+from calibrant.metrics.predictions import Given, Grouped, Predictions, evaluate, metric, read
 
 
 def _table(p: Predictions, bins: int, scheme: Scheme) -> BinSums:

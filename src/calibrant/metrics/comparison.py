@@ -8,9 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant.metrics._bins import Norm, Scheme, bin_edges, bin_sums
 from calibrant.metrics._gap_noise import dual_deviation, noise_norms
-from calibrant.metrics._predictions import Binary, Predictions
 from calibrant.metrics._resampling import (
     Metric,
     call,
@@ -22,6 +20,8 @@ from calibrant.metrics._resampling import (
     tail_p_value,
 )
 from calibrant.metrics.binned import ace, ece, mce
+from calibrant.metrics.bins import Norm, Scheme, bin_edges, bin_sums
+from calibrant.metrics.predictions import Binary, Predictions
 
 
 @dataclass(frozen=True)

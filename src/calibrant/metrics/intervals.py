@@ -11,9 +11,7 @@ import torch
 from scipy.stats import norm as normal
 from torch import Tensor
 
-from calibrant.metrics._bins import Norm, Scheme, bin_edges, bin_sums, calibration_error
 from calibrant.metrics._gap_noise import dual_deviation, noise_norms
-from calibrant.metrics._predictions import Binary, Predictions
 from calibrant.metrics._resampling import (
     Metric,
     call,
@@ -25,6 +23,8 @@ from calibrant.metrics._resampling import (
     read_for,
 )
 from calibrant.metrics.binned import ace, ece, mce
+from calibrant.metrics.bins import Norm, Scheme, bin_edges, bin_sums, calibration_error
+from calibrant.metrics.predictions import Binary, Predictions
 from calibrant.metrics.scores import accuracy, brier, brier_terms, confidence_gap, nll, nll_terms, signed_gaps
 
 

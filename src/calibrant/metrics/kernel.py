@@ -22,7 +22,7 @@ from calibrant.metrics._grid import (
     place,
     smooth,
 )
-from calibrant.metrics._predictions import Given, Grouped, Predictions, evaluate, metric, without_zero_weights
+from calibrant.metrics.predictions import Given, Grouped, Predictions, evaluate, metric, without_zero_weights
 
 # Above this many points SECE goes through the grid: O(n) instead of O(n²), at an error of about 1e-6.
 _PAIRWISE_LIMIT = 2048

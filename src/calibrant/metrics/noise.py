@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from calibrant._inputs import Logits
-from calibrant.metrics._predictions import Binary, Predictions
 from calibrant.metrics._resampling import (
     Metric,
     call,
@@ -22,6 +21,7 @@ from calibrant.metrics._resampling import (
     tail_p_value,
 )
 from calibrant.metrics.binned import ece
+from calibrant.metrics.predictions import Binary, Predictions
 
 
 @dataclass(frozen=True)

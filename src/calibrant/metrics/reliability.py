@@ -8,8 +8,8 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from calibrant.metrics._bins import Scheme, bin_edges, bin_sums
-from calibrant.metrics._predictions import Predicted, read
+from calibrant.metrics.bins import Scheme, bin_edges, bin_sums
+from calibrant.metrics.predictions import Predicted, read
 
 
 @dataclass(frozen=True)

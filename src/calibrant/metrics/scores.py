@@ -11,8 +11,8 @@ from sklearn.isotonic import isotonic_regression
 from torch import Tensor
 
 from calibrant._inputs import check_confidence, check_probs, check_weights
-from calibrant.metrics._bins import Scheme, bin_edges, bin_sums
-from calibrant.metrics._predictions import Given, Grouped, Predicted, Predictions, evaluate, metric, read
+from calibrant.metrics.bins import Scheme, bin_edges, bin_sums
+from calibrant.metrics.predictions import Given, Grouped, Predicted, Predictions, evaluate, metric, read
 
 
 @metric(predicted_only=True)

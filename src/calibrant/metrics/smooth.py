@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Unpack
 
 import numpy as np
+import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
 from calibrant.metrics._grid import MIN_BANDWIDTH, cosine_coefficients, integrate_abs, place, smooth
-from calibrant.metrics._predictions import Given, Grouped, Predictions, evaluate, metric
+from calibrant.metrics.predictions import Given, Grouped, Predictions, evaluate, metric
 
 
 @metric(top_label=True)
@@ -75,3 +77,30 @@ def residual_coefficients(p: Predictions) -> np.ndarray:
 
     total = len(p) if p.weight is None else p.weight.sum().item()
     return cosine_coefficients(place(p.confidence, residual)[0] / total)
+
+
+def smoothed_moments(p: Predictions, sigma: float) -> tuple[np.ndarray, ...]:
+    """Residual, density, variance of the residual if calibrated, and Σ K² / n², each on the smoothing grid."""
+    c = p.confidence.double()
+    weight = torch.ones_like(c) if p.weight is None else p.weight
+    weight = weight / weight.sum()
+    bernoulli = c * (1 - c)
+
+    def masses(rows: slice) -> tuple[Tensor, ...]:
+        w = weight[rows]
+        return w * (p.correct[rows].double() - c[rows]), w, w**2 * bernoulli[rows], w**2
+
+    coefficients = cosine_coefficients(place(p.confidence, masses, kinds=4))
+    residual, density = smooth(coefficients[:2], sigma)
+    # φ_σ² is φ_{σ/√2} / (2σ√π): the square of the kernel is again a kernel, and each pair of images at an end adds
+    # a product that separates into a factor of t and one of c.
+    squared = smooth(coefficients[2:], sigma / math.sqrt(2))
+    step = (squared.shape[-1] - 1) // (density.shape[-1] - 1)
+    squared = squared[..., ::step] / (2 * sigma * math.sqrt(math.pi))
+    t = np.linspace(0, 1, density.shape[-1])
+    for end in (0.0, 1.0):
+        near = torch.exp(-((c - end) ** 2) / sigma**2) * weight**2
+        sums = np.array([[(near * bernoulli).sum().item()], [near.sum().item()]])
+        squared = squared + sums * np.exp(-((t - end) ** 2) / sigma**2) / (math.pi * sigma**2)
+    variance, squares = np.maximum(squared, 0)
+    return residual, np.maximum(density, 0), variance, squares

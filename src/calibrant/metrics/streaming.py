@@ -7,9 +7,9 @@ from typing import Any, Self, Unpack
 import torch
 from torch import Tensor
 
-from calibrant.metrics._bins import BinSums, Norm, bin_edges, bin_sums, calibration_error, check_bins
-from calibrant.metrics._predictions import Predicted, Predictions, read
 from calibrant.metrics.binned import width_sums
+from calibrant.metrics.bins import BinSums, Norm, bin_edges, bin_sums, calibration_error, check_bins
+from calibrant.metrics.predictions import Predicted, Predictions, read
 
 
 class StreamingECE:

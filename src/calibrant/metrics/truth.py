@@ -25,9 +25,10 @@ def true_ece(probs: Any, posterior: Any, *, bins: int = 15) -> float:
     rows = np.arange(len(probs))
     confidence, right = probs[rows, predicted], truth[rows, predicted]
     # A prediction that is right with probability p counts as p of a right one and 1 − p of a wrong one.
-    return ece(
+    value = ece(
         confidence=np.concatenate([confidence, confidence]),
         correct=np.repeat([True, False], len(rows)),
         sample_weight=np.concatenate([right, 1 - right]),
         bins=bins,
     )
+    return float(value)  # type: ignore[arg-type]

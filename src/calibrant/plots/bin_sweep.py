@@ -9,8 +9,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from calibrant.metrics import ece, mce, noise_floor
-from calibrant.metrics._bins import Scheme
-from calibrant.metrics._predictions import Predicted, read
+from calibrant.metrics.bins import Scheme
+from calibrant.metrics.predictions import Predicted, read
 from calibrant.plots import _style
 from calibrant.plots._reading import from_fitted
 

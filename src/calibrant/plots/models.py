@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from calibrant.metrics._bins import Scheme
+from calibrant.metrics.bins import Scheme
 from calibrant.plots import _style
 from calibrant.plots._reading import from_fitted
 from calibrant.plots.histogram import ConfidenceHistogramDisplay, prepare_confidence_histogram

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.stats import binom
 
 from calibrant.metrics import NoiseFloor, ece, mce, noise_floor, reliability_bins
-from calibrant.metrics._bins import Scheme
-from calibrant.metrics._predictions import Predicted, read
+from calibrant.metrics.bins import Scheme
+from calibrant.metrics.predictions import Predicted, read
 from calibrant.plots import _style
 from calibrant.plots._reading import from_fitted
 

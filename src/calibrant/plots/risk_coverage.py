@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from calibrant.metrics._predictions import Predicted, read
+from calibrant.metrics.predictions import Predicted, read
 from calibrant.plots import _style
 from calibrant.plots._reading import from_fitted
 from calibrant.selective import (

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
-import torch
 from scipy.stats import norm
-from torch import Tensor
 
-from calibrant.metrics import smooth_ece
-from calibrant.metrics._grid import MIN_BANDWIDTH, cosine_coefficients, place, smooth
-from calibrant.metrics._predictions import Predicted, Predictions, read
+from calibrant.metrics.predictions import Predicted, read
+from calibrant.metrics.smooth import MIN_BANDWIDTH, smooth_ece, smoothed_moments
 from calibrant.plots import _style
 from calibrant.plots._reading import from_fitted
 
@@ -71,7 +67,7 @@ def prepare_smooth_reliability(
     value = float(smooth_ece(probs, labels, bandwidth, **given))  # type: ignore[arg-type]
     sigma = max(value if bandwidth is None else bandwidth, MIN_BANDWIDTH)
     p = read(probs, labels, **given)
-    residual, density, variance, squares = _smoothed(p, sigma)
+    residual, density, variance, squares = smoothed_moments(p, sigma)
     at = np.round(np.linspace(0, len(density) - 1, _POINTS)).astype(int)
     t = at / (len(density) - 1)
     # Where there is no density to speak of, the ratios below are rounding noise.
@@ -80,33 +76,6 @@ def prepare_smooth_reliability(
     count = np.nan_to_num(d**2 / np.maximum(squares[at], 1e-300))
     support = p.confidence.min().item(), p.confidence.max().item()
     return SmoothReliability(t, t + residual[at] / d, density[at], spread, level, count, support, value, sigma)
-
-
-def _smoothed(p: Predictions, sigma: float) -> tuple[np.ndarray, ...]:
-    """Residual, density, variance of the residual if calibrated, and Σ K² / n², each on the smoothing grid."""
-    c = p.confidence.double()
-    weight = torch.ones_like(c) if p.weight is None else p.weight
-    weight = weight / weight.sum()
-    bernoulli = c * (1 - c)
-
-    def masses(rows: slice) -> tuple[Tensor, ...]:
-        w = weight[rows]
-        return w * (p.correct[rows].double() - c[rows]), w, w**2 * bernoulli[rows], w**2
-
-    coefficients = cosine_coefficients(place(p.confidence, masses, kinds=4))
-    residual, density = smooth(coefficients[:2], sigma)
-    # φ_σ² is φ_{σ/√2} / (2σ√π): the square of the kernel is again a kernel, and each pair of images at an end adds
-    # a product that separates into a factor of t and one of c.
-    squared = smooth(coefficients[2:], sigma / math.sqrt(2))
-    step = (squared.shape[-1] - 1) // (density.shape[-1] - 1)
-    squared = squared[..., ::step] / (2 * sigma * math.sqrt(math.pi))
-    t = np.linspace(0, 1, density.shape[-1])
-    for end in (0.0, 1.0):
-        near = torch.exp(-((c - end) ** 2) / sigma**2) * weight**2
-        sums = np.array([[(near * bernoulli).sum().item()], [near.sum().item()]])
-        squared = squared + sums * np.exp(-((t - end) ** 2) / sigma**2) / (math.pi * sigma**2)
-    variance, squares = np.maximum(squared, 0)
-    return residual, np.maximum(density, 0), variance, squares
 
 
 class SmoothReliabilityDisplay:
