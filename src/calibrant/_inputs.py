@@ -183,6 +183,27 @@ def check_labels(labels: Any, n_rows: int, n_classes: int, device: torch.device 
     return tensor
 
 
+def class_columns(y: Any, classes: Any) -> np.ndarray:
+    """Return the column of each entry of `y` in a model's output, given its `classes_`: names of any kind."""
+    names, known = class_names(y), np.asarray(classes)
+    if names.ndim != 1:
+        raise ValueError(f"y must be 1-D, one class per row, got shape {names.shape}.")
+    order = np.argsort(known)
+    columns = order[np.searchsorted(known, names, sorter=order).clip(max=len(order) - 1)]
+    unknown = known[columns] != names
+    if unknown.any():
+        raise ValueError(
+            f"y holds the class {names[unknown].tolist()[0]!r}, which the model does not know; its classes "
+            f"are {known.tolist()}. Give classes that it was trained on."
+        )
+    return columns
+
+
+def class_names(labels: Any) -> np.ndarray:
+    """Return class labels of any kind, strings included, as an array."""
+    return labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+
+
 def check_confidence(confidence: Any, correct: Any) -> tuple[Tensor, Tensor]:
     """Return (confidence in [0, 1], correct as bool), both 1-D and equally long."""
     tensor = _widen(_floating(confidence, "confidence", "Cast it to float if these really are probabilities."))

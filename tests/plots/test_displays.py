@@ -62,10 +62,12 @@ def test_from_estimator_reads_the_classes(display, fitted):
 
 def test_from_estimator_refuses_what_it_cannot_read(fitted):
     estimator, X, y = fitted
-    with pytest.raises(ValueError, match="'maybe', which the estimator has not seen"):
+    with pytest.raises(ValueError, match="'maybe', which the model does not know"):
         plots.ReliabilityDisplay.from_estimator(estimator, X, np.where(y == "yes", "maybe", y))
     with pytest.raises(TypeError, match="no predict_proba"):
         plots.ReliabilityDisplay.from_estimator(object(), X, y)
+    with pytest.raises(TypeError, match="no predict_proba"):
+        plots.ConfidenceMapDisplay.from_estimator(object(), X)
 
 
 @pytest.mark.parametrize("display", [d for d in FROM_PREDICTIONS if d is not plots.BinSweepDisplay])

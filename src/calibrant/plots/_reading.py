@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from calibrant._inputs import as_tensor
+from calibrant._inputs import as_tensor, class_columns, class_names
 
 
 def from_fitted(estimator: Any, X: Any, y: Any) -> tuple[Any, np.ndarray]:
     """Return (probs, labels) of a fitted classifier, with labels as column numbers of `predict_proba`."""
+    probs = predict_proba_of(estimator)(X)
+    classes = getattr(estimator, "classes_", None)
+    return probs, class_names(y) if classes is None else class_columns(y, classes)
+
+
+def predict_proba_of(estimator: Any) -> Callable[[Any], Any]:
+    """Return the method of that name, or say what is needed."""
     if not hasattr(estimator, "predict_proba"):
         raise TypeError(
             f"{type(estimator).__name__} has no predict_proba: expected a fitted probabilistic classifier. "
-            "Give its predictions to from_predictions instead."
+            "Join a calibrator to it with calibrant.posthoc.CalibratedModel, or give its predictions themselves."
         )
-    probs = estimator.predict_proba(X)
-    targets = as_names(y)
-    classes = getattr(estimator, "classes_", None)
-    if classes is None:
-        return probs, targets
-    classes = np.asarray(classes)
-    labels = np.minimum(np.searchsorted(classes, targets), len(classes) - 1)
-    unknown = classes[labels] != targets
-    if unknown.any():
-        raise ValueError(
-            f"y contains {targets[unknown].tolist()[0]!r}, which the estimator has not seen: "
-            f"its classes are {classes.tolist()}."
-        )
-    return probs, labels
-
-
-def as_names(labels: Any) -> np.ndarray:
-    """Return class labels of any kind, strings included, as an array."""
-    return labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    method: Callable[[Any], Any] = estimator.predict_proba
+    return method
 
 
 def finite_array(values: Any, name: str, shape: tuple[int | None, ...]) -> np.ndarray:

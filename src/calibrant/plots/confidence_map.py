@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._inputs import check_probs
+from calibrant._inputs import check_probs, class_names
 from calibrant.plots import _style
-from calibrant.plots._reading import as_names, finite_array
+from calibrant.plots._reading import finite_array, predict_proba_of
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def prepare_confidence_map(
     grid = np.stack(np.meshgrid(x, y), axis=-1)
     probs = check_probs(predict_proba(grid.reshape(-1, 2)))
     confidence = probs.double().amax(dim=1).cpu().numpy().reshape(resolution, resolution)
-    names = None if labels is None else as_names(labels)
+    names = None if labels is None else class_names(labels)
     if names is not None and names.shape != (len(points),):
         raise ValueError(f"labels must be 1-D with {len(points)} entries, got shape {names.shape}.")
     above = float((confidence > threshold).mean())
@@ -109,7 +109,7 @@ class ConfidenceMapDisplay:
     ) -> ConfidenceMapDisplay:
         """Draw for a fitted classifier of two features with `predict_proba`."""
         name = type(estimator).__name__ if name is None else name
-        return cls.from_function(estimator.predict_proba, X, y, name=name, ax=ax, **prepare)
+        return cls.from_function(predict_proba_of(estimator), X, y, name=name, ax=ax, **prepare)
 
     def plot(
         self, ax: Any = None, *, colorbar: bool = True, samples: bool = True, n_samples: int = 400

@@ -9,7 +9,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant._inputs import check_probs
+from calibrant._inputs import check_probs, class_columns
 from calibrant.posthoc._base import Calibrator
 from calibrant.posthoc.temperature import Temperature
 
@@ -57,7 +57,7 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
             self.classes_ = np.asarray(self.model.classes_)
         calibrator = Temperature() if self.calibrator is None else clone(self.calibrator)
         self.calibrator_ = calibrator.set_params(from_probs=False)
-        self.calibrator_.fit(logits, self._encode(y), sample_weight)
+        self.calibrator_.fit(logits, class_columns(y, self.classes_), sample_weight)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -74,22 +74,6 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
         """The probability of the class that ``predict`` returns."""
         check_is_fitted(self)
         return np.asarray(self.calibrator_.confidence(self._logits(X)))
-
-    def _encode(self, y: Any) -> np.ndarray:
-        """Labels as columns of the model's output."""
-        y = y.cpu().numpy() if isinstance(y, torch.Tensor) else np.asarray(y)
-        if y.ndim != 1:
-            raise ValueError(f"y must be 1-D, one class per row, got shape {y.shape}.")
-        order = np.argsort(self.classes_)
-        where = np.searchsorted(self.classes_, y, sorter=order).clip(max=len(order) - 1)
-        columns = order[where]
-        unknown = self.classes_[columns] != y
-        if unknown.any():
-            raise ValueError(
-                f"y holds the class {y[unknown].tolist()[0]!r}, which the model does not know; its classes "
-                f"are {self.classes_.tolist()}. Calibrate on classes that it was trained on."
-            )
-        return columns
 
     def _logits(self, X: Any) -> np.ndarray:
         if isinstance(self.model, torch.nn.Module):
