@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -213,10 +215,11 @@ class Noisy(Dataset):
         return X[index] + torch.randn(2, dtype=torch.float64), Y[index]
 
 
+STATES = itertools.count()  # no two loaders are handed over in the same state
 LOADERS = {
     "shuffled": lambda: DataLoader(TensorDataset(X, Y), batch_size=5, shuffle=True),
     "shuffled by its own generator": lambda: DataLoader(
-        TensorDataset(X, Y), batch_size=5, shuffle=True, generator=torch.Generator().manual_seed(77)
+        TensorDataset(X, Y), batch_size=5, shuffle=True, generator=torch.Generator().manual_seed(next(STATES))
     ),
     "augmenting": lambda: DataLoader(Noisy(), batch_size=5, shuffle=True),
     "in order": lambda: DataLoader(TensorDataset(X, Y), batch_size=5),
