@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from calibrant.bilevel import (
+    CG,
     L2,
     SGD,
     Adam,
@@ -16,7 +17,9 @@ from calibrant.bilevel import (
     EarlyStopping,
     Forward,
     History,
+    Implicit,
     InitialPoint,
+    Neumann,
     OneStep,
     Plain,
     Population,
@@ -122,6 +125,21 @@ def test_every_hypergradient_works_on_members(hypergradient, optimizer):
     )
 
 
+@pytest.mark.parametrize("solver", [CG(50, 1e-12), Neumann(30)], ids=["cg", "neumann"])
+def test_implicit_hypergradients_work_on_members(solver):
+    assert_each_is_its_single_run(
+        KINDS["shared data"],
+        hypergradient=Implicit(10, solve=solver, damping=1.0),
+        inner_optimizer=rate(INNER * 10, SGD),
+    )
+
+
+def test_rates_that_are_scheduled_by_member():
+    assert_each_is_its_single_run(
+        KINDS["own data"], inner_optimizer=rate(INNER, lambda lr: Adam(lambda step: lr / step**0.5))
+    )
+
+
 def test_forward_mode_works_on_members():
     assert_each_is_its_single_run(
         lambda seed: problem(rich_mlp(seed), seed=seed, batch_size=8, outer=L2(rich_mlp(), initial=0.01)),
@@ -136,6 +154,16 @@ def test_starting_points_are_learned_by_each_member():
         outer_optimizer=rate(OUTER / 10, SGD),
         restart=True,
     )
+
+
+def test_low_precision_works_on_members():
+    def make(seed):
+        return problem(mlp(seed, dtype=torch.float32), seed=seed, autocast=torch.bfloat16)
+
+    together = run(Population([make(seed) for seed in range(MEMBERS)]), inner_optimizer=SGD(0.1))
+    for member in range(MEMBERS):
+        alone = run(make(member), inner_optimizer=SGD(0.1))
+        assert (together.params[member] - alone.params).norm() < 0.01 * alone.params.norm()
 
 
 def test_clipping_is_by_member():
@@ -329,6 +357,8 @@ def test_vectors_of_the_wrong_length_are_refused():
         run(together, inner_optimizer=SGD(torch.tensor([0.1, 0.2, 0.3])))
     with pytest.raises(ValueError, match="outer learning rate"):
         run(together, outer_optimizer=SGD(torch.tensor([0.1])))
+    with pytest.raises(ValueError, match="inner learning rate"):
+        run(together, inner_optimizer=SGD(lambda step: torch.tensor([0.1, 0.2, 0.3]) / step))
 
 
 def test_members_are_taken_out_of_a_solution():

@@ -203,6 +203,14 @@ def test_a_hypergradient_must_be_a_value():
         run(problem(), hypergradient="unrolled")
 
 
+def test_an_optimiser_must_be_a_value():
+    theirs = torch.optim.SGD(mlp().parameters(), 0.1)
+    with pytest.raises(TypeError, match=r"inner optimiser.*torch\.optim"):
+        run(problem(), inner_optimizer=theirs)
+    with pytest.raises(TypeError, match="outer optimiser"):
+        run(problem(), outer_optimizer=theirs)
+
+
 class Temperature(nn.Module):
     """A user's own φ: one number that the inner loss divides the logits by."""
 

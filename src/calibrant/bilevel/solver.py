@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -181,7 +182,7 @@ def solve(
     restart: bool = False,
     clip_norm: float | None = None,
     compile: Compiler | None = None,
-    resume: str | None = None,
+    resume: str | Path | None = None,
 ) -> Solution:
     """Solve a bilevel problem, or train with φ fixed (``hypergradient=Plain(steps)``).
 
@@ -206,7 +207,7 @@ def solve(
         A checkpoint (:class:`calibrant.bilevel.callbacks.Checkpoint`) of the same run to go on from.
     """
     _check(problem, hypergradient, outer_optimizer, outer_steps, restart)
-    _check_rates(problem, inner_optimizer, outer_optimizer, clip_norm)
+    _check_optimizers(problem, inner_optimizer, outer_optimizer, clip_norm)
     if isinstance(hypergradient, hg.OneStep) and hypergradient.scope == "head" and hypergradient.head_size is None:
         hypergradient = dataclasses.replace(hypergradient, head_size=problem.head_size)
     begin = time.perf_counter()
@@ -370,11 +371,18 @@ def _check(
         raise ValueError(f"outer_steps must not be negative; got {outer_steps}.")
 
 
-def _check_rates(
+def _check_optimizers(
     problem: Bilevel | Population, inner: Optimizer, outer: Optimizer | None, clip_norm: float | None
 ) -> None:
     for level, optimizer in (("inner", inner), ("outer", outer)):
-        lr = getattr(optimizer, "lr", None)
+        if optimizer is None:
+            continue
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(
+                f"The {level} optimiser must be a value such as calibrant.bilevel.Adam(1e-2), whose update can be "
+                f"differentiated; got {type(optimizer).__module__}.{type(optimizer).__name__}."
+            )
+        lr = optimizer.lr(1) if callable(optimizer.lr) else optimizer.lr
         if isinstance(lr, Tensor) and lr.dim() > 0 and lr.shape != (problem.members,):
             raise ValueError(
                 f"The {level} learning rate must be a number, or one per member of a population "

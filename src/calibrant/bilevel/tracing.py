@@ -152,8 +152,9 @@ class TracedLevel(Level):
 
     def _finish(self, module: fx.GraphModule) -> Callable[..., Any]:
         if self.compiler == "trace":
-            return module
-        return torch.compile(module, fullgraph=True, dynamic=False)
+            return module.forward  # past nn.Module's hooks: this is called at every step
+        # Inductor's own random numbers depend on the graph; a step and its replay from another one must draw the same.
+        return torch.compile(module, fullgraph=True, dynamic=False, options={"fallback_random": True})
 
 
 class _Layout:
