@@ -172,6 +172,13 @@ def test_compare_is_paired():
         assert (back.low, back.high) == pytest.approx((-result.high, -result.low), abs=1e-12)
 
 
+def test_compare_sees_through_partial():
+    probs, labels = random_probs(200, 3)
+    models = probs, np.roll(probs, 1, axis=1)
+    plain = metrics.compare(*models, labels, metric=metrics.ece, bins=10)
+    assert metrics.compare(*models, labels, metric=functools.partial(metrics.ece, bins=10)) == plain
+
+
 def test_compare_takes_pairs():
     confidence, correct = random_pairs(300)
     lower = confidence**2  # the truth

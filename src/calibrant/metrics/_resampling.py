@@ -24,6 +24,13 @@ def marked(metric: Metric, name: str) -> bool | None:
     return getattr(metric, name, None)
 
 
+def unwrapped(metric: Metric, arguments: dict[str, Any]) -> tuple[Metric, dict[str, Any]]:
+    """The metric inside functools.partial, and its keywords among the others."""
+    while isinstance(metric, functools.partial) and not metric.args:
+        metric, arguments = metric.func, {**metric.keywords, **arguments}
+    return metric, arguments
+
+
 def read_for(metric: Metric, probs: Any, labels: Any, *pair: Any, **given: Any) -> Predictions:
     """Read predictions for resampling by this metric.
 

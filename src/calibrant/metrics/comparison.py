@@ -18,6 +18,7 @@ from calibrant.metrics._resampling import (
     quantiles,
     read_for,
     tail_p_value,
+    unwrapped,
 )
 from calibrant.metrics.binned import ace, ece, mce
 from calibrant.metrics.bins import Norm, Scheme, bin_edges, bin_sums
@@ -85,6 +86,7 @@ def compare(
     check_level(level, n_resamples)
     if test not in ("auto", "bound", "bootstrap", "swap"):
         raise ValueError(f"test must be 'auto', 'bound', 'bootstrap' or 'swap', got {test!r}.")
+    metric, metric_arguments = unwrapped(metric, metric_arguments)
     bounded = metric in (ece, mce, ace) and not metric_arguments.get("debias", False)
     if test == "bound" and not bounded:
         raise ValueError("test='bound' is for ece, mce and ace without debias; use test='bootstrap'.")
