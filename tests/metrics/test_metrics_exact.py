@@ -112,6 +112,7 @@ def test_share_below_chance():
     assert metrics.share_below_chance(confidence=np.array([0.1, 0.3, 0.5, 0.9]), n_classes=4) == 0.25
     uniform = np.full((5, 7), 1 / 7, dtype=np.float32)
     assert metrics.share_below_chance(uniform) == 0.0
+    assert metrics.share_below_chance(np.log(uniform), from_logits=True) == 0.0
     assert metrics.share_below_chance(confidence=np.array([0.1, 0.9]), n_classes=2, sample_weight=[3, 1]) == 0.75
 
 

@@ -31,7 +31,12 @@ def confidence_gap(probs: Any = None, labels: Any = None, **given: Unpack[Given]
 
 
 def share_below_chance(
-    probs: Any = None, *, confidence: Any = None, n_classes: int | None = None, sample_weight: Any = None
+    probs: Any = None,
+    *,
+    confidence: Any = None,
+    n_classes: int | None = None,
+    from_logits: bool = False,
+    sample_weight: Any = None,
 ) -> float:
     """Share of predictions whose confidence is below 1/C, which no maximum of C probabilities can be.
 
@@ -41,7 +46,7 @@ def share_below_chance(
     if (probs is None) == (confidence is None):
         raise ValueError("give either probs, or confidence= with n_classes=.")
     if probs is not None:
-        matrix = check_probs(probs)
+        matrix = check_probs(probs, from_logits=from_logits)
         values, chance = matrix.amax(dim=1), 1 / matrix.shape[1]
     else:
         if n_classes is None or n_classes < 1:
