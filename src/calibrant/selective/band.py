@@ -33,7 +33,7 @@ from scipy.stats import beta, poisson
 _MOST_COUNTS = 800
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)  # each holds n + 1 numbers
 def mass_upper_bounds(n: int, delta: float) -> np.ndarray:
     """Return B_s for s = 0..n: with probability 1 − δ, G(t) ≤ B_{s(t)} for all t at once (see the module)."""
     counts = _counts(n)
