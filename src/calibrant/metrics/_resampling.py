@@ -27,7 +27,8 @@ def marked(metric: Metric, name: str) -> bool | None:
 def unwrapped(metric: Metric, arguments: dict[str, Any]) -> tuple[Metric, dict[str, Any]]:
     """The metric inside functools.partial, and its keywords among the others."""
     while isinstance(metric, functools.partial) and not metric.args:
-        metric, arguments = metric.func, {**metric.keywords, **arguments}
+        arguments = {**metric.keywords, **arguments}
+        metric = metric.func
     return metric, arguments
 
 
