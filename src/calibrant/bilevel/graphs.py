@@ -33,6 +33,8 @@ def simplify(module: fx.GraphModule) -> fx.GraphModule:
     graph.eliminate_dead_code()
     if not any(n.target == aten.as_strided.default for n in graph.nodes):
         _drop_no_ops(graph)
+        _hoist_transposes(graph)
+        graph.eliminate_dead_code()
         _turn_products(graph)
         _drop_no_ops(graph)
         _merge_repeats(graph)
@@ -123,10 +125,29 @@ def _equal_to(node: fx.Node) -> fx.Node | None:
     return None
 
 
-def _turn_products(graph: fx.Graph) -> None:
-    """``(a @ b)ᵀ`` as ``bᵀ @ aᵀ``: the result then lies in memory as it is used."""
+def _hoist_transposes(graph: fx.Graph) -> None:
+    """``aᵀ + bᵀ`` as ``(a + b)ᵀ``: one transpose, which often meets another one."""
     for node in list(graph.nodes):
-        if node.target not in _TRANSPOSES:
+        if node.target != aten.add.Tensor or node.kwargs or not all(isinstance(a, fx.Node) for a in node.args):
+            continue
+        left, right = node.args
+        if left.target in _TRANSPOSES and right.target in _TRANSPOSES and _same_form(left, right):
+            if _swapped(left) != _swapped(right):
+                continue
+            inner = left.args[0]
+            with graph.inserting_before(node):
+                total = graph.call_function(aten.add.Tensor, (inner, right.args[0]))
+                _set_form(total, _shape(inner), node)
+                turned = graph.call_function(aten.transpose.int, (total, *sorted(_swapped(left))))
+                _set_form(turned, _shape(node), node)
+            node.replace_all_uses_with(turned)
+            graph.erase_node(node)
+
+
+def _turn_products(graph: fx.Graph) -> None:
+    """``(a @ b)ᵀ`` that is added to something as ``bᵀ @ aᵀ``: the sum can then be part of the product."""
+    for node in list(graph.nodes):
+        if node.target not in _TRANSPOSES or not any(user.target == aten.add.Tensor for user in node.users):
             continue
         product = node.args[0]
         rank = len(_shape(node))

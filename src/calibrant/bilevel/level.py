@@ -199,7 +199,10 @@ _NOTHING = contextlib.nullcontext()
 @contextlib.contextmanager
 def _seeded(seed: int, like: Tensor) -> Iterator[None]:
     with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed every GPU as well
+        if like.is_cuda:
+            with torch.cuda.device(like.device):
+                torch.cuda.manual_seed(seed)
         yield
 
 

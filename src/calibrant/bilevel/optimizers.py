@@ -192,10 +192,9 @@ class Adam(Optimizer):
         root = self._root(second, at.step)
         inverse = (root + self.eps).reciprocal_()
         by_first = inverse * (-self.rate(at.step, root) / (1 - b1**at.step))
-        # ∂/∂v' of 1/(√(v'/c₂ + ρ) + ε) is −1/(√… + ε)² · 1/(2 c₂ √…); a factor 1/√… of zero means a gradient of zero
-        half_slope = torch.where(root > 0, root.reciprocal(), 0.0)
-        by_second = (by_first * first).mul_(inverse).mul_(half_slope).mul_(-0.5 / (1 - b2**at.step))
-        return by_first, by_second
+        # ∂/∂v' of 1/(√(v'/c₂ + ρ) + ε) is −1/(√… + ε)² · 1/(2 c₂ √…); a root of zero means a gradient of zero
+        by_second = (by_first * first).mul_(inverse).div_(root).mul_(-0.5 / (1 - b2**at.step))
+        return by_first, torch.where(root > 0, by_second, 0.0)
 
     def _root(self, second: Tensor, step: int) -> Tensor:
         scaled = second / (1 - self.betas[1] ** step)

@@ -107,10 +107,11 @@ class Bilevel:
         self.inner_loss = inner_loss or DEFAULT_INNER_LOSS
         self.outer_loss = outer_loss or DEFAULT_OUTER_LOSS
         self.outer_mode, self.autocast, self.seed = outer_mode, autocast, seed
-        self.train = as_stream(train, batch_size=batch_size, seed=mix(seed, 10), device=like.device, hyper=hyper)
+        common: dict[str, Any] = {"device": like.device, "dtype": like.dtype, "hyper": hyper}
+        self.train = as_stream(train, batch_size=batch_size, seed=mix(seed, 10), **common)
         self.val: Stream | None = None
         if val is not None:
-            self.val = as_stream(val, batch_size=val_batch_size, seed=mix(seed, 11), device=like.device, hyper=hyper)
+            self.val = as_stream(val, batch_size=val_batch_size, seed=mix(seed, 11), **common)
         self._kernels = FusedKernels(self.view.module)
         self.stochastic = self._check()
 
@@ -164,16 +165,19 @@ class Bilevel:
 
     def train_batch(self, step: int) -> Batch:
         """The batch of an inner step with all its random numbers."""
-        return self._with_noise(self.train.batch(step), mix(self.seed, step, 12))
+        return self._with_noise(self.train.batch(step), step, 12)
 
     def val_batch(self, step: int) -> Batch:
         """The batch of an outer step with all its random numbers."""
         if self.val is None:
             raise ValueError("The outer level needs validation data: Bilevel(..., val=(inputs, targets)).")
         batch = self.val.batch(step)
-        return self._with_noise(batch, mix(self.seed, step, 13)) if self.outer_mode == "train" else batch
+        return self._with_noise(batch, step, 13) if self.outer_mode == "train" else batch
 
-    def _with_noise(self, batch: Batch, seed: int) -> Batch:
+    def _with_noise(self, batch: Batch, step: int, purpose: int) -> Batch:
+        if not (self.view.dropouts or self.stochastic):
+            return batch
+        seed = mix(self.seed, step, purpose)
         if self.view.dropouts:
             batch = batch._replace(noise=self.view.draw_noise(seed, batch.inputs))
         return batch._replace(seed=seed) if self.stochastic else batch

@@ -218,6 +218,7 @@ def solve(
         run.stop("all outer steps done", run.step >= run.budget)
     for callback in run.callbacks:
         callback.on_start(run)
+    _release(run)
     # Fused attention kernels cannot be differentiated twice, plain products can.
     attention = contextlib.nullcontext() if isinstance(hypergradient, hg.Plain) else sdpa_kernel(SDPBackend.MATH)
     try:
@@ -281,9 +282,14 @@ def _outer_step(run: Run, restart: bool, clip_norm: float | None) -> None:
     run.phi = run.select(keep, phi, run.phi)
     run.outer_moments = run.select(keep, moments, run.outer_moments)
     run.step += 1
-    problem.train.release(run.step * hypergradient.steps)
-    if problem.val is not None:
-        problem.val.release(run.step)
+    _release(run)
+
+
+def _release(run: Run) -> None:
+    """Let loaders forget the batches that lie behind."""
+    run.problem.train.release(run.step * run.hypergradient.steps)
+    if run.problem.val is not None:
+        run.problem.val.release(run.step)
 
 
 _REMEDIES = {

@@ -154,7 +154,22 @@ class TracedLevel(Level):
         if self.compiler == "trace":
             return module.forward  # past nn.Module's hooks: this is called at every step
         # Inductor's own random numbers depend on the graph; a step and its replay from another one must draw the same.
-        return torch.compile(module, fullgraph=True, dynamic=False, options={"fallback_random": True})
+        return self._timed(torch.compile(module, fullgraph=True, dynamic=False, options={"fallback_random": True}))
+
+    def _timed(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """Compiling happens in the first call: its time belongs to ``seconds``."""
+        called = False
+
+        def run(*tensors: Tensor) -> Any:
+            nonlocal called
+            if called:
+                return compiled(*tensors)
+            begin, called = time.perf_counter(), True
+            result = compiled(*tensors)
+            self.seconds += time.perf_counter() - begin
+            return result
+
+        return run
 
 
 class _Layout:

@@ -115,18 +115,21 @@ class LoaderStream(Stream):
     ) -> None:
         self.loader, self.seed, self.device, self.hyper = loader, seed, device, dict(hyper or {})
         self._kept: dict[int, Batch] = {}
-        self._next = 0
+        self._next = self._released = 0
         self._iterator: Iterator[Any] | None = None
 
     def batch(self, step: int) -> Batch:
         if step < self._next and step not in self._kept:
             raise ValueError(f"The batch of step {step} was released; loaders cannot go back. Start the run anew.")
         while self._next <= step:
-            self._kept[self._next] = self._unpack(self._draw())
+            item = self._draw()
+            if self._next >= self._released:  # a resumed run passes over the batches that it has seen
+                self._kept[self._next] = self._unpack(item)
             self._next += 1
         return self._kept[step]
 
     def release(self, before: int) -> None:
+        self._released = max(self._released, before)
         for step in [s for s in self._kept if s < before]:
             del self._kept[step]
 
@@ -208,13 +211,19 @@ def as_stream(
     batch_size: int | None = None,
     seed: int = 0,
     device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
     hyper: Tensors | None = None,
 ) -> Stream:
-    """A stream from whatever the user has: a stream, ``(inputs, targets)`` arrays or tensors, or a loader."""
+    """A stream from whatever the user has: a stream, ``(inputs, targets)`` arrays or tensors, or a loader.
+
+    ``dtype`` is that of the network: inputs in another floating precision (NumPy's default is float64) are converted.
+    """
     if isinstance(data, Stream):
         return data
     if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(d, Tensor | np.ndarray) for d in data):
         inputs, targets = (torch.as_tensor(part, device=device) for part in data)
+        if dtype is not None and inputs.is_floating_point():
+            inputs = inputs.to(dtype)
         return TensorStream(inputs, targets, batch_size=batch_size, seed=seed, hyper=hyper)
     # A tuple is a pair gone wrong, not a loader: its parts would pass for batches.
     if isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping | tuple | Tensor | np.ndarray):
