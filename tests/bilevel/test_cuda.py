@@ -1,0 +1,80 @@
+"""On a GPU the engine gives what it gives on the CPU. Skipped where there is none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from calibrant.bilevel import SGD, Adam, Bilevel, Population, SampleWeights, Unrolled, solve
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(1, 4, 3, padding=1, bias=False)
+        self.norm, self.drop, self.head = nn.BatchNorm1d(4), nn.Dropout(0.3), nn.Linear(24, 3)
+
+    def forward(self, x):
+        return self.head(self.drop(torch.tanh(self.norm(self.conv(x.unsqueeze(1))))).flatten(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(1, 6, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.rnn(x.unsqueeze(-1))[0][:, -1])
+
+
+def problem(device, seed=0, model=Net, dtype=torch.float64, **options):
+    torch.manual_seed(seed)
+    net = model().to(device, dtype)
+    x, y = torch.randn(60, 6, dtype=dtype), torch.randint(0, 3, (60,))
+    data = {"train": (x[:40].to(device), y[:40].to(device)), "val": (x[40:].to(device), y[40:].to(device))}
+    return Bilevel(net, SampleWeights(40, initial_weight=0.8), batch_size=16, seed=seed, **data, **options)
+
+
+def settings(**more):
+    return {
+        "hypergradient": Unrolled(6),
+        "inner_optimizer": Adam(1e-2),
+        "outer_optimizer": SGD(20.0),
+        "outer_steps": 4,
+        **more,
+    }
+
+
+@pytest.mark.parametrize("model", [Net, Recurrent])
+@pytest.mark.parametrize("memory", ["graphs", "checkpoints"])
+@pytest.mark.parametrize("compile", [None, "trace"])
+def test_gpu_equals_cpu(model, memory, compile):
+    """Dropout masks and batch orders included: they are drawn on the CPU."""
+    if model is Recurrent and compile:
+        pytest.skip("cuDNN's recurrent nets are replaced in eager mode only")
+    chosen = settings(hypergradient=Unrolled(6, memory=memory))
+    expected = solve(problem("cpu", model=model), **chosen)
+    found = solve(problem("cuda", model=model), **chosen, compile=compile)
+    assert found.params.is_cuda
+    assert torch.allclose(found.params.cpu(), expected.params, rtol=1e-7, atol=1e-9)
+    assert torch.allclose(found.phi.cpu(), expected.phi, rtol=1e-7, atol=1e-9)
+
+
+def test_population_equals_single_runs():
+    problems = [problem("cuda", seed) for seed in range(4)]
+    rates = torch.tensor([1e-2, 2e-2, 5e-3, 1e-2], dtype=torch.float64, device="cuda")
+    together = solve(Population(problems), **settings(inner_optimizer=Adam(rates)), compile="trace")
+    for k, rate in enumerate(rates.tolist()):
+        alone = solve(problems[k], **settings(inner_optimizer=Adam(rate)))
+        assert torch.allclose(together.member(k).params, alone.params, rtol=1e-8, atol=1e-10)
+
+
+def test_bfloat16_forward_pass():
+    full = solve(problem("cuda", dtype=torch.float32), **settings())
+    half = solve(problem("cuda", dtype=torch.float32, autocast=torch.bfloat16), **settings())
+    assert half.params.dtype == torch.float32
+    assert torch.isfinite(half.phi).all()
+    assert (half.params - full.params).norm() < 0.1 * full.params.norm()
