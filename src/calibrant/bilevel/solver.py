@@ -6,7 +6,6 @@ hypergradient moves φ first and trains afterwards.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Sequence
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from calibrant.bilevel import checkpoint
 from calibrant.bilevel import hypergradients as hg
@@ -219,19 +217,16 @@ def solve(
     for callback in run.callbacks:
         callback.on_start(run)
     _release(run)
-    # Fused attention kernels cannot be differentiated twice, plain products can.
-    attention = contextlib.nullcontext() if isinstance(hypergradient, hg.Plain) else sdpa_kernel(SDPBackend.MATH)
     try:
-        with attention:
-            while bool(run.active.any()):
-                if run.step >= run.outer_steps:
-                    run.stop("all outer steps done")
-                    break
-                _outer_step(run, restart, clip_norm)
-                if isinstance(run.budget, Tensor):
-                    run.stop("all outer steps done", run.step >= run.budget)
-                for callback in run.callbacks:
-                    callback.on_step(run)
+        while bool(run.active.any()):
+            if run.step >= run.outer_steps:
+                run.stop("all outer steps done")
+                break
+            _outer_step(run, restart, clip_norm)
+            if isinstance(run.budget, Tensor):
+                run.stop("all outer steps done", run.step >= run.budget)
+            for callback in run.callbacks:
+                callback.on_step(run)
     finally:
         for callback in run.callbacks:
             callback.on_end(run)
