@@ -7,6 +7,9 @@ may change, so ``view`` becomes ``reshape``, and graphs that ask for a layout (`
 
 from __future__ import annotations
 
+import functools
+import operator
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,6 +41,7 @@ def simplify(module: fx.GraphModule) -> fx.GraphModule:
         _turn_products(graph)
         _drop_no_ops(graph)
         _merge_repeats(graph)
+        _fold_constants(module)
         _fuse_additions(graph)
     graph.eliminate_dead_code()
     module.recompile()
@@ -87,6 +91,29 @@ def split(
     return fx.GraphModule(module, early), build(last), build(last[1:2])
 
 
+_OPERATOR = re.compile(r"torch\.ops\.(\w+)\.(\w+)\.(\w+)")
+
+
+def as_function(module: fx.GraphModule) -> Callable[..., Any]:
+    """The graph as a plain function that calls torch's operators directly.
+
+    The same code that the module runs, past ``nn.Module`` and past the Python layer of each operator: in small networks
+    these two cost as much as the optimiser.
+    """
+    code = module.graph.python_code("self")
+    names = dict(code.globals)
+
+    def shorten(match: re.Match[str]) -> str:
+        space, name, overload = match.groups()
+        found = getattr(getattr(getattr(torch.ops, space), name), overload)
+        short = f"_{space}_{name}_{overload}"
+        names[short] = getattr(found, "_op", found)
+        return short
+
+    exec(compile(_OPERATOR.sub(shorten, code.src), "<traced graph>", "exec"), names)
+    return functools.partial(names["forward"], module)
+
+
 def _look_up(env: dict[fx.Node, fx.Node], value: Any) -> Any:
     return env[value] if isinstance(value, fx.Node) else value
 
@@ -107,6 +134,12 @@ def _drop_no_ops(graph: fx.Graph) -> None:
 
 def _equal_to(node: fx.Node) -> fx.Node | None:
     """An argument that has this node's value already, if there is one."""
+    if node.target == aten.cat.default and len(node.args[0]) == 1:  # type: ignore[arg-type]
+        return node.args[0][0]  # type: ignore[index, return-value]
+    if node.target is operator.getitem:
+        parts = node.args[0]
+        if parts.target == aten.split_with_sizes.default and len(parts.args[1]) == 1:  # type: ignore[union-attr, arg-type]
+            return parts.args[0]  # type: ignore[union-attr, return-value]
     if not node.args or not isinstance(node.args[0], fx.Node):
         return None
     first = node.args[0]
@@ -114,6 +147,8 @@ def _equal_to(node: fx.Node) -> fx.Node | None:
         return first
     if node.target in (aten.reshape.default, aten.expand.default) and _shape(node) == _shape(first):
         return first
+    if node.target in (aten.slice.Tensor, aten.slice_backward.default) and _shape(node) == _shape(first):
+        return first  # a slice of everything, and its adjoint; steps of 1 are all that keep a shape
     if node.target == aten.mul.Scalar and node.args[1] == 1 and _same_form(node, first):
         return first
     if node.target in _TRANSPOSES and first.target in _TRANSPOSES and _swapped(node) == _swapped(first):
@@ -182,6 +217,46 @@ def _merge_repeats(graph: fx.Graph) -> None:
             graph.erase_node(node)
         else:
             seen[key] = node
+
+
+def _fold_constants(module: fx.GraphModule) -> None:
+    """Compute once, now, what depends on no input: the ones and counts that averages and gradients are made of."""
+    graph, known = module.graph, dict[fx.Node, torch.Tensor]()
+    for node in list(graph.nodes):
+        value = _constant_value(node, known)
+        if value is not None:
+            known[node] = value
+    for position, (node, value) in enumerate(known.items()):
+        if all(user in known for user in node.users):
+            continue  # only needed for other constants
+        name = f"_constant{position}"
+        module.register_buffer(name, value, persistent=False)
+        with graph.inserting_before(node):
+            constant = graph.get_attr(name)
+        constant.meta = dict(node.meta)
+        node.replace_all_uses_with(constant)
+
+
+_FILLS = {
+    aten.ones_like.default: torch.ones,
+    aten.zeros_like.default: torch.zeros,
+    aten.new_zeros.default: torch.zeros,
+    aten.new_ones.default: torch.ones,
+}
+
+
+def _constant_value(node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> torch.Tensor | None:
+    if node.op != "call_function" or _is_random(node.target) or not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    form = node.meta.get("val")
+    if not isinstance(form, torch.Tensor) or form.device.type == "meta":
+        return None
+    if node.target in _FILLS:
+        return _FILLS[node.target](form.shape, dtype=form.dtype, device=form.device)
+    if node.all_input_nodes and all(n in known for n in node.all_input_nodes):
+        arguments, keywords = fx.map_arg((node.args, node.kwargs), known.__getitem__)
+        return node.target(*arguments, **keywords)
+    return None
 
 
 def _fuse_additions(graph: fx.Graph) -> None:

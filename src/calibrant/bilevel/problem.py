@@ -133,7 +133,8 @@ class Bilevel:
         net = self.view.bind(
             params, buffers, train=self.outer_mode == "train", noise=batch.noise, autocast=self.autocast
         )
-        loss = self.outer_view.run(phi, lambda outer: self.outer_loss(net, outer, batch))
+        with self._kernels.replaced(twice=False):
+            loss = self.outer_view.run(phi, lambda outer: self.outer_loss(net, outer, batch))
         return _scalar(loss, "outer"), net.buffers
 
     def initial_params(self, phi: Tensor) -> Tensor:

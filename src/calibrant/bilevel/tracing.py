@@ -55,6 +55,7 @@ class TracedLevel(Level):
         self.seconds = 0.0
         self._cache: dict[Any, Any] = {}
         self._layout: _Layout | None = None
+        self._recent: dict[str, tuple[_Layout, Any, Any]] = {}
 
     def gradient(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensors]:
         point = self._point(params, buffers, phi, batch)
@@ -135,7 +136,10 @@ class TracedLevel(Level):
         return _Point(self._layout, params, buffers, phi)
 
     def _cached(self, kind: str, point: _Point, build: Callable[[list[Tensor]], Any]) -> Any:
-        key = (kind, *point.key)
+        recent = self._recent.get(kind)
+        if recent is not None and recent[0] is point.layout and recent[1] == point.shapes:
+            return recent[2]
+        key = (kind, *point.key())
         found = self._cache.get(key)
         if found is None:
             if len(self._cache) == _RETRACE_WARNING:
@@ -148,11 +152,12 @@ class TracedLevel(Level):
             with torch.no_grad(), seeded(0, point.tensors[0]):
                 found = self._cache[key] = build(point.tensors)
             self.seconds += time.perf_counter() - begin
+        self._recent[kind] = (point.layout, point.shapes, found)
         return found
 
     def _finish(self, module: fx.GraphModule) -> Callable[..., Any]:
         if self.compiler == "trace":
-            return module.forward  # past nn.Module's hooks: this is called at every step
+            return graphs.as_function(module)
         # Inductor's own random numbers depend on the graph; a step and its replay from another one must draw the same.
         return self._timed(torch.compile(module, fullgraph=True, dynamic=False, options={"fallback_random": True}))
 
@@ -193,7 +198,11 @@ class _Point:
     def __init__(self, layout: _Layout, params: Tensor, buffers: Tensors, phi: Tensor) -> None:
         self.layout, self.names = layout, tuple(buffers)
         self.tensors = [params, phi, *buffers.values(), *layout.tensors]
-        self.key = (_form(params), _form(phi), self.names, layout.key)
+        self.shapes = params.shape, params.dtype, phi.shape
+
+    def key(self) -> tuple[Any, ...]:
+        params, phi = self.tensors[:2]
+        return _form(params), _form(phi), self.names, self.layout.key
 
     def restore(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensors, Tensor, Batch]:
         params, phi, *rest = tensors

@@ -26,10 +26,8 @@ def confidence_bce(logits: Tensor, labels: Tensor, alpha: float | Tensor = 30.0)
     probs = torch.softmax(logits, dim=-1)
     share = torch.softmax(alpha * probs, dim=-1)
     correct = probs.detach().argmax(-1) == labels
-    tiny = torch.finfo(probs.dtype).tiny
-    wrong_log = (_sum_of_others(probs) * share).sum(-1).clamp_min(tiny).log()
-    right_log = (probs * share).sum(-1).clamp_min(tiny).log()
-    return -torch.where(correct, right_log, wrong_log)
+    of_the_outcome = torch.where(correct.unsqueeze(-1), probs, _sum_of_others(probs))
+    return -(of_the_outcome * share).sum(-1).clamp_min(torch.finfo(probs.dtype).tiny).log()
 
 
 def _sum_of_others(probs: Tensor) -> Tensor:

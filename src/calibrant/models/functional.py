@@ -221,12 +221,13 @@ class FusedKernels:
         """Watch for fused attention."""
         return _AttentionWatch(self)
 
-    def replaced(self) -> contextlib.AbstractContextManager[Any]:
-        """Differentiate twice what is computed inside."""
-        if not (self.attention or self.recurrent):
+    def replaced(self, *, twice: bool = True) -> contextlib.AbstractContextManager[Any]:
+        """Differentiate what is computed inside, twice or (in evaluation mode, where cuDNN has no gradient) once."""
+        attention = self.attention and twice
+        if not (attention or self.recurrent):
             return _NOTHING
         stack = contextlib.ExitStack()
-        if self.attention:
+        if attention:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         if self.recurrent:
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
