@@ -10,7 +10,7 @@ import importlib
 import json
 from pathlib import Path
 
-from benchmarks.harness import show, write
+from benchmarks.harness import markdown, show, write
 
 GROUPS = ("engine", "gpu", "metrics", "posthoc")
 
@@ -20,7 +20,11 @@ def main() -> None:
     parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], help="which groups to run")
     parser.add_argument("--out", type=Path, default=Path("results/bench.json"))
     parser.add_argument("--merge", type=Path, help="take up the records of another result file instead of running")
+    parser.add_argument("--markdown", action="store_true", help="print the stored records as a Markdown table")
     arguments = parser.parse_args()
+    if arguments.markdown:
+        print(markdown(json.loads(arguments.out.read_text())["records"]))
+        return
     if arguments.merge:
         other = json.loads(arguments.merge.read_text())["records"]
         target = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"records": []}

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from benchmarks.harness import Record, medians, record
 from calibrant.bilevel import SGD, Adam, Bilevel, Population, SampleWeights, Truncated, Unrolled, averaged
-from calibrant.bilevel.solver import Run, _outer_step
+from calibrant.bilevel.run import Run, outer_step
 from calibrant.losses import confidence_bce
 
 OUTER_LOSS = averaged(confidence_bce)
@@ -57,7 +57,7 @@ def bilevel_training(problem: Bilevel | Population, hypergradient: Truncated, co
 
     def train(steps: int) -> None:
         for _ in range(steps // hypergradient.steps):
-            _outer_step(run, False, None)
+            outer_step(run)
 
     train.run = run  # type: ignore[attr-defined]
     return train

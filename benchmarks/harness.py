@@ -77,6 +77,20 @@ def show(records: list[Record]) -> str:
     return "\n".join(lines)
 
 
+def markdown(records: list[Record]) -> str:
+    """The records as README shows them; a group with many rows (names like ``group/case``) is counted."""
+    rows = ["| what | measured | target |", "|---|---|---|"]
+    many = {}
+    for r in records:
+        group = r["name"].partition("/")[0]
+        if "/" in r["name"] and group == "posthoc":
+            many.setdefault(group, []).append(r["holds"])
+        else:
+            rows.append(f"| {r['name']} | {r['value']:.3g} | ≤ {r['target']:g} |")
+    rows += [f"| {group}: comparisons that hold | {sum(h)} | of {len(h)} |" for group, h in many.items()]
+    return "\n".join(rows)
+
+
 def _processor() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -44,6 +44,13 @@ def test_readme_example_runs():
     exec(compile(code, "README.md", "exec"), {})
 
 
+def test_readme_shows_the_stored_benchmark():
+    """``python -m benchmarks --markdown`` prints the table; no number in it is typed by hand."""
+    command = [sys.executable, "-m", "benchmarks", "--markdown"]
+    table = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    assert table in (ROOT / "README.md").read_text()
+
+
 def test_the_demonstration_writes_its_numbers(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "STEPS", 10)
     monkeypatch.setattr(demo, "FRESH", 500)

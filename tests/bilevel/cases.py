@@ -25,6 +25,7 @@ from calibrant.bilevel import (
 from calibrant.bilevel import hypergradients as hg
 from calibrant.bilevel.dynamics import Dynamics
 from calibrant.bilevel.level import Level
+from calibrant.bilevel.run import pull_initial, push_initial
 
 TRAIN, VAL, CLASSES = 24, 16, 3
 
@@ -114,8 +115,6 @@ def make_problem(outer: str, *, model: nn.Module | None = None, batch_size: int 
 
 def hypergradient_problem(problem: Bilevel, optimizer, phi: torch.Tensor) -> hg.Problem:  # type: ignore[no-untyped-def]
     """What the solver would hand to a hypergradient."""
-    from calibrant.bilevel.solver import _pull_initial, _push_initial
-
     names = problem.view.differentiable_buffers
     moves = problem.moves_start
     return hg.Problem(
@@ -123,6 +122,6 @@ def hypergradient_problem(problem: Bilevel, optimizer, phi: torch.Tensor) -> hg.
         Level(problem.outer, names),
         problem.train_batch,
         problem.val_batch(0),
-        _pull_initial(problem, phi) if moves else None,
-        _push_initial(problem, phi) if moves else None,
+        pull_initial(problem, phi) if moves else None,
+        push_initial(problem, phi) if moves else None,
     )

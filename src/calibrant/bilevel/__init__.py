@@ -32,8 +32,9 @@ from calibrant.bilevel.outer_variables import (
 )
 from calibrant.bilevel.population import Population
 from calibrant.bilevel.problem import Bilevel, averaged, composed
+from calibrant.bilevel.run import NonFiniteError, Run
 from calibrant.bilevel.schedules import cosine, exponential, multistep
-from calibrant.bilevel.solver import NonFiniteError, Run, Solution, solve
+from calibrant.bilevel.solver import Solution, solve
 
 __all__ = [
     "CG",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from calibrant.bilevel import checkpoint
 from calibrant.bilevel.dynamics import State
-from calibrant.bilevel.solver import Run
+from calibrant.bilevel.run import Run
 from calibrant.data.batch import Batch
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from calibrant.bilevel.dynamics import State
 
 if TYPE_CHECKING:
-    from calibrant.bilevel.solver import Run
+    from calibrant.bilevel.run import Run
 
 FORMAT = "calibrant-run-1"
 

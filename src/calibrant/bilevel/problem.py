@@ -13,7 +13,8 @@ from calibrant.bilevel.outer_variables import OuterVariable
 from calibrant.data.batch import Batch, Tensors
 from calibrant.data.streams import Stream, as_stream, mix
 from calibrant.losses.classification import cross_entropy
-from calibrant.models.functional import FunctionalModule, FusedKernels, Network
+from calibrant.models.functional import FunctionalModule, Network
+from calibrant.models.kernels import FusedKernels
 
 UserLoss = Callable[[Network, Any, Batch], Tensor]
 

@@ -5,13 +5,8 @@ The engine differentiates *functions*. This file turns any ``nn.Module`` into on
     output, buffers' = f(params, buffers, noise, inputs)
 
 ``params`` is a single vector of the trainable parameters (frozen ones stay constants), so that optimiser updates and
-their adjoints are a handful of elementwise operations whatever the architecture. Two kinds of layer are made pure on
-a private copy of the module, the user's own is never touched:
-
-* BatchNorm returns its new running statistics instead of writing them, and they carry gradient: a loss that is taken
-  in evaluation mode depends on the training trajectory through them, and an exact hypergradient must see that.
-* Dropout multiplies by a mask that comes from outside, so that a backward sweep replays the very same network, and a
-  vectorised run draws what a single run draws.
+their adjoints are a handful of elementwise operations whatever the architecture. BatchNorm and Dropout are made pure
+(:mod:`calibrant.models.pure_layers`) on a private copy of the module; the user's own is never touched.
 
 Any other random layer (``F.dropout``, stochastic depth, attention dropout) is replayed by seeding, see
 :func:`calibrant.bilevel.level.seeded`.
@@ -19,23 +14,17 @@ Any other random layer (``F.dropout``, stochastic depth, attention dropout) is r
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from calibrant.data.batch import Tensors, map_tensors
+from calibrant.models.pure_layers import MaskedDropout, PureBatchNorm, purify
 
 
 class FunctionalModule:
@@ -49,7 +38,7 @@ class FunctionalModule:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.module = _purify(copy.deepcopy(module))
+        self.module = purify(copy.deepcopy(module))
         trainable = {k: p for k, p in self.module.named_parameters() if p.requires_grad}
         dtypes = {p.dtype for p in trainable.values()}
         if len(dtypes) > 1:
@@ -70,11 +59,11 @@ class FunctionalModule:
             self.module.eval()  # `set_mode` compares with the mode of the whole
         # Layers that the user put into evaluation mode inside a training module (a frozen BatchNorm) stay there.
         self._always_eval = [m for m in self.module.modules() if not m.training] if self.module.training else []
-        self.dropouts = {k: m for k, m in self.module.named_modules() if isinstance(m, _MaskedDropout) and m.p > 0}
+        self.dropouts = {k: m for k, m in self.module.named_modules() if isinstance(m, MaskedDropout) and m.p > 0}
         self.differentiable_buffers = [
             f"{k}.{b}" if k else b
             for k, m in self.module.named_modules()
-            if isinstance(m, _PureBatchNorm) and m.running_mean is not None
+            if isinstance(m, PureBatchNorm) and m.running_mean is not None
             for b in ("running_mean", "running_var")
         ]
         self._mask_shapes: dict[Any, dict[str, list[torch.Size]]] = {}
@@ -205,55 +194,13 @@ class Network:
         return output
 
 
-class FusedKernels:
-    """Finds out which fused kernels a computation uses, and replaces those that have no second derivative.
-
-    Fused attention, and cuDNN's recurrent nets, can be differentiated once only. ``with kernels.observed():`` watches
-    one evaluation; ``with kernels.replaced():`` then takes the plain forms of what was seen, and costs nothing
-    otherwise.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self.attention = False
-        self.recurrent = any(isinstance(m, nn.RNNBase) for m in module.modules()) and torch.cuda.is_available()
-
-    def observed(self) -> contextlib.AbstractContextManager[Any]:
-        """Watch for fused attention."""
-        return _AttentionWatch(self)
-
-    def replaced(self, *, twice: bool = True) -> contextlib.AbstractContextManager[Any]:
-        """Differentiate what is computed inside, twice or (in evaluation mode, where cuDNN has no gradient) once."""
-        attention = self.attention and twice
-        if not (attention or self.recurrent):
-            return _NOTHING
-        stack = contextlib.ExitStack()
-        if attention:
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        if self.recurrent:
-            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-        return stack
-
-
-_NOTHING = contextlib.nullcontext()
-
-
-class _AttentionWatch(TorchDispatchMode):
-    def __init__(self, kernels: FusedKernels) -> None:
-        super().__init__()
-        self.kernels = kernels
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.kernels.attention |= "_scaled_dot_product" in func.name()
-        return func(*args, **(kwargs or {}))
-
-
 class _Dispatch(nn.Module):
     """Lets ``functional_call`` run any function of a module, not only its ``forward``."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self.norms = [m for m in module.modules() if isinstance(m, _PureBatchNorm)]
+        self.norms = [m for m in module.modules() if isinstance(m, PureBatchNorm)]
 
     def forward(self, fn: Callable[..., Any], *args: Any) -> Any:
         for layer in self.norms:
@@ -267,97 +214,10 @@ def _call_and_read(module: nn.Module, args: tuple, kwargs: dict, names: tuple[st
         return output, {}
     fresh = {k: b for k, b in module.named_buffers() if k in names}
     for prefix, layer in module.named_modules():
-        if isinstance(layer, _PureBatchNorm):
+        if isinstance(layer, PureBatchNorm):
             fresh |= {f"{prefix}.{k}" if prefix else k: v for k, v in layer.fresh.items()}
             layer.fresh = {}
     return output, fresh
-
-
-class _PureBatchNorm(_BatchNorm):
-    """Normalises as the original does, and offers the new running statistics in ``fresh`` instead of storing them."""
-
-    fresh: Tensors
-
-    def forward(self, input: Tensor) -> Tensor:
-        if not self.track_running_stats:
-            return super().forward(input)
-        self._check_input_dim(input)
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        if not self.training:  # torch's own kernel has no gradient in the running statistics
-            scale = torch.rsqrt(self.running_var + self.eps)
-            scale = scale if self.weight is None else scale * self.weight
-            shift = -self.running_mean * scale
-            shift = shift if self.bias is None else shift + self.bias
-            shape = (1, -1) + (1,) * (input.dim() - 2)
-            return input * scale.view(shape).to(input.dtype) + shift.view(shape).to(input.dtype)
-        dims = [d for d in range(input.dim()) if d != 1]
-        var, mean = torch.var_mean(input, dims, correction=1)
-        # A layer that is called twice in one pass goes on from its first call.
-        old_mean, old_var = (self.fresh.get(k, getattr(self, k)) for k in ("running_mean", "running_var"))
-        assert self.num_batches_tracked is not None
-        count = self.fresh.get("num_batches_tracked", self.num_batches_tracked) + 1
-        rate = self.momentum if self.momentum is not None else 1 / count.to(mean.dtype)
-        self.fresh = {
-            "running_mean": old_mean + rate * (mean.to(old_mean.dtype) - old_mean),
-            "running_var": old_var + rate * (var.to(old_var.dtype) - old_var),
-            "num_batches_tracked": count,
-        }
-        return F.batch_norm(input, None, None, self.weight, self.bias, True, 0.0, self.eps)
-
-
-class _MaskedDropout(nn.Module):
-    """Dropout whose masks are inputs: ``mask0``, ``mask1``, … (one a call) are swapped in by the functional call."""
-
-    def __init__(self, p: float, dims: int) -> None:
-        super().__init__()
-        self.p, self.dims = p, dims  # dims: how many trailing dimensions share one draw (Dropout2d: 2)
-        self.calls, self.masked = 0, False
-        self.probe: list[torch.Size] | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return x
-        dims = 1 if (self.dims, x.dim()) == (2, 3) else self.dims  # torch reads three dimensions as (N, C, L) there
-        shape = x.shape[: x.dim() - dims] + (1,) * dims
-        if self.probe is not None:
-            self.probe.append(shape)
-        if not self.masked:
-            return x * F.dropout(x.new_ones(shape), self.p, True)
-        mask = getattr(self, f"mask{self.calls}")
-        self.calls += 1
-        return x * mask
-
-
-_CHANNEL_DIMS = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}
-
-
-def _purify(module: nn.Module) -> nn.Module:
-    """Replace BatchNorm and Dropout layers by their pure forms; names and values stay."""
-    if type(module) in _CHANNEL_DIMS:
-        return _masked(module)
-    for layer in module.modules():
-        if isinstance(layer, nn.SyncBatchNorm):
-            raise ValueError("SyncBatchNorm has no pure form; use BatchNorm, or average the statistics outside.")
-        if isinstance(layer, _BatchNorm) and type(layer).forward is not _BatchNorm.forward:
-            warnings.warn(
-                f"{type(layer).__name__} has a forward pass of its own, which is kept as it is: no gradient "
-                "flows through its running statistics, so hypergradients with outer_mode='eval' leave that path out.",
-                stacklevel=3,
-            )
-        elif isinstance(layer, _BatchNorm):
-            layer.__class__ = type(f"Pure{type(layer).__name__}", (_PureBatchNorm, type(layer)), {})
-            layer.fresh = {}  # type: ignore[assignment]
-    for name, layer in list(module.named_modules(remove_duplicate=False)):
-        if name and type(layer) in _CHANNEL_DIMS:
-            parent, _, leaf = name.rpartition(".")
-            setattr(module.get_submodule(parent), leaf, _masked(layer))
-    return module
-
-
-def _masked(layer: nn.Module) -> nn.Module:
-    assert isinstance(layer, _DropoutNd)
-    return _MaskedDropout(layer.p, _CHANNEL_DIMS[type(layer)]).train(layer.training)
 
 
 def _flatten(tensors: Any, like: Tensor | None) -> Tensor:

@@ -1,0 +1,216 @@
+"""A run in progress, and one outer step of it.
+
+An outer step is: train for a few steps, differentiate the outer loss through them, move φ, project. A look-ahead
+hypergradient moves φ first and trains afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from calibrant.bilevel import hypergradients as hg
+from calibrant.bilevel.dynamics import Dynamics, State
+from calibrant.bilevel.level import Level
+from calibrant.bilevel.optimizers import Moments, Optimizer
+from calibrant.bilevel.population import Population
+from calibrant.bilevel.problem import Bilevel
+from calibrant.bilevel.tracing import Compiler, TracedLevel
+from calibrant.data.batch import Batch
+
+if TYPE_CHECKING:
+    from calibrant.bilevel.callbacks import Callback
+
+
+class NonFiniteError(FloatingPointError):
+    """A loss or hypergradient that is not a number; the message names the level and the step, and says what to try."""
+
+
+class Run:
+    """A run in progress: what callbacks see and may change."""
+
+    def __init__(
+        self,
+        problem: Bilevel | Population,
+        hypergradient: hg.Hypergradient,
+        inner_optimizer: Optimizer,
+        outer_optimizer: Optimizer | None,
+        outer_steps: int | Tensor,
+        *,
+        callbacks: Sequence[Callback] = (),
+        restart: bool = False,
+        clip_norm: float | None = None,
+        compile: Compiler | None = None,
+    ) -> None:
+        self.problem, self.hypergradient = problem, hypergradient
+        self.restart, self.clip_norm = restart, clip_norm
+        self.callbacks = sorted(callbacks, key=lambda callback: callback.last)
+        self.outer_optimizer = outer_optimizer
+        self.budget = outer_steps
+        self.outer_steps = int(outer_steps.max()) if isinstance(outer_steps, Tensor) else outer_steps
+        names = problem.view.differentiable_buffers
+        make = Level if compile is None else (lambda fn, names: TracedLevel(fn, names, compile))
+        self.dynamics = Dynamics(make(problem.inner, names), inner_optimizer)
+        self.outer_level = make(problem.outer, names)
+        self.phi = problem.initial_phi()
+        self.state = self.fresh_state()
+        self.outer_moments: Moments = outer_optimizer.init(self.phi) if outer_optimizer else ()
+        self.step = 0
+        self.inner_losses: Tensor = torch.empty(0)
+        self.outer_loss: Tensor | None = None
+        self.gradient: Tensor | None = None
+        self.active = torch.ones(problem.members or 1, dtype=torch.bool)
+        self.reasons: dict[int, str] = {}
+        self.failures: dict[int, str] = {}
+        self.stop_steps: dict[int, int] = {}
+
+    @property
+    def is_population(self) -> bool:
+        """Whether values carry a leading axis over members."""
+        return self.problem.members is not None
+
+    def fresh_state(self) -> State:
+        """The state before any training, at the present φ."""
+        with torch.no_grad():
+            params = self.problem.initial_params(self.phi)
+        return self.dynamics.start(params, self.problem.initial_buffers())
+
+    def stop(self, reason: str, members: Tensor | None = None) -> None:
+        """Ask for the run, or the members where ``members`` is true, to end after this outer step."""
+        chosen = self.active.clone() if members is None else members.reshape(-1).cpu() & self.active
+        for member in chosen.nonzero().flatten().tolist():
+            self.reasons[member] = reason
+            self.stop_steps[member] = self.step
+        self.active &= ~chosen
+
+    def fail(self, member: int, reason: str) -> None:
+        """End one member with an error of its own."""
+        self.failures[member] = reason
+        self.stop(reason, torch.arange(len(self.active)) == member)
+
+    def select(self, mask: Tensor, new: State | Tensor | Moments, old: Any) -> Any:
+        """``new`` where ``mask`` holds and ``old`` elsewhere; for one problem all or nothing."""
+        if bool(mask.all()):
+            return new
+        if not self.is_population:
+            return old
+        if isinstance(new, Tensor):
+            return torch.where(mask.to(new.device).view(-1, *[1] * (new.dim() - 1)), new, old)
+        if isinstance(new, State):
+            return State(
+                self.select(mask, new.params, old.params),
+                self.select(mask, new.moments, old.moments),
+                {k: self.select(mask, b, old.buffers[k]) for k, b in new.buffers.items()},
+                new.step,
+            )
+        return tuple(self.select(mask, n, o) for n, o in zip(new, old, strict=True))
+
+    def evaluate(self, state: State | None = None, batch: Batch | None = None) -> Tensor:
+        """The outer loss at the present parameters, or at ``state``; on the next validation batch, or on ``batch``."""
+        state = self.state if state is None else state
+        batch = self.problem.val_batch(self.step) if batch is None else batch
+        return self.outer_level.value(state.params, state.buffers, self.phi, batch)[0]
+
+    def release(self) -> None:
+        """Let loaders forget the batches that lie behind."""
+        self.problem.train.release(self.step * self.hypergradient.steps)
+        if self.problem.val is not None:
+            self.problem.val.release(self.step)
+
+
+def outer_step(run: Run) -> None:
+    """Take one outer step: training, the hypergradient, and the move of φ."""
+    problem, hypergradient, clip_norm = run.problem, run.hypergradient, run.clip_norm
+    taken = run.step * hypergradient.steps
+    start = run.fresh_state() if run.restart else run.state
+    offset = taken - start.step  # a restarted state counts its steps from 0, the data goes on
+    at_origin = run.restart or run.step == 0
+    view = hg.Problem(
+        run.dynamics,
+        run.outer_level,
+        lambda step: problem.train_batch(step + offset),
+        problem.val_batch(run.step) if not isinstance(hypergradient, hg.Plain) else None,  # type: ignore[arg-type]
+        pull_initial(problem, run.phi) if problem.moves_start and at_origin else None,
+        push_initial(problem, run.phi) if problem.moves_start and at_origin else None,
+    )
+    estimate = hypergradient(view, start, run.phi)
+    phi, moments, gradient = run.phi, run.outer_moments, estimate.gradient
+    if gradient is not None and run.outer_optimizer is not None:
+        with torch.no_grad():
+            if clip_norm is not None:
+                norm = gradient.norm(dim=-1, keepdim=True)
+                gradient = gradient * torch.where(norm > clip_norm, clip_norm / norm, 1.0)
+            phi, moments = run.outer_optimizer.update(run.phi, run.outer_moments, gradient, run.step + 1)
+            phi = problem.project(phi)
+    state, inner_losses = estimate.state, estimate.inner_losses
+    if hypergradient.lookahead:
+        state, inner_losses = hypergradient._train(view, state, phi, hypergradient.steps)
+    run.inner_losses = torch.stack([loss.detach() for loss in inner_losses])
+    run.outer_loss, run.gradient = estimate.loss, gradient
+    keep = _examine(run, taken, state.params, phi) & run.active
+    run.state = run.select(keep, state, run.state)
+    run.phi = run.select(keep, phi, run.phi)
+    run.outer_moments = run.select(keep, moments, run.outer_moments)
+    run.step += 1
+    run.release()
+
+
+_REMEDIES = {
+    "inner loss": "try a smaller inner learning rate, or look for inputs that are not finite",
+    "inner parameter vector": "the inner losses are finite, so an update overflowed: try a smaller inner learning rate",
+    "outer loss": "look for validation inputs that are not finite, or an outer loss that takes the logarithm of zero",
+    "hypergradient": "the losses are finite, so differentiation overflowed: try fewer inner steps, Truncated, a lower "
+    "inner learning rate, or float64",
+    "vector of outer variables": "the hypergradient is finite, so the update overflowed: try a smaller outer learning "
+    "rate, or clip_norm",
+}
+
+
+def _examine(run: Run, taken: int, params: Tensor, phi: Tensor) -> Tensor:
+    """Which members are still finite. The others fail with a message; a single problem raises it."""
+    members = run.problem.members or 1
+
+    def whole(vector: Tensor) -> Tensor:
+        return vector.reshape(members, -1).isfinite().all(1).reshape(1, members)
+
+    inner = {"inner loss": run.inner_losses.reshape(-1, members).isfinite(), "inner parameter vector": whole(params)}
+    outer: dict[str, Tensor] = {}
+    if run.outer_loss is not None:
+        outer["outer loss"] = run.outer_loss.reshape(1, members).isfinite()
+    if run.gradient is not None:
+        outer |= {"hypergradient": whole(run.gradient), "vector of outer variables": whole(phi)}
+    # In the order of computation, so that the message names the first cause.
+    found = outer | inner if run.hypergradient.lookahead else inner | outer
+    good = torch.cat([ok.all(0, keepdim=True) for ok in found.values()]).cpu()
+    if bool(good.all()):
+        return torch.ones(members, dtype=torch.bool)
+    for member in ((~good.all(0)) & run.active).nonzero().flatten().tolist():
+        level, ok = next((k, ok) for k, ok in found.items() if not bool(ok[:, member].all()))
+        where = f"outer step {run.step + 1}"
+        if level == "inner loss":
+            first = int((~ok[:, member]).nonzero()[0])
+            where = f"inner step {taken + first + 1} ({where})"
+        message = f"The {level} was not finite at {where}; {_REMEDIES[level]}."
+        if not run.is_population:
+            raise NonFiniteError(message)
+        run.fail(member, message)
+    return good.all(0)
+
+
+def pull_initial(problem: Bilevel | Population, phi: Tensor) -> Callable[[Tensor], Tensor]:
+    """The transpose of Φ_0's derivative, ``λ ↦ (∂Φ_0/∂φ)ᵀ λ``."""
+
+    def pull(adjoint: Tensor) -> Tensor:
+        leaf = phi.detach().requires_grad_()
+        with torch.enable_grad():
+            return torch.autograd.grad(problem.initial_params(leaf), leaf, adjoint)[0]
+
+    return pull
+
+
+def push_initial(problem: Bilevel | Population, phi: Tensor) -> Callable[[Tensor], Tensor]:
+    """Φ_0's derivative, ``v ↦ (∂Φ_0/∂φ) v``."""
+    return lambda tangent: torch.func.jvp(problem.initial_params, (phi,), (tangent.contiguous(),))[1]
