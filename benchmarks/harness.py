@@ -73,17 +73,24 @@ def write(path: Path, records: list[Record], config: dict[str, Any]) -> None:
 def show(records: list[Record]) -> str:
     """The records as a table."""
     lines = [f"{'':4}{'value':>10} {'target':>10}  name"]
-    lines += [f"{'ok' if r['holds'] else 'NO':4}{r['value']:10.3f} {r['target']:10.3f}  {r['name']}" for r in records]
+    for r in records:
+        if r["value"] is None:  # could not be measured here; the record says why
+            lines.append(f"{'-':4}{'':21}  {r['name']}: {r.get('note', '')}")
+        else:
+            verdict = "ok" if r["holds"] else "NO"
+            lines.append(f"{verdict:4}{r['value']:10.3f} {r['target']:10.3f}  {r['name']}")
     return "\n".join(lines)
 
 
 def markdown(records: list[Record]) -> str:
     """The records as README shows them; a group with many rows (names like ``group/case``) is counted."""
     rows = ["| what | measured | target |", "|---|---|---|"]
-    many = {}
+    many: dict[str, list[bool]] = {}
     for r in records:
         group = r["name"].partition("/")[0]
-        if "/" in r["name"] and group == "posthoc":
+        if r["value"] is None:
+            continue
+        if group == "posthoc":
             many.setdefault(group, []).append(r["holds"])
         else:
             rows.append(f"| {r['name']} | {r['value']:.3g} | ≤ {r['target']:g} |")

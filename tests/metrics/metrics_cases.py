@@ -17,6 +17,7 @@ MATRIX_METRICS = [
     metrics.smooth_ece,
     metrics.sece,
     metrics.kde_ece,
+    metrics.mmce,
     metrics.nll,
     metrics.brier,
     metrics.accuracy,

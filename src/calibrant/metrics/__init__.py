@@ -9,6 +9,7 @@ from calibrant.metrics.binned import ace, classwise_ece, ece, mce, overconfidenc
 from calibrant.metrics.comparison import Comparison, compare
 from calibrant.metrics.intervals import Estimate, asymptotic_interval, bootstrap_interval
 from calibrant.metrics.kernel import kde_ece, sece
+from calibrant.metrics.mmce import mmce
 from calibrant.metrics.noise import CalibrationTest, NoiseFloor, calibration_test, noise_floor
 from calibrant.metrics.predictions import Grouped
 from calibrant.metrics.reliability import ReliabilityBins, reliability_bins
@@ -50,6 +51,7 @@ __all__ = [
     "ece",
     "kde_ece",
     "mce",
+    "mmce",
     "nll",
     "noise_floor",
     "overconfidence",
