@@ -19,6 +19,7 @@ from calibrant.bilevel import (
     History,
     Implicit,
     InitialPoint,
+    LabelSmoothing,
     Neumann,
     OneStep,
     Plain,
@@ -219,9 +220,17 @@ def nan_validation(seed):
 
 @pytest.mark.parametrize(
     ("hypergradient", "compiler"),
-    [(Unrolled(4), None), (Unrolled(4), "trace"), (OneStep(2), None), (Truncated(4, 1), None)],
-    ids=["unrolled", "traced", "one step", "truncated"],
+    [
+        (Unrolled(4), None),
+        (Unrolled(4), "trace"),
+        (OneStep(2), None),
+        (Truncated(4, 1), None),
+        (Implicit(4, solve=CG(), damping=1.0), None),
+        (Implicit(4, solve=Neumann(), damping=1.0), None),
+    ],
+    ids=["unrolled", "traced", "one step", "truncated", "cg", "neumann"],
 )
+@pytest.mark.filterwarnings("ignore:The linear solve stopped at relative residual nan")
 @pytest.mark.parametrize(
     ("broken", "sentence"), [(nan_data, "inner loss"), (nan_validation, "outer loss")], ids=["training", "validation"]
 )
@@ -315,6 +324,12 @@ def another_loss(net, outer, batch):
     return F.cross_entropy(net(batch.inputs), batch.targets)
 
 
+class WithPrior(SampleWeights):
+    def __init__(self, prior):
+        super().__init__(SAMPLES)
+        self.register_buffer("prior", torch.tensor(prior))
+
+
 MISUSES = {
     "nobody": (list, "at least one problem"),
     "architecture": (lambda: [problem(), problem(nn.Linear(2, CLASSES).double())], "Member 1.*the architecture"),
@@ -323,6 +338,18 @@ MISUSES = {
     "inner loss": (lambda: [problem(), problem(inner_loss=another_loss)], "its losses.*hyper"),
     "outer loss": (lambda: [problem(), problem(outer_loss=another_loss)], "its losses.*hyper"),
     "frozen": (lambda: [problem(frozen(0)), problem(frozen(1))], "frozen parameters"),
+    "form of the outer variables": (
+        lambda: [problem(outer=SampleWeights(SAMPLES, form=form)) for form in ("clip", "sigmoid")],
+        "settings",
+    ),
+    "range of the outer variables": (
+        lambda: [problem(outer=LabelSmoothing(SAMPLES, largest=largest)) for largest in (0.5, 1.0)],
+        "settings",
+    ),
+    "constants of the outer variables": (
+        lambda: [problem(outer=WithPrior(prior)) for prior in (0.0, 1.0)],
+        "buffers of its outer variables",
+    ),
     "validation": (lambda: [problem(), problem(val=None)], "validation data"),
     "mode": (lambda: [problem(), problem(outer_mode="train")], "outer_mode"),
     "precision": (lambda: [problem(), problem(mlp(dtype=torch.float32))], "dtype"),

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from calibrant.bilevel.problem import Bilevel
 from calibrant.data.batch import Batch, Tensors
 from calibrant.data.streams import MemberStream
+from calibrant.models.functional import FunctionalModule
+from calibrant.models.pure_layers import MaskedDropout
 
 
 class Population:
     """Many problems of one kind as one, with a leading axis over members: seeds, data sets, hyperparameters.
 
     The members' own functions run under ``vmap``; everything after the loss is elementwise over members. Data that all
-    members hold as the *same* tensor is not copied. Members must share the architecture, the losses, and frozen
-    weights.
+    members hold as the *same* tensor is not copied. Members must share the architecture, the losses, frozen weights
+    and the settings of the outer variables.
     """
 
     def __init__(self, problems: Sequence[Bilevel]) -> None:
@@ -106,11 +108,30 @@ def _difference(a: Bilevel, b: Bilevel) -> str | None:
         return "whether there is validation data"
     if a.outer_mode != b.outer_mode or a.autocast != b.autocast:
         return "outer_mode or autocast"
-    frozen = [
-        (p, q)
-        for (k, p), (_, q) in zip(a.view.module.named_parameters(), b.view.module.named_parameters(), strict=True)
-        if k not in a.view.names
-    ]
-    if not all(torch.equal(p, q) for p, q in frozen):
-        return "its frozen parameters"
+    for mine, others in ((a.view, b.view), (a.outer_view, b.outer_view)):
+        if _settings(mine.module) != _settings(others.module):
+            return "the settings of its layers"
+        if not _equal(_frozen(mine), _frozen(others)):
+            return "its frozen parameters"
+    # The network's buffers are part of each member's state; those of the outer module are constants.
+    if not _equal(a.outer_view.initial_buffers(), b.outer_view.initial_buffers()):
+        return "the buffers of its outer variables"
     return None
+
+
+def _settings(module: nn.Module) -> list[dict[str, str | int | float | None]]:
+    """The plain values that layers keep as attributes and need not print: all members run the first one's layers."""
+    return [
+        {k: v for k, v in vars(layer).items() if not k.startswith("_") and isinstance(v, str | int | float | None)}
+        | {"training": None}  # the mode is set anew for each pass
+        for layer in module.modules()
+        if not isinstance(layer, MaskedDropout)  # masks are drawn by each member, and the layer counts its calls
+    ]
+
+
+def _frozen(view: FunctionalModule) -> Tensors:
+    return {k: p for k, p in view.module.named_parameters() if k not in view.names}
+
+
+def _equal(mine: Tensors, others: Tensors) -> bool:
+    return mine.keys() == others.keys() and all(torch.equal(t, others[k]) for k, t in mine.items())
