@@ -163,6 +163,14 @@ MISUSES = {
     "no validation data": (lambda: run(problem(val=None)), "needs validation data"),
     "no outer optimiser": (lambda: run(problem(), outer_optimizer=None), "without an outer optimiser"),
     "initial point, carried over": (lambda: run(problem(outer=InitialPoint(mlp()))), "restart=True"),
+    "initial point out of sight of a window": (
+        lambda: run(problem(outer=InitialPoint(mlp())), hypergradient=Truncated(4, 2), restart=True),
+        r"Truncated\(.*does not differentiate through the starting point",
+    ),
+    "initial point out of sight of a look-ahead": (
+        lambda: run(problem(outer=InitialPoint(mlp())), hypergradient=OneStep(), restart=True),
+        "does not differentiate through the starting point",
+    ),
     "steps per member of one problem": (lambda: run(problem(), outer_steps=torch.tensor([3])), "one per member"),
     "negative steps": (lambda: run(problem(), outer_steps=-1), "must not be negative"),
     "rates per member of one problem": (

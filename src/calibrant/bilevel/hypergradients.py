@@ -73,6 +73,11 @@ class Hypergradient:
         if self.steps < 1:
             raise ValueError(f"steps must be at least 1; got {self.steps}.")
 
+    @property
+    def sees_start(self) -> bool:
+        """Whether the path from φ through the starting point Φ_0 is differentiated."""
+        return False
+
     def __call__(self, problem: Problem, start: State, phi: Tensor) -> Estimate:
         """Run the inner level from ``start`` and differentiate."""
         raise NotImplementedError
@@ -112,6 +117,10 @@ class Truncated(Hypergradient):
         if self.memory not in ("auto", "graphs", "states", "checkpoints"):
             raise ValueError(f"memory must be 'auto', 'graphs', 'states' or 'checkpoints'; got {self.memory!r}.")
 
+    @property
+    def sees_start(self) -> bool:
+        return self.last == self.steps
+
     def __call__(self, problem: Problem, start: State, phi: Tensor) -> Estimate:
         dynamics = problem.dynamics
         entry, losses = self._train(problem, start, phi, self.steps - self.last)
@@ -123,7 +132,7 @@ class Truncated(Hypergradient):
         tape = Tape(dynamics, problem.draws, phi, entry, self.last, memory)
         state, more = tape.forward()
         outer, adjoint = _outer_gradient(problem, state, phi)
-        whole = self.last == self.steps and problem.pull_initial is not None
+        whole = self.sees_start and problem.pull_initial is not None
         adjoint, share = tape.sweep(adjoint, to_start=whole)
         gradient = outer.phi + share
         if whole and problem.pull_initial is not None:
@@ -149,6 +158,10 @@ class Forward(Hypergradient):
     """
 
     at_most: int = field(default=256, kw_only=True)
+
+    @property
+    def sees_start(self) -> bool:
+        return True
 
     def __call__(self, problem: Problem, start: State, phi: Tensor) -> Estimate:
         count = phi.shape[-1]

@@ -178,6 +178,11 @@ def _check(
         raise ValueError(
             "The starting point is an outer variable, so each outer step must start from it: restart=True."
         )
+    if problem.moves_start and not plain and not hypergradient.sees_start:
+        raise ValueError(
+            f"{hypergradient!r} does not differentiate through the starting point, so that the outer variable would "
+            "never move: use Unrolled or Forward."
+        )
     if isinstance(outer_steps, Tensor):
         if outer_steps.shape != (problem.members,):
             raise ValueError(f"outer_steps must be a number, or one per member; got shape {tuple(outer_steps.shape)}.")
