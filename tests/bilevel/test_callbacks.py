@@ -92,6 +92,16 @@ def test_early_stopping_stops_and_returns_to_the_best_step():
     assert torch.equal(solution.phi, states.phi[1])
 
 
+def test_a_criterion_that_is_nan_is_an_error_not_a_lack_of_improvement():
+    with pytest.raises(NonFiniteError, match="criterion of early stopping was NaN after outer step 2"):
+        run(problem(), outer_steps=9, callbacks=[EarlyStopping(scripted([[1.0], [float("nan")]]))])
+    rows = [[1.0, float("nan"), 1.0], [0.5, 0.1, 0.5]]
+    solution = run(population(), outer_steps=2, callbacks=[EarlyStopping(scripted(rows))])
+    assert set(solution.failures) == {1}
+    assert "was NaN after outer step 1" in solution.failures[1]
+    assert solution.params.isfinite().all()
+
+
 def test_early_stopping_may_keep_the_last_state():
     states, stopping = States(), EarlyStopping(scripted([[1.0], [2.0], [3.0]]), patience=2, restore_best=False)
     solution = run(problem(), outer_steps=50, callbacks=[states, stopping])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from calibrant.bilevel import checkpoint
 from calibrant.bilevel.dynamics import State
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.run import NonFiniteError, Run
 from calibrant.data.batch import Batch
 
 
@@ -129,6 +129,7 @@ class EarlyStopping(Callback):
         if run.step % self.every:
             return
         value = self.criterion(run).detach().reshape(-1).double().cpu()
+        self._refuse_nan(run, value)
         if self.best is None:
             self.best = torch.full_like(value, float("inf"))
             self.best_step = torch.zeros(len(value), dtype=torch.long)
@@ -149,6 +150,17 @@ class EarlyStopping(Callback):
 
     def _outer_loss(self, run: Run) -> Tensor:
         return run.evaluate(batch=self._batch)
+
+    def _refuse_nan(self, run: Run, value: Tensor) -> None:
+        """NaN is never an improvement: without a word the run would stop and return to its first step."""
+        for member in (value.isnan() & run.active).nonzero().flatten().tolist():
+            message = (
+                f"The criterion of early stopping was NaN after outer step {run.step}; look for held-out data on which "
+                "it is undefined, or for a prediction that is not finite."
+            )
+            if not run.is_population:
+                raise NonFiniteError(message)
+            run.fail(member, message)
 
     def _still_counts(self, run: Run) -> Tensor:
         """Members that stopped in this very step still count; those that stopped before do not."""
