@@ -268,6 +268,36 @@ def test_released_batches_are_gone_and_the_others_stay():
     assert len(stream.batch(8).inputs) == 5
 
 
+@pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
+def test_a_new_run_gets_the_same_batches_again(make):
+    stream = LoaderStream(make(), seed=3)
+    before = [stream.batch(t) for t in range(8)]
+    stream.release(8)
+    stream.rewind()
+    assert all(_same(stream.batch(t), before[t]) for t in range(8))
+
+
+def test_what_runs_only_once_cannot_begin_anew():
+    stream = LoaderStream(iter([(X[:5], Y[:5]), (X[5:10], Y[5:10])]))
+    stream.batch(1)
+    stream.release(1)
+    with pytest.raises(ValueError, match="an iterator, which runs only once"):
+        stream.rewind()
+
+
+def test_loaders_in_another_precision_are_converted():
+    item = ({"x": X.float(), "tokens": Y}, Y)
+    batch = as_stream([item], dtype=torch.float64).batch(0)
+    assert batch.inputs["x"].dtype == torch.float64
+    assert batch.inputs["tokens"].dtype == Y.dtype
+
+
+@pytest.mark.parametrize("settings", [{"batch_size": 5}, {"hyper": {"a": torch.ones(())}}], ids=["size", "constants"])
+def test_settings_of_a_stream_belong_to_it(settings):
+    with pytest.raises(ValueError, match="belong to the Stream itself"):
+        as_stream(TensorStream(X, Y), **settings)
+
+
 def test_indexed_data_sets_say_which_sample_is_which():
     indexed = Indexed(TensorDataset(X, Y))
     assert len(indexed) == SIZE

@@ -45,6 +45,9 @@ class Run:
         clip_norm: float | None = None,
         compile: Compiler | None = None,
     ) -> None:
+        for stream in (problem.train, problem.val):
+            if stream is not None:
+                stream.rewind()
         self.problem, self.hypergradient = problem, hypergradient
         self.restart, self.clip_norm = restart, clip_norm
         self.callbacks = sorted(callbacks, key=lambda callback: callback.last)

@@ -31,7 +31,10 @@ class Stream:
         raise NotImplementedError
 
     def release(self, before: int) -> None:
-        """Batches of earlier steps will not be asked for again."""
+        """Batches of earlier steps will not be asked for again in this run."""
+
+    def rewind(self) -> None:
+        """A new run begins, and may ask for any step."""
 
 
 class TensorStream(Stream):
@@ -111,9 +114,10 @@ class LoaderStream(Stream):
         *,
         seed: int = 0,
         device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
         hyper: Tensors | None = None,
     ) -> None:
-        self.loader, self.seed, self.device, self.hyper = loader, seed, device, dict(hyper or {})
+        self.loader, self.seed, self.device, self.dtype, self.hyper = loader, seed, device, dtype, dict(hyper or {})
         self._kept: dict[int, Batch] = {}
         self._next = self._released = 0
         self._iterator: Iterator[Any] | None = None
@@ -132,6 +136,14 @@ class LoaderStream(Stream):
         self._released = max(self._released, before)
         for step in [s for s in self._kept if s < before]:
             del self._kept[step]
+
+    def rewind(self) -> None:
+        if self._released == 0:
+            return
+        if isinstance(self.loader, Iterator):
+            raise ValueError("The data is an iterator, which runs only once; give a loader that can be iterated again.")
+        self._kept.clear()
+        self._next, self._released, self._iterator = 0, 0, None
 
     def _draw(self) -> Any:
         seed = mix(self.seed, self._next, 3)
@@ -163,7 +175,7 @@ class LoaderStream(Stream):
                 "A batch must be (inputs, targets), (inputs, targets, index), or a mapping with these keys; "
                 f"got {type(item).__name__}" + (f" of length {len(item)}." if hasattr(item, "__len__") else ".")
             )
-        batch = Batch(*parts, hyper=self.hyper)
+        batch = Batch(_as_dtype(parts[0], self.dtype), *parts[1:], hyper=self.hyper)
         return map_tensors(lambda t: t.to(self.device, non_blocking=True), batch) if self.device is not None else batch
 
 
@@ -176,6 +188,7 @@ class MemberStream(Stream):
 
     def __init__(self, streams: list[Stream], draws: list[Callable[[int], Batch]], constant: bool) -> None:
         self.streams, self.draws, self.constant = streams, draws, constant
+        self.rewind()  # a member may have run alone before
         self._first, self.axes = stack([draw(0) for draw in draws])
 
     def batch(self, step: int) -> Batch:
@@ -189,6 +202,10 @@ class MemberStream(Stream):
     def release(self, before: int) -> None:
         for stream in self.streams:
             stream.release(before)
+
+    def rewind(self) -> None:
+        for stream in self.streams:
+            stream.rewind()
 
 
 class Indexed(Dataset):
@@ -219,19 +236,24 @@ def as_stream(
     ``dtype`` is that of the network: inputs in another floating precision (NumPy's default is float64) are converted.
     """
     if isinstance(data, Stream):
+        if batch_size is not None or hyper:
+            raise ValueError("batch_size and hyper belong to the Stream itself; give them where it is made.")
         return data
     if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(d, Tensor | np.ndarray) for d in data):
         inputs, targets = (torch.as_tensor(part, device=device) for part in data)
-        if dtype is not None and inputs.is_floating_point():
-            inputs = inputs.to(dtype)
-        return TensorStream(inputs, targets, batch_size=batch_size, seed=seed, hyper=hyper)
+        return TensorStream(_as_dtype(inputs, dtype), targets, batch_size=batch_size, seed=seed, hyper=hyper)
     # A tuple is a pair gone wrong, not a loader: its parts would pass for batches.
     if isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping | tuple | Tensor | np.ndarray):
         if batch_size is not None:
             raise ValueError("batch_size is the loader's own affair; set it there.")
-        return LoaderStream(data, seed=seed, device=device, hyper=hyper)
+        return LoaderStream(data, seed=seed, device=device, dtype=dtype, hyper=hyper)
     kind = f"tuple of {', '.join(type(d).__name__ for d in data)}" if isinstance(data, tuple) else type(data).__name__
     raise TypeError(f"Data must be two tensors or arrays (inputs, targets), a loader, or a Stream; got a {kind}.")
+
+
+def _as_dtype(inputs: Any, dtype: torch.dtype | None) -> Any:
+    """``inputs`` in the network's precision; whole numbers (tokens, say) stay what they are."""
+    return inputs if dtype is None else map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, inputs)
 
 
 def mix(*numbers: int) -> int:
