@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from calibrant.bilevel import (
     SGD,
@@ -13,6 +14,7 @@ from calibrant.bilevel import (
     Bilevel,
     Callback,
     EarlyStopping,
+    Grouped,
     History,
     InitialPoint,
     NonFiniteError,
@@ -20,12 +22,13 @@ from calibrant.bilevel import (
     OuterVariable,
     OuterVariables,
     Plain,
+    Population,
     SampleWeights,
     Truncated,
     Unrolled,
     solve,
 )
-from calibrant.data import TensorStream
+from calibrant.data import Indexed, TensorStream
 from tests.bilevel.loop_cases import CLASSES, SAMPLES, blobs, hidden_dropout, mlp, problem, rich_mlp, run
 
 
@@ -92,6 +95,27 @@ def test_training_is_carried_over_or_restarted():
     restarted = solve(problem(), outer_steps=3, restart=True, **settings)
     short = solve(problem(), outer_steps=1, **settings)
     assert torch.equal(restarted.params, short.params)  # full batch: each of the three trainings is the same
+
+
+def test_a_problem_with_loaders_can_be_solved_again_alone_and_in_a_population():
+    def member(seed):
+        train, val = TensorDataset(*blobs(seed)), TensorDataset(*blobs(seed + 100))
+        loaders = {
+            "train": DataLoader(Indexed(train), batch_size=8, shuffle=True),
+            "val": DataLoader(val, batch_size=5, shuffle=True),
+        }
+        return problem(mlp(seed), seed=seed, **loaders)
+
+    members = [member(0), member(1)]
+    first, second = ([run(case) for case in members] for _ in range(2))
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a.params, b.params)
+        assert torch.equal(a.phi, b.phi)
+    population = Population(members)
+    together, again = run(population), run(population)
+    assert torch.equal(together.phi, again.phi)
+    for position, alone in enumerate(first):
+        assert torch.allclose(together.phi[position], alone.phi, rtol=0, atol=1e-10)
 
 
 def test_restart_goes_on_with_the_data():
@@ -209,6 +233,12 @@ def test_misuse_is_answered_by_a_sentence(case):
 def test_a_hypergradient_must_be_a_value():
     with pytest.raises(TypeError, match="Unrolled"):
         run(problem(), hypergradient="unrolled")
+
+
+def test_an_optimiser_without_a_derivative_says_so():
+    size = problem().view.size
+    with pytest.raises(NotImplementedError, match=r"Grouped has no derivative of its update.*SGD, Adam or AdamW"):
+        run(problem(), inner_optimizer=Grouped(parts=((size, SGD(0.1)),)))
 
 
 def test_an_optimiser_must_be_a_value():

@@ -57,11 +57,17 @@ class Optimizer:
 
     def pull(self, at: Linearization, d_params: Tensor, d_moments: Moments) -> tuple[Tensor, Moments, Tensor]:
         """Adjoints of ``(params, moments, grad)`` from those of ``(params', moments')``."""
-        raise NotImplementedError
+        raise self._no_derivative()
 
     def push(self, at: Linearization, t_params: Tensor, t_moments: Moments, t_grad: Tensor) -> tuple[Tensor, Moments]:
         """Tangents of ``(params', moments')`` from those of ``(params, moments, grad)``."""
-        raise NotImplementedError
+        raise self._no_derivative()
+
+    def _no_derivative(self) -> NotImplementedError:
+        return NotImplementedError(
+            f"{type(self).__name__} has no derivative of its update, so no hypergradient passes through it: use SGD, "
+            "Adam or AdamW at the inner level."
+        )
 
     def stationary_decay(self) -> float:
         """The weight decay that enters the condition ``∇L + decay·θ = 0`` which the optimiser's fixed points meet."""
@@ -234,7 +240,9 @@ class AdamW(Adam):
 
 @dataclass(frozen=True)
 class Grouped(Optimizer):
-    """Several optimisers, each on its own stretch of the vector (weights by descent, penalties by Adam, say).
+    """Several optimisers, each on its own stretch of φ (weights by descent, penalties by Adam, say).
+
+    For the outer level: its update is not differentiated.
 
     Parameters
     ----------
