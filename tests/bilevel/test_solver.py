@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from calibrant.bilevel import (
     SGD,
@@ -116,6 +116,78 @@ def test_a_problem_with_loaders_can_be_solved_again_alone_and_in_a_population():
     assert torch.equal(together.phi, again.phi)
     for position, alone in enumerate(first):
         assert torch.allclose(together.phi[position], alone.phi, rtol=0, atol=1e-10)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.drop, self.last = nn.Linear(2, 6), nn.Dropout(0.3), nn.Linear(6, CLASSES)
+
+    def forward(self, left, *, right):
+        return self.last(self.drop(torch.tanh(self.first(left) - self.first(right))))
+
+
+class Pairs(Dataset):
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        x, y = blobs()
+        return {"left": x[index], "right": 0.5 * x[index]}, y[index]
+
+
+def pairs_loss(net, outer, batch):
+    logits = net(batch.inputs["left"], right=batch.inputs["right"])
+    return outer.weigh(F.cross_entropy(logits, batch.targets, reduction="none"), batch)
+
+
+def two_calls(net, outer, batch):
+    """A consistency term on part of the batch: a second call, of another size, with masks of its own."""
+    losses = F.cross_entropy(net(batch.inputs), batch.targets, reduction="none")
+    return outer.weigh(losses, batch).mean() + 0.1 * net(batch.inputs[:7]).square().mean()
+
+
+def pairs_case():
+    torch.manual_seed(0)
+    train, val = (DataLoader(Indexed(Pairs()), batch_size=n) for n in (10, 20))
+    return problem(TwoInputs().double(), train=train, val=val, inner_loss=pairs_loss, outer_loss=pairs_loss)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pairs_case,
+        lambda: problem(rich_mlp(), inner_loss=two_calls),
+        lambda: problem(rich_mlp(), inner_loss=two_calls, outer_mode="train"),
+    ],
+    ids=["several inputs", "several calls", "several calls inside, one outside"],
+)
+def test_losses_may_call_a_network_with_dropout_as_they_like(make):
+    kept = run(make(), hypergradient=Unrolled(4, memory="graphs"))
+    recomputed = run(make(), hypergradient=Unrolled(4, memory="checkpoints"))
+    traced = run(make(), compile="trace")
+    for other in (recomputed, traced):
+        assert torch.allclose(kept.phi, other.phi, rtol=0, atol=1e-10)
+        assert torch.allclose(kept.params, other.params, rtol=0, atol=1e-10)
+    assert kept.phi.std() > 0
+
+
+def test_each_call_of_a_network_has_masks_of_its_own():
+    seen = []
+
+    def loss(net, outer, batch):
+        seen.append([net(batch.inputs), net(batch.inputs)])
+        return outer.weigh(F.cross_entropy(seen[-1][0] + seen[-1][1], batch.targets, reduction="none"), batch)
+
+    model = nn.Sequential(nn.Linear(2, 6), nn.Dropout(0.5), nn.Linear(6, CLASSES)).double()
+    case = problem(model, inner_loss=loss)
+    point = case.view.initial(), {}, case.initial_phi()
+    for step in (3, 3, 4):
+        case.inner(*point, case.train_batch(step))
+    first, again, other = seen[-3:]
+    assert not torch.equal(first[0], first[1])
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0], other[0])
 
 
 def test_restart_goes_on_with_the_data():

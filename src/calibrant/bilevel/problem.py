@@ -17,6 +17,7 @@ from calibrant.models.functional import FunctionalModule, Network
 from calibrant.models.kernels import FusedKernels
 
 UserLoss = Callable[[Network, Any, Batch], Tensor]
+_INNER_NOISE, _OUTER_NOISE = 12, 13
 
 
 def composed(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
@@ -167,22 +168,29 @@ class Bilevel:
 
     def train_batch(self, step: int) -> Batch:
         """The batch of an inner step with all its random numbers."""
-        return self._with_noise(self.train.batch(step), step, 12)
+        return self._with_noise(self.train.batch(step), step, _INNER_NOISE)
 
     def val_batch(self, step: int) -> Batch:
         """The batch of an outer step with all its random numbers."""
         if self.val is None:
             raise ValueError("The outer level needs validation data: Bilevel(..., val=(inputs, targets)).")
         batch = self.val.batch(step)
-        return self._with_noise(batch, step, 13) if self.outer_mode == "train" else batch
+        return self._with_noise(batch, step, _OUTER_NOISE) if self.outer_mode == "train" else batch
 
     def _with_noise(self, batch: Batch, step: int, purpose: int) -> Batch:
         if not (self.view.dropouts or self.stochastic):
             return batch
         seed = mix(self.seed, step, purpose)
         if self.view.dropouts:
-            batch = batch._replace(noise=self.view.draw_noise(seed, batch.inputs))
-        return batch._replace(seed=seed) if self.stochastic else batch
+            level = self.inner if purpose == _INNER_NOISE else self.outer
+            noise = self.view.draw_noise(
+                seed,
+                batch.inputs,
+                evaluate=lambda params, buffers: level(params, buffers, self.initial_phi(), batch),
+                kind=purpose,
+            )
+            return batch._replace(noise=noise, seed=seed if self.stochastic else None)
+        return batch._replace(seed=seed)
 
     def _check(self) -> bool:
         """Evaluate the inner loss once: complain early, and find out whether it draws random numbers of its own."""

@@ -125,13 +125,21 @@ class FunctionalModule:
                 own[name].copy_(value)
         return into
 
-    def draw_noise(self, seed: int, *inputs: Any) -> Tensors:
-        """Dropout masks for a forward pass on ``inputs``: a pure function of ``seed`` and the inputs' shapes."""
+    def draw_noise(
+        self, seed: int, *inputs: Any, evaluate: Callable[[Tensor, Tensors], Any] | None = None, kind: object = None
+    ) -> Tensors:
+        """Dropout masks for a forward pass on ``inputs``: a pure function of ``seed`` and the inputs' shapes.
+
+        ``evaluate(params, buffers)`` stands for a computation that is not just ``module(*inputs)``: a loss that takes
+        inputs apart, or calls the network several times. Computations that differ have a ``kind`` each.
+        """
         if not self.dropouts:
             return {}
-        key = tuple(x.shape for x in pytree.tree_leaves(inputs) if isinstance(x, Tensor))
+        key = (kind, *(x.shape for x in pytree.tree_leaves(inputs) if isinstance(x, Tensor)))
         if key not in self._mask_shapes:
-            self._mask_shapes[key] = self._probe_masks(*inputs)
+            self._mask_shapes[key] = self._probe_masks(
+                evaluate or (lambda params, buffers: self.bind(params, buffers, train=True)(*inputs))
+            )
         generator = torch.Generator().manual_seed(seed)
         device, dtype = self._initial.device, self._initial.dtype
         masks = {}
@@ -142,13 +150,13 @@ class FunctionalModule:
                 masks[f"{name}.mask{call}".removeprefix(".")] = (keep.to(dtype) / (1 - p if p < 1 else 1)).to(device)
         return masks
 
-    def _probe_masks(self, *inputs: Any) -> dict[str, list[torch.Size]]:
-        """Which masks of which shapes a training pass on such inputs uses; a layer may be called several times."""
+    def _probe_masks(self, evaluate: Callable[[Tensor, Tensors], Any]) -> dict[str, list[torch.Size]]:
+        """Which masks of which shapes a computation uses; a layer may be called several times."""
         for layer in self.dropouts.values():
             layer.probe = []
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=_cuda_devices(self._initial)):
-                self.bind(self._initial, self.initial_buffers(), train=True)(*inputs)
+                evaluate(self._initial, self.initial_buffers())
             return {name: layer.probe for name, layer in self.dropouts.items() if layer.probe is not None}
         finally:
             for layer in self.dropouts.values():
@@ -158,7 +166,10 @@ class FunctionalModule:
 
 
 class Network:
-    """A module at given parameters and buffers. ``buffers`` holds the newest buffers after each call."""
+    """A module at given parameters and buffers. ``buffers`` holds the newest buffers after each call.
+
+    Several calls use the masks in ``noise`` one after the other.
+    """
 
     def __init__(
         self,
@@ -171,12 +182,13 @@ class Network:
     ) -> None:
         self.view, self.buffers, self.train, self.noise, self.autocast = view, buffers, train, noise, autocast
         self.params = view.unflatten(params)
+        self._masks_used: dict[str, int] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         view = self.view
         view.set_mode(self.train)
-        for layer in view.dropouts.values():
-            layer.calls, layer.masked = 0, bool(self.noise)
+        for name, layer in view.dropouts.items():
+            layer.calls, layer.masked = self._masks_used.get(name, 0), bool(self.noise)
         # Clones: a module that updates a buffer in place must not reach back into an earlier step's state.
         tensors = self.params | {k: b.clone() for k, b in self.buffers.items()} | self.noise
         swapped = {f"module.{k}": t for k, t in tensors.items()}
@@ -189,6 +201,7 @@ class Network:
                 output, buffers = functional_call(view._dispatch, swapped, call)
             # Losses are taken in the parameters' own precision.
             output = map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, output)
+        self._masks_used = {name: layer.calls for name, layer in view.dropouts.items()}
         if self.train:
             self.buffers = buffers
         return output

@@ -70,7 +70,12 @@ class MaskedDropout(nn.Module):
             self.probe.append(shape)
         if not self.masked:
             return x * F.dropout(x.new_ones(shape), self.p, True)
-        mask = getattr(self, f"mask{self.calls}")
+        mask = getattr(self, f"mask{self.calls}", None)
+        if mask is None:
+            raise ValueError(
+                f"A dropout layer was called {self.calls + 1} times, and masks were drawn for {self.calls}; how often "
+                "a loss calls the network must depend on shapes alone."
+            )
         self.calls += 1
         return x * mask
 
