@@ -26,6 +26,7 @@ from calibrant.bilevel import (
     SampleWeights,
     Truncated,
     Unrolled,
+    composed,
     solve,
 )
 from calibrant.data import Indexed, TensorStream
@@ -285,6 +286,16 @@ MISUSES = {
         lambda: run(problem(outer_loss=lambda net, outer, batch: net(batch.inputs))),
         "outer loss must be one value",
     ),
+    "outer loss of nothing": (
+        lambda: run(problem(outer_loss=lambda net, outer, batch: batch.inputs.mean())),
+        "depends neither on the network",
+    ),
+    "weights of a reduced loss": (
+        lambda: problem(inner_loss=composed(F.cross_entropy)),
+        "SampleWeights needs one loss a sample",
+    ),
+    "early stopping at no step": (lambda: EarlyStopping(every=0), "every must be at least 1"),
+    "outer variables at no step": (lambda: History(phi_every=0), "phi_every must be at least 1"),
     "unknown mode": (lambda: problem(outer_mode="test"), "'eval' or 'train'"),
     "nothing to train": (lambda: problem(mlp().requires_grad_(False)), "no trainable parameters"),
     "rows that do not match": (lambda: problem(train=(blobs()[0], blobs()[1][:5])), "the same samples"),
@@ -444,6 +455,14 @@ def test_both_precisions_agree():
     assert double.params.dtype == double.phi.dtype == torch.float64
     assert torch.allclose(single.params.double(), double.params, atol=1e-5)
     assert torch.allclose(single.phi.double(), double.phi, atol=1e-4)
+
+
+def test_predictions_take_what_training_takes():
+    solution = run(problem(mlp(dtype=torch.float32)))
+    x = blobs()[0]
+    expected = solution.predict(x.float())
+    assert torch.equal(solution.predict(x), expected)
+    assert torch.equal(solution.predict(x.numpy()), expected)
 
 
 def test_frozen_parameters_do_not_move():

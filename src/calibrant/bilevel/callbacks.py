@@ -47,6 +47,8 @@ class History(Callback):
     """
 
     def __init__(self, *, phi_every: int | None = None) -> None:
+        if phi_every is not None and phi_every < 1:
+            raise ValueError(f"phi_every must be at least 1, or None; got {phi_every}.")
         self.phi_every = phi_every
         self.rows: dict[str, list[Tensor]] = {
             "inner_loss": [],
@@ -106,6 +108,8 @@ class EarlyStopping(Callback):
         restore_best: bool = True,
         every: int = 1,
     ) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1; got {every}.")
         self.criterion = criterion or self._outer_loss
         self.patience, self.min_delta, self.restore_best, self.every = (
             patience,

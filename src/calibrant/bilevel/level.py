@@ -176,6 +176,8 @@ def full_first_order(
     buffers = {k: _leaf(b) if k in names else b for k, b in buffers.items()}
     with torch.enable_grad():
         loss, _ = fn(params, buffers, phi, batch)
+        if not loss.requires_grad:
+            raise ValueError("The outer loss depends neither on the network nor on the outer variables.")
         used = [buffers[k] for k in names]
         found = torch.autograd.grad(loss.sum(), [params, phi, *used], allow_unused=True)
     d_params, d_phi = (torch.zeros_like(t) if g is None else g for t, g in zip((params, phi), found[:2], strict=True))

@@ -130,7 +130,8 @@ class SampleWeights(OuterVariable):
         return self.raw if self.form == "clip" else torch.sigmoid(self.raw)
 
     def weigh(self, losses: Tensor, batch: Batch) -> Tensor:
-        return losses * _of_batch(self.weights(), batch, len(losses), "SampleWeights")
+        size = len(losses) if losses.dim() else None
+        return losses * _of_batch(self.weights(), batch, size, "SampleWeights")
 
     def project(self, values: Tensors) -> Tensors:
         return {k: v.clamp(0.0, 1.0) for k, v in values.items()} if self.form == "clip" else values
@@ -224,9 +225,11 @@ class InitialPoint(OuterVariable):
         return self.point
 
 
-def _of_batch(values: Tensor, batch: Batch, size: int, who: str) -> Tensor:
+def _of_batch(values: Tensor, batch: Batch, size: int | None, who: str) -> Tensor:
     """Those of the per-sample ``values`` that belong to the ``size`` samples of the batch."""
     index = batch.require_index(who)
+    if size is None:
+        raise ValueError(f"{who} needs one loss a sample, and the loss gave one value; do not reduce it.")
     if isinstance(index, slice) and len(values[index]) != size:
         raise ValueError(f"{who} was made for {len(values)} samples, and the training set has {size}; they must agree.")
     return values[index]

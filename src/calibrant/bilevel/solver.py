@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +19,7 @@ from calibrant.bilevel.population import Population
 from calibrant.bilevel.problem import Bilevel
 from calibrant.bilevel.run import Run, outer_step
 from calibrant.bilevel.tracing import Compiler
+from calibrant.data.batch import as_dtype
 
 if TYPE_CHECKING:
     from calibrant.bilevel.callbacks import Callback
@@ -63,10 +65,13 @@ class Solution:
         return self.problem.outer_view.unflatten(self.phi)
 
     def predict(self, inputs: Any) -> Tensor:
-        """The trained network's output in evaluation mode, without gradient."""
+        """The trained network's output in evaluation mode, without gradient. Arrays are taken as in ``Bilevel``."""
         self._one("predict")
+        if isinstance(inputs, np.ndarray):
+            inputs = torch.as_tensor(inputs, device=self.params.device)
         with torch.no_grad():
-            return self.problem.view.bind(self.params, self.buffers, train=False)(inputs)
+            net = self.problem.view.bind(self.params, self.buffers, train=False)
+            return net(as_dtype(inputs, self.params.dtype))
 
     def _one(self, what: str) -> None:
         if isinstance(self.problem, Population):

@@ -43,6 +43,11 @@ def map_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
     return pytree.tree_map(lambda leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
+def as_dtype(inputs: Any, dtype: torch.dtype | None) -> Any:
+    """``inputs`` in the network's precision; whole numbers (tokens, say) stay what they are."""
+    return inputs if dtype is None else map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, inputs)
+
+
 def stack(batches: list[Batch]) -> tuple[Batch, Batch]:
     """Batches of several members as one, and the axes over which ``vmap`` runs.
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from calibrant.data.batch import Batch, Tensors, map_tensors, stack
+from calibrant.data.batch import Batch, Tensors, as_dtype, map_tensors, stack
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -175,7 +175,7 @@ class LoaderStream(Stream):
                 "A batch must be (inputs, targets), (inputs, targets, index), or a mapping with these keys; "
                 f"got {type(item).__name__}" + (f" of length {len(item)}." if hasattr(item, "__len__") else ".")
             )
-        batch = Batch(_as_dtype(parts[0], self.dtype), *parts[1:], hyper=self.hyper)
+        batch = Batch(as_dtype(parts[0], self.dtype), *parts[1:], hyper=self.hyper)
         return map_tensors(lambda t: t.to(self.device, non_blocking=True), batch) if self.device is not None else batch
 
 
@@ -241,7 +241,7 @@ def as_stream(
         return data
     if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(d, Tensor | np.ndarray) for d in data):
         inputs, targets = (torch.as_tensor(part, device=device) for part in data)
-        return TensorStream(_as_dtype(inputs, dtype), targets, batch_size=batch_size, seed=seed, hyper=hyper)
+        return TensorStream(as_dtype(inputs, dtype), targets, batch_size=batch_size, seed=seed, hyper=hyper)
     # A tuple is a pair gone wrong, not a loader: its parts would pass for batches.
     if isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping | tuple | Tensor | np.ndarray):
         if batch_size is not None:
@@ -249,11 +249,6 @@ def as_stream(
         return LoaderStream(data, seed=seed, device=device, dtype=dtype, hyper=hyper)
     kind = f"tuple of {', '.join(type(d).__name__ for d in data)}" if isinstance(data, tuple) else type(data).__name__
     raise TypeError(f"Data must be two tensors or arrays (inputs, targets), a loader, or a Stream; got a {kind}.")
-
-
-def _as_dtype(inputs: Any, dtype: torch.dtype | None) -> Any:
-    """``inputs`` in the network's precision; whole numbers (tokens, say) stay what they are."""
-    return inputs if dtype is None else map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, inputs)
 
 
 def mix(*numbers: int) -> int:
