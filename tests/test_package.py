@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 import calibrant
 from calibrant import bilevel, demo
 
@@ -42,6 +44,14 @@ def test_readme_example_runs():
     text = (ROOT / "README.md").read_text()
     code = text.split("```python\n")[1].split("```")[0]
     exec(compile(code, "README.md", "exec"), {})
+
+
+def test_the_examples_on_the_engines_page_run():
+    text = (ROOT / "docs" / "engine.md").read_text()
+    x, y = torch.randn(60, 2), torch.randint(0, 2, (60,))
+    names = {"torch": torch, "model": torch.nn.Linear(2, 2), "x": x, "y": y, "x_val": x[:20], "y_val": y[:20]}
+    for block in text.split("```python\n")[1:]:
+        exec(compile(block.split("```")[0], "engine.md", "exec"), names)
 
 
 def test_readme_shows_the_stored_benchmark():

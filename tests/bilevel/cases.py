@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from calibrant.bilevel import (
-    CG,
     L2,
     SGD,
     Adam,
@@ -15,7 +14,6 @@ from calibrant.bilevel import (
     Forward,
     InitialPoint,
     LabelSmoothing,
-    Neumann,
     OneStep,
     OuterVariables,
     SampleWeights,
@@ -89,8 +87,6 @@ HYPERGRADIENTS = {
     "one step, head": OneStep(scope="head", head_size=18),
 }
 
-IMPLICIT = {"cg": CG(200, 1e-12), "neumann": Neumann(20_000, tolerance=1e-9)}
-
 
 def make_problem(outer: str, *, model: nn.Module | None = None, batch_size: int | None = 9, **kwargs) -> Bilevel:  # type: ignore[no-untyped-def]
     """A small problem in float64 with mini-batches of uneven size."""
@@ -98,7 +94,7 @@ def make_problem(outer: str, *, model: nn.Module | None = None, batch_size: int 
     model = (model or mlp()).double()
     x = torch.randn(TRAIN + VAL, 2, dtype=torch.float64)
     y = torch.randint(0, CLASSES, (TRAIN + VAL,))
-    variables = OUTERS[outer]()
+    variables = kwargs.pop("variables", None) or OUTERS[outer]()
     if outer == "user module":
         kwargs.setdefault("inner_loss", scored_loss)
     return Bilevel(

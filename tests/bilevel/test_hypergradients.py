@@ -8,6 +8,7 @@ from torch import nn
 
 from calibrant.bilevel import (
     CG,
+    L2,
     SGD,
     Adam,
     Bilevel,
@@ -17,9 +18,12 @@ from calibrant.bilevel import (
     Nystrom,
     OneStep,
     OuterVariable,
+    OuterVariables,
+    SampleWeights,
     Truncated,
     Unrolled,
     averaged,
+    composed,
 )
 from calibrant.bilevel.dynamics import Dynamics
 from tests.bilevel.cases import (
@@ -30,6 +34,7 @@ from tests.bilevel.cases import (
     hypergradient_problem,
     make_problem,
     mlp,
+    scored_loss,
 )
 
 
@@ -274,6 +279,52 @@ def test_implicit_on_logistic_regression(decay):
     outer = torch.func.grad(lambda t, f: problem.outer(t, {}, f, problem.val_batch(0))[0], argnums=(0, 1))(theta, phi)
     expected = outer[1] - cross.T @ torch.linalg.solve(hessian, outer[0])
     assert torch.allclose(found.gradient, expected, rtol=1e-8, atol=1e-12)
+
+
+def linear():
+    torch.manual_seed(3)
+    return nn.Linear(2, 3)
+
+
+LINEAR_OUTERS = {name: OUTERS[name] for name in OUTERS if "L2" not in name and name != "initial point"} | {
+    "L2 per layer": lambda: L2(linear(), initial=0.05),
+    "L2 per unit": lambda: L2(linear(), per="unit", initial=0.05),
+    "weights and L2": lambda: OuterVariables(SampleWeights(TRAIN, initial_weight=0.7), L2(linear(), initial=0.05)),
+}
+COUPLED = ("sgd", "momentum", "nesterov", "schedule", "adam", "adam, decayed")  # AdamW's decay has no such condition
+
+
+def inner_solution(problem, decay, phi):
+    """The zero of ``∇θ L(θ, φ) + decay·θ`` by Newton's method with a dense Hessian."""
+    batch, theta = problem.train_batch(0), problem.view.initial()
+    gradient = torch.func.grad(lambda t: problem.inner(t, {}, phi, batch)[0] + 0.5 * decay * t.square().sum())
+    for _ in range(8):
+        theta = theta - torch.linalg.solve(torch.func.jacrev(gradient)(theta), gradient(theta))
+    return theta
+
+
+@pytest.mark.parametrize("outer", LINEAR_OUTERS)
+@pytest.mark.parametrize("optimizer", COUPLED)
+def test_implicit_against_finite_differences_of_the_solution(optimizer, outer):
+    loss = scored_loss if outer == "user module" else composed()
+
+    def convex(net, variables, batch):
+        return loss(net, variables, batch).mean() + 0.1 * sum(p.square().sum() for p in net.params.values())
+
+    problem = make_problem(outer, model=linear(), batch_size=None, inner_loss=convex, variables=LINEAR_OUTERS[outer]())
+    opt, phi = OPTIMIZERS[optimizer], problem.initial_phi()
+    view = hypergradient_problem(problem, opt, phi)
+    start = view.dynamics.start(inner_solution(problem, opt.stationary_decay(), phi), {})
+    found = Implicit(1, solve=CG(100, 1e-13))(view, start, phi).gradient
+
+    def outer_value(values):
+        return problem.outer(inner_solution(problem, opt.stationary_decay(), values), {}, values, problem.val_batch(0))[
+            0
+        ]
+
+    along, slopes = central_differences(outer_value, phi, step=1e-3)
+    assert found.norm() > 1e-8
+    assert (along @ found - slopes).norm() <= 1e-6 * slopes.norm()
 
 
 def test_implicit_refuses_decoupled_decay():
