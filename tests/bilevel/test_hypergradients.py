@@ -318,9 +318,8 @@ def test_implicit_against_finite_differences_of_the_solution(optimizer, outer):
     found = Implicit(1, solve=CG(100, 1e-13))(view, start, phi).gradient
 
     def outer_value(values):
-        return problem.outer(inner_solution(problem, opt.stationary_decay(), values), {}, values, problem.val_batch(0))[
-            0
-        ]
+        theta = inner_solution(problem, opt.stationary_decay(), values)
+        return problem.outer(theta, {}, values, problem.val_batch(0))[0]
 
     along, slopes = central_differences(outer_value, phi, step=1e-3)
     assert found.norm() > 1e-8
