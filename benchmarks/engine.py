@@ -141,7 +141,7 @@ def population(members: int = 32, repeats: int = 5) -> list[Record]:
 
 def memory() -> list[Record]:
     """Peak memory beyond the start, T = 100, n = 5,000, MLP 20-256-256-5, each in a process of its own."""
-    kinds = ("plain", "checkpoints", "states", "graphs", "torchopt")
+    kinds = ("plain", "plain, giving back", "checkpoints", "states", "graphs", "torchopt")
     peaks = {kind: _peak_in_process(kind) for kind in kinds}
     return [
         record(

@@ -37,12 +37,12 @@ class Tape:
 
     def forward(self) -> tuple[State, list[Tensor]]:
         """Train; the state at the end, and the loss before each step."""
-        with _returning_memory() if self.lean else contextlib.nullcontext():
+        with returning_memory() if self.lean else contextlib.nullcontext():
             return self._forward()
 
     def sweep(self, adjoint: Cotangent, *, to_start: bool) -> tuple[Cotangent, Tensor]:
         """Back through every step: the adjoint at the start (if asked for), and the sum of the shares of φ."""
-        with _returning_memory() if self.lean else contextlib.nullcontext():
+        with returning_memory() if self.lean else contextlib.nullcontext():
             return self._sweep(adjoint, to_start)
 
     def _forward(self) -> tuple[State, list[Tensor]]:
@@ -111,7 +111,7 @@ _LARGE, _GLIBC_MAXIMUM = 2**20, 32 * 2**20
 
 
 @contextlib.contextmanager
-def _returning_memory() -> Iterator[None]:
+def returning_memory() -> Iterator[None]:
     """Give large blocks straight back to the system when they are freed (glibc; elsewhere nothing happens).
 
     By default glibc serves them from one heap, where the small tensors of a sweep break up the holes of the large ones:
