@@ -239,7 +239,7 @@ def as_stream(
         if batch_size is not None or hyper:
             raise ValueError("batch_size and hyper belong to the Stream itself; give them where it is made.")
         return data
-    hyper = {k: torch.as_tensor(v, device=device) for k, v in (hyper or {}).items()}
+    hyper = map_tensors(lambda t: t.to(device), hyper or {})
     if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(d, Tensor | np.ndarray) for d in data):
         inputs, targets = (torch.as_tensor(part, device=device) for part in data)
         return TensorStream(as_dtype(inputs, dtype), targets, batch_size=batch_size, seed=seed, hyper=hyper)
