@@ -1,5 +1,6 @@
 """The package as a newcomer meets it."""
 
+import ast
 import doctest
 import json
 import os
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 import calibrant
@@ -38,6 +40,30 @@ def test_runs_from_the_source_folder_without_being_installed():
 
 def test_the_example_in_the_docstring_runs():
     assert doctest.testmod(bilevel).failed == 0
+
+
+# Each room may import from those named here: to its left in "data ─► models ─► losses ─► bilevel", and from the leaves.
+ROOMS = {
+    "data": set(),
+    "models": {"data"},
+    "losses": {"data", "models"},
+    "bilevel": {"data", "models", "losses"},
+    "metrics": {"_inputs"},
+    "selective": {"_inputs", "metrics"},
+    "posthoc": {"_inputs", "_version", "metrics"},
+    "plots": {"_inputs", "metrics", "selective"},
+}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_only_from_their_left(room):
+    found = set()
+    for file in (ROOT / "src" / "calibrant" / room).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "calibrant":
+                rest = node.module.partition(".")[2]
+                found |= {rest.partition(".")[0]} if rest else {alias.name for alias in node.names}
+    assert found - {room} <= ROOMS[room]
 
 
 def test_readme_example_runs():

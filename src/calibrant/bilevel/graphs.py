@@ -97,8 +97,8 @@ _OPERATOR = re.compile(r"torch\.ops\.(\w+)\.(\w+)\.(\w+)")
 def as_function(module: fx.GraphModule) -> Callable[..., Any]:
     """The graph as a plain function that calls torch's operators directly.
 
-    The same code that the module runs, past ``nn.Module`` and past the Python layer of each operator: in small networks
-    these two cost as much as the optimiser.
+    The same code that the module runs, past ``nn.Module`` and past the Python layer of each operator; small networks
+    notice both.
     """
     code = module.graph.python_code("self")
     names = dict(code.globals)

@@ -108,7 +108,7 @@ def solve(
         Largest norm of the hypergradient (per member).
     compile : {None, "trace", "inductor"}
         None is eager. ``"trace"`` records each kind of step once (about a second) and replays bare tensor operations;
-        ``"inductor"`` compiles them as well (tens of seconds). See :mod:`calibrant.bilevel.tracing` for what tracing
+        ``"inductor"`` compiles them as well (much longer). See :mod:`calibrant.bilevel.tracing` for what tracing
         asks.
     resume : path, optional
         A checkpoint (:class:`calibrant.bilevel.callbacks.Checkpoint`) of the same run to go on from.

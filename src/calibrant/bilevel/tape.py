@@ -115,7 +115,7 @@ def returning_memory() -> Iterator[None]:
     """Give large blocks straight back to the system when they are freed (glibc; elsewhere nothing happens).
 
     By default glibc serves them from one heap, where the small tensors of a sweep break up the holes of the large ones:
-    the process then holds three to four times what is in use. Afterwards the threshold is the one at which glibc's own
+    the process then holds several times what is in use. Afterwards the threshold is the one at which glibc's own
     adaptation ends.
     """
     libc = _glibc()

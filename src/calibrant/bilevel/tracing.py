@@ -3,7 +3,7 @@
 Eager autograd rebuilds a graph for every step. :class:`TracedLevel` records the operations of a step *and* of its
 second-order product once (``make_fx``), cuts the joint graph where the adjoint enters, simplifies both halves and from
 then on runs bare tensor operations. ``compiler="inductor"`` hands the halves to ``torch.compile`` as well: faster
-still, after tens of seconds of compiling.
+still, after much longer compiling.
 
 Tracing specialises: Python values that the loss reads (attributes, globals) are frozen at their value of the first
 call, and control flow that depends on tensor values is refused by torch with an error. Whatever varies belongs into
