@@ -5,8 +5,10 @@ variables are chained by :class:`OuterVariables`::
 
     θ_0      = outer.initial(params)                        the starting point, Φ_0
     t        = outer.targets(labels, batch, classes)        hard labels to soft targets
-    losses   = outer.weigh(losses, batch)                   per-sample losses, weighted
+    z        = outer.outputs(logits, batch)                 the distribution of the observed labels
+    losses   = outer.weigh(loss(z, t), batch)               per-sample losses, weighted
     L        = losses.mean() + outer.penalty(params)        whatever is added
+    F        = outer loss + outer.prior()                   the outer loss sees the network's own output
 
 ``project(values)`` maps the values back into their set after an outer step. A module of one's own needs none of this:
 any ``nn.Module`` may be φ when the inner loss is written as a function of it (:class:`calibrant.bilevel.Bilevel`).
@@ -46,8 +48,16 @@ class OuterVariable(nn.Module):
         """Per-sample losses as they enter the mean."""
         return losses
 
+    def outputs(self, logits: Tensor, batch: Batch) -> Tensor:
+        """What the training loss sees of the network's output; the outer loss sees the output itself."""
+        return logits
+
     def penalty(self, params: Tensors) -> Tensor | float:
         """What is added to the mean loss."""
+        return 0.0
+
+    def prior(self) -> Tensor | float:
+        """A penalty on φ itself, added to the outer loss."""
         return 0.0
 
     def project(self, values: Tensors) -> Tensors:
@@ -82,8 +92,16 @@ class OuterVariables(OuterVariable):
             losses = part.weigh(losses, batch)
         return losses
 
+    def outputs(self, logits: Tensor, batch: Batch) -> Tensor:
+        for part in self._each():
+            logits = part.outputs(logits, batch)
+        return logits
+
     def penalty(self, params: Tensors) -> Tensor | float:
         return sum((part.penalty(params) for part in self._each()), 0.0)
+
+    def prior(self) -> Tensor | float:
+        return sum((part.prior() for part in self._each()), 0.0)
 
     def project(self, values: Tensors) -> Tensors:
         for position, part in enumerate(self._each()):
@@ -94,6 +112,12 @@ class OuterVariables(OuterVariable):
 
     def _each(self) -> Iterable[OuterVariable]:
         return self.parts  # type: ignore[return-value]
+
+
+def add_prior(loss: Tensor, variables: object) -> Tensor:
+    """``loss + variables.prior()``; modules that are no :class:`OuterVariable` have no prior."""
+    prior = variables.prior() if isinstance(variables, OuterVariable) else 0.0
+    return loss + prior if isinstance(prior, Tensor) else loss
 
 
 class SampleWeights(OuterVariable):

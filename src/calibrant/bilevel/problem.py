@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.bilevel.outer_variables import OuterVariable
+from calibrant.bilevel.outer_variables import OuterVariable, add_prior
 from calibrant.data.batch import Batch, Tensors
 from calibrant.data.streams import Stream, as_stream, mix
 from calibrant.losses.classification import cross_entropy
@@ -26,7 +26,7 @@ def composed(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLo
     def inner(net: Network, outer: OuterVariable, batch: Batch) -> Tensor:
         logits = net(batch.inputs)
         targets = outer.targets(batch.targets, batch, logits.shape[-1])
-        value = outer.weigh(loss(logits, targets), batch).mean()
+        value = outer.weigh(loss(outer.outputs(logits, batch), targets), batch).mean()
         penalty = outer.penalty(net.params)
         return value + penalty if isinstance(penalty, Tensor) else value
 
@@ -34,10 +34,10 @@ def composed(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLo
 
 
 def averaged(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
-    """A per-sample loss on the network's output, averaged: the usual outer objective."""
+    """A loss on the network's output, averaged, plus the outer variable's prior: the usual outer objective."""
 
     def outer(net: Network, variables: Any, batch: Batch) -> Tensor:
-        return loss(net(batch.inputs), batch.targets).mean()
+        return add_prior(loss(net(batch.inputs), batch.targets).mean(), variables)
 
     return outer
 
