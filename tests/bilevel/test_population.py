@@ -324,10 +324,10 @@ def another_loss(net, outer, batch):
     return F.cross_entropy(net(batch.inputs), batch.targets)
 
 
-class WithPrior(SampleWeights):
-    def __init__(self, prior):
+class WithConstant(SampleWeights):
+    def __init__(self, value):
         super().__init__(SAMPLES)
-        self.register_buffer("prior", torch.tensor(prior))
+        self.register_buffer("anchor", torch.tensor(value))
 
 
 MISUSES = {
@@ -347,7 +347,7 @@ MISUSES = {
         "settings",
     ),
     "constants of the outer variables": (
-        lambda: [problem(outer=WithPrior(prior)) for prior in (0.0, 1.0)],
+        lambda: [problem(outer=WithConstant(value)) for value in (0.0, 1.0)],
         "buffers of its outer variables",
     ),
     "validation": (lambda: [problem(), problem(val=None)], "validation data"),

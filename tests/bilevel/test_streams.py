@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from calibrant.bilevel import Bilevel, LabelSmoothing, OuterVariables, SampleWeights
 from calibrant.data import Batch, Indexed, LoaderStream, Stream, TensorStream, as_stream
 from calibrant.data.batch import stack
-from calibrant.data.streams import MemberStream, mix
+from calibrant.data.members import MemberStream
+from calibrant.data.streams import mix
 
 SIZE = 23
 
@@ -363,7 +364,7 @@ def test_stacking_refuses_problems_of_another_kind(other, sentence):
 
 def test_members_batches_come_as_one():
     streams = [TensorStream(X, Y, batch_size=5, seed=s) for s in (1, 2, 3)]
-    together = MemberStream(streams, [s.batch for s in streams], constant=False)
+    together = MemberStream(streams)
     for step in (0, 3, 9, 3):
         batch = together.batch(step)
         for k, stream in enumerate(streams):
@@ -373,14 +374,14 @@ def test_members_batches_come_as_one():
 
 def test_members_that_share_a_full_batch_share_it():
     streams = [TensorStream(X, Y, seed=s) for s in (1, 2, 3)]
-    together = MemberStream(streams, [s.batch for s in streams], constant=True)
+    together = MemberStream(streams)
     assert together.batch(5) is together.batch(0)
     assert together.batch(5).inputs is X
 
 
 def test_release_reaches_the_members():
     streams = [LoaderStream([(X, Y)]) for _ in range(2)]
-    together = MemberStream(streams, [s.batch for s in streams], constant=False)
+    together = MemberStream(streams)
     together.batch(1)
     together.release(1)
     with pytest.raises(ValueError, match="step 0 was released"):

@@ -85,6 +85,8 @@ class History(Callback):
 class EarlyStopping(Callback):
     """Stop when a criterion on held-out data has not improved for ``patience`` outer steps; each member on its own.
 
+    Tied members share φ: they are judged by the mean of their criteria (over those that still run) and stop together.
+
     Parameters
     ----------
     criterion : callable ``run -> Tensor``, optional
@@ -139,12 +141,14 @@ class EarlyStopping(Callback):
             self.best_step = torch.zeros(len(value), dtype=torch.long)
             self._best_state, self._best_phi = run.state, run.phi
         assert self.best_step is not None
-        better = (value < self.best - self.min_delta) & self._still_counts(run)
+        counts = self._still_counts(run)
+        value = run.pool(value, counts)
+        better = (value < self.best - self.min_delta) & counts
         self.best = torch.where(better, value, self.best)
         self.best_step = torch.where(better, run.step, self.best_step)
         if bool(better.any()):
             self._best_state = run.select(better, run.state, self._best_state)
-            self._best_phi = run.select(better, run.phi, self._best_phi)
+            self._best_phi = run.select(run.together(better), run.phi, self._best_phi)
         if self.patience is not None:
             run.stop(f"no improvement for {self.patience} outer steps", run.step - self.best_step >= self.patience)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from calibrant.bilevel.problem import Bilevel
+from calibrant.bilevel.ties import Ties
 from calibrant.data.batch import Batch, Tensors
-from calibrant.data.streams import MemberStream
+from calibrant.data.members import MemberStream
 from calibrant.models.functional import FunctionalModule
-from calibrant.models.pure_layers import MaskedDropout
 
 
 class Population:
@@ -19,10 +19,27 @@ class Population:
 
     The members' own functions run under ``vmap``; everything after the loss is elementwise over members. Data that all
     members hold as the *same* tensor is not copied. Members must share the architecture, the losses, frozen weights
-    and the settings of the outer variables.
+    and the settings of the outer variables; those that :meth:`Bilevel.replicate` makes do, and are built quickest.
+
+    Parameters
+    ----------
+    problems : sequence of Bilevel
+    tied : sequence of int, optional
+        One label a member: members with the same label share one φ, which follows the mean of their hypergradients (of
+        those that still run). Then clipping and the outer update act on that mean, :class:`EarlyStopping` judges and
+        stops whole groups, and a member that fails leaves its group going. φ goes on moving, for all of a group, while
+        any member of it runs.
+    shares : sequence of numbers, optional
+        How much each member counts in the mean of its group (default: all the same).
     """
 
-    def __init__(self, problems: Sequence[Bilevel]) -> None:
+    def __init__(
+        self,
+        problems: Sequence[Bilevel],
+        *,
+        tied: Sequence[int] | Tensor | None = None,
+        shares: Sequence[float] | Tensor | None = None,
+    ) -> None:
         if not problems:
             raise ValueError("A population needs at least one problem.")
         self.problems = list(problems)
@@ -39,18 +56,15 @@ class Population:
             )
         self.view, self.outer_view, self.variables = first.view, first.outer_view, first.variables
         self.head_size, self.moves_start = first.head_size, first.moves_start
-        fixed = not first.view.dropouts
-        self.train = MemberStream(
-            [p.train for p in problems],
-            [p.train_batch for p in problems],
-            fixed and all(p.train.constant for p in problems),
-        )
+        # Without masks to draw, a member's batches are those of its stream, which are had all at once.
+        masks = bool(first.view.dropouts)
+        self.train = MemberStream([p.train for p in problems], [p.train_batch for p in problems] if masks else None)
         self.val: MemberStream | None = None
         if first.val is not None:
+            masks = masks and first.outer_mode == "train"
             streams = [p.val for p in problems if p.val is not None]
-            self.val = MemberStream(
-                streams, [p.val_batch for p in problems], fixed and all(s.constant for s in streams)
-            )
+            self.val = MemberStream(streams, [p.val_batch for p in problems] if masks else None)
+        self.ties = _ties(self, tied, shares)
 
     def inner(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
         """The members' inner losses, one entry each."""
@@ -63,19 +77,18 @@ class Population:
 
     def initial_params(self, phi: Tensor) -> Tensor:
         """θ_0 of every member."""
-        starts = torch.stack([p.view.initial() for p in self.problems])
+        starts = torch.stack([p.start for p in self.problems])
         if not self.moves_start:
             return starts
         return torch.func.vmap(lambda f, s: self.outer_view.run(f, lambda outer: outer.initial(s)))(phi, starts)
 
     def initial_buffers(self) -> Tensors:
         """Every member's buffers."""
-        each = [p.initial_buffers() for p in self.problems]
-        return {k: torch.stack([b[k] for b in each]) for k in each[0]}
+        return {k: torch.stack([p.start_buffers[k] for p in self.problems]) for k in self.template.start_buffers}
 
     def initial_phi(self) -> Tensor:
         """Every member's φ."""
-        return torch.stack([p.initial_phi() for p in self.problems])
+        return torch.stack([p.start_phi for p in self.problems])
 
     def project(self, phi: Tensor) -> Tensor:
         """Every member's φ put back into its set."""
@@ -92,24 +105,39 @@ class Population:
         return self.val.batch(step)
 
 
+def _ties(
+    population: Population, tied: Sequence[int] | Tensor | None, shares: Sequence[float] | Tensor | None
+) -> Ties | None:
+    if tied is None:
+        if shares is not None:
+            raise ValueError("shares say how much members count in their group: give tied=… as well.")
+        return None
+    if len(tied) != population.members:
+        raise ValueError(f"tied must have one label a member ({population.members}); it has {len(tied)}.")
+    ties = Ties(tied, shares)
+    if not ties.equal(population.initial_phi()):
+        raise ValueError("Members of a tied group share one φ, so they must start from the same values of it.")
+    return ties
+
+
 def _difference(a: Bilevel, b: Bilevel) -> str | None:
     """What keeps two problems from running as one, in words."""
-    if a.view.names != b.view.names or a.view.shapes != b.view.shapes:
-        return "the architecture"
-    if a.view.initial().dtype != b.view.initial().dtype or a.view.initial().device != b.view.initial().device:
-        return "dtype or device"
-    if a.outer_view.names != b.outer_view.names or a.outer_view.shapes != b.outer_view.shapes:
-        return "the outer variables"
-    if str(a.view.module) != str(b.view.module) or str(a.outer_view.module) != str(b.outer_view.module):
-        return "the settings of its layers"
     if a.inner_loss is not b.inner_loss or a.outer_loss is not b.outer_loss:
         return "its losses (give all members the same function, and put what differs into hyper)"
     if (a.val is None) != (b.val is None):
         return "whether there is validation data"
     if a.outer_mode != b.outer_mode or a.autocast != b.autocast:
         return "outer_mode or autocast"
+    if a.view is b.view and a.outer_view is b.outer_view:
+        return None  # replicas of one problem
+    if a.view.names != b.view.names or a.view.shapes != b.view.shapes:
+        return "the architecture"
+    if a.start.dtype != b.start.dtype or a.start.device != b.start.device:
+        return "dtype or device"
+    if a.outer_view.names != b.outer_view.names or a.outer_view.shapes != b.outer_view.shapes:
+        return "the outer variables"
     for mine, others in ((a.view, b.view), (a.outer_view, b.outer_view)):
-        if _settings(mine.module) != _settings(others.module):
+        if mine.description != others.description:  # all members run the first one's layers
             return "the settings of its layers"
         if not _equal(_frozen(mine), _frozen(others)):
             return "its frozen parameters"
@@ -117,16 +145,6 @@ def _difference(a: Bilevel, b: Bilevel) -> str | None:
     if not _equal(a.outer_view.initial_buffers(), b.outer_view.initial_buffers()):
         return "the buffers of its outer variables"
     return None
-
-
-def _settings(module: nn.Module) -> list[dict[str, str | int | float | None]]:
-    """The plain values that layers keep as attributes and need not print: all members run the first one's layers."""
-    return [
-        {k: v for k, v in vars(layer).items() if not k.startswith("_") and isinstance(v, str | int | float | None)}
-        | {"training": None}  # the mode is set anew for each pass
-        for layer in module.modules()
-        if not isinstance(layer, MaskedDropout)  # masks are drawn by each member, and the layer counts its calls
-    ]
 
 
 def _frozen(view: FunctionalModule) -> Tensors:

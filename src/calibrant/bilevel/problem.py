@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from calibrant.bilevel.outer_variables import OuterVariable, add_prior
 from calibrant.data.batch import Batch, Tensors
-from calibrant.data.streams import Stream, as_stream, mix
+from calibrant.data.streams import Stream, TensorStream, as_stream, mix
 from calibrant.losses.classification import cross_entropy
 from calibrant.models.functional import FunctionalModule, Network
 from calibrant.models.kernels import FusedKernels
@@ -26,7 +26,8 @@ def composed(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLo
     def inner(net: Network, outer: OuterVariable, batch: Batch) -> Tensor:
         logits = net(batch.inputs)
         targets = outer.targets(batch.targets, batch, logits.shape[-1])
-        value = outer.weigh(loss(outer.outputs(logits, batch), targets), batch).mean()
+        losses = batch.weighted(loss(outer.outputs(logits, batch), targets))
+        value = outer.weigh(losses, batch).mean()
         penalty = outer.penalty(net.params)
         return value + penalty if isinstance(penalty, Tensor) else value
 
@@ -37,7 +38,7 @@ def averaged(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLo
     """A loss on the network's output, averaged, plus the outer variable's prior: the usual outer objective."""
 
     def outer(net: Network, variables: Any, batch: Batch) -> Tensor:
-        return add_prior(loss(net(batch.inputs), batch.targets).mean(), variables)
+        return add_prior(batch.weighted(loss(net(batch.inputs), batch.targets)).mean(), variables)
 
     return outer
 
@@ -75,6 +76,9 @@ class Bilevel:
     """
 
     members: int | None = None
+    ties: None = None
+    val: Stream | None
+    _hyper: Tensors = {}  # noqa: RUF012 (replaced, never written to)
 
     def __init__(
         self,
@@ -98,8 +102,9 @@ class Bilevel:
         if self.view.size == 0:
             raise ValueError("The model has no trainable parameters: nothing can be learned at the inner level.")
         outer = OuterVariable() if outer is None else outer
-        like = self.view.initial()
-        self.outer_view = FunctionalModule(copy.deepcopy(outer).to(like.device, like.dtype))
+        self.start, self.start_buffers = self.view.initial(), self.view.initial_buffers()
+        self.outer_view = FunctionalModule(copy.deepcopy(outer).to(self.start.device, self.start.dtype))
+        self.start_phi = self.outer_view.initial()
         self.variables = self.outer_view.module
         if inner_loss is None and not isinstance(outer, OuterVariable):
             raise ValueError(
@@ -109,13 +114,71 @@ class Bilevel:
         self.inner_loss = inner_loss or DEFAULT_INNER_LOSS
         self.outer_loss = outer_loss or DEFAULT_OUTER_LOSS
         self.outer_mode, self.autocast, self.seed = outer_mode, autocast, seed
-        common: dict[str, Any] = {"device": like.device, "dtype": like.dtype, "hyper": hyper}
-        self.train = as_stream(train, batch_size=batch_size, seed=mix(seed, 10), **common)
-        self.val: Stream | None = None
-        if val is not None:
-            self.val = as_stream(val, batch_size=val_batch_size, seed=mix(seed, 11), **common)
+        self._batch_sizes = batch_size, val_batch_size
+        self._take((train, val), self._batch_sizes, hyper)
         self._kernels = FusedKernels(self.view.module)
         self.stochastic = self._check()
+
+    def replicate(
+        self,
+        model: nn.Module | Tensor | None = None,
+        outer: nn.Module | Tensor | None = None,
+        *,
+        train: Any = None,
+        val: Any = None,
+        hyper: Tensors | None = None,
+        seed: int | None = None,
+    ) -> Bilevel:
+        """A problem of the same kind with another start, other data or constants; what is not given stays as it is.
+
+        The replica shares this problem's networks, losses and all that was found out about them, so that it costs a
+        small part of a new problem: build one, and the other members of a population from it.
+
+        Parameters
+        ----------
+        model : nn.Module or vector, optional
+            The starting point: a module of the same architecture, or all trainable parameters in one vector
+            (``problem.view.draw(seed)`` draws one).
+        outer : nn.Module or vector, optional
+            φ before the first outer step, in the same two forms.
+        train, val, hyper, seed : optional
+            As in :class:`Bilevel`. Batch sizes stay; a :class:`calibrant.data.Stream` brings its own size
+            and ``hyper``.
+        """
+        twin = copy.copy(self)
+        if isinstance(model, nn.Module):
+            twin.start, twin.start_buffers = self.view.read(model)
+        elif model is not None:
+            twin.start = _vector(model, self.start, "model")
+        if isinstance(outer, nn.Module):
+            twin.start_phi, constants = self.outer_view.read(outer)
+            if not all(torch.equal(b, constants[k]) for k, b in self.outer_view.initial_buffers().items()):
+                raise ValueError("The outer module's buffers are constants that replicas share; those given differ.")
+        elif outer is not None:
+            twin.start_phi = _vector(outer, self.start_phi, "outer")
+        if val is not None and self.val is None:
+            raise ValueError("The first problem has no validation data, so its replicas cannot have any.")
+        if seed is not None:
+            twin.seed = seed
+        if not (train is None and val is None and hyper is None and seed is None):
+            data = self._data[0] if train is None else train, self._data[1] if val is None else val
+            sizes = [None if isinstance(d, Stream) else size for d, size in zip(data, self._batch_sizes, strict=True)]
+            twin._take(data, sizes, hyper)
+        return twin
+
+    def _take(self, data: tuple[Any, Any], sizes: Sequence[int | None], hyper: Tensors | None) -> None:
+        """Make the streams. Tensors are kept as converted, so that replicas share them."""
+
+        def stream(data: Any, size: int | None, purpose: int) -> Stream:
+            inherited = {} if isinstance(data, Stream) else self._hyper
+            constants = inherited if hyper is None else hyper
+            common: dict[str, Any] = {"device": self.start.device, "dtype": self.start.dtype, "hyper": constants}
+            return as_stream(data, batch_size=size, seed=mix(self.seed, purpose), **common)
+
+        self.train = stream(data[0], sizes[0], 10)
+        self.val = None if data[1] is None else stream(data[1], sizes[1], 11)
+        self._data = _kept(data[0], self.train), _kept(data[1], self.val)
+        self._hyper = self._hyper if hyper is None else hyper
 
     @property
     def head_size(self) -> int:
@@ -141,18 +204,18 @@ class Bilevel:
 
     def initial_params(self, phi: Tensor) -> Tensor:
         """θ_0 = Φ_0(φ)."""
-        start = self.view.initial()
+        start = self.start.clone()
         if isinstance(self.variables, OuterVariable):
             return self.outer_view.run(phi, lambda outer: outer.initial(start))
         return start
 
     def initial_buffers(self) -> Tensors:
         """The module's buffers before training."""
-        return self.view.initial_buffers()
+        return {k: b.clone() for k, b in self.start_buffers.items()}
 
     def initial_phi(self) -> Tensor:
         """φ before the first outer step."""
-        return self.outer_view.initial()
+        return self.start_phi.clone()
 
     @property
     def moves_start(self) -> bool:
@@ -198,13 +261,26 @@ class Bilevel:
         batch = self.train_batch(0)
         if getattr(self.variables, "needs_index", False):
             batch.require_index(type(self.variables).__name__)
-        params = self.view.initial()
+        params = self.start
         cuda = [params.device] if params.is_cuda else []
         with torch.no_grad(), torch.random.fork_rng(devices=cuda), self._kernels.observed():
             before = [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in cuda)]
             self.inner(params, self.initial_buffers(), self.initial_phi(), batch)
             after = [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in cuda)]
         return not all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def _vector(values: Tensor, like: Tensor, name: str) -> Tensor:
+    if values.shape != like.shape:
+        raise ValueError(
+            f"{name} must be a module or a vector of {like.numel()} numbers; got shape {tuple(values.shape)}."
+        )
+    return values.detach().to(like, copy=True)
+
+
+def _kept(given: Any, stream: Stream | None) -> Any:
+    """What a replica makes its stream of: the user's own, or tensors as they were converted."""
+    return (stream.inputs, stream.targets) if isinstance(stream, TensorStream) and stream is not given else given
 
 
 def _scalar(loss: Tensor, level: str) -> Tensor:

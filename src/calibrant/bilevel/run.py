@@ -111,6 +111,16 @@ class Run:
             )
         return tuple(self.select(mask, n, o) for n, o in zip(new, old, strict=True))
 
+    def pool(self, values: Tensor, counts: Tensor) -> Tensor:
+        """The mean over each tied group of the members that ``counts`` marks; without ties the values themselves."""
+        ties = self.problem.ties
+        return values if ties is None else ties.mean(values, counts)
+
+    def together(self, mask: Tensor) -> Tensor:
+        """The members whose φ is concerned when that of the members in ``mask`` is: their tied groups."""
+        ties = self.problem.ties
+        return mask if ties is None else ties.any(mask)
+
     def evaluate(self, state: State | None = None, batch: Batch | None = None) -> Tensor:
         """The outer loss at the present parameters, or at ``state``; on the next validation batch, or on ``batch``."""
         state = self.state if state is None else state
@@ -143,6 +153,8 @@ def outer_step(run: Run) -> None:
     phi, moments, gradient = run.phi, run.outer_moments, estimate.gradient
     if gradient is not None and run.outer_optimizer is not None:
         with torch.no_grad():
+            if problem.ties is not None:
+                gradient = run.pool(gradient, run.active & _sound(run, estimate))
             if clip_norm is not None:
                 norm = gradient.norm(dim=-1, keepdim=True)
                 gradient = gradient * torch.where(norm > clip_norm, clip_norm / norm, 1.0)
@@ -153,10 +165,11 @@ def outer_step(run: Run) -> None:
         state, inner_losses = hypergradient._train(view, state, phi, hypergradient.steps)
     run.inner_losses = torch.stack([loss.detach() for loss in inner_losses])
     run.outer_loss, run.gradient = estimate.loss, gradient
-    keep = _examine(run, taken, state.params, phi) & run.active
+    keep = _examine(run, taken, state.params, phi, estimate.gradient) & run.active
     run.state = run.select(keep, state, run.state)
-    run.phi = run.select(keep, phi, run.phi)
-    run.outer_moments = run.select(keep, moments, run.outer_moments)
+    moved = run.together(keep)
+    run.phi = run.select(moved, phi, run.phi)
+    run.outer_moments = run.select(moved, moments, run.outer_moments)
     run.step += 1
     run.release()
 
@@ -172,19 +185,30 @@ _REMEDIES = {
 }
 
 
-def _examine(run: Run, taken: int, params: Tensor, phi: Tensor) -> Tensor:
+def _finite(values: Tensor, members: int) -> Tensor:
+    """Which members' rows are finite throughout, as one row."""
+    return values.reshape(members, -1).isfinite().all(1).reshape(1, members)
+
+
+def _sound(run: Run, estimate: hg.Estimate) -> Tensor:
+    """The members whose share in the hypergradient of a tied group is to be trusted: nothing on its way was NaN."""
+    members = run.problem.members or 1
+    parts = [estimate.state.params, *estimate.inner_losses, *(t for t in estimate[:2] if t is not None)]
+    return torch.cat([_finite(part, members) for part in parts]).all(0).cpu()
+
+
+def _examine(run: Run, taken: int, params: Tensor, phi: Tensor, gradient: Tensor | None) -> Tensor:
     """Which members are still finite. The others fail with a message; a single problem raises it."""
     members = run.problem.members or 1
-
-    def whole(vector: Tensor) -> Tensor:
-        return vector.reshape(members, -1).isfinite().all(1).reshape(1, members)
-
-    inner = {"inner loss": run.inner_losses.reshape(-1, members).isfinite(), "inner parameter vector": whole(params)}
+    inner = {
+        "inner loss": run.inner_losses.reshape(-1, members).isfinite(),
+        "inner parameter vector": _finite(params, members),
+    }
     outer: dict[str, Tensor] = {}
     if run.outer_loss is not None:
         outer["outer loss"] = run.outer_loss.reshape(1, members).isfinite()
-    if run.gradient is not None:
-        outer |= {"hypergradient": whole(run.gradient), "vector of outer variables": whole(phi)}
+    if gradient is not None:
+        outer |= {"hypergradient": _finite(gradient, members), "vector of outer variables": _finite(phi, members)}
     # In the order of computation, so that the message names the first cause.
     found = outer | inner if run.hypergradient.lookahead else inner | outer
     good = torch.cat([ok.all(0, keepdim=True) for ok in found.values()]).cpu()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from calibrant.bilevel import checkpoint
 from calibrant.bilevel import hypergradients as hg
@@ -23,6 +24,9 @@ from calibrant.data.batch import as_dtype
 
 if TYPE_CHECKING:
     from calibrant.bilevel.callbacks import Callback
+
+_ROWS = 65_536
+"""How many rows a prediction runs at once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,18 +68,60 @@ class Solution:
         """φ by name."""
         return self.problem.outer_view.unflatten(self.phi)
 
-    def predict(self, inputs: Any) -> Tensor:
-        """The trained network's output in evaluation mode, without gradient. Arrays are taken as in ``Bilevel``."""
+    def predict(self, inputs: Any, *, rows: int | None = _ROWS) -> Any:
+        """The trained network's output in evaluation mode, without gradient. Arrays are taken as in ``Bilevel``.
+
+        A tensor or array of more than ``rows`` rows is run in pieces, to bound memory; None runs it whole.
+        """
         self._one("predict")
+        net = self.problem.view.bind(self.params, self.buffers, train=False)
+        return _in_pieces(net, self._converted(inputs), rows)
+
+    def predict_all(self, inputs: Any, *, per_member: bool = False, rows: int | None = _ROWS) -> Any:
+        """All members' outputs, ``(members, n, …)``, as :meth:`predict` gives them for each, in one go.
+
+        Parameters
+        ----------
+        inputs : tensor or array
+            ``(n, …)``, the same for all members, or with ``per_member=True`` ``(members, n, …)``.
+        rows : int, optional
+            How many rows, over all members, to run at once; None runs everything whole.
+        """
+        if not isinstance(self.problem, Population):
+            raise ValueError("This is the solution of a single problem: use predict.")
+        inputs, members = self._converted(inputs), self.problem.members
+        if per_member and len(inputs) != members:
+            raise ValueError(f"per_member=True needs inputs for each of the {members} members; got {len(inputs)}.")
+
+        def each(params: Tensor, buffers: dict[str, Tensor], piece: Tensor) -> Any:
+            return self.problem.view.bind(params, buffers, train=False)(piece)
+
+        every = torch.func.vmap(each, in_dims=(0, 0, 0 if per_member else None))
+        return _in_pieces(
+            lambda piece: every(self.params, self.buffers, piece),
+            inputs,
+            None if rows is None else max(1, rows // members),
+            dim=1 if per_member else 0,
+            out_dim=1,
+        )
+
+    def _converted(self, inputs: Any) -> Any:
         if isinstance(inputs, np.ndarray):
             inputs = torch.as_tensor(inputs, device=self.params.device)
-        with torch.no_grad():
-            net = self.problem.view.bind(self.params, self.buffers, train=False)
-            return net(as_dtype(inputs, self.params.dtype))
+        return as_dtype(inputs, self.params.dtype)
 
     def _one(self, what: str) -> None:
         if isinstance(self.problem, Population):
             raise ValueError(f"{what} works on one member: solution.member(k).{what}(…).")
+
+
+def _in_pieces(net: Callable[[Any], Any], inputs: Any, rows: int | None, *, dim: int = 0, out_dim: int = 0) -> Any:
+    """``net(inputs)``, with the rows of a tensor along ``dim`` in pieces, and the outputs joined along ``out_dim``."""
+    with torch.no_grad():
+        if rows is None or not isinstance(inputs, Tensor) or inputs.shape[dim] <= rows:
+            return net(inputs)
+        pieces = [net(piece) for piece in inputs.split(rows, dim)]
+        return pytree.tree_map(lambda *parts: torch.cat(parts, out_dim), *pieces)
 
 
 def solve(
@@ -131,6 +177,8 @@ def solve(
     )
     if resume is not None:
         checkpoint.load(resume, run)
+        if problem.ties is not None and not problem.ties.equal(run.phi):
+            raise ValueError(f"{resume} was written by a run whose members were tied otherwise; give the same groups.")
     if isinstance(run.budget, Tensor):
         run.stop("all outer steps done", run.step >= run.budget)
     for callback in run.callbacks:
@@ -212,5 +260,9 @@ def _check_optimizers(
                 f"The {level} learning rate must be a number, or one per member of a population "
                 f"({problem.members or 'this is a single problem'}); got shape {tuple(lr.shape)}."
             )
+        if level == "outer" and problem.ties is not None:
+            rates = [lr, *(part.lr for _, part in getattr(optimizer, "parts", ()))]
+            if not all(problem.ties.equal(r) for r in rates if isinstance(r, Tensor) and r.dim() > 0):
+                raise ValueError("Tied members share one φ, so the outer learning rate must be the same in each group.")
     if clip_norm is not None and not clip_norm > 0:
         raise ValueError(f"clip_norm must be positive, or None for no clipping; got {clip_norm}.")

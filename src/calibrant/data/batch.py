@@ -17,7 +17,8 @@ class Batch(NamedTuple):
 
     ``index`` says which samples these are (``slice(None)`` for all of them, in order; ``None`` when unknown), so that
     per-sample outer variables follow their sample. ``noise`` holds dropout masks, ``hyper`` constants that may differ
-    between the members of a population, and ``seed`` replays whatever else is random in the network.
+    between the members of a population, and ``seed`` replays whatever else is random in the network. ``weights`` are
+    constant sample weights of mean 1 over the whole set.
     """
 
     inputs: Any
@@ -26,6 +27,18 @@ class Batch(NamedTuple):
     noise: Tensors = {}  # noqa: RUF012 (a NamedTuple's default is shared, and never written to)
     hyper: Tensors = {}  # noqa: RUF012
     seed: int | None = None
+    weights: Tensor | None = None
+
+    def weighted(self, losses: Tensor) -> Tensor:
+        """Per-sample losses times the samples' weights, so that their mean is ``Σ w_i·l_i / n``; unchanged without."""
+        if self.weights is None:
+            return losses
+        if losses.dim() == 0:
+            raise ValueError(
+                "The data has sample weights, which need one loss a sample, and the loss gave one value; do not "
+                "reduce it, or leave the weights out."
+            )
+        return losses * self.weights
 
     def require_index(self, who: str) -> Tensor | slice:
         """The index, or an error that says how to supply it."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from calibrant.data.batch import Batch, Tensors, as_dtype, map_tensors, stack
+from calibrant.data.batch import Batch, Tensors, as_dtype, map_tensors
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -53,6 +53,11 @@ class TensorStream(Stream):
         Leave out the last, smaller batch of an epoch.
     hyper : dict of tensors
         Constants handed to the losses as ``batch.hyper``; they may differ between the members of a population.
+    index : tensor of whole numbers, optional
+        Which samples of a larger set these rows are (a fold, a bootstrap sample): batches carry these numbers, so that
+        outer variables with one entry for each sample of the larger set find theirs.
+    weights : tensor, optional
+        Constant sample weights, scaled here to mean 1 over all rows; ``composed`` and ``averaged`` losses use them.
     """
 
     def __init__(
@@ -60,6 +65,8 @@ class TensorStream(Stream):
         inputs: Tensor,
         targets: Tensor,
         *,
+        index: Tensor | None = None,
+        weights: Tensor | None = None,
         batch_size: int | None = None,
         seed: int = 0,
         augment: Augment | None = None,
@@ -81,23 +88,31 @@ class TensorStream(Stream):
         self.steps_per_epoch = max(1, math.floor(per_epoch) if drop_last else math.ceil(per_epoch))
         self.constant = self.batch_size is None and augment is None
         self.hyper = dict(hyper or {})
-        self._whole = Batch(inputs, targets, slice(None), hyper=self.hyper)
+        self.index = None if index is None else _checked_index(index, inputs)
+        self.weights = None if weights is None else _normalised(weights, inputs)
+        names = slice(None) if self.index is None else self.index
+        self.whole = Batch(inputs, targets, names, hyper=self.hyper, weights=self.weights)
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
 
     def batch(self, step: int) -> Batch:
         if self.batch_size is None:
-            batch = self._whole
+            batch = self.whole
         else:
             epoch, position = divmod(step, self.steps_per_epoch)
             if self._order[0] != epoch:
-                generator = torch.Generator().manual_seed(mix(self.seed, epoch, 1))
-                self._order = epoch, torch.randperm(self.size, generator=generator).to(self.inputs.device)
-            index = self._order[1][position * self.batch_size : (position + 1) * self.batch_size]
-            batch = Batch(self.inputs[index], self.targets[index], index, hyper=self.hyper)
+                self._order = epoch, self.order(epoch).to(self.inputs.device)
+            rows = self._order[1][position * self.batch_size : (position + 1) * self.batch_size]
+            names = rows if self.index is None else self.index[rows]
+            weights = None if self.weights is None else self.weights[rows]
+            batch = Batch(self.inputs[rows], self.targets[rows], names, hyper=self.hyper, weights=weights)
         if self.augment is not None:
             generator = torch.Generator().manual_seed(mix(self.seed, step, 2))
             batch = batch._replace(inputs=self.augment(batch.inputs, generator))
         return batch
+
+    def order(self, epoch: int) -> Tensor:
+        """The order of the rows in an epoch of mini-batches (on the CPU, so that devices agree)."""
+        return torch.randperm(self.size, generator=torch.Generator().manual_seed(mix(self.seed, epoch, 1)))
 
 
 class LoaderStream(Stream):
@@ -179,35 +194,6 @@ class LoaderStream(Stream):
         return map_tensors(lambda t: t.to(self.device, non_blocking=True), batch) if self.device is not None else batch
 
 
-class MemberStream(Stream):
-    """The batches of several members as one; ``axes`` says what ``vmap`` runs over.
-
-    ``draws`` are the members' ``batch`` functions where they do more than their streams (draw dropout masks, say);
-    ``constant`` says that they give the same batch at every step, which is then stacked only once.
-    """
-
-    def __init__(self, streams: list[Stream], draws: list[Callable[[int], Batch]], constant: bool) -> None:
-        self.streams, self.draws, self.constant = streams, draws, constant
-        self.rewind()  # a member may have run alone before
-        self._first, self.axes = stack([draw(0) for draw in draws])
-
-    def batch(self, step: int) -> Batch:
-        if self.constant or step == 0:
-            return self._first
-        stacked, axes = stack([draw(step) for draw in self.draws])
-        if axes != self.axes:
-            raise ValueError("What the members share changed between steps; give each member tensors of its own.")
-        return stacked
-
-    def release(self, before: int) -> None:
-        for stream in self.streams:
-            stream.release(before)
-
-    def rewind(self) -> None:
-        for stream in self.streams:
-            stream.rewind()
-
-
 class Indexed(Dataset):
     """A data set whose items say which sample they are: ``(inputs, targets, index)``."""
 
@@ -255,3 +241,24 @@ def as_stream(
 def mix(*numbers: int) -> int:
     """One seed out of several numbers, spread over 63 bits so that neighbours do not correlate."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _checked_index(index: Tensor, inputs: Tensor) -> Tensor:
+    if index.dtype != torch.long or index.shape != (len(inputs),):
+        raise ValueError(
+            f"index must hold one whole number (torch.long) for each of the {len(inputs)} rows; "
+            f"got {index.dtype} of shape {tuple(index.shape)}."
+        )
+    return index.to(inputs.device)
+
+
+def _normalised(weights: Tensor, inputs: Tensor) -> Tensor:
+    """Weights of mean 1 in the inputs' precision, so that learning rates and penalties keep their meaning."""
+    if weights.shape != (len(inputs),):
+        raise ValueError(
+            f"weights must hold one number for each of the {len(inputs)} rows; got shape {tuple(weights.shape)}."
+        )
+    if not bool((weights >= 0).all() & weights.isfinite().all() & (weights > 0).any()):
+        raise ValueError("weights must be finite and not negative, and some must be positive.")
+    weights = weights.to(inputs.device, inputs.dtype if inputs.is_floating_point() else torch.get_default_dtype())
+    return weights / weights.mean()

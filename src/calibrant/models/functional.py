@@ -15,7 +15,7 @@ Any other random layer (``F.dropout``, stochastic depth, attention dropout) is r
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -38,6 +38,7 @@ class FunctionalModule:
     """
 
     def __init__(self, module: nn.Module) -> None:
+        self.description = describe(module)
         self.module = purify(copy.deepcopy(module))
         trainable = {k: p for k, p in self.module.named_parameters() if p.requires_grad}
         dtypes = {p.dtype for p in trainable.values()}
@@ -67,6 +68,7 @@ class FunctionalModule:
             for b in ("running_mean", "running_var")
         ]
         self._mask_shapes: dict[Any, dict[str, list[torch.Size]]] = {}
+        self._scratch: nn.Module | None = None
 
     def initial(self) -> Tensor:
         """The parameters that the module was given with, as one vector."""
@@ -75,6 +77,51 @@ class FunctionalModule:
     def initial_buffers(self) -> Tensors:
         """The buffers that the module was given with."""
         return {k: b.clone() for k, b in self._initial_buffers.items()}
+
+    def read(self, module: nn.Module) -> tuple[Tensor, Tensors]:
+        """Parameters (one vector) and buffers of another module of the same architecture, as this view would take them.
+
+        The module's parameters must be frozen where this view's are, and at the same values.
+        """
+        own = dict(module.named_parameters())
+        names = [k for k, p in own.items() if p.requires_grad]
+        if names != self.names or [own[k].shape for k in names] != self.shapes or describe(module) != self.description:
+            raise ValueError(
+                "The module is of another architecture than the one it is to stand in for: its trainable parameters or "
+                "the settings of its layers differ."
+            )
+        if len(own) > len(names):
+            for name, kept in self.module.named_parameters():
+                if name not in self.names and not torch.equal(kept, own[name].to(kept)):
+                    raise ValueError(f"The frozen parameter {name} has other values; frozen parameters are shared.")
+        like = self._initial_buffers
+        return (
+            _flatten((own[k] for k in names), None).to(self._initial, copy=True),
+            {k: b.detach().to(like[k], copy=True) for k, b in module.named_buffers()},
+        )
+
+    def draw(self, seed: int) -> Tensor:
+        """Fresh parameters as the layers' own ``reset_parameters`` draw them: a pure function of ``seed``.
+
+        Layers are drawn in the order in which they are built, on the CPU and in the default precision, so that this is
+        ``torch.manual_seed(seed)`` followed by building the module again, if it leaves its parameters to its layers.
+        """
+        if self._scratch is None:
+            scratch = copy.deepcopy(self.module).to("cpu", torch.get_default_dtype())
+            for layer in _as_built(scratch):
+                if any(p.numel() for p in layer.parameters(recurse=False)) and _reset(layer) is None:
+                    raise ValueError(
+                        f"{type(layer).__name__} has parameters of its own and no reset_parameters() to draw them "
+                        "anew; give a module instead of a seed."
+                    )
+            self._scratch = scratch
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            for layer in _as_built(self._scratch):
+                if (reset := _reset(layer)) is not None:
+                    reset()
+        values = dict(self._scratch.named_parameters())
+        return _flatten((values[k] for k in self.names), None).to(self._initial)
 
     def unflatten(self, params: Tensor) -> Tensors:
         """Named views into the flat vector."""
@@ -219,6 +266,27 @@ class _Dispatch(nn.Module):
         for layer in self.norms:
             layer.fresh = {}
         return fn(self.module, *args)
+
+
+def describe(module: nn.Module) -> tuple[str, list[dict[str, str | int | float | None]]]:
+    """The layers as they print, and the plain values that they keep as attributes and need not print."""
+    return str(module), [
+        {k: v for k, v in vars(layer).items() if not k.startswith("_") and isinstance(v, str | int | float | None)}
+        | {"training": None}  # the mode is set anew for each pass
+        for layer in module.modules()
+    ]
+
+
+def _as_built(module: nn.Module) -> Iterator[nn.Module]:
+    """All layers, those inside a layer before it: a constructor builds its parts first."""
+    for child in module.children():
+        yield from _as_built(child)
+    yield module
+
+
+def _reset(layer: nn.Module) -> Callable[[], None] | None:
+    """How a layer draws its parameters anew (attention's method has an underscore)."""
+    return getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
 
 
 def _call_and_read(module: nn.Module, args: tuple, kwargs: dict, names: tuple[str, ...]) -> tuple[Any, Tensors]:
