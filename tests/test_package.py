@@ -46,12 +46,14 @@ def test_the_example_in_the_docstring_runs():
 ROOMS = {
     "data": set(),
     "models": {"data"},
-    "losses": {"data", "models"},
+    "losses": {"data", "models", "metrics"},
     "bilevel": {"data", "models", "losses"},
     "metrics": {"_inputs"},
     "selective": {"_inputs", "metrics"},
     "posthoc": {"_inputs", "_version", "metrics"},
     "plots": {"_inputs", "metrics", "selective"},
+    "report": {"_version", "metrics", "plots"},
+    "cli": {"_version", "methods"},
 }
 
 

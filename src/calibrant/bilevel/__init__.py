@@ -22,13 +22,20 @@ from calibrant.bilevel.hypergradients import (
 )
 from calibrant.bilevel.linear import CG, Neumann, Nystrom
 from calibrant.bilevel.optimizers import SGD, Adam, AdamW, Grouped, Optimizer
+from calibrant.bilevel.outer_losses import OUTER_LOSSES
 from calibrant.bilevel.outer_variables import (
     L2,
     InitialPoint,
+    LabelNoise,
     LabelSmoothing,
     OuterVariable,
     OuterVariables,
     SampleWeights,
+    SmoothedWeights,
+    WeightNetwork,
+    add_prior,
+    neighbourhood,
+    standardisation,
 )
 from calibrant.bilevel.population import Population
 from calibrant.bilevel.problem import Bilevel, averaged, composed
@@ -39,6 +46,7 @@ from calibrant.bilevel.solver import Solution, solve
 __all__ = [
     "CG",
     "L2",
+    "OUTER_LOSSES",
     "SGD",
     "Adam",
     "AdamW",
@@ -52,6 +60,7 @@ __all__ = [
     "Hypergradient",
     "Implicit",
     "InitialPoint",
+    "LabelNoise",
     "LabelSmoothing",
     "Neumann",
     "NonFiniteError",
@@ -65,13 +74,18 @@ __all__ = [
     "ProgressBar",
     "Run",
     "SampleWeights",
+    "SmoothedWeights",
     "Solution",
     "Truncated",
     "Unrolled",
+    "WeightNetwork",
+    "add_prior",
     "averaged",
     "composed",
     "cosine",
     "exponential",
     "multistep",
+    "neighbourhood",
     "solve",
+    "standardisation",
 ]

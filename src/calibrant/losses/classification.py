@@ -1,7 +1,11 @@
-"""Per-sample classification losses: ``loss(logits, targets) -> one value a sample``, no reduction."""
+"""Per-sample classification losses: ``loss(logits, targets) -> one value a sample``, no reduction.
+
+All work on logits and in log space: finite, with finite slopes, however sure the network is.
+"""
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -12,3 +16,42 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     The paper's "final logit for class c" must be read as the probability.
     """
     return F.cross_entropy(logits, targets, reduction="none")
+
+
+nll = cross_entropy
+"""The negative log-likelihood of the label: another name for :func:`cross_entropy`."""
+
+
+def smoothed_cross_entropy(logits: Tensor, labels: Tensor, epsilon: float | Tensor) -> Tensor:
+    """Cross-entropy with ``(1 − ε)·onehot + ε/C`` as the target (Szegedy et al. 2016); ε one number or one a sample."""
+    uniform = -torch.log_softmax(logits, dim=-1).mean(-1)
+    return (1 - epsilon) * cross_entropy(logits, labels) + epsilon * uniform
+
+
+def brier(logits: Tensor, targets: Tensor) -> Tensor:
+    """``Σ_c (p_c − t_c)²`` (Brier 1950), between 0 and 2, for class indices or soft targets."""
+    hard = one_hot(targets, logits.shape[-1], logits.dtype) if targets.dim() < logits.dim() else targets
+    return (torch.softmax(logits, dim=-1) - hard).square().sum(-1)
+
+
+def focal(logits: Tensor, labels: Tensor, gamma: float | Tensor) -> Tensor:
+    """``−(1 − p_y)^γ log p_y`` (Lin et al. 2017), γ one number or one a sample, at least 0.
+
+    ``(1 − p_y)^γ`` is ``exp(γ·log(1 − p_y))`` with the logarithm from the other classes' logits
+    (:func:`log_of_others`): where p rounds to 1, a power of ``1 − p`` has an infinite slope in p for γ < 1, and
+    ``0·(−∞)`` as its slope in γ. γ = 0 is cross-entropy.
+    """
+    return torch.exp(gamma * log_of_others(logits, labels)) * cross_entropy(logits, labels)
+
+
+def log_of_others(logits: Tensor, labels: Tensor) -> Tensor:
+    """``log(1 − p_y)`` as the logarithm of the other classes' share: exact where p_y rounds to 1."""
+    if labels.dim() != logits.dim() - 1:
+        raise ValueError(f"The label must be one class index a sample; got targets of shape {tuple(labels.shape)}.")
+    own = one_hot(labels, logits.shape[-1], torch.bool)
+    return torch.logsumexp(logits.masked_fill(own, -torch.inf), dim=-1) - torch.logsumexp(logits, dim=-1)
+
+
+def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+    """Indicator vectors, by a comparison: what ``vmap`` and tracing take, and out of range is all zeros."""
+    return (labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)).to(dtype)

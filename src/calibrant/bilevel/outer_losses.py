@@ -1,0 +1,96 @@
+"""Outer losses by name: what held-out data are asked, ``OUTER_LOSSES[name](**settings) -> outer_loss`` for Bilevel.
+
+Each constructor returns the *same* function for equal settings, because the members of a population must share theirs.
+Every one adds the outer variable's prior and heeds the data's sample weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+
+from calibrant.bilevel.outer_variables import add_prior
+from calibrant.bilevel.problem import DEFAULT_OUTER_LOSS, UserLoss, averaged
+from calibrant.data.batch import Batch
+from calibrant.losses.calibration import Accuracy, dece, sece
+from calibrant.losses.classification import brier, cross_entropy
+from calibrant.losses.confidence import confidence_bce
+from calibrant.models.functional import Network
+
+
+def bce_loss(*, alpha: float = 30.0) -> UserLoss:
+    """BCE of the smooth confidence against "was it right" (Eq. 12–13, Sanguin et al. 2024), the first paper's F.
+
+    ``batch.hyper["alpha"]`` takes the place of `alpha` where it is given, so that members may differ in it.
+    """
+    return _bce(float(alpha))
+
+
+def nll_loss() -> UserLoss:
+    """Cross-entropy: what Bilevel takes when it is told nothing."""
+    return DEFAULT_OUTER_LOSS
+
+
+def brier_loss() -> UserLoss:
+    """The Brier score, ``Σ_c (p_c − t_c)²``."""
+    return _BRIER
+
+
+def sece_loss(*, strength: float | None = 1.0, bandwidth: float = 0.01, accuracy: Accuracy = "soft") -> UserLoss:
+    """``CE + strength·SECE``; None: SECE alone, as the second paper prints it.
+
+    Alone it is smallest for a network that knows nothing: it may serve where training itself keeps the accuracy up, and
+    to show what happens where it does not.
+    """
+    return _beside_cross_entropy(sece, _strength(strength), (("bandwidth", float(bandwidth)), ("accuracy", accuracy)))
+
+
+def dece_loss(
+    *, strength: float | None = 1.0, bins: int = 15, temperature: float = 0.01, accuracy: Accuracy = "soft"
+) -> UserLoss:
+    """``CE + strength·DECE`` (Bohdal et al. 2021, who take 0.5); None: DECE alone, as in :func:`sece_loss`."""
+    settings = (("bins", bins), ("temperature", float(temperature)), ("accuracy", accuracy))
+    return _beside_cross_entropy(dece, _strength(strength), settings)
+
+
+OUTER_LOSSES: dict[str, Callable[..., UserLoss]] = {
+    "bce": bce_loss,
+    "nll": nll_loss,
+    "brier": brier_loss,
+    "sece": sece_loss,
+    "dece": dece_loss,
+}
+
+_BRIER = averaged(brier)
+
+
+@cache
+def _bce(alpha: float) -> UserLoss:
+    def outer(net: Network, variables: Any, batch: Batch) -> Tensor:
+        losses = confidence_bce(net(batch.inputs), batch.targets, batch.hyper.get("alpha", alpha))
+        return add_prior(batch.weighted(losses).mean(), variables)
+
+    return outer
+
+
+@cache
+def _beside_cross_entropy(
+    error: Callable[..., Tensor], strength: float | None, settings: tuple[tuple[str, Any], ...]
+) -> UserLoss:
+    def outer(net: Network, variables: Any, batch: Batch) -> Tensor:
+        logits = net(batch.inputs)
+        value = error(logits, batch.targets, weights=batch.weights, **dict(settings))
+        if strength is not None:
+            value = batch.weighted(cross_entropy(logits, batch.targets)).mean() + strength * value
+        return add_prior(value, variables)
+
+    return outer
+
+
+def _strength(value: float | None) -> float | None:
+    if value is not None and not value >= 0:
+        raise ValueError(f"strength must be at least 0, or None for the calibration error alone; got {value}.")
+    return None if value is None else float(value)

@@ -1,0 +1,111 @@
+"""The interface of outer variables, and chains of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+
+from calibrant.data.batch import Batch, Tensors
+
+
+class OuterVariable(nn.Module):
+    """The interface, and the variable that does nothing (plain training)."""
+
+    needs_index = False
+    """Whether it belongs to single samples, so that batches must say which samples they hold."""
+    moves_start = False
+    """Whether ``initial`` depends on φ."""
+
+    def initial(self, params: Tensor) -> Tensor:
+        """The starting point θ_0 from the module's own parameters (a flat vector)."""
+        return params
+
+    def targets(self, labels: Tensor, batch: Batch, classes: int) -> Tensor:
+        """Soft targets from labels, or the labels as they are."""
+        return labels
+
+    def weigh(self, losses: Tensor, batch: Batch) -> Tensor:
+        """Per-sample losses as they enter the mean."""
+        return losses
+
+    def outputs(self, logits: Tensor, batch: Batch) -> Tensor:
+        """What the training loss sees of the network's output; the outer loss sees the output itself."""
+        return logits
+
+    def penalty(self, params: Tensors) -> Tensor | float:
+        """What is added to the mean loss."""
+        return 0.0
+
+    def prior(self) -> Tensor | float:
+        """A penalty on φ itself, added to the outer loss."""
+        return 0.0
+
+    def project(self, values: Tensors) -> Tensors:
+        """The nearest allowed values; a pure function, called after each outer step."""
+        return values
+
+
+class OuterVariables(OuterVariable):
+    """Several outer variables at once, applied in the order given."""
+
+    def __init__(self, *parts: OuterVariable) -> None:
+        super().__init__()
+        for part in parts:
+            if not isinstance(part, OuterVariable):
+                raise TypeError(f"OuterVariables chains OuterVariable modules; got a {type(part).__name__}.")
+        self.parts = nn.ModuleList(parts)
+        self.needs_index = any(p.needs_index for p in parts)
+        self.moves_start = any(p.moves_start for p in parts)
+
+    def initial(self, params: Tensor) -> Tensor:
+        for part in self._each():
+            params = part.initial(params)
+        return params
+
+    def targets(self, labels: Tensor, batch: Batch, classes: int) -> Tensor:
+        for part in self._each():
+            labels = part.targets(labels, batch, classes)
+        return labels
+
+    def weigh(self, losses: Tensor, batch: Batch) -> Tensor:
+        for part in self._each():
+            losses = part.weigh(losses, batch)
+        return losses
+
+    def outputs(self, logits: Tensor, batch: Batch) -> Tensor:
+        for part in self._each():
+            logits = part.outputs(logits, batch)
+        return logits
+
+    def penalty(self, params: Tensors) -> Tensor | float:
+        return sum((part.penalty(params) for part in self._each()), 0.0)
+
+    def prior(self) -> Tensor | float:
+        return sum((part.prior() for part in self._each()), 0.0)
+
+    def project(self, values: Tensors) -> Tensors:
+        for position, part in enumerate(self._each()):
+            prefix = f"parts.{position}."
+            own = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
+            values = values | {prefix + k: v for k, v in part.project(own).items()}
+        return values
+
+    def _each(self) -> Iterable[OuterVariable]:
+        return self.parts  # type: ignore[return-value]
+
+
+def add_prior(loss: Tensor, variables: object) -> Tensor:
+    """``loss + variables.prior()``; modules that are no :class:`OuterVariable` have no prior."""
+    prior = variables.prior() if isinstance(variables, OuterVariable) else 0.0
+    return loss + prior if isinstance(prior, Tensor) else loss
+
+
+def of_batch(values: Tensor, batch: Batch, size: int | None, who: str) -> Tensor:
+    """Those of the per-sample ``values`` that belong to the ``size`` samples of the batch."""
+    index = batch.require_index(who)
+    if size is None:
+        raise ValueError(f"{who} needs one loss a sample, and the loss gave one value; do not reduce it.")
+    if isinstance(index, slice) and len(values[index]) != size:
+        raise ValueError(f"{who} was made for {len(values)} samples, and the training set has {size}; they must agree.")
+    return values[index]

@@ -1,0 +1,51 @@
+"""Smoothed targets, with the smoothing learned."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.bilevel.outer_variables.base import OuterVariable, of_batch
+from calibrant.data.batch import Batch
+from calibrant.losses.classification import one_hot
+
+
+class LabelSmoothing(OuterVariable):
+    """Smoothed targets ``(1 − ε)·onehot + ε/C``, with ε per sample or per class; ``ε = largest·σ(φ)``."""
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        per: Literal["sample", "class"] = "sample",
+        initial: float = 0.01,
+        largest: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if per not in ("sample", "class"):
+            raise ValueError(f"per must be 'sample' or 'class'; got {per!r}.")
+        if not 0 < initial < largest <= 1:
+            raise ValueError(f"0 < initial < largest <= 1 must hold; got initial={initial}, largest={largest}.")
+        self.per, self.largest = per, largest
+        self.needs_index = per == "sample"
+        self.raw = nn.Parameter(torch.full((count,), math.log(initial / (largest - initial))))
+
+    def smoothing(self) -> Tensor:
+        """All ε, in the order of the samples or classes."""
+        return self.largest * torch.sigmoid(self.raw)
+
+    def targets(self, labels: Tensor, batch: Batch, classes: int) -> Tensor:
+        hard = one_hot(labels, classes, self.raw.dtype) if labels.dim() == 1 else labels
+        if self.per == "sample":
+            epsilon = of_batch(self.smoothing(), batch, len(labels), "LabelSmoothing(per='sample')").unsqueeze(-1)
+        elif batch.targets.dim() == 1:
+            epsilon = self.smoothing()[batch.targets].unsqueeze(-1)
+        else:
+            raise ValueError(
+                "LabelSmoothing(per='class') follows the label, so targets must be class indices; "
+                f"got shape {tuple(batch.targets.shape)}. Use per='sample' with soft targets."
+            )
+        return (1 - epsilon) * hard + epsilon / classes

@@ -1,0 +1,102 @@
+"""Sample weights that neighbours of the same label share: fewer effective variables, so less to over-fit."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from sklearn.neighbors import NearestNeighbors
+from torch import Tensor
+
+from calibrant.bilevel.outer_variables.base import of_batch
+from calibrant.bilevel.outer_variables.sample_weights import SampleWeights
+from calibrant.data.batch import Batch, Tensors
+
+
+class SmoothedWeights(SampleWeights):
+    """Sample weights smoothed over neighbours of the same label: ``w = S·v``, v as in :class:`SampleWeights`.
+
+    S is sparse and its rows sum to 1, so weights stay in [0, 1]. It is a constant that belongs to the data, so it comes
+    in through ``batch.hyper`` (``"neighbours"`` and ``"kernel"``, each n×k), where members of a population may differ::
+
+        Bilevel(model, SmoothedWeights(len(x)), train=(x, y), hyper=neighbourhood(x, y), …)
+
+    The prior is on v: it bounds that of w, because S averages.
+    """
+
+    def weights(self, hyper: Tensors | None = None) -> Tensor:
+        """All weights, in the order of the samples; ``hyper`` holds the neighbourhood that they were learned with."""
+        return self._smoothed(*self._neighbourhood(hyper or {}))
+
+    def weigh(self, losses: Tensor, batch: Batch) -> Tensor:
+        size = len(losses) if losses.dim() else None
+        neighbours, kernel = self._neighbourhood(batch.hyper)
+        rows = (of_batch(part, batch, size, "SmoothedWeights") for part in (neighbours, kernel))
+        return losses * self._smoothed(*rows)
+
+    def _smoothed(self, neighbours: Tensor, kernel: Tensor) -> Tensor:
+        values = super().weights()
+        # gather's transpose is a scatter_add; that of values[neighbours] is far slower
+        near = torch.gather(values, 0, neighbours.flatten()).view(neighbours.shape)
+        return (kernel.to(values.dtype) * near).sum(-1)
+
+    def _neighbourhood(self, hyper: Tensors) -> tuple[Tensor, Tensor]:
+        if not {"neighbours", "kernel"} <= set(hyper):
+            raise ValueError(
+                "SmoothedWeights reads batch.hyper['neighbours'] and ['kernel'], and they are not there: give "
+                "Bilevel(..., hyper=neighbourhood(inputs, labels))."
+            )
+        neighbours, kernel = hyper["neighbours"], hyper["kernel"]
+        if len(neighbours) != len(self.raw):
+            raise ValueError(
+                f"The neighbourhood was made for {len(neighbours)} samples and the weights for {len(self.raw)}; "
+                "they must agree."
+            )
+        return neighbours, kernel
+
+
+def neighbourhood(inputs: Any, labels: Any, *, neighbours: int = 32, width: float | None = None) -> Tensors:
+    """The rows of S: ``S_ij ∝ exp(−‖x_i − x_j‖²/2h²)`` over the nearest samples j of i's label, i itself among them.
+
+    Parameters
+    ----------
+    inputs, labels : arrays or tensors with one row a sample
+        Inputs are standardised here, column by column.
+    neighbours : int
+        How many samples a row averages at most; memory is n times this. Classes with fewer fill up with weight 0.
+    width : float, optional
+        h. By default the larger of ``0.15·√(d/2)`` in d dimensions (0.15 served two-dimensional sets) and the median
+        distance to the nearest neighbour: in many dimensions all samples are far, and a width below that distance would
+        leave each to itself.
+
+    Returns
+    -------
+    dict
+        ``neighbours`` (n, k) indices and ``kernel`` (n, k) with rows that sum to 1, for ``Bilevel(hyper=…)``.
+    """
+    x, y = torch.as_tensor(inputs), torch.as_tensor(labels)
+    if neighbours < 1:
+        raise ValueError(f"neighbours must be at least 1, the sample itself; got {neighbours}.")
+    if width is not None and not 0 < width < math.inf:
+        raise ValueError(f"width must be positive and finite; got {width}.")
+    if len(x) != len(y) or y.dim() != 1:
+        raise ValueError(
+            f"labels must be one class index for each of the {len(x)} samples; got shape {tuple(y.shape)}."
+        )
+    device, dtype = x.device, x.dtype if x.is_floating_point() else torch.get_default_dtype()
+    x = x.detach().flatten(1).to("cpu", torch.float32)
+    scale = x.std(0, unbiased=False)
+    z = ((x - x.mean(0)) / torch.where(scale > 0, scale, 1.0)).numpy()
+    index = torch.arange(len(x)).unsqueeze(1).repeat(1, min(neighbours, len(x)))
+    distance = torch.full(index.shape, math.inf)
+    for label in y.unique():
+        rows = torch.nonzero(y.cpu() == label.cpu()).squeeze(1)
+        k = min(index.shape[1], len(rows))
+        found, which = NearestNeighbors(n_neighbors=k).fit(z[rows]).kneighbors(z[rows])
+        index[rows, :k], distance[rows, :k] = rows[torch.as_tensor(which)], torch.as_tensor(found, dtype=torch.float32)
+    if width is None:
+        nearest = distance[:, 1:2][distance[:, 1:2].isfinite()]
+        width = max(0.15 * math.sqrt(x.shape[1] / 2), float(nearest.median()) if len(nearest) else 0.0)
+    kernel = torch.softmax(-0.5 * (distance.double() / width).square(), dim=1)
+    return {"neighbours": index.to(device), "kernel": kernel.to(device, dtype)}

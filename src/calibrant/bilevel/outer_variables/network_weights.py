@@ -1,0 +1,63 @@
+"""Variables on the network's own weights: penalties, and the point where training starts."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.bilevel.outer_variables.base import OuterVariable
+from calibrant.data.batch import Tensors
+from calibrant.models.functional import FunctionalModule
+
+
+class L2(OuterVariable):
+    """L2 penalties ``½ Σ_k exp(φ_k)·‖W_k‖²``, one coefficient per layer, per unit, or one for all.
+
+    Weight matrices and kernels are penalised, biases and normalisation scales are not. ``"unit"`` gives each output
+    unit (row) its own, as unit-wise meta-calibration (Bohdal et al. 2021) does.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, per: Literal["layer", "unit", "model"] = "layer", initial: float = 1e-4
+    ) -> None:
+        super().__init__()
+        if per not in ("layer", "unit", "model"):
+            raise ValueError(f"per must be 'layer', 'unit' or 'model'; got {per!r}.")
+        if initial <= 0:
+            raise ValueError(f"initial must be positive; got {initial}.")
+        self.per = per
+        shapes = {k: p.shape for k, p in model.named_parameters() if p.requires_grad and p.dim() > 1}
+        self.names = list(shapes)
+        sizes = {"layer": [1] * len(shapes), "unit": [s[0] for s in shapes.values()], "model": [1]}[per]
+        self.sizes = sizes
+        self.log = nn.Parameter(torch.full((sum(sizes),), math.log(initial)))
+
+    def coefficients(self) -> Tensor:
+        """The penalties' strengths, in the order of the layers."""
+        return self.log.exp()
+
+    def penalty(self, params: Tensors) -> Tensor | float:
+        strengths = self.coefficients()
+        if self.per == "model":
+            return 0.5 * strengths.sum() * sum(params[k].square().sum() for k in self.names)
+        total: Tensor | float = 0.0
+        for name, strength in zip(self.names, strengths.split(self.sizes), strict=True):
+            rows = params[name].square().flatten(1).sum(1)
+            total = total + 0.5 * (strength * rows).sum()
+        return total
+
+
+class InitialPoint(OuterVariable):
+    """The starting point itself is learned: ``θ_0 = φ`` (Φ_0 of Eq. 6). Use it with ``restart=True``."""
+
+    moves_start = True
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.point = nn.Parameter(FunctionalModule(model).initial())
+
+    def initial(self, params: Tensor) -> Tensor:
+        return self.point

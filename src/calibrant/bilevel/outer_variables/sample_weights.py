@@ -1,0 +1,69 @@
+"""One weight per training sample, the first paper's φ."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.bilevel.outer_variables.base import OuterVariable, of_batch
+from calibrant.data.batch import Batch, Tensors
+
+
+class SampleWeights(OuterVariable):
+    """One weight per training sample: ``mean_i w_i·l_i`` (Eq. 10, Sanguin et al. 2024).
+
+    Parameters
+    ----------
+    samples : int
+        How many training samples there are.
+    form : {"clip", "sigmoid"}
+        ``"clip"``: the weights themselves, put back into [0, 1] after each outer step (what Fig. 3 of the paper shows);
+        ``"sigmoid"``: ``w = σ(φ)``, smooth, never exactly 0 or 1.
+    initial_weight : float
+        In [0, 1] for ``"clip"``, strictly inside for ``"sigmoid"``. The paper does not state its w⁰.
+    prior_strength : float
+        λ of a prior at 1, ``λ/2·mean_i (w_i − 1)²`` added to the outer loss: a weight leaves 1 only as far as held-out
+        data ask for it. The paper has none (0); its hypergradient is of the order 1/n as the prior's is, so λ does not
+        depend on n.
+    """
+
+    needs_index = True
+
+    def __init__(
+        self,
+        samples: int,
+        *,
+        form: Literal["clip", "sigmoid"] = "clip",
+        initial_weight: float | None = None,
+        prior_strength: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if form not in ("clip", "sigmoid"):
+            raise ValueError(f"form must be 'clip' or 'sigmoid'; got {form!r}.")
+        weight = (1.0 if form == "clip" else 0.9) if initial_weight is None else initial_weight
+        inside = 0 <= weight <= 1 if form == "clip" else 0 < weight < 1
+        if not inside:
+            raise ValueError(f"initial_weight={weight} is outside the range of form={form!r}.")
+        if not 0 <= prior_strength < math.inf:
+            raise ValueError(f"prior_strength must be at least 0 and finite; got {prior_strength}.")
+        self.form, self.prior_strength = form, prior_strength
+        self.raw = nn.Parameter(torch.full((samples,), weight if form == "clip" else math.log(weight / (1 - weight))))
+
+    def weights(self) -> Tensor:
+        """All weights, in the order of the samples."""
+        return self.raw if self.form == "clip" else torch.sigmoid(self.raw)
+
+    def weigh(self, losses: Tensor, batch: Batch) -> Tensor:
+        size = len(losses) if losses.dim() else None
+        return losses * of_batch(self.weights(), batch, size, "SampleWeights")
+
+    def prior(self) -> Tensor | float:
+        if self.prior_strength == 0:
+            return 0.0
+        return 0.5 * self.prior_strength * (self.weights() - 1).square().mean()
+
+    def project(self, values: Tensors) -> Tensors:
+        return {k: v.clamp(0.0, 1.0) for k, v in values.items()} if self.form == "clip" else values
