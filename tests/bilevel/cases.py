@@ -13,12 +13,17 @@ from calibrant.bilevel import (
     Bilevel,
     Forward,
     InitialPoint,
+    LabelNoise,
     LabelSmoothing,
     OneStep,
     OuterVariables,
     SampleWeights,
+    SmoothedWeights,
     Truncated,
     Unrolled,
+    WeightNetwork,
+    add_prior,
+    neighbourhood,
 )
 from calibrant.bilevel import hypergradients as hg
 from calibrant.bilevel.dynamics import Dynamics
@@ -55,9 +60,9 @@ def scored_loss(net, outer, batch):  # type: ignore[no-untyped-def]
 
 
 def direct_outer_loss(net, outer, batch):  # type: ignore[no-untyped-def]
-    """An outer loss with a direct term in φ (the first part of Eq. 8)."""
+    """An outer loss with a direct term in φ (the first part of Eq. 8), and the prior that outer variables may have."""
     direct = sum(p.square().sum() for p in outer.parameters())
-    return nn.functional.cross_entropy(net(batch.inputs), batch.targets) + 0.1 * direct
+    return add_prior(nn.functional.cross_entropy(net(batch.inputs), batch.targets) + 0.1 * direct, outer)
 
 
 def mlp(activation: type[nn.Module] = nn.Tanh) -> nn.Sequential:
@@ -66,11 +71,14 @@ def mlp(activation: type[nn.Module] = nn.Tanh) -> nn.Sequential:
 
 OUTERS = {
     "weights, clipped": lambda: SampleWeights(TRAIN, initial_weight=0.7),
-    "weights, sigmoid": lambda: SampleWeights(TRAIN, form="sigmoid", initial_weight=0.6),
+    "weights, sigmoid, prior": lambda: SampleWeights(TRAIN, form="sigmoid", initial_weight=0.6, prior_strength=2.0),
+    "weights, smoothed": lambda: SmoothedWeights(TRAIN, initial_weight=0.7, prior_strength=0.5),
+    "weight network": lambda: WeightNetwork(2, CLASSES, hidden=3, initial_weight=0.6, prior_strength=0.5),
     "L2 per layer": lambda: L2(mlp(), initial=0.05),
     "L2 per unit": lambda: L2(mlp(), per="unit", initial=0.05),
     "smoothing per sample": lambda: LabelSmoothing(TRAIN, initial=0.1),
     "smoothing per class": lambda: LabelSmoothing(CLASSES, per="class", initial=0.1),
+    "noise per class": lambda: LabelNoise(CLASSES, per="class", initial=0.2),
     "initial point": lambda: InitialPoint(mlp()),
     "weights and L2": lambda: OuterVariables(SampleWeights(TRAIN, initial_weight=0.7), L2(mlp(), initial=0.05)),
     "user module": Scorer,
@@ -97,6 +105,8 @@ def make_problem(outer: str, *, model: nn.Module | None = None, batch_size: int 
     variables = kwargs.pop("variables", None) or OUTERS[outer]()
     if outer == "user module":
         kwargs.setdefault("inner_loss", scored_loss)
+    if outer == "weights, smoothed":
+        kwargs.setdefault("hyper", neighbourhood(x[:TRAIN], y[:TRAIN], neighbours=5, width=1.0))
     return Bilevel(
         model,
         variables,

@@ -36,7 +36,7 @@ class SmoothedWeights(SampleWeights):
         return losses * self._smoothed(*rows)
 
     def _smoothed(self, neighbours: Tensor, kernel: Tensor) -> Tensor:
-        values = super().weights()
+        values = self.values()
         # gather's transpose is a scatter_add; that of values[neighbours] is far slower
         near = torch.gather(values, 0, neighbours.flatten()).view(neighbours.shape)
         return (kernel.to(values.dtype) * near).sum(-1)

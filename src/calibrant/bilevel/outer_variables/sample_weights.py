@@ -54,6 +54,10 @@ class SampleWeights(OuterVariable):
 
     def weights(self) -> Tensor:
         """All weights, in the order of the samples."""
+        return self.values()
+
+    def values(self) -> Tensor:
+        """The free values in [0, 1] that weights are made of: here the weights themselves."""
         return self.raw if self.form == "clip" else torch.sigmoid(self.raw)
 
     def weigh(self, losses: Tensor, batch: Batch) -> Tensor:
@@ -63,7 +67,7 @@ class SampleWeights(OuterVariable):
     def prior(self) -> Tensor | float:
         if self.prior_strength == 0:
             return 0.0
-        return 0.5 * self.prior_strength * (self.weights() - 1).square().mean()
+        return 0.5 * self.prior_strength * (self.values() - 1).square().mean()
 
     def project(self, values: Tensors) -> Tensors:
         return {k: v.clamp(0.0, 1.0) for k, v in values.items()} if self.form == "clip" else values
