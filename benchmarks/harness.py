@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy
-import torch
-
-from calibrant import __version__
-
-Record = dict[str, Any]
+from calibrant.report.results import Record, machine, read_results, versions, write_results
 
 
 def record(name: str, value: float, target: float, **details: Any) -> Record:
@@ -37,37 +30,14 @@ def medians(jobs: dict[str, Callable[[], Any]], *, repeats: int, warmups: int = 
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def machine() -> dict[str, Any]:
-    """Where the numbers come from."""
-    cuda = torch.cuda.is_available()
-    return {
-        "processor": _processor(),
-        "cores": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if cuda else None,
-        "system": platform.system(),
-    }
-
-
-def versions() -> dict[str, str]:
-    """What the numbers were made with."""
-    return {
-        "calibrant": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-    }
-
-
 def write(path: Path, records: list[Record], config: dict[str, Any]) -> None:
     """Write a result file; records of other names that it holds already are kept, with the machine they came from."""
     stamped = [{**r, "machine": machine(), "versions": versions()} for r in records]
     kept = []
     if path.exists():
         fresh = {r["name"] for r in records}
-        kept = [r for r in json.loads(path.read_text())["records"] if r["name"] not in fresh]
-    everything = {"config": config, "versions": versions(), "records": kept + stamped}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(everything, indent=1) + "\n")
+        kept = [r for r in read_results(path).records if r["name"] not in fresh]
+    write_results(path, config, kept + stamped)
 
 
 def show(records: list[Record]) -> str:
@@ -97,13 +67,3 @@ def markdown(records: list[Record]) -> str:
     claim = "cases where held-out NLL is not shown worse than the best peer's"
     rows += [f"| {group}: {claim} | {sum(h)} | of {len(h)} |" for group, h in many.items()]
     return "\n".join(rows)
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

@@ -1,0 +1,152 @@
+"""The commands. Each reads its arguments and calls one function of `calibrant.experiments`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calibrant._version import __version__
+from calibrant.cli.shell import ListOptions, Sentences, call
+
+
+class Device(StrEnum):
+    """Where to compute."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, counted from 0.")]
+Out = Annotated[Path, typer.Option(file_okay=False, help="Folder for results, figures and report.")]
+On = Annotated[Device, typer.Option(help="Where to compute; auto takes a GPU where there is one.")]
+
+app = typer.Typer(
+    cls=Sentences,
+    help="Neural classifiers whose confidence can be believed: calibration as bilevel optimisation.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+reproduce = typer.Typer(help="Run a paper's experiments again: results, tables, figures, one HTML report.")
+sweep = typer.Typer(help="Search a grid of settings, judged on the validation split only.")
+ablate = typer.Typer(help="Compare a method's variants.")
+bench = typer.Typer(help="Compare methods on tables of one's own, or under label noise.")
+for _group, _name in ((reproduce, "reproduce"), (sweep, "sweep"), (ablate, "ablate"), (bench, "bench")):
+    # A callback keeps a group with a single command a group; a Typer of one command would drop that command's name.
+    _group.callback()(lambda: None)
+    app.add_typer(_group, name=_name, no_args_is_help=True)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of every error.")] = False,
+) -> None:
+    pass
+
+
+@reproduce.command("bo4sc")
+def reproduce_bo4sc(
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds; 20, or 3 with --quick.")] = None,
+    out: Out = Path("out/bo4sc"),
+    quick: Annotated[bool, typer.Option("--quick", help="Few seeds: minutes on two cores.")] = False,
+    device: On = Device.auto,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", exists=True, dir_okay=False, help="Make tables, figures and report from this file only."
+        ),
+    ] = None,
+) -> None:
+    """Table 1 and Figures 1 to 3 of Sanguin et al. 2024, with intervals, noise floors and targets."""
+    count = seeds if seeds is not None else 3 if quick else 20
+    call("bo4sc.reproduce", seeds=count, out=out, quick=quick, device=device.value, source=source)
+
+
+@sweep.command("bo4sc", cls=ListOptions)
+def sweep_bo4sc(
+    steps: Annotated[list[int] | None, typer.Option(min=1, help="T, inner steps under one hypergradient.")] = None,
+    weight_lr: Annotated[list[float] | None, typer.Option(help="η_w, step size of the sample weights.")] = None,
+    alpha: Annotated[list[float] | None, typer.Option(help="α of the smooth maximum.")] = None,
+    width: Annotated[list[int] | None, typer.Option(min=1, help="Hidden units of each layer.")] = None,
+    epochs: Annotated[list[int] | None, typer.Option(min=1, help="Epochs of training.")] = None,
+    lr: Annotated[list[float] | None, typer.Option(help="Learning rate of the network.")] = None,
+    seeds: Seeds = 3,
+    out: Out = Path("out/bo4sc-grid"),
+    device: On = Device.auto,
+) -> None:
+    """The grid search of Sanguin et al. 2024: every combination of the values given.
+
+    Each option takes several values, `--steps 5 10 20`; one that is not given keeps the experiment's own grid.
+    """
+    given = {"steps": steps, "weight_lr": weight_lr, "alpha": alpha, "width": width, "epochs": epochs, "lr": lr}
+    grid = {name: values for name, values in given.items() if values}
+    call("grid.run", grid=grid, seeds=seeds, out=out, device=device.value)
+
+
+@ablate.command("bo4sc")
+def ablate_bo4sc(seeds: Seeds = 20, out: Out = Path("out/bo4sc-ablation"), device: On = Device.auto) -> None:
+    """BO4SC's variants: hypergradients, outer losses, regularised weights, other outer variables."""
+    call("ablation.run", seeds=seeds, out=out, device=device.value)
+
+
+@bench.command("tables", cls=ListOptions)
+def bench_tables(
+    data: Annotated[
+        Path,
+        typer.Option(exists=True, file_okay=False, help="Folder of tables (CSV, TSV, Parquet).", show_default=False),
+    ],
+    seeds: Seeds = 5,
+    only: Annotated[list[str] | None, typer.Option(help="Names of tables; all where not given.")] = None,
+    methods: Annotated[list[str] | None, typer.Option(help="Ids of methods; see `calibrant methods`.")] = None,
+    out: Out = Path("out/tables"),
+    device: On = Device.auto,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes side by side.")] = 1,
+) -> None:
+    """Every method on every table of a folder, 60/20/20 splits: scores, ranks, paired differences."""
+    call(
+        "tables.run",
+        data=data,
+        seeds=seeds,
+        only=only or None,
+        methods=methods or None,
+        out=out,
+        device=device.value,
+        jobs=jobs,
+    )
+
+
+@bench.command("noise", cls=ListOptions)
+def bench_noise(
+    rates: Annotated[
+        list[float] | None,
+        typer.Option(min=0.0, max=1.0, help="Shares of flipped training labels; 0.2 0.4 by default."),
+    ] = None,
+    seeds: Seeds = 20,
+    out: Out = Path("out/noise"),
+    device: On = Device.auto,
+) -> None:
+    """Flipped training labels and a clean validation part, on the four synthetic sets."""
+    call("noise.run", rates=rates or [0.2, 0.4], seeds=seeds, out=out, device=device.value)
+
+
+@app.command("methods")
+def list_methods() -> None:
+    """List the methods: id and one line each."""
+    from calibrant.methods import METHODS
+
+    width = max(map(len, METHODS))
+    for name, method in METHODS.items():
+        typer.echo(f"{name:{width}}  {method.summary}")

@@ -1,0 +1,33 @@
+"""Results as files that can be read anywhere: JSON with what made it, tables, and one self-contained HTML page.
+
+>>> from calibrant.report import mean_interval, format_number
+>>> format_number(mean_interval([0.021, 0.024, 0.018]))
+'0.021 ± 0.007'
+
+Jinja2 and matplotlib are imported when a page is written or a figure added: `pip install 'calibrant[report]'`.
+"""
+
+from calibrant.report.builder import Report, Verdict
+from calibrant.report.numbers import by_seed, excludes_zero, format_number, mean_interval, paired_difference
+from calibrant.report.results import Results, machine, provenance, read_results, versions, write_results
+from calibrant.report.table import Column, Table, to_csv, to_markdown
+
+__all__ = [
+    "Column",
+    "Report",
+    "Results",
+    "Table",
+    "Verdict",
+    "by_seed",
+    "excludes_zero",
+    "format_number",
+    "machine",
+    "mean_interval",
+    "paired_difference",
+    "provenance",
+    "read_results",
+    "to_csv",
+    "to_markdown",
+    "versions",
+    "write_results",
+]

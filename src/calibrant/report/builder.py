@@ -1,0 +1,240 @@
+"""A report: sections, tables, figures and verdicts, written as one HTML file that needs nothing beside itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from calibrant.metrics import Estimate
+from calibrant.report.figures import Picture, take_picture
+from calibrant.report.numbers import MISSING, format_number
+from calibrant.report.table import Column, Table, make_table, number, to_csv, to_markdown
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A target and what became of it: `holds` is True, False, or None where it was not measured.
+
+    `measured` is a number, an `Estimate` with its interval, or a sentence; `note` says by how much and why.
+    """
+
+    statement: str
+    measured: Estimate | float | str | None = None
+    holds: bool | None = None
+    note: str = ""
+    digits: int = 3
+
+    @property
+    def word(self) -> str:
+        """One of: holds, missed, not measured."""
+        return "not measured" if self.holds is None else "holds" if self.holds else "missed"
+
+    @property
+    def shown(self) -> str:
+        """The measurement as it is written."""
+        return format_number(self.measured, self.digits)
+
+
+class Report:
+    """Build a report from top to bottom, then `write` it.
+
+    >>> report = Report("Blobs", "Two methods, 20 seeds.")
+    >>> report.section("Table 1", "Mean and 95 % interval over seeds.")
+    >>> report.table(["method", Column("ECE-15", better="low")], [["standard", 0.058], ["bo4sc", 0.022]])
+    >>> print(report.to_markdown())
+    # Blobs
+    <BLANKLINE>
+    Two methods, 20 seeds.
+    <BLANKLINE>
+    ## Table 1
+    <BLANKLINE>
+    Mean and 95 % interval over seeds.
+    <BLANKLINE>
+    | method   |    ECE-15 |
+    | -------- | --------: |
+    | standard |     0.058 |
+    | bo4sc    | **0.022** |
+
+    Text is plain; a blank line begins a new paragraph, and nothing in it is read as HTML.
+    """
+
+    def __init__(self, title: str, summary: str = "") -> None:
+        self.title, self.summary = title, summary
+        self.pictures: list[Picture] = []
+        self._blocks: list[dict[str, Any]] = []
+        self._current = self._blocks  # where new blocks go: the report itself or an open `details`
+        self._provenance: dict[str, Any] = {}
+        self._tables = 0
+
+    def section(self, title: str, text: str = "") -> None:
+        """Begin a section; its title appears in the contents."""
+        position = sum(block["kind"] == "section" for block in self._blocks) + 1
+        if self._current is not self._blocks:
+            raise ValueError(f"the section {title!r} stands inside details; close them first.")
+        self._add("section", title=title, anchor=f"section-{position}")
+        self.text(text)
+
+    def text(self, text: str) -> None:
+        """Add paragraphs."""
+        if text.strip():
+            self._add("text", paragraphs=_paragraphs(text))
+
+    def table(
+        self, columns: Sequence[Column | str], rows: Sequence[Sequence[Any]], caption: str = "", **options: Any
+    ) -> None:
+        """Add a table; `group` and `exempt` as in `calibrant.report.Table`. Readers can sort it and take it as CSV."""
+        self._tables += 1
+        self._add("table", table=make_table(columns, rows, caption, **options), position=self._tables)
+
+    def figure(self, figure: Any, caption: str, name: str, *, alt: str = "") -> None:
+        """Add a matplotlib figure or a display of `calibrant.plots`, as it is now; it may be closed afterwards.
+
+        `name` names its files, `figures/<name>.svg` and `.png`. `alt` tells those who do not see it what it shows, and
+        is the caption where it is not given.
+        """
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise ValueError(f"name must be a file name of letters, digits, '.', '_' and '-', got {name!r}.")
+        if name in [picture.name for picture in self.pictures]:
+            raise ValueError(f"the report has a figure {name!r} already; names of figures must differ.")
+        picture = take_picture(figure, name, alt or caption)
+        self.pictures.append(picture)
+        self._add("figure", picture=picture, caption=caption, position=len(self.pictures))
+
+    def verdicts(self, verdicts: Sequence[Verdict | Mapping[str, Any]]) -> None:
+        """Add targets with what was measured and whether they hold; mappings have the fields of `Verdict`."""
+        self._add("verdicts", verdicts=[v if isinstance(v, Verdict) else Verdict(**v) for v in verdicts])
+
+    @contextmanager
+    def details(self, title: str, text: str = "") -> Iterator[None]:
+        """Fold away what is added inside: `with report.details("Every seed"): report.table(…)`."""
+        outside, inside = self._current, list[dict[str, Any]]()
+        self._add("details", title=title, blocks=inside)
+        self._current = inside
+        try:
+            self.text(text)
+            yield
+        finally:
+            self._current = outside
+
+    def provenance(self, facts: Mapping[str, Any]) -> None:
+        """Set what the foot says about how the numbers were made; `calibrant.report.provenance()` gathers it."""
+        self._provenance.update(facts)
+
+    def to_html(self) -> str:
+        """Return the whole page."""
+        return _template().render(
+            title=self.title,
+            summary=_paragraphs(self.summary),
+            blocks=self._blocks,
+            provenance={key: _fact(value) for key, value in self._provenance.items()},
+        )
+
+    def to_markdown(self) -> str:
+        """Return the words, tables and verdicts as Markdown, for a terminal or a README; figures by their captions."""
+        parts = [f"# {self.title}", *_paragraphs(self.summary), *_markdown(self._blocks)]
+        return "\n\n".join(parts)
+
+    def write(self, out: str | Path, name: str = "report.html") -> Path:
+        """Write `<out>/<name>` and `<out>/figures/…`; returns the path of the page."""
+        page = Path(out) / name
+        page.parent.mkdir(parents=True, exist_ok=True)
+        for picture in self.pictures:
+            picture.write(page.parent / "figures")
+        page.write_text(self.to_html(), encoding="utf-8")
+        return page
+
+    def _add(self, kind: str, **content: Any) -> None:
+        self._current.append({"kind": kind, **content})
+
+
+def _template() -> Any:
+    try:
+        from jinja2 import Environment, FunctionLoader, StrictUndefined
+        from markupsafe import Markup
+    except ImportError as error:
+        raise ImportError(
+            "calibrant.report writes HTML with Jinja2, which is not installed. "
+            "Install it with: pip install 'calibrant[report]'."
+        ) from error
+    environment = Environment(
+        loader=FunctionLoader(_asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["cells"] = _cells
+    environment.filters["csv_link"] = _csv_link
+    # Only files of this package and pictures drawn by matplotlib are taken as they are; all else is escaped.
+    environment.globals["asset"] = lambda name: Markup(_asset(name))
+    environment.filters["drawing"] = lambda picture: Markup(picture.inline())
+    return environment.get_template("report.html.j2")
+
+
+def _asset(name: str) -> str:
+    return (resources.files("calibrant.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _cells(table: Table) -> list[list[dict[str, Any]]]:
+    """Return what the template shows for each cell: text, sort key, whether it is a number and whether it is best."""
+    best = table.best()
+    numeric = [table.is_numeric(j) for j in range(len(table.columns))]
+    return [
+        [
+            {
+                "text": format_number(cell, table.columns[j].digits),
+                "key": repr(number(cell)) if numeric[j] and number(cell) == number(cell) else "",
+                "numeric": numeric[j],
+                "best": (i, j) in best,
+            }
+            for j, cell in enumerate(row)
+        ]
+        for i, row in enumerate(table.rows)
+    ]
+
+
+def _csv_link(table: Table) -> str:
+    # The byte order mark lets spreadsheets read the file as UTF-8.
+    return "data:text/csv;charset=utf-8," + quote("\ufeff" + to_csv(table.columns, table.rows))
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
+
+
+def _fact(value: Any) -> list[tuple[str, str]] | str:
+    if isinstance(value, Mapping):
+        return [(str(key), _one_line(item)) for key, item in value.items()]
+    return _one_line(value)
+
+
+def _one_line(value: Any) -> str:
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _markdown(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
+    parts: list[str] = []
+    for block in blocks:
+        match block["kind"]:
+            case "section":
+                parts.append(f"## {block['title']}")
+            case "text":
+                parts += block["paragraphs"]
+            case "table":
+                table: Table = block["table"]
+                parts += [table.caption] if table.caption else []
+                options: dict[str, Any] = {"group": table.group, "exempt": table.exempt}
+                parts.append(to_markdown(table.columns, table.rows, **options))
+            case "figure":
+                parts.append(f"{block['caption']} (figures/{block['picture'].name}.svg)")
+            case "verdicts":
+                rows = [[v.statement, v.shown, v.word, v.note or MISSING] for v in block["verdicts"]]
+                parts.append(to_markdown(["target", "measured", "verdict", "note"], rows))
+            case "details":
+                parts += [f"### {block['title']}", *_markdown(block["blocks"])]
+    return parts

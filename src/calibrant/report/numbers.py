@@ -1,0 +1,113 @@
+"""Numbers over seeds: a mean with its interval, a paired difference with its interval, and how both are written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from calibrant.metrics import Estimate
+
+MISSING = "–"
+
+
+def mean_interval(values: Iterable[float], *, level: float = 0.95) -> Estimate:
+    """Mean of values that differ by their seed only, with Student's t interval.
+
+    x̄ ± t_{n−1, (1+level)/2} · s/√n, where s is the standard deviation with n − 1 in the denominator. One value has no
+    interval: its ends are NaN, and it is written without one.
+    """
+    sample = np.asarray([math.nan if v is None else v for v in values], dtype=np.float64)
+    if sample.ndim != 1 or not len(sample):
+        raise ValueError(f"values must be one number for each seed, got an array of shape {sample.shape}.")
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level}.")
+    n, mean = len(sample), float(sample.mean())
+    half = math.nan
+    if n > 1:
+        from scipy.stats import t
+
+        half = float(t.ppf((1 + level) / 2, n - 1) * sample.std(ddof=1) / math.sqrt(n))
+    return Estimate(mean, mean - half, mean + half, level, f"Student's t over {n} seed{'s' if n > 1 else ''}")
+
+
+def paired_difference(
+    a: Mapping[Any, float] | Sequence[float], b: Mapping[Any, float] | Sequence[float], *, level: float = 0.95
+) -> Estimate:
+    """Mean of a − b over seeds, with Student's t interval of the differences.
+
+    Mappings (seed to value, as `by_seed` gives) are paired by their keys, sequences by their order. Methods that share
+    seeds share data and start: what a seed does to both of them cancels, so that this interval is the one to judge by.
+    """
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        if a.keys() != b.keys():
+            odd = sorted(map(str, a.keys() ^ b.keys()))
+            raise ValueError(f"both methods must have run with the same seeds; only one of them has {', '.join(odd)}.")
+        pairs = [(a[seed], b[seed]) for seed in a]
+    elif isinstance(a, Mapping) or isinstance(b, Mapping):
+        raise ValueError("give both methods as mappings from seed to value, or both as sequences.")
+    elif len(a) != len(b):
+        raise ValueError(f"both methods must have one value for each seed, got {len(a)} and {len(b)} values.")
+    else:
+        pairs = list(zip(a, b, strict=True))
+    return mean_interval([math.nan if x is None or y is None else x - y for x, y in pairs], level=level)
+
+
+def by_seed(records: Iterable[Mapping[str, Any]], metric: str, **where: Any) -> dict[Any, float]:
+    """Return a metric by seed, from the records whose fields equal `where`: `by_seed(records, "nll", method="bo4sc")`.
+
+    Two records with the same seed mean that `where` leaves something open, and are an error.
+    """
+    found: dict[Any, float] = {}
+    for record in records:
+        if any(record.get(key) != value for key, value in where.items()):
+            continue
+        if record["seed"] in found:
+            raise ValueError(f"two records of seed {record['seed']} fit {where}: name further fields.")
+        found[record["seed"]] = record[metric]
+    return found
+
+
+def excludes_zero(difference: Estimate) -> int:
+    """+1 where the whole interval lies above zero, −1 where it lies below, 0 where it holds zero or is unknown."""
+    return int(difference.low > 0) - int(difference.high < 0)
+
+
+def format_number(value: Any, digits: int = 3) -> str:
+    """Write one value: numbers with `digits` decimals, `Estimate` with its interval, None and NaN as a dash.
+
+    An interval that is symmetric is "0.016 ± 0.002", another one "0.016 [0.012, 0.024]". Whole numbers and text stay.
+    """
+    if isinstance(value, Estimate):
+        return _format_estimate(value, digits)
+    if value is None:
+        return MISSING
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, int | np.integer):
+        return str(int(value))
+    if isinstance(value, float | np.floating):
+        return MISSING if math.isnan(value) else _fixed(float(value), digits)
+    return str(value)
+
+
+def _format_estimate(value: Estimate, digits: int) -> str:
+    centre = format_number(float(value.value), digits)
+    if not math.isfinite(value.low) or not math.isfinite(value.high):
+        return centre
+    half = (value.high - value.low) / 2
+    if abs(value.value - (value.low + value.high) / 2) > 1e-6 * max(half, 1e-12):
+        return f"{centre} [{_fixed(value.low, digits)}, {_fixed(value.high, digits)}]"
+    smallest = 10.0**-digits
+    written = _fixed(half, digits) if half == 0 or half >= smallest / 2 else f"<{_fixed(smallest, digits)}"
+    return f"{centre} ± {written}"
+
+
+def _fixed(value: float, digits: int) -> str:
+    """Fixed decimals with a true minus sign; a value that rounds to zero has none."""
+    text = f"{value:.{digits}f}"
+    if float(text) == 0:
+        text = text.lstrip("-")
+    return text.replace("-", "−")

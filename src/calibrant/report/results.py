@@ -1,0 +1,128 @@
+"""Result files: `{"config": …, "versions": …, "records": […]}` with what made them, so that a number can be traced."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from calibrant._version import __version__
+
+Record = dict[str, Any]
+
+
+class Results(NamedTuple):
+    """What a result file holds."""
+
+    config: dict[str, Any]
+    versions: dict[str, str]
+    records: list[Record]
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were made with."""
+    import numpy
+    import scipy
+    import sklearn
+    import torch
+
+    return {
+        "calibrant": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
+        "scipy": scipy.__version__,
+        "scikit-learn": sklearn.__version__,
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Where the numbers come from."""
+    import torch
+
+    return {
+        "processor": _processor(),
+        "cores": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "system": platform.system(),
+    }
+
+
+def command() -> str:
+    """The command line of this process, without the folders of programs."""
+    arguments = getattr(sys, "orig_argv", sys.argv) if Path(sys.argv[0]).suffix == ".py" else sys.argv
+    return shlex.join([Path(arguments[0]).name, *arguments[1:]])
+
+
+def write_results(path: str | Path, config: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Path:
+    """Write a result file whole or not at all; returns its path.
+
+    `config` gains the machine where it names none. NumPy and torch scalars become numbers, paths text, and numbers
+    that are not finite null, because JSON has no others.
+    """
+    path = Path(path)
+    content = {"config": {"machine": machine(), **config}, "versions": versions(), "records": list(records)}
+    text = json.dumps(_as_json(content), indent=1, allow_nan=False) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+    return path
+
+
+def read_results(path: str | Path) -> Results:
+    """Read a result file; one that is none is an error that says what is missing."""
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no result file {path}.")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no JSON file: {error}.") from error
+    missing = [key for key in Results._fields if not isinstance(content, dict) or key not in content]
+    if missing:
+        raise ValueError(f"{path} is no result file of calibrant: it lacks {', '.join(missing)}.")
+    return Results(*(content[key] for key in Results._fields))
+
+
+def provenance(config: Mapping[str, Any] | None = None, **facts: Any) -> dict[str, Any]:
+    """What the foot of a report says: the command, the date, the versions and the machine of this run, and `facts`.
+
+    A report that is made again from a result file passes that file's `config` and `versions`.
+    """
+    here: dict[str, Any] = {"command": command(), "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
+    if config is not None:
+        here["config"] = {k: v for k, v in config.items() if k != "machine"}
+    here["machine"] = (config or {}).get("machine") or machine()
+    return {**here, "versions": versions(), **facts}
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _as_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_as_json(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):  # NumPy and torch, scalars and arrays
+        return _as_json(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

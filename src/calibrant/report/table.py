@@ -1,0 +1,138 @@
+"""Tables as values: columns and rows of plain numbers, and their renderings as Markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from calibrant.metrics import Estimate
+from calibrant.report.numbers import format_number
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its heading, which end is better (for marking the best), how many decimals are shown."""
+
+    name: str
+    better: Literal["low", "high"] | None = None
+    digits: int = 3
+    note: str = ""  # what the heading means, as one sentence
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns (or plain headings) and rows; every row has one cell for each column.
+
+    Cells are text, numbers, `calibrant.metrics.Estimate` (value with interval), or None where nothing was measured.
+    The best value of each column with a `better` end is marked, within rows that agree in the column named `group` if
+    one is given. Rows that hold one of the texts `exempt` are shown but never marked: a noise floor, an ensemble.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]]
+    caption: str = ""
+    group: str | None = None
+    exempt: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        for i, row in enumerate(self.rows):
+            if len(row) != len(self.columns):
+                raise ValueError(f"row {i} has {len(row)} cells for {len(self.columns)} columns.")
+        if self.group is not None and self.group not in [c.name for c in self.columns]:
+            raise ValueError(f"group must be the heading of a column, got {self.group!r}.")
+
+    def is_numeric(self, column: int) -> bool:
+        """Whether every cell that was measured is a number; such columns are aligned right."""
+        cells = [row[column] for row in self.rows if row[column] is not None]
+        return bool(cells) and all(not math.isnan(number(cell)) or isinstance(cell, float) for cell in cells)
+
+    def best(self) -> set[tuple[int, int]]:
+        """Positions (row, column) of the best cells; equal as shown means equally good."""
+        key = None if self.group is None else [c.name for c in self.columns].index(self.group)
+        groups: dict[Any, list[int]] = {}
+        for i, row in enumerate(self.rows):
+            if not any(isinstance(cell, str) and cell in self.exempt for cell in row):
+                groups.setdefault(None if key is None else row[key], []).append(i)
+        found = set()
+        for j, column in enumerate(self.columns):
+            if column.better is None:
+                continue
+            for members in groups.values():
+                sign = 1 if column.better == "low" else -1
+                shown = {i: round(sign * number(self.rows[i][j]), column.digits) for i in members}
+                shown = {i: value for i, value in shown.items() if not math.isnan(value)}
+                if len(shown) > 1:
+                    found |= {(i, j) for i, value in shown.items() if value == min(shown.values())}
+        return found
+
+
+def make_table(
+    columns: Sequence[Column | str], rows: Sequence[Sequence[Any]], caption: str = "", **options: Any
+) -> Table:
+    """Return a `Table`; headings given as text become columns without a better end."""
+    named = [Column(c) if isinstance(c, str) else c for c in columns]
+    return Table(named, [list(row) for row in rows], caption, **options)
+
+
+def number(cell: Any) -> float:
+    """Return the number by which a cell is sorted and compared; NaN for text and None."""
+    if isinstance(cell, Estimate):
+        return float(cell.value)
+    if isinstance(cell, bool | np.bool_) or not isinstance(cell, int | float | np.integer | np.floating):
+        return math.nan
+    return float(cell)
+
+
+def to_markdown(columns: Sequence[Column | str], rows: Sequence[Sequence[Any]], **options: Any) -> str:
+    """Return the table as Markdown, padded so that a terminal shows it well too; the best values are bold."""
+    table = make_table(columns, rows, **options)
+    best = table.best()
+    cells = [[_escape_markdown(c.name) for c in table.columns]]
+    for i, row in enumerate(table.rows):
+        texts = [_escape_markdown(format_number(v, c.digits)) for v, c in zip(row, table.columns, strict=True)]
+        cells.append([f"**{text}**" if (i, j) in best else text for j, text in enumerate(texts)])
+    widths = [max(3, *(len(line[j]) for line in cells)) for j in range(len(table.columns))]
+    right = [table.is_numeric(j) for j in range(len(table.columns))]
+    rule = ["-" * (width - 1) + ":" if end else "-" * width for width, end in zip(widths, right, strict=True)]
+    lines = [
+        [text.rjust(width) if end else text.ljust(width) for text, width, end in zip(line, widths, right, strict=True)]
+        for line in cells
+    ]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [lines[0], rule, *lines[1:]])
+
+
+def to_csv(columns: Sequence[Column | str], rows: Sequence[Sequence[Any]], **options: Any) -> str:
+    """Return the table as CSV with all digits; an interval takes two more columns, `… low` and `… high`."""
+    table = make_table(columns, rows, **options)
+    interval = [any(isinstance(row[j], Estimate) for row in table.rows) for j in range(len(table.columns))]
+    head = []
+    for column, wide in zip(table.columns, interval, strict=True):
+        head += [column.name, f"{column.name} low", f"{column.name} high"] if wide else [column.name]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")  # RFC 4180
+    writer.writerow(head)
+    for row in table.rows:
+        line: list[Any] = []
+        for cell, wide in zip(row, interval, strict=True):
+            if isinstance(cell, Estimate):
+                line += [_plain(cell.value), _plain(cell.low), _plain(cell.high)]
+            else:
+                line += [_plain(cell), "", ""] if wide else [_plain(cell)]
+        writer.writerow(line)
+    return out.getvalue()
+
+
+def _plain(cell: Any) -> Any:
+    if cell is None or (isinstance(cell, float | np.floating) and math.isnan(cell)):
+        return ""
+    return cell.item() if isinstance(cell, np.generic) else cell
+
+
+def _escape_markdown(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

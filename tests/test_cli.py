@@ -1,0 +1,194 @@
+"""The command line: what is parsed is what the experiments get, and errors are sentences."""
+
+import doctest
+import importlib.util
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("typer")
+from typer.testing import CliRunner
+
+import calibrant
+from calibrant.cli import commands, main, shell
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Replace each experiment by one that notes its arguments; `calls.answer` is what they return or raise."""
+    noted = types.SimpleNamespace(made=[], answer=None)
+
+    def experiment(name):
+        def run(**arguments):
+            noted.made.append((name, arguments))
+            if isinstance(noted.answer, Exception):
+                raise noted.answer
+            return noted.answer
+
+        return run
+
+    monkeypatch.setitem(sys.modules, "calibrant.experiments", types.ModuleType("calibrant.experiments"))
+    for module, function in (
+        ("bo4sc", "reproduce"),
+        ("grid", "run"),
+        ("ablation", "run"),
+        ("tables", "run"),
+        ("noise", "run"),
+    ):
+        stand_in = types.ModuleType(f"calibrant.experiments.{module}")
+        setattr(stand_in, function, experiment(f"{module}.{function}"))
+        monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
+    return noted
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(commands.app, [str(a) for a in arguments])
+
+
+def test_reproduce(calls):
+    assert invoke("reproduce", "bo4sc").exit_code == 0
+    assert invoke("reproduce", "bo4sc", "--quick", "--out", "x", "--device", "cpu").exit_code == 0
+    assert invoke("reproduce", "bo4sc", "--seeds", 7, "--quick").exit_code == 0
+    usual = {"out": Path("out/bo4sc"), "device": "auto", "source": None}
+    assert calls.made == [
+        ("bo4sc.reproduce", {"seeds": 20, "quick": False, **usual}),
+        ("bo4sc.reproduce", {"seeds": 3, "quick": True, "out": Path("x"), "device": "cpu", "source": None}),
+        ("bo4sc.reproduce", {"seeds": 7, "quick": True, **usual}),
+    ]
+
+
+def test_reproduce_from_a_result_file(calls, tmp_path):
+    file = tmp_path / "results.json"
+    assert invoke("reproduce", "bo4sc", "--from", file).exit_code == 2  # it is not there
+    file.write_text("{}")
+    assert invoke("reproduce", "bo4sc", "--from", file).exit_code == 0
+    assert [arguments["source"] for _, arguments in calls.made] == [file]
+
+
+@pytest.mark.parametrize("lists", [("--steps", 5, 10, "--lr", 0.01), ("--steps", 5, "--steps", 10, "--lr", 0.01)])
+def test_sweep_takes_lists_in_both_ways(calls, lists):
+    assert invoke("sweep", "bo4sc", *lists, "--seeds", 2).exit_code == 0
+    ((name, arguments),) = calls.made
+    assert name == "grid.run"
+    assert arguments["grid"] == {"steps": [5, 10], "lr": [0.01]}
+    assert arguments["seeds"] == 2
+
+
+def test_ablate(calls):
+    assert invoke("ablate", "bo4sc", "--seeds", 4).exit_code == 0
+    assert calls.made == [("ablation.run", {"seeds": 4, "out": Path("out/bo4sc-ablation"), "device": "auto"})]
+
+
+def test_bench_tables(calls, tmp_path):
+    given = ("--data", tmp_path, "--only", "iris", "wine", "--methods", "bo4sc", "--jobs", 2)
+    assert invoke("bench", "tables", *given).exit_code == 0
+    ((name, arguments),) = calls.made
+    assert name == "tables.run"
+    assert arguments == {
+        "data": tmp_path,
+        "seeds": 5,
+        "only": ["iris", "wine"],
+        "methods": ["bo4sc"],
+        "out": Path("out/tables"),
+        "device": "auto",
+        "jobs": 2,
+    }
+
+
+def test_bench_noise(calls):
+    assert invoke("bench", "noise").exit_code == 0
+    assert invoke("bench", "noise", "--rates", 0.1, 0.3, "--seeds", 2).exit_code == 0
+    assert [(a["rates"], a["seeds"]) for _, a in calls.made] == [([0.2, 0.4], 20), ([0.1, 0.3], 2)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("reproduce", "bo4sc", "--seeds", "0"),
+        ("reproduce", "another"),
+        ("reproduce", "bo4sc", "--device", "tpu"),
+        ("bench", "noise", "--rates", "7"),
+        ("bench", "tables"),
+        ("bench", "tables", "--data", "/no/such/folder"),
+    ],
+)
+def test_wrong_usage_is_status_2_and_runs_nothing(calls, arguments):
+    assert invoke(*arguments).exit_code == 2
+    assert calls.made == []
+
+
+@pytest.mark.parametrize("kind", [ValueError, FileNotFoundError, ImportError])
+def test_expected_errors_are_one_sentence_and_status_1(calls, kind):
+    calls.answer = kind("expected this,\n got that.")
+    result = invoke("ablate", "bo4sc")
+    assert result.exit_code == 1
+    assert result.stderr == "calibrant: expected this, got that.\n"
+    assert result.stdout == ""
+
+
+def test_debug_shows_the_error_itself(calls):
+    calls.answer = ValueError("expected")
+    assert invoke("--debug", "ablate", "bo4sc").exception is calls.answer
+
+
+def test_errors_that_nobody_expects_are_not_hidden(calls):
+    calls.answer = ZeroDivisionError("a bug")
+    assert invoke("ablate", "bo4sc").exception is calls.answer
+
+
+def test_what_an_experiment_returns_is_said(calls):
+    calls.answer = Path("out/report.html")
+    assert invoke("ablate", "bo4sc").stdout == "Written: out/report.html\n"
+    calls.answer = "| a table |"
+    assert invoke("ablate", "bo4sc").stdout == "| a table |\n"
+
+
+def test_methods_are_listed(monkeypatch):
+    stand_in = types.ModuleType("calibrant.methods")
+    stand_in.METHODS = {name: types.SimpleNamespace(summary=f"does {name}") for name in ("bo4sc", "focal")}
+    monkeypatch.setitem(sys.modules, "calibrant.methods", stand_in)
+    result = invoke("methods")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == ["bo4sc  does bo4sc", "focal  does focal"]
+
+
+def test_version():
+    assert invoke("--version").stdout == calibrant.__version__ + "\n"
+
+
+def test_the_examples_run():
+    assert doctest.testmod(shell).failed == 0
+
+
+def test_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "calibrant", "--help"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0
+    for command in ("reproduce", "sweep", "ablate", "bench", "methods", "--version"):
+        assert command in done.stdout
+
+
+def test_without_typer_a_sentence_names_the_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 1
+    assert "calibrant[cli,report]" in capsys.readouterr().err
+
+
+def test_commands_ask_for_nothing_heavy():
+    """Read the command line's own modules under a bare package: none of them may import torch or NumPy."""
+    assert importlib.util.find_spec("calibrant.cli.commands") is not None
+    code = (
+        "import sys, types\n"
+        "bare = types.ModuleType('calibrant'); bare.__path__ = [sys.argv[1]]; sys.modules['calibrant'] = bare\n"
+        "import calibrant.cli.commands\n"
+        "print(sorted({'torch', 'numpy', 'scipy', 'sklearn', 'matplotlib', 'jinja2'} & sys.modules.keys()))"
+    )
+    source = str(Path(calibrant.__file__).parent)
+    done = subprocess.run([sys.executable, "-c", code, source], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
