@@ -1,7 +1,38 @@
-"""Data: batches, and streams that give the same batch for the same step, always."""
+"""Data: streams that replay, problems whose truth is known, splits, and readers and encoders for a user's tables."""
 
+from calibrant.data.bac import BAC, BACConstants, bac, bac_level
 from calibrant.data.batch import Batch
+from calibrant.data.encoder import TableEncoder
+from calibrant.data.splits import folds, split_indices, train_val_test
 from calibrant.data.streams import Indexed, LoaderStream, Stream, TensorStream, as_stream
+from calibrant.data.suite import SETS, Problem, flip_labels, fresh, load
 from calibrant.data.synthetic import Synthetic, blobs, spirals
+from calibrant.data.tables import Table, read_columns, read_table
 
-__all__ = ["Batch", "Indexed", "LoaderStream", "Stream", "Synthetic", "TensorStream", "as_stream", "blobs", "spirals"]
+__all__ = [
+    "BAC",
+    "SETS",
+    "BACConstants",
+    "Batch",
+    "Indexed",
+    "LoaderStream",
+    "Problem",
+    "Stream",
+    "Synthetic",
+    "Table",
+    "TableEncoder",
+    "TensorStream",
+    "as_stream",
+    "bac",
+    "bac_level",
+    "blobs",
+    "flip_labels",
+    "folds",
+    "fresh",
+    "load",
+    "read_columns",
+    "read_table",
+    "spirals",
+    "split_indices",
+    "train_val_test",
+]

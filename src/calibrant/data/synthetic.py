@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import log_softmax, logsumexp, softmax
 
 BLOB_CENTRES = np.random.RandomState(133).uniform(-10, 10, (5, 2))
+Seed = int | np.random.SeedSequence
 _CURVE_NODES = 2000
 _ROWS_AT_ONCE = 2000
 
@@ -25,6 +26,7 @@ class Synthetic:
     inputs: np.ndarray
     labels: np.ndarray
     posterior: Callable[[np.ndarray], np.ndarray]
+    feature_names: tuple[str, ...] = ("x1", "x2")
 
     @property
     def classes(self) -> int:
@@ -39,7 +41,7 @@ class Synthetic:
         return [(self.inputs[a:b], self.labels[a:b]) for a, b in itertools.pairwise(edges)]
 
 
-def blobs(samples: int, std: float = 1.7, *, seed: int, centres: np.ndarray = BLOB_CENTRES) -> Synthetic:
+def blobs(samples: int, std: float = 1.7, *, seed: Seed, centres: np.ndarray = BLOB_CENTRES) -> Synthetic:
     """Gaussian clusters of one width around fixed centres, one class each, classes equally likely.
 
     ``p(c | x) ∝ exp(−‖x − μ_c‖² / 2σ²)``. With the default centres the Bayes accuracy is 0.939 at σ = 1.3 and 0.875 at
@@ -57,7 +59,7 @@ def blobs(samples: int, std: float = 1.7, *, seed: int, centres: np.ndarray = BL
     return Synthetic(inputs, labels, posterior)
 
 
-def spirals(samples: int, std: float = 3.5, *, seed: int) -> Synthetic:
+def spirals(samples: int, std: float = 3.5, *, seed: Seed) -> Synthetic:
     """Two interlocking spirals with Gaussian noise on each axis, one class each, classes equally likely.
 
     Angle ``t = 2π√u`` with u uniform, radius ``±(2t + π)``. The posterior integrates each class's density along its

@@ -1,0 +1,151 @@
+"""Tables as named columns: whatever a user has (arrays, dictionaries, data frames) in one plain form.
+
+A column is a NumPy array of numbers, dates, or objects. Nothing here imports pandas: a data frame is known by what it
+can do.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+
+Columns = dict[str, np.ndarray]
+
+LARGEST = 1e100  # squares of numbers up to here are finite
+_WHOLE = re.compile(r"[+-]?\d+\.0*")
+_TRUTH = {"true": 1.0, "false": 0.0}
+
+
+def as_columns(data: Any) -> Columns:
+    """The columns of a data frame, of a mapping from names to values, or of a two-dimensional array (x0, x1, …)."""
+    if isinstance(getattr(data, "columns", None), Mapping):  # a Table
+        data = data.columns
+    if isinstance(data, Mapping):
+        columns = {str(name): _column(values) for name, values in data.items()}
+    elif hasattr(data, "columns") and hasattr(data, "__getitem__"):
+        names = [str(name) for name in data.columns]
+        if len(set(names)) < len(names):
+            twice = sorted({n for n in names if names.count(n) > 1})
+            raise ValueError(f"Columns are matched by name, and these names occur twice: {', '.join(twice)}.")
+        columns = {str(name): _column(data[name]) for name in data.columns}
+    else:
+        array = np.asarray(data)
+        if array.ndim != 2:
+            raise ValueError(
+                "A table is a data frame, a dictionary of columns or an array of two dimensions; "
+                f"got shape {array.shape}."
+            )
+        columns = {f"x{k}": array[:, k] for k in range(array.shape[1])}
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"The columns of a table must be of one length; got {lengths}.")
+    return columns
+
+
+def is_numeric(column: np.ndarray) -> bool:
+    """Whether a column holds numbers (truth values are 0 and 1), missing ones aside."""
+    if column.dtype.kind != "O":
+        return column.dtype.kind in "biuf"
+    present = [v for v in column if not is_missing(v)]
+    return bool(present) and all(isinstance(v, int | float | np.number | np.bool_) for v in present)
+
+
+def numbers(column: np.ndarray, name: str) -> np.ndarray:
+    """The column as float64, missing values as NaN; text is read as a number if it is one."""
+    if column.dtype.kind in "biuf":
+        values = column.astype(float)
+    elif column.dtype.kind in "Mm":
+        raise ValueError(f"Column {name!r} is one of numbers, and here it holds dates or durations.")
+    else:
+        values = np.array([_number(v, name) for v in column.tolist()], dtype=float)
+    if np.any(np.abs(values) > LARGEST):
+        raise ValueError(
+            f"Column {name!r} holds an infinite number or one beyond {LARGEST:g}; mend it or leave it empty (missing)."
+        )
+    return values
+
+
+def days(column: np.ndarray, name: str) -> np.ndarray:
+    """Dates as days since 1970 (durations as days), missing ones as NaN; text is read in the ISO format."""
+    if column.dtype.kind in "Mm":
+        whole = column.astype(column.dtype.str[:2] + "8[us]")
+        return np.where(np.isnat(whole), np.nan, whole.astype(np.int64) / 86_400e6)
+    return np.array([_day(v, name) for v in column], dtype=float)
+
+
+def texts(column: np.ndarray) -> list[str | None]:
+    """The column as text, missing values as None. A whole number is written without a point, whatever its type."""
+    return [None if is_missing(v) else _text(v) for v in column.tolist()]
+
+
+def is_missing(value: Any) -> bool:
+    """None, NaN, blank text, and the missing values of pandas."""
+    if isinstance(value, str):
+        return not value.strip()
+    if isinstance(value, float | np.floating):
+        return math.isnan(value)
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
+def missing_count(column: np.ndarray) -> int:
+    """How many values of a column are missing."""
+    if column.dtype.kind in "Mm":
+        return int(np.isnat(column).sum())
+    return sum(is_missing(v) for v in column.tolist())
+
+
+def _column(values: Any) -> np.ndarray:
+    dtype = getattr(values, "dtype", None)
+    if not hasattr(values, "to_numpy") or not hasattr(values, "isna"):
+        column = np.asarray(values)
+        if column.ndim == 1 and column.dtype.kind in "US" and not isinstance(values, np.ndarray):
+            column = np.array(list(values), dtype=object)  # NumPy makes text of numbers that stand beside text
+        if column.ndim != 1:
+            raise ValueError(f"A column must be one row of values; got shape {column.shape}.")
+        return column
+    kind = getattr(dtype, "kind", "O")
+    if str(dtype) == "category":  # a category stays one, even if its names are numbers
+        return np.array(texts(values.to_numpy(dtype=object)), dtype=object)
+    if kind in "biuf":
+        return values.to_numpy(dtype=float, na_value=np.nan) if values.isna().any() else values.to_numpy()
+    if kind == "M":
+        plain = values.dt.tz_convert("UTC").dt.tz_localize(None) if getattr(values.dt, "tz", None) else values
+        return plain.to_numpy(dtype="datetime64[ns]")
+    return values.to_numpy(dtype="timedelta64[ns]" if kind == "m" else object)
+
+
+def _number(value: Any, name: str) -> float:
+    if is_missing(value):
+        return math.nan
+    try:
+        return float(_TRUTH.get(value.strip().lower(), value)) if isinstance(value, str) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"Column {name!r} is one of numbers, and {value!r} is none.") from None
+
+
+def _day(value: Any, name: str) -> float:
+    if is_missing(value):
+        return math.nan
+    try:
+        if isinstance(value, np.datetime64):
+            value = value.item()
+        moment = datetime.fromisoformat(value.strip()) if isinstance(value, str) else value
+        if isinstance(moment, date) and not isinstance(moment, datetime):
+            moment = datetime(moment.year, moment.month, moment.day)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / 86_400
+    except (AttributeError, TypeError, ValueError):
+        raise ValueError(f"Column {name!r} is one of dates, and {value!r} is none; write them as 2024-12-31.") from None
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        value = value.strip()
+        return value.partition(".")[0] if _WHOLE.fullmatch(value) else value
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,90 @@
+"""The five sets of the first paper (Sanguin et al. 2024, Table 1) by name, with their splits by seed.
+
+A seed gives fresh samples, not another split of the same ones. Training, validation and test parts come from one draw;
+:func:`fresh` draws from another stream of random numbers, which no :func:`load` of any seed or set uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from calibrant.data.bac import bac
+from calibrant.data.synthetic import Seed, Synthetic, blobs, spirals
+
+SETS: dict[str, Callable[..., Synthetic]] = {
+    "blobs-1.3": partial(blobs, std=1.3),
+    "blobs-1.7": partial(blobs, std=1.7),
+    "spirals-2.5": partial(spirals, std=2.5),
+    "spirals-3.5": partial(spirals, std=3.5),
+    "bac": bac,
+}
+NOISE_FREE = frozenset({"bac"})
+
+_SPLITS, _FRESH = 0, 1
+Part = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Raw inputs and labels of the three parts, and P(y | x) for any x.
+
+    Where ``noise_free`` is true the labels are a function of the inputs: the posterior is 0 or 1, its own calibration
+    error is zero on any sample, and a noise floor must come from the model's probabilities instead.
+    """
+
+    name: str
+    seed: int
+    train: Part
+    val: Part
+    test: Part
+    posterior: Callable[[np.ndarray], np.ndarray]
+    classes: int
+    feature_names: tuple[str, ...]
+    noise_free: bool
+
+
+def load(name: str, seed: int, *, sizes: tuple[int, int, int] = (700, 300, 1000)) -> Problem:
+    """The set of this name (one of ``SETS``) with fresh samples for this seed; the paper's sizes by default."""
+    data = _draw(name, sum(sizes), seed, _SPLITS)
+    train, val, test = data.split(*sizes)
+    return Problem(
+        name, seed, train, val, test, data.posterior, data.classes, data.feature_names, noise_free=name in NOISE_FREE
+    )
+
+
+def fresh(name: str, samples: int, seed: int) -> Synthetic:
+    """Any number of further samples of a set, independent of all that :func:`load` gives."""
+    return _draw(name, samples, seed, _FRESH)
+
+
+def flip_labels(labels: np.ndarray, rate: float, classes: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A copy with ``round(rate · n)`` labels changed to another class, each as likely; and the mask of the changed.
+
+    The number is exact rather than binomial, so that runs of different seeds have the same share of wrong labels.
+    """
+    labels = np.asarray(labels)
+    if not 0 <= rate <= 1:
+        raise ValueError(f"rate is the share of labels to change, between 0 and 1; got {rate}.")
+    if classes < 2:
+        raise ValueError(f"A label can only be changed to another class if there are two or more; got {classes}.")
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or np.any((labels < 0) | (labels >= classes)):
+        raise ValueError(f"labels must be one row of whole numbers from 0 to {classes - 1}.")
+    generator = np.random.default_rng(seed)
+    chosen = generator.permutation(len(labels))[: round(rate * len(labels))]
+    flipped = np.zeros(len(labels), dtype=bool)
+    flipped[chosen] = True
+    changed = labels.copy()
+    changed[chosen] = (labels[chosen] + generator.integers(1, classes, len(chosen))) % classes
+    return changed, flipped
+
+
+def _draw(name: str, samples: int, seed: int, stream: int) -> Synthetic:
+    if name not in SETS:
+        raise ValueError(f"There is no set called {name!r}; the sets are {', '.join(SETS)}.")
+    # The name is part of the key: blobs of two widths at one seed shall not be the same draws, scaled.
+    key: Seed = np.random.SeedSequence(seed, spawn_key=(*name.encode(), stream))
+    return SETS[name](samples, seed=key)

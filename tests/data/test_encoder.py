@@ -1,0 +1,231 @@
+"""The table encoder: exact small cases, columns by name, nothing lost through JSON, every odd column in a sentence."""
+
+import json
+import warnings
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant.data import TableEncoder
+
+TRAIN = {"age": [20.0, 40.0, np.nan, 60.0, 40.0], "sex": ["f", "m", "m", "f", None], "same": [1, 1, 1, 1, 1]}
+
+
+def test_a_small_table_by_hand():
+    encoder = TableEncoder().fit(TRAIN, ["no", "yes", "no", "no", "yes"])
+    assert encoder.feature_names_ == ["age", "age missing", "sex=f", "sex=m", "sex=(missing)"]
+    assert encoder.dropped_ == {"same": "constant"}
+    root = np.sqrt(2)  # mean 40, deviation √200
+    expected = [[-root, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 1, 0, 1, 0], [root, 0, 1, 0, 0], [0, 0, 0, 0, 1]]
+    encoded = encoder.transform(TRAIN)
+    assert encoded.dtype == np.float32
+    assert encoded == pytest.approx(np.array(expected), abs=1e-6)
+    assert encoder.classes_.tolist() == ["no", "yes"]
+    assert encoder.encode_labels(["yes", "no"]).tolist() == [1, 0]
+    assert encoder.decode_labels([1, 0]).tolist() == ["yes", "no"]
+
+
+def test_columns_are_matched_by_name():
+    encoder = TableEncoder().fit(TRAIN)
+    swapped = {"more": [0], "sex": ["m"], "age": [40]}
+    assert encoder.transform(swapped).tolist() == [[0, 0, 0, 1, 0]]
+    assert encoder.transform(pd.DataFrame(swapped)).tolist() == [[0, 0, 0, 1, 0]]
+    with pytest.raises(ValueError, match=r"lacks a column of the training table: sex. It has age"):
+        encoder.transform({"age": [40]})
+
+
+def test_frames_dictionaries_and_arrays_agree():
+    frame = pd.DataFrame(TRAIN)
+    frame["sex"] = frame["sex"].astype("category")
+    nullable = frame.assign(age=frame["age"].astype("Int64"))
+    expected = TableEncoder().fit_transform(TRAIN)
+    assert np.array_equal(TableEncoder().fit_transform(frame), expected)
+    assert np.array_equal(TableEncoder().fit_transform(nullable), expected)
+    assert np.array_equal(TableEncoder().fit_transform(np.array(list(TRAIN.values()), dtype=object).T), expected)
+
+
+def test_few_whole_numbers_stay_numbers_unless_they_are_said_to_be_codes():
+    data = {"code": [1, 2, 3, 1, 2, 3]}
+    assert TableEncoder().fit(data).feature_names_ == ["code"]
+    encoder = TableEncoder(categorical=["code"]).fit(data)
+    assert encoder.feature_names_ == ["code=1", "code=2", "code=3"]
+    assert encoder.transform({"code": [2.0, "3", "1.0"]}).tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
+    assert TableEncoder().fit(pd.DataFrame(data).astype("category")).feature_names_ == encoder.feature_names_
+    with pytest.raises(ValueError, match="categorical names kode"):
+        TableEncoder(categorical=["kode"]).fit(data)
+
+
+def test_rare_and_unseen_categories_share_an_input():
+    data = {"town": ["a"] * 5 + ["b"] * 4 + ["c", "d"]}
+    encoder = TableEncoder().fit(data)
+    assert encoder.feature_names_ == ["town=a", "town=b", "town=(rare)"]
+    assert encoder.transform({"town": ["c", "new", "a", None]}).tolist() == [[0, 0, 1], [0, 0, 1], [1, 0, 0], [0, 0, 0]]
+    without_rare = TableEncoder().fit({"town": ["a", "a", "b", "b"]})
+    assert without_rare.transform({"town": ["new", "b"]}).tolist() == [[0, 0], [0, 1]]
+    strict = TableEncoder(unseen="error").fit(data)
+    assert strict.transform({"town": ["c"]}).tolist() == [[0, 0, 1]]
+    with pytest.raises(ValueError, match=r"'town' holds categories not seen in training: new\."):
+        strict.transform({"town": ["new"]})
+
+
+def test_a_share_of_the_rows_and_a_number_of_categories_bound_the_inputs():
+    towns = ["a"] * 50 + ["b"] * 30 + ["c"] * 15 + ["d"] * 5
+    assert TableEncoder(rare=0.1).fit({"t": towns}).feature_names_ == ["t=a", "t=b", "t=c", "t=(rare)"]
+    with pytest.warns(UserWarning, match="has 4 categories: the 2 commonest"):
+        assert TableEncoder(max_categories=2).fit({"t": towns}).feature_names_ == ["t=a", "t=b", "t=(rare)"]
+
+
+def test_names_and_free_text_are_left_out_with_a_sentence():
+    data = {"name": [f"patient {k}" for k in range(100)], "x": np.arange(100)}
+    with pytest.warns(UserWarning, match="'name' is left out: 100 different texts in 100 rows"):
+        encoder = TableEncoder().fit(data)
+    assert encoder.feature_names_ == ["x"]
+    assert encoder.dropped_ == {"name": "too many categories"}
+    assert encoder.transform({"x": [49.5]}).tolist() == [[0]]
+
+
+def test_numbers_that_are_written_as_text():
+    data = {"x": [str(k / 4) for k in range(100)]}
+    assert np.array_equal(TableEncoder().fit_transform(data), TableEncoder().fit_transform({"x": np.arange(100) / 4}))
+
+
+DAYS = ["2024-01-01", "2024-01-03", "2024-01-05"]
+
+
+@pytest.mark.parametrize(
+    "dates",
+    [
+        DAYS,
+        [f"{d} 00:00:00" for d in DAYS],
+        np.array(DAYS, dtype="datetime64[D]"),
+        pd.to_datetime(pd.Series(DAYS)),
+        pd.to_datetime(pd.Series(DAYS)).dt.tz_localize("UTC"),
+        [date.fromisoformat(d) for d in DAYS],
+    ],
+)
+def test_dates_become_days(dates):
+    with pytest.warns(UserWarning, match="'when' holds dates"):
+        encoder = TableEncoder().fit({"when": dates})
+    step = np.sqrt(3 / 2)
+    assert encoder.transform({"when": dates})[:, 0] == pytest.approx([-step, 0, step])
+    assert encoder.transform({"when": ["2024-01-04"]})[0, 0] == pytest.approx(step / 2)
+    with pytest.raises(ValueError, match="one of dates, and 'soon' is none"):
+        encoder.transform({"when": ["soon"]})
+
+
+def test_truth_values_are_numbers_however_they_come():
+    encoder = TableEncoder().fit({"member": [True, False, True, False]})
+    assert encoder.feature_names_ == ["member"]
+    for values in ([True, False], [1, 0], ["True", "false"]):
+        assert encoder.transform({"member": values}).tolist() == [[1], [-1]]
+
+
+def test_a_constant_that_is_sometimes_missing_keeps_its_indicator():
+    encoder = TableEncoder().fit({"x": [0.1, np.nan, 0.1, 0.1], "none": [None] * 4})
+    assert encoder.transform({"x": [0.1, None, 7]}).tolist() == [[0], [1], [0]]
+    assert encoder.dropped_ == {"none": "empty"}
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({"x": [1.0, np.inf]}, "'x' holds an infinite number"),
+        ({"x": [1, 1], "t": ["a", "a"]}, "tells its rows apart"),
+        ({"x": [1, 2], "z": [1]}, "of one length"),
+        ({"x": []}, "the table is empty"),
+        (np.zeros(3), "two dimensions"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "occur twice: a"),
+    ],
+)
+def test_tables_that_cannot_be_encoded(data, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        TableEncoder().fit(data)
+
+
+def test_text_among_numbers_is_refused_at_transform():
+    with pytest.raises(ValueError, match="'x' is one of numbers, and 'many' is none"):
+        TableEncoder().fit({"x": [1, 2]}).transform({"x": ["many"]})
+
+
+@pytest.mark.parametrize("labels", [["b", "a", "c"], [3, -1, 7], [True, False, True], [1.0, 2.0, 4.0], [1, "one", 2]])
+def test_labels_go_there_and_back_through_json(labels):
+    encoder = TableEncoder().fit({"x": [1, 2, 3]}, labels)
+    again = TableEncoder.from_json(encoder.to_json())
+    places = again.encode_labels(labels)
+    assert again.classes_.dtype == encoder.classes_.dtype
+    assert sorted(set(places.tolist())) == list(range(len(encoder.classes_)))
+    assert again.decode_labels(places).tolist() == encoder.decode_labels(places).tolist()
+    if not any(isinstance(v, str) for v in labels):
+        assert again.decode_labels(places).tolist() == labels
+
+
+def test_labels_that_do_not_fit():
+    encoder = TableEncoder().fit({"x": [1, 2, 3]}, [0, 1, 2])
+    assert encoder.encode_labels(["2", "0"]).tolist() == [2, 0]
+    with pytest.raises(ValueError, match=r"2 labels are of no class known from training \(-1, 5\)"):
+        encoder.encode_labels([5, 1, -1])
+    with pytest.raises(ValueError, match="1 of the 2 labels"):
+        encoder.encode_labels([1, None])
+    with pytest.raises(ValueError, match="numbered from 0 to 2"):
+        encoder.decode_labels([3])
+    with pytest.raises(ValueError, match="fitted without labels"):
+        TableEncoder().fit({"x": [1, 2]}).encode_labels([1])
+    with pytest.raises(ValueError, match="2 labels for 3 rows"):
+        TableEncoder().fit({"x": [1, 2, 3]}, [0, 1])
+
+
+NUMBERS = st.lists(st.none() | st.floats(-1e100, 1e100), min_size=1, max_size=30)
+WORDS = st.lists(st.none() | st.sampled_from(["a", "b", "ä", " c", "1", "2.0", ""]), min_size=1, max_size=30)
+
+
+@given(NUMBERS, WORDS, st.permutations(["num", "word", "steps"]))
+def test_the_encoder_survives_json_and_any_order_of_columns(numbers, words, order):
+    rows = max(len(numbers), len(words), 2)
+    data = {
+        "num": [numbers[k % len(numbers)] for k in range(rows)],
+        "word": [words[k % len(words)] for k in range(rows)],
+        "steps": list(range(rows)),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        encoder = TableEncoder().fit(data)
+    encoded = encoder.transform(data)
+    assert encoded.shape == (rows, len(encoder.feature_names_))
+    assert np.all(np.isfinite(encoded))
+    steps = encoded[:, encoder.feature_names_.index("steps")]
+    assert (steps.mean(), steps.std()) == pytest.approx((0, 1), abs=1e-5)
+    again = TableEncoder.from_json(encoder.to_json())
+    assert np.array_equal(again.transform({name: data[name] for name in order}), encoded)
+    one_by_one = [again.transform({name: column[k : k + 1] for name, column in data.items()}) for k in range(rows)]
+    assert np.array_equal(np.concatenate(one_by_one), encoded)
+
+
+def test_files_are_plain_json(tmp_path):
+    encoder = TableEncoder(rare=0.01).fit(TRAIN, list("ababa"))
+    encoder.save(tmp_path / "encoder.json")
+    content = json.loads((tmp_path / "encoder.json").read_text(encoding="utf-8"))
+    assert (content["format"], content["classes"]) == ("calibrant.encoder", ["a", "b"])
+    again = TableEncoder.load(tmp_path / "encoder.json")
+    assert (again.rare, again.dropped_, again.feature_names_) == (0.01, encoder.dropped_, encoder.feature_names_)
+    assert again.to_json() == encoder.to_json()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "other", "version": 1}', "null"])
+def test_other_texts_are_not_encoders(text):
+    with pytest.raises(ValueError, match="not an encoder"):
+        TableEncoder.from_json(text)
+
+
+@pytest.mark.parametrize(("name", "value"), [("rare", 1.0), ("max_categories", 1), ("unseen", "skip")])
+def test_impossible_settings_are_refused(name, value):
+    with pytest.raises(ValueError, match=name):
+        TableEncoder(**{name: value}).fit(TRAIN)
+
+
+def test_an_encoder_must_be_fitted():
+    with pytest.raises(ValueError, match="not fitted"):
+        TableEncoder().transform(TRAIN)

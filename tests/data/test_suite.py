@@ -1,0 +1,71 @@
+"""The five sets by name: sizes, fresh samples by seed, streams that never meet, flipped labels."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrant.data import SETS, flip_labels, fresh, load
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_set_is_whole(name):
+    problem = load(name, 3)
+    assert [len(y) for _, y in (problem.train, problem.val, problem.test)] == [700, 300, 1000]
+    inputs, labels = problem.test
+    posterior = problem.posterior(inputs)
+    assert inputs.shape == (1000, len(problem.feature_names))
+    assert posterior.shape == (1000, problem.classes)
+    assert set(labels) == set(range(problem.classes))
+    assert np.all(posterior.max(1) == 1) == problem.noise_free
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_no_sample_is_drawn_twice(name):
+    """Not within a seed, not between seeds, and not between the splits and the fresh samples."""
+    parts = [p[0] for seed in (0, 1) for p in (lambda s: (s.train, s.val, s.test))(load(name, seed))]
+    parts += [fresh(name, 2000, seed).inputs for seed in (0, 1)]
+    rows = np.concatenate(parts)
+    assert len(np.unique(rows, axis=0)) == len(rows)
+    assert np.array_equal(load(name, 0).val[0], parts[1])
+
+
+def test_sets_of_one_family_are_not_the_same_draws():
+    assert not np.array_equal(load("blobs-1.3", 0).train[1], load("blobs-1.7", 0).train[1])
+
+
+def test_the_published_difficulty():
+    accuracies = {"blobs-1.3": 0.939, "blobs-1.7": 0.875, "spirals-2.5": 0.896, "spirals-3.5": 0.823, "bac": 1.0}
+    for name, accuracy in accuracies.items():
+        data = fresh(name, 4000, 0)
+        assert data.posterior(data.inputs).max(1).mean() == pytest.approx(accuracy, abs=0.01)
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"called 'moons'.*blobs-1\.3"):
+        load("moons", 0)
+
+
+@given(st.integers(1, 200), st.floats(0, 1), st.integers(2, 6), st.integers(0, 2**32))
+def test_flips_are_of_the_number_and_to_another_class(samples, rate, classes, seed):
+    labels = np.arange(samples) % classes
+    changed, flipped = flip_labels(labels, rate, classes, seed=seed)
+    assert flipped.sum() == round(rate * samples)
+    assert np.array_equal(changed != labels, flipped)
+    assert np.all((changed >= 0) & (changed < classes))
+
+
+def test_flips_choose_the_other_classes_evenly():
+    labels = np.zeros(30_000, dtype=int)
+    changed, _ = flip_labels(labels, 1.0, 4, seed=0)
+    assert np.bincount(changed, minlength=4) / 30_000 == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3], abs=0.01)
+    assert np.all(labels == 0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "rate", "classes", "sentence"),
+    [([0, 1], 1.5, 2, "between 0 and 1"), ([0, 0], 0.5, 1, "two or more"), ([0, 2], 0.5, 2, "from 0 to 1")],
+)
+def test_impossible_flips_are_refused(labels, rate, classes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        flip_labels(np.array(labels), rate, classes, seed=0)
