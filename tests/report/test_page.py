@@ -8,6 +8,9 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
+pytest.importorskip("jinja2")
+pytest.importorskip("matplotlib")
+
 from calibrant.plots import ReliabilityDisplay
 from calibrant.report import Column, Report, Verdict, mean_interval, provenance
 from calibrant.report import figures as figures_module
@@ -47,7 +50,8 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def drawn():
-    plt = pytest.importorskip("matplotlib.pyplot")
+    from matplotlib import pyplot as plt
+
     rng = np.random.default_rng(0)
     confidence = rng.uniform(0.5, 1.0, 300)
     correct = rng.uniform(size=300) < confidence
@@ -58,7 +62,6 @@ def drawn():
 
 @pytest.fixture(scope="module")
 def report(drawn):
-    pytest.importorskip("jinja2")
     report = Report(f"Title {EVIL}", f"Summary {EVIL}\n\nSecond paragraph.")
     report.section(f"Section {EVIL}", f"Text {EVIL}")
     rows = [[EVIL, mean_interval([0.020, 0.022, 0.024]), 1.5], ["plain", mean_interval([0.03, 0.03]), None]]
