@@ -73,7 +73,7 @@ def test_gamma_and_epsilon_have_derivatives(data):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("gamma", [0.0, 0.3, 1.0, 5.0])
 def test_focal_where_probabilities_round_to_one(gamma, dtype):
-    """Right and wrong at odds of e^20, e^200 and e^2000: values, slopes in logits and γ, and their slopes are finite."""
+    """Right and wrong at odds of e^20, e^200, e^2000: values, slopes in logits and γ, and second slopes stay finite."""
     rows = [[20.0, 0.0, 1.0], [0.0, 200.0, 1.0], [2000.0, 0.0, 1.0]]
     logits = torch.tensor(rows, dtype=dtype, requires_grad=True)
     power = torch.full((3,), gamma, dtype=dtype, requires_grad=True)
