@@ -465,6 +465,18 @@ def test_predictions_take_what_training_takes():
     assert torch.equal(solution.predict(x.numpy()), expected)
 
 
+def test_predictions_of_many_rows_are_made_in_pieces():
+    solution = run(problem(rich_mlp()))
+    x, _ = blobs(8)
+    whole = solution.predict(x, rows=None)
+    sizes = []
+    handle = solution.problem.view.module.register_forward_hook(lambda module, args, output: sizes.append(len(args[0])))
+    assert torch.allclose(solution.predict(x, rows=6), whole, rtol=0, atol=1e-12)
+    assert sizes == [6, 6, 6, 2]
+    handle.remove()
+    assert torch.equal(solution.predict(x, rows=SAMPLES), whole)
+
+
 def test_frozen_parameters_do_not_move():
     model = mlp()
     model[0].requires_grad_(False)

@@ -10,7 +10,18 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from calibrant.bilevel import Bilevel, LabelSmoothing, OuterVariables, SampleWeights
+from calibrant.bilevel import (
+    L2,
+    SGD,
+    Adam,
+    Bilevel,
+    LabelSmoothing,
+    OuterVariables,
+    SampleWeights,
+    Unrolled,
+    composed,
+    solve,
+)
 from calibrant.data import Batch, Indexed, LoaderStream, Stream, TensorStream, as_stream
 from calibrant.data.batch import stack
 from calibrant.data.members import MemberStream
@@ -133,6 +144,11 @@ def test_constants_travel_with_every_batch():
     [
         (lambda x, y: TensorStream(x, y[:-1]), "inputs has 23 rows and targets 22; they must be the same samples"),
         (lambda x, y: TensorStream(x[:0], y[:0]), "There are no samples"),
+        (lambda x, y: TensorStream(x, y, index=y[:-1]), r"for each of the 23 rows; got torch.int64 of shape \(22,\)"),
+        (lambda x, y: TensorStream(x, y, index=y.float()), r"whole number \(torch.long\)"),
+        (lambda x, y: TensorStream(x, y, weights=x), r"one number for each of the 23 rows; got shape \(23, 2\)"),
+        (lambda x, y: TensorStream(x, y, weights=-x[:, 0]), "finite and not negative"),
+        (lambda x, y: TensorStream(x, y, weights=0 * x[:, 0]), "some must be positive"),
         (
             lambda x, y: TensorStream(x, y, batch_size=0),
             "batch_size must be at least 1, or None for the full batch; got 0",
@@ -370,6 +386,87 @@ def test_members_batches_come_as_one():
         for k, stream in enumerate(streams):
             assert _same(Batch(batch.inputs[k], batch.targets[k], batch.index[k]), stream.batch(step))
     assert together.axes.inputs == together.axes.index == 0
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_gathered_mini_batches_are_those_of_the_members(shared, drop_last):
+    """With rows, names and weights of each member's own, or of all."""
+    generator = torch.Generator().manual_seed(0)
+
+    def parts(seed):
+        generator.manual_seed(0 if shared else seed)
+        x = torch.randn(SIZE, 2, generator=generator)
+        return x, Y, torch.randperm(40, generator=generator)[:SIZE], torch.rand(SIZE, generator=generator)
+
+    common = parts(0)
+    given = [common if shared else parts(s) for s in (1, 2, 3)]
+    streams = [
+        TensorStream(x, y, index=i, weights=w, batch_size=5, seed=s, drop_last=drop_last)
+        for s, (x, y, i, w) in enumerate(given)
+    ]
+    together = MemberStream(streams)
+    assert not together.constant
+    for step in (0, 3, 4, 9, 3):
+        batch = together.batch(step)
+        for k, stream in enumerate(streams):
+            alone = stream.batch(step)
+            assert _same(Batch(batch.inputs[k], batch.targets[k], batch.index[k]), alone)
+            assert torch.equal(batch.weights[k], alone.weights)
+    assert together.axes == Batch(0, 0, 0, weights=0)
+
+
+def test_rows_keep_their_numbers_in_the_larger_set():
+    x, y = _data()
+    rows = torch.tensor([7, 2, 2, 19, 11])
+    full = TensorStream(x[rows], y[rows], index=rows)
+    assert full.constant
+    assert full.batch(0).index is rows
+    for step in range(6):
+        batch = TensorStream(x[rows], y[rows], index=rows, batch_size=2).batch(step)
+        assert torch.equal(batch.inputs, x[batch.index])
+
+
+def test_weights_have_mean_one_and_follow_their_rows():
+    x, y = _data()
+    weights = torch.arange(SIZE)
+    stream = TensorStream(x, y, weights=weights, batch_size=5)
+    assert stream.weights.dtype == x.dtype
+    assert stream.weights.mean() == pytest.approx(1.0, abs=1e-15)
+    batch = stream.batch(7)
+    assert torch.allclose(batch.weights, batch.inputs[:, 0] / 11, rtol=1e-14)  # the mean of 0, …, 22 is 11
+    losses = torch.rand(SIZE)
+    whole = TensorStream(x, y, weights=weights).batch(0)
+    assert whole.weighted(losses).mean().item() == pytest.approx(float((weights * losses).sum() / weights.sum()))
+    assert Batch(x, y).weighted(losses) is losses
+
+
+def test_weights_count_as_repeated_rows():
+    """Whole numbers as sample weights, in both losses, train as a set that holds each row so many times."""
+    torch.manual_seed(0)
+    model = nn.Linear(2, 3).double()
+    sets = [(torch.randn(SIZE, 2, dtype=torch.float64), Y, torch.randint(0, 4, (SIZE,))) for _ in range(2)]
+    weighted = [TensorStream(x, y, weights=w) for x, y, w in sets]
+    repeated = [(x.repeat_interleave(w, 0), y.repeat_interleave(w)) for x, y, w in sets]
+    solutions = [
+        solve(
+            Bilevel(model, L2(model, initial=0.1), train=train, val=val),
+            hypergradient=Unrolled(5),
+            inner_optimizer=Adam(0.05),
+            outer_optimizer=SGD(1.0),
+            outer_steps=4,
+        )
+        for train, val in (weighted, repeated)
+    ]
+    assert torch.allclose(solutions[0].params, solutions[1].params, rtol=0, atol=1e-12)
+    assert torch.allclose(solutions[0].phi, solutions[1].phi, rtol=0, atol=1e-12)
+    assert (solutions[0].phi - L2(model, initial=0.1).log).abs().min() > 1e-3
+
+
+def test_weights_need_a_loss_for_each_sample():
+    stream = TensorStream(X, Y, weights=torch.ones(SIZE))
+    with pytest.raises(ValueError, match="sample weights, which need one loss a sample"):
+        Bilevel(nn.Linear(2, 3).double(), train=stream, inner_loss=composed(nn.functional.cross_entropy))
 
 
 def test_members_that_share_a_full_batch_share_it():

@@ -53,6 +53,8 @@ class Batch(NamedTuple):
 
 def map_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
     """Apply ``fn`` to the tensors of a nested structure and leave everything else."""
+    if isinstance(tree, Tensor):
+        return fn(tree)
     return pytree.tree_map(lambda leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
