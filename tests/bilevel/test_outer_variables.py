@@ -55,8 +55,10 @@ def test_the_variable_that_does_nothing():
     outer, losses, params = OuterVariable(), torch.rand(4), torch.rand(5)
     assert outer.initial(params) is params
     assert outer.targets(LABELS, UNKNOWN, CLASSES) is LABELS
+    assert outer.outputs(params, UNKNOWN) is params
     assert outer.weigh(losses, UNKNOWN) is losses
     assert outer.penalty({}) == 0.0
+    assert outer.prior() == 0.0
     assert outer.project({"a": params}) == {"a": params}
     assert list(outer.parameters()) == []
 
@@ -173,11 +175,17 @@ class Doubled(OuterVariable):
     def targets(self, labels, batch, classes):
         return 2 * labels + self.shift
 
+    def outputs(self, logits, batch):
+        return 2 * logits + self.shift
+
     def weigh(self, losses, batch):
         return 2 * losses + self.shift
 
     def penalty(self, params):
         return self.shift
+
+    def prior(self):
+        return 3 * self.shift
 
     def project(self, values):
         return {"shift": values["shift"].clamp(max=3.0)}
@@ -189,7 +197,9 @@ def test_a_chain_applies_its_parts_in_order():
     assert chain.initial(start).item() == by_hand
     assert chain.targets(start, UNKNOWN, CLASSES).item() == by_hand
     assert chain.weigh(start, UNKNOWN).item() == by_hand
+    assert chain.outputs(start, UNKNOWN).item() == by_hand
     assert chain.penalty({}).item() == 6.0
+    assert chain.prior().item() == 18.0
 
 
 def test_a_chain_projects_each_part_by_its_own_rule():

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.bilevel.outer_variables.base import OuterVariable
+from calibrant.bilevel.outer_variables.base import OuterVariable, of_batch
 from calibrant.data.batch import Batch
 from calibrant.losses.classification import one_hot
 
@@ -34,6 +34,9 @@ class LabelNoise(OuterVariable):
         ε at the start, in every row.
     largest : float
         Bound on ε, below 1, but for ``"matrix"``. Beyond ``(C − 1)/C`` a label speaks against its own class.
+
+    Samples whose labels are known to be right are marked in ``batch.hyper["trusted"]``, one truth value for each sample
+    of the training set: for them the loss sees p itself.
     """
 
     def __init__(
@@ -76,8 +79,13 @@ class LabelNoise(OuterVariable):
         """``log q``, which is its own logarithm of a softmax."""
         if logits.shape[-1] != self.classes:
             raise ValueError(f"LabelNoise was made for {self.classes} classes; the network has {logits.shape[-1]}.")
+        log_probs = torch.log_softmax(logits, dim=-1)
         # not logaddexp: its second derivative is NaN where one term is smaller by more than the largest exponent
-        return torch.stack(self._kept_and_flipped(torch.log_softmax(logits, dim=-1))).logsumexp(0)
+        observed = torch.stack(self._kept_and_flipped(log_probs)).logsumexp(0)
+        if "trusted" not in batch.hyper:
+            return observed
+        trusted = of_batch(batch.hyper["trusted"], batch, len(logits), "The mark of trusted labels")
+        return torch.where(trusted.unsqueeze(-1), log_probs, observed)
 
     def suspicion(self, log_probs: Tensor, labels: Tensor) -> Tensor:
         """The posterior probability that an observed label is wrong: ``1 − T[y, y]·p_y/q_y``, one a sample.

@@ -87,13 +87,14 @@ def neighbourhood(inputs: Any, labels: Any, *, neighbours: int = 32, width: floa
     device, dtype = x.device, x.dtype if x.is_floating_point() else torch.get_default_dtype()
     x = x.detach().flatten(1).to("cpu", torch.float32)
     scale = x.std(0, unbiased=False)
-    z = ((x - x.mean(0)) / torch.where(scale > 0, scale, 1.0)).numpy()
+    z = (x - x.mean(0)) / torch.where(scale > 0, scale, 1.0)
     index = torch.arange(len(x)).unsqueeze(1).repeat(1, min(neighbours, len(x)))
     distance = torch.full(index.shape, math.inf)
     for label in y.unique():
         rows = torch.nonzero(y.cpu() == label.cpu()).squeeze(1)
         k = min(index.shape[1], len(rows))
-        found, which = NearestNeighbors(n_neighbors=k).fit(z[rows]).kneighbors(z[rows])
+        own = z[rows].numpy()
+        found, which = NearestNeighbors(n_neighbors=k).fit(own).kneighbors(own)
         index[rows, :k], distance[rows, :k] = rows[torch.as_tensor(which)], torch.as_tensor(found, dtype=torch.float32)
     if width is None:
         nearest = distance[:, 1:2][distance[:, 1:2].isfinite()]

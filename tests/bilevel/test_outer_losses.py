@@ -1,0 +1,168 @@
+"""Outer losses by name: values by hand, one object for equal settings, populations, and traced runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from calibrant.bilevel import (
+    L2,
+    OUTER_LOSSES,
+    SGD,
+    Adam,
+    Bilevel,
+    LabelNoise,
+    OuterVariables,
+    Population,
+    SampleWeights,
+    SmoothedWeights,
+    Unrolled,
+    WeightNetwork,
+    composed,
+    neighbourhood,
+    solve,
+)
+from calibrant.bilevel.problem import DEFAULT_OUTER_LOSS
+from calibrant.data import TensorStream
+from calibrant.losses import brier, confidence_bce, cross_entropy, dece, focal, sece
+
+TRAIN, VAL, CLASSES = 20, 16, 3
+
+
+def data(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(TRAIN + VAL, 2, generator=generator, dtype=torch.float64)
+    y = torch.randint(0, CLASSES, (TRAIN + VAL,), generator=generator)
+    return (x[:TRAIN], y[:TRAIN]), (x[TRAIN:], y[TRAIN:])
+
+
+def model(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, CLASSES)).double()
+
+
+VALUES = {
+    "bce": lambda x, y: confidence_bce(x, y, 30.0).mean(),
+    "nll": lambda x, y: cross_entropy(x, y).mean(),
+    "brier": lambda x, y: brier(x, y).mean(),
+    "sece": lambda x, y: cross_entropy(x, y).mean() + sece(x, y),
+    "dece": lambda x, y: cross_entropy(x, y).mean() + dece(x, y),
+}
+
+
+@pytest.mark.parametrize("name", OUTER_LOSSES)
+def test_values_by_hand_with_the_prior(name):
+    train, val = data()
+    outer = SampleWeights(TRAIN, initial_weight=0.4, prior_strength=2.0)
+    problem = Bilevel(model(), outer, train=train, val=val, outer_loss=OUTER_LOSSES[name]())
+    found, _ = problem.outer(problem.view.initial(), {}, problem.initial_phi(), problem.val_batch(0))
+    assert found.item() == pytest.approx(VALUES[name](model()(val[0]), val[1]).item() + 0.36, rel=1e-7)
+
+
+@pytest.mark.parametrize("name", OUTER_LOSSES)
+def test_sample_weights_of_the_data_count(name):
+    """A held-out sample of weight 0 is as good as absent."""
+    train, (x, y) = data()
+    weights = torch.ones(VAL, dtype=torch.float64)
+    weights[:4] = 0
+
+    def value(val):
+        problem = Bilevel(model(), train=train, val=val, outer_loss=OUTER_LOSSES[name]())
+        return problem.outer(problem.view.initial(), {}, problem.initial_phi(), problem.val_batch(0))[0].item()
+
+    assert value(TensorStream(x, y, weights=weights)) == pytest.approx(value((x[4:], y[4:])), rel=1e-10)
+
+
+def test_settings_reach_the_error_and_none_leaves_it_alone():
+    (x, y), (vx, vy) = data()
+    logits = model()(vx)
+    cases = [
+        (OUTER_LOSSES["bce"](alpha=12.0), confidence_bce(logits, vy, 12.0).mean()),
+        (OUTER_LOSSES["sece"](strength=None, bandwidth=0.1), sece(logits, vy, bandwidth=0.1)),
+        (OUTER_LOSSES["dece"](strength=None, bins=7, accuracy="hard"), dece(logits, vy, bins=7, accuracy="hard")),
+        (
+            OUTER_LOSSES["dece"](strength=0.5, temperature=0.1),
+            cross_entropy(logits, vy).mean() + 0.5 * dece(logits, vy, temperature=0.1),
+        ),
+    ]
+    for loss, expected in cases:
+        problem = Bilevel(model(), train=(x, y), val=(vx, vy), outer_loss=loss)
+        found, _ = problem.outer(problem.view.initial(), {}, problem.initial_phi(), problem.val_batch(0))
+        assert found.item() == pytest.approx(expected.item(), rel=1e-12)
+
+
+def test_equal_settings_give_the_same_function():
+    """Populations compare losses by identity."""
+    assert OUTER_LOSSES["nll"]() is DEFAULT_OUTER_LOSS
+    assert OUTER_LOSSES["bce"]() is OUTER_LOSSES["bce"](alpha=30)
+    assert OUTER_LOSSES["bce"]() is not OUTER_LOSSES["bce"](alpha=31)
+    assert OUTER_LOSSES["brier"]() is OUTER_LOSSES["brier"]()
+    assert OUTER_LOSSES["sece"](accuracy="soft", strength=1) is OUTER_LOSSES["sece"]()
+    assert OUTER_LOSSES["sece"](strength=None) is not OUTER_LOSSES["sece"]()
+    assert OUTER_LOSSES["dece"](bins=15) is OUTER_LOSSES["dece"]()
+    with pytest.raises(ValueError, match="strength must be at least 0, or None for the .* alone; got -1"):
+        OUTER_LOSSES["sece"](strength=-1)
+
+
+SETTINGS = {"hypergradient": Unrolled(4), "inner_optimizer": Adam(0.05), "outer_steps": 4}
+
+
+def test_members_may_differ_in_alpha():
+    train, val = data()
+
+    def member(alpha, through):
+        outer = SampleWeights(TRAIN, initial_weight=0.8)
+        hyper = {"alpha": torch.tensor(alpha, dtype=torch.float64)} if through == "hyper" else None
+        loss = OUTER_LOSSES["bce"]() if through == "hyper" else OUTER_LOSSES["bce"](alpha=alpha)
+        return Bilevel(model(), outer, train=train, val=val, hyper=hyper, outer_loss=loss)
+
+    together = solve(Population([member(a, "hyper") for a in (5.0, 50.0)]), outer_optimizer=SGD(1.0), **SETTINGS)
+    for m, alpha in enumerate((5.0, 50.0)):
+        alone = solve(member(alpha, "argument"), outer_optimizer=SGD(1.0), **SETTINGS)
+        torch.testing.assert_close(together.phi[m], alone.phi, rtol=1e-9, atol=1e-12)
+
+
+OUTERS = {
+    "noise": lambda: LabelNoise(CLASSES, initial=0.1),
+    "noise per class": lambda: LabelNoise(CLASSES, per="class", initial=0.1),
+    "noise matrix": lambda: LabelNoise(CLASSES, per="matrix", initial=0.1),
+    "smoothed": lambda: SmoothedWeights(TRAIN, initial_weight=0.8, prior_strength=1.0),
+    "network": lambda: WeightNetwork(2, CLASSES, hidden=3, initial_weight=0.8, prior_strength=0.1),
+    "all at once": lambda: OuterVariables(
+        LabelNoise(CLASSES, initial=0.1), SampleWeights(TRAIN, initial_weight=0.8, prior_strength=1.0), L2(model())
+    ),
+}
+FOCAL = composed(lambda logits, targets: focal(logits, targets, 1.5))
+
+
+def member(outer, loss, m, batch_size=None, inner=None):
+    train, val = data(m)
+    settings = {"outer_loss": OUTER_LOSSES[loss](), "inner_loss": inner, "batch_size": batch_size, "seed": m}
+    return Bilevel(
+        model(m),
+        OUTERS[outer](),
+        train=train,
+        val=val,
+        hyper=neighbourhood(*train, neighbours=4, width=1.0),
+        **settings,
+    )
+
+
+ROWS = [(outer, loss, None, None) for outer, loss in zip(OUTERS, [*VALUES, "nll"], strict=True)] + [
+    ("smoothed", "dece", 7, None),
+    ("noise matrix", "sece", 7, FOCAL),
+    ("network", "brier", 7, FOCAL),
+]
+
+
+@pytest.mark.parametrize(("outer", "loss", "batch_size", "inner"), ROWS, ids=lambda v: getattr(v, "__name__", str(v)))
+def test_traced_populations_equal_eager_single_runs(outer, loss, batch_size, inner):
+    """vmap, two derivatives and the tracer at once, in float64."""
+    members = [member(outer, loss, m, batch_size, inner) for m in range(2)]
+    traced = solve(Population(members), outer_optimizer=SGD(0.5), compile="trace", **SETTINGS)
+    for m in range(2):
+        alone = solve(member(outer, loss, m, batch_size, inner), outer_optimizer=SGD(0.5), **SETTINGS)
+        torch.testing.assert_close(traced.phi[m], alone.phi, rtol=1e-8, atol=1e-11)
+        torch.testing.assert_close(traced.params[m], alone.params, rtol=1e-8, atol=1e-11)
+        assert (alone.phi - members[m].initial_phi()).abs().max() > 1e-6

@@ -1,0 +1,265 @@
+"""Sample weights kept in bounds: a prior at 1, neighbours that share, and a network that weighs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from calibrant.bilevel import (
+    L2,
+    SGD,
+    Bilevel,
+    OuterVariable,
+    OuterVariables,
+    Population,
+    SampleWeights,
+    SmoothedWeights,
+    Unrolled,
+    WeightNetwork,
+    neighbourhood,
+    solve,
+    standardisation,
+)
+from calibrant.bilevel.problem import DEFAULT_OUTER_LOSS
+from calibrant.data import Batch
+
+TRAIN, CLASSES = 12, 3
+LABELS = torch.arange(TRAIN) % CLASSES
+ROWS = torch.tensor([7, 2, 2, 11])
+
+
+def inputs(n=TRAIN, d=2, seed=0):
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def filled(outer):
+    torch.manual_seed(2)
+    outer = outer.double()
+    with torch.no_grad():
+        for parameter in outer.parameters():
+            parameter.uniform_(0.05, 0.95)
+    return outer
+
+
+def batches(hyper):
+    x = inputs()
+    return Batch(x, LABELS, slice(None), hyper=hyper), Batch(x[ROWS], LABELS[ROWS], ROWS, hyper=hyper)
+
+
+@pytest.mark.parametrize("form", ["clip", "sigmoid"])
+def test_the_prior_is_the_distance_from_one(form):
+    outer = filled(SampleWeights(TRAIN, form=form, prior_strength=3.0))
+    expected = sum(1.5 * (w - 1) ** 2 for w in outer.weights().tolist()) / TRAIN
+    assert outer.prior().item() == pytest.approx(expected, rel=1e-13)
+    assert SampleWeights(TRAIN).prior() == 0.0
+    assert SampleWeights(TRAIN, prior_strength=3.0).prior().item() == 0.0  # all weights are 1
+
+
+def test_priors_add_up_in_a_chain_and_only_in_the_outer_loss():
+    chain = filled(OuterVariables(SampleWeights(TRAIN, prior_strength=1.0), SampleWeights(TRAIN, prior_strength=2.0)))
+    assert chain.prior().item() == pytest.approx(sum(p.prior().item() for p in chain.parts), rel=1e-13)
+    assert OuterVariables(L2(nn.Linear(2, 2)), OuterVariable()).prior() == 0.0
+    x = inputs()
+    problem = Bilevel(nn.Linear(2, CLASSES).double(), chain, train=(x, LABELS), val=(x, LABELS))
+    params, phi = problem.view.initial(), problem.initial_phi()
+    plain = nn.functional.cross_entropy(problem.view.bind(params, {})(x), LABELS)
+    outer, _ = problem.outer(params, {}, phi, problem.val_batch(0))
+    assert outer.item() == pytest.approx(plain.item() + chain.prior().item(), rel=1e-13)
+    losses = nn.functional.cross_entropy(problem.view.bind(params, {})(x), LABELS, reduction="none")
+    inner, _ = problem.inner(params, {}, phi, problem.train_batch(0))
+    by_hand = losses * chain.parts[0].weights() * chain.parts[1].weights()
+    assert inner.item() == pytest.approx(by_hand.mean().item(), rel=1e-13)
+
+
+def test_modules_that_are_no_outer_variable_have_no_prior():
+    x = inputs()
+
+    class Own(nn.Linear):
+        def prior(self):
+            raise AssertionError("not an OuterVariable's")
+
+    problem = Bilevel(
+        nn.Linear(2, CLASSES).double(),
+        Own(1, 1),
+        train=(x, LABELS),
+        val=(x, LABELS),
+        inner_loss=lambda net, outer, batch: nn.functional.cross_entropy(net(batch.inputs), batch.targets),
+        outer_loss=DEFAULT_OUTER_LOSS,
+    )
+    assert torch.isfinite(problem.outer(problem.view.initial(), {}, problem.initial_phi(), problem.val_batch(0))[0])
+
+
+def test_a_strong_prior_holds_the_weights_at_one():
+    torch.manual_seed(0)
+    x, y = inputs(60), torch.randint(0, CLASSES, (60,))
+    spread = {}
+    for strength in (0.0, 5.0):
+        torch.manual_seed(1)
+        outer = SampleWeights(40, initial_weight=0.5, prior_strength=strength)
+        problem = Bilevel(nn.Linear(2, CLASSES).double(), outer, train=(x[:40], y[:40]), val=(x[40:], y[40:]))
+        solution = solve(
+            problem,
+            hypergradient=Unrolled(5),
+            inner_optimizer=SGD(0.5),
+            outer_optimizer=SGD(5.0),
+            outer_steps=40,
+        )
+        spread[strength] = (solution.outer_variables()["raw"] - 1).abs().mean().item()
+    assert 4 * spread[5.0] < spread[0.0]
+
+
+def dense_kernel(x, y, width):
+    z = (x - x.mean(0)) / x.std(0, unbiased=False)
+    kernel = torch.exp(-torch.cdist(z, z).square() / (2 * width**2)) * (y[:, None] == y[None, :])
+    return kernel / kernel.sum(1, keepdim=True)
+
+
+def as_dense(found, n):
+    return torch.zeros(n, n, dtype=found["kernel"].dtype).scatter_add(1, found["neighbours"], found["kernel"])
+
+
+def test_the_kernel_is_the_row_normalised_gaussian_over_the_same_label():
+    x = inputs(30, 3) * torch.tensor([1.0, 10.0, 0.1])
+    y = torch.tensor([0] * 20 + [1] * 9 + [2])  # classes smaller than the neighbourhood fill up with weight 0
+    found = neighbourhood(x, y, neighbours=25, width=0.8)
+    assert found["neighbours"].shape == found["kernel"].shape == (30, 25)
+    assert found["kernel"].dtype == torch.float64
+    torch.testing.assert_close(as_dense(found, 30), dense_kernel(x, y, 0.8), rtol=1e-5, atol=1e-7)
+    near = neighbourhood(x, y, neighbours=4, width=0.8)
+    assert near["kernel"].sum(1).tolist() == pytest.approx([1.0] * 30)
+    assert as_dense(near, 30)[29].tolist() == [0.0] * 29 + [1.0]
+    largest = dense_kernel(x, y, 0.8).topk(4, dim=1).indices.sort(1).values
+    assert torch.equal(near["neighbours"][:20].sort(1).values, largest[:20])
+
+
+def test_the_width_fits_the_dimension_and_reaches_the_nearest_neighbour():
+    x, y = inputs(2000), torch.zeros(2000, dtype=torch.long)
+    assert torch.equal(neighbourhood(x, y)["kernel"], neighbourhood(x, y, width=0.15)["kernel"])
+    found = neighbourhood(inputs(200, 50), torch.zeros(200, dtype=torch.long))["kernel"]
+    assert found[:, 0].median() < 0.5  # far from each other, and yet not each to itself
+    assert neighbourhood(x[:5], torch.arange(5))["kernel"][:, 0].tolist() == [1.0] * 5
+
+
+@pytest.mark.parametrize("form", ["clip", "sigmoid"])
+def test_smoothed_weights_average_their_neighbours(form):
+    hyper = neighbourhood(inputs(), LABELS, neighbours=3, width=1.0)
+    outer = filled(SmoothedWeights(TRAIN, form=form, prior_strength=1.0))
+    values = outer.raw.detach() if form == "clip" else torch.sigmoid(outer.raw.detach())
+    expected = as_dense(hyper, TRAIN) @ values
+    torch.testing.assert_close(outer.weights(hyper).detach(), expected)
+    losses = torch.rand(TRAIN, dtype=torch.float64)
+    full, mini = batches(hyper)
+    torch.testing.assert_close(outer.weigh(losses, full).detach(), losses * expected)
+    torch.testing.assert_close(outer.weigh(losses[:4], mini).detach(), losses[:4] * expected[ROWS])
+    assert outer.prior().item() == pytest.approx(0.5 * (values - 1).square().mean().item(), rel=1e-13)
+
+
+def test_smoothed_weights_of_many_samples_are_cheap():
+    """A gather over the neighbours of the batch, never an n×n matrix."""
+    x, y = inputs(50_000).float(), torch.zeros(50_000, dtype=torch.long)
+    hyper = neighbourhood(x, y, neighbours=8)
+    rows = torch.arange(0, 50_000, 100)
+    outer = SmoothedWeights(50_000)
+    outer.weigh(torch.ones(500), Batch(x[rows], y[rows], rows, hyper=hyper)).sum().backward()
+    assert outer.raw.grad.sum().item() == pytest.approx(500, rel=1e-4)
+
+
+def test_the_weight_network_by_hand():
+    outer = filled(WeightNetwork(2, CLASSES, hidden=4))
+    hyper = standardisation(inputs() * 3 + 1)
+    x = inputs()
+    for given in ({}, hyper):
+        z = (x - hyper["input_mean"]) / hyper["input_scale"] if given else x
+        both = torch.cat([z, nn.functional.one_hot(LABELS, CLASSES).double()], 1)
+        first, last = outer.first, outer.last
+        expected = torch.sigmoid(torch.tanh(both @ first.weight.T + first.bias) @ last.weight[0] + last.bias)
+        losses = torch.rand(TRAIN, dtype=torch.float64)
+        full, mini = batches(given)
+        torch.testing.assert_close(outer.weigh(losses, full), losses * expected)
+        torch.testing.assert_close(outer.weigh(losses[:4], mini), losses[:4] * expected[ROWS])
+    soft = nn.functional.one_hot(LABELS, CLASSES).double()
+    torch.testing.assert_close(outer.weights(x, soft), outer.weights(x, LABELS))
+    assert outer.weights(x.view(TRAIN, 1, 2), LABELS).shape == (TRAIN,)
+
+
+def test_the_weight_network_starts_with_equal_weights_and_from_its_seed():
+    first, same, other = (WeightNetwork(2, CLASSES, initial_weight=0.9, seed=s) for s in (1, 1, 2))
+    assert first.weights(inputs().float(), LABELS).tolist() == pytest.approx([0.9] * TRAIN)
+    assert torch.equal(first.first.weight, same.first.weight)
+    assert not torch.equal(first.first.weight, other.first.weight)
+    assert not first.needs_index
+    outer = filled(WeightNetwork(2, CLASSES, hidden=4, prior_strength=3.0))
+    assert outer.prior().item() == pytest.approx(1.5 * outer.last.weight.square().sum().item(), rel=1e-13)
+    assert WeightNetwork(2, CLASSES).prior() == 0.0
+
+
+def test_standardisation_leaves_constant_columns_alone():
+    x = torch.cat([inputs(), torch.ones(TRAIN, 1)], 1)
+    found = standardisation(x)
+    z = (x - found["input_mean"]) / found["input_scale"]
+    assert z.mean(0).tolist() == pytest.approx([0.0] * 3, abs=1e-12)
+    assert z.std(0, unbiased=False).tolist() == pytest.approx([1.0, 1.0, 0.0])
+
+
+MEMBERS = {
+    "smoothed": (lambda m: SmoothedWeights(24, initial_weight=0.8), lambda x, y: neighbourhood(x, y, neighbours=4)),
+    "network": (lambda m: WeightNetwork(2, CLASSES, hidden=3, seed=m), lambda x, y: standardisation(x)),
+}
+
+
+@pytest.mark.parametrize("batch_size", [None, 10])
+@pytest.mark.parametrize("name", MEMBERS)
+def test_members_of_a_population_bring_their_own_data(name, batch_size):
+    """Kernels and standardisations differ between members; each equals its single run."""
+    make, hyper = MEMBERS[name]
+
+    def member(m):
+        x, y = inputs(40, seed=m) * (m + 1), torch.arange(40) % CLASSES
+        torch.manual_seed(m)
+        model = nn.Linear(2, CLASSES).double()
+        constants = hyper(x[:24], y[:24])
+        data = {"train": (x[:24], y[:24]), "val": (x[24:], y[24:]), "batch_size": batch_size}
+        return Bilevel(model, make(m), hyper=constants, seed=m, **data)
+
+    settings = {
+        "hypergradient": Unrolled(3),
+        "inner_optimizer": SGD(0.1),
+        "outer_optimizer": SGD(2.0),
+        "outer_steps": 3,
+    }
+    together = solve(Population([member(m) for m in range(3)]), **settings)
+    for m in range(3):
+        alone = solve(member(m), **settings)
+        torch.testing.assert_close(together.phi[m], alone.phi, rtol=1e-10, atol=1e-12)
+        assert not torch.equal(alone.phi, member(m).initial_phi())
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: SampleWeights(3, prior_strength=-1.0), "prior_strength must be at least 0 and finite; got -1.0"),
+        (lambda: SampleWeights(3, prior_strength=math.nan), "got nan"),
+        (lambda: WeightNetwork(2, 3, initial_weight=1.0), "strictly between 0 and 1; got 1.0"),
+        (lambda: WeightNetwork(2, 3, prior_strength=math.inf), "prior_strength must be at least 0 and finite; got inf"),
+        (lambda: WeightNetwork(5, 3).weights(inputs().float(), LABELS), "made for 5 features, and inputs have 2"),
+        (lambda: WeightNetwork(2, 3).weigh(torch.tensor(1.0), batches({})[0]), "needs one loss a sample"),
+        (
+            lambda: SmoothedWeights(TRAIN).weigh(torch.ones(TRAIN), batches({})[0]),
+            r"reads batch.hyper\['neighbours'\] and \['kernel'\], and they are not there",
+        ),
+        (lambda: SmoothedWeights(TRAIN).weights(), "they are not there"),
+        (
+            lambda: SmoothedWeights(5).weights(neighbourhood(inputs(), LABELS)),
+            "made for 12 samples and the weights for 5; they must agree",
+        ),
+        (lambda: neighbourhood(inputs(), LABELS, neighbours=0), "neighbours must be at least 1"),
+        (lambda: neighbourhood(inputs(), LABELS, width=0.0), "width must be positive and finite; got 0.0"),
+        (lambda: neighbourhood(inputs(), LABELS[:3]), r"each of the 12 samples; got shape \(3,\)"),
+    ],
+)
+def test_errors_say_what_is_wrong(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make()
