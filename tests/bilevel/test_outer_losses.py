@@ -101,7 +101,7 @@ def test_equal_settings_give_the_same_function():
     assert OUTER_LOSSES["sece"](accuracy="soft", strength=1) is OUTER_LOSSES["sece"]()
     assert OUTER_LOSSES["sece"](strength=None) is not OUTER_LOSSES["sece"]()
     assert OUTER_LOSSES["dece"](bins=15) is OUTER_LOSSES["dece"]()
-    with pytest.raises(ValueError, match="strength must be at least 0, or None for the .* alone; got -1"):
+    with pytest.raises(ValueError, match=r"strength must be at least 0, or None for the .* alone; got -1"):
         OUTER_LOSSES["sece"](strength=-1)
 
 
