@@ -1,0 +1,83 @@
+"""Methods as values, and the one function that trains them: any mixture of jobs, grouped into populations."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from calibrant.bilevel import Callback
+from calibrant.methods.task import Fitted, Task
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A way of training a calibrated classifier: a value, whose fields are all its settings."""
+
+    varying: ClassVar[frozenset[str]] = frozenset()
+    """Numeric fields in which the members of one population may differ."""
+
+    @classmethod
+    def fit_group(
+        cls, methods: Sequence[Any], tasks: Sequence[Task], callbacks: Sequence[Callback] = ()
+    ) -> list[Fitted]:
+        """Train methods that differ in ``varying`` fields only, each on its task, as one population."""
+        raise NotImplementedError
+
+    def structure(self) -> tuple[Any, ...]:
+        """All that must be equal between members of one population."""
+        fields = [f.name for f in dataclasses.fields(self) if f.name not in self.varying]
+        return type(self), *(getattr(self, name) for name in fields)
+
+    def fit(self, task: Task, *, callbacks: Sequence[Callback] = ()) -> Fitted:
+        """Train on one task."""
+        return self.fit_group([self], [task], callbacks)[0]
+
+
+Job = tuple[Method, Task]
+
+
+def fit_all(
+    jobs: Sequence[Job],
+    *,
+    device: torch.device | str | None = None,
+    callbacks: Callable[[str], Sequence[Callback]] | None = None,
+    on_group: Callable[[list[int]], Any] | None = None,
+) -> list[Fitted]:
+    """Train every job, in the order given; jobs of one structure and shape run as one population.
+
+    Parameters
+    ----------
+    jobs : sequence of (Method, Task)
+        Seeds, data sets and settings alike: a grid search is a longer list.
+    device : optional
+        Where to train.
+    callbacks : callable ``description -> callbacks``, optional
+        Makes the callbacks of each population (a progress bar, say).
+    on_group : callable ``positions -> context manager``, optional
+        Entered around each population's training: a place for stop-watches.
+    """
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for position, (method, task) in enumerate(jobs):
+        groups.setdefault((method.structure(), task.shape), []).append(position)
+    results: dict[int, Fitted] = {}
+    for positions in groups.values():
+        methods = [jobs[p][0] for p in positions]
+        moved: dict[int, Task] = {}  # jobs that share a task share its tensors too
+        tasks = [moved.setdefault(id(jobs[p][1]), jobs[p][1].to(device)) for p in positions]
+        made = callbacks(f"{type(methods[0]).__name__} × {len(positions)}") if callbacks else ()
+        if on_group is None:
+            fitted = methods[0].fit_group(methods, tasks, made)
+        else:
+            with on_group(positions):
+                fitted = methods[0].fit_group(methods, tasks, made)
+        results.update(zip(positions, fitted, strict=True))
+    return [results[p] for p in range(len(jobs))]
+
+
+def stacked(values: Sequence[float]) -> float | Tensor:
+    """One number where all agree, else a vector with one entry a member."""
+    return values[0] if len(set(values)) == 1 else torch.tensor(values)

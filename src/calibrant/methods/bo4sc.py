@@ -1,0 +1,284 @@
+"""BO4SC: self-calibration by bilevel optimisation (Sanguin, Pakrashi, Viola, Rinaldi 2024), and what makes it dependable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.bilevel import (
+    L2,
+    OUTER_LOSSES,
+    SGD,
+    Adam,
+    Callback,
+    Grouped,
+    History,
+    Hypergradient,
+    Implicit,
+    LabelNoise,
+    LabelSmoothing,
+    Optimizer,
+    OuterVariable,
+    OuterVariables,
+    SampleWeights,
+    SmoothedWeights,
+    Solution,
+    Truncated,
+    Unrolled,
+    WeightNetwork,
+    neighbourhood,
+)
+from calibrant.methods.base import Method, stacked
+from calibrant.methods.standard import failure, problems_for, run
+from calibrant.methods.task import Fitted, Mixture, Task, batch_size, total_steps
+
+Companion = Literal["l2", "l2-unit", "label-smoothing", "label-noise"]
+
+
+@dataclass(frozen=True)
+class BO4SC(Method):
+    """Algorithm 1 of the first paper: one weight per training sample, learned so that held-out confidence is right.
+
+    ::
+
+        inner   g(w, θ) = mean_i w_i·CE(ŷ(x_i, θ), y_i)                    Eq. (10), T steps of Adam
+        outer   f(w, θ) = mean_j BCE(p̂(x_j, θ), ŷ_j = y_j)                 Eq. (12–13), p̂ the Boltzmann operator
+        w ← clip(w − η_w·∇_w f(w, θ^T(w)))                                 Eq. (14), exact, through the T steps
+
+    What the paper leaves open is an argument here, and the default is what was measured to reproduce its results.
+
+    Parameters
+    ----------
+    steps : int
+        T, inner steps to one outer step. Fig. 3 ("1 epoch unit = 10 training epochs") hints at 10.
+    epochs : int, optional
+        Passes over the training data; None chooses (1,200 of the full batch, or 20 of mini-batches).
+    learning_rate : float
+        η_θ.
+    outer_rate : float, optional
+        η_w, for plain projected descent on the mean-loss scaling of Eq. (10). It must be large, because a weight's
+        hypergradient is of the order 1/n: None takes ``1.5·n``.
+    alpha : float
+        Of the Boltzmann operator, Σ p·softmax(α p). Not stated in the paper; below 30 it lies visibly under the maximum.
+    inner : {"adam", "sgd"}
+        Section 4 says Adam; Algorithm 1 prints plain descent.
+    hypergradient : {"unrolled", "truncated", "implicit"}
+        ``"unrolled"`` is exact through all T steps; ``"truncated"`` goes through the last ``last`` of them;
+        ``"implicit"`` takes θ^T for a minimum and solves a linear system.
+    last : int
+        For ``"truncated"``.
+    outer_loss : {"bce", "nll", "brier", "sece", "dece"}
+        What held-out data are asked. The paper: ``"bce"``.
+    weights : {"sample", "prior", "neighbours", "network"} or None
+        ``"sample"``: as published. ``"prior"``: with a pull towards 1. ``"neighbours"``: smoothed over neighbours of the
+        same label. ``"network"``: from a small network of input and label. None: no weights, ``also`` alone.
+    prior_strength : float
+        For ``"prior"`` and ``"neighbours"``.
+    form : {"clip", "sigmoid"}
+        How weights stay in [0, 1]. Clipping is read off Fig. 3.
+    initial_weight : float, optional
+        w⁰; unstated in the paper. None is 1 (0.9 for ``"sigmoid"``): training starts as the standard one.
+    also : tuple of {"l2", "l2-unit", "label-smoothing", "label-noise"}
+        Further outer variables, moved by Adam at ``also_rate``.
+    restart : bool
+        Start each outer step from θ⁰ again. The paper does not say; carrying θ over is what makes its budget enough.
+    keep_history : bool
+        Keep the weights of every outer step (``sample_weights_history``).
+    """
+
+    hidden: tuple[int, ...] = (64, 64)
+    steps: int = 5
+    epochs: int | None = None
+    learning_rate: float = 0.005
+    outer_rate: float | None = None
+    alpha: float = 30.0
+    inner: Literal["adam", "sgd"] = "adam"
+    hypergradient: Literal["unrolled", "truncated", "implicit"] = "unrolled"
+    last: int = 2
+    outer_loss: Literal["bce", "nll", "brier", "sece", "dece"] = "bce"
+    weights: Literal["sample", "prior", "neighbours", "network"] | None = "sample"
+    prior_strength: float = 0.0
+    form: Literal["clip", "sigmoid"] = "clip"
+    initial_weight: float | None = None
+    also: tuple[Companion, ...] = ()
+    also_rate: float = 0.05
+    restart: bool = False
+    batch_size: int | None = None
+    keep_history: bool = False
+
+    varying: ClassVar[frozenset[str]] = frozenset({"learning_rate", "outer_rate", "alpha", "epochs"})
+
+    def __post_init__(self) -> None:
+        if self.weights is None and not self.also:
+            raise ValueError("With weights=None and nothing in also there is nothing for the outer level to move.")
+        choices = {
+            "inner": ("adam", "sgd"),
+            "hypergradient": ("unrolled", "truncated", "implicit"),
+            "outer_loss": tuple(OUTER_LOSSES),
+            "weights": (None, *_WEIGHTS),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {getattr(self, name)!r}.")
+        unknown = set(self.also) - set(_ALSO)
+        if unknown:
+            raise ValueError(f"also may hold {', '.join(map(repr, _ALSO))}; got {sorted(unknown)}.")
+        if self.steps < 1:
+            raise ValueError(f"steps, the T of Algorithm 1, must be at least 1; got {self.steps}.")
+
+    @classmethod
+    def fit_group(
+        cls, methods: Sequence[BO4SC], tasks: Sequence[Task], callbacks: Sequence[Callback] = ()
+    ) -> list[Fitted]:
+        first = methods[0]
+        history = [History(phi_every=1)] if first.keep_history else [History()]
+        hyper = [first.constants(m, t) for m, t in zip(methods, tasks, strict=True)]
+        problems = problems_for(
+            tasks,
+            hidden=first.hidden,
+            size=first.batch_size,
+            outer=first.outer_variable,
+            outer_loss=OUTER_LOSSES[first.outer_loss](),
+            hyper=hyper,
+        )
+        solutions = run(
+            problems,
+            hypergradient=first.differentiation(),
+            inner_optimizer=(Adam if first.inner == "adam" else SGD)(stacked([m.learning_rate for m in methods])),
+            outer_optimizer=first.outer_optimizer(problems[0].variables, methods, tasks),
+            steps=[
+                total_steps(len(t.train), m.epochs, batch_size(len(t.train), m.batch_size), 1200)
+                for m, t in zip(methods, tasks, strict=True)
+            ],
+            callbacks=[*history, *callbacks],
+            restart=first.restart,
+        )
+        alone = len(problems) == 1
+        return [
+            Mixture(
+                (solution,),
+                extras=first.learned(solution, constants, history[0], None if alone else k),
+                failure=failure(solution),
+            )
+            for k, (solution, constants) in enumerate(zip(solutions, hyper, strict=True))
+        ]
+
+    def differentiation(self) -> Hypergradient:
+        """The hypergradient as a value of the engine."""
+        if self.hypergradient == "truncated":
+            return Truncated(self.steps, min(self.last, self.steps))
+        return Implicit(self.steps) if self.hypergradient == "implicit" else Unrolled(self.steps)
+
+    def outer_variable(self, model: nn.Module, task: Task) -> OuterVariable:
+        """φ: the weights first, then what stands beside them."""
+        parts: list[OuterVariable] = []
+        if self.weights is not None:
+            parts.append(_WEIGHTS[self.weights](self, task))
+        parts += [_ALSO[name](model, task) for name in self.also]
+        return parts[0] if len(parts) == 1 else OuterVariables(*parts)
+
+    def outer_optimizer(self, variables: nn.Module, methods: Sequence[BO4SC], tasks: Sequence[Task]) -> Optimizer:
+        """Plain descent on the weights, Adam on everything else (a network's parameters among it)."""
+        rate = [
+            1.5 * len(t.train) if m.outer_rate is None else m.outer_rate for m, t in zip(methods, tasks, strict=True)
+        ]
+        descent, adam = SGD(stacked(rate)), Adam(self.also_rate)
+        parts = list(variables.parts) if isinstance(variables, OuterVariables) else [variables]
+        groups = [
+            (sum(p.numel() for p in part.parameters()), descent if isinstance(part, SampleWeights) else adam)
+            for part in parts
+        ]
+        return groups[0][1] if len(groups) == 1 else Grouped(parts=tuple(groups))
+
+    @staticmethod
+    def constants(method: BO4SC, task: Task) -> dict[str, Tensor]:
+        """What the losses read beside the data: α, and the neighbourhood that weights are smoothed over."""
+        own = (
+            {"alpha": torch.tensor(float(method.alpha), device=task.train.inputs.device)}
+            if method.outer_loss == "bce"
+            else {}
+        )
+        return own | (neighbourhood(task.train.inputs, task.train.labels) if method.weights == "neighbours" else {})
+
+    def learned(
+        self, solution: Solution, hyper: dict[str, Tensor], history: History, member: int | None
+    ) -> dict[str, Any]:
+        """The weights, their history, and the other outer variables, in words of the method."""
+
+        def own(values: Tensor) -> Tensor:
+            return values if member is None or not values.numel() else values[:, member]
+
+        losses = {name: own(history[name]) for name in ("inner_loss", "outer_loss", "gradient_norm")}
+        found: dict[str, Any] = {"history": losses}
+        train = solution.problem.train.batch(0)  # type: ignore[union-attr]
+        whole = solution.problem.train.whole if hasattr(solution.problem.train, "whole") else train
+        with torch.no_grad():
+            found["sample_weights"] = solution.problem.outer_view.run(
+                solution.phi, lambda outer: _weights_of(outer, whole, hyper)
+            ).cpu()
+            if self.keep_history:
+                each = [
+                    solution.problem.outer_view.run(
+                        phi.to(solution.phi.device), lambda outer: _weights_of(outer, whole, hyper)
+                    ).cpu()
+                    for phi in own(history["phi"])
+                ]
+                found["sample_weights_history"] = torch.stack(each)
+            for part in _parts(solution.problem.outer_view.module):
+                name, read = _READ.get(type(part), (None, None))
+                if name:
+                    found[name] = solution.problem.outer_view.run(
+                        solution.phi,
+                        lambda outer, kind=type(part), read=read: read(
+                            next(p for p in _parts(outer) if type(p) is kind)
+                        ),
+                    ).cpu()
+        return found
+
+
+def suspicion(weights: Tensor, probs: Tensor, labels: Tensor) -> Tensor:
+    """How wrong a training label looks, 0 to 1: ``1 − w_i·p(y_i | x_i)``.
+
+    A label is believed as far as training kept its weight *and* the trained network agrees with it.
+    """
+    return 1 - weights.double() * probs.double().gather(1, labels.cpu().unsqueeze(1)).squeeze(1)
+
+
+def _parts(outer: nn.Module) -> list[nn.Module]:
+    return list(outer.parts) if isinstance(outer, OuterVariables) else [outer]
+
+
+def _weights_of(outer: nn.Module, whole: Any, hyper: dict[str, Tensor]) -> Tensor:
+    """Every training sample's weight; ones where the method has none."""
+    ones = torch.ones(len(whole.targets), device=whole.targets.device, dtype=whole.inputs.dtype)
+    for part in _parts(outer):
+        if isinstance(part, SampleWeights | WeightNetwork):
+            return part.weigh(ones, whole._replace(hyper=hyper))
+    return ones
+
+
+_WEIGHTS: dict[str, Any] = {
+    "sample": lambda m, t: SampleWeights(len(t.train), form=m.form, initial_weight=m.initial_weight),
+    "prior": lambda m, t: SampleWeights(
+        len(t.train), form=m.form, initial_weight=m.initial_weight, prior_strength=m.prior_strength or 0.01
+    ),
+    "neighbours": lambda m, t: SmoothedWeights(
+        len(t.train), form=m.form, initial_weight=m.initial_weight, prior_strength=m.prior_strength
+    ),
+    "network": lambda m, t: WeightNetwork(t.train.inputs.shape[1], t.classes, prior_strength=m.prior_strength),
+}
+_ALSO: dict[str, Any] = {
+    "l2": lambda model, task: L2(model),
+    "l2-unit": lambda model, task: L2(model, per="unit"),
+    "label-smoothing": lambda model, task: LabelSmoothing(task.classes, per="class"),
+    "label-noise": lambda model, task: LabelNoise(task.classes),
+}
+_READ: dict[type, tuple[str, Any]] = {
+    L2: ("l2", lambda part: part.coefficients()),
+    LabelSmoothing: ("label_smoothing", lambda part: part.smoothing()),
+    LabelNoise: ("label_noise", lambda part: part.rate()),
+}

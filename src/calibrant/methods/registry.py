@@ -1,0 +1,43 @@
+"""The one table of methods that estimators, experiments, the command line and the tests read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from calibrant.methods.base import Method
+from calibrant.methods.baselines import Calibrated, Ensemble
+from calibrant.methods.bo4sc import BO4SC
+from calibrant.methods.self_calibrated import SelfCalibrated
+from calibrant.methods.standard import Standard
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method by name: its settings, and what it is in one line."""
+
+    method: Method
+    summary: str
+
+
+METHODS: dict[str, Entry] = {
+    "standard": Entry(Standard(), "cross-entropy for a fixed number of epochs, as published"),
+    "standard-stopped": Entry(Standard(patience=200), "cross-entropy, returned to its best validation loss"),
+    "isotonic": Entry(
+        Calibrated("isotonic-confidence"),
+        "standard, then isotonic regression of the confidence on the validation part, as published",
+    ),
+    "temperature": Entry(Calibrated("temperature"), "standard, then temperature scaling on the validation part"),
+    "label-smoothing": Entry(
+        Standard(patience=200, smoothing=0.05), "smoothed labels (ε = 0.05), returned to the best validation loss"
+    ),
+    "focal": Entry(Standard(patience=200, gamma=1.0), "focal loss (γ = 1), returned to the best validation loss"),
+    "ensemble": Entry(Ensemble(), "the mean of five stopped networks"),
+    "instance-weights": Entry(
+        BO4SC(weights="network", outer_loss="nll"),
+        "weights from a network of the input and label, in the manner of Jain & Shenoy 2022",
+    ),
+    "bo4sc": Entry(BO4SC(), "a weight per training sample, learned by hypergradients (Sanguin et al. 2024)"),
+    "self-calibrated": Entry(
+        SelfCalibrated(), "cross-fitted networks with learned regularisation and, where needed, label noise"
+    ),
+}

@@ -1,0 +1,219 @@
+"""The recommended method: few, well-placed outer variables, cross-fitted, with one setting for all data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from calibrant.bilevel import L2, Callback, LabelNoise, OuterVariables
+from calibrant.methods.base import Method
+from calibrant.methods.crossfit import CrossFit, crossfit, deal
+from calibrant.methods.standard import failure
+from calibrant.methods.task import Fitted, Mixture, Part, Task
+from calibrant.posthoc.temperature import fit_temperature
+
+
+@dataclass(frozen=True)
+class SelfCalibrated(Method):
+    """Cross-fitted networks whose regularisation is learned from held-out loss, and one temperature.
+
+    Two candidates, chosen between without asking:
+
+    * **pooled**: training and validation part are one sample; φ is an L2 strength per layer.
+    * **label noise**, when a validation part is given *and* its labels agree better with the pooled networks than the
+      training labels do: only validation samples are held out, their labels are trusted, and φ gains the rate at which
+      training labels were flipped (:class:`calibrant.bilevel.LabelNoise`). It replaces the pooled candidate if its loss
+      is lower by more than a standard error on validation samples that moved neither candidate's φ.
+
+    In both, K networks each leave out one fold, their held-out losses together move one φ by exact hypergradients
+    (:mod:`calibrant.methods.crossfit`), the classifier is the networks' mean, and its temperature is fitted on held-out
+    predictions. No early stopping; nothing to tune.
+
+    Parameters
+    ----------
+    folds : K
+    epochs : passes over the data; None chooses (400 of the full batch, or 20 of mini-batches; three times that with
+        label noise)
+    learning_rate : Adam's, inside
+    steps : inner steps to one outer step
+    outer_rate : Adam's, outside, on the logarithms of the L2 strengths and the log-odds of the noise rate
+    choose : share of each held-out validation fold that is kept for choosing
+    refit : True uses all labels as above; False trains one network on the training part only
+    """
+
+    hidden: tuple[int, ...] = (64, 64)
+    folds: int = 5
+    epochs: int | None = None
+    learning_rate: float = 0.01
+    steps: int = 5
+    outer_rate: float = 0.1
+    choose: float = 1 / 3
+    refit: bool = True
+    decay: bool = False
+    batch_size: int | None = None
+
+    varying: ClassVar[frozenset[str]] = frozenset({"learning_rate"})
+
+    def __post_init__(self) -> None:
+        if self.folds < 2:
+            raise ValueError(f"folds must be at least 2; got {self.folds}.")
+        if not 0 < self.choose < 1:
+            raise ValueError(f"choose must be a share between 0 and 1; got {self.choose}.")
+
+    @classmethod
+    def fit_group(
+        cls, methods: Sequence[SelfCalibrated], tasks: Sequence[Task], callbacks: Sequence[Callback] = ()
+    ) -> list[Fitted]:
+        first = methods[0]
+        tasks = tasks if first.refit else [_with_val(task) for task in tasks]
+        pooled = first._pooled(methods, tasks, callbacks)
+        fitted = [_mixture(fit, "pooled", len(task.train)) for fit, task in zip(pooled, tasks, strict=True)]
+        noisy = [
+            k
+            for k, (fit, task) in enumerate(zip(pooled, tasks, strict=True))
+            if task.val is not None and labels_differ(fit, len(task.train))
+        ]
+        if noisy:
+            others = first._label_noise([methods[k] for k in noisy], [tasks[k] for k in noisy], callbacks)
+            for k, other in zip(noisy, others, strict=True):
+                rival = _mixture(other, "label noise", len(tasks[k].train))
+                if clearly_better(_chosen_losses(other, rival), _chosen_losses(pooled[k], fitted[k])):
+                    fitted[k] = rival
+        return fitted
+
+    def _pooled(
+        self, methods: Sequence[SelfCalibrated], tasks: Sequence[Task], callbacks: Sequence[Callback]
+    ) -> list[CrossFit]:
+        sets, dealt = [], []
+        for task in tasks:
+            data = task.train if task.val is None else task.train + task.val
+            val = None if task.val is None else slice(len(task.train), None)
+            number = self.folds if self.refit else 1
+            sets.append(data)
+            dealt.append(
+                deal(
+                    data.labels,
+                    number,
+                    seed=task.seed,
+                    held_from=None if self.refit else val,
+                    choose=self.choose,
+                    choose_from=val,
+                )
+            )
+        return crossfit(
+            sets, dealt, outer=L2, default_steps=400, epochs=self.epochs, **self._common(methods, tasks, callbacks)
+        )
+
+    def _label_noise(
+        self, methods: Sequence[SelfCalibrated], tasks: Sequence[Task], callbacks: Sequence[Callback]
+    ) -> list[CrossFit]:
+        sets, dealt, trusted = [], [], []
+        for task in tasks:
+            assert task.val is not None
+            data, val = task.train + task.val, slice(len(task.train), None)
+            sets.append(data)
+            dealt.append(
+                deal(
+                    data.labels,
+                    self.folds if self.refit else 1,
+                    seed=task.seed,
+                    held_from=val,
+                    choose=self.choose,
+                    choose_from=val,
+                )
+            )
+            trusted.append({"trusted": torch.arange(len(data), device=data.labels.device) >= len(task.train)})
+        classes = tasks[0].classes
+        return crossfit(
+            sets,
+            dealt,
+            outer=lambda model: OuterVariables(L2(model), LabelNoise(classes)),
+            default_steps=1200,
+            epochs=None if self.epochs is None else 3 * self.epochs,
+            hyper=trusted,
+            **self._common(methods, tasks, callbacks),
+        )
+
+    def _common(
+        self, methods: Sequence[SelfCalibrated], tasks: Sequence[Task], callbacks: Sequence[Callback]
+    ) -> dict[str, Any]:
+        return {
+            "classes": tasks[0].classes,
+            "hidden": self.hidden,
+            "seeds": [t.seed for t in tasks],
+            "rates": [m.learning_rate for m in methods],
+            "outer_rate": self.outer_rate,
+            "steps": self.steps,
+            "size": self.batch_size,
+            "decay": self.decay,
+            "callbacks": callbacks,
+        }
+
+
+def labels_differ(fit: CrossFit, train: int, *, significance: float = 2.0) -> bool:
+    """Whether held-out training labels fit worse than validation labels, by more than so many standard errors."""
+    rows = fit.rows("held")
+    losses = _losses(fit.held_out_logits()[rows], fit.data.labels[rows])
+    own, other = losses[rows < train], losses[rows >= train]
+    if len(own) < 2 or len(other) < 2:
+        return False
+    error = (own.var() / len(own) + other.var() / len(other)).sqrt()
+    return bool(own.mean() - other.mean() > significance * error)
+
+
+def clearly_better(losses: Tensor, than: Tensor) -> bool:
+    """Whether paired losses are lower by more than one standard error of their difference."""
+    gain = than - losses
+    return len(gain) > 1 and bool(gain.mean() > gain.std() / len(gain) ** 0.5)
+
+
+def _mixture(fit: CrossFit, candidate: str, train: int) -> Mixture:
+    """The networks' mean at the temperature that held-out predictions ask for."""
+    logits, data = fit.held_out_logits(), fit.data
+    rows = fit.rows("judge")
+    weights = (torch.ones(len(rows)) if data.weights is None else data.weights[rows]).cpu().double().numpy()
+    temperature = fit_temperature(logits[rows].double().cpu().numpy(), data.labels[rows].cpu().numpy(), weights)
+    head = fit.heads[0]
+    extras: dict[str, Any] = {"candidate": candidate, "temperature": temperature, "l2": head.outer_variables()}
+    mixture = Mixture(fit.heads, temperature, extras, failure(*fit.heads))
+    return replace(mixture, extras=extras | {"suspicion": _suspicion(mixture, fit, logits, train)})
+
+
+def _suspicion(mixture: Mixture, fit: CrossFit, logits: Tensor, train: int) -> Tensor:
+    """How wrong each training label looks, 0 to 1; by networks that never saw it where there are any."""
+    part = fit.data[slice(0, train)]
+    held = (logits[:train].double() / mixture.temperature).log_softmax(1).cpu()
+    log_probs = torch.where(held.isnan(), mixture.probs(part.inputs).log(), held)
+    labels = part.labels.cpu()
+    noise = [p for p in fit.heads[0].problem.outer_view.module.modules() if isinstance(p, LabelNoise)]
+    if not noise:
+        return 1 - log_probs.exp().gather(1, labels.unsqueeze(1)).squeeze(1)
+
+    def read(outer: Any) -> Tensor:
+        part = next(p for p in outer.modules() if isinstance(p, LabelNoise))
+        return part.suspicion(log_probs.to(fit.heads[0].phi), labels.to(fit.heads[0].phi.device))
+
+    with torch.no_grad():
+        return fit.heads[0].problem.outer_view.run(fit.heads[0].phi, read).cpu().double()
+
+
+def _chosen_losses(fit: CrossFit, mixture: Mixture) -> Tensor:
+    """Held-out losses of the rows that are kept for choosing, in the order of the rows."""
+    rows = fit.rows("choose").sort().values
+    return _losses(fit.held_out_logits()[rows] / mixture.temperature, fit.data.labels[rows])
+
+
+def _losses(logits: Tensor, labels: Tensor) -> Tensor:
+    return torch.nn.functional.cross_entropy(logits.double(), labels, reduction="none").cpu()
+
+
+def _with_val(task: Task, share: float = 0.25) -> Task:
+    """The task with a validation part of its own, where it has none."""
+    if task.val is not None:
+        return task
+    fold = deal(task.train.labels, max(2, round(1 / share)), seed=task.seed)[0]
+    return replace(task, train=task.train[fold.train], val=task.train[fold.held])

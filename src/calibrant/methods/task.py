@@ -1,0 +1,151 @@
+"""What a method is given, and what it gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.data.streams import TensorStream
+
+FULL_BATCH = 4096
+"""Up to so many rows a step sees all of them, as in the first paper; above, mini-batches."""
+BATCH = 512
+
+
+@dataclass(frozen=True)
+class Part:
+    """Samples: inputs as the network takes them, class indices, and optional sample weights."""
+
+    inputs: Tensor
+    labels: Tensor
+    weights: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.labels):
+            raise ValueError(
+                f"There are {len(self.inputs)} inputs and {len(self.labels)} labels; they must be the same samples."
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, rows: Any) -> Part:
+        return Part(self.inputs[rows], self.labels[rows], None if self.weights is None else self.weights[rows])
+
+    def __add__(self, other: Part) -> Part:
+        weights = None
+        if self.weights is not None or other.weights is not None:
+            weights = torch.cat(
+                [
+                    p.labels.new_ones(len(p), dtype=torch.float64) if p.weights is None else p.weights.double()
+                    for p in (self, other)
+                ]
+            )
+        return Part(torch.cat([self.inputs, other.inputs]), torch.cat([self.labels, other.labels]), weights)
+
+    def to(self, device: torch.device | str | None) -> Part:
+        """The same samples on another device."""
+        if device is None:
+            return self
+        return Part(
+            self.inputs.to(device), self.labels.to(device), None if self.weights is None else self.weights.to(device)
+        )
+
+    def stream(
+        self,
+        *,
+        batch_size: int | None = None,
+        seed: int = 0,
+        index: Tensor | None = None,
+        hyper: dict[str, Tensor] | None = None,
+    ) -> TensorStream:
+        """Batches of these samples, for the engine."""
+        return TensorStream(
+            self.inputs, self.labels, weights=self.weights, index=index, batch_size=batch_size, seed=seed, hyper=hyper
+        )
+
+
+@dataclass(frozen=True)
+class Task:
+    """One training problem. ``val`` may be left out for methods that hold out their own validation part."""
+
+    train: Part
+    val: Part | None
+    classes: int
+    seed: int = 0
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Tasks of one shape can be trained as one population."""
+        val = None if self.val is None else (len(self.val), self.val.weights is None)
+        return tuple(self.train.inputs.shape), self.train.weights is None, val, self.classes, self.train.inputs.dtype
+
+    def to(self, device: torch.device | str | None) -> Task:
+        """The same task on another device."""
+        return replace(self, train=self.train.to(device), val=None if self.val is None else self.val.to(device))
+
+    def need_val(self, who: str) -> Part:
+        """The validation part, or an error that says what it is for."""
+        if self.val is None:
+            raise ValueError(f"{who} needs a validation part beside the training part: give X_val and y_val.")
+        return self.val
+
+
+class Fitted:
+    """A trained classifier: probabilities, and whatever else its method learned."""
+
+    extras: dict[str, Any]
+    failure: str | None
+    """Why training broke down, for a member of a population that went on without it."""
+
+    def probs(self, inputs: Tensor) -> Tensor:
+        """P(class | input), (n, C), on the CPU."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Mixture(Fitted):
+    """The mean of the networks' probabilities at one temperature: one network is the common case.
+
+    ``p(x) = mean_k softmax(z_k(x)/T)``.
+    """
+
+    networks: tuple[Any, ...]
+    """What gives logits: ``Solution`` objects of one problem each."""
+    temperature: float = 1.0
+    extras: dict[str, Any] = field(default_factory=dict)
+    failure: str | None = None
+
+    def probs(self, inputs: Tensor) -> Tensor:
+        total: Tensor | None = None
+        for network in self.networks:
+            each = (self.logits(network, inputs).double() / self.temperature).softmax(1)
+            total = each if total is None else total + each
+        assert total is not None
+        return (total / len(self.networks)).cpu()
+
+    @staticmethod
+    def logits(network: Any, inputs: Tensor) -> Tensor:
+        """One network's logits."""
+        return network.predict(inputs.to(network.params.device))
+
+
+def batch_size(samples: int, wanted: int | None = None) -> int | None:
+    """How many rows a step sees: what is wanted, or else all of them up to FULL_BATCH and BATCH of more."""
+    if wanted is not None:
+        return wanted
+    return None if samples <= FULL_BATCH else BATCH
+
+
+def total_steps(samples: int, epochs: int | None, size: int | None, default: int) -> int:
+    """Inner steps for so many passes over the data.
+
+    Without ``epochs``: ``default`` steps of the full batch; with mini-batches at least as many steps, and 20 passes.
+    """
+    per_epoch = 1 if size is None else -(-samples // size)
+    if epochs is not None:
+        return epochs * per_epoch
+    return max(default, 20 * per_epoch) if per_epoch > 1 else default

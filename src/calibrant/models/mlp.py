@@ -1,0 +1,27 @@
+"""The feed-forward network that the first paper trains."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+
+def mlp(features: int, classes: int, *, hidden: Sequence[int] = (64, 64), seed: int = 0) -> nn.Sequential:
+    """A multilayer perceptron with ReLU units and one logit a class; its start is a pure function of ``seed``.
+
+    The first paper (Sanguin et al. 2024, Section 4) says "a feed forward neural network" and no more; two hidden layers
+    of 64 units reproduce its accuracies.
+    """
+    if features < 1 or classes < 1 or any(width < 1 for width in hidden):
+        raise ValueError(
+            f"Layers need at least one unit each; got {features} inputs, hidden={tuple(hidden)}, {classes} classes."
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        layers: list[nn.Module] = []
+        for width, following in itertools.pairwise((features, *hidden)):
+            layers += [nn.Linear(width, following), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear((features, *hidden)[-1], classes))
