@@ -1,0 +1,237 @@
+"""From a named set to a training task, and from a trained classifier to one record of all that is reported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant import metrics
+from calibrant.data import Problem, flip_labels, fresh, load
+from calibrant.methods import Fitted, Part, Recalibrated, Task
+from calibrant.selective import aurc
+
+FRESH = 20_000
+"""Further samples of each set on which calibration is measured against the exact posterior, the same for all."""
+GRID = 80
+"""Points along each side of the input map."""
+FLOOR_DRAWS = 200
+
+MEASURED = (
+    "accuracy",
+    "ece10",
+    "ece15",
+    "floor_posterior10",
+    "floor_posterior15",
+    "floor_self15",
+    "true_ece",
+    "mean_abs_confidence_truth",
+    "confidence_minus_accuracy",
+    "share_below_chance",
+    "share_map_above_90",
+    "nll",
+    "brier",
+    "smooth_ece",
+    "aurc",
+)
+"""The measured fields of a record, in the order of the columns."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One set at one seed: the task, inputs standardised by its training part, and the test part."""
+
+    problem: Problem
+    task: Task
+    mean: np.ndarray
+    std: np.ndarray
+    flipped: np.ndarray
+    """Which training labels were changed."""
+
+    @property
+    def dataset(self) -> str:
+        """The name of the set."""
+        return self.problem.name
+
+    @property
+    def seed(self) -> int:
+        """The seed of samples and networks."""
+        return self.problem.seed
+
+    def scale(self, inputs: np.ndarray) -> Tensor:
+        """Inputs as the network takes them."""
+        return torch.as_tensor((inputs - self.mean) / self.std, dtype=torch.float32)
+
+    @cached_property
+    def posterior(self) -> np.ndarray | None:
+        """The exact posterior on the test part; None where labels have no noise, and it would score 0 by itself."""
+        return None if self.problem.noise_free else exact(self.problem.posterior, self.problem.test[0])
+
+
+def prepare(name: str, seed: int, flip: float = 0.0) -> Prepared:
+    """The set of this name with fresh samples for this seed; ``flip`` is the share of training labels to change."""
+    problem = load(name, seed)
+    (x, y), (x_val, y_val) = problem.train, problem.val
+    flipped = np.zeros(len(y), dtype=bool)
+    if flip:
+        y, flipped = flip_labels(y, flip, problem.classes, seed=seed)
+    mean, std = x.mean(0), x.std(0)
+
+    def part(inputs: np.ndarray, labels: np.ndarray) -> Part:
+        return Part(torch.as_tensor((inputs - mean) / std, dtype=torch.float32), torch.as_tensor(labels))
+
+    task = Task(part(x, y), part(x_val, y_val), problem.classes, seed)
+    return Prepared(problem, task, mean, std, flipped)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What all seeds and methods of a set are held against: many further samples, their truth, and an input map."""
+
+    inputs: np.ndarray
+    posterior: np.ndarray
+    x: np.ndarray | None
+    """Columns of the map, over the bounding box of a data set of the paper's size; None beyond two dimensions."""
+    y: np.ndarray | None
+    truth: Callable[[np.ndarray], np.ndarray]
+
+    @property
+    def grid(self) -> np.ndarray | None:
+        """Points of the map, row by row."""
+        if self.x is None or self.y is None:
+            return None
+        return np.stack(np.meshgrid(self.x, self.y), axis=-1).reshape(-1, 2)
+
+
+@cache
+def reference(name: str, samples: int = FRESH) -> Reference:
+    """The reference of a set; its posterior is computed once."""
+    data = fresh(name, samples, seed=0)
+    x = y = None
+    if data.inputs.shape[1] == 2:
+        box = data.inputs[:2000]
+        x, y = np.linspace(box.min(0), box.max(0), GRID).T
+    return Reference(data.inputs, exact(data.posterior, data.inputs), x, y, data.posterior)
+
+
+def exact(posterior: Callable[[np.ndarray], np.ndarray], inputs: np.ndarray, rows: int = 1000) -> np.ndarray:
+    """A posterior on many inputs, in pieces on all cores: that of the spirals is an integral for each of them."""
+    pieces = [inputs[k : k + rows] for k in range(0, len(inputs), rows)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return np.concatenate(list(pool.map(posterior, pieces)))
+
+
+class Predicted(NamedTuple):
+    """Probabilities (n, C), the predicted class, and the confidence in it."""
+
+    probs: np.ndarray
+    classes: np.ndarray
+    confidence: np.ndarray
+
+
+def predict(fitted: Fitted, inputs: Tensor) -> Predicted:
+    """What a classifier says. Class and confidence are those of the largest probability, with one exception.
+
+    Isotonic regression of the confidence keeps the network's class, and may leave it less than another class has
+    (confidence below 1/C, the first paper's complaint). It is measured as published: that class, that confidence.
+    """
+    probs = fitted.probs(inputs).numpy()
+    judged = probs
+    if isinstance(fitted, Recalibrated) and fitted.calibrator.can_fall_below_chance:
+        judged = fitted.model.probs(inputs).numpy()
+    classes = judged.argmax(1)
+    return Predicted(probs, classes, probs[np.arange(len(probs)), classes])
+
+
+def true_ece(confidence: np.ndarray, truth: np.ndarray, bins: int = 15) -> float:
+    """``Σ_m |Σ_{i∈B_m} (p_i − conf_i)| / n`` with p_i the exact probability of being right: ECE without label noise.
+
+    `calibrant.metrics.true_ece`, for confidences that need not be the largest of a row of probabilities.
+    """
+    sums = np.bincount(_bins(confidence, bins), truth - confidence, minlength=bins)
+    return float(np.abs(sums).sum() / len(confidence))
+
+
+def floor_self(confidence: np.ndarray, bins: int = 15, draws: int = FLOOR_DRAWS) -> float:
+    """Mean ECE of a calibrated model with these confidences: `calibrant.metrics.noise_floor`, all draws at once."""
+    where = _bins(confidence, bins)
+    hits = np.random.default_rng(0).random((draws, len(confidence)), dtype=np.float32) < confidence
+    residuals = hits.astype(np.float32) - confidence.astype(np.float32)
+    sums = residuals @ (where[:, None] == np.arange(bins)).astype(np.float32)
+    return float(np.abs(sums).sum(1).mean() / len(confidence))
+
+
+def measure(fitted: Fitted, prepared: Prepared, fresh: Reference | None = None) -> dict[str, Any]:
+    """One record: `dataset`, `seed`, the fields of ``MEASURED``, and `failure`; its method and cost are the caller's.
+
+    Fields that a set has no value for are None, as are all of them where training failed. ``fresh`` is the set's
+    :func:`reference` where it is not given.
+    """
+    record: dict[str, Any] = {"dataset": prepared.dataset, "seed": prepared.seed}
+    if fitted.failure:
+        return record | dict.fromkeys(MEASURED) | {"failure": fitted.failure}
+    x, labels = prepared.problem.test
+    found = predict(fitted, prepared.scale(x))
+    fresh = reference(prepared.dataset) if fresh is None else fresh
+    values = on_sample(found, labels) | against_truth(predict(fitted, prepared.scale(fresh.inputs)), fresh.posterior)
+    for bins in (10, 15):
+        floor = None if prepared.posterior is None else metrics.ece(prepared.posterior, labels, bins)
+        values[f"floor_posterior{bins}"] = floor
+    grid = fresh.grid
+    values["share_map_above_90"] = (
+        None if grid is None else float((predict(fitted, prepared.scale(grid)).confidence > 0.9).mean())
+    )
+    return record | {name: _short(values[name]) for name in MEASURED} | {"failure": None}
+
+
+def on_sample(found: Predicted, labels: np.ndarray) -> dict[str, Any]:
+    """The scores that need labels only."""
+    correct = found.classes == labels
+    pairs: dict[str, Any] = {"confidence": found.confidence, "correct": correct}
+    return {
+        "accuracy": correct.mean(),
+        "ece10": metrics.ece(**pairs, bins=10),
+        "ece15": metrics.ece(**pairs, bins=15),
+        "floor_self15": floor_self(found.confidence),
+        "confidence_minus_accuracy": found.confidence.mean() - correct.mean(),
+        "share_below_chance": metrics.share_below_chance(confidence=found.confidence, n_classes=found.probs.shape[1]),
+        "nll": metrics.nll(found.probs, labels),
+        "brier": metrics.brier(found.probs, labels),
+        "smooth_ece": metrics.smooth_ece(**pairs),
+        "aurc": aurc(found.confidence, correct),
+    }
+
+
+def against_truth(found: Predicted, posterior: np.ndarray) -> dict[str, float]:
+    """Confidence against the exact probability that the predicted class is right."""
+    truth = posterior[np.arange(len(posterior)), found.classes]
+    return {
+        "true_ece": true_ece(found.confidence, truth),
+        "mean_abs_confidence_truth": float(np.abs(found.confidence - truth).mean()),
+    }
+
+
+def resolve_device(device: str) -> torch.device:
+    """``"auto"`` is a GPU where there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError("device='cuda' was asked for, but torch finds no GPU here; use device='cpu' or 'auto'.")
+    return torch.device(device)
+
+
+def _bins(confidence: np.ndarray, bins: int) -> np.ndarray:
+    """Bin m holds confidence in ((m − 1)/M, m/M], counted from 0; 0 itself is in the first."""
+    return np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+
+
+def _short(value: Any) -> float | None:
+    """Six significant digits: far below any noise here, and a third of the file."""
+    return None if value is None else float(f"{float(value):.6g}")

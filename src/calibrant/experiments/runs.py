@@ -1,0 +1,120 @@
+"""Any mixture of methods and sets trained at once, with what each run cost."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calibrant.bilevel import Callback, ProgressBar
+from calibrant.experiments.records import Prepared, measure
+from calibrant.methods import Calibrated, Fitted, Job, Method, fit_all
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one run: wall-clock seconds of its population divided by its members, and the population's peak memory."""
+
+    seconds: float
+    peak_memory: int | None
+    """Bytes beyond what was held before, on the GPU if one was used; None where the system does not say."""
+    members: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained method: its id, what it was trained on, the classifier, and the cost."""
+
+    method: str
+    prepared: Prepared
+    fitted: Fitted
+    cost: Cost
+
+    def record(self) -> dict[str, Any]:
+        """All that is reported of it, as one row of a result file."""
+        measured = measure(self.fitted, self.prepared)
+        return {"dataset": measured.pop("dataset"), "method": self.method, **measured, **asdict(self.cost)}
+
+
+Planned = tuple[str, Method, Prepared]
+
+
+def run_all(plan: Sequence[Planned], *, device: torch.device | str | None = None) -> list[Run]:
+    """Train every entry (id, method, prepared set), in the order given.
+
+    Entries of one structure and shape run as one population. A calibrator whose base is trained anyway, on the same
+    set and seed, is fitted behind that network instead of training another; its seconds include the base's.
+    """
+    first: dict[tuple[Method, int], int] = {}
+    jobs: list[Job] = []
+
+    def position(method: Method, prepared: Prepared) -> int:
+        key = method, id(prepared)
+        if key not in first:
+            first[key] = len(jobs)
+            jobs.append((method, prepared.task))
+        return first[key]
+
+    trained = [position(m.base if isinstance(m, Calibrated) else m, prepared) for _, m, prepared in plan]
+    meter = Meter(device)
+    fitted = fit_all(jobs, device=device, callbacks=progress, on_group=meter)
+    runs = []
+    for (name, method, prepared), k in zip(plan, trained, strict=True):
+        cost, model = meter.costs[k], fitted[k]
+        if isinstance(method, Calibrated):
+            begin = time.perf_counter()
+            model = method.calibrate(model, prepared.task)
+            cost = Cost(cost.seconds + time.perf_counter() - begin, cost.peak_memory, cost.members)
+        runs.append(Run(name, prepared, model, cost))
+    return runs
+
+
+def progress(description: str) -> list[Callback]:
+    """A bar for each population."""
+    return [ProgressBar(description)]
+
+
+class Meter:
+    """The stop-watch of `fit_all`'s populations: ``costs`` by position in the list of jobs."""
+
+    def __init__(self, device: torch.device | str | None = None) -> None:
+        self.gpu = device is not None and torch.device(device).type == "cuda"
+        self.costs: dict[int, Cost] = {}
+
+    @contextmanager
+    def __call__(self, positions: list[int]) -> Iterator[None]:
+        held = self._restart()
+        begin = time.perf_counter()
+        yield
+        if self.gpu:
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - begin
+        peak = self._peak()
+        used = None if held is None or peak is None else max(0, peak - held)
+        self.costs.update({p: Cost(seconds / len(positions), used, len(positions)) for p in positions})
+
+    def _restart(self) -> int | None:
+        """Forget the peak so far; bytes that are held now."""
+        if self.gpu:
+            torch.cuda.reset_peak_memory_stats()
+            return torch.cuda.memory_allocated()
+        try:
+            Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins again at what is resident now
+        except OSError:
+            return None
+        return self._peak()
+
+    def _peak(self) -> int | None:
+        if self.gpu:
+            return torch.cuda.max_memory_allocated()
+        if sys.platform != "linux":
+            return None
+        # Not getrusage: its maximum begins with what the parent process held when it forked.
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), None)
