@@ -44,6 +44,7 @@ class History(Callback):
     """Losses and hypergradient norms of every outer step, and φ every ``phi_every`` steps if asked for.
 
     After the run, ``history["outer_loss"]`` and the like are tensors with one row an outer step (one column a member).
+    A member that has stopped repeats its last values.
     """
 
     def __init__(self, *, phi_every: int | None = None) -> None:
@@ -64,13 +65,17 @@ class History(Callback):
             self.rows["phi"].append(run.phi.cpu())
 
     def on_step(self, run: Run) -> None:
-        self.rows["inner_loss"].append(run.inner_losses[-1].cpu())
+        self._add(run, "inner_loss", run.inner_losses[-1])
         if run.outer_loss is not None:
-            self.rows["outer_loss"].append(run.outer_loss.cpu())
+            self._add(run, "outer_loss", run.outer_loss)
         if run.gradient is not None:
-            self.rows["gradient_norm"].append(run.gradient.norm(dim=-1).cpu())
+            self._add(run, "gradient_norm", run.gradient.norm(dim=-1))
         if self.phi_every and run.step % self.phi_every == 0:
             self.rows["phi"].append(run.phi.cpu())
+
+    def _add(self, run: Run, name: str, values: Tensor) -> None:
+        rows = self.rows[name]
+        rows.append(run.select(run.ran, values.cpu(), rows[-1]) if rows else values.cpu())
 
     def __getitem__(self, name: str) -> Tensor:
         return torch.stack(self.rows[name]) if self.rows[name] else torch.empty(0)
@@ -253,9 +258,9 @@ class ProgressBar(Callback):
             print(file=sys.stderr)
 
     def _losses(self, run: Run) -> str:
-        parts = [f" inner {run.inner_losses[-1].mean().item():.4f}"]
+        parts = [f" inner {run.inner_losses[-1].nanmean().item():.4f}"]
         if run.outer_loss is not None:
-            parts.append(f" outer {run.outer_loss.mean().item():.4f}")
+            parts.append(f" outer {run.outer_loss.nanmean().item():.4f}")
         if run.is_population:
             parts.append(f" {int(run.active.sum())}/{len(run.active)} members")
         return "".join(parts)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from calibrant.bilevel import hypergradients as hg
+from calibrant.bilevel.crowd import Crowd, crowd_rows
 from calibrant.bilevel.dynamics import Dynamics, State
 from calibrant.bilevel.level import Level
 from calibrant.bilevel.optimizers import Moments, Optimizer
@@ -66,6 +67,10 @@ class Run:
         self.outer_loss: Tensor | None = None
         self.gradient: Tensor | None = None
         self.active = torch.ones(problem.members or 1, dtype=torch.bool)
+        self.ran = self.active.clone()
+        # Inductor would compile each new shape for longer than it saves; a learned start is pulled back as a whole.
+        self._compacts = self.is_population and compile != "inductor" and not problem.moves_start
+        self._crowd: Crowd | None = None
         self.reasons: dict[int, str] = {}
         self.failures: dict[int, str] = {}
         self.stop_steps: dict[int, int] = {}
@@ -127,6 +132,13 @@ class Run:
         batch = self.problem.val_batch(self.step) if batch is None else batch
         return self.outer_level.value(state.params, state.buffers, self.phi, batch)[0]
 
+    def crowd(self) -> Crowd | None:
+        """The part of a population that the next outer step is computed on; None for all of it."""
+        rows = crowd_rows(self.active) if self._compacts else None
+        if rows is None or self._crowd is None or not torch.equal(self._crowd.chosen, rows):
+            self._crowd = None if rows is None else Crowd(rows, len(self.active), self.phi.device)
+        return self._crowd
+
     def release(self) -> None:
         """Let loaders forget the batches that lie behind."""
         self.problem.train.release(self.step * self.hypergradient.steps)
@@ -149,7 +161,13 @@ def outer_step(run: Run) -> None:
         pull_initial(problem, run.phi) if problem.moves_start and at_origin else None,
         push_initial(problem, run.phi) if problem.moves_start and at_origin else None,
     )
-    estimate = hypergradient(view, start, run.phi)
+    run.ran = run.active.clone()
+    crowd = run.crowd()
+    if crowd is None:
+        estimate = hypergradient(view, start, run.phi)
+    else:
+        view = _of_crowd(view, crowd, problem)
+        estimate = crowd.estimate(hypergradient(view, crowd.take(start), crowd.take(run.phi)), start)
     phi, moments, gradient = run.phi, run.outer_moments, estimate.gradient
     if gradient is not None and run.outer_optimizer is not None:
         with torch.no_grad():
@@ -161,8 +179,11 @@ def outer_step(run: Run) -> None:
             phi, moments = run.outer_optimizer.update(run.phi, run.outer_moments, gradient, run.step + 1)
             phi = problem.project(phi)
     state, inner_losses = estimate.state, estimate.inner_losses
-    if hypergradient.lookahead:
+    if hypergradient.lookahead and crowd is None:
         state, inner_losses = hypergradient._train(view, state, phi, hypergradient.steps)
+    elif hypergradient.lookahead and crowd is not None:
+        part, losses = hypergradient._train(view, crowd.take(state), crowd.take(phi), hypergradient.steps)
+        state, inner_losses = crowd.spread(part, state), crowd.losses(losses)
     run.inner_losses = torch.stack([loss.detach() for loss in inner_losses])
     run.outer_loss, run.gradient = estimate.loss, gradient
     keep = _examine(run, taken, state.params, phi, estimate.gradient) & run.active
@@ -172,6 +193,16 @@ def outer_step(run: Run) -> None:
     run.outer_moments = run.select(moved, moments, run.outer_moments)
     run.step += 1
     run.release()
+
+
+def _of_crowd(view: hg.Problem, crowd: Crowd, problem: Bilevel | Population) -> hg.Problem:
+    """What a hypergradient is taken of, for some of the members."""
+    assert isinstance(problem, Population)
+    return view._replace(
+        dynamics=Dynamics(view.dynamics.level, crowd.optimizer(view.dynamics.optimizer)),
+        draws=lambda step: crowd.batch(view.draws(step), problem.train.axes),
+        outer_batch=crowd.batch(view.outer_batch, problem.val.axes) if problem.val and view.outer_batch else None,
+    )
 
 
 _REMEDIES = {

@@ -1,0 +1,80 @@
+"""Only the members that still run are computed.
+
+When at most half of a population runs, an outer step is computed on the smallest half, quarter, eighth … of it that
+holds the running members. The choice depends on which members run and on nothing else, so a resumed run makes the same
+one, and a traced run meets few new shapes.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from calibrant.bilevel.hypergradients import Estimate
+from calibrant.bilevel.optimizers import Optimizer
+from calibrant.data.batch import Batch, map_tensors
+
+
+def crowd_rows(active: Tensor) -> Tensor | None:
+    """The members to compute, in order; None for all of them."""
+    running, size = int(active.sum()), len(active)
+    while 0 < running <= size // 2:
+        size //= 2
+    if size == len(active):
+        return None
+    return torch.argsort((~active).int(), stable=True)[:size].sort().values
+
+
+class Crowd:
+    """Members ``rows`` out of ``members``: what concerns them is taken out of a whole, and put back into it."""
+
+    def __init__(self, rows: Tensor, members: int, device: torch.device) -> None:
+        self.chosen, self.rows, self.members = rows, rows.to(device), members
+        self._last: dict[int, tuple[Batch, Batch]] = {}
+
+    def take(self, tree: Any) -> Any:
+        """The rows of every tensor."""
+        return map_tensors(lambda t: t[self.rows], tree)
+
+    def batch(self, whole: Batch, axes: Batch) -> Batch:
+        """The members' part of a batch; a batch that stays the same is cut once, and stays the same, too."""
+        last = self._last.get(id(axes))
+        if last is None or last[0] is not whole:
+            cut = pytree.tree_map(lambda leaf, axis: leaf if axis is None else leaf[self.rows], whole, axes)
+            last = self._last[id(axes)] = whole, cut
+        return last[1]
+
+    def optimizer(self, value: Any) -> Any:
+        """An optimiser whose tensors with one value a member, learning rates above all, are those of these members."""
+        if isinstance(value, Tensor):
+            return value[self.rows.to(value.device)] if value.shape[:1] == (self.members,) else value
+        if isinstance(value, tuple):
+            return tuple(map(self.optimizer, value))
+        if isinstance(value, Optimizer):
+            twin = copy.copy(value)
+            for name, part in vars(value).items():
+                scheduled = name == "lr" and callable(part)
+                narrow = (lambda step, lr=part: self.optimizer(lr(step))) if scheduled else self.optimizer(part)
+                object.__setattr__(twin, name, narrow)  # frozen, and checked when the whole was made
+            return twin
+        return value
+
+    def spread(self, part: Any, whole: Any) -> Any:
+        """``part`` in its rows of ``whole``."""
+        return pytree.tree_map(lambda p, w: w.index_copy(0, self.rows, p) if isinstance(p, Tensor) else p, part, whole)
+
+    def losses(self, parts: list[Tensor]) -> list[Tensor]:
+        """Losses of all members: NaN where none was computed."""
+        return [self.spread(loss, loss.new_full((self.members,), float("nan"))) for loss in parts]
+
+    def estimate(self, part: Estimate, start: Any) -> Estimate:
+        """An estimate for all members: the others' hypergradients are zero, their states those of the start."""
+        loss, gradient = part.loss, part.gradient
+        if gradient is not None:
+            gradient = self.spread(gradient, gradient.new_zeros(self.members, gradient.shape[-1]))
+        loss = None if loss is None else self.losses([loss])[0]
+        return Estimate(loss, gradient, self.losses(part.inner_losses), self.spread(part.state, start), part.details)
