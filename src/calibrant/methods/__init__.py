@@ -1,4 +1,4 @@
-"""Methods: compositions of the engine's parts, as values. ``METHODS`` lists them all; ``fit_all`` trains any mixture."""
+"""Methods: compositions of the engine's parts, as values. ``METHODS`` lists them; ``fit_all`` trains any mixture."""
 
 from calibrant.methods.base import Job, Method, fit_all
 from calibrant.methods.baselines import Calibrated, Ensemble, Recalibrated

@@ -16,12 +16,14 @@ from calibrant.methods.standard import Standard
 from calibrant.methods.task import Fitted, Mixture, Task
 from calibrant.posthoc import make_calibrator
 
+_STANDARD, _STOPPED = Standard(), Standard(patience=200)
+
 
 @dataclass(frozen=True)
 class Ensemble(Method):
     """The mean of several networks that differ in their start (Lakshminarayanan et al. 2017)."""
 
-    base: Standard = Standard(patience=200)
+    base: Standard = _STOPPED
     members: int = 5
 
     varying: ClassVar[frozenset[str]] = frozenset()
@@ -48,7 +50,7 @@ class Calibrated(Method):
     """A calibrator fitted on the validation part, after training with ``base``."""
 
     calibrator: str
-    base: Standard = Standard()
+    base: Standard = _STANDARD
 
     @classmethod
     def fit_group(

@@ -1,4 +1,4 @@
-"""BO4SC: self-calibration by bilevel optimisation (Sanguin, Pakrashi, Viola, Rinaldi 2024), and what makes it dependable."""
+"""BO4SC: self-calibration by bilevel optimisation (Sanguin et al. 2024), and variants that make it dependable."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from calibrant.bilevel import (
     WeightNetwork,
     neighbourhood,
 )
+from calibrant.data.batch import Batch
 from calibrant.methods.base import Method, stacked
 from calibrant.methods.standard import failure, problems_for, run
 from calibrant.methods.task import Fitted, Mixture, Task, batch_size, total_steps
@@ -63,7 +64,8 @@ class BO4SC(Method):
         η_w, for plain projected descent on the mean-loss scaling of Eq. (10). It must be large, because a weight's
         hypergradient is of the order 1/n: None takes ``1.5·n``.
     alpha : float
-        Of the Boltzmann operator, Σ p·softmax(α p). Not stated in the paper; below 30 it lies visibly under the maximum.
+        Of the Boltzmann operator, Σ p·softmax(α p). The paper states none; below 30 it lies visibly under the
+        maximum.
     inner : {"adam", "sgd"}
         Section 4 says Adam; Algorithm 1 prints plain descent.
     hypergradient : {"unrolled", "truncated", "implicit"}
@@ -74,8 +76,8 @@ class BO4SC(Method):
     outer_loss : {"bce", "nll", "brier", "sece", "dece"}
         What held-out data are asked. The paper: ``"bce"``.
     weights : {"sample", "prior", "neighbours", "network"} or None
-        ``"sample"``: as published. ``"prior"``: with a pull towards 1. ``"neighbours"``: smoothed over neighbours of the
-        same label. ``"network"``: from a small network of input and label. None: no weights, ``also`` alone.
+        ``"sample"``: as published. ``"prior"``: with a pull towards 1. ``"neighbours"``: smoothed over neighbours
+        of the same label. ``"network"``: from a small network of input and label. None: no weights, ``also`` alone.
     prior_strength : float
         For ``"prior"`` and ``"neighbours"``.
     form : {"clip", "sigmoid"}
@@ -208,36 +210,22 @@ class BO4SC(Method):
         self, solution: Solution, hyper: dict[str, Tensor], history: History, member: int | None
     ) -> dict[str, Any]:
         """The weights, their history, and the other outer variables, in words of the method."""
+        whole = solution.problem.train.whole._replace(hyper=hyper)  # type: ignore[attr-defined]
+        view = solution.problem.outer_view
 
-        def own(values: Tensor) -> Tensor:
-            return values if member is None or not values.numel() else values[:, member]
+        def own(name: str) -> Tensor:
+            rows = history[name]
+            return rows if member is None or not rows.numel() else rows[:, member]
 
-        losses = {name: own(history[name]) for name in ("inner_loss", "outer_loss", "gradient_norm")}
-        found: dict[str, Any] = {"history": losses}
-        train = solution.problem.train.batch(0)  # type: ignore[union-attr]
-        whole = solution.problem.train.whole if hasattr(solution.problem.train, "whole") else train
+        def weights(phi: Tensor) -> Tensor:
+            return view.run(phi.to(solution.phi), lambda outer: _weights(outer, whole)).cpu()
+
+        found: dict[str, Any] = {"history": {k: own(k) for k in ("inner_loss", "outer_loss", "gradient_norm")}}
         with torch.no_grad():
-            found["sample_weights"] = solution.problem.outer_view.run(
-                solution.phi, lambda outer: _weights_of(outer, whole, hyper)
-            ).cpu()
+            found["sample_weights"] = weights(solution.phi)
             if self.keep_history:
-                each = [
-                    solution.problem.outer_view.run(
-                        phi.to(solution.phi.device), lambda outer: _weights_of(outer, whole, hyper)
-                    ).cpu()
-                    for phi in own(history["phi"])
-                ]
-                found["sample_weights_history"] = torch.stack(each)
-            for part in _parts(solution.problem.outer_view.module):
-                name, read = _READ.get(type(part), (None, None))
-                if name:
-                    found[name] = solution.problem.outer_view.run(
-                        solution.phi,
-                        lambda outer, kind=type(part), read=read: read(
-                            next(p for p in _parts(outer) if type(p) is kind)
-                        ),
-                    ).cpu()
-        return found
+                found["sample_weights_history"] = torch.stack([weights(phi) for phi in own("phi")])
+            return found | view.run(solution.phi, read_outer)
 
 
 def suspicion(weights: Tensor, probs: Tensor, labels: Tensor) -> Tensor:
@@ -252,13 +240,26 @@ def _parts(outer: nn.Module) -> list[nn.Module]:
     return list(outer.parts) if isinstance(outer, OuterVariables) else [outer]
 
 
-def _weights_of(outer: nn.Module, whole: Any, hyper: dict[str, Tensor]) -> Tensor:
+def _weights(outer: nn.Module, whole: Batch) -> Tensor:
     """Every training sample's weight; ones where the method has none."""
     ones = torch.ones(len(whole.targets), device=whole.targets.device, dtype=whole.inputs.dtype)
     for part in _parts(outer):
         if isinstance(part, SampleWeights | WeightNetwork):
-            return part.weigh(ones, whole._replace(hyper=hyper))
+            return part.weigh(ones, whole)
     return ones
+
+
+def read_outer(outer: nn.Module) -> dict[str, Tensor]:
+    """The outer variables other than weights, by name and on their natural scale."""
+    found = {}
+    for part in _parts(outer):
+        if isinstance(part, L2):
+            found["l2"] = part.coefficients().cpu()
+        elif isinstance(part, LabelSmoothing):
+            found["label_smoothing"] = part.smoothing().cpu()
+        elif isinstance(part, LabelNoise):
+            found["label_noise"] = part.rate().cpu()
+    return found
 
 
 _WEIGHTS: dict[str, Any] = {
@@ -276,9 +277,4 @@ _ALSO: dict[str, Any] = {
     "l2-unit": lambda model, task: L2(model, per="unit"),
     "label-smoothing": lambda model, task: LabelSmoothing(task.classes, per="class"),
     "label-noise": lambda model, task: LabelNoise(task.classes),
-}
-_READ: dict[type, tuple[str, Any]] = {
-    L2: ("l2", lambda part: part.coefficients()),
-    LabelSmoothing: ("label_smoothing", lambda part: part.smoothing()),
-    LabelNoise: ("label_noise", lambda part: part.rate()),
 }

@@ -59,14 +59,14 @@ def deal(
     choose, choose_from : the share of the held-out rows of this stretch that is kept from φ, for choosing
     """
     total = len(labels)
-    groups = [range(*(held_from or slice(None)).indices(total))]
+    every = np.arange(total)
+    groups = [every[held_from or slice(None)]]
     if choose_from is not None:  # training and validation rows are dealt out apart, so that every fold has both
-        special = range(*choose_from.indices(total))
-        groups = [special, [r for r in groups[0] if r not in special]]
+        special = every[choose_from]
+        groups = [special, np.setdiff1d(groups[0], special, assume_unique=True)]
     held: list[list[np.ndarray]] = [[] for _ in range(number)]
     chosen: list[list[np.ndarray]] = [[] for _ in range(number)]
-    for position, group in enumerate(groups):
-        rows = np.asarray(group, dtype=int)
+    for position, rows in enumerate(groups):
         if len(rows) < number:
             continue
         fold = folds(len(rows), number, seed=mix(seed, position) % 2**31, stratify=labels[rows].cpu().numpy())
@@ -77,7 +77,6 @@ def deal(
             kept = int(choose * size) if position == 0 and choose_from is not None else 0
             held[k].append(own[kept:])
             chosen[k].append(own[:kept])
-    every = np.arange(total)
     result = []
     for judge, spare in zip(held, chosen, strict=True):
         if not judge:

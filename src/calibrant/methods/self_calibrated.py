@@ -11,9 +11,10 @@ from torch import Tensor
 
 from calibrant.bilevel import L2, Callback, LabelNoise, OuterVariables
 from calibrant.methods.base import Method
+from calibrant.methods.bo4sc import read_outer
 from calibrant.methods.crossfit import CrossFit, crossfit, deal
 from calibrant.methods.standard import failure
-from calibrant.methods.task import Fitted, Mixture, Part, Task
+from calibrant.methods.task import Fitted, Mixture, Task
 from calibrant.posthoc.temperature import fit_temperature
 
 
@@ -83,7 +84,7 @@ class SelfCalibrated(Method):
                 rival = _mixture(other, "label noise", len(tasks[k].train))
                 if clearly_better(_chosen_losses(other, rival), _chosen_losses(pooled[k], fitted[k])):
                     fitted[k] = rival
-        return fitted
+        return list(fitted)
 
     def _pooled(
         self, methods: Sequence[SelfCalibrated], tasks: Sequence[Task], callbacks: Sequence[Callback]
@@ -178,7 +179,9 @@ def _mixture(fit: CrossFit, candidate: str, train: int) -> Mixture:
     weights = (torch.ones(len(rows)) if data.weights is None else data.weights[rows]).cpu().double().numpy()
     temperature = fit_temperature(logits[rows].double().cpu().numpy(), data.labels[rows].cpu().numpy(), weights)
     head = fit.heads[0]
-    extras: dict[str, Any] = {"candidate": candidate, "temperature": temperature, "l2": head.outer_variables()}
+    extras: dict[str, Any] = {"candidate": candidate, "temperature": temperature}
+    with torch.no_grad():
+        extras |= head.problem.outer_view.run(head.phi, read_outer)
     mixture = Mixture(fit.heads, temperature, extras, failure(*fit.heads))
     return replace(mixture, extras=extras | {"suspicion": _suspicion(mixture, fit, logits, train)})
 
