@@ -120,6 +120,18 @@ def test_saturated_networks_and_rates_keep_finite_slopes(per, raw, dtype):
             assert torch.isfinite(tensor).all()
 
 
+@kinds
+def test_trusted_labels_see_the_network_itself(per):
+    noise, logits = filled(per), torch.randn(6, CLASSES, dtype=torch.float64)
+    trusted, rows = torch.arange(6) % 2 == 0, torch.tensor([4, 1, 1])
+    plain, mapped = logits.log_softmax(1), noise.outputs(logits, BATCH)
+    expected = torch.where(trusted[:, None], plain, mapped)
+    full = Batch(torch.zeros(6, 2), torch.zeros(6, dtype=torch.long), slice(None), hyper={"trusted": trusted})
+    torch.testing.assert_close(noise.outputs(logits, full), expected)
+    mini = full._replace(index=rows)
+    torch.testing.assert_close(noise.outputs(logits[rows], mini), expected[rows])
+
+
 def test_sums_of_others_keep_their_digits():
     x = torch.tensor([[800.0, 0.0, 1.0], [0.0, 0.0, 0.0], [5.0, 5.0, -900.0]], dtype=torch.float64)
     expected = torch.stack([torch.stack([row[torch.arange(3) != y].logsumexp(0) for y in range(3)]) for row in x])
