@@ -477,9 +477,10 @@ def test_replicas_are_the_problems_that_would_have_been_built(kind):
 
 def test_replicas_share_what_they_can():
     x, y = blobs(1)
-    first = problem(train=(x.float().numpy(), y.numpy()))
+    first = problem(train=(x.float().numpy(), y.numpy()), hyper={"a": torch.ones(2)})
     other = first.replicate(mlp(3), seed=3)
     assert other.view is first.view
+    assert other.train.hyper["a"] is first.train.hyper["a"] is other.val.hyper["a"]
     assert other.train.inputs is first.train.inputs  # as converted, not converted again
     assert Population([first, other]).train.axes.inputs is None
     assert first.replicate(mlp(3)).train is first.train

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.bilevel.outer_variables import OuterVariable, add_prior
-from calibrant.data.batch import Batch, Tensors
+from calibrant.data.batch import Batch, Tensors, map_tensors
 from calibrant.data.streams import Stream, TensorStream, as_stream, mix
 from calibrant.losses.classification import cross_entropy
 from calibrant.models.functional import FunctionalModule, Network
@@ -142,8 +142,8 @@ class Bilevel:
         outer : nn.Module or vector, optional
             φ before the first outer step, in the same two forms.
         train, val, hyper, seed : optional
-            As in :class:`Bilevel`. Batch sizes stay; a :class:`calibrant.data.Stream` brings its own size
-            and ``hyper``.
+            As in :class:`Bilevel`. Batch sizes stay; a :class:`calibrant.data.Stream` brings its own sizes, order and
+            ``hyper``.
         """
         twin = copy.copy(self)
         if isinstance(model, nn.Module):
@@ -168,17 +168,17 @@ class Bilevel:
 
     def _take(self, data: tuple[Any, Any], sizes: Sequence[int | None], hyper: Tensors | None) -> None:
         """Make the streams. Tensors are kept as converted, so that replicas share them."""
+        if hyper is not None:
+            self._hyper = map_tensors(lambda t: t.to(self.start.device), hyper)
 
         def stream(data: Any, size: int | None, purpose: int) -> Stream:
-            inherited = {} if isinstance(data, Stream) else self._hyper
-            constants = inherited if hyper is None else hyper
+            constants = {} if hyper is None and isinstance(data, Stream) else self._hyper
             common: dict[str, Any] = {"device": self.start.device, "dtype": self.start.dtype, "hyper": constants}
             return as_stream(data, batch_size=size, seed=mix(self.seed, purpose), **common)
 
         self.train = stream(data[0], sizes[0], 10)
         self.val = None if data[1] is None else stream(data[1], sizes[1], 11)
         self._data = _kept(data[0], self.train), _kept(data[1], self.val)
-        self._hyper = self._hyper if hyper is None else hyper
 
     @property
     def head_size(self) -> int:
