@@ -1,0 +1,260 @@
+"""What each choice in BO4SC, and each piece of the self-calibrated method, is worth: one row for each variant.
+
+Every variant differs from ``bo4sc`` at its default setting in what its name says and in nothing else, and is taken at
+its last epoch. Rows are compared by paired differences over seeds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr
+from sklearn.metrics import roc_auc_score
+
+from calibrant.data import SETS
+from calibrant.experiments.grid import FIRST_SEED, score, search_task
+from calibrant.experiments.records import Prepared, exact, prepare, resolve_device
+from calibrant.experiments.runs import progress, run_all
+from calibrant.methods import BO4SC, METHODS, Fitted, Method, Mixture, Part, SelfCalibrated, fit_all
+from calibrant.report import Column, Report, by_seed, mean_interval, paired_difference, provenance, write_results
+
+SGD = "inner SGD"
+SGD_RATES, SGD_FACTORS = (0.03, 0.1, 0.3, 1.0), (1.0, 10.0)
+"""Candidates for plain descent inside: learning rates, and multiples of η_w."""
+SEARCH_SEEDS = 2
+
+STORY = {
+    "wrong_below_half": Column("wrong, w < ½", digits=2),
+    "right_above_half": Column("right, w > ½", digits=2),
+    "weight_truth": Column("ρ(w, P(y|x))", digits=2),
+    "weight_auroc": Column("AUROC of 1 − w", digits=2),
+}
+METRICS = {
+    "ece15": Column("ECE-15", "low", 4),
+    "true_ece": Column("true ECE", "low", 4),
+    "nll": Column("NLL", "low", 4),
+    "accuracy": Column("accuracy", "high", 4),
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row: its name, the question that it belongs to, and how it is had.
+
+    ``after`` makes it of another row's trained model instead of training anew.
+    """
+
+    name: str
+    group: str
+    method: Method
+    after: Callable[[Fitted], Fitted] | None = None
+
+
+def variants() -> list[Variant]:
+    """All rows, in the order of the table; plain descent's step sizes are yet to be chosen."""
+    base, ours = _base(), METHODS["self-calibrated"].method
+    assert isinstance(ours, SelfCalibrated)
+    rate = _outer_rate(base)
+    rows = [
+        Variant("standard", "baselines", METHODS["standard"].method),
+        Variant("standard-stopped", "baselines", METHODS["standard-stopped"].method),
+        Variant("bo4sc", "baselines", base),
+        Variant(SGD, "inner optimiser", replace(base, inner="sgd")),
+    ]
+    changes: list[tuple[str, str, dict[str, Any]]] = [
+        *((f"T = {t}", "inner steps", {"steps": t}) for t in (1, 5, 20) if t != base.steps),
+        *((f"η_w × {f:g}", "outer step size", {"outer_rate": f * rate}) for f in (0.1, 10.0)),
+        *((f"α = {a:g}", "smooth maximum", {"alpha": a}) for a in (5.0, 30.0, 100.0) if a != base.alpha),
+        *((h, "hypergradient", {"hypergradient": h}) for h in ("truncated", "implicit")),
+        *((f"outer {o.upper()}", "outer loss", {"outer_loss": o}) for o in ("nll", "brier", "sece", "dece")),
+        *((f"weights: {w}", "weights", {"weights": w}) for w in ("prior", "neighbours", "network")),
+        ("weights: sigmoid", "weights", {"form": "sigmoid"}),
+    ]
+    for also in ("l2", "l2-unit", "label-smoothing", "label-noise"):
+        changes += [
+            (f"{also} alone", "other outer variables", {"weights": None, "also": (also,)}),
+            (f"weights + {also}", "other outer variables", {"also": (also,)}),
+        ]
+    # From θ⁰ again each time, five inner steps would never leave it: the same budget in fewer, longer outer steps.
+    changes.append(("restart, T = 100", "restart", {"restart": True, "steps": 100}))
+    rows += [Variant(name, group, replace(base, **change)) for name, group, change in changes]
+    group = "self-calibrated"
+    return [
+        *rows,
+        Variant("self-calibrated", group, ours),
+        Variant("without refit", group, replace(ours, refit=False)),
+        Variant("two folds", group, replace(ours, folds=2)),
+        Variant("constant lr" if ours.decay else "decaying lr", group, replace(ours, decay=not ours.decay)),
+        Variant("without temperature", group, ours, _without_temperature),
+        Variant("one of its networks", group, ours, _one_network),
+    ]
+
+
+def _base() -> BO4SC:
+    base = METHODS["bo4sc"].method
+    assert isinstance(base, BO4SC)
+    return base
+
+
+def _outer_rate(base: BO4SC, train: int = 700) -> float:
+    """η_w in numbers: None means 1.5·n."""
+    return 1.5 * train if base.outer_rate is None else base.outer_rate
+
+
+def _without_temperature(fitted: Fitted) -> Fitted:
+    return replace(fitted, temperature=1.0) if isinstance(fitted, Mixture) else fitted
+
+
+def _one_network(fitted: Fitted) -> Fitted:
+    return replace(fitted, networks=fitted.networks[:1]) if isinstance(fitted, Mixture) else fitted
+
+
+def run(
+    *,
+    seeds: int = 20,
+    out: str | Path = "out/bo4sc-ablation",
+    device: str = "auto",
+    sets: Sequence[str] = tuple(SETS),
+    only: Sequence[str] | None = None,
+) -> Path:
+    """Train and measure every variant; returns the path of the report.
+
+    ``only`` names the variants to run (all by default); ``bo4sc`` is always among them, as what the others are held
+    against.
+    """
+    where = resolve_device(device)
+    wanted = [v for v in variants() if only is None or v.name in {*only, "bo4sc"}]
+    unknown = sorted(set(only or ()) - {v.name for v in wanted})
+    if unknown:
+        raise ValueError(
+            f"There is no variant {', '.join(unknown)}; there are {', '.join(v.name for v in variants())}."
+        )
+    config: dict[str, Any] = {"experiment": "bo4sc-ablation", "seeds": list(range(seeds)), "sets": list(sets)}
+    if any(v.name == SGD for v in wanted):
+        config["inner_sgd"] = found = choose_sgd(sets, device=where)
+        wanted = [replace(v, method=replace(v.method, **found)) if v.name == SGD else v for v in wanted]
+    prepared = [prepare(name, seed) for name in sets for seed in range(seeds)]
+    plan = [(variant, p) for variant in wanted for p in prepared]
+    records = []
+    for (variant, _), trained in zip(
+        plan, run_all([(v.name, v.method, p) for v, p in plan], device=where), strict=True
+    ):
+        if variant.after is not None and not trained.fitted.failure:
+            trained = replace(trained, fitted=variant.after(trained.fitted))
+        records.append(trained.record() | {"group": variant.group} | weight_story(trained.fitted, trained.prepared))
+    config["variants"] = {v.name: dataclasses.asdict(v.method) for v in wanted}
+    write_results(Path(out) / "results.json", config, records)
+    report = tell(records, config)
+    text = report.to_markdown()
+    (Path(out) / "report.md").write_text(text + "\n", encoding="utf-8")
+    print(text)
+    return report.write(out)
+
+
+def choose_sgd(sets: Sequence[str], *, device: Any = None) -> dict[str, Any]:
+    """Step sizes of both levels for plain descent inside, one choice for all sets: Adam's need not suit it.
+
+    The least confidence's cross-entropy on validation points that did not move the weights, as in the grid search.
+    """
+    base = _base()
+    settings: list[dict[str, Any]] = [
+        {"learning_rate": lr, "outer_rate": factor * _outer_rate(base)}
+        for lr, factor in itertools.product(SGD_RATES, SGD_FACTORS)
+    ]
+    tasks = [search_task(name, FIRST_SEED + k) for name in sets for k in range(SEARCH_SEEDS)]
+    jobs = [(replace(base, inner="sgd", **setting), task) for setting in settings for task, _ in tasks]
+    fitted = iter(fit_all(jobs, device=device, callbacks=progress))
+    losses = [sum(_held_out_loss(next(fitted), part) for _, part in tasks) for _ in settings]
+    return settings[int(np.nanargmin(losses))]
+
+
+def _held_out_loss(fitted: Fitted, part: Part) -> float:
+    logits = fitted.probs(part.inputs).clamp_min(1e-300).log()
+    return float("nan") if fitted.failure else score(logits.unsqueeze(0), part.labels.unsqueeze(0))["bce"]
+
+
+def weight_story(fitted: Fitted, prepared: Prepared) -> dict[str, float | None]:
+    """What the weights have to do with the noise in the labels.
+
+    ``wrong_below_half`` and ``right_above_half``: the share of misclassified training samples with w < 0.5, and of
+    rightly classified ones with w > 0.5 (Fig. 3 in numbers). ``weight_truth``: Spearman's ρ of w_i and the exact
+    P(y_i | x_i). ``weight_auroc``: how well 1 − w_i finds the labels that the Bayes classifier would not have given.
+    """
+    found: dict[str, float | None] = dict.fromkeys(STORY)
+    weights = fitted.extras.get("sample_weights")
+    if fitted.failure or weights is None or float(weights.std()) == 0:
+        return found
+    w = weights.double().numpy()
+    train = prepared.task.train
+    right = (fitted.probs(train.inputs).argmax(1) == train.labels).numpy()
+    found["wrong_below_half"] = float((w[~right] < 0.5).mean()) if not right.all() else None
+    found["right_above_half"] = float((w[right] > 0.5).mean()) if right.any() else None
+    if not prepared.problem.noise_free:
+        truth = exact(prepared.problem.posterior, prepared.problem.train[0])
+        labels = train.labels.numpy()
+        found["weight_truth"] = float(spearmanr(w, truth[np.arange(len(labels)), labels]).statistic)
+        found["weight_auroc"] = float(roc_auc_score(truth.argmax(1) != labels, -w))
+    return found
+
+
+def tell(records: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Report:
+    """The table over all sets, one for each set, and the weights' story."""
+    sets, names = config["sets"], list(config["variants"])
+    group = {r["method"]: r["group"] for r in records}
+    report = Report(
+        "BO4SC: what each choice is worth",
+        f"{len(config['seeds'])} seeds, last epoch, mean and 95 % interval; Δ is the paired difference to bo4sc. Each "
+        "variant differs from bo4sc, or from self-calibrated, in what its name says.",
+    )
+    if "inner_sgd" in config:
+        found = config["inner_sgd"]
+        report.text(
+            f"Plain descent inside has learning rate {found['learning_rate']:g} and η_w = {found['outer_rate']:g}, "
+            f"chosen once for all sets on validation data of {SEARCH_SEEDS} seeds that are not reported."
+        )
+
+    def table(values: Callable[[str, str], dict[Any, float]]) -> None:
+        rows = []
+        for name in names:
+            own = {metric: values(name, metric) for metric in METRICS}
+            gaps = [paired_difference(own[m], values("bo4sc", m)) for m in ("true_ece", "nll")]
+            rows.append([name, group[name], *(mean_interval(v.values()) for v in own.values()), *gaps])
+        heads = [*METRICS.values(), Column("Δ true ECE", digits=4), Column("Δ NLL", digits=4)]
+        report.table(["variant", "what", *heads], rows)
+
+    def on(dataset: str) -> Callable[[str, str], dict[Any, float]]:
+        return lambda name, metric: by_seed(records, metric, dataset=dataset, method=name)
+
+    def over_sets(name: str, metric: str) -> dict[Any, float]:
+        each = [on(dataset)(name, metric) for dataset in sets]
+        return {s: float(np.mean([np.nan if v[s] is None else v[s] for v in each])) for s in each[0]}
+
+    report.section("All sets", "Each seed's mean over the sets.")
+    table(over_sets)
+    for dataset in sets:
+        report.section(dataset)
+        table(on(dataset))
+    report.section(
+        "Weights and noise",
+        "Share of misclassified training samples with w < 0.5 and of right ones with w > 0.5; rank correlation of a "
+        "sample's weight with the exact probability of its label; AUROC of low weights for labels that the Bayes "
+        "classifier would not have given. Means over sets and seeds where there is a value.",
+    )
+    rows = [[name, *(_mean(r[key] for r in records if r["method"] == name) for key in STORY)] for name in names]
+    report.table(["variant", *STORY.values()], [row for row in rows if row[1] is not None])
+    failed = [f"{r['method']} on {r['dataset']}, seed {r['seed']}: {r['failure']}" for r in records if r["failure"]]
+    if failed:
+        report.section("Failed trainings", "\n\n".join(failed))
+    report.provenance(provenance(config))
+    return report
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return float(np.mean(known)) if known else None

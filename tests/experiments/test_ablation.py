@@ -1,0 +1,101 @@
+"""The ablation: variants that differ in what they say, and the weights' story in cases that are known."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant.experiments import ablation
+from calibrant.experiments.records import exact, prepare
+from calibrant.methods import BO4SC, METHODS, Entry, Fitted, SelfCalibrated, Standard
+from calibrant.report import read_results
+
+
+class Fixed(Fitted):
+    """A classifier that gives what it was told, on the training part."""
+
+    failure = None
+
+    def __init__(self, probs, **extras):
+        self.given, self.extras = probs, extras
+
+    def probs(self, inputs):
+        return self.given
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    small = {"hidden": (8, 8), "epochs": 5}
+    for name, method in (
+        ("standard", Standard(**small)),
+        ("bo4sc", BO4SC(**small)),
+        ("self-calibrated", SelfCalibrated(**small, folds=2)),
+    ):
+        monkeypatch.setitem(METHODS, name, Entry(method, ""))
+    monkeypatch.setattr(ablation, "SGD_RATES", (0.1, 0.3))
+    monkeypatch.setattr(ablation, "SEARCH_SEEDS", 1)
+
+
+def test_variants_differ_from_bo4sc_in_what_they_say():
+    found = {v.name: v.method for v in ablation.variants()}
+    assert len(found) == len(ablation.variants())
+    base = dataclasses.asdict(found["bo4sc"])
+
+    def changed(name):
+        own = dataclasses.asdict(found[name])
+        return {key: value for key, value in own.items() if value != base[key]}
+
+    assert changed("T = 1") == {"steps": 1}
+    assert changed("η_w × 10") == {"outer_rate": 10 * 1.5 * 700}
+    assert changed("α = 5") == {"alpha": 5.0}
+    assert changed("implicit") == {"hypergradient": "implicit"}
+    assert changed("outer NLL") == {"outer_loss": "nll"}
+    assert changed("weights: neighbours") == {"weights": "neighbours"}
+    assert changed("l2-unit alone") == {"weights": None, "also": ("l2-unit",)}
+    assert changed("weights + label-noise") == {"also": ("label-noise",)}
+    assert changed("restart, T = 100") == {"restart": True, "steps": 100}
+    assert all(changed(n) for n, m in found.items() if isinstance(m, BO4SC) and n != "bo4sc")
+
+
+def test_weights_that_are_the_truth_tell_the_whole_story():
+    prepared = prepare("blobs-1.7", 0)
+    labels = prepared.task.train.labels
+    truth = exact(prepared.problem.posterior, prepared.problem.train[0])
+    of_label = torch.as_tensor(truth[np.arange(len(labels)), labels.numpy()])
+    story = ablation.weight_story(Fixed(torch.as_tensor(truth), sample_weights=of_label), prepared)
+    assert story["weight_truth"] == pytest.approx(1.0)
+    assert story["weight_auroc"] > 0.98
+    below = of_label[torch.as_tensor(truth.argmax(1)) != labels] < 0.5
+    assert story["wrong_below_half"] == pytest.approx(below.double().mean().item())
+    backwards = ablation.weight_story(Fixed(torch.as_tensor(truth), sample_weights=1 - of_label), prepared)
+    assert backwards["weight_truth"] == pytest.approx(-1.0)
+
+
+def test_weights_that_never_moved_have_no_story():
+    prepared = prepare("blobs-1.7", 0)
+    story = ablation.weight_story(Fixed(torch.full((700, 5), 0.2), sample_weights=torch.ones(700)), prepared)
+    assert story == dict.fromkeys(ablation.STORY)
+
+
+def test_plain_descent_gets_step_sizes_of_its_own(tiny):
+    found = ablation.choose_sgd(("blobs-1.3",))
+    assert found["learning_rate"] in (0.1, 0.3)
+    assert found["outer_rate"] in (1050.0, 10500.0)
+
+
+def test_one_row_for_each_variant_set_and_seed(tiny, tmp_path):
+    only = ["standard", "η_w × 10", "self-calibrated", "without temperature"]
+    page = ablation.run(seeds=2, out=tmp_path, device="cpu", sets=("blobs-1.7",), only=only)
+    results = read_results(tmp_path / "results.json")
+    assert [r["method"] for r in results.records[::2]] == ["standard", "bo4sc", *only[1:]]
+    assert all(r["failure"] is None and 0 < r["nll"] < 3 for r in results.records)
+    with_temperature, without = (r["nll"] for r in results.records[6::2])
+    assert with_temperature != without
+    assert all((tmp_path / name).exists() for name in ("report.md", page.name))
+    assert "η_w × 10" in (tmp_path / "report.md").read_text()
+
+
+def test_a_variant_that_is_none_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="no variant T = 7"):
+        ablation.run(out=tmp_path, device="cpu", only=["T = 7"])

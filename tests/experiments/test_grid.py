@@ -1,0 +1,92 @@
+"""The grid search: its scores by hand, its choice, and that a short training is the beginning of a long one."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from calibrant.data import load
+from calibrant.experiments import grid
+from calibrant.methods import BO4SC
+from calibrant.report import read_results
+
+TINY = {"steps": [2], "weight_lr": [100.0, 3000.0], "alpha": [30.0], "width": [8], "epochs": [5, 10], "lr": [0.02]}
+
+
+def test_scores_by_hand():
+    probs = torch.tensor([[[0.8, 0.1, 0.1], [0.2, 0.5, 0.3]]], dtype=torch.float64)
+    found = grid.score(probs.log(), torch.tensor([[0, 2]]))
+    assert found["bce"] == pytest.approx((-math.log(0.8) - math.log(1 - 0.5)) / 2)  # right; wrong
+    assert found["nll"] == pytest.approx((-math.log(0.8) - math.log(0.3)) / 2)
+    assert found["ece10"] == pytest.approx((0.2 + 0.5) / 2)
+    assert found["accuracy"] == 0.5
+
+
+def test_a_sure_and_wrong_network_keeps_a_finite_score_and_a_failed_one_has_none():
+    logits = torch.tensor([[[80.0, 0.0], [80.0, 0.0]]])
+    assert grid.score(logits, torch.tensor([[0, 1]]))["bce"] == pytest.approx(40.0)
+    failed = grid.score(logits * torch.nan, torch.tensor([[0, 1]]))
+    assert math.isnan(failed["bce"])
+    assert failed["bce_by_seed"] is None
+
+
+def test_the_choice_has_the_least_loss_among_those_of_usual_accuracy():
+    rows = [(0.30, 0.90), (0.20, 0.895), (0.10, 0.85), (math.nan, math.nan), (0.25, 0.91)]
+    records = [{"bce": bce, "accuracy": accuracy} for bce, accuracy in rows]
+    assert grid.choose(records)["bce"] == 0.20
+    with pytest.raises(ValueError, match="failed"):
+        grid.choose([records[3]])
+
+
+def test_a_grid_names_its_settings():
+    assert grid.complete({"steps": [7]}) == {**{k: list(v) for k, v in grid.GRID.items()}, "steps": [7]}
+    with pytest.raises(ValueError, match="T"):
+        grid.complete({"T": [5]})
+    with pytest.raises(ValueError, match="above zero"):
+        grid.complete({"lr": [0.0]})
+    with pytest.raises(ValueError, match="criterion"):
+        grid.run(grid=TINY, criterion="accuracy")
+
+
+def test_points_that_score_are_validation_points_that_move_nothing():
+    task, held = grid.search_task("blobs-1.3", grid.FIRST_SEED)
+    assert (len(task.train), len(task.val), len(held)) == (700, 200, 100)
+    labels = torch.as_tensor(load("blobs-1.3", grid.FIRST_SEED).val[1])
+    assert torch.equal(torch.cat([task.val.labels, held.labels]), labels)
+    assert not (task.val.inputs[:, None] == held.inputs).all(-1).any()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("grid")
+    page = grid.run(grid=TINY, seeds=1, out=out, device="cpu", sets=("blobs-1.7",))
+    assert page.exists()
+    return out
+
+
+def test_a_short_training_is_read_off_a_long_one(folder):
+    task, held = grid.search_task("blobs-1.7", grid.FIRST_SEED)
+    records = read_results(folder / "results.json").records
+    assert len(records) == 4
+    for record in (records[0], records[3]):  # the shorter and the longer, of two settings
+        alone = BO4SC(**{**grid.as_settings(record), "hidden": (8, 8)}).fit(task)
+        log_probs = alone.probs(held.inputs).log().unsqueeze(0)
+        # A population adds up in another order than a single run, and steps enlarge what rounding leaves.
+        assert record["bce"] == pytest.approx(grid.score(log_probs, held.labels.unsqueeze(0))["bce"], abs=1e-4)
+
+
+def test_settings_are_arguments_of_the_method(folder):
+    results = read_results(folder / "results.json")
+    settings = json.loads((folder / "settings.json").read_text())["blobs-1.7"]
+    assert settings == results.config["chosen"]["blobs-1.7"]
+    assert set(settings) == {"steps", "outer_rate", "alpha", "hidden", "epochs", "learning_rate"}
+    assert BO4SC(**{**settings, "hidden": tuple(settings["hidden"])}).steps == 2
+    assert results.config["seeds"] == [10_000]
+
+
+def test_a_single_network_runs_too_and_settings_need_not_be_written(tmp_path):
+    one = {name: values[-1:] for name, values in TINY.items()}
+    grid.run(grid=one, seeds=1, out=tmp_path, device="cpu", sets=("bac",), write=False)
+    assert len(read_results(tmp_path / "results.json").records) == 1
+    assert not (tmp_path / "settings.json").exists()

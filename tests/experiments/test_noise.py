@@ -1,0 +1,96 @@
+"""Label noise: suspicion against known flips, targets on records whose verdicts are known, and a tiny run."""
+
+import pytest
+import torch
+
+from calibrant.experiments import noise
+from calibrant.experiments.records import prepare
+from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, Fitted, SelfCalibrated, Standard
+from calibrant.report import read_results
+
+
+class Fixed(Fitted):
+    """A classifier that gives what it was told, on the training part."""
+
+    failure = None
+
+    def __init__(self, probs, **extras):
+        self.given, self.extras = probs, extras
+
+    def probs(self, inputs):
+        return self.given
+
+
+def test_suspicion_is_scored_against_the_labels_that_were_flipped():
+    prepared = prepare("blobs-1.3", 0, 0.2)
+    flipped = torch.as_tensor(prepared.flipped)
+    even = torch.full((700, 5), 0.2, dtype=torch.float64)
+    assert noise.suspects(Fixed(even), prepared) == {"suspects_auroc": 0.5, "candidate": None}
+    weighted = Fixed(even, sample_weights=1 - flipped.double())
+    assert noise.suspects(weighted, prepared)["suspects_auroc"] == 1.0
+    own = Fixed(even, suspicion=1 - flipped.double(), candidate="label noise")
+    assert noise.suspects(own, prepared) == {"suspects_auroc": 0.0, "candidate": "label noise"}
+    clean = prepare("blobs-1.3", 0)
+    assert noise.suspects(weighted, clean)["suspects_auroc"] is None
+
+
+def records(**change):
+    """Three seeds of two sets in which every target holds; ``change`` sets bo4sc's values with flipped labels."""
+    rows = []
+    for rate in (0.0, 0.2):
+        for dataset in ("blobs-1.3", "spirals-2.5", "bac"):
+            for seed in range(3):
+                for method, accuracy, nll in (
+                    ("standard", 0.80, 0.60),
+                    ("standard-stopped", 0.85, 0.50),
+                    ("bo4sc", 0.90, 0.40),
+                    ("self-calibrated", 0.91, 0.30),
+                ):
+                    values = {"accuracy": accuracy, "nll": nll + 0.01 * seed, "suspects_auroc": 0.95}
+                    if method == "bo4sc" and rate and dataset != "bac":
+                        values |= change
+                    rows.append({"rate": rate, "dataset": dataset, "method": method, "seed": seed, **values})
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("change", "missed"),
+    [
+        ({}, []),
+        ({"accuracy": 0.83}, [0]),
+        ({"nll": 0.7}, [1]),
+        ({"suspects_auroc": 0.8}, [2]),
+        ({"nll": 0.1}, [3]),
+    ],
+)
+def test_targets_are_judged(change, missed):
+    found = noise.noise_targets(records(**change), [0.0, 0.2])
+    assert [k for k, verdict in enumerate(found) if not verdict.holds] == missed
+    assert all("bac" not in verdict.shown for verdict in found)
+
+
+def test_every_method_at_every_rate(monkeypatch, tmp_path):
+    small = {"hidden": (8, 8), "epochs": 5}
+    methods = ("standard", "standard-stopped", "temperature", "bo4sc", "self-calibrated")
+    for name, method in (
+        ("standard", Standard(**small)),
+        ("standard-stopped", Standard(**small, patience=5)),
+        ("temperature", Calibrated("temperature", Standard(**small))),
+        ("bo4sc", BO4SC(**small)),
+        ("self-calibrated", SelfCalibrated(**small, folds=2)),
+    ):
+        monkeypatch.setitem(METHODS, name, Entry(method, ""))
+    page = noise.run(rates=[0.4], seeds=1, out=tmp_path, device="cpu", sets=("blobs-1.7",), methods=methods)
+    results = read_results(tmp_path / "results.json")
+    assert page.exists()
+    assert results.config["rates"] == [0.0, 0.4]
+    assert [(r["method"], r["rate"]) for r in results.records] == [(m, r) for m in methods for r in (0.0, 0.4)]
+    for record in results.records:
+        assert record["failure"] is None
+        assert (record["suspects_auroc"] is None) == (record["rate"] == 0)
+        assert (record["candidate"] is not None) == (record["method"] == "self-calibrated")
+
+
+def test_a_rate_is_a_share(tmp_path):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        noise.run(rates=[20], out=tmp_path)
