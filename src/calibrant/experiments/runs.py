@@ -29,9 +29,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Run:
-    """A trained method: its id, what it was trained on, the classifier, and the cost."""
+    """A trained method: its id, its settings, what it was trained on, the classifier, and the cost."""
 
     method: str
+    settings: Method
     prepared: Prepared
     fitted: Fitted
     cost: Cost
@@ -71,7 +72,7 @@ def run_all(plan: Sequence[Planned], *, device: torch.device | str | None = None
             begin = time.perf_counter()
             model = method.calibrate(model, prepared.task)
             cost = Cost(cost.seconds + time.perf_counter() - begin, cost.peak_memory, cost.members)
-        runs.append(Run(name, prepared, model, cost))
+        runs.append(Run(name, method, prepared, model, cost))
     return runs
 
 

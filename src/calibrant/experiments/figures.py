@@ -1,0 +1,188 @@
+"""Figures 1 to 3 of the first paper: their numbers, taken from trained models, and their drawing from numbers alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.experiments.records import predict, reference
+from calibrant.experiments.runs import Run
+from calibrant.plots import (
+    ConfidenceHistogramDisplay,
+    ConfidenceMap,
+    ConfidenceMapDisplay,
+    ModelsDisplay,
+    ReliabilityDisplay,
+    WeightHistoryDisplay,
+    WeightMapDisplay,
+    _style,
+    prepare_confidence_histogram,
+    prepare_reliability,
+    prepare_weight_history,
+)
+
+SHOWN = ("standard", "isotonic", "bo4sc", "self-calibrated")
+"""The paper's three, and ours."""
+MAP_SET, RELIABILITY_SET, WEIGHTS_SET = "blobs-1.7", "spirals-3.5", "blobs-1.7"
+HISTORY_ROWS = 60
+TRUTH = "exact posterior"
+THRESHOLD = 0.9
+
+Numbers = dict[str, Any]
+
+
+def collect(runs: Sequence[Run]) -> Numbers:
+    """The numbers of all figures, from the runs of the first seed; a figure whose set did not run is left out."""
+    first = min((run.prepared.seed for run in runs), default=0)
+    found = {(run.prepared.dataset, run.method): run for run in runs if run.prepared.seed == first}
+
+    def of(dataset: str) -> dict[str, Run]:
+        return {m: found[dataset, m] for m in SHOWN if (dataset, m) in found and not found[dataset, m].fitted.failure}
+
+    numbers: Numbers = {}
+    if of(MAP_SET):
+        numbers["map"] = confidence_maps(of(MAP_SET))
+    if of(RELIABILITY_SET):
+        numbers["reliability"] = reliabilities(of(RELIABILITY_SET))
+    if "bo4sc" in of(WEIGHTS_SET):
+        numbers["weights"] = weight_history(of(WEIGHTS_SET)["bo4sc"])
+    return numbers
+
+
+def confidence_maps(runs: Mapping[str, Run]) -> Numbers:
+    """Fig. 1: confidence on a grid, for each model and for the truth."""
+    prepared = next(iter(runs.values())).prepared
+    truth = reference(prepared.dataset)
+    grid = truth.grid
+    assert grid is not None
+    maps = {name: predict(run.fitted, prepared.scale(grid)).confidence for name, run in runs.items()}
+    maps[TRUTH] = truth.truth(grid).max(1)
+    x, y = prepared.problem.test
+    return {
+        "dataset": prepared.dataset,
+        "seed": prepared.seed,
+        "classes": prepared.problem.classes,
+        "x": _rounded(truth.x, 4),
+        "y": _rounded(truth.y, 4),
+        "confidence": {name: _rounded(values, 3) for name, values in maps.items()},
+        "samples": _rounded(x[:300], 3),
+        "labels": y[:300].tolist(),
+    }
+
+
+def reliabilities(runs: Mapping[str, Run]) -> Numbers:
+    """Fig. 2: each test sample's confidence, and whether the prediction was right."""
+    prepared = next(iter(runs.values())).prepared
+    x, y = prepared.problem.test
+    models = {}
+    for name, run in runs.items():
+        found = predict(run.fitted, prepared.scale(x))
+        models[name] = {
+            "confidence": _rounded(found.confidence, 5),
+            "correct": (found.classes == y).astype(int).tolist(),
+        }
+    return {
+        "dataset": prepared.dataset,
+        "seed": prepared.seed,
+        "classes": prepared.problem.classes,
+        "models": models,
+    }
+
+
+def weight_history(run: Run) -> Numbers:
+    """Fig. 3: every training sample's weight over training, and whether the final model gets it wrong."""
+    settings: Any = run.settings
+    history = np.asarray(run.fitted.extras["sample_weights_history"])
+    if settings.epochs is not None:  # others of its population may have trained for longer
+        history = history[: -(-settings.epochs // settings.steps) + 1]
+    every = max(1, -(-(len(history) - 1) // HISTORY_ROWS))
+    rows = np.arange(len(history) - 1, -1, -every)[::-1]  # counted back, so that the last row is the final weights
+    return {
+        "dataset": run.prepared.dataset,
+        "seed": run.prepared.seed,
+        "epochs": (rows * settings.steps).tolist(),
+        "history": _rounded(history[rows], 3),
+        "misclassified": misclassified(run).astype(int).tolist(),
+        "samples": _rounded(run.prepared.problem.train[0], 3),
+    }
+
+
+def misclassified(run: Run) -> np.ndarray:
+    """Which training samples the final model gets wrong."""
+    train = run.prepared.task.train
+    return predict(run.fitted, train.inputs).classes != train.labels.numpy()
+
+
+def path_of(results: Path) -> Path:
+    """Where the figures' numbers lie: beside the result file, `results.figures.json` beside `results.json`."""
+    return results.with_suffix(".figures.json")
+
+
+def write(numbers: Numbers, results: Path) -> Path:
+    """Write the figures' numbers beside the result file."""
+    path = path_of(results)
+    path.write_text(json.dumps(numbers, separators=(",", ":")) + "\n", encoding="utf-8")
+    return path
+
+
+def read(results: Path) -> Numbers:
+    """The figures' numbers of a result file; none where it has no such file beside it."""
+    path = path_of(results)
+    found: Numbers = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
+def draw_maps(numbers: Numbers) -> Any:
+    """Fig. 1: one panel for each model, the truth last, one colour scale."""
+    x, y = np.array(numbers["x"]), np.array(numbers["y"])
+    samples, labels = np.array(numbers["samples"]), np.array(numbers["labels"])
+    with _style.style() as plt:
+        maps = numbers["confidence"]
+        figure, axes = plt.subplots(
+            1, len(maps), figsize=(2.7 * len(maps) + 0.6, 3.2), layout="constrained", squeeze=False, sharey=True
+        )
+        for position, (name, flat) in enumerate(maps.items()):
+            confidence = np.array(flat).reshape(len(y), len(x))
+            share = float((confidence > THRESHOLD).mean())
+            data = ConfidenceMap(x, y, confidence, share, THRESHOLD, samples, labels, chance=1 / numbers["classes"])
+            last = position == len(maps) - 1
+            ConfidenceMapDisplay(data, name=name).plot(axes[0, position], colorbar=last, n_samples=150)
+            if position:
+                axes[0, position].set_ylabel("")
+    return figure
+
+
+def draw_reliability(numbers: Numbers) -> Any:
+    """Fig. 2: confidence histograms above reliability diagrams."""
+    reliability, histogram = {}, {}
+    for name, model in numbers["models"].items():
+        pairs: dict[str, Any] = {
+            "confidence": np.array(model["confidence"]),
+            "correct": np.array(model["correct"], dtype=bool),
+        }
+        reliability[name] = ReliabilityDisplay(prepare_reliability(**pairs, bins=10))
+        bars = replace(prepare_confidence_histogram(**pairs), chance=1 / numbers["classes"])
+        histogram[name] = ConfidenceHistogramDisplay(bars, name=name)
+    return ModelsDisplay(reliability, histogram).plot().figure_
+
+
+def draw_weights(numbers: Numbers) -> Any:
+    """Fig. 3: the weights' history, and where they ended."""
+    history, wrong = np.array(numbers["history"]), np.array(numbers["misclassified"], dtype=bool)
+    with _style.style() as plt:
+        figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.3), layout="constrained")
+        # The first row stands where counting back from the end left it, which need not be zero.
+        data = replace(prepare_weight_history(history, wrong), epoch=np.array(numbers["epochs"]))
+        WeightHistoryDisplay(data).plot(left)
+        WeightMapDisplay.from_weights(np.array(numbers["samples"]), history, wrong, ax=right)
+    return figure
+
+
+def _rounded(values: Any, digits: int) -> list[Any]:
+    rounded: list[Any] = np.round(np.asarray(values, dtype=float), digits).tolist()
+    return rounded

@@ -1,0 +1,174 @@
+"""The report on the first paper's experiments, made from a result file and the figures' numbers alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calibrant.experiments import figures, table1, words
+from calibrant.experiments.targets import (
+    Records,
+    bo4sc_targets,
+    datasets,
+    mean,
+    methods,
+    self_calibrated_targets,
+)
+from calibrant.report import Column, Report, Results, Table, Verdict, format_number, provenance, to_markdown
+
+METRICS_SHOWN = ("ece10", "true_ece", "nll", "accuracy")
+
+
+def verdicts(records: Records) -> list[Verdict]:
+    """The targets that these records can decide."""
+    return [*bo4sc_targets(records), *self_calibrated_targets(records)]
+
+
+def make_report(content: Results, numbers: figures.Numbers) -> Report:
+    """Build the page from top to bottom."""
+    records = content.records
+    size = f"{_count(len(datasets(records)), 'set')} with {_count(_seeds(records), 'seed')}"
+    report = Report(
+        "BO4SC: Table 1 and Figures 1 to 3 again",
+        f"The experiments of Sanguin, Pakrashi, Viola and Rinaldi (2024) on {size}, each with 700 training, 300 "
+        "validation and 1,000 test samples of its own. Values are means with 95 % intervals over seeds; the best of each "
+        "column is marked, the ensemble of five and the exact posterior excepted.",
+    )
+    report.section("Targets", "“Significantly” means that the 95 % interval of the paired difference excludes zero.")
+    report.verdicts(verdicts(records))
+    _failures(report, records)
+    report.section(
+        "Table 1",
+        "The paper's three methods with its printed figures, one run each, beside ours. The exact posterior's row is "
+        "what perfect confidence scores on the same test samples: the noise floor.",
+    )
+    _table(report, table1.beside_paper(records))
+    report.section("Every method", "One table for each of four measures; all others are folded below.")
+    for metric in METRICS_SHOWN:
+        name, _, _, meaning = table1.HEADINGS[metric]
+        _table(report, table1.pivot(records, metric), f"{name}. {meaning}".strip())
+    with report.details("Every measure"):
+        for dataset in datasets(records):
+            _table(report, table1.everything(records, dataset), dataset)
+    report.section(
+        "Paired differences",
+        "Each method less another on the same samples, seed by seed; negative is better but for accuracy.",
+    )
+    for method in ("bo4sc", "self-calibrated"):
+        with report.details(f"{method} against every other method"):
+            _table(report, table1.paired(records, method))
+    _figures(report, numbers, records)
+    report.section("What the paper leaves open, and what was chosen")
+    report.table(["left open", "chosen"], words.LEFT_OPEN)
+    _settings(report, content.config["settings"])
+    report.section("Why each method is as it is")
+    settings = content.config.get("methods", {})
+    report.table(
+        ["method", "why"], [[name, words.BASELINES.get(name, "")] for name in methods(records)], "The methods compared."
+    )
+    with report.details("Their settings in full"):
+        report.table(["method", "settings"], [[name, settings.get(name, "")] for name in methods(records)])
+    report.section("What the printed comparison hides", words.HIDDEN)
+    _table(report, hidden(records), "ECE-10: what stopping alone does, and what noise alone scores.")
+    report.section("Costs", "Seeds and sets of one shape train as one population; its time is shared by its members.")
+    _table(report, table1.costs(records))
+    kept = {key: content.config[key] for key in ("command", "date") if key in content.config}
+    told = {k: v for k, v in content.config.items() if k not in ("settings", "methods", *kept)}
+    report.provenance(provenance(told, versions=content.versions, **kept))
+    return report
+
+
+def hidden(records: Records) -> Table:
+    """The over-trained row, the same network stopped, BO4SC as printed and measured, and the floor."""
+    rows = [
+        [
+            name,
+            *(mean(records, "ece10", name, method) for method in ("standard", "standard-stopped", "bo4sc")),
+            mean(records, "floor_posterior10", name, "standard"),
+            table1.PAPER["ece"]["bo4sc"].get(name),
+        ]
+        for name in datasets(records)
+    ]
+    heads = ("set", "standard", "standard-stopped", "bo4sc", "exact posterior", "bo4sc, printed")
+    return Table([Column(head) for head in heads], rows)
+
+
+def to_terminal(content: Results) -> str:
+    """The main tables and the verdicts, for reading in a terminal."""
+    records = content.records
+    parts = [f"BO4SC, {_count(_seeds(records), 'seed')}: mean and 95 % interval over seeds"]
+    for metric in METRICS_SHOWN:
+        table = table1.pivot(records, metric)
+        parts.append(table1.HEADINGS[metric][0] + "\n" + to_markdown(table.columns, table.rows, exempt=table.exempt))
+    lines = []
+    for verdict in verdicts(records):
+        note = f" ({verdict.note})" if verdict.note else ""
+        lines.append(f"{verdict.word:>12}  {verdict.statement}{note}\n{'':14}{verdict.shown}")
+    return "\n\n".join([*parts, "Targets\n" + "\n".join(lines), ""])
+
+
+def _figures(report: Report, numbers: figures.Numbers, records: Records) -> None:
+    report.section("Figures")
+    if not numbers:
+        report.text("The result file has no figures' numbers beside it (`….figures.json`), so that none can be drawn.")
+    if "map" in numbers:
+        report.figure(
+            figures.draw_maps(numbers["map"]),
+            f"Figure 1. Confidence over the input space, {numbers['map']['dataset']}, seed {numbers['map']['seed']}; "
+            "the line encloses confidence above 0.9. The last panel is the truth.",
+            "figure-1",
+        )
+    if "reliability" in numbers:
+        report.figure(
+            figures.draw_reliability(numbers["reliability"]),
+            f"Figure 2. Confidence histograms and reliability diagrams (10 bins), {numbers['reliability']['dataset']}, "
+            f"seed {numbers['reliability']['seed']}. Confidence left of the chance line is what isotonic regression of "
+            "the confidence can give and no maximum of probabilities can.",
+            "figure-2",
+        )
+    if "weights" in numbers:
+        report.figure(
+            figures.draw_weights(numbers["weights"]),
+            f"Figure 3. BO4SC's sample weights over training and at its end, {numbers['weights']['dataset']}, seed "
+            f"{numbers['weights']['seed']}; misclassified training samples in red.",
+            "figure-3",
+        )
+    report.text(
+        "Figure 3's story in numbers: the paper reads from one run that weights of misclassified samples mostly end "
+        "between 0 and 0.5 and the others mostly above."
+    )
+    _table(report, table1.weights(records), "Where BO4SC's weights ended, share of training samples.")
+
+
+def _settings(report: Report, settings: dict[str, dict[str, Any]]) -> None:
+    names = list(next(iter(settings.values()))) if settings else []
+    rows = [[dataset, *(_plain(own.get(name)) for name in names)] for dataset, own in settings.items()]
+    report.table(
+        ["set", *names], rows, "BO4SC's setting for each set: T (steps), η_w (outer_rate), α, and the network's."
+    )
+
+
+def _failures(report: Report, records: Records) -> None:
+    failed = [r for r in records if r.get("failure")]
+    if failed:
+        rows = [[r["dataset"], r["method"], r["seed"], r["failure"]] for r in failed]
+        report.table(["set", "method", "seed", "what happened"], rows, "Runs that broke down; their means are missing.")
+
+
+def _table(report: Report, table: Table, caption: str = "") -> None:
+    report.table(table.columns, table.rows, caption, group=table.group, exempt=table.exempt)
+
+
+def _seeds(records: Records) -> int:
+    return len({record["seed"] for record in records})
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _plain(value: Any) -> str:
+    return (
+        " × ".join(map(str, value))
+        if isinstance(value, list)
+        else format_number(value, 4 if value and value < 1 else 0)
+    )

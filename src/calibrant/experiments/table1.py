@@ -1,0 +1,147 @@
+"""Table 1 of the first paper beside ours, and what it lacks: intervals, floors, paired differences, costs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from calibrant.experiments.targets import ENSEMBLE, Records, datasets, difference, mean, methods
+from calibrant.metrics import Estimate
+from calibrant.report import Column, Table, by_seed, excludes_zero, mean_interval
+
+PAPER: dict[str, dict[str, dict[str, float]]] = {
+    "ece": {
+        "standard": {"blobs-1.3": 0.026, "blobs-1.7": 0.074, "spirals-2.5": 0.064, "spirals-3.5": 0.109, "bac": 0.018},
+        "isotonic": {"blobs-1.3": 0.023, "blobs-1.7": 0.039, "spirals-2.5": 0.039, "spirals-3.5": 0.143, "bac": 0.004},
+        "bo4sc": {"blobs-1.3": 0.017, "blobs-1.7": 0.016, "spirals-2.5": 0.025, "spirals-3.5": 0.067, "bac": 0.012},
+    },
+    "accuracy": {
+        "standard": {"blobs-1.3": 0.94, "blobs-1.7": 0.876, "spirals-2.5": 0.91, "spirals-3.5": 0.815, "bac": 0.989},
+        "isotonic": {"blobs-1.3": 0.94, "blobs-1.7": 0.876, "spirals-2.5": 0.91, "spirals-3.5": 0.815, "bac": 0.989},
+        "bo4sc": {"blobs-1.3": 0.931, "blobs-1.7": 0.859, "spirals-2.5": 0.923, "spirals-3.5": 0.801, "bac": 0.994},
+    },
+}
+"""Sanguin et al. 2024, Table 1: one run of each, the number of bins unstated."""
+
+POSTERIOR = "exact posterior"
+"""The row of what the truth itself scores on the same test samples."""
+
+HEADINGS: dict[str, tuple[str, Literal["low", "high"] | None, int, str]] = {
+    "accuracy": ("accuracy", "high", 3, ""),
+    "ece10": ("ECE-10", "low", 3, "Expected calibration error, 10 bins of equal width."),
+    "ece15": ("ECE-15", "low", 3, "Expected calibration error, 15 bins of equal width."),
+    "floor_self15": ("own floor", None, 3, "ECE-15 of a calibrated model with the same confidences."),
+    "true_ece": ("true ECE", "low", 4, "ECE-15 against the exact posterior on 20,000 samples: no label noise."),
+    "mean_abs_confidence_truth": ("|conf − truth|", "low", 3, "Mean distance of confidence and exact probability."),
+    "confidence_minus_accuracy": ("conf − acc", None, 3, "Mean confidence less accuracy: above 0 over-confident."),
+    "share_below_chance": ("below 1/C", None, 3, "Share of predictions with confidence below 1/C."),
+    "share_map_above_90": ("map > 0.9", None, 3, "Share of the input map with confidence above 0.9."),
+    "nll": ("NLL", "low", 3, "Mean negative log-likelihood."),
+    "brier": ("Brier", "low", 3, ""),
+    "smooth_ece": ("smECE", "low", 3, "Smooth calibration error (Błasiok & Nakkiran 2023)."),
+    "aurc": ("AURC", "low", 4, "Area under the risk–coverage curve."),
+}
+
+
+def beside_paper(records: Records) -> Table:
+    """Table 1: the paper's three methods, its figures and ours."""
+    rows: list[list[Any]] = []
+    for dataset in datasets(records):
+        for method in PAPER["ece"]:
+            printed = [PAPER[metric][method].get(dataset) for metric in ("ece", "accuracy")]
+            here = [mean(records, metric, dataset, method) for metric in ("ece10", "ece15", "accuracy")]
+            rows.append([dataset, method, printed[0], *here[:2], printed[1], here[2]])
+        floors = [mean(records, f"floor_posterior{bins}", dataset, "standard") for bins in (10, 15)]
+        if not math.isnan(floors[0].value):
+            rows.append([dataset, POSTERIOR, None, *floors, None, None])
+    columns = [
+        Column("set"),
+        Column("method"),
+        Column("ECE, printed", "low"),
+        Column("ECE-10", "low"),
+        Column("ECE-15", "low"),
+        Column("accuracy, printed", "high"),
+        Column("accuracy", "high"),
+    ]
+    return Table(columns, rows, group="set", exempt=[POSTERIOR])
+
+
+def pivot(records: Records, metric: str) -> Table:
+    """Methods down, sets across: one metric's mean and interval."""
+    sets = datasets(records)
+    _, better, digits, _ = HEADINGS[metric]
+    rows: list[list[Any]] = [[m, *(mean(records, metric, name, m) for name in sets)] for m in methods(records)]
+    floor = {"ece10": "floor_posterior10", "ece15": "floor_posterior15"}.get(metric)
+    if floor:
+        rows.append([POSTERIOR, *(mean(records, floor, name, methods(records)[0]) for name in sets)])
+    columns = [Column("method"), *(Column(name, better, digits) for name in sets)]
+    return Table(columns, rows, exempt=[POSTERIOR, ENSEMBLE])
+
+
+def everything(records: Records, dataset: str) -> Table:
+    """All measured fields of one set, a row for each method."""
+    shown = [
+        name for name in HEADINGS if any(r[name] is not None for r in records if r["dataset"] == dataset)
+    ]  # a set without truth has no columns for it
+    rows = [[m, *(mean(records, name, dataset, m) for name in shown)] for m in methods(records)]
+    columns = [Column("method"), *(Column(*HEADINGS[name]) for name in shown)]
+    return Table(columns, rows, exempt=[ENSEMBLE])
+
+
+def paired(records: Records, method: str, metrics: tuple[str, ...] = ("ece10", "true_ece", "nll", "accuracy")) -> Table:
+    """``method`` less each other method, paired by seed, and where the interval excludes zero."""
+    rows: list[list[Any]] = []
+    for dataset in datasets(records):
+        for other in methods(records):
+            if other == method:
+                continue
+            found = {metric: difference(records, metric, dataset, method, other) for metric in metrics}
+            rows.append([dataset, other, *found.values(), _clear(found, better=True), _clear(found, better=False)])
+    columns = [Column("set"), Column("against"), *(Column(HEADINGS[m][0], None, HEADINGS[m][2]) for m in metrics)]
+    return Table([*columns, Column("clearly better in"), Column("clearly worse in")], rows)
+
+
+def weights(records: Records) -> Table:
+    """Fig. 3 in numbers: where BO4SC's weights ended, for training samples that it gets wrong and right."""
+    fields = ("misclassified_low_weight", "correct_high_weight", "misclassified_train")
+    rows = []
+    for dataset in datasets(records):
+        values = [by_seed(records, name, dataset=dataset, method="bo4sc").values() for name in fields]
+        known = [[v for v in column if v is not None] for column in values]
+        rows.append([dataset, *(mean_interval(column) if column else None for column in known)])
+    heads = ("misclassified with w < 0.5", "correct with w > 0.5", "share of training samples misclassified")
+    return Table([Column("set"), *(Column(head) for head in heads)], rows)
+
+
+def costs(records: Records) -> Table:
+    """What a run costs: seconds as a member of its population, and that population's memory."""
+    rows = []
+    for method in methods(records):
+        own = [r for r in records if r["method"] == method]
+        peaks = [r["peak_memory"] for r in own if r["peak_memory"] is not None]
+        rows.append(
+            [
+                method,
+                sum(r["seconds"] for r in own) / len(own),
+                sum(r["seconds"] for r in own),
+                max(r["members"] for r in own),
+                max(peaks) / 2**20 if peaks else None,
+            ]
+        )
+    columns = [
+        Column("method"),
+        Column("seconds a run", digits=2),
+        Column("seconds in all", digits=1),
+        Column("largest population"),
+        Column("its peak memory, MiB", digits=0),
+    ]
+    return Table(columns, rows)
+
+
+def _clear(found: dict[str, Estimate], *, better: bool) -> str:
+    names = []
+    for metric, value in found.items():
+        sign = excludes_zero(value) * (1 if HEADINGS[metric][1] == "high" else -1)
+        if sign == (1 if better else -1):
+            names.append(HEADINGS[metric][0])
+    return ", ".join(names) or "–"

@@ -1,0 +1,151 @@
+"""The first paper's experiment, small: files, records, and the same report from files alone."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from calibrant import metrics
+from calibrant.experiments import bo4sc, figures
+from calibrant.experiments.records import MEASURED, floor_self, measure, predict, prepare, reference, true_ece
+from calibrant.experiments.runs import Meter, run_all
+from calibrant.methods import BO4SC, METHODS, Calibrated, Ensemble, SelfCalibrated, Standard
+
+SETS = ("blobs-1.7", "bac")
+FIELDS = {"dataset", "method", "seed", *MEASURED, "failure", "seconds", "peak_memory", "members"}
+
+
+def small(method):
+    """The same method, for a few epochs."""
+    if isinstance(method, Calibrated | Ensemble):
+        return replace(method, base=replace(method.base, epochs=20))
+    if isinstance(method, SelfCalibrated):
+        return replace(method, folds=2, epochs=10)
+    return replace(method, epochs=20)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """One run of two seeds and two sets, and where it lies."""
+    out = tmp_path_factory.mktemp("bo4sc")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bo4sc, "METHODS", {k: replace(e, method=small(e.method)) for k, e in METHODS.items()})
+        settings = bo4sc.chosen_settings()
+        patch.setattr(bo4sc, "chosen_settings", lambda: {k: s | {"epochs": 20} for k, s in settings.items()})
+        patch.setattr("calibrant.experiments.figures.RELIABILITY_SET", "bac")
+        page = bo4sc.reproduce(seeds=2, out=out, device="cpu", sets=SETS)
+    return page
+
+
+def test_every_set_method_and_seed_has_one_complete_record(written):
+    content = json.loads((written.parent / "results.json").read_text())
+    assert set(content) == {"config", "versions", "records"}
+    keys = [(r["dataset"], r["method"], r["seed"]) for r in content["records"]]
+    assert sorted(keys) == sorted((d, m, s) for d in SETS for m in METHODS for s in range(2))
+    for record in content["records"]:
+        assert set(record) >= FIELDS
+        nothing = {"failure", "peak_memory"} | (
+            {"floor_posterior10", "floor_posterior15", "share_map_above_90"} if record["dataset"] == "bac" else set()
+        )
+        empty = {name for name in FIELDS if record[name] is None}
+        assert empty <= nothing, record
+        assert ("correct_high_weight" in record) == (record["method"] == "bo4sc")
+
+
+def test_the_files_of_a_run(written):
+    folder = written.parent
+    assert written.name == "report.html"
+    for name in ("figure-1", "figure-2", "figure-3"):
+        assert (folder / "figures" / f"{name}.svg").stat().st_size > 1000
+        assert (folder / "figures" / f"{name}.png").stat().st_size > 1000
+    page = written.read_text()
+    for words in ("Table 1", "Paired differences", "What the paper leaves open", "hides", "holds"):
+        assert words in page
+    assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "")
+
+
+def test_the_report_comes_from_files_alone(written, tmp_path, capsys):
+    again = bo4sc.reproduce(source=written.parent / "results.json", out=tmp_path)
+    assert again.read_text() == written.read_text()
+    assert "ECE-10" in capsys.readouterr().out
+
+
+def test_a_result_file_without_figures_still_gives_a_report(written, tmp_path):
+    alone = tmp_path / "alone.json"
+    alone.write_bytes((written.parent / "results.json").read_bytes())
+    assert "no figures' numbers beside it" in bo4sc.reproduce(source=alone, out=tmp_path).read_text()
+
+
+def test_the_committed_settings_are_settings_of_bo4sc():
+    for own in bo4sc.chosen_settings().values():
+        assert set(own) == {"steps", "outer_rate", "alpha", "hidden", "epochs", "learning_rate"}
+        BO4SC(**own)
+
+
+def test_calibrators_are_fitted_behind_the_one_trained_network():
+    prepared = prepare("blobs-1.7", 0)
+    base = Standard(epochs=5)
+    plan = [("standard", base, prepared), ("isotonic", Calibrated("isotonic-confidence", base), prepared)]
+    alone, behind = run_all(plan)
+    assert behind.fitted.model is alone.fitted
+    assert behind.cost.seconds > alone.cost.seconds
+
+
+def test_isotonic_confidence_keeps_the_networks_class_and_may_fall_below_chance():
+    """As published: the confidence belongs to the network's class, even where another class has more."""
+    prepared = prepare("spirals-3.5", 0)
+    base = Standard(epochs=300)
+    standard, isotonic = run_all(
+        [("standard", base, prepared), ("isotonic", Calibrated("isotonic-confidence", base), prepared)]
+    )
+    x = prepared.scale(prepared.problem.test[0])
+    before, after = predict(standard.fitted, x), predict(isotonic.fitted, x)
+    np.testing.assert_array_equal(before.classes, after.classes)
+    below = after.confidence < 0.5
+    assert below.any()
+    assert (after.probs.max(1)[below] > after.confidence[below]).all()
+    assert measure(isotonic.fitted, prepared)["share_below_chance"] == pytest.approx(below.mean())
+
+
+def test_quick_forms_agree_with_the_metrics():
+    generator = np.random.default_rng(0)
+    probs, posterior = generator.dirichlet(np.ones(3), (2, 4000))
+    confidence = probs.max(1)
+    truth = posterior[np.arange(4000), probs.argmax(1)]
+    assert true_ece(confidence, truth) == pytest.approx(metrics.true_ece(probs, posterior), abs=1e-9)
+    floor = metrics.noise_floor(probs[:500], n_resamples=400)
+    assert floor_self(confidence[:500], draws=400) == pytest.approx(floor.mean, abs=0.002)
+
+
+def test_the_exact_posterior_is_its_own_truth():
+    truth = reference("blobs-1.3")
+    confidence = truth.posterior.max(1)
+    assert true_ece(confidence, confidence) == 0
+    assert truth.grid is not None
+    assert reference("bac", 100).grid is None
+
+
+def test_flipped_labels_are_known():
+    clean, noisy = prepare("blobs-1.7", 3), prepare("blobs-1.7", 3, flip=0.2)
+    changed = (clean.task.train.labels != noisy.task.train.labels).numpy()
+    np.testing.assert_array_equal(changed, noisy.flipped)
+    assert changed.sum() == 140
+    np.testing.assert_array_equal(clean.task.val.labels, noisy.task.val.labels)
+
+
+def test_history_of_weights_ends_with_the_final_ones(written):
+    numbers = figures.read(written.parent / "results.json")["weights"]
+    assert numbers["epochs"][-1] == 20
+    assert len(numbers["history"]) == len(numbers["epochs"]) <= figures.HISTORY_ROWS + 1
+
+
+def test_the_meter_shares_a_populations_time():
+    meter = Meter()
+    with meter([3, 5]):
+        block = np.ones(30_000_000)
+    assert block.sum() > 0
+    assert meter.costs[3] == meter.costs[5]
+    assert meter.costs[3].members == 2
+    if meter.costs[3].peak_memory is not None:
+        assert meter.costs[3].peak_memory > 200_000_000
