@@ -52,6 +52,8 @@ ROOMS = {
     "selective": {"_inputs", "metrics"},
     "posthoc": {"_inputs", "_version", "metrics"},
     "plots": {"_inputs", "metrics", "selective"},
+    "methods": {"data", "models", "losses", "bilevel", "metrics", "posthoc"},
+    "estimators": {"_inputs", "_version", "data", "bilevel", "methods"},
     "report": {"_version", "metrics", "plots"},
     "cli": {"_version", "methods"},
 }

@@ -6,13 +6,54 @@ from typing import TYPE_CHECKING, Any
 from calibrant._version import __version__
 
 if TYPE_CHECKING:
-    from calibrant import bilevel, data, losses, metrics, models, plots, posthoc, report, selective
+    from calibrant import (
+        bilevel,
+        data,
+        estimators,
+        experiments,
+        losses,
+        methods,
+        metrics,
+        models,
+        plots,
+        posthoc,
+        report,
+        selective,
+    )
+    from calibrant.estimators import BO4SCClassifier, SelfCalibratedClassifier
+    from calibrant.methods.custom import fit
 
-__all__ = ["__version__", "bilevel", "data", "losses", "metrics", "models", "plots", "posthoc", "report", "selective"]
+__all__ = [
+    "BO4SCClassifier",
+    "SelfCalibratedClassifier",
+    "__version__",
+    "bilevel",
+    "data",
+    "estimators",
+    "experiments",
+    "fit",
+    "losses",
+    "methods",
+    "metrics",
+    "models",
+    "plots",
+    "posthoc",
+    "report",
+    "selective",
+]
+
+_HOMES = {
+    "BO4SCClassifier": "calibrant.estimators",
+    "SelfCalibratedClassifier": "calibrant.estimators",
+    "fit": "calibrant.methods.custom",
+}
+"""Where the names live that are no rooms."""
 
 
 def __getattr__(name: str) -> Any:
-    """Load a room when it is first used (PEP 562): the command line answers without waiting for torch."""
+    """Load a room, or a name from one, when it is first used (PEP 562): the command line need not wait for torch."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     if name in __all__:
         return import_module(f"calibrant.{name}")
     raise AttributeError(f"module 'calibrant' has no attribute {name!r}")

@@ -54,7 +54,7 @@ def deal(
     Parameters
     ----------
     labels : class indices of all rows
-    number : how many folds
+    number : how many folds; fewer where there are fewer rows to deal. One holds out all of ``held_from``
     held_from : rows that may be held out (default: all); the others train every network
     choose, choose_from : the share of the held-out rows of this stretch that is kept from φ, for choosing
     """
@@ -64,12 +64,15 @@ def deal(
     if choose_from is not None:  # training and validation rows are dealt out apart, so that every fold has both
         special = every[choose_from]
         groups = [special, np.setdiff1d(groups[0], special, assume_unique=True)]
+    number = min(number, max(len(group) for group in groups))
     held: list[list[np.ndarray]] = [[] for _ in range(number)]
     chosen: list[list[np.ndarray]] = [[] for _ in range(number)]
     for position, rows in enumerate(groups):
         if len(rows) < number:
             continue
-        fold = folds(len(rows), number, seed=mix(seed, position) % 2**31, stratify=labels[rows].cpu().numpy())
+        fold = np.zeros(len(rows), dtype=int)
+        if number > 1:
+            fold = folds(len(rows), number, seed=mix(seed, position) % 2**31, stratify=labels[rows].cpu().numpy())
         size = len(rows) // number  # equal sizes, so that all networks run as one population
         for k in range(number):
             own = rows[fold == k][:size]
@@ -79,8 +82,6 @@ def deal(
             chosen[k].append(own[:kept])
     result = []
     for judge, spare in zip(held, chosen, strict=True):
-        if not judge:
-            raise ValueError(f"{total} samples are too few for {number} folds.")
         parts = np.concatenate(judge), np.concatenate(spare)
         train = np.setdiff1d(every, np.concatenate(parts), assume_unique=True)
         result.append(Fold(*(torch.as_tensor(p, device=labels.device) for p in (train, *parts))))

@@ -1,0 +1,7 @@
+"""Scikit-learn classifiers over :mod:`calibrant.methods`: numpy or pandas in, believable confidence out."""
+
+from calibrant.estimators.bo4sc import BO4SCClassifier
+from calibrant.estimators.persistence import load
+from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
+
+__all__ = ["BO4SCClassifier", "SelfCalibratedClassifier", "load"]

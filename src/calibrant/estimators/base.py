@@ -1,0 +1,235 @@
+"""What both classifiers share: reading data as scikit-learn does, training, predicting, abstaining, suspecting."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import fields
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from calibrant._inputs import class_columns
+from calibrant.bilevel import Callback, History, NonFiniteError, ProgressBar
+from calibrant.estimators.history import Runs
+from calibrant.estimators.networks import freeze
+from calibrant.estimators.reading import Samples, as_weights, digest, encode, hold_out
+from calibrant.estimators.rejection import reject
+from calibrant.estimators.scaling import fit_scaling
+from calibrant.methods import Method, Mixture, Task
+
+
+class NetworkClassifier(ClassifierMixin, BaseEstimator):
+    """Base of the classifiers. A subclass names its ``method`` and says what to keep of what it learned (``_keep``).
+
+    Every field of the method is a parameter of the same name, but for ``hidden``, which is ``hidden_layer_sizes`` as in
+    scikit-learn.
+    """
+
+    method: ClassVar[type[Method]]
+
+    hidden_layer_sizes: Any
+    validation_fraction: float
+    random_state: Any
+    device: str
+    verbose: bool
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        X_val: Any = None,
+        y_val: Any = None,
+        sample_weight_val: Any = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> Self:
+        """Train.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n_samples, n_features)
+            Finite numbers. They are standardised here: mean 0 and variance 1 on the training part, clipped to ±10, and
+            columns that hold one value only are left out.
+        y : array-like of shape (n_samples,)
+            Labels of two or more classes: text, whole numbers or truth values.
+        sample_weight : array-like of shape (n_samples,), optional
+            Not negative. Rows of weight zero take no part.
+        X_val, y_val, sample_weight_val : optional
+            Held-out samples of one's own choice: clean labels, say, where those of ``y`` are doubtful.
+        callbacks : sequence of :class:`calibrant.bilevel.Callback`
+            Called between outer steps.
+        """
+        X, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
+        check_classification_targets(y)
+        weights = as_weights(sample_weight, X)
+        self.classes_, codes = encode(y, weights)
+        samples = Samples(X, codes, weights)
+        given = self._given_validation(X_val, y_val, sample_weight_val)
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        rows, held = np.arange(len(y)) if weights is None else np.flatnonzero(weights), np.empty(0, dtype=int)
+        if given is None and self._holds_out():
+            own, other = hold_out(codes[rows], self.validation_fraction, seed=seed)
+            rows, held = rows[own], rows[other]
+        self.train_indices_, self.validation_indices_ = rows, held
+
+        train, val = samples.take(rows), samples.take(held) if len(held) else given
+        self.scaling_ = fit_scaling(train.inputs, train.weights)
+        task = Task(train.part(self.scaling_), val and val.part(self.scaling_), len(self.classes_), seed)
+        fitted, runs = self._train(task, callbacks)
+        self.model_ = freeze(fitted)
+        self.training_digest_ = digest(X, codes)
+        self.suspicion_ = self._disagreement(X, codes)  # all there is to say of rows that were not trained on
+        self._keep(fitted, runs)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """P(class | x), one column for each entry of ``classes_``."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
+        return self._probs(X)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Logarithms of :meth:`predict_proba`."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def predict(self, X: Any, *, reject_below: float | None = None, reject_label: Any = None) -> np.ndarray:
+        """The most probable class of each row, or abstention where that is not probable enough.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n_samples, n_features)
+        reject_below : float in [0, 1], optional
+            Abstain where :meth:`confidence` is below this.
+        reject_label : optional
+            What stands for abstention; an error if it is a class. The default goes by the classes: −1 for whole
+            numbers, NaN for other numbers, None (in an array of objects) for text and truth values.
+        """
+        probs = self.predict_proba(X)
+        predicted = self.classes_[probs.argmax(axis=1)]
+        if reject_below is None:
+            if reject_label is not None:
+                raise ValueError("reject_label without reject_below rejects nothing: give both, or neither.")
+            return predicted
+        return reject(predicted, probs.max(axis=1), self.classes_, below=reject_below, label=reject_label)
+
+    def confidence(self, X: Any) -> np.ndarray:
+        """The probability of the predicted class, the second output of Eq. (9): the plain maximum."""
+        return self.predict_proba(X).max(axis=1)
+
+    def suspects(
+        self, X: Any = None, y: Any = None, n: int | None = None, *, return_scores: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Samples whose labels look wrong, most suspect first.
+
+        Parameters
+        ----------
+        X, y : optional
+            The training data, or nothing, which means the same: then all that training learned counts
+            (``suspicion_``). Other data are judged by the networks' disagreement alone, ``1 − p(y | x)``.
+        n : int, optional
+            How many to list. None: all with a suspicion above ½, those more likely wrong than right.
+        return_scores : bool
+            Return the suspicions of the listed samples, 0 to 1, as well.
+
+        Returns
+        -------
+        indices : rows of X, and with ``return_scores`` a second array of their scores
+        """
+        check_is_fitted(self)
+        if (X is None) != (y is None):
+            raise ValueError("suspects needs X and y, or neither (the training data); one of them was given.")
+        if n is not None and (not isinstance(n, Integral) or n < 0):
+            raise ValueError(f"n must be a whole number of samples, or None; got {n!r}.")
+        scores = self.suspicion_
+        if X is not None:
+            X, y = validate_data(self, X, y, reset=False, dtype=(np.float64, np.float32))
+            codes = class_columns(y, self.classes_)
+            if digest(X, codes) != self.training_digest_:
+                scores = self._disagreement(X, codes)
+        listed = np.argsort(-scores, kind="stable")[: int((scores > 0.5).sum()) if n is None else n]
+        return (listed, scores[listed]) if return_scores else listed
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted classifier to one file: arrays as safetensors, the rest as JSON in its header.
+
+        A RandomState instance among the parameters cannot be written and is read back as None.
+        """
+        from calibrant.estimators.persistence import save
+
+        save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what :meth:`save` wrote. Loading executes nothing, and predictions are equal bit for bit."""
+        from calibrant.estimators.persistence import load
+
+        found = load(path)
+        if not isinstance(found, cls):
+            raise ValueError(
+                f"{path} holds a {type(found).__name__}, not a {cls.__name__}: use {type(found).__name__}.load."
+            )
+        return found
+
+    def _holds_out(self) -> bool:
+        """Whether training needs a validation part, so that one is held out where none is given."""
+        raise NotImplementedError
+
+    def _keep(self, fitted: Mixture, runs: list[History]) -> None:
+        """Set the attributes that the method learned beside the networks."""
+        raise NotImplementedError
+
+    def _method(self) -> Method:
+        """The method with this estimator's settings."""
+        sizes = self.hidden_layer_sizes
+        settings: dict[str, Any] = {"hidden": (sizes,) if isinstance(sizes, Integral) else tuple(sizes)}
+        for field in fields(self.method):
+            if field.name != "hidden":
+                value = getattr(self, field.name)
+                settings[field.name] = tuple(value) if isinstance(value, list) else value
+        for name in {"learning_rate", "outer_rate", "epochs", "batch_size", "also_rate", "alpha"} & set(settings):
+            value = settings[name]
+            if value is not None and not (isinstance(value, Real) and float(value) > 0):
+                raise ValueError(f"{name} must be a positive number; got {value!r}.")
+        return self.method(**settings)
+
+    def _train(self, task: Task, callbacks: Sequence[Callback]) -> tuple[Mixture, list[History]]:
+        runs = Runs()
+        bar = [ProgressBar(type(self).__name__, force=True)] if self.verbose else []
+        fitted = self._method().fit(task.to(choose_device(self.device)), callbacks=[runs, *bar, *callbacks])
+        if fitted.failure:  # a single run raises by itself, a member of a population only says so
+            raise NonFiniteError(fitted.failure)
+        assert isinstance(fitted, Mixture)
+        return fitted, runs.each
+
+    def _given_validation(self, X: Any, y: Any, sample_weight: Any) -> Samples | None:
+        if X is None and y is None and sample_weight is None:
+            return None
+        if X is None or y is None:
+            raise ValueError("A validation part needs both X_val and y_val, and one of them is missing.")
+        X, y = validate_data(self, X, y, reset=False, dtype=(np.float64, np.float32))
+        samples = Samples(X, class_columns(y, self.classes_), as_weights(sample_weight, X))
+        return samples if samples.weights is None else samples.take(np.flatnonzero(samples.weights))
+
+    def _probs(self, X: np.ndarray) -> np.ndarray:
+        return self.model_.probs(self.scaling_.apply(X)).numpy()
+
+    def _disagreement(self, X: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        return 1 - self._probs(X)[np.arange(len(codes)), codes]
+
+
+def choose_device(name: str) -> torch.device:
+    """Where to train: ``"auto"`` is a GPU where torch can use one, and the CPU elsewhere."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise ValueError(f'device must be "auto", "cpu" or "cuda"; got {name!r}.')
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError('device="cuda" was asked for, and torch sees no GPU: use device="auto" or "cpu".')
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

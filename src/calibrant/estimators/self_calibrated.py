@@ -1,0 +1,129 @@
+"""The recommended classifier: one setting for all data."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from numpy.random import RandomState
+
+from calibrant.bilevel import History
+from calibrant.estimators.base import NetworkClassifier
+from calibrant.estimators.history import as_arrays
+from calibrant.methods import Method, Mixture, SelfCalibrated
+
+
+class SelfCalibratedClassifier(NetworkClassifier):
+    """A classifier whose confidence can be believed, with nothing to tune: the recommended one.
+
+    K networks, each blind to one fold of the data. Their held-out losses together learn how strongly to regularise, by
+    exact hypergradients; the classifier is their mean, at the temperature that held-out predictions ask for. No data is
+    lost to validation, and there is no early stopping. Where held-out labels are given (``X_val``) and agree better
+    with the networks than the training labels do, the rate of wrong training labels is learned as well, and kept if it
+    pays on samples that learned neither.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : tuple of int, or int
+        Units of the hidden layers, as in :class:`sklearn.neural_network.MLPClassifier`.
+    folds : int
+        K; fewer where there are fewer rows.
+    epochs : int, optional
+        Passes over the data; None chooses (400 of the full batch, or 20 of mini-batches).
+    learning_rate : float
+        Of Adam, inside.
+    steps : int
+        Inner steps to one outer step.
+    outer_rate : float
+        Of Adam, outside, on the logarithms of the regularisation strengths.
+    batch_size : int, optional
+        None: the full batch up to 4,096 rows, 512 above.
+    choose : float
+        The share of the validation part that is kept for choosing between candidates.
+    refit : bool
+        False holds out ``validation_fraction`` of the rows (or uses ``X_val``) and trains one network on the rest.
+    decay : bool
+        Let the inner learning rate fall along a cosine.
+    validation_fraction : float
+        For ``refit=False`` without ``X_val``.
+    random_state : int, RandomState instance or None
+        Decides the folds, the networks' start and the order of mini-batches.
+    device : {"auto", "cpu", "cuda"}
+        Where to train; ``"auto"`` takes a GPU if there is one. The fitted classifier is on the CPU.
+    verbose : bool
+        Show a progress bar on standard error.
+
+    Attributes
+    ----------
+    classes_, n_features_in_, feature_names_in_ : as everywhere in scikit-learn
+    candidate_ : str
+        What was chosen: ``"pooled"``, or ``"label noise"`` if training labels were found to be flipped.
+    temperature_ : float
+        T of ``p(x) = mean_k softmax(z_k(x)/T)``.
+    l2_ : array
+        The learned strengths, one a layer.
+    label_noise_ : (n_classes,) array or None
+        The learned rate of wrong labels in each class, where the candidate has one.
+    suspicion_ : (n_samples,) array
+        How wrong each label looks, 0 to 1, by networks that never saw it.
+    train_indices_, validation_indices_ : rows of X that were trained on and that were held out
+    history_ : dict of (outer steps,) arrays
+        ``inner_loss``, ``outer_loss`` and ``gradient_norm`` (of the hypergradient), means over the networks.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from calibrant import SelfCalibratedClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> clf = SelfCalibratedClassifier(epochs=100, random_state=0).fit(X, y)
+    >>> bool(clf.score(X, y) > 0.9)
+    True
+    >>> clf.predict(X[:2], reject_below=1.0)
+    array([-1, -1])
+    """
+
+    method: ClassVar[type[Method]] = SelfCalibrated
+
+    def __init__(
+        self,
+        hidden_layer_sizes: tuple[int, ...] | int = SelfCalibrated.hidden,
+        *,
+        folds: int = SelfCalibrated.folds,
+        epochs: int | None = SelfCalibrated.epochs,
+        learning_rate: float = SelfCalibrated.learning_rate,
+        steps: int = SelfCalibrated.steps,
+        outer_rate: float = SelfCalibrated.outer_rate,
+        batch_size: int | None = SelfCalibrated.batch_size,
+        choose: float = SelfCalibrated.choose,
+        refit: bool = SelfCalibrated.refit,
+        decay: bool = SelfCalibrated.decay,
+        validation_fraction: float = 0.25,
+        random_state: int | RandomState | None = None,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        verbose: bool = False,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.folds = folds
+        self.epochs = epochs
+        self.learning_rate = learning_rate
+        self.steps = steps
+        self.outer_rate = outer_rate
+        self.batch_size = batch_size
+        self.choose = choose
+        self.refit = refit
+        self.decay = decay
+        self.validation_fraction = validation_fraction
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    def _holds_out(self) -> bool:
+        return not self.refit
+
+    def _keep(self, fitted: Mixture, runs: list[History]) -> None:
+        self.candidate_ = fitted.extras["candidate"]
+        self.temperature_ = fitted.temperature
+        self.suspicion_[self.train_indices_] = fitted.extras["suspicion"].double().numpy()
+        self.history_ = as_arrays(runs[0 if self.candidate_ == "pooled" else 1])
+        for name in ("l2", "label_noise"):
+            value = fitted.extras.get(name)
+            setattr(self, f"{name}_", None if value is None else value.double().numpy())

@@ -1,0 +1,203 @@
+"""Methods on a network of one's own: any module, tensors or loaders, the same compositions and the same loop."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from calibrant.bilevel import OUTER_LOSSES, SGD, Adam, Bilevel, Callback, History, Plain, Solution, solve
+from calibrant.bilevel.tracing import Compiler
+from calibrant.data.batch import Batch, as_dtype
+from calibrant.data.streams import LoaderStream, mix
+from calibrant.methods.bo4sc import BO4SC
+from calibrant.methods.standard import CHECK_EVERY, Standard
+from calibrant.methods.task import Fitted, Mixture, Part, Task, batch_size, total_steps
+
+
+@dataclass(frozen=True)
+class Trained(Fitted):
+    """A trained network. ``extras`` holds what its method learned: ``sample_weights``, ``history``, ``l2`` …"""
+
+    module: nn.Module
+    """A copy of the model that was given, with the trained parameters and buffers, in evaluation mode."""
+    solution: Solution
+    extras: dict[str, Any] = field(default_factory=dict)
+    failure: str | None = None
+
+    @property
+    def sample_weights(self) -> Tensor | None:
+        """The learned weight of each training sample; None for methods that learn none."""
+        return self.extras.get("sample_weights")
+
+    def probs(self, inputs: Any) -> Tensor:
+        """P(class | input), (n, C), float64 on the CPU."""
+        return Mixture((self.solution,)).probs(torch.as_tensor(inputs))
+
+    def predict(self, inputs: Any) -> Tensor:
+        """The most probable class of each input."""
+        return self.probs(inputs).argmax(1)
+
+    def confidence(self, inputs: Any) -> Tensor:
+        """The probability of that class."""
+        return self.probs(inputs).amax(1)
+
+
+def fit(
+    model: nn.Module,
+    train: Any,
+    val: Any = None,
+    *,
+    method: BO4SC | Standard | None = None,
+    callbacks: Sequence[Callback] = (),
+    seed: int = 0,
+    compile: Compiler | None = None,
+) -> Trained:
+    """Train a network of one's own with a method of :mod:`calibrant.methods`.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Inputs to logits, (n, C). Copied; its present parameters are the start, and their device is where training runs.
+    train, val : ``(inputs, labels)`` as tensors or arrays, or a loader
+        A loader has a length, and can be iterated again. For weights of single samples its batches must say which
+        samples they hold: ``DataLoader(calibrant.data.Indexed(dataset), …)``. ``val`` is the outer level's data;
+        ``Standard`` needs it for ``patience`` only.
+    method : BO4SC or Standard
+        Default ``BO4SC()``. Its ``hidden`` is not used, nor its ``batch_size`` where loaders are given.
+    callbacks : sequence of :class:`calibrant.bilevel.Callback`
+    seed : int
+        Order of batches, dropout, augmentation.
+    compile : {None, "trace", "inductor"}
+        See :func:`calibrant.bilevel.solve`. ``"trace"`` is faster for small networks and long runs.
+
+    Examples
+    --------
+    >>> import torch, calibrant
+    >>> x = torch.randn(120, 2); y = (x[:, 0] > 0).long()
+    >>> net = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    >>> method = calibrant.methods.BO4SC(steps=5, epochs=20)
+    >>> result = calibrant.fit(net, (x[:80], y[:80]), (x[80:], y[80:]), method=method)
+    >>> result.sample_weights.shape, result.probs(x).shape
+    (torch.Size([80]), torch.Size([120, 2]))
+    """
+    method = BO4SC() if method is None else method
+    if not isinstance(method, BO4SC | Standard):
+        raise TypeError(
+            f"fit trains one network, by BO4SC(...) or Standard(...); got {type(method).__name__}, which makes its "
+            "own networks. Use method.fit(task), or the estimators."
+        )
+    like = next(model.parameters())
+    train = _part(train, like)
+    task = Task(train, None if val is None else _part(val, like), _classes(model, train.inputs), seed)
+    solution, extras = (_bilevel if isinstance(method, BO4SC) else _plain)(model, method, task, callbacks, compile)  # type: ignore[arg-type]
+    return Trained(solution.export(copy.deepcopy(model)).eval(), solution, extras)
+
+
+def _bilevel(
+    model: nn.Module, method: BO4SC, task: Task, callbacks: Sequence[Callback], compile: Compiler | None
+) -> tuple[Solution, dict[str, Any]]:
+    task.need_val("BO4SC")
+    if isinstance(task.train, Loaded) and method.weights in ("neighbours", "network"):
+        raise ValueError(f"weights={method.weights!r} looks at all training inputs: give tensors instead of a loader.")
+    hyper = method.constants(method, task)
+    problem = Bilevel(
+        model,
+        method.outer_variable(model, task),
+        **_streams(task, method.batch_size, hyper),
+        outer_loss=OUTER_LOSSES[method.outer_loss](),
+        seed=task.seed,
+    )
+    history = History(phi_every=1 if method.keep_history else None)
+    solution = solve(
+        problem,
+        hypergradient=method.differentiation(),
+        inner_optimizer=(Adam if method.inner == "adam" else SGD)(method.learning_rate),
+        outer_optimizer=method.outer_optimizer(problem.variables, [method], [task]),
+        outer_steps=-(-_steps(task.train, method) // method.steps),
+        callbacks=[history, *callbacks],
+        restart=method.restart,
+        compile=compile,
+    )
+    return solution, method.learned(solution, hyper, history, None)
+
+
+def _plain(
+    model: nn.Module, method: Standard, task: Task, callbacks: Sequence[Callback], compile: Compiler | None
+) -> tuple[Solution, dict[str, Any]]:
+    if method.patience is not None:
+        task.need_val("Early stopping (patience)")
+        callbacks = [*callbacks, method.stopping(task)]
+    history = History()
+    solution = solve(
+        Bilevel(model, **_streams(task, method.batch_size, {}), inner_loss=method.inner_loss(), seed=task.seed),
+        hypergradient=Plain(CHECK_EVERY),
+        inner_optimizer=Adam(method.learning_rate),
+        outer_steps=-(-_steps(task.train, method) // CHECK_EVERY),
+        callbacks=[history, *callbacks],
+        compile=compile,
+    )
+    return solution, {"history": {"inner_loss": history["inner_loss"]}}
+
+
+@dataclass(frozen=True)
+class Loaded(Part):
+    """The samples of a loader, as far as it shows them: its first batch, and how many there are."""
+
+    loader: Any = None
+
+    def __len__(self) -> int:
+        return len(self.loader.dataset)
+
+    def stream(self, *, seed: int = 0, hyper: dict[str, Tensor] | None = None, **_: Any) -> LoaderStream:  # type: ignore[override]
+        """The loader's batches, and in ``whole`` all samples, of whose inputs nothing is known."""
+        device = self.inputs.device
+        stream = LoaderStream(self.loader, seed=seed, device=device, dtype=self.inputs.dtype, hyper=hyper)
+        labels = torch.zeros(len(self), dtype=torch.long, device=device)
+        stream.whole = Batch(self.inputs.new_empty(len(self), 0), labels, slice(None))  # type: ignore[attr-defined]
+        return stream
+
+
+def _part(data: Any, like: Tensor) -> Part:
+    """Samples on the network's device and in its precision."""
+    if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(d, Tensor | np.ndarray) for d in data):
+        inputs, labels = (torch.as_tensor(d, device=like.device) for d in data)
+        return Part(as_dtype(inputs, like.dtype), labels)
+    if hasattr(data, "dataset") and hasattr(data, "__len__"):
+        first = LoaderStream(data, device=like.device, dtype=like.dtype).batch(0)
+        return Loaded(first.inputs, first.targets, loader=data)
+    raise TypeError(
+        "Data must be (inputs, labels) as tensors or arrays, or a loader with a length and a dataset, such as torch's "
+        f"DataLoader; got a {type(data).__name__}."
+    )
+
+
+def _streams(task: Task, size: int | None, hyper: dict[str, Tensor]) -> dict[str, Any]:
+    train = task.train.stream(batch_size=batch_size(len(task.train), size), seed=mix(task.seed, 10), hyper=hyper)
+    if task.val is None:
+        return {"train": train}
+    val = task.val.stream(batch_size=batch_size(len(task.val)), seed=mix(task.seed, 11), hyper=hyper)
+    return {"train": train, "val": val}
+
+
+def _steps(train: Part, method: BO4SC | Standard) -> int:
+    if isinstance(train, Loaded):
+        return total_steps(len(train.loader), method.epochs, 1, 1200)
+    return total_steps(len(train), method.epochs, batch_size(len(train), method.batch_size), 1200)
+
+
+def _classes(model: nn.Module, inputs: Tensor) -> int:
+    """How many logits the network gives. A copy is asked, so that nothing in the user's own changes."""
+    with torch.no_grad():
+        logits = copy.deepcopy(model).eval()(inputs[:2])
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < 2:
+        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(
+            f"The model must give one row of logits a sample, one for each of two or more classes; got {got}."
+        )
+    return logits.shape[1]
