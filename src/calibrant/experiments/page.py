@@ -30,8 +30,8 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
     report = Report(
         "BO4SC: Table 1 and Figures 1 to 3 again",
         f"The experiments of Sanguin, Pakrashi, Viola and Rinaldi (2024) on {size}, each with 700 training, 300 "
-        "validation and 1,000 test samples of its own. Values are means with 95 % intervals over seeds; the best of each "
-        "column is marked, the ensemble of five and the exact posterior excepted.",
+        "validation and 1,000 test samples of its own. Values are means with 95 % intervals over seeds; the best of "
+        "each column is marked, the ensemble of five and the exact posterior excepted.",
     )
     report.section("Targets", "“Significantly” means that the 95 % interval of the paired difference excludes zero.")
     report.verdicts(verdicts(records))

@@ -1,0 +1,128 @@
+"""Targets on records made by hand: each verdict turns where it should."""
+
+import math
+
+import pytest
+
+from calibrant.experiments import table1
+from calibrant.experiments.targets import (
+    Case,
+    bo4sc_targets,
+    difference,
+    judge,
+    mean,
+    self_calibrated_targets,
+)
+
+SETS = ("blobs-1.3", "blobs-1.7", "spirals-2.5", "spirals-3.5", "bac")
+METHODS = ("standard", "standard-stopped", "isotonic", "ensemble", "bo4sc", "self-calibrated")
+GOOD = {"accuracy": 0.9, "ece10": 0.02, "ece15": 0.004, "true_ece": 0.01, "nll": 0.3}
+
+
+def records(seeds=4, **changes):
+    """Records in which every target holds, but for ``changes``: "set method metric" to a value."""
+    found = []
+    for dataset in SETS:
+        for method in METHODS:
+            for seed in range(seeds):
+                jitter = 0.001 * (-1) ** seed
+                record = {"dataset": dataset, "method": method, "seed": seed, **GOOD}
+                record["ece10"] += {"standard": 0.05, "isotonic": 0.01}.get(method, 0.0)
+                record |= dict.fromkeys(("floor_posterior10", "floor_posterior15"), None if dataset == "bac" else 0.004)
+                for place, value in changes.items():
+                    where = place.split()
+                    if where[:2] == [dataset, method]:
+                        record[where[2]] = value
+                # The same for all methods: paired differences are exact, unpaired intervals are not.
+                record["nll"] += jitter
+                found.append(record)
+    return found
+
+
+def words(verdicts):
+    return [verdict.word for verdict in verdicts]
+
+
+def test_all_hold_where_they_should():
+    assert words(bo4sc_targets(records())) == ["holds"] * 4
+    assert words(self_calibrated_targets(records())) == ["holds"] * 5
+
+
+@pytest.mark.parametrize(
+    ("change", "missed"),
+    [
+        ({"bac bo4sc ece10": 0.08}, [0, 1]),
+        ({f"{name} bo4sc ece10": 0.035 for name in SETS[:2]}, [1]),
+        ({f"{name} bo4sc ece10": 0.035 for name in SETS[:3]}, [1, 2]),
+        ({"spirals-2.5 bo4sc accuracy": 0.889}, [3]),
+        ({"spirals-2.5 bo4sc accuracy": 0.95}, []),
+    ],
+)
+def test_bo4scs_targets(change, missed):
+    found = bo4sc_targets(records(**change))
+    assert [k for k, verdict in enumerate(found) if verdict.holds is False] == missed
+    for k in missed:
+        assert "missed on" in found[k].note
+
+
+@pytest.mark.parametrize(
+    ("change", "missed"),
+    [
+        ({"blobs-1.3 self-calibrated ece15": 0.0051}, [0]),
+        ({"blobs-1.3 self-calibrated ece15": 0.0049}, []),
+        ({"spirals-3.5 self-calibrated true_ece": 0.0121}, [1]),
+        ({"bac self-calibrated true_ece": 0.1}, []),
+        ({"bac self-calibrated ece15": 0.007}, [2]),
+        ({"bac self-calibrated accuracy": 0.896}, [3]),
+        ({"bac standard-stopped nll": 0.29}, [4]),
+        ({"bac ensemble nll": 0.1, "bac bo4sc nll": 0.1}, []),
+    ],
+)
+def test_self_calibrateds_targets(change, missed):
+    found = self_calibrated_targets(records(**change))
+    assert [k for k, verdict in enumerate(found) if verdict.holds is False] == missed
+
+
+def test_the_nearest_rival_is_named():
+    verdict = self_calibrated_targets(records(**{"bac standard-stopped nll": 0.29}))[4]
+    assert "bac (standard-stopped) 0.0100" in verdict.shown
+    assert verdict.note == "missed on bac (standard-stopped)"
+
+
+def test_one_seed_has_no_significance():
+    found = bo4sc_targets(records(seeds=1))
+    assert words(found) == ["holds", "not measured", "holds", "holds"]
+    assert "unknown on blobs-1.3" in found[1].note
+
+
+def test_a_failed_run_is_neither_hit_nor_miss():
+    found = bo4sc_targets(records(**{"bac bo4sc ece10": None}))
+    assert words(found) == ["not measured", "not measured", "holds", "holds"]
+
+
+def test_judge_counts():
+    cases = [Case("a", 1.0, True), Case("b", 2.0, False), Case("c", None, None)]
+    assert judge("all", cases).holds is False
+    assert judge("one", cases, at_least=1).holds is True
+    assert judge("two", cases, at_least=2).holds is None
+    assert judge("nothing to judge", []).holds is None
+    assert judge("all", cases, note="why").note == "missed on b; unknown on c; why"
+    assert judge("all", cases, digits=1).shown == "a 1.0; b 2.0; c –"
+
+
+def test_tables_of_the_same_records():
+    found = records()
+    paper = table1.beside_paper(found)
+    assert len(paper.rows) == 5 * 3 + 4  # four sets have a floor
+    assert paper.rows[0][:3] == ["blobs-1.3", "standard", 0.026]
+    assert math.isnan(mean(found, "ece10", "moons", "bo4sc").value)
+    assert difference(found, "ece10", "bac", "bo4sc", "standard").value == pytest.approx(-0.05)
+    rows = table1.paired(found, "bo4sc", ("ece10", "nll", "accuracy")).rows
+    assert [row[:2] for row in rows[:2]] == [["blobs-1.3", "standard"], ["blobs-1.3", "standard-stopped"]]
+    assert rows[0][-2:] == ["ECE-10", "–"]
+
+
+def test_the_printed_table_is_the_papers():
+    """Row sums of Table 1, added by hand from the paper."""
+    sums = {metric: [round(sum(row.values()), 3) for row in rows.values()] for metric, rows in table1.PAPER.items()}
+    assert sums == {"ece": [0.291, 0.248, 0.137], "accuracy": [4.53, 4.53, 4.508]}
