@@ -6,10 +6,19 @@ import numpy as np
 import pytest
 import torch
 
+from calibrant.bilevel import solve
 from calibrant.experiments import ablation
 from calibrant.experiments.records import exact, prepare
 from calibrant.methods import BO4SC, METHODS, Entry, Fitted, SelfCalibrated, Standard
 from calibrant.report import read_results
+
+
+@pytest.fixture(autouse=True, scope="module")
+def eager():
+    """Tracing pays after hundreds of steps; these trainings have ten."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("calibrant.methods.standard.solve", lambda *a, **k: solve(*a, **{**k, "compile": None}))
+        yield
 
 
 class Fixed(Fitted):

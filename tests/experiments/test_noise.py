@@ -3,10 +3,19 @@
 import pytest
 import torch
 
+from calibrant.bilevel import solve
 from calibrant.experiments import noise
 from calibrant.experiments.records import prepare
 from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, Fitted, SelfCalibrated, Standard
 from calibrant.report import read_results
+
+
+@pytest.fixture(autouse=True, scope="module")
+def eager():
+    """Tracing pays after hundreds of steps; these trainings have ten."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("calibrant.methods.standard.solve", lambda *a, **k: solve(*a, **{**k, "compile": None}))
+        yield
 
 
 class Fixed(Fitted):
