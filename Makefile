@@ -20,8 +20,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $(STAMP)
 
-reproduce: setup ## run the main demonstration on a small built-in default
-	$(PY) -m calibrant.demo
+reproduce: setup ## the first paper's experiments with 3 seeds: tables, figures and one report in out/bo4sc
+	$(PY) -m calibrant reproduce bo4sc --quick
 
 test: setup     ## the fast tests
 	$(PY) -m pytest -n 2 --dist loadfile

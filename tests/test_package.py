@@ -2,7 +2,6 @@
 
 import ast
 import doctest
-import json
 import os
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 import calibrant
-from calibrant import bilevel, demo
+from calibrant import bilevel
 
 ROOT = Path(__file__).parents[1]
 
@@ -56,6 +55,7 @@ ROOMS = {
     "estimators": {"_inputs", "_version", "data", "bilevel", "methods"},
     "report": {"_version", "metrics", "plots"},
     "cli": {"_version", "methods"},
+    "experiments": {"bilevel", "data", "methods", "metrics", "models", "plots", "posthoc", "report", "selective"},
 }
 
 
@@ -89,15 +89,3 @@ def test_readme_shows_the_stored_benchmark():
     command = [sys.executable, "-m", "benchmarks", "--markdown"]
     table = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     assert table in (ROOT / "README.md").read_text()
-
-
-def test_the_demonstration_writes_its_numbers(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "STEPS", 10)
-    monkeypatch.setattr(demo, "FRESH", 500)
-    monkeypatch.setattr(sys, "argv", ["demo", "--seeds", "2", "--out", str(tmp_path)])
-    demo.main()
-    result = json.loads((tmp_path / "results.json").read_text())
-    assert set(result) == {"config", "versions", "records"}
-    assert len(result["records"]) == 2 * len(demo.METHODS)
-    assert (tmp_path / "reliability.svg").stat().st_size > 1000
-    assert "true_ece" in capsys.readouterr().out
