@@ -34,11 +34,13 @@ def test_suspicion_is_scored_against_the_labels_that_were_flipped():
     prepared = prepare("blobs-1.3", 0, 0.2)
     flipped = torch.as_tensor(prepared.flipped)
     even = torch.full((700, 5), 0.2, dtype=torch.float64)
-    assert noise.suspects(Fixed(even), prepared) == {"suspects_auroc": 0.5, "candidate": None}
+    none = {"weight_flipped": None, "weight_kept": None}
+    assert noise.suspects(Fixed(even), prepared) == {"suspects_auroc": 0.5, "candidate": None, **none}
     weighted = Fixed(even, sample_weights=1 - flipped.double())
-    assert noise.suspects(weighted, prepared)["suspects_auroc"] == 1.0
+    weights = {"weight_flipped": 0.0, "weight_kept": 1.0}
+    assert noise.suspects(weighted, prepared) == {"suspects_auroc": 1.0, "candidate": None, **weights}
     own = Fixed(even, suspicion=1 - flipped.double(), candidate="label noise")
-    assert noise.suspects(own, prepared) == {"suspects_auroc": 0.0, "candidate": "label noise"}
+    assert noise.suspects(own, prepared) == {"suspects_auroc": 0.0, "candidate": "label noise", **none}
     clean = prepare("blobs-1.3", 0)
     assert noise.suspects(weighted, clean)["suspects_auroc"] is None
 

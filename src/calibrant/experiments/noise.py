@@ -41,6 +41,8 @@ COLUMNS = {
     "ece15": Column("ECE-15", "low"),
     "true_ece": Column("true ECE", "low"),
     "suspects_auroc": Column("AUROC of suspects", "high", note="of suspicion against the labels that were flipped"),
+    "weight_flipped": Column("w of flipped", digits=2, note="mean weight of the training samples with a wrong label"),
+    "weight_kept": Column("w of others", digits=2, note="mean weight of the training samples with their own label"),
 }
 
 
@@ -81,16 +83,20 @@ def run(
 def suspects(fitted: Fitted, prepared: Prepared) -> dict[str, Any]:
     """How well wrong labels are found, where any were flipped; and which candidate the self-calibrated method took.
 
-    Suspicion is the method's own where it has one, ``1 − w_i·p(y_i | x_i)`` where it has weights, and
+    ``weight_flipped`` and ``weight_kept`` are the mean weights of wrong and of right labels. Suspicion is the method's own where it has one, ``1 − w_i·p(y_i | x_i)`` where it has weights, and
     ``1 − p(y_i | x_i)`` otherwise.
     """
-    found: dict[str, Any] = {"suspects_auroc": None, "candidate": fitted.extras.get("candidate")}
+    found: dict[str, Any] = dict.fromkeys(("suspects_auroc", "weight_flipped", "weight_kept"))
+    found["candidate"] = fitted.extras.get("candidate")
     if fitted.failure or not prepared.flipped.any() or prepared.flipped.all():
         return found
-    train, scores = prepared.task.train, fitted.extras.get("suspicion")
+    train, scores, weights = prepared.task.train, *map(fitted.extras.get, ("suspicion", "sample_weights"))
+    if weights is not None:
+        found["weight_flipped"] = weights[prepared.flipped].mean().item()
+        found["weight_kept"] = weights[~prepared.flipped].mean().item()
     if scores is None:
-        weights = fitted.extras.get("sample_weights", torch.ones(len(train)))
-        scores = suspicion(weights, fitted.probs(train.inputs), train.labels)
+        given = torch.ones(len(train)) if weights is None else weights
+        scores = suspicion(given, fitted.probs(train.inputs), train.labels)
     return found | {"suspects_auroc": float(roc_auc_score(prepared.flipped, scores.numpy()))}
 
 
