@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from calibrant._version import __version__
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.bo4sc import BO4SCClassifier
-from calibrant.estimators.networks import Perceptron
+from calibrant.estimators.networks import ACTIVATIONS, Perceptron
 from calibrant.estimators.scaling import Scaling
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
 from calibrant.methods import Mixture
@@ -104,8 +104,7 @@ def _header(text: str | None, path: Path) -> dict[str, Any]:
 def _pack(value: Any, key: str, arrays: Arrays) -> dict[str, Any]:
     """Move arrays into ``arrays`` and leave a reference to each in a tree that JSON can hold."""
     if isinstance(value, Mixture):
-        layers = [[n.weights, n.biases] for n in value.networks]
-        tree = [[[t.numpy() for t in part] for part in network] for network in layers]
+        tree = [[*([t.numpy() for t in part] for part in (n.weights, n.biases)), n.activation] for n in value.networks]
         return {"mixture": [_pack(tree, f"{key}.networks", arrays), float(value.temperature)]}
     if isinstance(value, Scaling):
         return {"scaling": [_pack(part, f"{key}.{k}", arrays) for k, part in enumerate(value)]}
@@ -130,8 +129,8 @@ def _unpack(tree: dict[str, Any], arrays: Arrays) -> Any:
     kind, value = next(iter(tree.items()))
     if kind == "mixture":
         networks = [
-            Perceptron(*(tuple(torch.from_numpy(t) for t in part) for part in network))
-            for network in _unpack(value[0], arrays)
+            Perceptron(tuple(map(torch.from_numpy, weights)), tuple(map(torch.from_numpy, biases)), activation)
+            for weights, biases, activation in _unpack(value[0], arrays)
         ]
         return Mixture(tuple(networks), float(value[1]))
     if kind == "scaling":
@@ -157,3 +156,5 @@ def _check_shapes(classifier: Any) -> None:
         fits = [w.shape[0] for w in network.weights] == widths[1:] == [len(b) for b in network.biases]
         if not fits or widths[0] != classifier.n_features_in_ or len(classifier.scaling_.mean) != widths[0]:
             raise ValueError("the layers of a network do not fit together")
+        if network.activation not in ACTIVATIONS:
+            raise ValueError(f"unknown activation {network.activation!r}")

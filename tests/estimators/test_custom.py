@@ -1,0 +1,123 @@
+"""``calibrant.fit``: a network of one's own, by the methods' own compositions."""
+
+import doctest
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import calibrant
+from calibrant.data import Indexed
+from calibrant.methods import BO4SC, Part, SelfCalibrated, Standard, Task, custom
+from calibrant.models.mlp import mlp
+from tests.estimators.cases import three_classes
+
+
+def data(n=90):
+    X, y = three_classes(n)
+    return torch.tensor(X, dtype=torch.float32), torch.tensor(y)
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        BO4SC(epochs=30, hidden=(8,)),
+        BO4SC(epochs=30, hidden=(8,), also=("l2", "label-noise"), keep_history=True, outer_loss="nll", batch_size=20),
+        Standard(epochs=30, hidden=(8,)),
+        Standard(epochs=30, hidden=(8,), smoothing=0.1),
+    ],
+    ids=["bo4sc", "bo4sc with companions", "standard", "label smoothing"],
+)
+def test_the_methods_own_network_is_trained_as_the_method_does(method):
+    """The same composition: given the method's network, ``fit`` takes the method's steps."""
+    x, y = data()
+    train, val = (x[:60], y[:60]), (x[60:], y[60:])
+    expected = method.fit(Task(Part(*train), Part(*val), 3, seed=4))
+    result = calibrant.fit(mlp(2, 3, hidden=(8,), seed=4), train, val, method=method, seed=4)
+    torch.testing.assert_close(result.probs(x), expected.probs(x), atol=1e-4, rtol=0)
+    for name, value in expected.extras.items():
+        if name != "history":
+            torch.testing.assert_close(result.extras[name], value, atol=1e-3, rtol=0)
+
+
+def test_any_module_with_batch_norm_and_dropout():
+    x, y = data(300)
+    model = net()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    result = calibrant.fit(
+        model, (x[:200].numpy(), y[:200].numpy()), (x[200:], y[200:]), method=BO4SC(epochs=60, learning_rate=0.02)
+    )
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert (result.predict(x) == y).double().mean() > 0.85
+    with torch.no_grad():
+        torch.testing.assert_close(result.module(x).double().softmax(1), result.probs(x), atol=1e-6, rtol=0)
+    assert result.sample_weights.shape == (200,)
+    torch.testing.assert_close(result.confidence(x), result.probs(x).max(1).values)
+    assert len(result.extras["history"]["outer_loss"]) == 12
+    assert torch.equal(result.probs(x), result.probs(x.double().numpy()))
+
+
+def test_early_stopping_of_ones_own_network():
+    x, y = data(300)
+    result = calibrant.fit(net(), (x[:200], y[:200]), (x[200:], y[200:]), method=Standard(epochs=400, patience=20))
+    assert result.solution.outer_steps < 80
+    assert result.sample_weights is None
+
+
+@pytest.mark.parametrize("method", [BO4SC(epochs=5, also=("l2",), keep_history=True), Standard(epochs=5)])
+def test_loaders(method):
+    x, y = data(200)
+    train = DataLoader(Indexed(TensorDataset(x[:150], y[:150])), batch_size=32, shuffle=True)
+    val = DataLoader(TensorDataset(x[150:], y[150:]), batch_size=25)
+    result = calibrant.fit(net(), train, val, method=method)
+    assert result.solution.outer_steps == 5  # five epochs of five batches, five inner steps each
+    if isinstance(method, BO4SC):
+        assert result.sample_weights.shape == (150,)
+        assert result.extras["sample_weights_history"].shape == (6, 150)
+        assert (result.sample_weights < 1).any()
+        assert result.extras["l2"].numel() > 0
+    again = calibrant.fit(net(), train, val, method=method)
+    assert torch.equal(again.probs(x), result.probs(x))
+
+
+def test_what_is_refused():
+    x, y = data()
+    loader = DataLoader(TensorDataset(x, y), batch_size=32)
+    with pytest.raises(ValueError, match="which samples they hold"):
+        calibrant.fit(net(), loader, (x, y), method=BO4SC(epochs=1))
+    with pytest.raises(ValueError, match="give tensors instead of a loader"):
+        calibrant.fit(net(), loader, (x, y), method=BO4SC(epochs=1, weights="network"))
+    with pytest.raises(ValueError, match="needs a validation part"):
+        calibrant.fit(net(), (x, y))
+    with pytest.raises(ValueError, match="needs a validation part"):
+        calibrant.fit(net(), (x, y), method=Standard(patience=5))
+    with pytest.raises(TypeError, match="got SelfCalibrated"):
+        calibrant.fit(net(), (x, y), method=SelfCalibrated())
+    with pytest.raises(TypeError, match="got a generator"):
+        calibrant.fit(net(), (pair for pair in [(x, y)]), (x, y))
+    with pytest.raises(ValueError, match="one row of logits"):
+        calibrant.fit(nn.Linear(2, 1), (x, y), (x, y))
+
+
+def test_names_are_loaded_when_used():
+    assert {"fit", "BO4SCClassifier", "SelfCalibratedClassifier", "methods", "estimators"} <= set(dir(calibrant))
+    assert calibrant.fit is custom.fit
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        calibrant.nothing  # noqa: B018
+
+
+def test_the_example_in_the_docstring_runs():
+    assert doctest.testmod(custom).failed == 0
+
+
+def test_arrays_of_double_precision_are_taken_in_the_networks():
+    x, y = data()
+    result = calibrant.fit(net().double(), (x.numpy().astype(np.float32), y.numpy()), (x, y), method=BO4SC(epochs=5))
+    assert result.solution.params.dtype == torch.float64

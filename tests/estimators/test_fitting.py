@@ -1,0 +1,275 @@
+"""What ``fit`` takes: labels and weights of every kind, held-out parts, tiny data, outliers, seeds."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import sparse
+from sklearn.base import clone
+
+from calibrant import BO4SCClassifier, SelfCalibratedClassifier
+from calibrant.bilevel import Callback, NonFiniteError
+from calibrant.estimators.base import choose_device
+from calibrant.estimators.reading import hold_out
+from calibrant.estimators.scaling import LIMIT, fit_scaling
+from tests.estimators.cases import QUICK, three_classes
+
+each = pytest.mark.parametrize("quick", QUICK.values(), ids=QUICK)
+
+
+@each
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["low", "mid", "high"],
+        np.array(["low", "mid", "high"], dtype=object),
+        [10, -3, 7],
+        [0.0, 1.0, 2.0],
+    ],
+    ids=["text", "objects", "whole numbers", "floats"],
+)
+def test_labels_of_every_kind(quick, names):
+    X, y = three_classes()
+    fitted = clone(quick).fit(X, np.asarray(names)[y])
+    assert list(fitted.classes_) == sorted(names)
+    assert (fitted.predict(X) == np.asarray(names)[y]).mean() > 0.8
+    assert fitted.predict(X).dtype == np.asarray(names).dtype
+
+
+@each
+def test_two_classes_as_truth_values(quick):
+    X, y = three_classes()
+    fitted = clone(quick).fit(X, y == 0)
+    assert fitted.predict(X).dtype == bool
+    assert fitted.predict_proba(X).shape == (90, 2)
+
+
+@each
+def test_frames_series_and_lists_are_read_alike(quick):
+    X, y = three_classes()
+    expected = clone(quick).fit(X, y).predict_proba(X)
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    np.testing.assert_array_equal(clone(quick).fit(frame, pd.Series(y)).predict_proba(frame), expected)
+    np.testing.assert_array_equal(clone(quick).fit(X.tolist(), y.tolist()).predict_proba(X.tolist()), expected)
+    categories = pd.Series(pd.Categorical.from_codes(y, ["a", "b", "c"]))
+    assert list(clone(quick).fit(frame, categories).classes_) == ["a", "b", "c"]
+
+
+@each
+def test_what_is_refused(quick):
+    X, y = three_classes()
+    with pytest.raises(TypeError, match=r"[Ss]parse"):
+        clone(quick).fit(sparse.csr_matrix(X), y)
+    with pytest.raises(ValueError, match="one class only"):
+        clone(quick).fit(X, np.zeros(90))
+    with pytest.raises(ValueError, match="weights are zero"):
+        clone(quick).fit(X, y, sample_weight=np.zeros(90))
+    with pytest.raises(ValueError, match="egative"):
+        clone(quick).fit(X, y, sample_weight=-np.ones(90))
+    with pytest.raises(ValueError, match="both X_val and y_val"):
+        clone(quick).fit(X, y, X_val=X)
+    with pytest.raises(ValueError, match="the class 7, which"):
+        clone(quick).fit(X, y, X_val=X[:3], y_val=[0, 1, 7])
+    with pytest.raises(ValueError, match="learning_rate must be a positive"):
+        clone(quick).set_params(learning_rate=0).fit(X, y)
+    with pytest.raises(ValueError, match="device must be"):
+        clone(quick).set_params(device="tpu").fit(X, y)
+
+
+def test_settings_that_only_one_of_them_has():
+    X, y = three_classes()
+    with pytest.raises(ValueError, match="validation_fraction must lie"):
+        BO4SCClassifier(validation_fraction=1.0).fit(X, y)
+    with pytest.raises(ValueError, match="outer_loss must be one of"):
+        BO4SCClassifier(outer_loss="mse").fit(X, y)
+    with pytest.raises(ValueError, match="folds must be at least 2"):
+        SelfCalibratedClassifier(folds=1).fit(X, y)
+
+
+@each
+def test_equal_weights_are_no_weights_and_weight_zero_is_absence(quick):
+    X, y = three_classes()
+    expected = clone(quick).fit(X, y).predict_proba(X)
+    np.testing.assert_array_equal(clone(quick).fit(X, y, np.full(90, 2.5)).predict_proba(X), expected)
+    weights = np.r_[np.linspace(1, 2, 60), np.zeros(30)]
+    with_zeros = clone(quick).fit(X, y, weights)
+    without = clone(quick).fit(X[:60], y[:60], weights[:60])
+    np.testing.assert_array_equal(with_zeros.predict_proba(X), without.predict_proba(X))
+    assert with_zeros.suspicion_.shape == (90,)
+
+
+@each
+def test_weights_change_what_is_learned(quick):
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(200, 1)), np.arange(200) % 2
+    for favoured in (0, 1):
+        fitted = clone(quick).fit(X, y, np.where(y == favoured, 5.0, 1.0))
+        assert fitted.predict_proba(X)[:, favoured].mean() > 0.7
+
+
+@each
+def test_seeds(quick):
+    X, y = three_classes()
+    first = clone(quick).fit(X, y).predict_proba(X)
+    np.testing.assert_array_equal(clone(quick).fit(X, y).predict_proba(X), first)
+    assert not np.array_equal(clone(quick).set_params(random_state=1).fit(X, y).predict_proba(X), first)
+    state = np.random.RandomState(0)
+    drawn = clone(quick).set_params(random_state=state)
+    one, two = drawn.fit(X, y).predict_proba(X), drawn.fit(X, y).predict_proba(X)
+    assert not np.array_equal(one, two)  # an instance moves on, as everywhere in scikit-learn
+    clone(quick).set_params(random_state=None).fit(X, y)
+
+
+@each
+def test_global_random_numbers_are_left_alone(quick):
+    X, y = three_classes()
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    clone(quick).fit(X, y)
+    assert torch.equal(torch.rand(1), expected)
+
+
+@each
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 7])
+def test_a_handful_of_rows(quick, n):
+    X, y = three_classes(n)
+    probs = (
+        clone(quick).set_params(**({"folds": 5} if "folds" in quick.get_params() else {})).fit(X, y).predict_proba(X)
+    )
+    assert probs.shape == (n, min(n, 3))
+    assert np.isfinite(probs).all()
+
+
+@pytest.mark.parametrize("weights", ["prior", "neighbours", "network"])
+def test_every_kind_of_weights_on_a_handful_of_rows(weights):
+    X, y = three_classes(8)
+    fitted = BO4SCClassifier(4, epochs=5, weights=weights, also=("l2", "label-smoothing"), random_state=0).fit(X, y)
+    trained = fitted.train_indices_
+    assert np.all((fitted.sample_weights_[trained] >= 0) & (fitted.sample_weights_[trained] <= 1))
+    assert fitted.l2_.shape == (2,)
+    assert fitted.label_smoothing_.shape == (3,)
+
+
+@each
+def test_a_class_of_one_sample(quick):
+    X, y = three_classes(30)
+    y = np.where(np.arange(30) == 4, 9, np.where(y == 1, 0, y))
+    fitted = clone(quick).fit(X, y)
+    assert list(fitted.classes_) == [0, 2, 9]
+    if isinstance(fitted, BO4SCClassifier):
+        assert 4 in fitted.train_indices_
+
+
+def test_held_out_rows_keep_the_classes_in_proportion():
+    codes = np.repeat([0, 1, 2], [40, 20, 8])
+    train, val = hold_out(codes, 0.25, seed=0)
+    np.testing.assert_array_equal(np.sort(np.r_[train, val]), np.arange(68))
+    np.testing.assert_array_equal(np.bincount(codes[val]), [10, 5, 2])
+
+
+def test_bo4sc_holds_out_a_part_or_takes_the_one_given():
+    X, y = three_classes()
+    own = clone(QUICK["bo4sc"]).fit(X, y)
+    assert len(own.validation_indices_) == 22
+    assert np.isnan(own.sample_weights_[own.validation_indices_]).all()
+    assert np.isfinite(own.sample_weights_[own.train_indices_]).all()
+    given = clone(QUICK["bo4sc"]).fit(X[:60], y[:60], X_val=X[60:], y_val=y[60:])
+    assert len(given.validation_indices_) == 0
+    assert np.isfinite(given.sample_weights_).all()
+    weighted = clone(QUICK["bo4sc"]).fit(
+        X[:60], y[:60], X_val=X[60:], y_val=y[60:], sample_weight_val=[1.0, 0.0, 2.0] * 10
+    )
+    assert not np.array_equal(weighted.predict_proba(X), given.predict_proba(X))
+
+
+def test_histories():
+    X, y = three_classes()
+    fitted = clone(QUICK["bo4sc"]).set_params(keep_history=True).fit(X, y)
+    assert {k: v.shape for k, v in fitted.history_.items()} == dict.fromkeys(
+        ["inner_loss", "outer_loss", "gradient_norm"], (4,)
+    )
+    assert fitted.sample_weights_history_.shape == (5, 90)
+    np.testing.assert_array_equal(fitted.sample_weights_history_[-1], fitted.sample_weights_)
+    crossfitted = clone(QUICK["self-calibrated"]).fit(X, y)
+    assert crossfitted.history_["outer_loss"].shape == (4,)
+    assert crossfitted.candidate_ == "pooled"
+    assert crossfitted.l2_.shape == (2,)
+    assert crossfitted.label_noise_ is None
+
+
+def test_without_refit_one_network_is_trained():
+    X, y = three_classes()
+    fitted = clone(QUICK["self-calibrated"]).set_params(refit=False).fit(X, y)
+    assert len(fitted.model_.networks) == 1
+    assert len(fitted.validation_indices_) == 22
+    assert np.isfinite(fitted.suspicion_).all()
+
+
+@each
+def test_callbacks_are_called_and_failures_are_said(quick):
+    X, y = three_classes()
+
+    class Count(Callback):
+        steps = 0
+
+        def on_step(self, run):
+            self.steps += 1
+
+    count = Count()
+    fitted = clone(quick).fit(X, y, callbacks=[count])
+    assert count.steps == len(fitted.history_["inner_loss"]) == 4
+    with pytest.raises(NonFiniteError, match="not finite"):
+        clone(quick).set_params(learning_rate=1e30).fit(X, y)
+
+
+@each
+def test_a_progress_bar_if_asked_for(quick, capfd):
+    X, y = three_classes()
+    clone(quick).fit(X, y)
+    assert capfd.readouterr().err == ""
+    clone(quick).set_params(verbose=True).fit(X, y)
+    assert type(quick).__name__ in capfd.readouterr().err
+
+
+def test_devices():
+    assert choose_device("cpu") == torch.device("cpu")
+    assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="no GPU"):
+            choose_device("cuda")
+
+
+def test_scaling_by_hand():
+    X = np.array([[0.0, 5.0, 1.0], [2.0, 5.0, 1e300], [4.0, 5.0, -1e300]])
+    scaling = fit_scaling(X)
+    scaled = scaling.apply(X).numpy()
+    np.testing.assert_allclose(scaled[:, 0], [-(1.5**0.5), 0, 1.5**0.5], rtol=1e-6)
+    assert not scaled[:, 1].any()
+    np.testing.assert_allclose(scaled[:, 2], [0, 1.5**0.5, -(1.5**0.5)], atol=1e-6)
+    other = scaling.apply(np.array([[1e9, 7.0, 0.0], [-1e308, -1e308, 1e308]])).numpy()
+    assert other[0, 0] == LIMIT
+    assert other[0, 1] == other[1, 1] == 0  # a column that never varied stays off
+    assert np.isfinite(other).all()
+
+
+def test_weighted_scaling_is_that_of_repeated_rows():
+    random = np.random.default_rng(0)
+    X, times = random.normal(size=(20, 3)), random.integers(1, 4, 20)
+    weighted, repeated = fit_scaling(X, times.astype(float)), fit_scaling(np.repeat(X, times, axis=0))
+    np.testing.assert_allclose(weighted.mean, repeated.mean)
+    np.testing.assert_allclose(weighted.scale, repeated.scale)
+
+
+@each
+def test_units_and_constant_columns_do_not_matter(quick):
+    X, y = three_classes()
+    expected = clone(quick).fit(X, y)
+    moved = clone(quick).fit(X * 1024.0 - 4096.0, y)  # powers of two: no rounding
+    np.testing.assert_allclose(moved.predict_proba(X * 1024.0 - 4096.0), expected.predict_proba(X), atol=1e-3)
+    padded = np.c_[X, np.full(90, 0.1)]
+    wide = clone(quick).fit(padded, y)
+    other = padded.copy()
+    other[:, 2] = 1e6
+    np.testing.assert_array_equal(wide.predict_proba(other), wide.predict_proba(padded))

@@ -1,0 +1,231 @@
+"""Probabilities, abstention, suspicion, files."""
+
+import copy
+import doctest
+import json
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import roc_auc_score
+
+import calibrant
+from calibrant import BO4SCClassifier, SelfCalibratedClassifier
+from calibrant.estimators import bo4sc, load, self_calibrated
+from calibrant.estimators.rejection import reject
+from tests.estimators.cases import QUICK, three_classes
+
+each = pytest.mark.parametrize("quick", QUICK.values(), ids=QUICK)
+NAMES = np.array(["low", "mid", "high"])
+
+
+@each
+def test_the_frozen_networks_are_the_trained_ones(quick, monkeypatch):
+    """What is kept of a method's result gives the method's own probabilities."""
+    X, y = three_classes()
+    kept = {}
+    original = type(quick)._keep
+
+    def keep(self, fitted, runs):
+        kept["fitted"] = fitted
+        original(self, fitted, runs)
+
+    monkeypatch.setattr(type(quick), "_keep", keep)
+    fitted = clone(quick).fit(X, y)
+    direct = kept["fitted"].probs(fitted.scaling_.apply(X)).numpy()
+    np.testing.assert_allclose(fitted.predict_proba(X), direct, atol=1e-5)
+
+
+@each
+def test_probabilities_confidence_and_prediction_agree(quick):
+    X, y = three_classes()
+    fitted = clone(quick).fit(X, NAMES[y])
+    probs = fitted.predict_proba(X)
+    np.testing.assert_allclose(probs.sum(1), 1)
+    np.testing.assert_array_equal(fitted.confidence(X), probs.max(1))
+    np.testing.assert_array_equal(fitted.predict(X), fitted.classes_[probs.argmax(1)])
+    np.testing.assert_array_equal(np.exp(fitted.predict_log_proba(X)).round(12), probs.round(12))
+    assert fitted.score(X, NAMES[y]) == np.mean(fitted.predict(X) == NAMES[y])
+
+
+@each
+def test_abstention(quick):
+    X, y = three_classes()
+    fitted = clone(quick).fit(X, y)
+    threshold = float(np.median(fitted.confidence(X)))
+    kept = fitted.confidence(X) >= threshold
+    answer = fitted.predict(X, reject_below=threshold)
+    np.testing.assert_array_equal(answer, np.where(kept, fitted.predict(X), -1))
+    with pytest.raises(ValueError, match="is one of the classes"):
+        fitted.predict(X, reject_below=0.9, reject_label=2)
+    with pytest.raises(ValueError, match="give both, or neither"):
+        fitted.predict(X, reject_label=9)
+
+
+@pytest.mark.parametrize(
+    ("classes", "label", "expected"),
+    [
+        ([0, 1], None, [0, -1]),
+        ([0, 1], 7, [0, 7]),
+        ([0, 1], "unsure", [0, "unsure"]),
+        ([0, 1], 0.5, [0.0, 0.5]),
+        (["a", "b"], None, ["a", None]),
+        (["a", "b"], "don't know", ["a", "don't know"]),
+        ([False, True], None, [False, None]),
+    ],
+)
+def test_labels_of_abstention(classes, label, expected):
+    classes = np.asarray(classes)
+    answer = reject(classes, np.array([0.9, 0.6]), classes, below=0.8, label=label)
+    assert answer.tolist() == expected
+
+
+def test_abstention_among_floats_is_nan():
+    classes = np.array([0.5, 1.5])
+    assert np.isnan(reject(classes, np.array([0.9, 0.6]), classes, below=0.8, label=None)[1])
+
+
+def test_abstention_that_cannot_be_told_apart():
+    classes = np.array([-1, 1])
+    with pytest.raises(ValueError, match="Name another"):
+        reject(classes, np.ones(2), classes, below=0.5, label=None)
+    with pytest.raises(ValueError, match="one of the classes"):
+        reject(classes, np.ones(2), classes, below=0.5, label=True)  # equal to 1
+    for below in (1.5, -0.1, float("nan"), "0.5", True):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            reject(classes, np.ones(2), classes, below=below, label=0)
+
+
+@each
+def test_flipped_labels_are_suspected(quick):
+    X, y = three_classes(300)
+    flipped = np.random.default_rng(1).random(300) < 0.15
+    noisy = np.where(flipped, (y + 1) % 3, y)
+    settings = {"epochs": 60}
+    fitted = clone(quick).set_params(**settings).fit(X[:210], noisy[:210], X_val=X[210:], y_val=y[210:])
+    assert roc_auc_score(flipped[:210], fitted.suspicion_) > 0.9
+    order, scores = fitted.suspects(n=210, return_scores=True)
+    assert np.all(np.diff(scores) <= 0)
+    assert sorted(order) == list(range(210))
+    np.testing.assert_array_equal(fitted.suspects(X[:210], noisy[:210]), fitted.suspects())
+    assert np.all(fitted.suspicion_[fitted.suspects()] > 0.5)
+    np.testing.assert_array_equal(fitted.suspects(n=5), order[:5])
+    new, new_scores = fitted.suspects(X[210:], noisy[210:], n=3, return_scores=True)
+    assert flipped[210:][new].all()
+    probs = fitted.predict_proba(X[210:])
+    np.testing.assert_allclose(new_scores, 1 - probs[new, noisy[210:][new]])
+    with pytest.raises(ValueError, match="or neither"):
+        fitted.suspects(X)
+    with pytest.raises(ValueError, match="whole number"):
+        fitted.suspects(n=-1)
+
+
+def test_a_trained_weight_of_zero_is_full_suspicion():
+    X, y = three_classes()
+    fitted = clone(QUICK["bo4sc"]).fit(X, y)
+    rows = fitted.train_indices_
+    own = fitted.predict_proba(X)[np.arange(90), y]
+    np.testing.assert_allclose(fitted.suspicion_[rows], 1 - fitted.sample_weights_[rows] * own[rows])
+    held = fitted.validation_indices_
+    np.testing.assert_allclose(fitted.suspicion_[held], 1 - own[held])
+
+
+@each
+def test_nothing_before_fit(quick, tmp_path):
+    for call in (lambda c: c.suspects(), lambda c: c.confidence([[0, 0]]), lambda c: c.save(tmp_path / "m")):
+        with pytest.raises(NotFittedError):
+            call(clone(quick))
+
+
+@each
+@pytest.mark.parametrize("kind", ["text", "objects", "whole numbers", "truth values"])
+def test_files(quick, kind, tmp_path):
+    X, y = three_classes()
+    labels = {"text": NAMES[y], "objects": NAMES[y].astype(object), "whole numbers": y * 10, "truth values": y > 0}
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    fitted = clone(quick).fit(frame, labels[kind])
+    fitted.save(tmp_path / "model.calibrant")
+    again = type(quick).load(tmp_path / "model.calibrant")
+    np.testing.assert_array_equal(again.predict_proba(frame), fitted.predict_proba(frame))
+    np.testing.assert_array_equal(again.predict(frame), fitted.predict(frame))
+    assert again.classes_.dtype == fitted.classes_.dtype
+    assert again.get_params() == fitted.get_params()
+    np.testing.assert_array_equal(again.suspects(frame, labels[kind]), fitted.suspects())
+    assert set(vars(again)) == set(vars(fitted))
+    assert repr(load(tmp_path / "model.calibrant")) == repr(fitted)
+    with pytest.raises(ValueError, match="feature names"):
+        again.predict(frame.rename(columns={"a": "c"}))
+    again.fit(X, y)
+
+
+@each
+@pytest.mark.parametrize("how", [lambda m: pickle.loads(pickle.dumps(m)), copy.deepcopy], ids=["pickle", "deepcopy"])
+def test_copies(quick, how):
+    X, y = three_classes()
+    fitted = clone(quick).fit(X, y)
+    np.testing.assert_array_equal(how(fitted).predict_proba(X), fitted.predict_proba(X))
+
+
+def test_a_file_is_small_and_says_what_it_is(tmp_path):
+    X, y = three_classes()
+    path = tmp_path / "model.calibrant"
+    clone(QUICK["self-calibrated"]).fit(X, y).save(path)
+    assert path.stat().st_size < 20_000  # networks and results, no training data
+    with safe_open(str(path), framework="numpy") as file:
+        header = json.loads(file.metadata()["calibrant"])
+    assert header["classifier"] == "SelfCalibratedClassifier"
+    assert header["calibrant"] == calibrant.__version__
+
+
+def test_wrong_files(tmp_path):
+    X, y = three_classes()
+    path = tmp_path / "model.calibrant"
+    clone(QUICK["bo4sc"]).fit(X, y).save(path)
+    with pytest.raises(ValueError, match="holds a BO4SCClassifier, not a SelfCalibratedClassifier"):
+        SelfCalibratedClassifier.load(path)
+    with pytest.raises(FileNotFoundError, match="no file"):
+        load(tmp_path / "other")
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(ValueError, match="not a safetensors file"):
+        load(tmp_path / "text")
+    with safe_open(str(path), framework="numpy") as file:
+        header = json.loads(file.metadata()["calibrant"])
+        arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+
+    def written(**changes):
+        save_file(arrays, str(path), metadata={"calibrant": json.dumps(header | changes)})
+        return path
+
+    for changes, message in (
+        ({"version": 99}, "version 99"),
+        ({"classifier": "os.system"}, "unknown"),
+        ({"format": "calibrant.posthoc"}, "does not name the format"),
+        ({"params": {"folds": {"value": 3}}}, "damaged"),
+        ({"state": {}}, "damaged"),
+        ({"state": header["state"] | {"n_features_in_": {"value": 3}}}, "do not fit together"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load(written(**changes))
+
+
+def test_what_cannot_be_written_says_so(tmp_path):
+    X, y = three_classes()
+    fitted = clone(QUICK["bo4sc"]).set_params(random_state=np.random.RandomState(0)).fit(X, y)
+    fitted.save(tmp_path / "model")
+    assert BO4SCClassifier.load(tmp_path / "model").random_state is None
+
+    class Own(BO4SCClassifier):
+        pass
+
+    with pytest.raises(TypeError, match="got Own"):
+        Own((8,), epochs=2).fit(X, y).save(tmp_path / "own")
+
+
+@pytest.mark.parametrize("module", [bo4sc, self_calibrated])
+def test_the_examples_in_the_docstrings_run(module):
+    assert doctest.testmod(module).failed == 0

@@ -1,0 +1,114 @@
+"""scikit-learn's own checks, and its tools around the classifiers."""
+
+import dataclasses
+import inspect
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_dataframe_column_names_consistency, parametrize_with_checks
+
+from calibrant import BO4SCClassifier, SelfCalibratedClassifier
+from tests.estimators.cases import QUICK, three_classes
+
+CHECKED = [
+    BO4SCClassifier((8,), epochs=15, steps=3, learning_rate=0.1),
+    SelfCalibratedClassifier((8,), folds=2, epochs=15, learning_rate=0.1),
+]
+EXPECTED_FAILURES = {
+    "check_sample_weight_equivalence_on_dense_data": "rows are dealt out at random to the two levels, so that copies "
+    "of a row may stand on both sides, while a row of weight two stands on one",
+}
+each = pytest.mark.parametrize("quick", QUICK.values(), ids=QUICK)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@parametrize_with_checks(CHECKED, expected_failed_checks=lambda estimator: EXPECTED_FAILURES)
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+@each
+def test_column_names_are_remembered_and_compared(quick):
+    check_dataframe_column_names_consistency(type(quick).__name__, clone(quick))
+
+
+@pytest.mark.parametrize("cls", [BO4SCClassifier, SelfCalibratedClassifier])
+def test_every_setting_of_the_method_is_a_parameter_with_its_default(cls):
+    defaults = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
+    for field in dataclasses.fields(cls.method):
+        assert defaults["hidden_layer_sizes" if field.name == "hidden" else field.name] == field.default
+        assert field.name == "hidden" or f"{field.name} :" in cls.__doc__
+
+
+@each
+def test_clone_carries_parameters_and_no_fit(quick):
+    X, y = three_classes()
+    copy = clone(clone(quick).fit(X, y))
+    assert copy.get_params() == quick.get_params()
+    assert not hasattr(copy, "classes_")
+
+
+@each
+def test_pipeline_and_cross_validation(quick):
+    X, y = three_classes()
+    assert cross_val_score(make_pipeline(StandardScaler(), quick), X, y, cv=3).mean() > 0.8
+
+
+@pytest.mark.slow
+@each
+def test_grid_search_in_two_processes(quick):
+    X, y = three_classes()
+    search = GridSearchCV(quick, {"epochs": [1, 20], "hidden_layer_sizes": [4, (8, 8)]}, cv=2, n_jobs=2).fit(X, y)
+    assert search.best_params_["epochs"] == 20
+    assert search.best_estimator_.score(X, y) > 0.8
+
+
+def test_parameters_of_lists_serve_as_tuples():
+    X, y = three_classes()
+    given = BO4SCClassifier([8], epochs=5, also=["l2"], random_state=0).fit(X, y)
+    usual = BO4SCClassifier((8,), epochs=5, also=("l2",), random_state=0).fit(X, y)
+    np.testing.assert_array_equal(given.predict_proba(X), usual.predict_proba(X))
+    assert given.l2_.shape == (2,)
+
+
+def test_sample_weights_are_routed():
+    X, y = three_classes()
+    seen = {}
+
+    class Watched(SelfCalibratedClassifier):
+        def fit(self, X, y, sample_weight=None, **others):
+            seen["weights"] = sample_weight
+            return super().fit(X, y, sample_weight, **others)
+
+    with sklearn.config_context(enable_metadata_routing=True):
+        inner = Watched(8, folds=2, epochs=2, random_state=0).set_fit_request(sample_weight=True)
+        model = CalibratedClassifierCV(inner, method="sigmoid", cv=2)
+        model.fit(X, y, sample_weight=np.arange(90.0))
+    assert seen["weights"].max() > 1
+
+
+@each
+def test_predictions_do_not_depend_on_their_company(quick):
+    X, y = three_classes()
+    fitted = clone(quick).fit(X, y)
+    whole = fitted.predict_proba(X)
+    np.testing.assert_allclose(np.vstack([fitted.predict_proba(row[None]) for row in X]), whole, rtol=1e-12)
+    np.testing.assert_allclose(fitted.predict_proba(X[::-1])[::-1], whole, rtol=1e-12)
+    np.testing.assert_allclose(fitted.predict_proba(np.repeat(X, 200, 0))[::200], whole, rtol=1e-12)
+
+
+@each
+def test_output_setting_leaves_probabilities_arrays(quick):
+    """``set_output`` is for transformers; a pipeline set to pandas must still work, by column names."""
+    X, y = three_classes()
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    pipe = make_pipeline(StandardScaler(), clone(quick)).set_output(transform="pandas").fit(frame, y)
+    assert isinstance(pipe.predict_proba(frame), np.ndarray)
+    assert list(pipe[-1].feature_names_in_) == ["a", "b"]
