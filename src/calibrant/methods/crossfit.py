@@ -118,6 +118,7 @@ def crossfit(
     *,
     classes: int,
     hidden: Sequence[int],
+    activation: str,
     outer: Callable[[nn.Module], OuterVariable],
     seeds: Sequence[int],
     rates: Sequence[float],
@@ -147,7 +148,7 @@ def crossfit(
                     problems[0].replicate(problems[0].view.draw(seed), train=streams[0], val=streams[1], seed=seed)
                 )
                 continue
-            model = mlp(data.inputs.shape[1], classes, hidden=hidden, seed=seed).to(data.inputs)
+            model = mlp(data.inputs.shape[1], classes, hidden=hidden, activation=activation, seed=seed).to(data.inputs)
             problems.append(Bilevel(model, outer(model), train=streams[0], val=streams[1], seed=seed))
     rows = len(dealt[0][0].train)
     total = total_steps(rows, epochs, batch_size(rows, size), default_steps)

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
 from torch import Tensor
 
 from calibrant.bilevel import L2, Callback, LabelNoise, OuterVariables
@@ -15,7 +18,6 @@ from calibrant.methods.bo4sc import read_outer
 from calibrant.methods.crossfit import CrossFit, crossfit, deal
 from calibrant.methods.standard import failure
 from calibrant.methods.task import Fitted, Mixture, Task
-from calibrant.posthoc.temperature import fit_temperature
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class SelfCalibrated(Method):
     * **label noise**, when a validation part is given *and* its labels agree better with the pooled networks than the
       training labels do: only validation samples are held out, their labels are trusted, and φ gains the rate at which
       training labels were flipped (:class:`calibrant.bilevel.LabelNoise`). It replaces the pooled candidate if its loss
-      is lower by more than a standard error on validation samples that moved neither candidate's φ.
+      is lower on validation samples that moved neither candidate's φ.
 
     In both, K networks each leave out one fold, their held-out losses together move one φ by exact hypergradients
     (:mod:`calibrant.methods.crossfit`), the classifier is the networks' mean, and its temperature is fitted on held-out
@@ -36,6 +38,7 @@ class SelfCalibrated(Method):
 
     Parameters
     ----------
+    hidden, activation : units of the hidden layers, and what is between them; smooth units fit smooth boundaries better
     folds : K
     epochs : passes over the data; None chooses (400 of the full batch, or 20 of mini-batches; three times that with
         label noise)
@@ -47,6 +50,7 @@ class SelfCalibrated(Method):
     """
 
     hidden: tuple[int, ...] = (64, 64)
+    activation: str = "silu"
     folds: int = 5
     epochs: int | None = None
     learning_rate: float = 0.01
@@ -82,7 +86,7 @@ class SelfCalibrated(Method):
             others = first._label_noise([methods[k] for k in noisy], [tasks[k] for k in noisy], callbacks)
             for k, other in zip(noisy, others, strict=True):
                 rival = _mixture(other, "label noise", len(tasks[k].train))
-                if clearly_better(_chosen_losses(other, rival), _chosen_losses(pooled[k], fitted[k])):
+                if _chosen_loss(other, rival) < _chosen_loss(pooled[k], fitted[k]):
                     fitted[k] = rival
         return list(fitted)
 
@@ -145,6 +149,7 @@ class SelfCalibrated(Method):
         return {
             "classes": tasks[0].classes,
             "hidden": self.hidden,
+            "activation": self.activation,
             "seeds": [t.seed for t in tasks],
             "rates": [m.learning_rate for m in methods],
             "outer_rate": self.outer_rate,
@@ -156,20 +161,17 @@ class SelfCalibrated(Method):
 
 
 def labels_differ(fit: CrossFit, train: int, *, significance: float = 2.0) -> bool:
-    """Whether held-out training labels fit worse than validation labels, by more than so many standard errors."""
+    """Whether held-out training labels are met less often than validation labels, by so many standard errors.
+
+    Errors are counted, not losses: their variance is the smaller by far, and flipped labels show in them at once.
+    """
     rows = fit.rows("held")
-    losses = _losses(fit.held_out_logits()[rows], fit.data.labels[rows])
-    own, other = losses[rows < train], losses[rows >= train]
+    wrong = (fit.held_out_logits()[rows].argmax(1) != fit.data.labels[rows]).double()
+    own, other = wrong[rows < train], wrong[rows >= train]
     if len(own) < 2 or len(other) < 2:
         return False
     error = (own.var() / len(own) + other.var() / len(other)).sqrt()
     return bool(own.mean() - other.mean() > significance * error)
-
-
-def clearly_better(losses: Tensor, than: Tensor) -> bool:
-    """Whether paired losses are lower by more than one standard error of their difference."""
-    gain = than - losses
-    return len(gain) > 1 and bool(gain.mean() > gain.std() / len(gain) ** 0.5)
 
 
 def _mixture(fit: CrossFit, candidate: str, train: int) -> Mixture:
@@ -177,13 +179,28 @@ def _mixture(fit: CrossFit, candidate: str, train: int) -> Mixture:
     logits, data = fit.held_out_logits(), fit.data
     rows = fit.rows("judge")
     weights = (torch.ones(len(rows)) if data.weights is None else data.weights[rows]).cpu().double().numpy()
-    temperature = fit_temperature(logits[rows].double().cpu().numpy(), data.labels[rows].cpu().numpy(), weights)
+    temperature = cautious_temperature(logits[rows].double().cpu().numpy(), data.labels[rows].cpu().numpy(), weights)
     head = fit.heads[0]
     extras: dict[str, Any] = {"candidate": candidate, "temperature": temperature}
     with torch.no_grad():
         extras |= head.problem.outer_view.run(head.phi, read_outer)
     mixture = Mixture(fit.heads, temperature, extras, failure(*fit.heads))
     return replace(mixture, extras=extras | {"suspicion": _suspicion(mixture, fit, logits, train)})
+
+
+def cautious_temperature(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, *, spread: float = 0.5) -> float:
+    """The temperature of least log-loss under the prior ``log T ~ N(0, spread²)``.
+
+    Without a prior, networks that are right on every held-out sample would be sharpened without end. It weighs as much
+    as a handful of samples.
+    """
+    rows = np.arange(len(labels))
+
+    def cost(log_t: float) -> float:
+        log_probs = log_softmax(logits * np.exp(-log_t), axis=1)
+        return float(-(weights * log_probs[rows, labels]).sum() + 0.5 * (log_t / spread) ** 2)
+
+    return float(np.exp(minimize_scalar(cost, bounds=(-3.0, 3.0), method="bounded", options={"xatol": 1e-4}).x))
 
 
 def _suspicion(mixture: Mixture, fit: CrossFit, logits: Tensor, train: int) -> Tensor:
@@ -204,14 +221,11 @@ def _suspicion(mixture: Mixture, fit: CrossFit, logits: Tensor, train: int) -> T
         return fit.heads[0].problem.outer_view.run(fit.heads[0].phi, read).cpu().double()
 
 
-def _chosen_losses(fit: CrossFit, mixture: Mixture) -> Tensor:
-    """Held-out losses of the rows that are kept for choosing, in the order of the rows."""
-    rows = fit.rows("choose").sort().values
-    return _losses(fit.held_out_logits()[rows] / mixture.temperature, fit.data.labels[rows])
-
-
-def _losses(logits: Tensor, labels: Tensor) -> Tensor:
-    return torch.nn.functional.cross_entropy(logits.double(), labels, reduction="none").cpu()
+def _chosen_loss(fit: CrossFit, mixture: Mixture) -> float:
+    """The held-out loss on rows that moved no φ."""
+    rows = fit.rows("choose")
+    logits = fit.held_out_logits()[rows] / mixture.temperature
+    return float(torch.nn.functional.cross_entropy(logits.double(), fit.data.labels[rows]))
 
 
 def _with_val(task: Task, share: float = 0.25) -> Task:
