@@ -1,0 +1,113 @@
+"""A folder of tables as training tasks: files by name, stratified 60/20/20 splits by seed, and one record of scores."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant import metrics
+from calibrant.data import Table, TableEncoder, read_table, train_val_test
+from calibrant.experiments.records import Predicted, on_sample
+from calibrant.methods import Part, Task
+
+ENDINGS = (".csv", ".tsv", ".parquet", ".pq")
+SIZES = (0.6, 0.2, 0.2)
+FLOOR = 1e-6
+"""Probabilities below are raised to it before the logarithm of NLL, in all methods alike: isotonic regression gives
+exact zeros, and one wrong zero would make a method's mean infinite. `clipped` says for how many samples it mattered."""
+SCORES = ("accuracy", "nll", "smooth_ece", "ece15", "floor_self15", "brier", "aurc", "clipped")
+"""The measured fields of a record."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """One table at one seed: the task (training and validation part) and the test part, as the training rows encode."""
+
+    table: str
+    seed: int
+    task: Task
+    inputs: Tensor
+    labels: np.ndarray
+
+    def pooled(self) -> tuple[np.ndarray, np.ndarray]:
+        """Training and validation part together, for methods that hold out their own part."""
+        assert self.task.val is not None
+        both = self.task.train + self.task.val
+        return both.inputs.numpy(), both.labels.numpy()
+
+    def record(self, method: str, found: Predicted | None, failure: str | None = None, **cost: Any) -> dict[str, Any]:
+        """Scores on the test part, as one row of a result file; without predictions all of them are None."""
+        scores = dict.fromkeys(SCORES) if found is None else score(found, self.labels)
+        return {"table": self.table, "method": method, "seed": self.seed, **scores, "failure": failure, **cost}
+
+
+def find_tables(folder: Path, only: Sequence[str] | None = None) -> dict[str, Path]:
+    """The tables of a folder by name (the file's, without endings), in alphabetical order."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}; data must name a folder of tables.")
+    files = sorted(p for p in folder.iterdir() if p.name.lower().removesuffix(".gz").endswith(ENDINGS))
+    found: dict[str, Path] = {}
+    for path in files:
+        if (name := path.name.split(".")[0]) in found:
+            raise ValueError(f"{found[name].name} and {path.name} would both be the table {name!r}; rename one.")
+        found[name] = path
+    if not found:
+        raise ValueError(f"{folder} holds no tables; files must end in {', '.join(ENDINGS)}, with .gz or without.")
+    if unknown := [name for name in only or () if name not in found]:
+        raise ValueError(f"{folder} holds no table called {', '.join(unknown)}; it has {', '.join(found)}.")
+    return {name: path for name, path in found.items() if only is None or name in only}
+
+
+@lru_cache(maxsize=2)
+def read(path: Path) -> Table:
+    """A table; the last ones stay in memory, because every seed asks for them again."""
+    return read_table(path)
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """What a result file says about a table; `sha256` tells later runs whether it is still the same."""
+    table = read(path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return {
+        "rows": len(table),
+        "columns": len(table.columns),
+        "classes": len(np.unique(table.labels)),
+        "sha256": digest,
+    }
+
+
+def prepare(name: str, path: Path, seed: int) -> Split:
+    """Split a table by seed, keeping the classes' shares, and encode all parts by what the training part holds."""
+    table = read(path)
+    train, val, test = (table.rows(r) for r in train_val_test(len(table), SIZES, seed=seed, stratify=table.labels))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # notes on columns, which every seed would repeat
+        encoder = TableEncoder().fit(train.columns, train.labels)
+
+    def part(rows: Table) -> Part:
+        return Part(
+            torch.as_tensor(encoder.transform(rows.columns)), torch.as_tensor(encoder.encode_labels(rows.labels))
+        )
+
+    assert encoder.classes_ is not None
+    task, held = Task(part(train), part(val), len(encoder.classes_), seed), part(test)
+    return Split(name, seed, task, held.inputs, held.labels.numpy())
+
+
+def score(found: Predicted, labels: np.ndarray) -> dict[str, float]:
+    """The fields of ``SCORES``; NLL after raising probabilities to ``FLOOR`` and dividing by their sum."""
+    values = on_sample(found, labels)
+    own = found.probs[np.arange(len(labels)), labels]
+    raised = found.probs.clip(FLOOR)
+    values["nll"] = metrics.nll(raised / raised.sum(1, keepdims=True), labels)
+    values["clipped"] = (own < FLOOR).mean()
+    return {name: float(f"{float(values[name]):.6g}") for name in SCORES}

@@ -1,0 +1,183 @@
+"""The report of `calibrant bench tables`: ranks over tables, tests, verdicts, and every table's scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.experiments.table_peers import PEERS
+from calibrant.experiments.table_ranks import Ranking, against, critical_difference, friedman, ranking
+from calibrant.methods import METHODS
+from calibrant.plots._style import GREY, INK, PALETTE, style
+from calibrant.report import Column, Report, Results, Verdict, by_seed, mean_interval, provenance
+from calibrant.report.results import Record
+
+JUDGED = {"nll": "NLL", "smooth_ece": "smooth ECE"}
+OWN = "self-calibrated"
+APART = "ensemble"
+"""Shown, but out of the comparison: it is several networks at several times the cost."""
+COLUMNS = (
+    Column("accuracy", better="high"),
+    Column("nll", better="low"),
+    Column("smooth_ece", better="low"),
+    Column("ece15", better="low"),
+    Column("floor_self15", note="ECE-15 of a perfectly calibrated model with the same confidences."),
+    Column("brier", better="low"),
+    Column("aurc", better="low"),
+    Column("seconds", digits=1),
+)
+
+
+def rankings(records: list[Record], methods: list[str]) -> dict[str, Ranking]:
+    """Ranks by each judged metric."""
+    return {metric: ranking(records, metric, methods) for metric in JUDGED}
+
+
+def verdicts(ranked: dict[str, Ranking]) -> list[Verdict]:
+    """Whether the recommended method has the best mean rank; the rankings are those without the ensemble."""
+    found = []
+    for metric, each in ranked.items():
+        statement = f"{OWN} has the best mean rank in {JUDGED[metric]} (the {APART} apart)"
+        if OWN not in each.methods or not each.tables or len(each.methods) < 2:
+            found.append(Verdict(statement))
+            continue
+        mean = each.mean_ranks
+        rival = next(m for m in mean if m != OWN)
+        note = f"best of the others: {rival}, {mean[rival]:.2f}; {len(each.tables)} tables, {len(each.methods)} methods"
+        found.append(Verdict(statement, mean[OWN], mean[OWN] < mean[rival], note, digits=2))
+    return found
+
+
+def write_report(out: Path, results: Results) -> Path:
+    """Write `report.html` from a result file alone; returns its path."""
+    return make_report(results).write(out)
+
+
+def make_report(results: Results) -> Report:
+    """Verdicts, ranks, tests, and a table for each table."""
+    records, config = results.records, results.config
+    measured = {r["method"] for r in records}
+    methods = [m for m in config["methods"] if m in measured]
+    compared = [m for m in methods if m != APART]
+    tables, seeds = list(dict.fromkeys(r["table"] for r in records)), sorted({r["seed"] for r in records})
+    report = Report(
+        "Calibrated classifiers on tables",
+        f"{len(methods)} methods, {len(tables)} tables, {len(seeds)} seeds: a seed is a stratified split "
+        f"({', '.join(f'{100 * s:g} %' for s in config['split'])}) and a start of the networks.",
+    )
+    apart, every = rankings(records, compared), rankings(records, methods)
+    report.verdicts(verdicts(apart))
+    report.section("Ranks", _explained(records, config))
+    report.table(*_rank_table(apart, every, methods), exempt=[APART])
+    for metric, each in apart.items():
+        if each.tables and len(each.methods) > 1:
+            report.figure(rank_figure(each), f"Mean ranks in {JUDGED[metric]}; 1 is best.", f"ranks-{metric}")
+    report.section("Tests", _tests(apart))
+    report.table(*_test_table(apart))
+    report.section("Every table", "Mean over seeds with its 95 % interval (Student's t).")
+    for table in tables:
+        about = config["tables"][table]
+        title = f"{table}: {about['rows']} rows, {about['columns']} columns, {about['classes']} classes"
+        with report.details(title):
+            report.table(["method", *COLUMNS], [_score_row(records, table, m) for m in methods], exempt=[APART])
+    failures = [[r["table"], r["method"], r["seed"], r["failure"]] for r in records if r["failure"]]
+    if failures:
+        report.section("Failed runs", "A method that failed on a table is ranked last there.")
+        report.table(["table", "method", "seed", "why"], failures)
+    report.section("Methods")
+    stories = {name: entry.summary for name, entry in METHODS.items()} | PEERS
+    rows = [[m, stories.get(m, "the calibrator, behind the stopped network"), config["methods"][m]] for m in methods]
+    report.table(["method", "what it is", "settings"], rows)
+    shown = {k: v for k, v in config.items() if k not in ("methods", "tables")}
+    report.provenance(provenance(shown, versions=results.versions))
+    return report
+
+
+def rank_figure(ranked: Ranking) -> Any:
+    """Each method's mean rank as a dot, its ranks on single tables as ticks, and the critical difference as a bar."""
+    mean = ranked.mean_ranks
+    with style() as plt:
+        figure, ax = plt.subplots(figsize=(6.2, 0.8 + 0.26 * len(mean)), layout="constrained")
+        for position, (method, rank) in enumerate(mean.items()):
+            column = ranked.ranks[:, ranked.methods.index(method)]
+            own = method == OWN
+            ax.plot(column, np.full(len(column), position), "|", color=GREY, alpha=0.5, markersize=7)
+            ax.plot(rank, position, "o", color=PALETTE[1] if own else PALETTE[0], markersize=7 if own else 5.5)
+        if len(ranked.tables) > 1:
+            best, width = min(mean.values()), critical_difference(len(ranked.tables), len(mean))
+            ax.plot([best, best + width], [-1, -1], color=INK, linewidth=2.5, solid_capstyle="butt")
+            ax.text(best, -1.25, f"critical difference {width:.2f}", va="bottom", fontsize=8.5)
+        ax.set(yticks=range(len(mean)), yticklabels=list(mean), xlabel=f"rank in {JUDGED[ranked.metric]}")
+        ax.set(ylim=(len(mean) - 0.4, -2.2), xlim=(0.5, len(mean) + 0.5))
+        plt.close(figure)
+    return figure
+
+
+def _rank_table(
+    apart: dict[str, Ranking], every: dict[str, Ranking], methods: list[str]
+) -> tuple[list[Column | str], list[list[Any]]]:
+    columns: list[Column | str] = ["method"]
+    for name in JUDGED.values():
+        columns += [Column(f"rank, {name}", better="low", digits=2), Column(f"first, {name}", better="high")]
+    columns += [Column(f"with the {APART}, {name}", better="low", digits=2) for name in JUDGED.values()]
+    rows = []
+    for method in methods:
+        row: list[Any] = [method]
+        for metric in JUDGED:
+            each = apart[metric]
+            known = method in each.methods and each.tables
+            row += [each.mean_ranks[method], each.wins(method)] if known else [None, None]
+        row += [every[m].mean_ranks[method] if every[m].tables else None for m in JUDGED]
+        rows.append(row)
+    first = apart["nll"].mean_ranks if apart["nll"].tables else {}
+    return columns, sorted(rows, key=lambda row: first.get(row[0], np.inf))
+
+
+def _test_table(ranked: dict[str, Ranking]) -> tuple[list[str], list[list[Any]]]:
+    found = {metric: against(each, OWN) for metric, each in ranked.items()}
+    columns = ["method"]
+    for name in JUDGED.values():
+        columns += [f"{name}: {OWN} lower on", f"{name}: p, Holm"]
+    rows = []
+    for method in found["nll"]:
+        row: list[Any] = [method]
+        for metric, each in ranked.items():
+            lower = None
+            if OWN in each.methods:
+                values = each.means[:, [each.methods.index(OWN), each.methods.index(method)]]
+                lower = f"{int((values[:, 0] < values[:, 1]).sum())} of {len(values)}"
+            p = found[metric][method]
+            row += [lower, None if p is None else f"{p:.2g}"]
+        rows.append(row)
+    return columns, rows
+
+
+def _explained(records: list[Record], config: dict[str, Any]) -> str:
+    bitten = {r["method"] for r in records if r["clipped"]}
+    clipped = [
+        f"{m} ({100 * np.mean([r['clipped'] or 0.0 for r in records if r['method'] == m]):.3f} % of test samples)"
+        for m in config["methods"]
+        if m in bitten
+    ]
+    return (
+        "Methods are ranked on each table by their mean over seeds; ties share their ranks; the mean is over tables "
+        f"where all methods were measured. The {APART} is left out, and stands in the last columns.\n\n"
+        f"NLL raises probabilities to {config['nll_floor']:g} and divides by their sum, for all methods alike. "
+        + (f"This changed a true class's probability in: {', '.join(clipped)}." if clipped else "It changed nothing.")
+    )
+
+
+def _tests(ranked: dict[str, Ranking]) -> str:
+    found = [f"{JUDGED[m]} p = {p:.2g}" for m, each in ranked.items() if (p := friedman(each)) is not None]
+    alike = f"Friedman's test of all methods being alike: {', '.join(found)}. " if found else ""
+    return (
+        f"{alike}Each method against {OWN}: on how many tables the latter is lower, and Wilcoxon's signed-rank test "
+        "over tables, corrected by Holm for the number of methods; with fewer than six tables it cannot tell anything."
+    )
+
+
+def _score_row(records: list[Record], table: str, method: str) -> list[Any]:
+    found = {c.name: by_seed(records, c.name, table=table, method=method) for c in COLUMNS}
+    return [method, *(mean_interval(values.values()) if values else None for values in found.values())]

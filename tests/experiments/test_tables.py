@@ -1,0 +1,232 @@
+"""Every method on a folder of tables: splits, scores, ranks, tests, and the run as a user starts it."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import wilcoxon
+
+from calibrant import metrics
+from calibrant.data import blobs
+from calibrant.experiments import table_peers, tables
+from calibrant.experiments.records import Predicted
+from calibrant.experiments.table_data import FLOOR, find_tables, prepare, score
+from calibrant.experiments.table_peers import RememberedMLP, run_peers
+from calibrant.experiments.table_ranks import against, critical_difference, friedman, ranking
+from calibrant.experiments.table_report import make_report, verdicts
+from calibrant.methods import BO4SC, METHODS, SelfCalibrated, Standard
+from calibrant.report import Results, read_results
+
+
+def write_table(path, rows=120, classes=2, seed=0):
+    data = blobs(rows, std=2.0, seed=seed)
+    lines = ["a,b,colour,target"]
+    for (a, b), label in zip(data.inputs, data.labels, strict=True):
+        lines.append(f"{a:.4f},{b:.4f},{'red' if a > 0 else 'blue'},class {label % classes}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    write_table(data / "one.csv")
+    write_table(data / "two.csv", rows=150, classes=3, seed=1)
+    return data
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """The real methods, for a few steps."""
+    own = {
+        "standard": Standard(hidden=(4,), epochs=5),
+        "temperature": dataclasses.replace(METHODS["temperature"].method, base=Standard(hidden=(4,), epochs=5)),
+        "ensemble": dataclasses.replace(METHODS["ensemble"].method, base=Standard(hidden=(4,), epochs=5), members=2),
+        "self-calibrated": SelfCalibrated(hidden=(4,), epochs=5, folds=2),
+    }
+    monkeypatch.setattr(tables, "table_methods", lambda: own)
+    monkeypatch.setitem(table_peers.SETTINGS, "hidden_layer_sizes", (4,))
+    monkeypatch.setitem(table_peers.SETTINGS, "max_iter", 5)
+    return own
+
+
+def rows_of(values, methods="ab"):
+    """Records of one seed a table from an array (tables, methods)."""
+    return [
+        {"table": f"t{t}", "method": m, "seed": 0, "nll": v, "smooth_ece": v}
+        for t, row in enumerate(values)
+        for m, v in zip(methods, row, strict=True)
+    ]
+
+
+def test_baselines_train_at_the_setting_for_tables_and_the_rest_is_the_registry():
+    own = tables.table_methods()
+    assert own["standard"] == Standard(epochs=None, learning_rate=tables.LEARNING_RATE)
+    assert own["label-smoothing"].smoothing == METHODS["label-smoothing"].method.smoothing
+    assert own["temperature"].base == own["standard"]
+    assert own["ensemble"].base == own["temperature-stopped"].base == own["standard-stopped"]
+    assert own["self-calibrated"] == METHODS["self-calibrated"].method
+    assert own["bo4sc"] == BO4SC()
+    assert set(METHODS) < set(own)
+
+
+def test_tables_are_found_by_name_and_errors_name_what_there_is(folder, tmp_path):
+    (folder / "notes.txt").write_text("no table")
+    assert list(find_tables(folder)) == ["one", "two"]
+    assert list(find_tables(folder, ["two"])) == ["two"]
+    with pytest.raises(ValueError, match="no table called three; it has one, two"):
+        find_tables(folder, ["three"])
+    with pytest.raises(ValueError, match="holds no tables"):
+        find_tables(tmp_path / "data" / "..", None)
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        find_tables(tmp_path / "nowhere")
+    (folder / "one.tsv").write_text("a\ttarget\n1\t0\n")
+    with pytest.raises(ValueError, match=r"one\.csv and one\.tsv"):
+        find_tables(folder)
+
+
+def test_a_split_is_stratified_encoded_by_its_training_part_and_differs_by_seed(folder):
+    split = prepare("two", folder / "two.csv", 0)
+    assert (len(split.task.train), len(split.task.val), len(split.labels)) == (90, 30, 30)
+    numbers = split.task.train.inputs[:, :2]
+    assert numbers.mean(0).numpy() == pytest.approx(0, abs=1e-5)
+    assert numbers.std(0, correction=0).numpy() == pytest.approx(1, abs=1e-4)
+    share = np.bincount(split.task.train.labels.numpy()) / 90
+    assert np.bincount(split.labels) / 30 == pytest.approx(share, abs=0.05)
+    x, y = split.pooled()
+    assert x.shape == (120, split.inputs.shape[1])
+    assert len(y) == 120
+    assert not np.array_equal(split.labels, prepare("two", folder / "two.csv", 1).labels)
+
+
+def test_a_wrong_zero_costs_the_floor_and_is_counted():
+    probs = np.array([[1.0, 0.0], [0.2, 0.8]])
+    found = Predicted(probs, probs.argmax(1), probs.max(1))
+    scores = score(found, np.array([1, 1]))
+    assert scores["clipped"] == 0.5
+    assert scores["nll"] == pytest.approx(-(np.log(FLOOR / (1 + FLOOR)) + np.log(0.8)) / 2, rel=1e-5)
+    assert scores["accuracy"] == 0.5
+    assert scores["brier"] == pytest.approx(metrics.brier(probs, np.array([1, 1])), rel=1e-5)
+
+
+def test_peers_are_what_scikit_learn_gives_and_the_networks_are_trained_once(folder, monkeypatch):
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.neural_network import MLPClassifier
+
+    monkeypatch.setitem(table_peers.SETTINGS, "hidden_layer_sizes", (4,))
+    records = run_peers("one", folder / "one.csv", 3, list(table_peers.PEERS))
+    assert len(RememberedMLP.trained) == 1 + table_peers.FOLDS
+    assert [r["method"] for r in records] == list(table_peers.PEERS)
+    split = prepare("one", folder / "one.csv", 3)
+    base = MLPClassifier(**table_peers.SETTINGS, random_state=3)
+    for record, model in ((records[0], base), (records[2], CalibratedClassifierCV(base, method="sigmoid", cv=5))):
+        probs = model.fit(*split.pooled()).predict_proba(split.inputs.numpy()).astype(float)
+        assert record["nll"] == pytest.approx(metrics.nll(probs, split.labels), rel=1e-5)
+        assert record["seconds"] > 0
+
+
+def test_a_class_too_small_for_folds_is_a_failure_with_its_reason(tmp_path):
+    lines = (write_table(tmp_path / "t.csv")).read_text() + "0,0,red,lonely\n"
+    (tmp_path / "t.csv").write_text(lines)
+    record = run_peers("t", tmp_path / "t.csv", 0, ["sklearn-sigmoid"])[0]
+    assert record["nll"] is None
+    assert record["failure"]
+
+
+def test_ranks_share_ties_average_over_tables_and_put_failures_last():
+    records = rows_of([[0.1, 0.2, 0.2], [0.3, None, 0.1], [0.1, 0.2, 0.3]], "abc")
+    records.append({"table": "half", "method": "a", "seed": 0, "nll": 1.0})
+    ranked = ranking(records, "nll", ["a", "b", "c"])
+    assert ranked.tables == ["t0", "t1", "t2"]
+    assert ranked.ranks.tolist() == [[1, 2.5, 2.5], [2, 3, 1], [1, 2, 3]]
+    assert list(ranked.mean_ranks) == ["a", "c", "b"]
+    assert ranked.wins("a") == 2
+
+
+def test_tests_against_one_method_are_holms_and_friedmans():
+    rng = np.random.default_rng(0)
+    values = rng.random((12, 3)) + [0.0, 0.3, 5.0]
+    ranked = ranking(rows_of(values, "abc"), "nll", ["a", "b", "c"])
+    raw = {m: wilcoxon(values[:, k] - values[:, 0]).pvalue for k, m in ((1, "b"), (2, "c"))}
+    low, high = sorted(raw.values())
+    assert sorted(against(ranked, "a").values()) == pytest.approx([2 * low, max(2 * low, high)])
+    n, k, sums = 12, 3, ranked.ranks.sum(0)
+    statistic = 12 * (sums**2).sum() / (n * k * (k + 1)) - 3 * n * (k + 1)
+    assert friedman(ranked) == pytest.approx(np.exp(-statistic / 2))  # χ² with two degrees of freedom
+    few = ranking(rows_of(values[:5], "abc"), "nll", ["a", "b", "c"])
+    assert against(few, "a") == {"b": None, "c": None}
+
+
+def test_the_critical_difference_is_the_published_one():
+    """Demšar 2006, Section 3.2.2: four classifiers, 14 data sets, q = 2.569, CD = 1.25."""
+    assert critical_difference(14, 4) == pytest.approx(1.25, abs=0.005)
+
+
+def test_the_verdict_compares_mean_ranks_and_says_who_is_next():
+    methods = ["self-calibrated", "temperature"]
+    records = rows_of([[0.1, 0.2], [0.3, 0.2], [0.1, 0.2]], methods)
+    ranked = {m: ranking(records, m, methods) for m in ("nll", "smooth_ece")}
+    first = verdicts(ranked)[0]
+    assert first.holds
+    assert first.measured == pytest.approx(4 / 3)
+    assert "temperature, 1.67" in first.note
+    turned = {m: ranking(rows_of([[0.2, 0.1]], methods), m, methods) for m in ("nll", "smooth_ece")}
+    assert verdicts(turned)[0].holds is False
+    alone = {m: ranking(records, m, ["temperature"]) for m in ("nll", "smooth_ece")}
+    assert verdicts(alone)[0].holds is None
+
+
+def test_a_run_is_split_resumed_and_reported(folder, tmp_path, short, monkeypatch):
+    out = tmp_path / "out"
+    arguments = {"data": folder, "seeds": 2, "out": out, "device": "cpu"}
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "write_report", lambda out, results: out)
+        tables.run(**arguments, only=["one"], methods=["standard", "sklearn-mlp"])
+    assert len(read_results(out / "results.json").records) == 4
+    page = tables.run(**arguments)
+    results = read_results(out / "results.json")
+    keys = {(r["table"], r["method"], r["seed"]) for r in results.records}
+    assert len(keys) == len(results.records) == 2 * 2 * (len(short) + len(table_peers.PEERS))
+    assert all(r["failure"] is None and np.isfinite(r["nll"]) for r in results.records)
+    assert set(results.config["tables"]) == {"one", "two"}
+    text = page.read_text()
+    assert "has the best mean rank in NLL" in text
+    assert (out / "figures" / "ranks-smooth_ece.svg").exists()
+
+    def never(*arguments):
+        raise AssertionError("measured already")
+
+    monkeypatch.setattr(tables, "write_report", lambda out, results: out)
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "_run_own", never)
+        patch.setattr(tables, "run_peers", never)
+        tables.run(**arguments)
+    short["standard"] = Standard(hidden=(4,), epochs=6)
+    tables.run(**arguments, methods=["standard"], only=["one"])
+    again = read_results(out / "results.json")
+    assert "epochs=6" in again.config["methods"]["standard"]
+    old = {(r["table"], r["method"], r["seed"]): r["nll"] for r in results.records if r["method"] != "standard"}
+    new = {(r["table"], r["method"], r["seed"]): r["nll"] for r in again.records if r["method"] != "standard"}
+    assert new == old
+    assert [(r["table"], r["seed"]) for r in again.records if r["method"] == "standard"] == [("one", 0), ("one", 1)]
+
+
+def test_results_of_another_split_and_unknown_methods_are_refused(folder, tmp_path, short):
+    with pytest.raises(ValueError, match="no method called magic; the methods are standard"):
+        tables.run(data=folder, out=tmp_path, methods=["magic"])
+    content = {"config": {"split": [0.5, 0.3, 0.2], "nll_floor": FLOOR}, "versions": {}, "records": []}
+    (tmp_path / "results.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="choose another folder"):
+        tables.run(data=folder, out=tmp_path, methods=["standard"])
+
+
+def test_a_report_of_one_table_and_one_method_needs_no_ranks():
+    record = {"table": "t", "method": "standard", "seed": 0, "failure": "NaN", "clipped": None}
+    record |= dict.fromkeys(("accuracy", "nll", "smooth_ece", "ece15", "floor_self15", "brier", "aurc", "seconds"))
+    about = {"t": {"rows": 1, "columns": 1, "classes": 2}}
+    config = {"methods": {"standard": "…"}, "tables": about, "split": [1], "nll_floor": FLOOR}
+    text = make_report(Results(config, {}, [record])).to_markdown()
+    assert "not measured" in text
+    assert "Failed runs" in text
