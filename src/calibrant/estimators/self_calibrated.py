@@ -25,6 +25,8 @@ class SelfCalibratedClassifier(NetworkClassifier):
     ----------
     hidden_layer_sizes : tuple of int, or int
         Units of the hidden layers, as in :class:`sklearn.neural_network.MLPClassifier`.
+    activation : {"relu", "silu", "tanh"}
+        Of the hidden units.
     folds : int
         K; fewer where there are fewer rows.
     epochs : int, optional
@@ -87,6 +89,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
         self,
         hidden_layer_sizes: tuple[int, ...] | int = SelfCalibrated.hidden,
         *,
+        activation: Literal["relu", "silu", "tanh"] = SelfCalibrated.activation,  # type: ignore[assignment]
         folds: int = SelfCalibrated.folds,
         epochs: int | None = SelfCalibrated.epochs,
         learning_rate: float = SelfCalibrated.learning_rate,
@@ -102,6 +105,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
         verbose: bool = False,
     ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
         self.folds = folds
         self.epochs = epochs
         self.learning_rate = learning_rate
