@@ -6,6 +6,7 @@ import pytest
 import torch
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier
 from calibrant.bilevel import Callback, NonFiniteError
@@ -221,7 +222,12 @@ def test_callbacks_are_called_and_failures_are_said(quick):
     fitted = clone(quick).fit(X, y, callbacks=[count])
     assert count.steps == len(fitted.history_["inner_loss"]) == 4
     with pytest.raises(NonFiniteError, match="not finite"):
-        clone(quick).set_params(learning_rate=1e30).fit(X, y)
+        fitted.set_params(learning_rate=1e30).fit(X, y)
+    fresh = clone(fitted)
+    with pytest.raises(NonFiniteError):
+        fresh.fit(X, y)
+    with pytest.raises(NotFittedError):
+        fresh.predict(X)
 
 
 @each
@@ -252,6 +258,20 @@ def test_scaling_by_hand():
     assert other[0, 0] == LIMIT
     assert other[0, 1] == other[1, 1] == 0  # a column that never varied stays off
     assert np.isfinite(other).all()
+
+
+def test_small_spread_around_a_large_mean_counts():
+    column = (1000 + np.random.default_rng(0).normal(size=(5000, 1))).astype(np.float32)
+    assert np.isfinite(fit_scaling(column).scale).all()
+    assert np.isinf(fit_scaling(np.full((5000, 1), 0.1)).scale).all()
+
+
+@each
+def test_no_hidden_layer_is_logistic_regression(quick):
+    X, y = three_classes()
+    fitted = clone(quick).set_params(hidden_layer_sizes=()).fit(X, y)
+    assert fitted.model_.networks[0].weights[0].shape == (3, 2)
+    assert fitted.score(X, y) > 0.8
 
 
 def test_weighted_scaling_is_that_of_repeated_rows():

@@ -106,8 +106,7 @@ def test_flipped_labels_are_suspected(quick):
     X, y = three_classes(300)
     flipped = np.random.default_rng(1).random(300) < 0.15
     noisy = np.where(flipped, (y + 1) % 3, y)
-    settings = {"epochs": 60}
-    fitted = clone(quick).set_params(**settings).fit(X[:210], noisy[:210], X_val=X[210:], y_val=y[210:])
+    fitted = clone(quick).set_params(epochs=60).fit(X[:210], noisy[:210], X_val=X[210:], y_val=y[210:])
     assert roc_auc_score(flipped[:210], fitted.suspicion_) > 0.9
     order, scores = fitted.suspects(n=210, return_scores=True)
     assert np.all(np.diff(scores) <= 0)
@@ -119,6 +118,10 @@ def test_flipped_labels_are_suspected(quick):
     assert flipped[210:][new].all()
     probs = fitted.predict_proba(X[210:])
     np.testing.assert_allclose(new_scores, 1 - probs[new, noisy[210:][new]])
+    if isinstance(fitted, SelfCalibratedClassifier):
+        assert fitted.candidate_ == "label noise"
+        assert 0.05 < fitted.label_noise_.mean() < 0.3
+        assert len(fitted.history_["inner_loss"]) == 36  # of the run that was chosen, three times the epochs
     with pytest.raises(ValueError, match="or neither"):
         fitted.suspects(X)
     with pytest.raises(ValueError, match="whole number"):

@@ -58,7 +58,9 @@ def test_clone_carries_parameters_and_no_fit(quick):
 @each
 def test_pipeline_and_cross_validation(quick):
     X, y = three_classes()
-    assert cross_val_score(make_pipeline(StandardScaler(), quick), X, y, cv=3).mean() > 0.8
+    pipe = make_pipeline(StandardScaler(), quick)
+    assert cross_val_score(pipe, X, y, cv=3).mean() > 0.8
+    assert (pipe.fit(X, y).predict(X, reject_below=1.0) == -1).all()
 
 
 @pytest.mark.slow

@@ -70,21 +70,22 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         X, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
         check_classification_targets(y)
         weights = as_weights(sample_weight, X)
-        self.classes_, codes = encode(y, weights)
+        classes, codes = encode(y, weights)
         samples = Samples(X, codes, weights)
-        given = self._given_validation(X_val, y_val, sample_weight_val)
+        given = self._given_validation(X_val, y_val, sample_weight_val, classes)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         rows, held = np.arange(len(y)) if weights is None else np.flatnonzero(weights), np.empty(0, dtype=int)
         if given is None and self._holds_out():
             own, other = hold_out(codes[rows], self.validation_fraction, seed=seed)
             rows, held = rows[own], rows[other]
-        self.train_indices_, self.validation_indices_ = rows, held
-
         train, val = samples.take(rows), samples.take(held) if len(held) else given
-        self.scaling_ = fit_scaling(train.inputs, train.weights)
-        task = Task(train.part(self.scaling_), val and val.part(self.scaling_), len(self.classes_), seed)
+        scaling = fit_scaling(train.inputs, train.weights)
+        task = Task(train.part(scaling), val and val.part(scaling), len(classes), seed)
         fitted, runs = self._train(task, callbacks)
-        self.model_ = freeze(fitted)
+
+        # Only now, so that a fit that fails leaves no half of itself behind.
+        self.classes_, self.scaling_, self.model_ = classes, scaling, freeze(fitted)
+        self.train_indices_, self.validation_indices_ = rows, held
         self.training_digest_ = digest(X, codes)
         self.suspicion_ = self._disagreement(X, codes)  # all there is to say of rows that were not trained on
         self._keep(fitted, runs)
@@ -179,6 +180,9 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
             )
         return found
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
     def _holds_out(self) -> bool:
         """Whether training needs a validation part, so that one is held out where none is given."""
         raise NotImplementedError
@@ -210,13 +214,13 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         assert isinstance(fitted, Mixture)
         return fitted, runs.each
 
-    def _given_validation(self, X: Any, y: Any, sample_weight: Any) -> Samples | None:
+    def _given_validation(self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray) -> Samples | None:
         if X is None and y is None and sample_weight is None:
             return None
         if X is None or y is None:
             raise ValueError("A validation part needs both X_val and y_val, and one of them is missing.")
         X, y = validate_data(self, X, y, reset=False, dtype=(np.float64, np.float32))
-        samples = Samples(X, class_columns(y, self.classes_), as_weights(sample_weight, X))
+        samples = Samples(X, class_columns(y, classes), as_weights(sample_weight, X))
         return samples if samples.weights is None else samples.take(np.flatnonzero(samples.weights))
 
     def _probs(self, X: np.ndarray) -> np.ndarray:

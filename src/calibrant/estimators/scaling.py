@@ -40,7 +40,7 @@ def fit_scaling(inputs: np.ndarray, weights: np.ndarray | None = None) -> Scalin
     mean = values.mean(axis=0) if share is None else share @ values
     squares = np.square(values - mean)
     deviation = np.sqrt(squares.mean(axis=0) if share is None else share @ squares)
-    noise = len(inputs) * np.finfo(inputs.dtype).eps * np.abs(mean)
+    noise = len(inputs) * np.finfo(np.float64).eps * np.abs(mean)
     with np.errstate(over="ignore", under="ignore"):
         scale = deviation * unit
     constant = (deviation <= noise) | (scale == 0)
