@@ -213,6 +213,18 @@ def test_a_run_is_split_resumed_and_reported(folder, tmp_path, short, monkeypatc
     assert [(r["table"], r["seed"]) for r in again.records if r["method"] == "standard"] == [("one", 0), ("one", 1)]
 
 
+@pytest.mark.slow
+def test_processes_side_by_side_measure_what_one_does(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "write_report", lambda out, results: out)
+    found = []
+    for jobs in (1, 2):
+        out = tmp_path / str(jobs)
+        tables.run(data=folder, seeds=1, methods=["sklearn-mlp", "sklearn-sigmoid"], out=out, device="cpu", jobs=jobs)
+        found.append([r | {"seconds": None} for r in read_results(out / "results.json").records])
+    assert len(found[0]) == 4
+    assert found[0] == found[1]
+
+
 def test_results_of_another_split_and_unknown_methods_are_refused(folder, tmp_path, short):
     with pytest.raises(ValueError, match="no method called magic; the methods are standard"):
         tables.run(data=folder, out=tmp_path, methods=["magic"])

@@ -23,7 +23,8 @@ from calibrant.methods import METHODS, Calibrated, Ensemble, Method, Standard
 from calibrant.report import read_results, write_results
 
 LEARNING_RATE = 0.005
-"""Adam's for the network baselines on tables, where the first paper's 0.02 is too fast: chosen once for all tables."""
+"""Adam's for the network baselines, one for all tables: of 0.002, 0.005, 0.01 and 0.02 it gave the lowest mean
+validation loss of the stopped network on eleven tables and parts of tables, at seeds that no reported split uses."""
 
 
 def for_tables(method: Method) -> Method:
