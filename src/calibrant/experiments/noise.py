@@ -84,7 +84,7 @@ def suspects(fitted: Fitted, prepared: Prepared) -> dict[str, Any]:
     """How well wrong labels are found, where any were flipped; and which candidate the self-calibrated method took.
 
     Suspicion is the method's own where it has one, ``1 − w_i·p(y_i | x_i)`` where it has weights, and
-    ``1 − p(y_i | x_i)`` otherwise. ``weight_flipped`` and ``weight_kept`` are the mean weights of wrong and right labels.
+    ``1 − p(y_i | x_i)`` otherwise. ``weight_flipped`` and ``weight_kept`` are mean weights of wrong and right labels.
     """
     found: dict[str, Any] = dict.fromkeys(("suspects_auroc", "weight_flipped", "weight_kept"))
     found["candidate"] = fitted.extras.get("candidate")
