@@ -293,3 +293,18 @@ def test_units_and_constant_columns_do_not_matter(quick):
     other = padded.copy()
     other[:, 2] = 1e6
     np.testing.assert_array_equal(wide.predict_proba(other), wide.predict_proba(padded))
+
+
+@each
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(("n", "val"), [(60, 30), (3, 1), (4, 60), (60, 1)])
+@pytest.mark.parametrize("weighted", ["neither", "training", "validation"])
+def test_given_validation_parts_of_any_size_and_weight(quick, n, val, weighted):
+    X, y = three_classes(n)
+    X_val, y_val = three_classes(val, seed=1)
+    weights = np.linspace(1, 2, n) if weighted == "training" else None
+    val_weights = np.linspace(1, 2, val) if weighted == "validation" else None
+    fitted = clone(quick).set_params(epochs=5)
+    fitted.fit(X, y, weights, X_val=X_val, y_val=y_val, sample_weight_val=val_weights)
+    assert np.isfinite(fitted.predict_proba(X)).all()
+    assert fitted.suspicion_.shape == (n,)
