@@ -2,8 +2,8 @@
 
 Eager autograd rebuilds a graph for every step. :class:`TracedLevel` records the operations of a step *and* of its
 second-order product once (``make_fx``), cuts the joint graph where the adjoint enters, simplifies both halves and from
-then on runs bare tensor operations. ``compiler="inductor"`` hands the halves to ``torch.compile`` as well: faster
-still, after much longer compiling.
+then on runs bare tensor operations (on a GPU as one launch, :mod:`calibrant.bilevel.capture`).
+``compiler="inductor"`` hands the halves to ``torch.compile`` as well: faster still, after much longer compiling.
 
 Tracing specialises: Python values that the loss reads (attributes, globals) are frozen at their value of the first
 call, and control flow that depends on tensor values is refused by torch with an error. Whatever varies belongs into
@@ -23,6 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from calibrant.bilevel import graphs
+from calibrant.bilevel.capture import Captured, recordable
 from calibrant.bilevel.level import (
     Adjoint,
     FullGradient,
@@ -65,7 +66,7 @@ class TracedLevel(Level):
                 loss, grad, after = first_order(self.fn, *point.restore(leaves))
                 return loss, grad, *(after[k] for k in buffers)
 
-            return self._finish(_trace(flat, example))
+            return self._finish(_trace(flat, example), params.device)
 
         run = self._cached("gradient", point, build)
         with torch.no_grad(), seeded(batch.seed, params):
@@ -84,7 +85,7 @@ class TracedLevel(Level):
                 used[:] = found.buffers
                 return found.loss, found.params, found.phi, *found.buffers.values()
 
-            return self._finish(_trace(flat, example)), used
+            return self._finish(_trace(flat, example), params.device), used
 
         run, used = self._cached("gradients", point, build)
         with torch.no_grad(), seeded(batch.seed, params):
@@ -106,7 +107,8 @@ class TracedLevel(Level):
                 return kept.loss, kept.grad, *after, back.params, back.phi, *back.buffers.values()
 
             traced = _trace(joint, [*example, *adjoints])
-            return tuple(self._finish(m) for m in graphs.split(traced, len(adjoints), 2 + len(buffers)))
+            halves = graphs.split(traced, len(adjoints), 2 + len(buffers))
+            return tuple(self._finish(m, params.device) for m in halves)
 
         early, rest, phi_only = self._cached("linearize", point, build)
         with torch.no_grad(), seeded(batch.seed, params):
@@ -155,9 +157,10 @@ class TracedLevel(Level):
         self._recent[kind] = (point.layout, point.shapes, found)
         return found
 
-    def _finish(self, module: fx.GraphModule) -> Callable[..., Any]:
+    def _finish(self, module: fx.GraphModule, device: torch.device) -> Callable[..., Any]:
         if self.compiler == "trace":
-            return graphs.as_function(module)
+            replay = graphs.as_function(module)
+            return Captured(replay) if recordable(module, device) else replay
         # Inductor's own random numbers depend on the graph; a step and its replay from another one must draw the same.
         return self._timed(torch.compile(module, fullgraph=True, dynamic=False, options={"fallback_random": True}))
 

@@ -29,8 +29,8 @@ class SelfCalibrated(Method):
     * **pooled**: training and validation part are one sample; φ is an L2 strength per layer.
     * **label noise**, when a validation part is given *and* its labels agree better with the pooled networks than the
       training labels do: only validation samples are held out, their labels are trusted, and φ gains the rate at which
-      training labels were flipped (:class:`calibrant.bilevel.LabelNoise`). It replaces the pooled candidate if its loss
-      is lower on validation samples that moved neither candidate's φ.
+      training labels were flipped (:class:`calibrant.bilevel.LabelNoise`). It replaces the pooled candidate unless its
+      loss is higher, by more than a standard error, on validation samples that moved neither candidate's φ.
 
     In both, K networks each leave out one fold, their held-out losses together move one φ by exact hypergradients
     (:mod:`calibrant.methods.crossfit`), the classifier is the networks' mean, and its temperature is fitted on held-out
@@ -42,7 +42,7 @@ class SelfCalibrated(Method):
     folds : K
     epochs : passes over the data; None chooses (400 of the full batch, or 20 of mini-batches; three times that with
         label noise)
-    learning_rate : Adam's, inside
+    learning_rate, decay : Adam's, inside; with ``decay`` it falls along half a cosine to a twentieth
     steps : inner steps to one outer step
     outer_rate : Adam's, outside, on the logarithms of the L2 strengths and the log-odds of the noise rate
     choose : share of each held-out validation fold that is kept for choosing
@@ -53,12 +53,12 @@ class SelfCalibrated(Method):
     activation: str = "silu"
     folds: int = 5
     epochs: int | None = None
-    learning_rate: float = 0.01
+    learning_rate: float = 0.02
     steps: int = 5
     outer_rate: float = 0.1
     choose: float = 1 / 3
     refit: bool = True
-    decay: bool = False
+    decay: bool = True
     batch_size: int | None = None
 
     varying: ClassVar[frozenset[str]] = frozenset({"learning_rate"})
@@ -86,7 +86,7 @@ class SelfCalibrated(Method):
             others = first._label_noise([methods[k] for k in noisy], [tasks[k] for k in noisy], callbacks)
             for k, other in zip(noisy, others, strict=True):
                 rival = _mixture(other, "label noise", len(tasks[k].train))
-                if _chosen_loss(other, rival) < _chosen_loss(pooled[k], fitted[k]):
+                if not clearly_worse(_chosen_losses(other, rival), _chosen_losses(pooled[k], fitted[k])):
                     fitted[k] = rival
         return list(fitted)
 
@@ -174,6 +174,12 @@ def labels_differ(fit: CrossFit, train: int, *, significance: float = 2.0) -> bo
     return bool(own.mean() - other.mean() > significance * error)
 
 
+def clearly_worse(losses: Tensor, than: Tensor) -> bool:
+    """Whether paired losses are higher by more than one standard error of their difference."""
+    loss = losses - than
+    return len(loss) > 1 and bool(loss.mean() > loss.std() / len(loss) ** 0.5)
+
+
 def _mixture(fit: CrossFit, candidate: str, train: int) -> Mixture:
     """The networks' mean at the temperature that held-out predictions ask for."""
     logits, data = fit.held_out_logits(), fit.data
@@ -221,11 +227,11 @@ def _suspicion(mixture: Mixture, fit: CrossFit, logits: Tensor, train: int) -> T
         return fit.heads[0].problem.outer_view.run(fit.heads[0].phi, read).cpu().double()
 
 
-def _chosen_loss(fit: CrossFit, mixture: Mixture) -> float:
-    """The held-out loss on rows that moved no φ."""
-    rows = fit.rows("choose")
+def _chosen_losses(fit: CrossFit, mixture: Mixture) -> Tensor:
+    """Held-out losses of the rows that moved no φ, in the order of the rows."""
+    rows = fit.rows("choose").sort().values
     logits = fit.held_out_logits()[rows] / mixture.temperature
-    return float(torch.nn.functional.cross_entropy(logits.double(), fit.data.labels[rows]))
+    return torch.nn.functional.cross_entropy(logits.double(), fit.data.labels[rows], reduction="none").cpu()
 
 
 def _with_val(task: Task, share: float = 0.25) -> Task:
