@@ -52,7 +52,7 @@ def reproduce(
         raise ValueError(f"seeds is how many, and must be at least 1; got {seeds}.")
     clock: dict[str, float] = {}
     with timed(clock, "train"):
-        settings = chosen_settings()
+        settings, origin = chosen_settings()
         runs = run_all(plan(sets, count, settings), device=resolve_device(device))
     with timed(clock, "truth"):
         for name in sets:
@@ -68,6 +68,7 @@ def reproduce(
         "quick": quick,
         "device": str(resolve_device(device)),
         "settings": {name: settings[name] for name in sets},
+        "settings_origin": origin,
         "methods": {name: repr(entry.method) for name, entry in METHODS.items()},
         "seconds": {part: round(value, 1) for part, value in clock.items()},
         "command": command(),
@@ -85,11 +86,15 @@ def write_report(results: Path, out: Path) -> Path:
     return make_report(content, figures.read(results)).write(out)
 
 
-def chosen_settings() -> Settings:
-    """BO4SC's settings for each set, as the grid search on validation data chose them."""
+def chosen_settings() -> tuple[Settings, str]:
+    """BO4SC's settings for each set, and where they come from.
+
+    `bo4sc_settings.json` is what `calibrant sweep bo4sc` writes as `settings.json`. A file that was made in another way
+    says so under the key `origin`, and the report repeats it.
+    """
     text = (resources.files("calibrant.experiments") / "bo4sc_settings.json").read_text(encoding="utf-8")
-    found: Settings = json.loads(text)
-    return found
+    found = json.loads(text)
+    return found, found.pop("origin", "chosen by grid search on validation data (`calibrant sweep bo4sc`)")
 
 
 def plan(sets: Sequence[str], seeds: int, settings: Settings) -> list[Planned]:

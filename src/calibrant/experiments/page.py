@@ -15,6 +15,8 @@ from calibrant.experiments.targets import (
 )
 from calibrant.report import Column, Report, Results, Table, Verdict, format_number, provenance, to_markdown
 
+SEEDS = 20
+"""What the targets were set for."""
 METRICS_SHOWN = ("ece10", "true_ece", "nll", "accuracy")
 
 
@@ -33,7 +35,7 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
         "validation and 1,000 test samples of its own. Values are means with 95 % intervals over seeds; the best of "
         "each column is marked, the ensemble of five and the exact posterior excepted.",
     )
-    report.section("Targets", "“Significantly” means that the 95 % interval of the paired difference excludes zero.")
+    report.section("Targets", caveats(content))
     report.verdicts(verdicts(records))
     _failures(report, records)
     report.section(
@@ -59,7 +61,7 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
     _figures(report, numbers, records)
     report.section("What the paper leaves open, and what was chosen")
     report.table(["left open", "chosen"], words.LEFT_OPEN)
-    _settings(report, content.config["settings"])
+    _settings(report, content.config["settings"], origin(content))
     report.section("Why each method is as it is")
     settings = content.config.get("methods", {})
     report.table(
@@ -67,7 +69,7 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
     )
     with report.details("Their settings in full"):
         report.table(["method", "settings"], [[name, settings.get(name, "")] for name in methods(records)])
-    report.section("What the printed comparison hides", words.HIDDEN)
+    report.section("What the printed comparison hides", words.HIDDEN.format(**_over_sets(records)))
     _table(report, hidden(records), "ECE-10: what stopping alone does, and what noise alone scores.")
     report.section("Costs", "Seeds and sets of one shape train as one population; its time is shared by its members.")
     _table(report, table1.costs(records))
@@ -77,19 +79,44 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
     return report
 
 
+def origin(content: Results) -> str:
+    """Where BO4SC's settings come from."""
+    return str(content.config.get("settings_origin", "of unknown origin"))
+
+
+def caveats(content: Results) -> str:
+    """What a reader must know before believing a verdict."""
+    text = "“Significantly” means that the 95 % interval of the paired difference over seeds excludes zero."
+    seeds = _seeds(content.records)
+    if seeds < SEEDS:
+        text += (
+            f" The targets are set for {SEEDS} seeds. This run has {seeds}: its intervals are so wide that “not "
+            "significantly worse” is easily true, and a mean may fall on either side of a limit by chance."
+        )
+    return f"{text} BO4SC's settings were {origin(content)}."
+
+
 def hidden(records: Records) -> Table:
     """The over-trained row, the same network stopped, BO4SC as printed and measured, and the floor."""
     rows = [
         [
             name,
-            *(mean(records, "ece10", name, method) for method in ("standard", "standard-stopped", "bo4sc")),
-            mean(records, "floor_posterior10", name, "standard"),
+            *(table1.cell(records, "ece10", name, method) for method in ("standard", "standard-stopped", "bo4sc")),
+            table1.cell(records, "floor_posterior10", name, "standard"),
             table1.PAPER["ece"]["bo4sc"].get(name),
         ]
         for name in datasets(records)
     ]
     heads = ("set", "standard", "standard-stopped", "bo4sc", "exact posterior", "bo4sc, printed")
     return Table([Column(head) for head in heads], rows)
+
+
+def _over_sets(records: Records) -> dict[str, str]:
+    """Mean ECE-10 over the sets, as the words of the last section need it."""
+    names = {"standard": "standard", "stopped": "standard-stopped", "bo4sc": "bo4sc"}
+    sets = datasets(records)
+    means = {key: [mean(records, "ece10", name, method).value for name in sets] for key, method in names.items()}
+    return {key: format_number(sum(values) / len(sets)) for key, values in means.items()}
 
 
 def to_terminal(content: Results) -> str:
@@ -103,7 +130,7 @@ def to_terminal(content: Results) -> str:
     for verdict in verdicts(records):
         note = f" ({verdict.note})" if verdict.note else ""
         lines.append(f"{verdict.word:>12}  {verdict.statement}{note}\n{'':14}{verdict.shown}")
-    return "\n\n".join([*parts, "Targets\n" + "\n".join(lines), ""])
+    return "\n\n".join([*parts, f"Targets. {caveats(content)}\n" + "\n".join(lines), ""])
 
 
 def _figures(report: Report, numbers: figures.Numbers, records: Records) -> None:
@@ -134,17 +161,16 @@ def _figures(report: Report, numbers: figures.Numbers, records: Records) -> None
         )
     report.text(
         "Figure 3's story in numbers: the paper reads from one run that weights of misclassified samples mostly end "
-        "between 0 and 0.5 and the others mostly above."
+        "between 0 and 0.5 and the others mostly above. That is borne out where both shares exceed one half. They are "
+        "those of the last step; where the history swings, another step would have given others."
     )
     _table(report, table1.weights(records), "Where BO4SC's weights ended, share of training samples.")
 
 
-def _settings(report: Report, settings: dict[str, dict[str, Any]]) -> None:
+def _settings(report: Report, settings: dict[str, dict[str, Any]], source: str) -> None:
     names = list(next(iter(settings.values()))) if settings else []
     rows = [[dataset, *(_plain(own.get(name)) for name in names)] for dataset, own in settings.items()]
-    report.table(
-        ["set", *names], rows, "BO4SC's setting for each set: T (steps), η_w (outer_rate), α, and the network's."
-    )
+    report.table(["set", *names], rows, f"BO4SC's setting for each set, {source}: T is steps, η_w is outer_rate.")
 
 
 def _failures(report: Report, records: Records) -> None:

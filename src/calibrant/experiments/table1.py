@@ -49,10 +49,10 @@ def beside_paper(records: Records) -> Table:
     for dataset in datasets(records):
         for method in PAPER["ece"]:
             printed = [PAPER[metric][method].get(dataset) for metric in ("ece", "accuracy")]
-            here = [mean(records, metric, dataset, method) for metric in ("ece10", "ece15", "accuracy")]
+            here = [cell(records, metric, dataset, method) for metric in ("ece10", "ece15", "accuracy")]
             rows.append([dataset, method, printed[0], *here[:2], printed[1], here[2]])
-        floors = [mean(records, f"floor_posterior{bins}", dataset, "standard") for bins in (10, 15)]
-        if not math.isnan(floors[0].value):
+        floors = [cell(records, f"floor_posterior{bins}", dataset, "standard") for bins in (10, 15)]
+        if floors[0] is not None:
             rows.append([dataset, POSTERIOR, None, *floors, None, None])
     columns = [
         Column("set"),
@@ -70,10 +70,10 @@ def pivot(records: Records, metric: str) -> Table:
     """Methods down, sets across: one metric's mean and interval."""
     sets = datasets(records)
     _, better, digits, _ = HEADINGS[metric]
-    rows: list[list[Any]] = [[m, *(mean(records, metric, name, m) for name in sets)] for m in methods(records)]
+    rows: list[list[Any]] = [[m, *(cell(records, metric, name, m) for name in sets)] for m in methods(records)]
     floor = {"ece10": "floor_posterior10", "ece15": "floor_posterior15"}.get(metric)
     if floor:
-        rows.append([POSTERIOR, *(mean(records, floor, name, methods(records)[0]) for name in sets)])
+        rows.append([POSTERIOR, *(cell(records, floor, name, methods(records)[0]) for name in sets)])
     columns = [Column("method"), *(Column(name, better, digits) for name in sets)]
     return Table(columns, rows, exempt=[POSTERIOR, ENSEMBLE])
 
@@ -83,7 +83,7 @@ def everything(records: Records, dataset: str) -> Table:
     shown = [
         name for name in HEADINGS if any(r[name] is not None for r in records if r["dataset"] == dataset)
     ]  # a set without truth has no columns for it
-    rows = [[m, *(mean(records, name, dataset, m) for name in shown)] for m in methods(records)]
+    rows = [[m, *(cell(records, name, dataset, m) for name in shown)] for m in methods(records)]
     columns = [Column("method"), *(Column(*HEADINGS[name]) for name in shown)]
     return Table(columns, rows, exempt=[ENSEMBLE])
 
@@ -136,6 +136,12 @@ def costs(records: Records) -> Table:
         Column("its peak memory, MiB", digits=0),
     ]
     return Table(columns, rows)
+
+
+def cell(records: Records, metric: str, dataset: str, method: str) -> Estimate | None:
+    """A cell: None, which is shown as a dash, where nothing was measured."""
+    value = mean(records, metric, dataset, method)
+    return None if math.isnan(value.value) else value
 
 
 def _clear(found: dict[str, Estimate], *, better: bool) -> str:

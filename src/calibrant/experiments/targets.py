@@ -44,7 +44,8 @@ def judge(
     holds: bool | None = True
     if not cases or holding < needed:
         holds = None if not cases or holding + len(unknown) >= needed else False
-    notes = [f"{word} on {', '.join(names)}" for word, names in (("missed", missed), ("unknown", unknown)) if names]
+    found = (("not" if holds else "missed", missed), ("unknown", unknown))
+    notes = [f"{word} on {', '.join(names)}" for word, names in found if names]
     measured = "; ".join(f"{case.where} {format_number(case.measured, digits)}" for case in cases) or None
     return Verdict(statement, measured, holds, "; ".join([*notes, note] if note else notes), digits)
 
