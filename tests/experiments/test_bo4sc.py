@@ -52,7 +52,7 @@ def test_every_set_method_and_seed_has_one_complete_record(written):
     content = json.loads((written.parent / "results.json").read_text())
     assert set(content) == {"config", "versions", "records"}
     keys = [(r["dataset"], r["method"], r["seed"]) for r in content["records"]]
-    assert sorted(keys) == sorted((d, m, s) for d in SETS for m in IDS for s in range(2))
+    assert sorted(keys) == sorted((d, m, s) for d in SETS for m in (*IDS, "standard-matched") for s in range(2))
     for record in content["records"]:
         assert set(record) >= FIELDS
         nothing = {"failure", "peak_memory"} | (
@@ -100,6 +100,16 @@ def test_the_committed_settings_are_settings_of_bo4sc():
     for own in settings.values():
         assert set(own) == {"steps", "outer_rate", "alpha", "hidden", "epochs", "learning_rate"}
         BO4SC(**own)
+
+
+def test_bo4scs_control_differs_from_it_by_the_weights_alone():
+    entries = bo4sc.plan(SETS, 1, bo4sc.chosen_settings()[0])
+    controls, methods = ([e[1:] for e in entries if e[0] == name] for name in ("standard-matched", "bo4sc"))
+    assert len(controls) == len(SETS)
+    for (control, one), (method, same) in zip(controls, methods, strict=True):
+        assert one is same
+        for field in ("hidden", "epochs", "learning_rate", "batch_size"):
+            assert getattr(control, field) == getattr(method, field)
 
 
 def test_calibrators_are_fitted_behind_the_one_trained_network():

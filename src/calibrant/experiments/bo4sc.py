@@ -16,10 +16,10 @@ import numpy as np
 
 from calibrant.data import SETS
 from calibrant.experiments import figures
-from calibrant.experiments.page import make_report, to_terminal
+from calibrant.experiments.page import MATCHED, make_report, to_terminal
 from calibrant.experiments.records import prepare, reference, resolve_device
 from calibrant.experiments.runs import Planned, Run, run_all
-from calibrant.methods import BO4SC, METHODS
+from calibrant.methods import BO4SC, METHODS, Standard
 from calibrant.report import read_results, write_results
 from calibrant.report.results import command
 
@@ -69,7 +69,7 @@ def reproduce(
         "device": str(resolve_device(device)),
         "settings": {name: settings[name] for name in sets},
         "settings_origin": origin,
-        "methods": {name: repr(entry.method) for name, entry in METHODS.items()},
+        "methods": {name: repr(entry.method) for name, entry in METHODS.items()} | {MATCHED: "Standard, as bo4sc"},
         "seconds": {part: round(value, 1) for part, value in clock.items()},
         "command": command(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -98,21 +98,27 @@ def chosen_settings() -> tuple[Settings, str]:
 
 
 def plan(sets: Sequence[str], seeds: int, settings: Settings) -> list[Planned]:
-    """Every method on every set and seed; a set and seed is prepared once, and shared."""
+    """Every method on every set and seed, and BO4SC's control; a set and seed is prepared once, and shared."""
     unknown = [name for name in sets if name not in settings]
     if unknown:
         raise ValueError(f"bo4sc_settings.json has no settings for {', '.join(unknown)}; run `calibrant sweep bo4sc`.")
-    entries = []
+    entries: list[Planned] = []
     for name in sets:
         for seed in range(seeds):
             prepared = prepare(name, seed)
             for method, entry in METHODS.items():
                 value = entry.method
                 if method == "bo4sc" and isinstance(value, BO4SC):
+                    entries.append((MATCHED, matched(settings[name]), prepared))
                     own = settings[name] | {"hidden": tuple(settings[name]["hidden"])}
                     value = replace(value, **own, keep_history=True)
                 entries.append((method, value, prepared))
     return entries
+
+
+def matched(settings: dict[str, Any]) -> Standard:
+    """Standard training with BO4SC's own network, epochs and learning rate: the two differ by the weights alone."""
+    return Standard(tuple(settings["hidden"]), settings["epochs"], settings["learning_rate"])
 
 
 def record_of(run: Run) -> dict[str, Any]:

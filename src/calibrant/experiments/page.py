@@ -15,6 +15,8 @@ from calibrant.experiments.targets import (
 )
 from calibrant.report import Column, Report, Results, Table, Verdict, format_number, provenance, to_markdown
 
+MATCHED = "standard-matched"
+"""The control for BO4SC: the same training without the weights."""
 SEEDS = 20
 """What the targets were set for."""
 METRICS_SHOWN = ("ece10", "true_ece", "nll", "accuracy")
@@ -70,7 +72,11 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
     with report.details("Their settings in full"):
         report.table(["method", "settings"], [[name, settings.get(name, "")] for name in methods(records)])
     report.section("What the printed comparison hides", words.HIDDEN.format(**_over_sets(records)))
-    _table(report, hidden(records), "ECE-10: what stopping alone does, and what noise alone scores.")
+    _table(
+        report,
+        hidden(records),
+        "ECE-10: what stopping alone does, what the learning rate does, and what noise alone scores.",
+    )
     report.section("Costs", "Seeds and sets of one shape train as one population; its time is shared by its members.")
     _table(report, table1.costs(records))
     kept = {key: content.config[key] for key in ("command", "date") if key in content.config}
@@ -101,22 +107,28 @@ def hidden(records: Records) -> Table:
     rows = [
         [
             name,
-            *(table1.cell(records, "ece10", name, method) for method in ("standard", "standard-stopped", "bo4sc")),
+            *(
+                table1.cell(records, "ece10", name, method)
+                for method in ("standard", "standard-stopped", MATCHED, "bo4sc")
+            ),
             table1.cell(records, "floor_posterior10", name, "standard"),
             table1.PAPER["ece"]["bo4sc"].get(name),
         ]
         for name in datasets(records)
     ]
-    heads = ("set", "standard", "standard-stopped", "bo4sc", "exact posterior", "bo4sc, printed")
+    heads = ("set", "standard", "standard-stopped", MATCHED, "bo4sc", "exact posterior", "bo4sc, printed")
     return Table([Column(head) for head in heads], rows)
 
 
 def _over_sets(records: Records) -> dict[str, str]:
     """Mean ECE-10 over the sets, as the words of the last section need it."""
-    names = {"standard": "standard", "stopped": "standard-stopped", "bo4sc": "bo4sc"}
+    names = {"standard": "standard", "stopped": "standard-stopped", "matched": MATCHED, "bo4sc": "bo4sc"}
     sets = datasets(records)
     means = {key: [mean(records, "ece10", name, method).value for name in sets] for key, method in names.items()}
-    return {key: format_number(sum(values) / len(sets)) for key, values in means.items()}
+    helped = [name for name, a, b in zip(sets, means["bo4sc"], means["matched"], strict=True) if a < b]
+    others = [name for name in sets if name not in helped]
+    found = {key: format_number(sum(values) / len(sets)) for key, values in means.items()}
+    return found | {"helped": ", ".join(helped) or "no set", "not_helped": ", ".join(others) or "none"}
 
 
 def to_terminal(content: Results) -> str:
