@@ -38,13 +38,15 @@ class Crowd:
 
     def take(self, tree: Any) -> Any:
         """The rows of every tensor."""
-        return map_tensors(lambda t: t[self.rows], tree)
+        return map_tensors(lambda t: t[self.rows.to(t.device)], tree)
 
     def batch(self, whole: Batch, axes: Batch) -> Batch:
         """The members' part of a batch; a batch that stays the same is cut once, and stays the same, too."""
         last = self._last.get(id(axes))
         if last is None or last[0] is not whole:
-            cut = pytree.tree_map(lambda leaf, axis: leaf if axis is None else leaf[self.rows], whole, axes)
+            cut = pytree.tree_map(
+                lambda leaf, axis: leaf if axis is None else leaf[self.rows.to(leaf.device)], whole, axes
+            )
             last = self._last[id(axes)] = whole, cut
         return last[1]
 
@@ -65,7 +67,9 @@ class Crowd:
 
     def spread(self, part: Any, whole: Any) -> Any:
         """``part`` in its rows of ``whole``."""
-        return pytree.tree_map(lambda p, w: w.index_copy(0, self.rows, p) if isinstance(p, Tensor) else p, part, whole)
+        return pytree.tree_map(
+            lambda p, w: w.index_copy(0, self.rows.to(w.device), p) if isinstance(p, Tensor) else p, part, whole
+        )
 
     def losses(self, parts: list[Tensor]) -> list[Tensor]:
         """Losses of all members: NaN where none was computed."""
