@@ -227,7 +227,9 @@ def tell(records: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Rep
         for name in names:
             own = {metric: values(name, metric) for metric in METRICS}
             gaps = [paired_difference(own[m], values("bo4sc", m)) for m in ("true_ece", "nll")]
-            rows.append([name, group[name], *(mean_interval(v.values()) for v in own.values()), *gaps])
+            found = [*(mean_interval(v.values()) for v in own.values()), *gaps]
+            # A failed training leaves no mean, and the row empty.
+            rows.append([name, group[name], *(None if np.isnan(e.value) else e for e in found)])
         heads = [*METRICS.values(), Column("Δ true ECE", digits=4), Column("Δ NLL", digits=4)]
         report.table(["variant", "what", *heads], rows)
 
