@@ -1,0 +1,161 @@
+"""Every method passes one table of tests: a new method is one more row of METHODS."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+
+from calibrant.data import blobs
+from calibrant.methods import (
+    BO4SC,
+    METHODS,
+    Calibrated,
+    Ensemble,
+    Method,
+    Part,
+    SelfCalibrated,
+    Standard,
+    Task,
+    fit_all,
+)
+
+
+def task(seed=0, train=60, val=30, std=3.0, dtype=torch.float32, val_part=True):
+    data = blobs(train + val, std, seed=seed)
+    x, y = torch.tensor(data.inputs / 8, dtype=dtype), torch.tensor(data.labels)
+    held = Part(x[train:], y[train:]) if val_part else None
+    return Task(Part(x[:train], y[:train]), held, data.classes, seed)
+
+
+def short(method: Method, epochs=20, hidden=(8,)) -> Method:
+    """The method with a small network and few steps."""
+    if isinstance(method, Ensemble | Calibrated):
+        return replace(method, base=short(method.base, epochs, hidden))
+    own = {f.name for f in fields(method)}
+    return replace(method, **{k: v for k, v in {"epochs": epochs, "hidden": hidden}.items() if k in own})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_gives_probabilities_the_same_ones_for_the_same_seed(name):
+    method = short(METHODS[name].method)
+    fitted, again = (method.fit(task()) for _ in range(2))
+    probs = fitted.probs(task(1).train.inputs)
+    assert probs.shape == (60, 5)
+    assert torch.allclose(probs.sum(1), torch.ones(60, dtype=probs.dtype), atol=1e-6)
+    assert torch.equal(probs, again.probs(task(1).train.inputs))
+    assert fitted.failure is None
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_learns(name):
+    fitted = short(METHODS[name].method, epochs=250).fit(task(std=1.0))
+    test = task(7, std=1.0).train
+    assert (fitted.probs(test.inputs).argmax(1) == test.labels).double().mean() > 0.85
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_many_jobs_at_once_equal_single_ones(name):
+    """In float64, over few steps: rounding parts two trajectories of Adam after a while."""
+    method = short(METHODS[name].method, epochs=10)
+    tasks = [task(seed, dtype=torch.float64) for seed in range(3)]
+    together = fit_all([(method, t) for t in tasks])
+    for one, found in zip(tasks, together, strict=True):
+        x = one.train.inputs
+        assert torch.allclose(method.fit(one).probs(x), found.probs(x), atol=1e-6)
+
+
+def test_jobs_of_every_kind_may_be_mixed_and_keep_their_order():
+    tasks = [task(0), task(1), task(0, train=50)]
+    methods = [short(Standard()), short(BO4SC()), short(Standard(), hidden=(4,)), short(Standard(gamma=1.0))]
+    jobs = [(m, t) for t in tasks for m in methods]
+    for (method, own), fitted in zip(jobs, fit_all(jobs), strict=True):
+        assert torch.allclose(fitted.probs(own.train.inputs), method.fit(own).probs(own.train.inputs), atol=1e-3)
+
+
+def test_settings_that_vary_run_in_one_population():
+    groups = []
+
+    class Watch:
+        def __init__(self, positions):
+            groups.append(positions)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return None
+
+    base = short(BO4SC())
+    varied = ((1e-2, 10.0, 30.0, 20), (1e-3, 100.0, 10.0, 10), (1e-2, 10.0, 30.0, 10))
+    jobs = [
+        (replace(base, learning_rate=lr, outer_rate=rate, alpha=alpha, epochs=epochs), task())
+        for lr, rate, alpha, epochs in varied
+    ]
+    together = fit_all(jobs, on_group=Watch)
+    assert groups == [[0, 1, 2]]
+    for (method, own), fitted in zip(jobs, together, strict=True):
+        alone = method.fit(own)
+        assert torch.allclose(alone.extras["sample_weights"], fitted.extras["sample_weights"], atol=1e-4)
+
+
+def test_early_stopping_returns_to_the_best_validation_loss():
+    hard = task(std=4.0)
+    stopped = Standard(hidden=(32,), epochs=400, patience=50).fit(hard)
+    trained = Standard(hidden=(32,), epochs=400).fit(hard)
+
+    def loss(fitted):
+        probs = fitted.probs(hard.val.inputs)
+        return -probs.gather(1, hard.val.labels[:, None]).log().mean()
+
+    assert loss(stopped) < loss(trained)
+
+
+def test_a_calibrator_behind_a_trained_network_equals_training_both():
+    method, own = short(METHODS["temperature"].method), task()
+    base = method.base.fit(own)
+    x = own.val.inputs
+    assert torch.equal(method.calibrate(base, own).probs(x), method.fit(own).probs(x))
+
+
+def test_sample_weights_of_zero_leave_samples_out():
+    full = task()
+    weights = torch.ones(60)
+    weights[40:] = 0
+    weighted = replace(full, train=Part(full.train.inputs, full.train.labels, weights))
+    cut = replace(full, train=full.train[slice(0, 40)])
+    x = full.val.inputs
+    a, b = (Standard(hidden=(8,), epochs=20).fit(t).probs(x) for t in (weighted, cut))
+    assert torch.allclose(a, b, atol=1e-4)
+
+
+def test_mini_batches_above_the_limit():
+    large = task(train=5000, val=100)
+    for method in (
+        Standard(hidden=(8,), epochs=2),
+        BO4SC(hidden=(8,), epochs=2),
+        SelfCalibrated(hidden=(8,), epochs=2, folds=2),
+    ):
+        assert torch.isfinite(method.fit(large).probs(large.val.inputs)).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: BO4SC(weights=None),
+        lambda: BO4SC(inner="lbfgs"),
+        lambda: BO4SC(also=("dropout",)),
+        lambda: BO4SC(steps=0),
+        lambda: SelfCalibrated(folds=1),
+        lambda: SelfCalibrated(choose=1.0),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(make):
+    with pytest.raises(ValueError, match=r"must|nothing|may"):
+        make()
+
+
+def test_methods_that_need_validation_data_say_so():
+    with pytest.raises(ValueError, match="X_val"):
+        short(BO4SC()).fit(task(val_part=False))

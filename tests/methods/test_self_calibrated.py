@@ -1,0 +1,98 @@
+"""Cross-fitting, the choice between candidates, and the temperature."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant.data import blobs, flip_labels
+from calibrant.methods import Part, SelfCalibrated, Task
+from calibrant.methods.crossfit import deal
+from calibrant.methods.self_calibrated import cautious_temperature, clearly_worse
+from calibrant.posthoc.temperature import fit_temperature
+
+
+def task(flip=0.0, std=1.3, seed=0, train=300, val=150):
+    data = blobs(train + val, std, seed=seed)
+    x = torch.tensor((data.inputs - data.inputs.mean(0)) / data.inputs.std(0), dtype=torch.float32)
+    labels, flipped = flip_labels(data.labels[:train], flip, 5, seed=1)
+    own = Task(Part(x[:train], torch.tensor(labels)), Part(x[train:], torch.tensor(data.labels[train:])), 5, seed)
+    return own, torch.tensor(flipped)
+
+
+@pytest.mark.parametrize(("rows", "number", "train"), [(100, 5, 70), (103, 5, 71), (47, 3, 30), (20, 2, 10)])
+def test_folds_are_equal_disjoint_and_keep_rows_for_choosing(rows, number, train):
+    labels = torch.arange(rows) % 4
+    dealt = deal(labels, number, seed=0, choose=1 / 3, choose_from=slice(train, None))
+    assert len({(len(f.train), len(f.judge), len(f.choose)) for f in dealt}) == 1
+    held = torch.cat([f.held for f in dealt])
+    assert len(held) == len(held.unique()) > rows - 2 * number
+    for fold in dealt:
+        assert (fold.choose >= train).all()
+        everything = torch.cat([fold.train, fold.held])
+        assert torch.equal(everything.sort().values, torch.arange(rows))
+
+
+def test_only_validation_rows_are_held_out_where_they_alone_are_trusted():
+    dealt = deal(torch.arange(100) % 3, 5, seed=0, held_from=slice(70, None), choose=1 / 3, choose_from=slice(70, None))
+    for fold in dealt:
+        assert (fold.held >= 70).all()
+        assert len(fold.train) == 94
+
+
+def test_the_same_outer_variables_for_all_networks():
+    fitted = SelfCalibrated(hidden=(8,), epochs=20).fit(task()[0])
+    assert len(fitted.networks) == 5
+    assert all(torch.equal(n.phi, fitted.networks[0].phi) for n in fitted.networks)
+    assert fitted.extras["candidate"] == "pooled"
+    assert fitted.extras["l2"].shape == (2,)
+    assert fitted.extras["suspicion"].shape == (300,)
+
+
+def test_flipped_labels_are_noticed_and_found():
+    own, flipped = task(flip=0.3)
+    fitted = SelfCalibrated(hidden=(16,), epochs=100).fit(own)
+    assert fitted.extras["candidate"] == "label noise"
+    assert 0.1 < fitted.extras["label_noise"].mean() < 0.8
+    score = fitted.extras["suspicion"]
+    pairs = score[flipped][:, None] > score[~flipped][None]
+    assert pairs.double().mean() > 0.9  # the area under the ROC curve
+
+
+def test_without_a_validation_part_everything_is_pooled():
+    own, _ = task()
+    fitted = SelfCalibrated(hidden=(8,), epochs=20).fit(Task(own.train, None, 5, 0))
+    assert fitted.extras["candidate"] == "pooled"
+    assert len(fitted.networks) == 5
+
+
+def test_without_refitting_one_network_sees_the_training_part_only():
+    own, _ = task()
+    fitted = SelfCalibrated(hidden=(8,), epochs=20, refit=False).fit(own)
+    assert len(fitted.networks) == 1
+    assert fitted.networks[0].problem.train.size == 300
+
+
+def test_the_temperature_is_that_of_least_loss_where_there_is_much_data():
+    generator = np.random.default_rng(0)
+    logits = 3 * generator.normal(size=(20_000, 4))
+    probs = np.exp(logits / 2) / np.exp(logits / 2).sum(1, keepdims=True)
+    labels = (probs.cumsum(1) > generator.random((20_000, 1))).argmax(1)
+    weights = np.ones(len(labels))
+    assert cautious_temperature(logits, labels, weights) == pytest.approx(
+        fit_temperature(logits, labels, weights), abs=2e-3
+    )
+
+
+def test_the_temperature_stays_reasonable_where_every_sample_is_right():
+    logits = 4 * np.eye(3)[np.arange(30) % 3]
+    found = cautious_temperature(logits, np.arange(30) % 3, np.ones(30))
+    assert 0.3 < found < 1
+
+
+def test_clearly_worse_asks_for_more_than_a_standard_error():
+    noise = torch.tensor([1.0, -1.0] * 50)
+    assert not clearly_worse(noise, torch.zeros(100))
+    assert clearly_worse(noise + 0.2, torch.zeros(100))
+    assert not clearly_worse(noise - 0.2, torch.zeros(100))
