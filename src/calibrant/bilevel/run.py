@@ -201,7 +201,7 @@ def _of_crowd(view: hg.Problem, crowd: Crowd, problem: Bilevel | Population) -> 
     return view._replace(
         dynamics=Dynamics(view.dynamics.level, crowd.optimizer(view.dynamics.optimizer)),
         draws=lambda step: crowd.batch(view.draws(step), problem.train.axes),
-        outer_batch=crowd.batch(view.outer_batch, problem.val.axes) if problem.val and view.outer_batch else None,
+        outer_batch=crowd.batch(view.outer_batch, problem.val.axes) if problem.val and view.outer_batch else None,  # type: ignore[arg-type]
     )
 
 

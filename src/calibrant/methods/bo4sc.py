@@ -137,7 +137,7 @@ class BO4SC(Method):
         cls, methods: Sequence[BO4SC], tasks: Sequence[Task], callbacks: Sequence[Callback] = ()
     ) -> list[Fitted]:
         first = methods[0]
-        history = [History(phi_every=1)] if first.keep_history else [History()]
+        history = History(phi_every=1 if first.keep_history else None)
         hyper = [first.constants(m, t) for m, t in zip(methods, tasks, strict=True)]
         problems = problems_for(
             tasks,
@@ -156,18 +156,24 @@ class BO4SC(Method):
                 total_steps(len(t.train), m.epochs, batch_size(len(t.train), m.batch_size), 1200)
                 for m, t in zip(methods, tasks, strict=True)
             ],
-            callbacks=[*history, *callbacks],
+            callbacks=[history, *callbacks],
             restart=first.restart,
         )
-        alone = len(problems) == 1
+        rows = {name: history[name] if len(problems) > 1 else history[name].unsqueeze(1) for name in first.kept}
         return [
             Mixture(
                 (solution,),
-                extras=first.learned(solution, constants, history[0], None if alone else k),
+                extras=first.learned(solution, constants, {name: values[:, k] for name, values in rows.items()}),
                 failure=failure(solution),
             )
             for k, (solution, constants) in enumerate(zip(solutions, hyper, strict=True))
         ]
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """What is kept of every outer step."""
+        losses = ("inner_loss", "outer_loss", "gradient_norm")
+        return (*losses, "phi") if self.keep_history else losses
 
     def differentiation(self) -> Hypergradient:
         """The hypergradient as a value of the engine."""
@@ -206,25 +212,19 @@ class BO4SC(Method):
         )
         return own | (neighbourhood(task.train.inputs, task.train.labels) if method.weights == "neighbours" else {})
 
-    def learned(
-        self, solution: Solution, hyper: dict[str, Tensor], history: History, member: int | None
-    ) -> dict[str, Any]:
+    def learned(self, solution: Solution, hyper: dict[str, Tensor], history: dict[str, Tensor]) -> dict[str, Any]:
         """The weights, their history, and the other outer variables, in words of the method."""
         whole = solution.problem.train.whole._replace(hyper=hyper)  # type: ignore[attr-defined]
         view = solution.problem.outer_view
 
-        def own(name: str) -> Tensor:
-            rows = history[name]
-            return rows if member is None or not rows.numel() else rows[:, member]
-
         def weights(phi: Tensor) -> Tensor:
             return view.run(phi.to(solution.phi), lambda outer: _weights(outer, whole)).cpu()
 
-        found: dict[str, Any] = {"history": {k: own(k) for k in ("inner_loss", "outer_loss", "gradient_norm")}}
+        found: dict[str, Any] = {"history": {name: rows for name, rows in history.items() if name != "phi"}}
         with torch.no_grad():
             found["sample_weights"] = weights(solution.phi)
             if self.keep_history:
-                found["sample_weights_history"] = torch.stack([weights(phi) for phi in own("phi")])
+                found["sample_weights_history"] = torch.stack([weights(phi) for phi in history["phi"]])
             return found | view.run(solution.phi, read_outer)
 
 

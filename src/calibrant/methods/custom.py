@@ -124,7 +124,7 @@ def _bilevel(
         restart=method.restart,
         compile=compile,
     )
-    return solution, method.learned(solution, hyper, history, None)
+    return solution, method.learned(solution, hyper, {name: history[name] for name in method.kept})
 
 
 def _plain(
