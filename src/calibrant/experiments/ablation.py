@@ -21,7 +21,7 @@ from sklearn.metrics import roc_auc_score
 from calibrant.data import SETS
 from calibrant.experiments.grid import FIRST_SEED, score, search_task
 from calibrant.experiments.records import Prepared, exact, prepare, resolve_device
-from calibrant.experiments.runs import progress, run_all
+from calibrant.experiments.runs import one_thread, progress, run_all
 from calibrant.methods import BO4SC, METHODS, Fitted, Method, Mixture, Part, SelfCalibrated, fit_all
 from calibrant.report import Column, Report, by_seed, mean_interval, paired_difference, provenance, write_results
 
@@ -147,10 +147,12 @@ def run(
         warnings.filterwarnings("ignore", message="The linear solve stopped")
         runs = run_all([(v.name, v.method, p) for v, p in plan], device=where)
     records = []
-    for (variant, _), trained in zip(plan, runs, strict=True):
-        if variant.after is not None and not trained.fitted.failure:
-            trained = replace(trained, fitted=variant.after(trained.fitted))
-        records.append(trained.record() | {"group": variant.group} | weight_story(trained.fitted, trained.prepared))
+    with one_thread():
+        for (variant, _), trained in zip(plan, runs, strict=True):
+            if variant.after is not None and not trained.fitted.failure:
+                trained = replace(trained, fitted=variant.after(trained.fitted))
+            story = weight_story(trained.fitted, trained.prepared)
+            records.append(trained.record() | {"group": variant.group} | story)
     config["variants"] = {v.name: dataclasses.asdict(v.method) for v in wanted}
     write_results(Path(out) / "results.json", config, records)
     report = tell(records, config)

@@ -18,7 +18,7 @@ from calibrant.data import SETS
 from calibrant.experiments import figures
 from calibrant.experiments.page import MATCHED, make_report, to_terminal
 from calibrant.experiments.records import prepare, reference, resolve_device
-from calibrant.experiments.runs import Planned, Run, run_all
+from calibrant.experiments.runs import Planned, Run, one_thread, run_all
 from calibrant.methods import BO4SC, METHODS, Standard
 from calibrant.report import read_results, write_results
 from calibrant.report.results import command
@@ -59,7 +59,7 @@ def reproduce(
             reference(name)
         for prepared in {id(run.prepared): run.prepared for run in runs}.values():
             _ = prepared.posterior
-    with timed(clock, "measure"):
+    with timed(clock, "measure"), one_thread():
         records = [record_of(run) for run in runs]
         numbers = figures.collect(runs)
     config = {

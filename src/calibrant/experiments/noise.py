@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 
 from calibrant.data import SETS
 from calibrant.experiments.records import Prepared, prepare, resolve_device
-from calibrant.experiments.runs import run_all
+from calibrant.experiments.runs import one_thread, run_all
 from calibrant.experiments.targets import (
     ENSEMBLE,
     Case,
@@ -63,10 +63,11 @@ def run(
     cases = [(rate, prepare(name, seed, rate)) for rate in levels for name in sets for seed in range(seeds)]
     plan = [(name, METHODS[name].method, prepared) for name in methods for _, prepared in cases]
     runs = run_all(plan, device=resolve_device(device))
-    records = [
-        {**trained.record(), "rate": rate, **suspects(trained.fitted, trained.prepared)}
-        for trained, (rate, _) in zip(runs, cases * len(methods), strict=True)
-    ]
+    with one_thread():
+        records = [
+            {**trained.record(), "rate": rate, **suspects(trained.fitted, trained.prepared)}
+            for trained, (rate, _) in zip(runs, cases * len(methods), strict=True)
+        ]
     config = {
         "experiment": "noise",
         "rates": levels,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from calibrant.bilevel import Callback, ProgressBar
 from calibrant.experiments.records import Prepared, measure
@@ -86,6 +87,18 @@ def warm_up(device: str | None) -> None:
     inputs, labels = torch.randn(8, 2, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
     tasks = [Task(Part(inputs, labels), Part(inputs, labels), 2, seed) for seed in range(2)]
     fit_all([(m, t) for m in (Standard(epochs=5), BO4SC(epochs=5)) for t in tasks], device=device)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Measure on one core: the pieces are small, and threads of a large machine would mostly wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def progress(description: str) -> list[Callback]:
