@@ -9,8 +9,8 @@ import torch
 from calibrant.data import blobs, flip_labels
 from calibrant.methods import Part, SelfCalibrated, Task
 from calibrant.methods.crossfit import deal
-from calibrant.methods.self_calibrated import cautious_temperature, clearly_worse
-from calibrant.posthoc.temperature import fit_temperature
+from calibrant.methods.held_out import temperature_and_bias
+from calibrant.methods.self_calibrated import clearly_worse
 
 
 def task(flip=0.0, std=1.3, seed=0, train=300, val=150):
@@ -22,14 +22,20 @@ def task(flip=0.0, std=1.3, seed=0, train=300, val=150):
 
 
 @pytest.mark.parametrize(("rows", "number", "train"), [(100, 5, 70), (103, 5, 71), (47, 3, 30), (20, 2, 10)])
-def test_folds_are_equal_disjoint_and_keep_rows_for_choosing(rows, number, train):
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_folds_are_equal_disjoint_and_keep_rows_for_choosing(rows, number, train, repeats):
     labels = torch.arange(rows) % 4
-    dealt = deal(labels, number, seed=0, choose=1 / 3, choose_from=slice(train, None))
+    dealt = deal(labels, number, seed=0, repeats=repeats, choose=1 / 3, choose_from=slice(train, None))
+    assert len(dealt) == number * repeats
     assert len({(len(f.train), len(f.judge), len(f.choose)) for f in dealt}) == 1
-    held = torch.cat([f.held for f in dealt])
-    assert len(held) == len(held.unique()) > rows - 2 * number
+    for repeat in range(repeats):
+        held = torch.cat([f.held for f in dealt[repeat * number : (repeat + 1) * number]])
+        assert len(held) == len(held.unique()) > rows - 3 * number
+    judged, chosen = (torch.cat([getattr(f, purpose) for f in dealt]).unique() for purpose in ("judge", "choose"))
+    assert not set(judged.tolist()) & set(chosen.tolist())
+    assert len(chosen)
+    assert (chosen >= train).all()
     for fold in dealt:
-        assert (fold.choose >= train).all()
         everything = torch.cat([fold.train, fold.held])
         assert torch.equal(everything.sort().values, torch.arange(rows))
 
@@ -43,7 +49,7 @@ def test_only_validation_rows_are_held_out_where_they_alone_are_trusted():
 
 def test_the_same_outer_variables_for_all_networks():
     fitted = SelfCalibrated(hidden=(8,), epochs=20).fit(task()[0])
-    assert len(fitted.networks) == 5
+    assert len(fitted.networks) == 10
     assert all(torch.equal(n.phi, fitted.networks[0].phi) for n in fitted.networks)
     assert fitted.extras["candidate"] == "pooled"
     assert fitted.extras["l2"].shape == (2,)
@@ -64,7 +70,7 @@ def test_without_a_validation_part_everything_is_pooled():
     own, _ = task()
     fitted = SelfCalibrated(hidden=(8,), epochs=20).fit(Task(own.train, None, 5, 0))
     assert fitted.extras["candidate"] == "pooled"
-    assert len(fitted.networks) == 5
+    assert len(fitted.networks) == 10
 
 
 def test_without_refitting_one_network_sees_the_training_part_only():
@@ -74,21 +80,33 @@ def test_without_refitting_one_network_sees_the_training_part_only():
     assert fitted.networks[0].problem.train.size == 300
 
 
-def test_the_temperature_is_that_of_least_loss_where_there_is_much_data():
+def test_the_temperature_and_biases_that_made_the_labels_are_found():
     generator = np.random.default_rng(0)
-    logits = 3 * generator.normal(size=(20_000, 4))
-    probs = np.exp(logits / 2) / np.exp(logits / 2).sum(1, keepdims=True)
-    labels = (probs.cumsum(1) > generator.random((20_000, 1))).argmax(1)
-    weights = np.ones(len(labels))
-    assert cautious_temperature(logits, labels, weights) == pytest.approx(
-        fit_temperature(logits, labels, weights), abs=2e-3
-    )
+    logits, bias = 3 * generator.normal(size=(50_000, 4)), np.array([0.3, -0.3, 0.1, -0.1])
+    probs = np.exp(logits / 2 + bias) / np.exp(logits / 2 + bias).sum(1, keepdims=True)
+    labels = (probs.cumsum(1) > generator.random((50_000, 1))).argmax(1)
+    temperature, found = temperature_and_bias(logits, labels)
+    assert temperature == pytest.approx(2, rel=0.03)
+    assert found == pytest.approx(bias, abs=0.05)
+
+
+def test_weights_of_the_samples_count_and_their_scale_does_not():
+    generator = np.random.default_rng(1)
+    logits, labels = generator.normal(size=(200, 3)), generator.integers(0, 3, 200)
+    weights = generator.integers(1, 4, 200)
+    expected = temperature_and_bias(logits, labels, weights.astype(float))
+    for scale in (1.0, 7.0):
+        temperature, bias = temperature_and_bias(logits, labels, scale * weights)
+        assert temperature == pytest.approx(expected[0], rel=1e-6)
+        assert bias == pytest.approx(expected[1], abs=1e-6)
+    assert abs(expected[0] - temperature_and_bias(logits, labels)[0]) > 1e-3
 
 
 def test_the_temperature_stays_reasonable_where_every_sample_is_right():
     logits = 4 * np.eye(3)[np.arange(30) % 3]
-    found = cautious_temperature(logits, np.arange(30) % 3, np.ones(30))
-    assert 0.3 < found < 1
+    temperature, bias = temperature_and_bias(logits, np.arange(30) % 3)
+    assert 0.3 < temperature < 1
+    assert bias == pytest.approx(np.zeros(3), abs=1e-3)
 
 
 def test_clearly_worse_asks_for_more_than_a_standard_error():

@@ -113,7 +113,7 @@ def bench_tables(
     methods: Annotated[list[str] | None, typer.Option(help="Ids of methods; see `calibrant methods`.")] = None,
     out: Out = Path("out/tables"),
     device: On = Device.auto,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes side by side.")] = 1,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes side by side; all cores by default.")] = None,
 ) -> None:
     """Every method on every table of a folder, 60/20/20 splits: scores, ranks, paired differences."""
     call(

@@ -15,11 +15,11 @@ from calibrant.methods import Method, Mixture, SelfCalibrated
 class SelfCalibratedClassifier(NetworkClassifier):
     """A classifier whose confidence can be believed, with nothing to tune: the recommended one.
 
-    K networks, each blind to one fold of the data. Their held-out losses together learn how strongly to regularise, by
-    exact hypergradients; the classifier is their mean, at the temperature that held-out predictions ask for. No data is
-    lost to validation, and there is no early stopping. Where held-out labels are given (``X_val``) and agree better
-    with the networks than the training labels do, the rate of wrong training labels is learned as well, and kept if it
-    pays on samples that learned neither.
+    Networks, each blind to one of K folds of the data, dealt twice. Their held-out losses together learn how strongly
+    to regularise, by exact hypergradients; the classifier is their mean, with a temperature and class biases that
+    held-out predictions ask for. No data is lost to validation, and there is no early stopping. Where held-out labels
+    are given (``X_val``) and are met more often than the training labels, the rate of wrong training labels is learned
+    as well, and kept unless samples that learned neither speak against it.
 
     Parameters
     ----------
@@ -29,8 +29,10 @@ class SelfCalibratedClassifier(NetworkClassifier):
         Of the hidden units.
     folds : int
         K; fewer where there are fewer rows.
+    repeats : int
+        How often the folds are dealt: there are ``folds·repeats`` networks.
     epochs : int, optional
-        Passes over the data; None chooses (400 of the full batch, or 20 of mini-batches).
+        Passes over the data; None chooses (400 of the full batch, or 40 of mini-batches).
     learning_rate : float
         Of Adam, inside.
     steps : int
@@ -60,7 +62,9 @@ class SelfCalibratedClassifier(NetworkClassifier):
     candidate_ : str
         What was chosen: ``"pooled"``, or ``"label noise"`` if training labels were found to be flipped.
     temperature_ : float
-        T of ``p(x) = mean_k softmax(z_k(x)/T)``.
+        T of ``p(x) = softmax(mean_k z_k(x)/T + b)``.
+    bias_ : (n_classes,) array
+        b.
     l2_ : array
         The learned strengths, one a layer.
     label_noise_ : (n_classes,) array or None
@@ -91,6 +95,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
         *,
         activation: Literal["relu", "silu", "tanh"] = SelfCalibrated.activation,  # type: ignore[assignment]
         folds: int = SelfCalibrated.folds,
+        repeats: int = SelfCalibrated.repeats,
         epochs: int | None = SelfCalibrated.epochs,
         learning_rate: float = SelfCalibrated.learning_rate,
         steps: int = SelfCalibrated.steps,
@@ -107,6 +112,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.folds = folds
+        self.repeats = repeats
         self.epochs = epochs
         self.learning_rate = learning_rate
         self.steps = steps
@@ -126,6 +132,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
     def _keep(self, fitted: Mixture, runs: list[History]) -> None:
         self.candidate_ = fitted.extras["candidate"]
         self.temperature_ = fitted.temperature
+        self.bias_ = fitted.extras["bias"].numpy()
         self.suspicion_[self.train_indices_] = fitted.extras["suspicion"].double().numpy()
         self.history_ = as_arrays(runs[0 if self.candidate_ == "pooled" else 1])
         for name in ("l2", "label_noise"):

@@ -109,7 +109,7 @@ def _outer_rate(base: BO4SC, train: int = 700) -> float:
 
 
 def _without_temperature(fitted: Fitted) -> Fitted:
-    return replace(fitted, temperature=1.0) if isinstance(fitted, Mixture) else fitted
+    return replace(fitted, temperature=1.0, bias=None) if isinstance(fitted, Mixture) else fitted
 
 
 def _one_network(fitted: Fitted) -> Fitted:

@@ -181,7 +181,7 @@ def _process_pool(jobs: int) -> Iterator[ProcessPoolExecutor | None]:
 
 def _one_thread() -> None:
     """Each process has one core: threads of linear algebra would fight for them."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     threadpool_limits(1)
     torch.set_num_threads(1)

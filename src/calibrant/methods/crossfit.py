@@ -5,7 +5,8 @@ numbers) answers to all of them at once::
 
     min_φ  mean_k F_k(φ, θ_k(φ)),     θ_k trained without fold k,  F_k the loss on fold k
 
-The networks' mean is the classifier; predictions for a sample by the network that never saw it say how good it is.
+The networks' mean is the classifier; what the networks that never saw a sample say of it tells how good it is. With
+``repeats`` several are blind to each sample, and their mean is nearer to that of all.
 """
 
 from __future__ import annotations
@@ -45,46 +46,46 @@ def deal(
     number: int,
     *,
     seed: int,
+    repeats: int = 1,
     held_from: slice | None = None,
     choose: float = 0.0,
     choose_from: slice | None = None,
 ) -> list[Fold]:
-    """Folds of equal size, each class spread evenly.
+    """Folds of equal size, each class spread evenly, dealt anew for each repeat.
 
     Parameters
     ----------
     labels : class indices of all rows
     number : how many folds; fewer where there are fewer rows to deal. One holds out all of ``held_from``
+    repeats : how often to deal: so many networks are blind to each row
     held_from : rows that may be held out (default: all); the others train every network
-    choose, choose_from : the share of the held-out rows of this stretch that is kept from φ, for choosing
+    choose, choose_from : the share of this stretch's rows that is kept from φ, the same ones in every repeat
     """
-    total = len(labels)
-    every = np.arange(total)
-    groups = [every[held_from or slice(None)]]
+    every = np.arange(len(labels))
+    groups = [(every[held_from or slice(None)], "judge")]
     if choose_from is not None:  # training and validation rows are dealt out apart, so that every fold has both
-        special = every[choose_from]
-        groups = [special, np.setdiff1d(groups[0], special, assume_unique=True)]
-    number = min(number, max(len(group) for group in groups))
-    held: list[list[np.ndarray]] = [[] for _ in range(number)]
-    chosen: list[list[np.ndarray]] = [[] for _ in range(number)]
-    for position, rows in enumerate(groups):
-        if len(rows) < number:
-            continue
-        fold = np.zeros(len(rows), dtype=int)
-        if number > 1:
-            fold = folds(len(rows), number, seed=mix(seed, position) % 2**31, stratify=labels[rows].cpu().numpy())
-        size = len(rows) // number  # equal sizes, so that all networks run as one population
-        for k in range(number):
-            own = rows[fold == k][:size]
-            own = np.random.default_rng(mix(seed, position, k) % 2**31).permutation(own)
-            kept = int(choose * size) if position == 0 and choose_from is not None else 0
-            held[k].append(own[kept:])
-            chosen[k].append(own[:kept])
+        special = np.random.default_rng(mix(seed, 0) % 2**31).permutation(every[choose_from])
+        cut = int(choose * len(special))
+        rest = np.setdiff1d(groups[0][0], special, assume_unique=True)
+        groups = [(special[cut:], "judge"), (special[:cut], "choose"), (rest, "judge")]
+    number = min(number, max(len(rows) for rows, _ in groups))
     result = []
-    for judge, spare in zip(held, chosen, strict=True):
-        parts = np.concatenate(judge), np.concatenate(spare)
-        train = np.setdiff1d(every, np.concatenate(parts), assume_unique=True)
-        result.append(Fold(*(torch.as_tensor(p, device=labels.device) for p in (train, *parts))))
+    for repeat in range(repeats):
+        held: list[dict[str, list[np.ndarray]]] = [{"judge": [], "choose": []} for _ in range(number)]
+        for position, (rows, purpose) in enumerate(groups):
+            size = len(rows) // number  # equal sizes, so that all networks run as one population
+            if size == 0:
+                continue
+            fold = np.zeros(len(rows), dtype=int)
+            if number > 1:
+                dealt = mix(seed, repeat, position) % 2**31
+                fold = folds(len(rows), number, seed=dealt, stratify=labels[rows].cpu().numpy())
+            for k in range(number):
+                held[k][purpose].append(rows[fold == k][:size])
+        for own in held:
+            parts = [np.concatenate(own[purpose] or [every[:0]]) for purpose in ("judge", "choose")]
+            train = np.setdiff1d(every, np.concatenate(parts), assume_unique=True)
+            result.append(Fold(*(torch.as_tensor(p, device=labels.device) for p in (train, *parts))))
     return result
 
 
@@ -97,19 +98,20 @@ class CrossFit:
     data: Part
 
     def held_out_logits(self) -> Tensor:
-        """For each row the logits of the network that never saw it, (n, C); NaN for rows that all networks saw."""
-        logits = None
+        """For each row the mean logits of the networks that never saw it, (n, C); NaN where all of them did."""
+        total: Tensor | None = None
         for head, fold in zip(self.heads, self.folds, strict=True):
-            own = head.predict(self.data.inputs[fold.held])
-            if logits is None:
-                logits = torch.full((len(self.data), own.shape[1]), torch.nan, dtype=own.dtype, device=own.device)
-            logits[fold.held] = own
-        assert logits is not None
-        return logits
+            own = head.predict(self.data.inputs[fold.held]).double()
+            if total is None:
+                total, count = own.new_zeros(len(self.data), own.shape[1]), own.new_zeros(len(self.data), 1)
+            total[fold.held] += own
+            count[fold.held] += 1
+        assert total is not None
+        return total / torch.where(count > 0, count, torch.nan)
 
-    def rows(self, kind: str) -> Tensor:
-        """All rows that served one purpose: "judge", "choose" or "held"."""
-        return torch.cat([getattr(fold, kind) for fold in self.folds])
+    def rows(self, purpose: str) -> Tensor:
+        """All rows that served one purpose ("judge", "choose" or "held"), in order."""
+        return torch.cat([getattr(fold, purpose) for fold in self.folds]).unique()
 
 
 def crossfit(
@@ -151,7 +153,7 @@ def crossfit(
             model = mlp(data.inputs.shape[1], classes, hidden=hidden, activation=activation, seed=seed).to(data.inputs)
             problems.append(Bilevel(model, outer(model), train=streams[0], val=streams[1], seed=seed))
     rows = len(dealt[0][0].train)
-    total = total_steps(rows, epochs, batch_size(rows, size), default_steps)
+    total = total_steps(rows, epochs, batch_size(rows, size), default_steps, passes=40)
     rate = stacked([r for r, own in zip(rates, dealt, strict=True) for _ in own])
     solutions = run(
         problems,

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
 from torch import Tensor
 
 from calibrant.bilevel import L2, Callback, LabelNoise, OuterVariables
 from calibrant.methods.base import Method
 from calibrant.methods.bo4sc import read_outer
 from calibrant.methods.crossfit import CrossFit, crossfit, deal
+from calibrant.methods.held_out import temperature_and_bias
 from calibrant.methods.standard import failure
 from calibrant.methods.task import Fitted, Mixture, Task
 
@@ -32,15 +30,17 @@ class SelfCalibrated(Method):
       training labels were flipped (:class:`calibrant.bilevel.LabelNoise`). It replaces the pooled candidate unless its
       loss is higher, by more than a standard error, on validation samples that moved neither candidate's φ.
 
-    In both, K networks each leave out one fold, their held-out losses together move one φ by exact hypergradients
-    (:mod:`calibrant.methods.crossfit`), the classifier is the networks' mean, and its temperature is fitted on held-out
-    predictions. No early stopping; nothing to tune.
+    In both, networks each leave out one of K folds, dealt twice; their held-out losses together move one φ by exact
+    hypergradients (:mod:`calibrant.methods.crossfit`). The classifier is ``softmax(mean_k z_k(x)/T + b)``, with T and b
+    fitted to the mean logits of the networks that never saw a sample. No early stopping; nothing to tune.
 
     Parameters
     ----------
     hidden, activation : units of the hidden layers, and what is between them; smooth units fit smooth boundaries better
     folds : K
-    epochs : passes over the data; None chooses (400 of the full batch, or 20 of mini-batches; three times that with
+    repeats : how often the folds are dealt. With one, T is fitted to single networks, which need a higher one than
+        their mean: it ends under-confident
+    epochs : passes over the data; None chooses (400 of the full batch, or 40 of mini-batches; three times that with
         label noise)
     learning_rate, decay : Adam's, inside; with ``decay`` it falls along half a cosine to a twentieth
     steps : inner steps to one outer step
@@ -52,6 +52,7 @@ class SelfCalibrated(Method):
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "silu"
     folds: int = 5
+    repeats: int = 2
     epochs: int | None = None
     learning_rate: float = 0.02
     steps: int = 5
@@ -66,6 +67,8 @@ class SelfCalibrated(Method):
     def __post_init__(self) -> None:
         if self.folds < 2:
             raise ValueError(f"folds must be at least 2; got {self.folds}.")
+        if self.repeats < 1:
+            raise ValueError(f"repeats must be at least 1; got {self.repeats}.")
         if not 0 < self.choose < 1:
             raise ValueError(f"choose must be a share between 0 and 1; got {self.choose}.")
 
@@ -104,6 +107,7 @@ class SelfCalibrated(Method):
                     data.labels,
                     number,
                     seed=task.seed,
+                    repeats=self.repeats if self.refit else 1,
                     held_from=None if self.refit else val,
                     choose=self.choose,
                     choose_from=val,
@@ -126,6 +130,7 @@ class SelfCalibrated(Method):
                     data.labels,
                     self.folds if self.refit else 1,
                     seed=task.seed,
+                    repeats=self.repeats if self.refit else 1,
                     held_from=val,
                     choose=self.choose,
                     choose_from=val,
@@ -181,38 +186,22 @@ def clearly_worse(losses: Tensor, than: Tensor) -> bool:
 
 
 def _mixture(fit: CrossFit, candidate: str, train: int) -> Mixture:
-    """The networks' mean at the temperature that held-out predictions ask for."""
-    logits, data = fit.held_out_logits(), fit.data
+    """The networks' mean, with the temperature and biases that held-out logits ask for."""
+    logits, data, head = fit.held_out_logits(), fit.data, fit.heads[0]
     rows = fit.rows("judge")
-    weights = (torch.ones(len(rows)) if data.weights is None else data.weights[rows]).cpu().double().numpy()
-    temperature = cautious_temperature(logits[rows].double().cpu().numpy(), data.labels[rows].cpu().numpy(), weights)
-    head = fit.heads[0]
-    extras: dict[str, Any] = {"candidate": candidate, "temperature": temperature}
+    weights = None if data.weights is None else data.weights[rows].double().cpu().numpy()
+    temperature, bias = temperature_and_bias(logits[rows].cpu().numpy(), data.labels[rows].cpu().numpy(), weights)
+    extras: dict[str, Any] = {"candidate": candidate, "temperature": temperature, "bias": torch.as_tensor(bias)}
     with torch.no_grad():
         extras |= head.problem.outer_view.run(head.phi, read_outer)
-    mixture = Mixture(fit.heads, temperature, extras, failure(*fit.heads))
+    mixture = Mixture(fit.heads, temperature, extras["bias"], "logits", extras, failure(*fit.heads))
     return replace(mixture, extras=extras | {"suspicion": _suspicion(mixture, fit, logits, train)})
-
-
-def cautious_temperature(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, *, spread: float = 0.5) -> float:
-    """The temperature of least log-loss under the prior ``log T ~ N(0, spread²)``.
-
-    Without a prior, networks that are right on every held-out sample would be sharpened without end. It weighs as much
-    as a handful of samples.
-    """
-    rows = np.arange(len(labels))
-
-    def cost(log_t: float) -> float:
-        log_probs = log_softmax(logits * np.exp(-log_t), axis=1)
-        return float(-(weights * log_probs[rows, labels]).sum() + 0.5 * (log_t / spread) ** 2)
-
-    return float(np.exp(minimize_scalar(cost, bounds=(-3.0, 3.0), method="bounded", options={"xatol": 1e-4}).x))
 
 
 def _suspicion(mixture: Mixture, fit: CrossFit, logits: Tensor, train: int) -> Tensor:
     """How wrong each training label looks, 0 to 1; by networks that never saw it where there are any."""
     part = fit.data[slice(0, train)]
-    held = (logits[:train].double() / mixture.temperature).log_softmax(1).cpu()
+    held = mixture.calibrated(logits[:train]).log().cpu()
     log_probs = torch.where(held.isnan(), mixture.probs(part.inputs).log(), held)
     labels = part.labels.cpu()
     noise = [p for p in fit.heads[0].problem.outer_view.module.modules() if isinstance(p, LabelNoise)]
@@ -229,9 +218,9 @@ def _suspicion(mixture: Mixture, fit: CrossFit, logits: Tensor, train: int) -> T
 
 def _chosen_losses(fit: CrossFit, mixture: Mixture) -> Tensor:
     """Held-out losses of the rows that moved no φ, in the order of the rows."""
-    rows = fit.rows("choose").sort().values
-    logits = fit.held_out_logits()[rows] / mixture.temperature
-    return torch.nn.functional.cross_entropy(logits.double(), fit.data.labels[rows], reduction="none").cpu()
+    rows = fit.rows("choose")
+    probs = mixture.calibrated(fit.held_out_logits()[rows])
+    return -probs.gather(1, fit.data.labels[rows].unsqueeze(1)).squeeze(1).clamp_min(1e-300).log().cpu()
 
 
 def _with_val(task: Task, share: float = 0.25) -> Task:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -108,24 +108,35 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Mixture(Fitted):
-    """The mean of the networks' probabilities at one temperature: one network is the common case.
+    """The mean of networks, calibrated: one network is the common case.
 
-    ``p(x) = mean_k softmax(z_k(x)/T)``.
+    ``pool="probs"``: ``p(x) = mean_k softmax(z_k(x)/T + b)``, as ensembles do. ``pool="logits"``:
+    ``p(x) = softmax(mean_k z_k(x)/T + b)``, which stays as sharp as its networks are where they agree.
     """
 
     networks: tuple[Any, ...]
     """What gives logits: ``Solution`` objects of one problem each."""
     temperature: float = 1.0
+    bias: Tensor | None = None
+    """b, one entry a class."""
+    pool: Literal["probs", "logits"] = "probs"
     extras: dict[str, Any] = field(default_factory=dict)
     failure: str | None = None
 
     def probs(self, inputs: Tensor) -> Tensor:
         total: Tensor | None = None
         for network in self.networks:
-            each = (self.logits(network, inputs).double() / self.temperature).softmax(1)
+            logits = self.logits(network, inputs).double()
+            each = logits if self.pool == "logits" else self.calibrated(logits)
             total = each if total is None else total + each
         assert total is not None
-        return (total / len(self.networks)).cpu()
+        mean = total / len(self.networks)
+        return (self.calibrated(mean) if self.pool == "logits" else mean).cpu()
+
+    def calibrated(self, logits: Tensor) -> Tensor:
+        """``softmax(z/T + b)``."""
+        scaled = logits / self.temperature
+        return (scaled if self.bias is None else scaled + self.bias.to(scaled)).softmax(1)
 
     @staticmethod
     def logits(network: Any, inputs: Tensor) -> Tensor:
@@ -140,12 +151,12 @@ def batch_size(samples: int, wanted: int | None = None) -> int | None:
     return None if samples <= FULL_BATCH else BATCH
 
 
-def total_steps(samples: int, epochs: int | None, size: int | None, default: int) -> int:
-    """Inner steps for so many passes over the data.
+def total_steps(samples: int, epochs: int | None, size: int | None, default: int, passes: int = 20) -> int:
+    """Inner steps for so many ``epochs`` over the data.
 
-    Without ``epochs``: ``default`` steps of the full batch; with mini-batches at least as many steps, and 20 passes.
+    Without them: ``default`` steps of the full batch; with mini-batches at least as many, and ``passes`` epochs.
     """
     per_epoch = 1 if size is None else -(-samples // size)
     if epochs is not None:
         return epochs * per_epoch
-    return max(default, 20 * per_epoch) if per_epoch > 1 else default
+    return max(default, passes * per_epoch) if per_epoch > 1 else default
