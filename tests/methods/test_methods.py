@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import fields, replace
 
 import pytest
@@ -20,6 +21,7 @@ from calibrant.methods import (
     Task,
     fit_all,
 )
+from calibrant.methods.base import ROWS_AT_ONCE
 
 
 def task(seed=0, train=60, val=30, std=3.0, dtype=torch.float32, val_part=True):
@@ -77,23 +79,18 @@ def test_jobs_of_every_kind_may_be_mixed_and_keep_their_order():
 def test_settings_that_vary_run_in_one_population():
     groups = []
 
-    class Watch:
-        def __init__(self, positions):
-            groups.append(positions)
+    @contextmanager
+    def watch(positions):
+        groups.append(positions)
+        yield
 
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            return None
-
-    base = short(BO4SC())
+    first = short(BO4SC())
     varied = ((1e-2, 10.0, 30.0, 20), (1e-3, 100.0, 10.0, 10), (1e-2, 10.0, 30.0, 10))
     jobs = [
-        (replace(base, learning_rate=lr, outer_rate=rate, alpha=alpha, epochs=epochs), task())
+        (replace(first, learning_rate=lr, outer_rate=rate, alpha=alpha, epochs=epochs), task())
         for lr, rate, alpha, epochs in varied
     ]
-    together = fit_all(jobs, on_group=Watch)
+    together = fit_all(jobs, on_group=watch)
     assert groups == [[0, 1, 2]]
     for (method, own), fitted in zip(jobs, together, strict=True):
         alone = method.fit(own)
@@ -159,3 +156,19 @@ def test_settings_that_make_no_sense_are_refused(make):
 def test_methods_that_need_validation_data_say_so():
     with pytest.raises(ValueError, match="X_val"):
         short(BO4SC()).fit(task(val_part=False))
+
+
+def test_large_populations_are_trained_in_pieces(monkeypatch):
+    monkeypatch.setitem(ROWS_AT_ONCE, "cpu", 130)
+    sizes = []
+
+    @contextmanager
+    def watch(positions):
+        sizes.append(len(positions))
+        yield
+
+    method, tasks = short(Standard()), [task(seed) for seed in range(5)]
+    found = fit_all([(method, t) for t in tasks], on_group=watch)
+    assert sizes == [2, 2, 1]
+    for own, fitted in zip(tasks, found, strict=True):
+        assert torch.allclose(fitted.probs(own.val.inputs), method.fit(own).probs(own.val.inputs), atol=1e-3)

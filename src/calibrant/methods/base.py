@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from calibrant.bilevel import Callback
-from calibrant.methods.task import Fitted, Task
+from calibrant.methods.task import Fitted, Task, batch_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +19,11 @@ class Method:
 
     varying: ClassVar[frozenset[str]] = frozenset()
     """Numeric fields in which the members of one population may differ."""
+
+    @property
+    def networks(self) -> int:
+        """How many networks one fit trains at the same time."""
+        return 1
 
     @classmethod
     def fit_group(
@@ -38,6 +43,8 @@ class Method:
 
 
 Job = tuple[Method, Task]
+ROWS_AT_ONCE = {"cpu": 65_536, "cuda": 524_288}
+"""Rows that the networks of one population see in one step, all together."""
 
 
 def fit_all(
@@ -47,7 +54,8 @@ def fit_all(
     callbacks: Callable[[str], Sequence[Callback]] | None = None,
     on_group: Callable[[list[int]], Any] | None = None,
 ) -> list[Fitted]:
-    """Train every job, in the order given; jobs of one structure and shape run as one population.
+    """Train every job, in the order given; jobs of one structure and shape run as one population (or
+    a few, where one would need too much memory).
 
     Parameters
     ----------
@@ -64,7 +72,7 @@ def fit_all(
     for position, (method, task) in enumerate(jobs):
         groups.setdefault((method.structure(), task.shape), []).append(position)
     results: dict[int, Fitted] = {}
-    for positions in groups.values():
+    for positions in _bounded(groups.values(), jobs, device):
         methods = [jobs[p][0] for p in positions]
         moved: dict[int, Task] = {}  # jobs that share a task share its tensors too
         tasks = [moved.setdefault(id(jobs[p][1]), jobs[p][1].to(device)) for p in positions]
@@ -76,6 +84,18 @@ def fit_all(
                 fitted = methods[0].fit_group(methods, tasks, made)
         results.update(zip(positions, fitted, strict=True))
     return [results[p] for p in range(len(jobs))]
+
+
+def _bounded(
+    groups: Iterable[list[int]], jobs: Sequence[Job], device: torch.device | str | None
+) -> Iterator[list[int]]:
+    """Groups in pieces whose steps fit into memory: each row of a step keeps its activations until the outer step."""
+    limit = ROWS_AT_ONCE["cpu" if device is None else torch.device(device).type]
+    for group in groups:
+        method, task = jobs[group[0]]
+        rows = method.networks * (batch_size(len(task.train)) or len(task.train))
+        size = max(1, limit // rows)
+        yield from (group[k : k + size] for k in range(0, len(group), size))
 
 
 def stacked(values: Sequence[float]) -> float | Tensor:

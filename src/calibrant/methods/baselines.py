@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,9 @@ class Ensemble(Method):
     base: Standard = _STOPPED
     members: int = 5
 
-    varying: ClassVar[frozenset[str]] = frozenset()
+    @property
+    def networks(self) -> int:
+        return self.members
 
     @classmethod
     def fit_group(

@@ -72,6 +72,10 @@ class SelfCalibrated(Method):
         if not 0 < self.choose < 1:
             raise ValueError(f"choose must be a share between 0 and 1; got {self.choose}.")
 
+    @property
+    def networks(self) -> int:
+        return self.folds * self.repeats if self.refit else 1
+
     @classmethod
     def fit_group(
         cls, methods: Sequence[SelfCalibrated], tasks: Sequence[Task], callbacks: Sequence[Callback] = ()
