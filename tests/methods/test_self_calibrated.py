@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from calibrant.data import blobs, flip_labels
 from calibrant.methods import Part, SelfCalibrated, Task
-from calibrant.methods.crossfit import deal
+from calibrant.methods.crossfit import CrossFit, Fold, deal
 from calibrant.methods.held_out import temperature_and_bias
-from calibrant.methods.self_calibrated import clearly_worse
+from calibrant.methods.self_calibrated import clearly_worse, labels_differ
 
 
 def task(flip=0.0, std=1.3, seed=0, train=300, val=150):
@@ -64,6 +66,20 @@ def test_flipped_labels_are_noticed_and_found():
     score = fitted.extras["suspicion"]
     pairs = score[flipped][:, None] > score[~flipped][None]
     assert pairs.double().mean() > 0.9  # the area under the ROC curve
+
+
+@pytest.mark.parametrize(("wrong", "differ"), [((8, 0), False), ((150, 30), True), ((90, 30), False)])
+def test_labels_are_suspected_on_strong_evidence_only(wrong, differ):
+    """Of 700 training and 300 validation samples so many are met wrongly; none among 300 is no certainty."""
+    labels = torch.zeros(1000, dtype=torch.long)
+    logits = torch.tensor([[1.0, 0.0]]).repeat(1000, 1)
+    for start, count in zip((0, 700), wrong, strict=True):
+        logits[start : start + count] = torch.tensor([0.0, 1.0])
+    rows = torch.arange(1000)
+    fold = Fold(rows[:0], rows, rows[:0])
+    network = SimpleNamespace(predict=lambda inputs: logits)
+    fit = CrossFit((network,), (fold,), Part(torch.zeros(1000, 1), labels))
+    assert labels_differ(fit, 700) == differ
 
 
 def test_without_a_validation_part_everything_is_pooled():

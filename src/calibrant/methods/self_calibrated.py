@@ -169,17 +169,19 @@ class SelfCalibrated(Method):
         }
 
 
-def labels_differ(fit: CrossFit, train: int, *, significance: float = 2.0) -> bool:
+def labels_differ(fit: CrossFit, train: int, *, significance: float = 2.5) -> bool:
     """Whether held-out training labels are met less often than validation labels, by so many standard errors.
 
-    Errors are counted, not losses: their variance is the smaller by far, and flipped labels show in them at once.
+    Errors are counted, not losses: their variance is the smaller by far, and flipped labels show in them at once. The
+    standard error is that of equal shares, because none at all among few validation samples is no certainty.
     """
     rows = fit.rows("held")
     wrong = (fit.held_out_logits()[rows].argmax(1) != fit.data.labels[rows]).double()
     own, other = wrong[rows < train], wrong[rows >= train]
-    if len(own) < 2 or len(other) < 2:
+    if len(own) == 0 or len(other) == 0:
         return False
-    error = (own.var() / len(own) + other.var() / len(other)).sqrt()
+    share = wrong.mean()
+    error = (share * (1 - share) * (1 / len(own) + 1 / len(other))).sqrt()
     return bool(own.mean() - other.mean() > significance * error)
 
 
