@@ -12,6 +12,8 @@ import torch
 
 import calibrant
 from calibrant import bilevel
+from calibrant.experiments.page import to_terminal
+from calibrant.report import read_results
 
 ROOT = Path(__file__).parents[1]
 
@@ -82,6 +84,24 @@ def test_the_examples_on_the_engines_page_run():
     names = {"torch": torch, "model": torch.nn.Linear(2, 2), "x": x, "y": y, "x_val": x[:20], "y_val": y[:20]}
     for block in text.split("```python\n")[1:]:
         exec(compile(block.split("```")[0], "engine.md", "exec"), names)
+
+
+def test_the_examples_on_the_methods_page_run():
+    text = (ROOT / "docs" / "methods.md").read_text()
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    names = {"x": x, "y": y, "x_val": x[:20], "y_val": y[:20]}
+    for block in text.split("```python\n")[1:]:
+        exec(compile(block.split("```")[0], "methods.md", "exec"), names)
+
+
+def test_readme_shows_the_stored_experiment():
+    """``calibrant reproduce bo4sc --from results/bo4sc.json`` prints the tables; no number in them is typed by hand."""
+    section = (ROOT / "README.md").read_text().split("## The first paper, measured again")[1].split("\n## ")[0]
+    printed = to_terminal(read_results(ROOT / "results" / "bo4sc.json"))
+    rows = [line for line in section.splitlines() if line.startswith("|")]
+    assert len(rows) > 20
+    assert [row for row in rows if row not in printed] == []
 
 
 def test_readme_shows_the_stored_benchmark():

@@ -68,8 +68,10 @@ class Run:
         self.gradient: Tensor | None = None
         self.active = torch.ones(problem.members or 1, dtype=torch.bool)
         self.ran = self.active.clone()
-        # Inductor would compile each new shape for longer than it saves; a learned start is pulled back as a whole.
-        self._compacts = self.is_population and compile != "inductor" and not problem.moves_start
+        # A learned start is pulled back as a whole. Inductor would compile each new shape for longer than it saves, and
+        # so would tracing on a GPU, where a step's time is that of its launches, however many members there are.
+        costly = compile == "inductor" or (compile == "trace" and self.state.params.is_cuda)
+        self._compacts = self.is_population and not costly and not problem.moves_start
         self._crowd: Crowd | None = None
         self.reasons: dict[int, str] = {}
         self.failures: dict[int, str] = {}
@@ -136,7 +138,7 @@ class Run:
         """The part of a population that the next outer step is computed on; None for all of it."""
         rows = crowd_rows(self.active) if self._compacts else None
         if rows is None or self._crowd is None or not torch.equal(self._crowd.chosen, rows):
-            self._crowd = None if rows is None else Crowd(rows, len(self.active), self.phi.device)
+            self._crowd = None if rows is None else Crowd(rows, len(self.active), self.state.params.device)
         return self._crowd
 
     def release(self) -> None:
