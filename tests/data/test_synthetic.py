@@ -63,3 +63,16 @@ def test_true_ece_by_hand():
     assert true_ece(probs, posterior, bins=10) == pytest.approx((0.2 + 0.3) / 2)
     with pytest.raises(ValueError, match="same samples"):
         true_ece(probs, posterior[:1])
+
+
+def test_true_ece_of_a_class_that_need_not_be_the_largest():
+    """Pairs say what the matrix says, and take a confidence below one half too."""
+    probs, posterior = np.random.default_rng(0).dirichlet(np.ones(3), (2, 400))
+    right = posterior[np.arange(400), probs.argmax(1)]
+    assert true_ece(confidence=probs.max(1), right=right) == pytest.approx(true_ece(probs, posterior), abs=1e-12)
+    assert true_ece(confidence=[0.1, 0.1], right=[0.2, 0.1]) == pytest.approx(0.05)
+    for given in ({}, {"probs": probs}, {"confidence": [0.5]}, {"probs": probs, "posterior": posterior, "right": [1]}):
+        with pytest.raises(ValueError, match="give"):
+            true_ece(**given)
+    with pytest.raises(ValueError, match="same samples"):
+        true_ece(confidence=[0.5], right=[0.5, 0.5])

@@ -76,7 +76,7 @@ def test_weights_that_are_the_truth_tell_the_whole_story():
     assert story["weight_truth"] == pytest.approx(1.0)
     assert story["weight_auroc"] > 0.98
     below = of_label[torch.as_tensor(truth.argmax(1)) != labels] < 0.5
-    assert story["wrong_below_half"] == pytest.approx(below.double().mean().item())
+    assert story["misclassified_low_weight"] == pytest.approx(below.double().mean().item())
     backwards = ablation.weight_story(Fixed(torch.as_tensor(truth), sample_weights=1 - of_label), prepared)
     assert backwards["weight_truth"] == pytest.approx(-1.0)
 

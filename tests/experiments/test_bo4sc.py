@@ -6,10 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibrant import metrics
 from calibrant.bilevel import solve
 from calibrant.experiments import bo4sc, figures
-from calibrant.experiments.records import MEASURED, floor_self, measure, predict, prepare, reference, true_ece
+from calibrant.experiments.records import MEASURED, Predicted, against_truth, measure, predict, prepare, reference
 from calibrant.experiments.runs import Meter, run_all
 from calibrant.methods import BO4SC, METHODS, Calibrated, SelfCalibrated, Standard
 
@@ -137,20 +136,10 @@ def test_isotonic_confidence_keeps_the_networks_class_and_may_fall_below_chance(
     assert measure(isotonic.fitted, prepared)["share_below_chance"] == pytest.approx(below.mean())
 
 
-def test_quick_forms_agree_with_the_metrics():
-    generator = np.random.default_rng(0)
-    probs, posterior = generator.dirichlet(np.ones(3), (2, 4000))
-    confidence = probs.max(1)
-    truth = posterior[np.arange(4000), probs.argmax(1)]
-    assert true_ece(confidence, truth) == pytest.approx(metrics.true_ece(probs, posterior), abs=1e-9)
-    floor = metrics.noise_floor(probs[:500], n_resamples=400)
-    assert floor_self(confidence[:500], draws=400) == pytest.approx(floor.mean, abs=0.002)
-
-
 def test_the_exact_posterior_is_its_own_truth():
     truth = reference("blobs-1.3")
-    confidence = truth.posterior.max(1)
-    assert true_ece(confidence, confidence) == 0
+    found = Predicted(truth.posterior, truth.posterior.argmax(1), truth.posterior.max(1))
+    assert against_truth(found, truth.posterior) == pytest.approx({"true_ece": 0, "mean_abs_confidence_truth": 0})
     assert truth.grid is not None
     assert reference("bac", 100).grid is None
 

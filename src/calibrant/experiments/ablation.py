@@ -20,7 +20,7 @@ from sklearn.metrics import roc_auc_score
 
 from calibrant.data import SETS
 from calibrant.experiments.grid import FIRST_SEED, score, search_task
-from calibrant.experiments.records import Prepared, exact, prepare, resolve_device
+from calibrant.experiments.records import Prepared, exact, prepare, resolve_device, weight_shares
 from calibrant.experiments.runs import one_thread, progress, run_all
 from calibrant.methods import BO4SC, METHODS, Fitted, Method, Mixture, Part, SelfCalibrated, fit_all
 from calibrant.report import Column, Report, by_seed, mean_interval, paired_difference, provenance, write_results
@@ -31,8 +31,8 @@ SGD_RATES, SGD_FACTORS = (0.03, 0.1, 0.3, 1.0), (1.0, 10.0)
 SEARCH_SEEDS = 2
 
 STORY = {
-    "wrong_below_half": Column("wrong, w < ½", digits=2),
-    "right_above_half": Column("right, w > ½", digits=2),
+    "misclassified_low_weight": Column("wrong, w < ½", digits=2),
+    "correct_high_weight": Column("right, w > ½", digits=2),
     "weight_truth": Column("ρ(w, P(y|x))", digits=2),
     "weight_auroc": Column("AUROC of 1 − w", digits=2),
 }
@@ -187,19 +187,16 @@ def _held_out_loss(fitted: Fitted, part: Part) -> float:
 def weight_story(fitted: Fitted, prepared: Prepared) -> dict[str, float | None]:
     """What the weights have to do with the noise in the labels.
 
-    ``wrong_below_half`` and ``right_above_half``: the share of misclassified training samples with w < 0.5, and of
-    rightly classified ones with w > 0.5 (Fig. 3 in numbers). ``weight_truth``: Spearman's ρ of w_i and the exact
-    P(y_i | x_i). ``weight_auroc``: how well 1 − w_i finds the labels that the Bayes classifier would not have given.
+    The shares of :func:`calibrant.experiments.records.weight_shares` (Fig. 3 in numbers). ``weight_truth``: Spearman's
+    ρ of w_i and the exact P(y_i | x_i). ``weight_auroc``: how well 1 − w_i finds the labels that the Bayes classifier
+    would not have given.
     """
     found: dict[str, float | None] = dict.fromkeys(STORY)
     weights = fitted.extras.get("sample_weights")
     if fitted.failure or weights is None or float(weights.std()) == 0:
         return found
-    w = weights.double().numpy()
-    train = prepared.task.train
-    right = (fitted.probs(train.inputs).argmax(1) == train.labels).numpy()
-    found["wrong_below_half"] = float((w[~right] < 0.5).mean()) if not right.all() else None
-    found["right_above_half"] = float((w[right] > 0.5).mean()) if right.any() else None
+    train, w = prepared.task.train, weights.double().numpy()
+    found |= {name: value for name, value in weight_shares(fitted, train).items() if name in STORY}
     if not prepared.problem.noise_free:
         truth = exact(prepared.problem.posterior, prepared.problem.train[0])
         labels = train.labels.numpy()

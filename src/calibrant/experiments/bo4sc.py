@@ -12,12 +12,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from calibrant.data import SETS
 from calibrant.experiments import figures
 from calibrant.experiments.page import MATCHED, make_report, to_terminal
-from calibrant.experiments.records import prepare, reference, resolve_device
+from calibrant.experiments.records import Prepared, prepare, reference, resolve_device, weight_shares
 from calibrant.experiments.runs import Planned, Run, one_thread, run_all
 from calibrant.methods import BO4SC, METHODS, Standard
 from calibrant.report import read_results, write_results
@@ -118,28 +116,14 @@ def plan(sets: Sequence[str], seeds: int, settings: Settings) -> list[Planned]:
 
 def matched(settings: dict[str, Any]) -> Standard:
     """Standard training with BO4SC's own network, epochs and learning rate: the two differ by the weights alone."""
-    return Standard(tuple(settings["hidden"]), settings["epochs"], settings["learning_rate"])
+    return Standard(
+        hidden=tuple(settings["hidden"]), epochs=settings["epochs"], learning_rate=settings["learning_rate"]
+    )
 
 
-def record_of(run: Run) -> dict[str, Any]:
+def record_of(run: Run[Prepared]) -> dict[str, Any]:
     """One record; BO4SC's says where its weights ended."""
-    return run.record() | (final_weights(run) if run.method == "bo4sc" else {})
-
-
-def final_weights(run: Run) -> dict[str, float | None]:
-    """Fig. 3 in numbers: how many samples that the model gets wrong have w < 0.5, how many others w > 0.5."""
-    if run.fitted.failure:
-        return dict.fromkeys(("misclassified_low_weight", "correct_high_weight", "misclassified_train"))
-    weights, wrong = run.fitted.extras["sample_weights"].numpy(), figures.misclassified(run)
-
-    def share(found: np.ndarray) -> float | None:
-        return float(found.mean()) if len(found) else None
-
-    return {
-        "misclassified_low_weight": share(weights[wrong] < 0.5),
-        "correct_high_weight": share(weights[~wrong] > 0.5),
-        "misclassified_train": share(wrong),
-    }
+    return run.record() | (weight_shares(run.fitted, run.prepared.task.train) if run.method == "bo4sc" else {})
 
 
 @contextmanager

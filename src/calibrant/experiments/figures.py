@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.experiments.records import predict, reference
+from calibrant.experiments.records import Prepared, misclassified, predict, reference
 from calibrant.experiments.runs import Run
 from calibrant.plots import (
     ConfidenceHistogramDisplay,
@@ -36,12 +36,12 @@ THRESHOLD = 0.9
 Numbers = dict[str, Any]
 
 
-def collect(runs: Sequence[Run]) -> Numbers:
+def collect(runs: Sequence[Run[Prepared]]) -> Numbers:
     """The numbers of all figures, from the runs of the first seed; a figure whose set did not run is left out."""
     first = min((run.prepared.seed for run in runs), default=0)
     found = {(run.prepared.dataset, run.method): run for run in runs if run.prepared.seed == first}
 
-    def of(dataset: str) -> dict[str, Run]:
+    def of(dataset: str) -> dict[str, Run[Prepared]]:
         return {m: found[dataset, m] for m in SHOWN if (dataset, m) in found and not found[dataset, m].fitted.failure}
 
     numbers: Numbers = {}
@@ -54,7 +54,7 @@ def collect(runs: Sequence[Run]) -> Numbers:
     return numbers
 
 
-def confidence_maps(runs: Mapping[str, Run]) -> Numbers:
+def confidence_maps(runs: Mapping[str, Run[Prepared]]) -> Numbers:
     """Fig. 1: confidence on a grid, for each model and for the truth."""
     prepared = next(iter(runs.values())).prepared
     truth = reference(prepared.dataset)
@@ -75,7 +75,7 @@ def confidence_maps(runs: Mapping[str, Run]) -> Numbers:
     }
 
 
-def reliabilities(runs: Mapping[str, Run]) -> Numbers:
+def reliabilities(runs: Mapping[str, Run[Prepared]]) -> Numbers:
     """Fig. 2: each test sample's confidence, and whether the prediction was right."""
     prepared = next(iter(runs.values())).prepared
     x, y = prepared.problem.test
@@ -94,7 +94,7 @@ def reliabilities(runs: Mapping[str, Run]) -> Numbers:
     }
 
 
-def weight_history(run: Run) -> Numbers:
+def weight_history(run: Run[Prepared]) -> Numbers:
     """Fig. 3: every training sample's weight over training, and whether the final model gets it wrong."""
     settings: Any = run.settings
     history = np.asarray(run.fitted.extras["sample_weights_history"])
@@ -107,15 +107,9 @@ def weight_history(run: Run) -> Numbers:
         "seed": run.prepared.seed,
         "epochs": (rows * settings.steps).tolist(),
         "history": _rounded(history[rows], 3),
-        "misclassified": misclassified(run).astype(int).tolist(),
+        "misclassified": misclassified(run.fitted, run.prepared.task.train).astype(int).tolist(),
         "samples": _rounded(run.prepared.problem.train[0], 3),
     }
-
-
-def misclassified(run: Run) -> np.ndarray:
-    """Which training samples the final model gets wrong."""
-    train = run.prepared.task.train
-    return predict(run.fitted, train.inputs).classes != train.labels.numpy()
 
 
 def path_of(results: Path) -> Path:

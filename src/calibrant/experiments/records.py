@@ -42,6 +42,8 @@ MEASURED = (
     "aurc",
 )
 """The measured fields of a record, in the order of the columns."""
+WEIGHT_SHARES = ("misclassified_low_weight", "correct_high_weight", "misclassified_train")
+"""What a record of a method with sample weights has besides."""
 
 
 @dataclass(frozen=True)
@@ -150,22 +152,22 @@ def predict(fitted: Fitted, inputs: Tensor) -> Predicted:
     return Predicted(probs, classes, probs[np.arange(len(probs)), classes])
 
 
-def true_ece(confidence: np.ndarray, truth: np.ndarray, bins: int = 15) -> float:
-    """``Σ_m |Σ_{i∈B_m} (p_i − conf_i)| / n`` with p_i the exact probability of being right: ECE without label noise.
+def misclassified(fitted: Fitted, part: Part) -> np.ndarray:
+    """Which samples a classifier gets wrong."""
+    return predict(fitted, part.inputs).classes != part.labels.numpy()
 
-    `calibrant.metrics.true_ece`, for confidences that need not be the largest of a row of probabilities.
+
+def weight_shares(fitted: Fitted, train: Part) -> dict[str, float | None]:
+    """Fig. 3 in numbers: how many training samples that the model gets wrong have w < 0.5, how many others w > 0.5.
+
+    None throughout for a failed training or one without weights, and for a share of no samples.
     """
-    sums = np.bincount(_bins(confidence, bins), truth - confidence, minlength=bins)
-    return float(np.abs(sums).sum() / len(confidence))
-
-
-def floor_self(confidence: np.ndarray, bins: int = 15, draws: int = FLOOR_DRAWS) -> float:
-    """Mean ECE of a calibrated model with these confidences: `calibrant.metrics.noise_floor`, all draws at once."""
-    where = _bins(confidence, bins)
-    hits = np.random.default_rng(0).random((draws, len(confidence)), dtype=np.float32) < confidence
-    residuals = hits.astype(np.float32) - confidence.astype(np.float32)
-    sums = residuals @ (where[:, None] == np.arange(bins)).astype(np.float32)
-    return float(np.abs(sums).sum(1).mean() / len(confidence))
+    weights = fitted.extras.get("sample_weights")
+    if fitted.failure or weights is None:
+        return dict.fromkeys(WEIGHT_SHARES)
+    w, wrong = weights.numpy(), misclassified(fitted, train)
+    found = (w[wrong] < 0.5, w[~wrong] > 0.5, wrong)
+    return {name: float(v.mean()) if len(v) else None for name, v in zip(WEIGHT_SHARES, found, strict=True)}
 
 
 def measure(fitted: Fitted, prepared: Prepared, fresh: Reference | None = None) -> dict[str, Any]:
@@ -199,7 +201,7 @@ def on_sample(found: Predicted, labels: np.ndarray) -> dict[str, Any]:
         "accuracy": correct.mean(),
         "ece10": metrics.ece(**pairs, bins=10),
         "ece15": metrics.ece(**pairs, bins=15),
-        "floor_self15": floor_self(found.confidence),
+        "floor_self15": metrics.noise_floor(confidence=found.confidence, n_resamples=FLOOR_DRAWS).mean,
         "confidence_minus_accuracy": found.confidence.mean() - correct.mean(),
         "share_below_chance": metrics.share_below_chance(confidence=found.confidence, n_classes=found.probs.shape[1]),
         "nll": metrics.nll(found.probs, labels),
@@ -213,7 +215,7 @@ def against_truth(found: Predicted, posterior: np.ndarray) -> dict[str, float]:
     """Confidence against the exact probability that the predicted class is right."""
     truth = posterior[np.arange(len(posterior)), found.classes]
     return {
-        "true_ece": true_ece(found.confidence, truth),
+        "true_ece": metrics.true_ece(confidence=found.confidence, right=truth),
         "mean_abs_confidence_truth": float(np.abs(found.confidence - truth).mean()),
     }
 
@@ -225,11 +227,6 @@ def resolve_device(device: str) -> torch.device:
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError("device='cuda' was asked for, but torch finds no GPU here; use device='cpu' or 'auto'.")
     return torch.device(device)
-
-
-def _bins(confidence: np.ndarray, bins: int) -> np.ndarray:
-    """Bin m holds confidence in ((m − 1)/M, m/M], counted from 0; 0 itself is in the first."""
-    return np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
 
 
 def _short(value: Any) -> float | None:

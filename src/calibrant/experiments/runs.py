@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -31,17 +31,28 @@ class Cost:
     members: int
 
 
+class HasTask(Protocol):
+    """What can be trained on: a set at a seed, a split of a table."""
+
+    @property
+    def task(self) -> Task:
+        """The training problem."""
+
+
+Given = TypeVar("Given", bound=HasTask)
+
+
 @dataclass(frozen=True)
-class Run:
+class Run(Generic[Given]):
     """A trained method: its id, its settings, what it was trained on, the classifier, and the cost."""
 
     method: str
     settings: Method
-    prepared: Prepared
+    prepared: Given
     fitted: Fitted
     cost: Cost
 
-    def record(self) -> dict[str, Any]:
+    def record(self: Run[Prepared]) -> dict[str, Any]:
         """All that is reported of it, as one row of a result file."""
         measured = measure(self.fitted, self.prepared)
         return {"dataset": measured.pop("dataset"), "method": self.method, **measured, **asdict(self.cost)}
@@ -50,8 +61,8 @@ class Run:
 Planned = tuple[str, Method, Prepared]
 
 
-def run_all(plan: Sequence[Planned], *, device: torch.device | str | None = None) -> list[Run]:
-    """Train every entry (id, method, prepared set), in the order given.
+def run_all(plan: Sequence[tuple[str, Method, Given]], *, device: torch.device | str | None = None) -> list[Run[Given]]:
+    """Train every entry (id, method, what it is trained on), in the order given.
 
     Entries of one structure and shape run as one population. A calibrator whose base is trained anyway, on the same
     set and seed, is fitted behind that network instead of training another; its seconds include the base's.
@@ -59,7 +70,7 @@ def run_all(plan: Sequence[Planned], *, device: torch.device | str | None = None
     first: dict[tuple[Method, int], int] = {}
     jobs: list[Job] = []
 
-    def position(method: Method, prepared: Prepared) -> int:
+    def position(method: Method, prepared: HasTask) -> int:
         key = method, id(prepared)
         if key not in first:
             first[key] = len(jobs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
+from calibrant.experiments.records import WEIGHT_SHARES
 from calibrant.experiments.targets import ENSEMBLE, Records, datasets, difference, mean, methods
 from calibrant.metrics import Estimate
 from calibrant.report import Column, Table, by_seed, excludes_zero, mean_interval
@@ -103,10 +104,9 @@ def paired(records: Records, method: str, metrics: tuple[str, ...] = ("ece10", "
 
 def weights(records: Records) -> Table:
     """Fig. 3 in numbers: where BO4SC's weights ended, for training samples that it gets wrong and right."""
-    fields = ("misclassified_low_weight", "correct_high_weight", "misclassified_train")
     rows = []
     for dataset in datasets(records):
-        values = [by_seed(records, name, dataset=dataset, method="bo4sc").values() for name in fields]
+        values = [by_seed(records, name, dataset=dataset, method="bo4sc").values() for name in WEIGHT_SHARES]
         known = [[v for v in column if v is not None] for column in values]
         rows.append([dataset, *(mean_interval(column) if column else None for column in known)])
     heads = ("misclassified with w < 0.5", "correct with w > 0.5", "share of training samples misclassified")

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import torch
 
-from calibrant.experiments.records import Prepared, predict, resolve_device
+from calibrant.experiments.records import predict, resolve_device
 from calibrant.experiments.runs import run_all
 from calibrant.experiments.table_data import FLOOR, SIZES, Split, describe, find_tables, prepare
 from calibrant.experiments.table_peers import FOLDS, PEERS, SETTINGS, run_peers
@@ -160,8 +160,8 @@ def _run_own(
         split = prepare(name, path, seed)
         plan += [(method, own[method], split) for method in wanted]
     records = []
-    for run in run_all(cast(list[tuple[str, Method, Prepared]], plan), device=device):  # it reads the task only
-        split = cast(Split, run.prepared)
+    for run in run_all(plan, device=device):
+        split = run.prepared
         found = None if run.fitted.failure else predict(run.fitted, split.inputs)
         cost = {"seconds": round(run.cost.seconds, 3)}
         records.append(split.record(run.method, found, run.fitted.failure, **cost))

@@ -10,25 +10,47 @@ from calibrant._inputs import check_probs
 from calibrant.metrics.binned import ece
 
 
-def true_ece(probs: Any, posterior: Any, *, bins: int = 15) -> float:
+def true_ece(
+    probs: Any = None, posterior: Any = None, *, bins: int = 15, confidence: Any = None, right: Any = None
+) -> float:
     """ECE with each prediction's *probability* of being right in place of whether it was.
 
     ``Σ_m |B_m|/n · |mean_{i∈B_m} (p_i − conf_i)|`` with ``p_i`` the exact posterior of the predicted class. Unlike an
     ECE from labels it has no noise floor: the posterior itself scores 0.
+
+    Parameters
+    ----------
+    probs, posterior : (n, C) probabilities of the model and of the truth, for the same samples
+    confidence, right : the other way to give them: the model's probability of the class that it predicts, which need
+        not be its largest, and the true one
     """
-    probs, truth = (np.asarray(check_probs(p).cpu(), dtype=np.float64) for p in (probs, posterior))
-    if probs.shape != truth.shape:
+    if (probs is None) != (posterior is None) or (confidence is None) != (right is None):
+        raise ValueError("give probs with posterior, or confidence= with right=; one of a pair is missing.")
+    if (probs is None) == (confidence is None):
+        raise ValueError("give either probs and posterior, or confidence= and right=.")
+    if probs is not None:
+        confidence, right = _of_predicted(probs, posterior)
+    confidence, right = (np.asarray(value, dtype=np.float64) for value in (confidence, right))
+    if confidence.shape != right.shape:
         raise ValueError(
-            f"probs has shape {probs.shape} and posterior {truth.shape}; they must be of the same samples."
+            f"confidence has shape {confidence.shape} and right {right.shape}; they must be of the same samples."
         )
-    predicted = probs.argmax(1)
-    rows = np.arange(len(probs))
-    confidence, right = probs[rows, predicted], truth[rows, predicted]
     # A prediction that is right with probability p counts as p of a right one and 1 − p of a wrong one.
     value = ece(
         confidence=np.concatenate([confidence, confidence]),
-        correct=np.repeat([True, False], len(rows)),
+        correct=np.repeat([True, False], len(confidence)),
         sample_weight=np.concatenate([right, 1 - right]),
         bins=bins,
     )
     return float(value)  # type: ignore[arg-type]
+
+
+def _of_predicted(probs: Any, posterior: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The model's and the true probability of the class that the model gives the most."""
+    found, truth = (np.asarray(check_probs(p).cpu(), dtype=np.float64) for p in (probs, posterior))
+    if found.shape != truth.shape:
+        raise ValueError(
+            f"probs has shape {found.shape} and posterior {truth.shape}; they must be of the same samples."
+        )
+    rows, predicted = np.arange(len(found)), found.argmax(1)
+    return found[rows, predicted], truth[rows, predicted]
