@@ -27,7 +27,7 @@ from calibrant.bilevel import (
     Unrolled,
     solve,
 )
-from calibrant.data import Indexed
+from calibrant.data import Indexed, TensorStream
 from tests.bilevel.loop_cases import SAMPLES, blobs, hidden_dropout, mlp, problem, rich_mlp, run
 
 
@@ -376,3 +376,24 @@ def test_layers_with_state_are_checked_too(tmp_path):
 def test_loaders_that_name_no_sample_are_refused():
     with pytest.raises(ValueError, match=r"calibrant\.data\.Indexed"):
         Bilevel(mlp(), SampleWeights(SAMPLES), train=DataLoader(TensorDataset(*blobs()), batch_size=4))
+
+
+@pytest.mark.parametrize("form", ["mini-batches", "loader"])
+def test_early_stopping_looks_at_all_validation_data(form):
+    """Not at the first batch of it, however it is delivered."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(50, 2, generator=generator), torch.randint(0, 2, (50,), generator=generator)
+    whole = (x[20:], y[20:])
+    val = DataLoader(TensorDataset(*whole), batch_size=8) if form == "loader" else TensorStream(*whole, batch_size=8)
+    seen = []
+
+    class Look(EarlyStopping):
+        def _outer_loss(self, run):
+            seen.append(super()._outer_loss(run).item())
+            return super()._outer_loss(run)
+
+    stopping = Look(patience=None, restore_best=False)
+    problem = Bilevel(nn.Linear(2, 2), train=(x[:20], y[:20]), val=val)
+    solution = solve(problem, hypergradient=Plain(2), inner_optimizer=Adam(0.1), outer_steps=2, callbacks=[stopping])
+    expected = torch.nn.functional.cross_entropy(solution.predict(whole[0]), whole[1])
+    assert seen[-1] == pytest.approx(expected.item(), abs=1e-6)

@@ -144,6 +144,8 @@ def test_mini_batches_above_the_limit():
         lambda: BO4SC(inner="lbfgs"),
         lambda: BO4SC(also=("dropout",)),
         lambda: BO4SC(steps=0),
+        lambda: BO4SC(prior_strength=1.0),
+        lambda: BO4SC(weights="network", outer_rate=10.0),
         lambda: SelfCalibrated(folds=1),
         lambda: SelfCalibrated(choose=1.0),
     ],

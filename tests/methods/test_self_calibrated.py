@@ -89,6 +89,37 @@ def test_without_a_validation_part_everything_is_pooled():
     assert len(fitted.networks) == 10
 
 
+def test_the_scale_of_sample_weights_does_not_matter_beside_a_part_without():
+    own, _ = task(train=60, val=40)
+    weights = torch.linspace(0.5, 1.5, 60)
+    probs = [
+        SelfCalibrated(hidden=(4,), epochs=10)
+        .fit(Task(Part(own.train.inputs, own.train.labels, scale * weights), own.val, 5, 0))
+        .probs(own.val.inputs)
+        for scale in (1.0, 1000.0)
+    ]
+    assert torch.allclose(*probs, atol=1e-4)
+
+
+def test_doubtful_rows_that_hardly_count_raise_no_suspicion():
+    labels = torch.zeros(1000, dtype=torch.long)
+    logits = torch.tensor([[1.0, 0.0]]).repeat(1000, 1)
+    logits[:200] = torch.tensor([0.0, 1.0])
+    rows, weights = torch.arange(1000), torch.ones(1000)
+    network = SimpleNamespace(predict=lambda inputs: logits)
+    for weight, differ in ((1.0, True), (0.01, False)):
+        weights[:200] = weight
+        fit = CrossFit((network,), (Fold(rows[:0], rows, rows[:0]),), Part(torch.zeros(1000, 1), labels, weights))
+        assert labels_differ(fit, 700) == differ
+
+
+@pytest.mark.parametrize(("val", "choose"), [(30, 0.9), (6, 0.8), (4, 0.5), (12, 1 / 3)])
+def test_small_validation_parts_keep_the_pooled_candidate(val, choose):
+    own, _ = task(flip=0.5, train=100, val=val)
+    fitted = SelfCalibrated(hidden=(4,), epochs=5, choose=choose).fit(own)
+    assert torch.isfinite(fitted.probs(own.val.inputs)).all()
+
+
 def test_without_refitting_one_network_sees_the_training_part_only():
     own, _ = task()
     fitted = SelfCalibrated(hidden=(8,), epochs=20, refit=False).fit(own)

@@ -95,7 +95,8 @@ class EarlyStopping(Callback):
     Parameters
     ----------
     criterion : callable ``run -> Tensor``, optional
-        Smaller is better; one value a member. The default is the outer loss *after* the step's training.
+        Smaller is better; one value a member. The default is the outer loss *after* the step's training, on all
+        validation data.
     patience : int, optional
         None never stops, and only remembers the best state.
     min_delta : float
@@ -128,13 +129,14 @@ class EarlyStopping(Callback):
         self.best_step: Tensor | None = None
         self._best_state: State | None = None
         self._best_phi: Tensor | None = None
-        self._batch: Batch | None = None
+        self._batches: list[Batch] = []
 
     def on_start(self, run: Run) -> None:
         if run.step == 0:
             self.best = self.best_step = self._best_state = self._best_phi = None
-        if self.criterion == self._outer_loss:  # one batch for all steps, taken before a loader goes on
-            self._batch = run.problem.val_batch(0)
+        if self.criterion == self._outer_loss:  # all validation data, the same at every look
+            count = 1 if run.problem.val is None else run.problem.val.batches
+            self._batches = [run.problem.val_batch(step) for step in range(count)]
 
     def on_step(self, run: Run) -> None:
         if run.step % self.every:
@@ -162,7 +164,8 @@ class EarlyStopping(Callback):
             run.state, run.phi = self._best_state._replace(step=run.state.step), self._best_phi
 
     def _outer_loss(self, run: Run) -> Tensor:
-        return run.evaluate(batch=self._batch)
+        sizes = [batch.targets.numel() for batch in self._batches]
+        return sum(run.evaluate(batch=b) * (n / sum(sizes)) for b, n in zip(self._batches, sizes, strict=True))  # type: ignore[return-value]
 
     def _refuse_nan(self, run: Run, value: Tensor) -> None:
         """NaN is never an improvement: without a word the run would stop and return to its first step."""

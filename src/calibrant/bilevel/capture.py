@@ -56,7 +56,7 @@ class Captured:
         self.given = [(t, t._version) for t in tensors]
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
+            with torch.cuda.device(self.inputs[0].device), torch.cuda.graph(graph):
                 self.outputs = list(self.fn(*self.inputs))
         except RuntimeError:
             self.inputs, self.outputs, self.given = [], [], []

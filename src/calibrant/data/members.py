@@ -38,6 +38,10 @@ class MemberStream(Stream):
             self._draw = lambda step: stack([draw(step) for draw in each])
         self._first, self.axes = self._draw(0)
 
+    @property
+    def batches(self) -> int:
+        return min(stream.batches for stream in self.streams)
+
     def batch(self, step: int) -> Batch:
         if self.constant or step == 0:
             return self._first

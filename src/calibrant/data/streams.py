@@ -7,7 +7,7 @@ forward pass saw, a resumed run goes on where the first one stopped, and nothing
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,11 @@ class Stream:
 
     constant = False
     """Whether every step gets the same batch."""
+
+    @property
+    def batches(self) -> int:
+        """How many batches, from step 0 on, show every sample once; 1 where that is not known."""
+        return 1
 
     def batch(self, step: int) -> Batch:
         """The batch of step 0, 1, 2, …"""
@@ -94,6 +99,10 @@ class TensorStream(Stream):
         self.whole = Batch(inputs, targets, names, hyper=self.hyper, weights=self.weights)
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
 
+    @property
+    def batches(self) -> int:
+        return self.steps_per_epoch
+
     def batch(self, step: int) -> Batch:
         if self.batch_size is None:
             batch = self.whole
@@ -136,6 +145,10 @@ class LoaderStream(Stream):
         self._kept: dict[int, Batch] = {}
         self._next = self._released = 0
         self._iterator: Iterator[Any] | None = None
+
+    @property
+    def batches(self) -> int:
+        return len(self.loader) if isinstance(self.loader, Sized) else 1
 
     def batch(self, step: int) -> Batch:
         if step < self._next and step not in self._kept:

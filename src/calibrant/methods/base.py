@@ -20,10 +20,9 @@ class Method:
     varying: ClassVar[frozenset[str]] = frozenset()
     """Numeric fields in which the members of one population may differ."""
 
-    @property
-    def networks(self) -> int:
-        """How many networks one fit trains at the same time."""
-        return 1
+    def rows_at_once(self, task: Task) -> int:
+        """Rows whose activations one fit keeps at the same time: what its memory goes by."""
+        return batch_size(len(task.train), getattr(self, "batch_size", None)) or len(task.train)
 
     @classmethod
     def fit_group(
@@ -43,8 +42,8 @@ class Method:
 
 
 Job = tuple[Method, Task]
-ROWS_AT_ONCE = {"cpu": 65_536, "cuda": 524_288}
-"""Rows that the networks of one population see in one step, all together."""
+ROWS_AT_ONCE = {"cpu": 262_144, "cuda": 2_097_152}
+"""Rows, over all networks and steps of a window, whose activations one population keeps: 10 KB each at 64 units."""
 
 
 def fit_all(
@@ -75,7 +74,10 @@ def fit_all(
     for positions in _bounded(groups.values(), jobs, device):
         methods = [jobs[p][0] for p in positions]
         moved: dict[int, Task] = {}  # jobs that share a task share its tensors too
-        tasks = [moved.setdefault(id(jobs[p][1]), jobs[p][1].to(device)) for p in positions]
+        for task in (jobs[p][1] for p in positions):
+            if id(task) not in moved:
+                moved[id(task)] = task.to(device)
+        tasks = [moved[id(jobs[p][1])] for p in positions]
         made = callbacks(f"{type(methods[0]).__name__} × {len(positions)}") if callbacks else ()
         if on_group is None:
             fitted = methods[0].fit_group(methods, tasks, made)
@@ -89,12 +91,12 @@ def fit_all(
 def _bounded(
     groups: Iterable[list[int]], jobs: Sequence[Job], device: torch.device | str | None
 ) -> Iterator[list[int]]:
-    """Groups in pieces whose steps fit into memory: each row of a step keeps its activations until the outer step."""
-    limit = ROWS_AT_ONCE["cpu" if device is None else torch.device(device).type]
+    """Groups in pieces that fit into memory."""
+    kind = "cpu" if device is None else torch.device(device).type
+    limit = ROWS_AT_ONCE.get(kind, ROWS_AT_ONCE["cpu"])
     for group in groups:
         method, task = jobs[group[0]]
-        rows = method.networks * (batch_size(len(task.train)) or len(task.train))
-        size = max(1, limit // rows)
+        size = max(1, limit // method.rows_at_once(task))
         yield from (group[k : k + size] for k in range(0, len(group), size))
 
 

@@ -26,9 +26,8 @@ class Ensemble(Method):
     base: Standard = _STOPPED
     members: int = 5
 
-    @property
-    def networks(self) -> int:
-        return self.members
+    def rows_at_once(self, task: Task) -> int:
+        return self.members * self.base.rows_at_once(task)
 
     @classmethod
     def fit_group(

@@ -78,14 +78,14 @@ class BO4SC(Method):
     weights : {"sample", "prior", "neighbours", "network"} or None
         ``"sample"``: as published. ``"prior"``: with a pull towards 1. ``"neighbours"``: smoothed over neighbours
         of the same label. ``"network"``: from a small network of input and label. None: no weights, ``also`` alone.
-    prior_strength : float
-        For ``"prior"`` and ``"neighbours"``.
+    prior_strength : float, optional
+        Of the pull towards equal weights, for all forms but ``"sample"``. None: 0.01 for ``"prior"``, else 0.
     form : {"clip", "sigmoid"}
         How weights stay in [0, 1]. Clipping is read off Fig. 3.
     initial_weight : float, optional
         w⁰; unstated in the paper. None is 1 (0.9 for ``"sigmoid"``): training starts as the standard one.
     also : tuple of {"l2", "l2-unit", "label-smoothing", "label-noise"}
-        Further outer variables, moved by Adam at ``also_rate``.
+        Further outer variables, moved by Adam at ``also_rate``, as a weight network's parameters are.
     restart : bool
         Start each outer step from θ⁰ again. The paper does not say; carrying θ over is what makes its budget enough.
     keep_history : bool
@@ -103,7 +103,7 @@ class BO4SC(Method):
     last: int = 2
     outer_loss: Literal["bce", "nll", "brier", "sece", "dece"] = "bce"
     weights: Literal["sample", "prior", "neighbours", "network"] | None = "sample"
-    prior_strength: float = 0.0
+    prior_strength: float | None = None
     form: Literal["clip", "sigmoid"] = "clip"
     initial_weight: float | None = None
     also: tuple[Companion, ...] = ()
@@ -126,11 +126,26 @@ class BO4SC(Method):
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {getattr(self, name)!r}.")
+        self._refuse_idle_settings()
         unknown = set(self.also) - set(_ALSO)
         if unknown:
             raise ValueError(f"also may hold {', '.join(map(repr, _ALSO))}; got {sorted(unknown)}.")
         if self.steps < 1:
             raise ValueError(f"steps, the T of Algorithm 1, must be at least 1; got {self.steps}.")
+
+    def _refuse_idle_settings(self) -> None:
+        """A setting that would change nothing is a misunderstanding, and a grid over it a waste."""
+        idle = []
+        if self.weights in (None, "network"):
+            idle = [("outer_rate", self.outer_rate is not None), ("initial_weight", self.initial_weight is not None)]
+            idle.append(("form", self.form != "clip"))
+        if self.weights in (None, "sample"):
+            idle.append(("prior_strength", self.prior_strength is not None))
+        for name, given in idle:
+            if given:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} must be left out: it does nothing with weights={self.weights!r}."
+                )
 
     @classmethod
     def fit_group(
@@ -168,6 +183,9 @@ class BO4SC(Method):
             )
             for k, (solution, constants) in enumerate(zip(solutions, hyper, strict=True))
         ]
+
+    def rows_at_once(self, task: Task) -> int:
+        return self.steps * super().rows_at_once(task)
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -265,12 +283,15 @@ def read_outer(outer: nn.Module) -> dict[str, Tensor]:
 _WEIGHTS: dict[str, Any] = {
     "sample": lambda m, t: SampleWeights(len(t.train), form=m.form, initial_weight=m.initial_weight),
     "prior": lambda m, t: SampleWeights(
-        len(t.train), form=m.form, initial_weight=m.initial_weight, prior_strength=m.prior_strength or 0.01
+        len(t.train),
+        form=m.form,
+        initial_weight=m.initial_weight,
+        prior_strength=0.01 if m.prior_strength is None else m.prior_strength,
     ),
     "neighbours": lambda m, t: SmoothedWeights(
-        len(t.train), form=m.form, initial_weight=m.initial_weight, prior_strength=m.prior_strength
+        len(t.train), form=m.form, initial_weight=m.initial_weight, prior_strength=m.prior_strength or 0.0
     ),
-    "network": lambda m, t: WeightNetwork(t.train.inputs.shape[1], t.classes, prior_strength=m.prior_strength),
+    "network": lambda m, t: WeightNetwork(t.train.inputs.shape[1], t.classes, prior_strength=m.prior_strength or 0.0),
 }
 _ALSO: dict[str, Any] = {
     "l2": lambda model, task: L2(model),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -68,7 +69,7 @@ def deal(
         cut = int(choose * len(special))
         rest = np.setdiff1d(groups[0][0], special, assume_unique=True)
         groups = [(special[cut:], "judge"), (special[:cut], "choose"), (rest, "judge")]
-    number = min(number, max(len(rows) for rows, _ in groups))
+    number = min(number, max(len(rows) for rows, purpose in groups if purpose == "judge"))
     result = []
     for repeat in range(repeats):
         held: list[dict[str, list[np.ndarray]]] = [{"judge": [], "choose": []} for _ in range(number)]
@@ -97,6 +98,7 @@ class CrossFit:
     folds: tuple[Fold, ...]
     data: Part
 
+    @cached_property
     def held_out_logits(self) -> Tensor:
         """For each row the mean logits of the networks that never saw it, (n, C); NaN where all of them did."""
         total: Tensor | None = None

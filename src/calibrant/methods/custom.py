@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from calibrant._inputs import check_labels
 from calibrant.bilevel import OUTER_LOSSES, SGD, Adam, Bilevel, Callback, History, Plain, Solution, solve
 from calibrant.bilevel.tracing import Compiler
 from calibrant.data.batch import Batch, as_dtype
@@ -28,7 +29,8 @@ class Trained(Fitted):
     """A copy of the model that was given, with the trained parameters and buffers, in evaluation mode."""
     solution: Solution
     extras: dict[str, Any] = field(default_factory=dict)
-    failure: str | None = None
+    failure: str | None = field(default=None, init=False)
+    """Always None: where the training of one network breaks down, ``fit`` raises."""
 
     @property
     def sample_weights(self) -> Tensor | None:
@@ -65,9 +67,9 @@ def fit(
     model : nn.Module
         Inputs to logits, (n, C). Copied; its present parameters are the start, and their device is where training runs.
     train, val : ``(inputs, labels)`` as tensors or arrays, or a loader
-        A loader has a length, and can be iterated again. For weights of single samples its batches must say which
-        samples they hold: ``DataLoader(calibrant.data.Indexed(dataset), …)``. ``val`` is the outer level's data;
-        ``Standard`` needs it for ``patience`` only.
+        Labels are whole numbers from 0 to C − 1. A loader has a length, and can be iterated again. For weights of
+        single samples its batches must say which samples they hold: ``DataLoader(calibrant.data.Indexed(dataset), …)``.
+        ``val`` is the outer level's data; ``Standard`` needs it for ``patience`` only.
     method : BO4SC or Standard
         Default ``BO4SC()``. Its ``hidden`` is not used, nor its ``batch_size`` where loaders are given.
     callbacks : sequence of :class:`calibrant.bilevel.Callback`
@@ -93,8 +95,9 @@ def fit(
             "own networks. Use method.fit(task), or the estimators."
         )
     like = next(model.parameters())
-    train = _part(train, like)
-    task = Task(train, None if val is None else _part(val, like), _classes(model, train.inputs), seed)
+    train, val = _part(train, like), None if val is None else _part(val, like)
+    classes = _classes(model, train.inputs)
+    task = Task(_checked(train, classes), None if val is None else _checked(val, classes), classes, seed)
     solution, extras = (_bilevel if isinstance(method, BO4SC) else _plain)(model, method, task, callbacks, compile)  # type: ignore[arg-type]
     return Trained(solution.export(copy.deepcopy(model)).eval(), solution, extras)
 
@@ -150,17 +153,41 @@ class Loaded(Part):
     """The samples of a loader, as far as it shows them: its first batch, and how many there are."""
 
     loader: Any = None
+    classes: int = 0
 
     def __len__(self) -> int:
         return len(self.loader.dataset)
 
     def stream(self, *, seed: int = 0, hyper: dict[str, Tensor] | None = None, **_: Any) -> LoaderStream:  # type: ignore[override]
-        """The loader's batches, and in ``whole`` all samples, of whose inputs nothing is known."""
-        device = self.inputs.device
-        stream = LoaderStream(self.loader, seed=seed, device=device, dtype=self.inputs.dtype, hyper=hyper)
-        labels = torch.zeros(len(self), dtype=torch.long, device=device)
-        stream.whole = Batch(self.inputs.new_empty(len(self), 0), labels, slice(None))  # type: ignore[attr-defined]
-        return stream
+        """The loader's batches, for the engine."""
+        like = self.inputs
+        return LoadedStream(
+            self.loader, classes=self.classes, seed=seed, device=like.device, dtype=like.dtype, hyper=hyper
+        )
+
+
+class LoadedStream(LoaderStream):
+    """A loader's batches, every label checked: on a GPU, a label beyond the classes would end the whole process."""
+
+    def __init__(self, loader: Any, *, classes: int, **settings: Any) -> None:
+        super().__init__(loader, **settings)
+        self.classes = classes
+
+    @property
+    def whole(self) -> Batch:
+        """Stands for all samples where each one's weight is read: how many there are, where, in which precision.
+
+        The samples themselves are nowhere in memory. Inputs have no columns and labels are −1, which no loss takes:
+        outer variables that would look at them are refused beforehand.
+        """
+        rows = len(self.loader.dataset)  # type: ignore[attr-defined]
+        inputs = torch.empty(rows, 0, device=self.device, dtype=self.dtype)
+        return Batch(inputs, torch.full((rows,), -1, device=self.device), slice(None))
+
+    def _unpack(self, item: Any) -> Batch:
+        batch = super()._unpack(item)
+        labels = check_labels(batch.targets, len(batch.targets), self.classes, torch.device(self.device or "cpu"))
+        return batch._replace(targets=labels)
 
 
 def _part(data: Any, like: Tensor) -> Part:
@@ -175,6 +202,12 @@ def _part(data: Any, like: Tensor) -> Part:
         "Data must be (inputs, labels) as tensors or arrays, or a loader with a length and a dataset, such as torch's "
         f"DataLoader; got a {type(data).__name__}."
     )
+
+
+def _checked(part: Part, classes: int) -> Part:
+    """The same samples, their labels whole numbers in 0..C−1 and as wide as torch's losses want them."""
+    labels = check_labels(part.labels, len(part.inputs), classes, part.inputs.device)
+    return replace(part, labels=labels, **({"classes": classes} if isinstance(part, Loaded) else {}))  # type: ignore[arg-type]
 
 
 def _streams(task: Task, size: int | None, hyper: dict[str, Tensor]) -> dict[str, Any]:

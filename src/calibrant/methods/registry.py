@@ -19,14 +19,20 @@ class Entry:
     summary: str
 
 
+_STOPPED = Standard(patience=200)
+
 METHODS: dict[str, Entry] = {
     "standard": Entry(Standard(), "cross-entropy for a fixed number of epochs, as published"),
-    "standard-stopped": Entry(Standard(patience=200), "cross-entropy, returned to its best validation loss"),
+    "standard-stopped": Entry(_STOPPED, "cross-entropy, returned to its best validation loss"),
     "isotonic": Entry(
         Calibrated("isotonic-confidence"),
         "standard, then isotonic regression of the confidence on the validation part, as published",
     ),
     "temperature": Entry(Calibrated("temperature"), "standard, then temperature scaling on the validation part"),
+    "isotonic-stopped": Entry(
+        Calibrated("isotonic-confidence", _STOPPED), "standard-stopped, then isotonic regression of the confidence"
+    ),
+    "temperature-stopped": Entry(Calibrated("temperature", _STOPPED), "standard-stopped, then temperature scaling"),
     "label-smoothing": Entry(
         Standard(patience=200, smoothing=0.05), "smoothed labels (ε = 0.05), returned to the best validation loss"
     ),

@@ -15,7 +15,7 @@ from calibrant.methods.bo4sc import read_outer
 from calibrant.methods.crossfit import CrossFit, crossfit, deal
 from calibrant.methods.held_out import temperature_and_bias
 from calibrant.methods.standard import failure
-from calibrant.methods.task import Fitted, Mixture, Task
+from calibrant.methods.task import Fitted, Mixture, Task, batch_size
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SelfCalibrated(Method):
     * **label noise**, when a validation part is given *and* its labels agree better with the pooled networks than the
       training labels do: only validation samples are held out, their labels are trusted, and φ gains the rate at which
       training labels were flipped (:class:`calibrant.bilevel.LabelNoise`). It replaces the pooled candidate unless its
-      loss is higher, by more than a standard error, on validation samples that moved neither candidate's φ.
+      loss is higher, by more than a standard error, on validation samples that are in neither one's outer loss.
 
     In both, networks each leave out one of K folds, dealt twice; their held-out losses together move one φ by exact
     hypergradients (:mod:`calibrant.methods.crossfit`). The classifier is ``softmax(mean_k z_k(x)/T + b)``, with T and b
@@ -46,7 +46,8 @@ class SelfCalibrated(Method):
     steps : inner steps to one outer step
     outer_rate : Adam's, outside, on the logarithms of the L2 strengths and the log-odds of the noise rate
     choose : share of each held-out validation fold that is kept for choosing
-    refit : True uses all labels as above; False trains one network on the training part only
+    refit : True uses all labels as above; False trains one network on the training part only, and looks for no label
+        noise
     """
 
     hidden: tuple[int, ...] = (64, 64)
@@ -72,9 +73,10 @@ class SelfCalibrated(Method):
         if not 0 < self.choose < 1:
             raise ValueError(f"choose must be a share between 0 and 1; got {self.choose}.")
 
-    @property
-    def networks(self) -> int:
-        return self.folds * self.repeats if self.refit else 1
+    def rows_at_once(self, task: Task) -> int:
+        pooled = len(task.train) + (len(task.val) if task.val is not None else 0)
+        heads = self.folds * self.repeats if self.refit else 1
+        return self.steps * heads * (batch_size(pooled, self.batch_size) or pooled)
 
     @classmethod
     def fit_group(
@@ -84,16 +86,12 @@ class SelfCalibrated(Method):
         tasks = tasks if first.refit else [_with_val(task) for task in tasks]
         pooled = first._pooled(methods, tasks, callbacks)
         fitted = [_mixture(fit, "pooled", len(task.train)) for fit, task in zip(pooled, tasks, strict=True)]
-        noisy = [
-            k
-            for k, (fit, task) in enumerate(zip(pooled, tasks, strict=True))
-            if task.val is not None and labels_differ(fit, len(task.train))
-        ]
+        noisy = [k for k, fit in enumerate(pooled) if first.refit and labels_differ(fit, len(tasks[k].train))]
         if noisy:
             others = first._label_noise([methods[k] for k in noisy], [tasks[k] for k in noisy], callbacks)
             for k, other in zip(noisy, others, strict=True):
                 rival = _mixture(other, "label noise", len(tasks[k].train))
-                if not clearly_worse(_chosen_losses(other, rival), _chosen_losses(pooled[k], fitted[k])):
+                if preferable((other, rival), (pooled[k], fitted[k])):
                     fitted[k] = rival
         return list(fitted)
 
@@ -104,19 +102,12 @@ class SelfCalibrated(Method):
         for task in tasks:
             data = task.train if task.val is None else task.train + task.val
             val = None if task.val is None else slice(len(task.train), None)
-            number = self.folds if self.refit else 1
             sets.append(data)
-            dealt.append(
-                deal(
-                    data.labels,
-                    number,
-                    seed=task.seed,
-                    repeats=self.repeats if self.refit else 1,
-                    held_from=None if self.refit else val,
-                    choose=self.choose,
-                    choose_from=val,
-                )
-            )
+            if self.refit:
+                rows = {"repeats": self.repeats, "choose": self.choose, "choose_from": val}
+                dealt.append(deal(data.labels, self.folds, seed=task.seed, **rows))  # type: ignore[arg-type]
+            else:
+                dealt.append(deal(data.labels, 1, seed=task.seed, held_from=val))
         return crossfit(
             sets, dealt, outer=L2, default_steps=400, epochs=self.epochs, **self._common(methods, tasks, callbacks)
         )
@@ -129,17 +120,8 @@ class SelfCalibrated(Method):
             assert task.val is not None
             data, val = task.train + task.val, slice(len(task.train), None)
             sets.append(data)
-            dealt.append(
-                deal(
-                    data.labels,
-                    self.folds if self.refit else 1,
-                    seed=task.seed,
-                    repeats=self.repeats if self.refit else 1,
-                    held_from=val,
-                    choose=self.choose,
-                    choose_from=val,
-                )
-            )
+            rows = {"held_from": val, "choose_from": val, "choose": self.choose, "repeats": self.repeats}
+            dealt.append(deal(data.labels, self.folds, seed=task.seed, **rows))  # type: ignore[arg-type]
             trusted.append({"trusted": torch.arange(len(data), device=data.labels.device) >= len(task.train)})
         classes = tasks[0].classes
         return crossfit(
@@ -175,25 +157,47 @@ def labels_differ(fit: CrossFit, train: int, *, significance: float = 2.5) -> bo
     Errors are counted, not losses: their variance is the smaller by far, and flipped labels show in them at once. The
     standard error is that of equal shares, because none at all among few validation samples is no certainty.
     """
-    rows = fit.rows("held")
-    wrong = (fit.held_out_logits()[rows].argmax(1) != fit.data.labels[rows]).double()
-    own, other = wrong[rows < train], wrong[rows >= train]
-    if len(own) == 0 or len(other) == 0:
+    rows = fit.rows("judge")
+    wrong = (fit.held_out_logits[rows].argmax(1) != fit.data.labels[rows]).double()
+    weights = torch.ones_like(wrong) if fit.data.weights is None else fit.data.weights[rows].double()
+    own, other = rows < train, rows >= train
+    if not (weights[own].sum() > 0 and weights[other].sum() > 0):
         return False
-    share = wrong.mean()
-    error = (share * (1 - share) * (1 / len(own) + 1 / len(other))).sqrt()
-    return bool(own.mean() - other.mean() > significance * error)
+
+    def share(chosen: Tensor) -> Tensor:
+        return (weights * wrong)[chosen].sum() / weights[chosen].sum()
+
+    def precision(chosen: Tensor) -> Tensor:
+        return weights[chosen].square().sum() / weights[chosen].sum().square()  # 1/n for equal weights
+
+    pooled = share(own | other)
+    error = (pooled * (1 - pooled) * (precision(own) + precision(other))).sqrt()
+    return bool(share(own) - share(other) > significance * error)
+
+
+def preferable(rival: tuple[CrossFit, Mixture], present: tuple[CrossFit, Mixture], *, least: int = 10) -> bool:
+    """Whether a candidate that there is evidence for may replace the present one.
+
+    It may unless its loss is higher by more than a standard error on rows that no outer loss saw, or there are too few
+    of these to tell.
+    """
+    rows = rival[0].rows("choose")
+    rows = rows[torch.isin(rows, present[0].rows("choose"))]
+    if len(rows) < least:
+        return False
+    losses, than = (_losses(fit, mixture, rows) for fit, mixture in (rival, present))
+    return not clearly_worse(losses, than)
 
 
 def clearly_worse(losses: Tensor, than: Tensor) -> bool:
     """Whether paired losses are higher by more than one standard error of their difference."""
     loss = losses - than
-    return len(loss) > 1 and bool(loss.mean() > loss.std() / len(loss) ** 0.5)
+    return bool(loss.mean() > loss.std() / len(loss) ** 0.5)
 
 
 def _mixture(fit: CrossFit, candidate: str, train: int) -> Mixture:
     """The networks' mean, with the temperature and biases that held-out logits ask for."""
-    logits, data, head = fit.held_out_logits(), fit.data, fit.heads[0]
+    logits, data, head = fit.held_out_logits, fit.data, fit.heads[0]
     rows = fit.rows("judge")
     weights = None if data.weights is None else data.weights[rows].double().cpu().numpy()
     temperature, bias = temperature_and_bias(logits[rows].cpu().numpy(), data.labels[rows].cpu().numpy(), weights)
@@ -222,11 +226,13 @@ def _suspicion(mixture: Mixture, fit: CrossFit, logits: Tensor, train: int) -> T
         return fit.heads[0].problem.outer_view.run(fit.heads[0].phi, read).cpu().double()
 
 
-def _chosen_losses(fit: CrossFit, mixture: Mixture) -> Tensor:
-    """Held-out losses of the rows that moved no φ, in the order of the rows."""
-    rows = fit.rows("choose")
-    probs = mixture.calibrated(fit.held_out_logits()[rows])
-    return -probs.gather(1, fit.data.labels[rows].unsqueeze(1)).squeeze(1).clamp_min(1e-300).log().cpu()
+def _losses(fit: CrossFit, mixture: Mixture, rows: Tensor) -> Tensor:
+    """Held-out losses of some rows, by the weight of each."""
+    probs = mixture.calibrated(fit.held_out_logits[rows])
+    losses = -probs.gather(1, fit.data.labels[rows].unsqueeze(1)).squeeze(1).clamp_min(1e-300).log()
+    if fit.data.weights is not None:
+        losses = losses * fit.data.weights[rows] / fit.data.weights[rows].mean()
+    return losses.cpu()
 
 
 def _with_val(task: Task, share: float = 0.25) -> Task:

@@ -45,13 +45,15 @@ class Standard(Method):
     epochs : passes over the training data; None chooses (1,200 of the full batch, or 20 of mini-batches)
     learning_rate : Adam's
     batch_size : None is the full batch up to 4,096 rows and 512 above
-    patience : stop when the validation loss has not improved for so many epochs, and return to its best; None: train
-        to the end
+    activation : of the hidden units, "relu", "silu" or "tanh"
+    patience : stop when the validation loss has not improved for so many steps, and return to its best. A step is an
+        epoch of the full batch; with mini-batches it is at least five epochs. None: train to the end
     smoothing : label smoothing ε
     gamma : focal loss with this γ
     """
 
     hidden: tuple[int, ...] = (64, 64)
+    activation: str = "relu"
     epochs: int | None = 1200
     learning_rate: float = 0.02
     batch_size: int | None = None
@@ -71,6 +73,7 @@ class Standard(Method):
         problems = problems_for(
             tasks,
             hidden=first.hidden,
+            activation=first.activation,
             size=first.batch_size,
             inner_loss=first.inner_loss(),
             val=first.patience is not None,
@@ -119,6 +122,7 @@ def problems_for(
     tasks: Sequence[Task],
     *,
     hidden: Sequence[int] = (64, 64),
+    activation: str = "relu",
     size: int | None = None,
     outer: Callable[[nn.Module, Task], OuterVariable | None] | None = None,
     inner_loss: UserLoss | None = None,
@@ -143,7 +147,9 @@ def problems_for(
                 problems[0].replicate(problems[0].view.draw(task.seed), train=train, val=held_out, seed=task.seed)
             )
             continue
-        model = mlp(task.train.inputs.shape[1], task.classes, hidden=hidden, seed=task.seed).to(task.train.inputs)
+        model = mlp(task.train.inputs.shape[1], task.classes, hidden=hidden, activation=activation, seed=task.seed).to(
+            task.train.inputs
+        )
         problems.append(
             Bilevel(
                 model,

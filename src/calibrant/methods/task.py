@@ -36,14 +36,10 @@ class Part:
         return Part(self.inputs[rows], self.labels[rows], None if self.weights is None else self.weights[rows])
 
     def __add__(self, other: Part) -> Part:
+        """Both samples as one. Weights say how the samples of one part compare; the parts themselves count by size."""
         weights = None
         if self.weights is not None or other.weights is not None:
-            weights = torch.cat(
-                [
-                    p.labels.new_ones(len(p), dtype=torch.float64) if p.weights is None else p.weights.double()
-                    for p in (self, other)
-                ]
-            )
+            weights = torch.cat([_mean_one(self), _mean_one(other)])
         return Part(torch.cat([self.inputs, other.inputs]), torch.cat([self.labels, other.labels]), weights)
 
     def to(self, device: torch.device | str | None) -> Part:
@@ -66,6 +62,12 @@ class Part:
         return TensorStream(
             self.inputs, self.labels, weights=self.weights, index=index, batch_size=batch_size, seed=seed, hyper=hyper
         )
+
+
+def _mean_one(part: Part) -> Tensor:
+    if part.weights is None:
+        return torch.ones(len(part), dtype=torch.float64, device=part.labels.device)
+    return part.weights.double() / part.weights.double().mean()
 
 
 @dataclass(frozen=True)
