@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from calibrant import metrics
+from calibrant._device import resolve_device as resolve_device  # for the experiments, which all import it from here
 from calibrant.data import Problem, flip_labels, fresh, load
 from calibrant.methods import Fitted, Part, Recalibrated, Task
 from calibrant.selective import aurc
@@ -218,15 +219,6 @@ def against_truth(found: Predicted, posterior: np.ndarray) -> dict[str, float]:
         "true_ece": metrics.true_ece(confidence=found.confidence, right=truth),
         "mean_abs_confidence_truth": float(np.abs(found.confidence - truth).mean()),
     }
-
-
-def resolve_device(device: str) -> torch.device:
-    """``"auto"`` is a GPU where there is one."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError("device='cuda' was asked for, but torch finds no GPU here; use device='cpu' or 'auto'.")
-    return torch.device(device)
 
 
 def _short(value: Any) -> float | None:
