@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("typer")
+pytest.importorskip("jinja2")
+pytest.importorskip("matplotlib")
 from typer.testing import CliRunner
 
 import calibrant
@@ -129,6 +131,16 @@ def test_expected_errors_are_one_sentence_and_status_1(calls, kind):
     assert result.exit_code == 1
     assert result.stderr == "calibrant: expected this, got that.\n"
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize("package", ["jinja2", "matplotlib"])
+def test_what_the_report_needs_is_asked_for_before_the_training(calls, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    result = invoke("ablate", "bo4sc")
+    assert result.exit_code == 1
+    assert "which is not installed" in result.stderr
+    assert "pip install 'calibrant[report]'" in result.stderr
+    assert calls.made == []
 
 
 def test_debug_shows_the_error_itself(calls):

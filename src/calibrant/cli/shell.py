@@ -61,8 +61,11 @@ def call(function: str, **arguments: Any) -> None:
     """Run `calibrant.experiments.<module>.<name>` and say where its result lies and how long it took.
 
     The module is imported here and not above: `calibrant --help` must not wait for torch. A function returns text,
-    which is printed, the path of what it wrote, or nothing.
+    which is printed, the path of what it wrote, or nothing. What its report needs is asked for before it trains.
     """
+    from calibrant.report import require
+
+    require()
     module, _, name = function.rpartition(".")
     begin = time.perf_counter()
     result = getattr(importlib.import_module(f"calibrant.experiments.{module}"), name)(**arguments)

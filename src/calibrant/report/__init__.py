@@ -4,10 +4,11 @@
 >>> format_number(mean_interval([0.021, 0.024, 0.018]))
 '0.021 ± 0.007'
 
-Jinja2 and matplotlib are imported when a page is written or a figure added: `pip install 'calibrant[report]'`.
+Jinja2 and matplotlib (`pip install 'calibrant[report]'`) are imported when a page is written or a figure added;
+`require()` asks for them beforehand.
 """
 
-from calibrant.report.builder import Report, Verdict
+from calibrant.report.builder import Report, Verdict, require
 from calibrant.report.numbers import by_seed, excludes_zero, format_number, mean_interval, paired_difference
 from calibrant.report.results import Results, machine, provenance, read_results, versions, write_results
 from calibrant.report.table import Column, Table, to_csv, to_markdown
@@ -26,6 +27,7 @@ __all__ = [
     "paired_difference",
     "provenance",
     "read_results",
+    "require",
     "to_csv",
     "to_markdown",
     "versions",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -154,15 +154,26 @@ class Report:
         self._current.append({"kind": kind, **content})
 
 
-def _template() -> Any:
+def require() -> None:
+    """Raise an ImportError now where a page could not be written later: to be called before hours of training."""
+    _need("jinja2", "writes HTML with Jinja2")
+    _need("matplotlib", "draws with matplotlib")
+
+
+def _need(package: str, purpose: str) -> None:
     try:
-        from jinja2 import Environment, FunctionLoader, StrictUndefined
-        from markupsafe import Markup
+        import_module(package)
     except ImportError as error:
         raise ImportError(
-            "calibrant.report writes HTML with Jinja2, which is not installed. "
-            "Install it with: pip install 'calibrant[report]'."
+            f"calibrant.report {purpose}, which is not installed. Install it with: pip install 'calibrant[report]'."
         ) from error
+
+
+def _template() -> Any:
+    _need("jinja2", "writes HTML with Jinja2")
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from markupsafe import Markup
+
     environment = Environment(
         loader=FunctionLoader(_asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
