@@ -53,11 +53,22 @@ ROOMS = {
     "selective": {"_inputs", "metrics"},
     "posthoc": {"_inputs", "_version", "metrics"},
     "plots": {"_inputs", "metrics", "selective"},
-    "methods": {"data", "models", "losses", "bilevel", "metrics", "posthoc"},
-    "estimators": {"_inputs", "_version", "data", "bilevel", "methods"},
+    "methods": {"_inputs", "data", "models", "losses", "bilevel", "metrics", "posthoc"},
+    "estimators": {"_device", "_inputs", "_version", "data", "bilevel", "methods"},
     "report": {"_version", "metrics", "plots"},
-    "cli": {"_version", "methods"},
-    "experiments": {"bilevel", "data", "methods", "metrics", "models", "plots", "posthoc", "report", "selective"},
+    "cli": {"_version", "methods", "report"},
+    "experiments": {
+        "_device",
+        "bilevel",
+        "data",
+        "methods",
+        "metrics",
+        "models",
+        "plots",
+        "posthoc",
+        "report",
+        "selective",
+    },
 }
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
+from calibrant.bilevel import NonFiniteError
 from calibrant.data import Indexed
 from calibrant.methods import BO4SC, Part, SelfCalibrated, Standard, Task, custom
 from calibrant.models.mlp import mlp
@@ -104,6 +105,49 @@ def test_what_is_refused():
         calibrant.fit(net(), (pair for pair in [(x, y)]), (x, y))
     with pytest.raises(ValueError, match="one row of logits"):
         calibrant.fit(nn.Linear(2, 1), (x, y), (x, y))
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.uint8, torch.int16])
+@pytest.mark.parametrize("loaded", [False, True])
+def test_labels_may_be_whole_numbers_of_any_width(kind, loaded):
+    x, y = data()
+
+    def given(labels):
+        return DataLoader(Indexed(TensorDataset(x, labels)), batch_size=30) if loaded else (x.numpy(), labels.numpy())
+
+    method = BO4SC(epochs=5)
+    expected = calibrant.fit(net(), given(y), given(y), method=method).probs(x)
+    assert torch.equal(calibrant.fit(net(), given(y.to(kind)), given(y.to(kind)), method=method).probs(x), expected)
+
+
+def test_labels_of_two_classes_may_be_truth_values():
+    x, y = data()
+    wide, method = nn.Linear(2, 2), Standard(epochs=5)
+    first, second = (calibrant.fit(wide, (x, labels), method=method).probs(x) for labels in (y == 0, (y == 0).long()))
+    assert torch.equal(first, second)
+
+
+def test_labels_that_are_no_classes_of_the_network():
+    x, y = data()
+    method = Standard(epochs=5)
+    with pytest.raises(ValueError, match=r"integers from 0 to 2, got float32"):
+        calibrant.fit(net(), (x, y.float()), method=method)
+    for wrong in (y + 1, y - 1):
+        with pytest.raises(ValueError, match=r"must lie in 0\.\.2"):
+            calibrant.fit(net(), (x, wrong), method=method)
+    with pytest.raises(ValueError, match=r"must lie in 0\.\.2"):
+        calibrant.fit(net(), (x, y), (x, y + 1), method=Standard(epochs=5, patience=5))
+    late = torch.where(torch.arange(90) == 89, 3, y)  # in the last batch
+    with pytest.raises(ValueError, match=r"got values from 0 to 3"):
+        calibrant.fit(net(), DataLoader(TensorDataset(x, late), batch_size=30), method=method)
+
+
+def test_training_that_breaks_down_raises():
+    x, y = data()
+    for method in (BO4SC(epochs=20, learning_rate=1e30), Standard(epochs=20, learning_rate=1e30)):
+        with pytest.raises(NonFiniteError):
+            calibrant.fit(net(), (x, y), (x, y), method=method)
+    assert calibrant.fit(net(), (x, y), method=Standard(epochs=1)).failure is None
 
 
 def test_names_are_loaded_when_used():

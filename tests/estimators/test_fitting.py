@@ -9,8 +9,8 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier
+from calibrant._device import resolve_device
 from calibrant.bilevel import Callback, NonFiniteError
-from calibrant.estimators.base import choose_device
 from calibrant.estimators.reading import hold_out
 from calibrant.estimators.scaling import LIMIT, fit_scaling
 from tests.estimators.cases import QUICK, three_classes
@@ -75,6 +75,38 @@ def test_what_is_refused(quick):
         clone(quick).set_params(learning_rate=0).fit(X, y)
     with pytest.raises(ValueError, match="device must be"):
         clone(quick).set_params(device="tpu").fit(X, y)
+
+
+COUNTED = {"epochs", "batch_size", "steps", "folds", "repeats", "last", "hidden_layer_sizes"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind in QUICK for name in sorted(COUNTED & set(QUICK[kind].get_params()))]
+)
+def test_what_is_counted_is_a_whole_number(kind, name):
+    quick, (X, y) = QUICK[kind], three_classes()
+    for value in (1.5, 20.0, np.float32(2), 0, -1, True, "3"):
+        given = (8, value) if name == "hidden_layer_sizes" else value
+        with pytest.raises(ValueError, match=f"{name} must be a positive whole number; got "):
+            clone(quick).set_params(**{name: given}).fit(X, y)
+    if name not in ("epochs", "batch_size", "hidden_layer_sizes"):  # None chooses for these alone
+        with pytest.raises(ValueError, match="got None"):
+            clone(quick).set_params(**{name: None}).fit(X, y)
+
+
+@each
+def test_whole_numbers_of_numpy_are_whole_numbers(quick):
+    X, y = three_classes()
+    counted = {k: v for k, v in quick.get_params().items() if k in ("epochs", "steps", "folds", "repeats")}
+    fitted = clone(quick).set_params(**{k: np.int32(v) for k, v in counted.items()}, batch_size=np.uint8(200))
+    np.testing.assert_array_equal(fitted.fit(X, y).predict_proba(X), clone(quick).fit(X, y).predict_proba(X))
+
+
+@each
+def test_epochs_are_rounded_up_to_whole_outer_steps(quick):
+    X, y = three_classes()
+    inner = [clone(quick).set_params(epochs=n, steps=5).fit(X, y).history_["inner_loss"] for n in (11, 15, 16)]
+    assert [len(losses) for losses in inner] == [3, 3, 4]
 
 
 def test_settings_that_only_one_of_them_has():
@@ -151,6 +183,13 @@ def test_every_kind_of_weights_on_a_handful_of_rows(weights):
     assert np.all((fitted.sample_weights_[trained] >= 0) & (fitted.sample_weights_[trained] <= 1))
     assert fitted.l2_.shape == (2,)
     assert fitted.label_smoothing_.shape == (3,)
+
+
+def test_the_rate_of_wrong_labels_is_one_number():
+    X, y = three_classes()
+    fitted = clone(QUICK["bo4sc"]).set_params(also=("label-noise",)).fit(X, y)
+    assert isinstance(fitted.label_noise_, float)
+    assert 0 < fitted.label_noise_ < 0.5
 
 
 @each
@@ -239,12 +278,19 @@ def test_a_progress_bar_if_asked_for(quick, capfd):
     assert type(quick).__name__ in capfd.readouterr().err
 
 
-def test_devices():
-    assert choose_device("cpu") == torch.device("cpu")
-    assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-    if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="no GPU"):
-            choose_device("cuda")
+def test_devices(monkeypatch):
+    assert resolve_device("cpu") == torch.device("cpu")
+    for present in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda present=present: present)
+        assert resolve_device("auto").type == ("cuda" if present else "cpu")
+    for name in ("cuda", "cuda:1"):
+        with pytest.raises(ValueError, match="sees no GPU"):
+            resolve_device(name)
+    for name in ("tpu", "cpu:0", "cuda:", "", None):
+        with pytest.raises(ValueError, match="device must be"):
+            resolve_device(name)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert resolve_device("cuda:1") == torch.device("cuda", 1)
 
 
 def test_scaling_by_hand():

@@ -15,6 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from calibrant._device import resolve_device
 from calibrant._inputs import class_columns
 from calibrant.bilevel import Callback, History, NonFiniteError, ProgressBar
 from calibrant.estimators.history import Runs
@@ -22,7 +23,10 @@ from calibrant.estimators.networks import freeze
 from calibrant.estimators.reading import Samples, as_weights, digest, encode, hold_out
 from calibrant.estimators.rejection import reject
 from calibrant.estimators.scaling import fit_scaling
-from calibrant.methods import Method, Mixture, Task
+from calibrant.methods import Method, Mixture, Task, suspicion
+
+WHOLE = ("steps", "epochs", "batch_size", "folds", "repeats", "last")
+POSITIVE = ("learning_rate", "outer_rate", "also_rate", "alpha")
 
 
 class NetworkClassifier(ClassifierMixin, BaseEstimator):
@@ -87,8 +91,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, self.scaling_, self.model_ = classes, scaling, freeze(fitted)
         self.train_indices_, self.validation_indices_ = rows, held
         self.training_digest_ = digest(X, codes)
-        self.suspicion_ = self._disagreement(X, codes)  # all there is to say of rows that were not trained on
-        self._keep(fitted, runs)
+        self._keep(fitted, runs, samples)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -137,13 +140,20 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
             The training data, or nothing, which means the same: then all that training learned counts
             (``suspicion_``). Other data are judged by the networks' disagreement alone, ``1 − p(y | x)``.
         n : int, optional
-            How many to list. None: all with a suspicion above ½, those more likely wrong than right.
+            How many to list. None: all with a suspicion above ½.
         return_scores : bool
             Return the suspicions of the listed samples, 0 to 1, as well.
 
         Returns
         -------
         indices : rows of X, and with ``return_scores`` a second array of their scores
+
+        Notes
+        -----
+        A suspicion of ``1 − p(y | x)`` above ½ is a label that the networks give a probability below ½. That is the
+        chance of another class at this x, and not of a mistake: where classes overlap, labels that are right have it
+        too. Only the label-noise candidate of :class:`SelfCalibratedClassifier` gives the probability that a training
+        label is wrong; :class:`BO4SCClassifier` multiplies p by the label's learned weight.
         """
         check_is_fitted(self)
         if (X is None) != (y is None):
@@ -155,7 +165,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
             X, y = validate_data(self, X, y, reset=False, dtype=(np.float64, np.float32))
             codes = class_columns(y, self.classes_)
             if digest(X, codes) != self.training_digest_:
-                scores = self._disagreement(X, codes)
+                scores = self._suspicion(X, codes)
         listed = np.argsort(-scores, kind="stable")[: int((scores > 0.5).sum()) if n is None else n]
         return (listed, scores[listed]) if return_scores else listed
 
@@ -187,28 +197,34 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         """Whether training needs a validation part, so that one is held out where none is given."""
         raise NotImplementedError
 
-    def _keep(self, fitted: Mixture, runs: list[History]) -> None:
-        """Set the attributes that the method learned beside the networks."""
+    def _keep(self, fitted: Mixture, runs: list[History], samples: Samples) -> None:
+        """Set the attributes that the method learned beside the networks, ``suspicion_`` of all samples among them."""
         raise NotImplementedError
 
     def _method(self) -> Method:
         """The method with this estimator's settings."""
         sizes = self.hidden_layer_sizes
-        settings: dict[str, Any] = {"hidden": (sizes,) if isinstance(sizes, Integral) else tuple(sizes)}
+        sizes = (sizes,) if isinstance(sizes, Integral) else tuple(sizes)
+        settings: dict[str, Any] = {"hidden": tuple(_whole("hidden_layer_sizes", size) for size in sizes)}
         for field in fields(self.method):
             if field.name != "hidden":
                 value = getattr(self, field.name)
                 settings[field.name] = tuple(value) if isinstance(value, list) else value
-        for name in {"learning_rate", "outer_rate", "epochs", "batch_size", "also_rate", "alpha"} & set(settings):
+        optional = {field.name for field in fields(self.method) if field.default is None}
+        for name in set(settings) & {*WHOLE, *POSITIVE}:
             value = settings[name]
-            if value is not None and not (isinstance(value, Real) and float(value) > 0):
+            if value is None and name in optional:
+                continue
+            if name in WHOLE:
+                settings[name] = _whole(name, value)
+            elif not (isinstance(value, Real) and float(value) > 0):
                 raise ValueError(f"{name} must be a positive number; got {value!r}.")
         return self.method(**settings)
 
     def _train(self, task: Task, callbacks: Sequence[Callback]) -> tuple[Mixture, list[History]]:
         runs = Runs()
         bar = [ProgressBar(type(self).__name__, force=True)] if self.verbose else []
-        fitted = self._method().fit(task.to(choose_device(self.device)), callbacks=[runs, *bar, *callbacks])
+        fitted = self._method().fit(task.to(resolve_device(self.device)), callbacks=[runs, *bar, *callbacks])
         if fitted.failure:  # a single run raises by itself, a member of a population only says so
             raise NonFiniteError(fitted.failure)
         assert isinstance(fitted, Mixture)
@@ -226,14 +242,14 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
     def _probs(self, X: np.ndarray) -> np.ndarray:
         return self.model_.probs(self.scaling_.apply(X)).numpy()
 
-    def _disagreement(self, X: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        return 1 - self._probs(X)[np.arange(len(codes)), codes]
+    def _suspicion(self, X: np.ndarray, codes: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+        """``1 − w·p(y | x)``; w is 1 without weights and where none was learned (NaN)."""
+        weights = np.ones(len(codes)) if weights is None else np.nan_to_num(weights, nan=1.0)
+        return suspicion(*map(torch.from_numpy, (weights, self._probs(X), codes))).numpy()
 
 
-def choose_device(name: str) -> torch.device:
-    """Where to train: ``"auto"`` is a GPU where torch can use one, and the CPU elsewhere."""
-    if name not in ("auto", "cpu", "cuda"):
-        raise ValueError(f'device must be "auto", "cpu" or "cuda"; got {name!r}.')
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError('device="cuda" was asked for, and torch sees no GPU: use device="auto" or "cpu".')
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+def _whole(name: str, value: Any) -> int:
+    """A setting that counts something; NumPy's integers too, and neither 1.5 nor True."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be a positive whole number; got {value!r}.")
+    return int(value)

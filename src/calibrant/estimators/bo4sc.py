@@ -9,6 +9,7 @@ from numpy.random import RandomState
 
 from calibrant.bilevel import History
 from calibrant.estimators.base import NetworkClassifier
+from calibrant.estimators.reading import Samples
 from calibrant.methods import BO4SC, Method, Mixture
 from calibrant.methods.bo4sc import Companion
 
@@ -28,7 +29,8 @@ class BO4SCClassifier(NetworkClassifier):
     steps : int
         T, inner steps to one outer step.
     epochs : int, optional
-        Passes over the training data; None chooses (1,200 of the full batch, or 20 of mini-batches).
+        Passes over the training data; None chooses (1,200 of the full batch, or 20 of mini-batches). Training ends
+        with a whole outer step: inner steps (passes, of the full batch) are rounded up to a multiple of ``steps``.
     learning_rate : float
         η_θ, of the inner optimiser.
     batch_size : int, optional
@@ -48,8 +50,8 @@ class BO4SCClassifier(NetworkClassifier):
     weights : {"sample", "prior", "neighbours", "network"} or None
         Free weights as published; pulled towards 1; smoothed over neighbours of one label; given by a small network; or
         none, with ``also`` alone.
-    prior_strength : float
-        For ``"prior"``, ``"neighbours"`` and ``"network"``.
+    prior_strength : float, optional
+        Of the pull towards equal weights, for all of ``weights`` but ``"sample"``. None: 0.01 for ``"prior"``, else 0.
     form : {"clip", "sigmoid"}
         How weights stay in [0, 1].
     initial_weight : float, optional
@@ -78,11 +80,14 @@ class BO4SCClassifier(NetworkClassifier):
         whose ``sample_weight`` is zero.
     sample_weights_history_ : (outer steps + 1, n_samples) array, with ``keep_history``
     suspicion_ : (n_samples,) array
-        How wrong each label looks, 0 to 1: ``1 − w_i·p(y_i | x_i)``, with w = 1 for rows that were not trained on.
+        How wrong each label looks, 0 to 1: ``1 − w_i·p(y_i | x_i)``, with w = 1 for rows that were not trained on. A
+        score to sort by, and no probability: the network saw the rows that it was trained on.
     train_indices_, validation_indices_ : rows of X that were trained on and that were held out
     history_ : dict of (outer steps,) arrays
         ``inner_loss``, ``outer_loss`` and ``gradient_norm`` (of the hypergradient).
-    l2_, label_smoothing_, label_noise_ : arrays, where ``also`` names them
+    l2_, label_smoothing_ : arrays, where ``also`` names them
+    label_noise_ : float, where ``also`` names it
+        The learned rate of wrong labels, one for all classes.
 
     Examples
     --------
@@ -113,7 +118,7 @@ class BO4SCClassifier(NetworkClassifier):
         last: int = BO4SC.last,
         outer_loss: Literal["bce", "nll", "brier", "sece", "dece"] = BO4SC.outer_loss,
         weights: Literal["sample", "prior", "neighbours", "network"] | None = BO4SC.weights,
-        prior_strength: float = BO4SC.prior_strength,
+        prior_strength: float | None = BO4SC.prior_strength,
         form: Literal["clip", "sigmoid"] = BO4SC.form,
         initial_weight: float | None = BO4SC.initial_weight,
         also: tuple[Companion, ...] = BO4SC.also,
@@ -152,17 +157,18 @@ class BO4SCClassifier(NetworkClassifier):
     def _holds_out(self) -> bool:
         return True
 
-    def _keep(self, fitted: Mixture, runs: list[History]) -> None:
-        learned, rows, n = fitted.extras, self.train_indices_, len(self.suspicion_)
+    def _keep(self, fitted: Mixture, runs: list[History], samples: Samples) -> None:
+        learned, rows, n = fitted.extras, self.train_indices_, len(samples)
         self.history_ = {name: values.double().numpy() for name, values in learned["history"].items()}
-        for name in ("l2", "label_smoothing", "label_noise"):
+        for name in ("l2", "label_smoothing"):
             if name in learned:
                 setattr(self, f"{name}_", learned[name].double().numpy())
+        if "label_noise" in learned:
+            self.label_noise_ = float(learned["label_noise"][0])  # the same for every class
         self.sample_weights_ = _spread(learned["sample_weights"], rows, n)
         if self.keep_history:
             self.sample_weights_history_ = _spread(learned["sample_weights_history"], rows, n)
-        # 1 − w_i·p(y_i | x_i), from what the base class made of p(y_i | x_i)
-        self.suspicion_[rows] = 1 - self.sample_weights_[rows] * (1 - self.suspicion_[rows])
+        self.suspicion_ = self._suspicion(samples.inputs, samples.codes, self.sample_weights_)
 
 
 def _spread(values: Any, rows: np.ndarray, n: int) -> np.ndarray:

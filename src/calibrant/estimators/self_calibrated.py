@@ -9,6 +9,7 @@ from numpy.random import RandomState
 from calibrant.bilevel import History
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.history import as_arrays
+from calibrant.estimators.reading import Samples
 from calibrant.methods import Method, Mixture, SelfCalibrated
 
 
@@ -32,7 +33,8 @@ class SelfCalibratedClassifier(NetworkClassifier):
     repeats : int
         How often the folds are dealt: there are ``folds·repeats`` networks.
     epochs : int, optional
-        Passes over the data; None chooses (400 of the full batch, or 40 of mini-batches).
+        Passes over the data; None chooses (400 of the full batch, or 40 of mini-batches). Training ends with a whole
+        outer step: inner steps (passes, of the full batch) are rounded up to a multiple of ``steps``.
     learning_rate : float
         Of Adam, inside.
     steps : int
@@ -67,10 +69,12 @@ class SelfCalibratedClassifier(NetworkClassifier):
         b.
     l2_ : array
         The learned strengths, one a layer.
-    label_noise_ : (n_classes,) array or None
-        The learned rate of wrong labels in each class, where the candidate has one.
+    label_noise_ : float or None
+        The learned rate of wrong labels, one for all classes, where the candidate has one.
     suspicion_ : (n_samples,) array
-        How wrong each label looks, 0 to 1, by networks that never saw it.
+        How wrong each label looks, 0 to 1, by networks that never saw it, where there are any. The label-noise
+        candidate gives the probability that the label is wrong; the pooled one ``1 − p(y_i | x_i)``, the chance of
+        another class, which labels that are right have too where classes overlap.
     train_indices_, validation_indices_ : rows of X that were trained on and that were held out
     history_ : dict of (outer steps,) arrays
         ``inner_loss``, ``outer_loss`` and ``gradient_norm`` (of the hypergradient), means over the networks.
@@ -129,12 +133,13 @@ class SelfCalibratedClassifier(NetworkClassifier):
     def _holds_out(self) -> bool:
         return not self.refit
 
-    def _keep(self, fitted: Mixture, runs: list[History]) -> None:
+    def _keep(self, fitted: Mixture, runs: list[History], samples: Samples) -> None:
         self.candidate_ = fitted.extras["candidate"]
         self.temperature_ = fitted.temperature
         self.bias_ = fitted.extras["bias"].numpy()
+        self.suspicion_ = self._suspicion(samples.inputs, samples.codes)  # for rows that were not trained on
         self.suspicion_[self.train_indices_] = fitted.extras["suspicion"].double().numpy()
         self.history_ = as_arrays(runs[0 if self.candidate_ == "pooled" else 1])
-        for name in ("l2", "label_noise"):
-            value = fitted.extras.get(name)
-            setattr(self, f"{name}_", None if value is None else value.double().numpy())
+        self.l2_ = fitted.extras["l2"].double().numpy()
+        noise = fitted.extras.get("label_noise")
+        self.label_noise_ = None if noise is None else float(noise[0])  # the same for every class
