@@ -9,7 +9,7 @@ import torch
 from calibrant.bilevel import solve
 from calibrant.experiments import ablation
 from calibrant.experiments.records import exact, prepare
-from calibrant.methods import BO4SC, METHODS, Entry, Fitted, SelfCalibrated, Standard
+from calibrant.methods import BO4SC, METHODS, Entry, Fitted, Mixture, SelfCalibrated, Standard
 from calibrant.report import read_results
 
 
@@ -93,8 +93,44 @@ def test_plain_descent_gets_step_sizes_of_its_own(tiny):
     assert found["outer_rate"] in (1050.0, 10500.0)
 
 
-def test_one_row_for_each_variant_set_and_seed(tiny, tmp_path):
-    only = ["standard", "η_w × 10", "self-calibrated", "without temperature"]
+def test_variants_of_the_recommended_method_differ_from_it_in_what_they_say():
+    found = {v.name: v for v in ablation.variants() if v.group == "self-calibrated"}
+    base = dataclasses.asdict(found["self-calibrated"].method)
+    changes = {
+        name: {key: value for key, value in dataclasses.asdict(v.method).items() if value != base[key]}
+        for name, v in found.items()
+    }
+    assert changes == {
+        "self-calibrated": {},
+        "φ stays at its start": {"outer_rate": 1e-12},
+        "without refit": {"refit": False},
+        "two folds": {"folds": 2},
+        "folds dealt once": {"repeats": 1},
+        "rectified units": {"activation": "relu"},
+        "constant lr": {"decay": False},
+        "mean of probabilities": {},
+        "without biases": {},
+        "without temperature and biases": {},
+        "one of its networks": {},
+    }
+    trained = Mixture(("a", "b"), 2.0, torch.ones(3), "logits")
+    changed = {name: v.after(trained) for name, v in found.items() if v.after}
+    assert changed["mean of probabilities"].pool == "probs"
+    assert (changed["without biases"].temperature, changed["without biases"].bias) == (2.0, None)
+    assert changed["without temperature and biases"].temperature == 1.0
+    assert changed["one of its networks"].networks == ("a",)
+
+
+def test_phi_that_stays_is_where_it_started(tiny):
+    """A step of 1e-12 in the logarithm changes no digit of a float32 L2 strength."""
+    still = next(v.method for v in ablation.variants() if v.name == "φ stays at its start")
+    task = prepare("blobs-1.7", 0).task
+    first = dataclasses.replace(still, epochs=still.steps)
+    torch.testing.assert_close(still.fit(task).extras["l2"], first.fit(task).extras["l2"], rtol=1e-5, atol=0)
+
+
+def test_one_row_for_each_variant_set_and_seed(tiny, tmp_path, monkeypatch):
+    only = ["standard", "η_w × 10", "self-calibrated", "without temperature and biases"]
     page = ablation.run(seeds=2, out=tmp_path, device="cpu", sets=("blobs-1.7",), only=only)
     results = read_results(tmp_path / "results.json")
     assert [r["method"] for r in results.records[::2]] == ["standard", "bo4sc", *only[1:]]
@@ -102,7 +138,13 @@ def test_one_row_for_each_variant_set_and_seed(tiny, tmp_path):
     with_temperature, without = (r["nll"] for r in results.records[6::2])
     assert with_temperature != without
     assert all((tmp_path / name).exists() for name in ("report.md", page.name))
-    assert "η_w × 10" in (tmp_path / "report.md").read_text()
+    text = (tmp_path / "report.md").read_text()
+    assert "η_w × 10" in text
+    own = next(line for line in text.splitlines() if line.startswith("| self-calibrated "))
+    assert own.split("|")[-2].split() == ["0.0000", "±", "0.0000"]  # its Δ is to itself, not to bo4sc
+    monkeypatch.setattr(ablation, "run_all", None)
+    again = ablation.run(source=tmp_path / "results.json", out=tmp_path / "again")
+    assert again.read_text() == page.read_text()
 
 
 def test_a_variant_that_is_none_is_an_error(tmp_path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,26 @@ from calibrant.data import SETS
 from calibrant.experiments.grid import FIRST_SEED, score, search_task
 from calibrant.experiments.records import Prepared, exact, prepare, resolve_device, weight_shares
 from calibrant.experiments.runs import one_thread, progress, run_all
-from calibrant.methods import BO4SC, METHODS, Fitted, Method, Mixture, Part, SelfCalibrated, fit_all
-from calibrant.report import Column, Report, by_seed, mean_interval, paired_difference, provenance, write_results
+from calibrant.experiments.shared import SEEDS, failures, foot, made
+from calibrant.methods import BO4SC, METHODS, Fitted, Method, Mixture, Part, SelfCalibrated, Standard, fit_all
+from calibrant.report import (
+    Column,
+    Report,
+    Results,
+    by_seed,
+    mean_interval,
+    paired_difference,
+    read_results,
+    write_results,
+)
 
+OURS = "self-calibrated"
 SGD = "inner SGD"
 SGD_RATES, SGD_FACTORS = (0.03, 0.1, 0.3, 1.0), (1.0, 10.0)
 """Candidates for plain descent inside: learning rates, and multiples of η_w."""
 SEARCH_SEEDS = 2
+STILL = 1e-12
+"""An outer step size that leaves φ where it starts: everything but the learning of L2 stays as it is."""
 
 STORY = {
     "misclassified_low_weight": Column("wrong, w < ½", digits=2),
@@ -59,12 +72,13 @@ class Variant:
 
 def variants() -> list[Variant]:
     """All rows, in the order of the table; plain descent's step sizes are yet to be chosen."""
-    base, ours = _base(), METHODS["self-calibrated"].method
+    base, ours = _base(), METHODS[OURS].method
     assert isinstance(ours, SelfCalibrated)
     rate = _outer_rate(base)
     rows = [
         Variant("standard", "baselines", METHODS["standard"].method),
         Variant("standard-stopped", "baselines", METHODS["standard-stopped"].method),
+        Variant("standard-stopped, smooth units", "baselines", replace(_stopped(), activation="silu")),
         Variant("bo4sc", "baselines", base),
         Variant(SGD, "inner optimiser", replace(base, inner="sgd")),
     ]
@@ -85,14 +99,19 @@ def variants() -> list[Variant]:
     # From θ⁰ again each time, five inner steps would never leave it: the same budget in fewer, longer outer steps.
     changes.append(("restart, T = 100", "restart", {"restart": True, "steps": 100}))
     rows += [Variant(name, group, replace(base, **change)) for name, group, change in changes]
-    group = "self-calibrated"
+    group = OURS
     return [
         *rows,
-        Variant("self-calibrated", group, ours),
+        Variant(OURS, group, ours),
+        Variant("φ stays at its start", group, replace(ours, outer_rate=STILL)),
         Variant("without refit", group, replace(ours, refit=False)),
         Variant("two folds", group, replace(ours, folds=2)),
-        Variant("constant lr" if ours.decay else "decaying lr", group, replace(ours, decay=not ours.decay)),
-        Variant("without temperature", group, ours, _without_temperature),
+        Variant("folds dealt once", group, replace(ours, repeats=1)),
+        Variant("rectified units", group, replace(ours, activation="relu")),
+        Variant("constant lr", group, replace(ours, decay=False)),
+        Variant("mean of probabilities", group, ours, _changed(pool="probs")),
+        Variant("without biases", group, ours, _changed(bias=None)),
+        Variant("without temperature and biases", group, ours, _changed(temperature=1.0, bias=None)),
         Variant("one of its networks", group, ours, _one_network),
     ]
 
@@ -103,13 +122,20 @@ def _base() -> BO4SC:
     return base
 
 
+def _stopped() -> Standard:
+    stopped = METHODS["standard-stopped"].method
+    assert isinstance(stopped, Standard)
+    return stopped
+
+
 def _outer_rate(base: BO4SC, train: int = 700) -> float:
     """η_w in numbers: None means 1.5·n."""
     return 1.5 * train if base.outer_rate is None else base.outer_rate
 
 
-def _without_temperature(fitted: Fitted) -> Fitted:
-    return replace(fitted, temperature=1.0, bias=None) if isinstance(fitted, Mixture) else fitted
+def _changed(**change: Any) -> Callable[[Fitted], Fitted]:
+    """A trained mixture put together in another way; temperature and biases are as they were fitted for this one."""
+    return lambda fitted: replace(fitted, **change) if isinstance(fitted, Mixture) else fitted
 
 
 def _one_network(fitted: Fitted) -> Fitted:
@@ -118,17 +144,20 @@ def _one_network(fitted: Fitted) -> Fitted:
 
 def run(
     *,
-    seeds: int = 20,
+    seeds: int = SEEDS,
     out: str | Path = "out/bo4sc-ablation",
     device: str = "auto",
     sets: Sequence[str] = tuple(SETS),
     only: Sequence[str] | None = None,
+    source: str | Path | None = None,
 ) -> Path:
     """Train and measure every variant; returns the path of the report.
 
     ``only`` names the variants to run (all by default); ``bo4sc`` is always among them, as what the others are held
-    against.
+    against. ``source`` is a result file of this experiment: the report is made from it, and nothing is trained.
     """
+    if source is not None:
+        return write_report(Path(source), Path(out))
     where = resolve_device(device)
     wanted = [v for v in variants() if only is None or v.name in {*only, "bo4sc"}]
     unknown = sorted(set(only or ()) - {v.name for v in wanted})
@@ -154,12 +183,17 @@ def run(
             story = weight_story(trained.fitted, trained.prepared)
             records.append(trained.record() | {"group": variant.group} | story)
     config["variants"] = {v.name: dataclasses.asdict(v.method) for v in wanted}
-    write_results(Path(out) / "results.json", config, records)
-    report = tell(records, config)
-    text = report.to_markdown()
-    (Path(out) / "report.md").write_text(text + "\n", encoding="utf-8")
+    config |= {"device": str(where), **made()}
+    return write_report(write_results(Path(out) / "results.json", config, records), Path(out))
+
+
+def write_report(results: Path, out: Path) -> Path:
+    """Make ``report.html`` and ``report.md`` from a result file alone, and print the latter."""
+    report = tell(read_results(results))
+    page, text = report.write(out), report.to_markdown()
+    (out / "report.md").write_text(text + "\n", encoding="utf-8")
     print(text)
-    return report.write(out)
+    return page
 
 
 def choose_sgd(sets: Sequence[str], *, device: Any = None) -> dict[str, Any]:
@@ -205,14 +239,16 @@ def weight_story(fitted: Fitted, prepared: Prepared) -> dict[str, float | None]:
     return found
 
 
-def tell(records: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Report:
+def tell(results: Results) -> Report:
     """The table over all sets, one for each set, and the weights' story."""
+    records, config = results.records, results.config
     sets, names = config["sets"], list(config["variants"])
     group = {r["method"]: r["group"] for r in records}
     report = Report(
         "BO4SC: what each choice is worth",
-        f"{len(config['seeds'])} seeds, last epoch, mean and 95 % interval; Δ is the paired difference to bo4sc. Each "
-        "variant differs from bo4sc, or from self-calibrated, in what its name says.",
+        f"{len(config['seeds'])} seeds, last epoch, mean and 95 % interval. Each variant differs from bo4sc, or from "
+        "self-calibrated, in what its name says, and Δ is its paired difference to that one. Where a variant puts "
+        "trained networks together in another way, temperature and biases are as they were fitted before.",
     )
     if "inner_sgd" in config:
         found = config["inner_sgd"]
@@ -225,7 +261,8 @@ def tell(records: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Rep
         rows = []
         for name in names:
             own = {metric: values(name, metric) for metric in METRICS}
-            gaps = [paired_difference(own[m], values("bo4sc", m)) for m in ("true_ece", "nll")]
+            other = OURS if group[name] == OURS and OURS in names else "bo4sc"
+            gaps = [paired_difference(own[m], values(other, m)) for m in ("true_ece", "nll")]
             found = [*(mean_interval(v.values()) for v in own.values()), *gaps]
             # A failed training leaves no mean, and the row empty.
             rows.append([name, group[name], *(None if np.isnan(e.value) else e for e in found)])
@@ -252,10 +289,8 @@ def tell(records: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Rep
     )
     rows = [[name, *(_mean(r[key] for r in records if r["method"] == name) for key in STORY)] for name in names]
     report.table(["variant", *STORY.values()], [row for row in rows if row[1] is not None])
-    failed = [f"{r['method']} on {r['dataset']}, seed {r['seed']}: {r['failure']}" for r in records if r["failure"]]
-    if failed:
-        report.section("Failed trainings", "\n\n".join(failed))
-    report.provenance(provenance(config))
+    failures(report, records, "Their rows are empty.")
+    foot(report, results)
     return report
 
 

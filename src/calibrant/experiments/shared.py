@@ -1,0 +1,44 @@
+"""What all experiments share: how many seeds, what made a result file, and the ends of their reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from calibrant.report import Report, Results, provenance
+from calibrant.report.results import command
+
+SEEDS, QUICK_SEEDS = 20, 3
+"""What the targets were set for, and what ``--quick`` runs."""
+
+
+def seed_count(seeds: int | None = None, *, quick: bool = False) -> int:
+    """How many seeds to run: those asked for, or else 20, or 3 of a quick run."""
+    if seeds is not None and seeds < 1:
+        raise ValueError(f"seeds is how many, and must be at least 1; got {seeds}.")
+    return seeds if seeds is not None else QUICK_SEEDS if quick else SEEDS
+
+
+def made() -> dict[str, str]:
+    """Command and date, for a result file: a report that is made from it later says these and not its own."""
+    return {"command": command(), "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
+
+
+def foot(report: Report, results: Results, *, hidden: Sequence[str] = ()) -> None:
+    """End a report with how the numbers of a result file were made; ``hidden`` names what its tables show already."""
+    config = results.config
+    kept = {key: config[key] for key in ("command", "date") if key in config}
+    told = {key: value for key, value in config.items() if key not in (*hidden, *kept)}
+    report.provenance(provenance(told, versions=results.versions, **kept))
+
+
+def failures(report: Report, records: Sequence[Mapping[str, Any]], consequence: str) -> None:
+    """A table of the trainings that broke down, if any did, and what follows for the numbers."""
+    failed = [r for r in records if r.get("failure")]
+    if not failed:
+        return
+    where = "table" if "table" in failed[0] else "dataset"
+    rows = [[r[where], r["method"], r["seed"], r["failure"]] for r in failed]
+    report.section("Failed runs", consequence)
+    report.table(["table" if where == "table" else "set", "method", "seed", "what happened"], rows)
