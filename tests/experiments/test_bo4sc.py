@@ -2,18 +2,29 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from calibrant.bilevel import solve
-from calibrant.experiments import bo4sc, figures
+from calibrant.experiments import bo4sc, figures, grid, page
 from calibrant.experiments.records import MEASURED, Predicted, against_truth, measure, predict, prepare, reference
 from calibrant.experiments.runs import Meter, run_all
+from calibrant.experiments.shared import seed_count
 from calibrant.methods import BO4SC, METHODS, Calibrated, SelfCalibrated, Standard
+from calibrant.report import Results, read_results
 
 SETS = ("blobs-1.7", "bac")
 IDS = ("standard", "standard-stopped", "isotonic", "bo4sc", "self-calibrated")
+ORIGIN = {
+    "command": "calibrant sweep bo4sc --lr 7",
+    "grid": {"lr": [7]},
+    "seeds": [10_000],
+    "criterion": "bce",
+    "date": "today",
+    "calibrant": "0",
+}
 FIELDS = {"dataset", "method", "seed", *MEASURED, "failure", "seconds", "peak_memory", "members"}
 
 
@@ -42,9 +53,10 @@ def written(tmp_path_factory, eager):
         patch.setattr(bo4sc, "METHODS", {k: replace(METHODS[k], method=small(METHODS[k].method)) for k in IDS})
         settings, _ = bo4sc.chosen_settings()
         short = {name: own | {"epochs": 20} for name, own in settings.items()}
-        patch.setattr(bo4sc, "chosen_settings", lambda: (short, "made up for this test"))
+        file = out / "settings.json"
+        file.write_text(json.dumps({"origin": ORIGIN, **short}))
         patch.setattr("calibrant.experiments.figures.RELIABILITY_SET", "bac")
-        return bo4sc.reproduce(seeds=2, out=out, device="cpu", sets=SETS)
+        return bo4sc.reproduce(seeds=2, out=out, device="cpu", sets=SETS, settings=file)
 
 
 def test_every_set_method_and_seed_has_one_complete_record(written):
@@ -68,17 +80,17 @@ def test_the_files_of_a_run(written):
     for name in ("figure-1", "figure-2", "figure-3"):
         assert (folder / "figures" / f"{name}.svg").stat().st_size > 1000
         assert (folder / "figures" / f"{name}.png").stat().st_size > 1000
-    page = written.read_text()
+    text = written.read_text()
     for words in (
         "Table 1",
         "Paired differences",
         "What the paper leaves open",
         "hides",
-        "made up for this test",
+        "chosen on validation data by `calibrant sweep bo4sc --lr 7`",
         "set for 20 seeds",
     ):
-        assert words in page
-    assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "")
+        assert words in text
+    assert "http://" not in text.replace("http://www.w3.org", "").replace("http://purl.org", "")
 
 
 def test_the_report_comes_from_files_alone(written, tmp_path, capsys):
@@ -95,10 +107,49 @@ def test_a_result_file_without_figures_still_gives_a_report(written, tmp_path):
 
 def test_the_committed_settings_are_settings_of_bo4sc():
     settings, origin = bo4sc.chosen_settings()
-    assert origin
+    assert set(origin) == set(ORIGIN)
     for own in settings.values():
         assert set(own) == {"steps", "outer_rate", "alpha", "hidden", "epochs", "learning_rate"}
-        BO4SC(**own)
+        BO4SC(**bo4sc.with_tuples(own))
+
+
+def test_the_committed_settings_are_what_the_committed_search_chose():
+    """The results of the search lie beside the source, which an installed package does not have."""
+    file = Path(__file__).parents[2] / "results" / "bo4sc-grid.json"
+    if not file.exists():
+        pytest.skip("no results beside the tests")
+    results = read_results(file)
+    settings, origin = bo4sc.chosen_settings()
+    assert {name: origin[name] for name in ("grid", "seeds")} == {n: results.config[n] for n in ("grid", "seeds")}
+    for name, own in settings.items():
+        chosen = grid.choose([r for r in results.records if r["dataset"] == name], origin["criterion"])
+        assert grid.as_settings(chosen) == own
+
+
+def test_settings_of_another_file_say_where_they_are_from_or_that_nobody_knows(tmp_path):
+    file = tmp_path / "settings.json"
+    file.write_text('{"bac": {"steps": 3, "hidden": [4]}}')
+    settings, origin = bo4sc.chosen_settings(file)
+    assert settings == {"bac": {"steps": 3, "hidden": [4]}}
+    assert page.origin(Results({"settings_origin": origin}, {}, [])) == "of unknown origin"
+    for wrong in ("[1]", "{", '{"bac": {"stepps": 3}}', '{"bac": 3}'):
+        file.write_text(wrong)
+        with pytest.raises(ValueError, match="must hold arguments of BO4SC"):
+            bo4sc.chosen_settings(file)
+
+
+def test_what_bo4sc_ran_with_is_written_for_each_set(written):
+    methods = read_results(written.parent / "results.json").config["methods"]
+    assert set(methods["bo4sc"]) == set(SETS)
+    assert "steps=20" in methods["bo4sc"]["bac"]
+    assert "steps=5" in methods["bo4sc"]["blobs-1.7"]
+    assert methods["standard"].startswith("Standard(")
+
+
+def test_how_many_seeds():
+    assert [seed_count(), seed_count(quick=True), seed_count(7, quick=True)] == [20, 3, 7]
+    with pytest.raises(ValueError, match="at least 1"):
+        seed_count(0)
 
 
 def test_bo4scs_control_differs_from_it_by_the_weights_alone():

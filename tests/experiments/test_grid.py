@@ -8,7 +8,7 @@ import torch
 
 from calibrant.bilevel import solve
 from calibrant.data import load
-from calibrant.experiments import grid
+from calibrant.experiments import bo4sc, grid
 from calibrant.methods import BO4SC
 from calibrant.report import read_results
 
@@ -87,7 +87,11 @@ def test_a_short_training_is_read_off_a_long_one(folder):
 
 def test_settings_are_arguments_of_the_method(folder):
     results = read_results(folder / "results.json")
-    settings = json.loads((folder / "settings.json").read_text())["blobs-1.7"]
+    written = json.loads((folder / "settings.json").read_text())
+    assert written["origin"]["grid"] == results.config["grid"]
+    assert set(written["origin"]) == {"command", "grid", "seeds", "criterion", "date", "calibrant"}
+    assert bo4sc.chosen_settings(folder / "settings.json")[1] == written["origin"]
+    settings = written["blobs-1.7"]
     assert settings == results.config["chosen"]["blobs-1.7"]
     assert set(settings) == {"steps", "outer_rate", "alpha", "hidden", "epochs", "learning_rate"}
     assert BO4SC(**{**settings, "hidden": tuple(settings["hidden"])}).steps == 2
@@ -99,3 +103,31 @@ def test_a_single_network_runs_too_and_settings_need_not_be_written(tmp_path):
     grid.run(grid=one, seeds=1, out=tmp_path, device="cpu", sets=("bac",), write=False)
     assert len(read_results(tmp_path / "results.json").records) == 1
     assert not (tmp_path / "settings.json").exists()
+
+
+def test_the_report_comes_from_the_file_alone(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(grid, "search", None)
+    again = grid.run(source=folder / "results.json", out=tmp_path)
+    assert again.read_text() == (folder / "report.html").read_text()
+
+
+def test_failed_settings_of_a_file_are_not_chosen():
+    """A file has null where a training failed."""
+    assert grid.choose([{"bce": None, "accuracy": None}, {"bce": 0.3, "accuracy": 0.9}])["bce"] == 0.3
+
+
+def test_a_large_grid_on_a_processor_is_said_beforehand(monkeypatch, capsys, tmp_path):
+    assert grid.networks(grid.complete({}), sets=5, seeds=3) == 6480
+
+    def stop(*arguments, **more):
+        raise InterruptedError
+
+    monkeypatch.setattr(grid, "search", stop)
+    with pytest.raises(InterruptedError):
+        grid.run(device="cpu", out=tmp_path)
+    assert "6,480 networks of up to 2,000 epochs" in capsys.readouterr().err
+    with pytest.raises(InterruptedError):
+        grid.run(grid=TINY, seeds=1, device="cpu", out=tmp_path)
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ValueError, match="no set called moons"):
+        grid.run(device="cpu", out=tmp_path, sets=["moons"])

@@ -100,6 +100,9 @@ def test_every_method_at_every_rate(monkeypatch, tmp_path):
         assert record["failure"] is None
         assert (record["suspects_auroc"] is None) == (record["rate"] == 0)
         assert (record["candidate"] is not None) == (record["method"] == "self-calibrated")
+    monkeypatch.setattr(noise, "run_all", None)
+    again = noise.run(source=tmp_path / "results.json", out=tmp_path / "again")
+    assert again.read_text() == page.read_text()
 
 
 def test_a_rate_is_a_share(tmp_path):

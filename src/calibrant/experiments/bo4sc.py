@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from calibrant.experiments import figures
 from calibrant.experiments.page import MATCHED, make_report, to_terminal
 from calibrant.experiments.records import Prepared, prepare, reference, resolve_device, weight_shares
 from calibrant.experiments.runs import Planned, Run, one_thread, run_all
+from calibrant.experiments.shared import made, seed_count
 from calibrant.methods import BO4SC, METHODS, Standard
 from calibrant.report import read_results, write_results
-from calibrant.report.results import command
 
 Settings = dict[str, dict[str, Any]]
 
@@ -32,6 +31,7 @@ def reproduce(
     device: str = "auto",
     source: str | Path | None = None,
     sets: Sequence[str] = tuple(SETS),
+    settings: str | Path | None = None,
 ) -> Path:
     """Train every method on every set and seed, and write results, figures and one report; returns its path.
 
@@ -41,17 +41,17 @@ def reproduce(
     out : folder for ``results.json``, ``results.figures.json``, ``figures/`` and ``report.html``
     device : "auto", "cpu" or "cuda"
     source : a result file: tables, figures and report are made from it and the figures' numbers beside it
+    settings : a ``settings.json`` of the grid search, instead of the settings that come with the package
     """
     folder = Path(out)
     if source is not None:
         return write_report(Path(source), folder)
-    count = seeds if seeds is not None else 3 if quick else 20
-    if count < 1:
-        raise ValueError(f"seeds is how many, and must be at least 1; got {seeds}.")
+    count = seed_count(seeds, quick=quick)
+    chosen, origin = chosen_settings(settings)
     clock: dict[str, float] = {}
     with timed(clock, "train"):
-        settings, origin = chosen_settings()
-        runs = run_all(plan(sets, count, settings), device=resolve_device(device))
+        entries = plan(sets, count, chosen)
+        runs = run_all(entries, device=resolve_device(device))
     with timed(clock, "truth"):
         for name in sets:
             reference(name)
@@ -65,12 +65,11 @@ def reproduce(
         "seeds": count,
         "quick": quick,
         "device": str(resolve_device(device)),
-        "settings": {name: settings[name] for name in sets},
+        "settings": {name: chosen[name] for name in sets},
         "settings_origin": origin,
-        "methods": {name: repr(entry.method) for name, entry in METHODS.items()} | {MATCHED: "Standard, as bo4sc"},
+        "methods": methods_of(entries),
         "seconds": {part: round(value, 1) for part, value in clock.items()},
-        "command": command(),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        **made(),
     }
     results = write_results(folder / "results.json", config, records)
     figures.write(numbers, results)
@@ -84,22 +83,45 @@ def write_report(results: Path, out: Path) -> Path:
     return make_report(content, figures.read(results)).write(out)
 
 
-def chosen_settings() -> tuple[Settings, str]:
-    """BO4SC's settings for each set, and where they come from.
+def chosen_settings(path: str | Path | None = None) -> tuple[Settings, dict[str, Any] | None]:
+    """BO4SC's settings for each set, and where they come from: what `calibrant sweep bo4sc` writes as `settings.json`.
 
-    `bo4sc_settings.json` is what `calibrant sweep bo4sc` writes as `settings.json`. A file that was made in another way
-    says so under the key `origin`, and the report repeats it.
+    Without a path, `bo4sc_settings.json` of this package, a copy of such a file. Its key `origin` has the command,
+    grid, seeds, criterion, version and date of the search; it is None for a file that does not say, and the report
+    then says so.
     """
-    text = (resources.files("calibrant.experiments") / "bo4sc_settings.json").read_text(encoding="utf-8")
-    found = json.loads(text)
-    return found, found.pop("origin", "chosen by grid search on validation data (`calibrant sweep bo4sc`)")
+    file = resources.files("calibrant.experiments") / "bo4sc_settings.json" if path is None else Path(path)
+    text = file.read_text(encoding="utf-8")
+    try:
+        found = json.loads(text)
+        origin = found.pop("origin", None)
+        for own in found.values():
+            BO4SC(**with_tuples(own))
+    except (json.JSONDecodeError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"{file} must hold arguments of BO4SC for each set, as `calibrant sweep bo4sc` writes them: {error}."
+        ) from error
+    return found, origin
+
+
+def with_tuples(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a file as arguments of BO4SC: JSON has lists only."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+
+
+def methods_of(entries: Sequence[Planned]) -> dict[str, str | dict[str, str]]:
+    """What each method ran with: one text, or one for each set where they differ."""
+    found: dict[str, dict[str, str]] = {}
+    for name, method, prepared in entries:
+        found.setdefault(name, {})[prepared.dataset] = repr(method)
+    return {name: next(iter(own.values())) if len(set(own.values())) == 1 else own for name, own in found.items()}
 
 
 def plan(sets: Sequence[str], seeds: int, settings: Settings) -> list[Planned]:
     """Every method on every set and seed, and BO4SC's control; a set and seed is prepared once, and shared."""
     unknown = [name for name in sets if name not in settings]
     if unknown:
-        raise ValueError(f"bo4sc_settings.json has no settings for {', '.join(unknown)}; run `calibrant sweep bo4sc`.")
+        raise ValueError(f"there are no settings of bo4sc for {', '.join(unknown)}; run `calibrant sweep bo4sc`.")
     entries: list[Planned] = []
     for name in sets:
         for seed in range(seeds):
@@ -108,8 +130,7 @@ def plan(sets: Sequence[str], seeds: int, settings: Settings) -> list[Planned]:
                 value = entry.method
                 if method == "bo4sc" and isinstance(value, BO4SC):
                     entries.append((MATCHED, matched(settings[name]), prepared))
-                    own = settings[name] | {"hidden": tuple(settings[name]["hidden"])}
-                    value = replace(value, **own, keep_history=True)
+                    value = replace(value, **with_tuples(settings[name]), keep_history=True)
                 entries.append((method, value, prepared))
     return entries
 

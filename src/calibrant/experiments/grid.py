@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,9 +28,10 @@ from calibrant.bilevel.run import Run
 from calibrant.data import SETS
 from calibrant.experiments.records import prepare, resolve_device
 from calibrant.experiments.runs import progress
+from calibrant.experiments.shared import foot, made
 from calibrant.methods import BO4SC, Job, Part, Task, fit_all
 from calibrant.metrics import ece
-from calibrant.report import Column, Report, mean_interval, provenance, write_results
+from calibrant.report import Column, Report, Results, mean_interval, read_results, versions, write_results
 
 GRID: dict[str, tuple[float, ...]] = {
     "steps": (1, 5, 10, 20),
@@ -42,6 +45,8 @@ FIRST_SEED = 10_000
 HELD_OUT = 100
 TOLERANCE = 0.01
 CRITERIA = ("bce", "nll", "ece10")
+MANY = 500
+"""Networks above which a processor is the wrong place: a hundred of them take it some minutes."""
 
 
 def run(
@@ -53,6 +58,7 @@ def run(
     sets: Sequence[str] = tuple(SETS),
     criterion: str = "bce",
     write: bool = True,
+    source: str | Path | None = None,
 ) -> Path:
     """Search the grid; returns the path of the report.
 
@@ -62,32 +68,65 @@ def run(
         A name that is not given keeps its values in ``GRID``.
     seeds : how many, counted from 10,000
     criterion : what is least at the chosen setting, one of "bce", "nll", "ece10"
-    write : whether to write ``settings.json``, the choice in the words of :class:`calibrant.methods.BO4SC`
+    write : whether to write ``settings.json``, the choice in the words of :class:`calibrant.methods.BO4SC` and where it
+        comes from
+    source : a result file of this search: the report is made from it, and nothing is trained
 
     The default grid has 1,728 settings, of which 432 are trained: shorter trainings are read off longer ones. With five
     sets and three seeds that is 6,480 networks in 36 populations, for a GPU; on a CPU give short lists.
     """
-    values = complete(grid or {})
+    folder = Path(out)
+    if source is not None:
+        return write_report(Path(source), folder)
+    values, where = complete(grid or {}), resolve_device(device)
     if criterion not in CRITERIA:
         raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}; got {criterion!r}.")
+    if unknown := [name for name in sets if name not in SETS]:
+        raise ValueError(f"there is no set called {', '.join(unknown)}; the sets are {', '.join(SETS)}.")
+    count = networks(values, sets=len(sets), seeds=seeds)
+    if where.type == "cpu" and count > MANY:
+        print(
+            f"This grid has {count:,} networks of up to {int(max(values['epochs'])):,} epochs, hours or days of this "
+            "processor; give shorter lists, fewer seeds or sets, or use a GPU.",
+            file=sys.stderr,
+        )
     records = search(values, sets=sets, seeds=seeds, device=device)
     chosen = {name: choose([r for r in records if r["dataset"] == name], criterion) for name in sets}
-    folder = Path(out)
     config = {
         "experiment": "bo4sc-grid",
+        "sets": list(sets),
         "grid": values,
         "seeds": [FIRST_SEED + k for k in range(seeds)],
         "criterion": criterion,
         "held_out": HELD_OUT,
         "accuracy_tolerance": TOLERANCE,
         "chosen": {name: as_settings(record) for name, record in chosen.items()},
+        "device": str(where),
+        **made(),
     }
-    write_results(folder / "results.json", config, records)
+    results = write_results(folder / "results.json", config, records)
     if write:
-        (folder / "settings.json").write_text(json.dumps(config["chosen"], indent=1) + "\n", encoding="utf-8")
-    report = tell(values, records, chosen, criterion, config)
+        settings = {"origin": origin(config), **config["chosen"]}  # type: ignore[dict-item]
+        (folder / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+    return write_report(results, folder)
+
+
+def write_report(results: Path, out: Path) -> Path:
+    """Make the report from a result file alone, and print it."""
+    report = tell(read_results(results))
     print(report.to_markdown())
-    return report.write(folder)
+    return report.write(out)
+
+
+def networks(grid: Mapping[str, Sequence[float]], *, sets: int, seeds: int) -> int:
+    """How many are trained: shorter trainings are read off longer ones."""
+    return sets * seeds * math.prod(len(values) for name, values in grid.items() if name != "epochs")
+
+
+def origin(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Where settings come from, for the file that holds them."""
+    kept = {name: config[name] for name in ("command", "grid", "seeds", "criterion", "date")}
+    return kept | {"calibrant": versions()["calibrant"]}
 
 
 def complete(grid: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
@@ -204,11 +243,16 @@ def choose(records: Sequence[Mapping[str, Any]], criterion: str = "bce") -> dict
 
     The median and not the best accuracy: the best of a thousand settings on a few hundred points is luck.
     """
-    sound = [r for r in records if r[criterion] == r[criterion]]
+    sound = [r for r in records if _known(r[criterion])]
     if not sound:
         raise ValueError("Every setting of the grid failed in training; give smaller lr or weight_lr.")
     usual = median(r["accuracy"] for r in sound)
     return dict(min((r for r in sound if r["accuracy"] >= usual - TOLERANCE), key=lambda r: r[criterion]))
+
+
+def _known(value: float | None) -> bool:
+    """Whether a training was measured: a failed one has NaN, and null in a file."""
+    return value is not None and not math.isnan(value)
 
 
 def _arguments(setting: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,19 +272,16 @@ def as_settings(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: list(v) if isinstance(v, tuple) else v for name, v in _arguments(record).items()}
 
 
-def tell(
-    grid: Mapping[str, Sequence[float]],
-    records: Sequence[Mapping[str, Any]],
-    chosen: Mapping[str, Mapping[str, Any]],
-    criterion: str,
-    config: Mapping[str, Any],
-) -> Report:
+def tell(results: Results) -> Report:
     """The choice, and what each value costs when everything else is at its best."""
+    config, records = results.config, results.records
+    criterion, grid = config["criterion"], config["grid"]
+    chosen = {name: choose([r for r in records if r["dataset"] == name], criterion) for name in config["chosen"]}
     report = Report(
         "BO4SC: grid search",
         f"Least {criterion} on {HELD_OUT} validation points a seed that did not move the weights, among settings whose "
         f"accuracy is no more than {TOLERANCE} below the grid's median. Seeds {config['seeds'][0]} to "
-        f"{config['seeds'][-1]}, which no other experiment uses.",
+        f"{config['seeds'][-1]}, which no experiment reports.",
     )
     report.section("Chosen settings")
     scores = [Column(c.upper() if c != "ece10" else "ECE-10") for c in CRITERIA]
@@ -262,9 +303,9 @@ def tell(
 
     def least(name: str, key: str, value: float) -> float | None:
         found = [r[criterion] for r in records if r["dataset"] == name and r[key] == value]
-        return min((x for x in found if x == x), default=None)
+        return min(filter(_known, found), default=None)
 
     rows = [[f"{key} = {v:g}", *(least(name, key, v) for name in chosen)] for key in grid for v in grid[key]]
     report.table(["setting", *(Column(name, digits=4) for name in chosen)], rows)
-    report.provenance(provenance(config))
+    foot(report, results, hidden=("chosen",))
     return report

@@ -7,7 +7,7 @@ the one table runs at its default: ``bo4sc`` with one setting for all sets and r
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from sklearn.metrics import roc_auc_score
 from calibrant.data import SETS
 from calibrant.experiments.records import Prepared, prepare, resolve_device
 from calibrant.experiments.runs import one_thread, run_all
+from calibrant.experiments.shared import SEEDS, failures, foot, made
 from calibrant.experiments.targets import (
     ENSEMBLE,
     Case,
@@ -30,7 +31,7 @@ from calibrant.experiments.targets import (
 )
 from calibrant.methods import METHODS, Fitted, suspicion
 from calibrant.metrics import Estimate
-from calibrant.report import Column, Report, Verdict, provenance, write_results
+from calibrant.report import Column, Report, Results, Verdict, read_results, write_results
 
 JUDGED = ("blobs-1.3", "blobs-1.7", "spirals-2.5", "spirals-3.5")
 """The sets that the targets are about; BAC, whose labels are a function of the inputs, is shown beside them."""
@@ -49,13 +50,19 @@ COLUMNS = {
 def run(
     *,
     rates: Sequence[float] = (0.2, 0.4),
-    seeds: int = 20,
+    seeds: int = SEEDS,
     out: str | Path = "out/noise",
     device: str = "auto",
     sets: Sequence[str] = tuple(SETS),
     methods: Sequence[str] = tuple(METHODS),
+    source: str | Path | None = None,
 ) -> Path:
-    """Train every method at every rate, clean labels first; returns the path of the report."""
+    """Train every method at every rate, clean labels first; returns the path of the report.
+
+    ``source`` is a result file of this experiment: the report is made from it, and nothing is trained.
+    """
+    if source is not None:
+        return write_report(Path(source), Path(out))
     for rate in rates:
         if not 0 <= rate <= 1:
             raise ValueError(f"rates are shares of labels to flip, between 0 and 1; got {rate}.")
@@ -74,9 +81,15 @@ def run(
         "seeds": list(range(seeds)),
         "sets": list(sets),
         "methods": {name: repr(METHODS[name].method) for name in methods},
+        "device": str(resolve_device(device)),
+        **made(),
     }
-    write_results(Path(out) / "results.json", config, records)
-    report = tell(records, config)
+    return write_report(write_results(Path(out) / "results.json", config, records), Path(out))
+
+
+def write_report(results: Path, out: Path) -> Path:
+    """Make the report from a result file alone, and print it."""
+    report = tell(read_results(results))
     print(report.to_markdown())
     return report.write(out)
 
@@ -146,8 +159,9 @@ def _where(case: tuple[float, str]) -> str:
     return f"{case[1]} {case[0]:.0%}"
 
 
-def tell(records: Records, config: Mapping[str, Any]) -> Report:
+def tell(results: Results) -> Report:
     """The targets, and one table for each rate."""
+    records, config = results.records, results.config
     report = Report(
         "Flipped training labels",
         f"{len(config['seeds'])} seeds, mean and 95 % interval. Validation and test labels are clean. Every method has "
@@ -167,10 +181,8 @@ def tell(records: Records, config: Mapping[str, Any]) -> Report:
         ]
         taken = Column("label noise chosen", digits=2, note="share of seeds in which that candidate was taken")
         report.table(["set", "method", *COLUMNS.values(), taken], rows, group="set", exempt=[ENSEMBLE])
-    failed = [f"{r['method']} on {r['dataset']}, seed {r['seed']}: {r['failure']}" for r in records if r["failure"]]
-    if failed:
-        report.section("Failed trainings", "\n\n".join(failed))
-    report.provenance(provenance(config))
+    failures(report, records, "Means over their seeds are missing.")
+    foot(report, results)
     return report
 
 

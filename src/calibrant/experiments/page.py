@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from calibrant.experiments import figures, table1, words
+from calibrant.experiments.shared import SEEDS, failures, foot
 from calibrant.experiments.targets import (
     Records,
     bo4sc_targets,
@@ -13,12 +14,10 @@ from calibrant.experiments.targets import (
     methods,
     self_calibrated_targets,
 )
-from calibrant.report import Column, Report, Results, Table, Verdict, format_number, provenance, to_markdown
+from calibrant.report import Column, Report, Results, Table, Verdict, format_number, to_markdown
 
 MATCHED = "standard-matched"
 """The control for BO4SC: the same training without the weights."""
-SEEDS = 20
-"""What the targets were set for."""
 METRICS_SHOWN = ("ece10", "true_ece", "nll", "accuracy")
 
 
@@ -39,7 +38,7 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
     )
     report.section("Targets", caveats(content))
     report.verdicts(verdicts(records))
-    _failures(report, records)
+    failures(report, records, "Runs that broke down; their means are missing.")
     report.section(
         "Table 1",
         "The paper's three methods with its printed figures, one run each, beside ours. The exact posterior's row is "
@@ -70,7 +69,9 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
         ["method", "why"], [[name, words.BASELINES.get(name, "")] for name in methods(records)], "The methods compared."
     )
     with report.details("Their settings in full"):
-        report.table(["method", "settings"], [[name, settings.get(name, "")] for name in methods(records)])
+        report.table(
+            ["method", "set", "settings"], [row for m in methods(records) for row in _settings_of(m, settings)]
+        )
     report.section("What the printed comparison hides", words.HIDDEN.format(**_over_sets(records)))
     _table(
         report,
@@ -79,15 +80,19 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
     )
     report.section("Costs", "Seeds and sets of one shape train as one population; its time is shared by its members.")
     _table(report, table1.costs(records))
-    kept = {key: content.config[key] for key in ("command", "date") if key in content.config}
-    told = {k: v for k, v in content.config.items() if k not in ("settings", "methods", *kept)}
-    report.provenance(provenance(told, versions=content.versions, **kept))
+    foot(report, content, hidden=("settings", "methods"))
     return report
 
 
 def origin(content: Results) -> str:
     """Where BO4SC's settings come from."""
-    return str(content.config.get("settings_origin", "of unknown origin"))
+    found = content.config.get("settings_origin")
+    if not isinstance(found, dict):
+        return str(found or "of unknown origin")
+    return (
+        f"chosen on validation data by `{found['command']}` ({_count(len(found['seeds']), 'seed')} from "
+        f"{found['seeds'][0]}, least {found['criterion']}, calibrant {found['calibrant']}, {found['date']})"
+    )
 
 
 def caveats(content: Results) -> str:
@@ -185,11 +190,12 @@ def _settings(report: Report, settings: dict[str, dict[str, Any]], source: str) 
     report.table(["set", *names], rows, f"BO4SC's setting for each set, {source}: T is steps, η_w is outer_rate.")
 
 
-def _failures(report: Report, records: Records) -> None:
-    failed = [r for r in records if r.get("failure")]
-    if failed:
-        rows = [[r["dataset"], r["method"], r["seed"], r["failure"]] for r in failed]
-        report.table(["set", "method", "seed", "what happened"], rows, "Runs that broke down; their means are missing.")
+def _settings_of(method: str, settings: dict[str, Any]) -> list[list[str]]:
+    """Rows of one method: one for all sets, or one for each."""
+    found = settings.get(method, "")
+    return (
+        [[method, name, text] for name, text in found.items()] if isinstance(found, dict) else [[method, "all", found]]
+    )
 
 
 def _table(report: Report, table: Table, caption: str = "") -> None:
