@@ -11,7 +11,7 @@ from torch import Tensor
 
 from calibrant.bilevel import L2, Callback, LabelNoise, OuterVariables
 from calibrant.methods.base import Method
-from calibrant.methods.bo4sc import read_outer
+from calibrant.methods.bo4sc import read_outer, suspicion
 from calibrant.methods.crossfit import CrossFit, crossfit, deal
 from calibrant.methods.held_out import temperature_and_bias
 from calibrant.methods.standard import failure
@@ -73,17 +73,20 @@ class SelfCalibrated(Method):
         if not 0 < self.choose < 1:
             raise ValueError(f"choose must be a share between 0 and 1; got {self.choose}.")
 
+    @property
+    def networks(self) -> int:
+        """How many networks one fit trains."""
+        return self.folds * self.repeats if self.refit else 1
+
     def rows_at_once(self, task: Task) -> int:
         pooled = len(task.train) + (len(task.val) if task.val is not None else 0)
-        heads = self.folds * self.repeats if self.refit else 1
-        return self.steps * heads * (batch_size(pooled, self.batch_size) or pooled)
+        return self.steps * self.networks * (batch_size(pooled, self.batch_size) or pooled)
 
     @classmethod
     def fit_group(
         cls, methods: Sequence[SelfCalibrated], tasks: Sequence[Task], callbacks: Sequence[Callback] = ()
     ) -> list[Fitted]:
         first = methods[0]
-        tasks = tasks if first.refit else [_with_val(task) for task in tasks]
         pooled = first._pooled(methods, tasks, callbacks)
         fitted = [_mixture(fit, "pooled", len(task.train)) for fit, task in zip(pooled, tasks, strict=True)]
         noisy = [k for k, fit in enumerate(pooled) if first.refit and labels_differ(fit, len(tasks[k].train))]
@@ -107,6 +110,7 @@ class SelfCalibrated(Method):
                 rows = {"repeats": self.repeats, "choose": self.choose, "choose_from": val}
                 dealt.append(deal(data.labels, self.folds, seed=task.seed, **rows))  # type: ignore[arg-type]
             else:
+                task.need_val("SelfCalibrated(refit=False)")
                 dealt.append(deal(data.labels, 1, seed=task.seed, held_from=val))
         return crossfit(
             sets, dealt, outer=L2, default_steps=400, epochs=self.epochs, **self._common(methods, tasks, callbacks)
@@ -216,7 +220,7 @@ def _suspicion(mixture: Mixture, fit: CrossFit, logits: Tensor, train: int) -> T
     labels = part.labels.cpu()
     noise = [p for p in fit.heads[0].problem.outer_view.module.modules() if isinstance(p, LabelNoise)]
     if not noise:
-        return 1 - log_probs.exp().gather(1, labels.unsqueeze(1)).squeeze(1)
+        return suspicion(torch.ones(train), log_probs.exp(), labels)
 
     def read(outer: Any) -> Tensor:
         part = next(p for p in outer.modules() if isinstance(p, LabelNoise))
@@ -233,11 +237,3 @@ def _losses(fit: CrossFit, mixture: Mixture, rows: Tensor) -> Tensor:
     if fit.data.weights is not None:
         losses = losses * fit.data.weights[rows] / fit.data.weights[rows].mean()
     return losses.cpu()
-
-
-def _with_val(task: Task, share: float = 0.25) -> Task:
-    """The task with a validation part of its own, where it has none."""
-    if task.val is not None:
-        return task
-    fold = deal(task.train.labels, max(2, round(1 / share)), seed=task.seed)[0]
-    return replace(task, train=task.train[fold.train], val=task.train[fold.held])
