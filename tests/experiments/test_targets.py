@@ -34,7 +34,7 @@ def records(seeds=4, **changes):
                     if where[:2] == [dataset, method]:
                         record[where[2]] = value
                 # The same for all methods: paired differences are exact, unpaired intervals are not.
-                record["nll"] += jitter
+                record["nll"] = None if record["nll"] is None else record["nll"] + jitter
                 found.append(record)
     return found
 
@@ -87,6 +87,25 @@ def test_the_nearest_rival_is_named():
     verdict = self_calibrated_targets(records(**{"bac standard-stopped nll": 0.29}))[4]
     assert "bac (standard-stopped) 0.0100" in verdict.shown
     assert verdict.note == "missed on bac (standard-stopped)"
+
+
+def test_a_baseline_that_was_not_measured_leaves_the_target_open_whatever_its_place():
+    for lost in ("standard", "standard-stopped", "isotonic"):
+        verdict = self_calibrated_targets(records(**{f"bac {lost} nll": None}))[4]
+        assert verdict.word == "not measured"
+        assert verdict.note == f"unknown on bac ({lost})"
+    beaten = self_calibrated_targets(records(**{"bac standard nll": None, "bac isotonic nll": 0.29}))[4]
+    assert beaten.word == "missed"
+    absent = [r for r in records() if (r["dataset"], r["method"]) != ("bac", "isotonic")]
+    assert self_calibrated_targets(absent)[4].note == "unknown on bac (isotonic)"
+    assert self_calibrated_targets([r for r in records() if r["method"] == "self-calibrated"])[4].holds is None
+
+
+def test_the_ensemble_is_not_judged_but_shown():
+    better = records(**{"bac ensemble nll": 0.1})
+    assert self_calibrated_targets(better)[4].word == "holds"
+    rows = {row[0]: row[1:] for row in table1.beside_ensemble(better).rows}
+    assert [round(value.value, 6) for value in rows["self-calibrated"]] == [0, 0, 0, 0, 0.2]
 
 
 def test_one_seed_has_no_significance():

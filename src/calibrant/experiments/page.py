@@ -7,6 +7,7 @@ from typing import Any
 from calibrant.experiments import figures, table1, words
 from calibrant.experiments.shared import SEEDS, failures, foot
 from calibrant.experiments.targets import (
+    ENSEMBLE,
     Records,
     bo4sc_targets,
     datasets,
@@ -18,6 +19,7 @@ from calibrant.report import Column, Report, Results, Table, Verdict, format_num
 
 MATCHED = "standard-matched"
 """The control for BO4SC: the same training without the weights."""
+BESIDE = "Not judged: NLL less the ensemble's, paired by seed."
 METRICS_SHOWN = ("ece10", "true_ece", "nll", "accuracy")
 
 
@@ -38,6 +40,10 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
     )
     report.section("Targets", caveats(content))
     report.verdicts(verdicts(records))
+    if ENSEMBLE in methods(records):
+        _table(report, table1.beside_ensemble(records), f"{BESIDE} Negative is better.")
+    report.text(words.UNEQUAL)
+    report.text(words.DEFAULTS)
     failures(report, records, "Runs that broke down; their means are missing.")
     report.section(
         "Table 1",
@@ -147,7 +153,11 @@ def to_terminal(content: Results) -> str:
     for verdict in verdicts(records):
         note = f" ({verdict.note})" if verdict.note else ""
         lines.append(f"{verdict.word:>12}  {verdict.statement}{note}\n{'':14}{verdict.shown}")
-    return "\n\n".join([*parts, f"Targets. {caveats(content)}\n" + "\n".join(lines), ""])
+    parts.append(f"Targets. {caveats(content)}\n" + "\n".join(lines))
+    if ENSEMBLE in methods(records):
+        table = table1.beside_ensemble(records)
+        parts.append(BESIDE + "\n" + to_markdown(table.columns, table.rows))
+    return "\n\n".join([*parts, ""])
 
 
 def _figures(report: Report, numbers: figures.Numbers, records: Records) -> None:

@@ -6,7 +6,7 @@ import math
 from typing import Any, Literal
 
 from calibrant.experiments.records import WEIGHT_SHARES
-from calibrant.experiments.targets import ENSEMBLE, Records, datasets, difference, mean, methods
+from calibrant.experiments.targets import CANDIDATES, ENSEMBLE, Records, datasets, difference, mean, methods
 from calibrant.metrics import Estimate
 from calibrant.report import Column, Table, by_seed, excludes_zero, mean_interval
 
@@ -100,6 +100,12 @@ def paired(records: Records, method: str, metrics: tuple[str, ...] = ("ece10", "
             rows.append([dataset, other, *found.values(), _clear(found, better=True), _clear(found, better=False)])
     columns = [Column("set"), Column("against"), *(Column(HEADINGS[m][0], None, HEADINGS[m][2]) for m in metrics)]
     return Table([*columns, Column("clearly better in"), Column("clearly worse in")], rows)
+
+
+def beside_ensemble(records: Records) -> Table:
+    """NLL of the methods put forward less the ensemble's, paired by seed: not judged, and not to be left unsaid."""
+    rows = [[m, *(difference(records, "nll", d, m, ENSEMBLE) for d in datasets(records))] for m in CANDIDATES]
+    return Table([Column("method"), *(Column(name, digits=4) for name in datasets(records))], rows)
 
 
 def weights(records: Records) -> Table:

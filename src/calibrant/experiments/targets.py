@@ -17,7 +17,9 @@ Records = Sequence[Mapping[str, Any]]
 CANDIDATES = ("bo4sc", "self-calibrated")
 """The methods that are put forward; the others are what they are compared with."""
 ENSEMBLE = "ensemble"
-"""Five networks for the price of five: shown, but not a rival."""
+"""Shown, and compared with, but not judged: the targets except it by name."""
+
+UNMEASURED = Estimate(math.nan, math.nan, math.nan, 0.95, "no records")
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,13 @@ def methods(records: Records) -> list[str]:
 def mean(records: Records, metric: str, dataset: str, method: str) -> Estimate:
     """A metric's mean over seeds with its interval; NaN where it was not measured."""
     values = by_seed(records, metric, dataset=dataset, method=method)
-    return mean_interval(values.values()) if values else Estimate(math.nan, math.nan, math.nan, 0.95, "no records")
+    return mean_interval(values.values()) if values else UNMEASURED
 
 
 def difference(records: Records, metric: str, dataset: str, a: str, b: str) -> Estimate:
-    """Mean of a − b over seeds, with its paired interval."""
-    return paired_difference(*(by_seed(records, metric, dataset=dataset, method=m) for m in (a, b)))
+    """Mean of a − b over seeds, with its paired interval; NaN where one of them was not measured."""
+    found = [by_seed(records, metric, dataset=dataset, method=m) for m in (a, b)]
+    return paired_difference(*found) if all(found) else UNMEASURED
 
 
 def not_above(value: Estimate | float, limit: float) -> bool | None:
@@ -158,10 +161,20 @@ def baselines(records: Records) -> list[str]:
 
 
 def _nearest_rival(records: Records, dataset: str, own: str) -> Case:
-    """The baseline whose NLL comes nearest to being significantly better, or is so by most."""
+    """The baseline whose NLL comes nearest to being significantly better, or is so by most.
+
+    A baseline without an interval (a failed training, a single seed) leaves the case open unless another decides it.
+    """
     found = {name: difference(records, "nll", dataset, own, name) for name in baselines(records)}
-    rival = max(found, key=lambda name: found[name].value if math.isnan(found[name].low) else found[name].low)
-    return Case(f"{dataset} ({rival})", found[rival], not_significantly_above_zero(found[rival]))
+    judged = {name: d for name, d in found.items() if not math.isnan(d.low)}
+    if not found:
+        return Case(dataset, None, None)
+    if judged:
+        rival = max(judged, key=lambda name: judged[name].low)
+        if len(judged) == len(found) or not not_significantly_above_zero(judged[rival]):
+            return Case(f"{dataset} ({rival})", judged[rival], not_significantly_above_zero(judged[rival]))
+    rival = next(name for name in found if name not in judged)
+    return Case(f"{dataset} ({rival})", found[rival], None)
 
 
 def _below(value: float, limit: float) -> bool | None:
