@@ -14,9 +14,10 @@ from calibrant.experiments.records import Predicted
 from calibrant.experiments.table_data import FLOOR, find_tables, prepare, score
 from calibrant.experiments.table_peers import RememberedMLP, run_peers
 from calibrant.experiments.table_ranks import against, critical_difference, friedman, ranking
-from calibrant.experiments.table_report import make_report, verdicts
+from calibrant.experiments.table_report import make_report, verdicts, write_report
+from calibrant.experiments.table_store import Store, code_digest, made_by
 from calibrant.methods import BO4SC, METHODS, SelfCalibrated, Standard
-from calibrant.report import Results, read_results
+from calibrant.report import Results, read_results, write_results
 
 
 def write_table(path, rows=120, classes=2, seed=0):
@@ -69,7 +70,7 @@ def test_baselines_train_at_the_setting_for_tables_and_the_rest_is_the_registry(
     assert own["ensemble"].base == own["temperature-stopped"].base == own["standard-stopped"]
     assert own["self-calibrated"] == METHODS["self-calibrated"].method
     assert own["bo4sc"] == BO4SC()
-    assert set(METHODS) < set(own)
+    assert list(METHODS) == list(own)
 
 
 def test_tables_are_found_by_name_and_errors_name_what_there_is(folder, tmp_path):
@@ -145,6 +146,71 @@ def test_ranks_share_ties_average_over_tables_and_put_failures_last():
     assert ranked.wins("a") == 2
 
 
+def test_means_are_over_the_seeds_that_all_methods_have():
+    """With its second seed, a would be ahead for having met an easier split."""
+    records = [
+        {"table": "t", "method": method, "seed": seed, "nll": value}
+        for method, seed, value in (("a", 0, 0.5), ("a", 1, 0.1), ("b", 0, 0.4), ("b", 2, 0.9))
+    ]
+    ranked = ranking(records, "nll", ["a", "b"])
+    assert ranked.means.tolist() == [[0.5, 0.4]]
+    nothing_shared = ranking(records[1:], "nll", ["a", "b"])
+    assert nothing_shared.tables == []
+    assert nothing_shared.means.shape == (0, 2)
+
+
+def test_a_peer_that_this_scikit_learn_lacks_is_left_out_and_said(folder, tmp_path, short, monkeypatch, capsys):
+    assert table_peers.missing_peers("1.8.0") == table_peers.missing_peers("1.10.dev0") == {}
+    lacking = table_peers.missing_peers("1.7.2")
+    assert list(lacking) == ["sklearn-temperature"]
+    monkeypatch.setattr(tables, "missing_peers", lambda: lacking)
+    wanted = ["standard", "sklearn-temperature"]
+    page = tables.run(data=folder, seeds=1, only=["one"], methods=wanted, out=tmp_path / "out", device="cpu")
+    assert "sklearn-temperature is left out: it needs scikit-learn 1.8 or later" in capsys.readouterr().err
+    assert {r["method"] for r in read_results(tmp_path / "out" / "results.json").records} == {"standard"}
+    assert "Left out: sklearn-temperature" in page.read_text()
+
+
+def stored(tmp_path, **changes):
+    """A result file of two methods, and the store of a run with these changes; which of them it keeps."""
+    methods = ["standard", "sklearn-mlp"]
+    about = {"split": [1], "nll_floor": FLOOR, "methods": dict.fromkeys(methods, ""), "made_by": made_by(methods)}
+    config = about | {"costs": {}, "tables": {"t": {}, "u": {}}, "left_out": {}}
+    records = [{"table": t, "method": m, "seed": 0} for t in "tu" for m in methods]
+    write_results(tmp_path / "results.json", config | changes.pop("before", {}), records)
+    store = Store(tmp_path / "results.json", config | changes.pop("now", {}), **changes)
+    return {(r["table"], r["method"]) for r in store.records}
+
+
+def test_results_of_other_code_are_not_kept(tmp_path):
+    assert len(stored(tmp_path)) == 4
+    old = {"before": {"made_by": {"standard": "code 123", "sklearn-mlp": "scikit-learn 0.1"}}}
+    assert stored(tmp_path, **old) == set()
+    unknown = stored(tmp_path, before={"made_by": {}})  # the file's own versions tell scikit-learn's
+    assert unknown == {("t", "sklearn-mlp"), ("u", "sklearn-mlp")}
+    assert stored(tmp_path, now={"left_out": {"sklearn-mlp": "why"}}) == {("t", "standard"), ("u", "standard")}
+
+
+def test_fresh_forgets_the_tables_and_methods_of_this_run(tmp_path):
+    asked = {"tables": {"t": {}}, "methods": {"standard": ""}}
+    assert len(stored(tmp_path, now=asked)) == 4
+    assert ("t", "standard") not in (kept := stored(tmp_path, now=asked, fresh=True))
+    assert len(kept) == 3
+
+
+def test_the_digest_is_of_the_methods_and_the_engine(tmp_path, monkeypatch):
+    for part in ("methods", "bilevel", "plots"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "a.py").write_text("1")
+    monkeypatch.setattr("calibrant.experiments.table_store.calibrant.__file__", str(tmp_path / "__init__.py"))
+    digest = code_digest.__wrapped__
+    before = digest()
+    (tmp_path / "plots" / "a.py").write_text("2")
+    assert digest() == before
+    (tmp_path / "bilevel" / "a.py").write_text("2")
+    assert digest() != before
+
+
 def test_tests_against_one_method_are_holms_and_friedmans():
     rng = np.random.default_rng(0)
     values = rng.random((12, 3)) + [0.0, 0.3, 5.0]
@@ -193,6 +259,13 @@ def test_a_run_is_split_resumed_and_reported(folder, tmp_path, short, monkeypatc
     assert set(results.config["tables"]) == {"one", "two"}
     text = page.read_text()
     assert "has the best mean rank in NLL" in text
+    assert "self-calibrated less the ensemble, paired by seed" in text
+    assert "How the defaults were found" in text
+    assert {m: results.config["costs"][m]["networks"] for m in ("standard", "ensemble", "self-calibrated")} == {
+        "standard": 1,
+        "ensemble": 2,
+        "self-calibrated": 4,
+    }
     assert (out / "figures" / "ranks-smooth_ece.svg").exists()
 
     def never(*arguments):
@@ -203,6 +276,9 @@ def test_a_run_is_split_resumed_and_reported(folder, tmp_path, short, monkeypatc
         patch.setattr(tables, "_run_own", never)
         patch.setattr(tables, "run_peers", never)
         tables.run(**arguments)
+        patch.setattr(tables, "write_report", write_report)
+        again = tables.run(source=out / "results.json", out=tmp_path / "again")
+    assert again.read_text() == text
     short["standard"] = Standard(hidden=(4,), epochs=6)
     tables.run(**arguments, methods=["standard"], only=["one"])
     again = read_results(out / "results.json")

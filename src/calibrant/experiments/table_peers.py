@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 import warnings
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import sklearn
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
@@ -26,6 +28,25 @@ PEERS = {
 SETTINGS: dict[str, Any] = {"hidden_layer_sizes": (64, 64), "early_stopping": True, "max_iter": 1000}
 """The same network as ours; everything else is scikit-learn's default."""
 FOLDS = 5
+SINCE = {"sklearn-temperature": (1, 8)}
+"""The version of scikit-learn that a peer came with."""
+IN_FOLDS = "80 %, of which each network leaves out a fold"
+
+
+def missing_peers(version: str = sklearn.__version__) -> dict[str, str]:
+    """The peers that this scikit-learn lacks, and why: not their failure, and no last rank."""
+    here = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    return {
+        name: f"it needs scikit-learn {'.'.join(map(str, since))} or later, and this is {version}"
+        for name, since in SINCE.items()
+        if here < since
+    }
+
+
+def peer_cost(method: str) -> dict[str, Any]:
+    """How many networks a peer trains for one classifier, and which labels they learn from."""
+    alone = method == "sklearn-mlp"
+    return {"networks": 1 if alone else FOLDS, "labels": "80 %, a tenth of it to stop" if alone else IN_FOLDS}
 
 
 class RememberedMLP(MLPClassifier):
@@ -75,7 +96,7 @@ def _record(split: Split, method: str) -> dict[str, Any]:
             warnings.simplefilter("ignore", ConvergenceWarning)
             model = peer(method, y, split.seed).fit(x, y)
         probs = model.predict_proba(split.inputs.numpy())
-    except ValueError as error:  # a class too small for its folds, a method that this scikit-learn lacks
+    except ValueError as error:  # a class too small for its folds
         return split.record(method, None, " ".join(str(error).split()), seconds=None)
     trained_now = sum(seconds for _, seconds in RememberedMLP.trained.values()) - waited
     seconds = time.perf_counter() - begin - trained_now + RememberedMLP.seconds

@@ -32,18 +32,22 @@ class Ranking:
 
 
 def ranking(records: Iterable[Mapping[str, Any]], metric: str, methods: Sequence[str]) -> Ranking:
-    """Rank methods by the mean of a metric over seeds, on the tables where all of them were run.
+    """Rank methods by the mean of a metric over the seeds that all of them were run with, table by table.
 
-    A method that failed on a table, with any seed, is last there.
+    Tables without such a seed are left out. A method that failed on a table, with any of these seeds, is last there.
     """
     from scipy.stats import rankdata
 
-    values: dict[tuple[str, str], list[float]] = {}
+    values: dict[str, dict[str, dict[int, float]]] = {}
     for record in records:
-        value = record[metric]
-        values.setdefault((record["table"], record["method"]), []).append(math.inf if value is None else value)
-    tables = [t for t in dict.fromkeys(t for t, _ in values) if all((t, m) in values for m in methods)]
-    means = np.array([[np.mean(values[t, m]) for m in methods] for t in tables]).reshape(len(tables), len(methods))
+        value = math.inf if record[metric] is None else record[metric]
+        values.setdefault(record["table"], {}).setdefault(record["method"], {})[record["seed"]] = value
+    means, tables = np.empty((0, len(methods))), []
+    for table, found in values.items():
+        # Two splits of a table differ by more than two methods do: means over other seeds are not comparable.
+        if shared := set.intersection(*(set(found.get(m, ())) for m in methods)) if methods else set():
+            tables.append(table)
+            means = np.vstack([means, [np.mean([found[m][seed] for seed in sorted(shared)]) for m in methods]])
     ranks = rankdata(means, axis=1) if len(tables) else means
     return Ranking(metric, tables, list(methods), means, ranks)
 

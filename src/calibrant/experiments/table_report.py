@@ -7,17 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.experiments import words
+from calibrant.experiments.shared import failures, foot
 from calibrant.experiments.table_peers import PEERS
 from calibrant.experiments.table_ranks import Ranking, against, critical_difference, friedman, ranking
 from calibrant.methods import METHODS
 from calibrant.plots._style import GREY, INK, PALETTE, style
-from calibrant.report import Column, Report, Results, Verdict, by_seed, mean_interval, provenance
+from calibrant.report import Column, Report, Results, Verdict, by_seed, mean_interval, paired_difference
 from calibrant.report.results import Record
 
 JUDGED = {"nll": "NLL", "smooth_ece": "smooth ECE"}
 OWN = "self-calibrated"
 APART = "ensemble"
-"""Shown, but out of the comparison: it is several networks at several times the cost."""
+"""Shown, and compared with, but not ranked: the targets except it by name."""
 COLUMNS = (
     Column("accuracy", better="high"),
     Column("nll", better="low"),
@@ -76,22 +78,31 @@ def make_report(results: Results) -> Report:
             report.figure(rank_figure(each), f"Mean ranks in {JUDGED[metric]}; 1 is best.", f"ranks-{metric}")
     report.section("Tests", _tests(apart))
     report.table(*_test_table(apart))
+    if {OWN, APART} <= set(methods):
+        head: list[Column | str] = ["table", *(Column(name, digits=4) for name in JUDGED.values())]
+        note = f"{OWN} less the {APART}, paired by seed; negative is better. Not judged."
+        report.table(head, [[t, *(_gap(records, t, metric) for metric in JUDGED)] for t in tables], note)
+    report.section("Costs", words.UNEQUAL + words.UNEQUAL_PEERS)
+    report.text(
+        "Seconds are the mean over tables and seeds that the method was measured with: our methods' as members of a "
+        f"population on {config.get('device', 'an unknown device')}, scikit-learn's on the processor."
+    )
+    report.table(["method", "networks", "labels", Column("seconds a run", digits=1)], _costs(records, config, methods))
+    report.section("How the defaults were found", words.DEFAULTS)
     report.section("Every table", "Mean over seeds with its 95 % interval (Student's t).")
     for table in tables:
         about = config["tables"][table]
         title = f"{table}: {about['rows']} rows, {about['columns']} columns, {about['classes']} classes"
         with report.details(title):
             report.table(["method", *COLUMNS], [_score_row(records, table, m) for m in methods], exempt=[APART])
-    failures = [[r["table"], r["method"], r["seed"], r["failure"]] for r in records if r["failure"]]
-    if failures:
-        report.section("Failed runs", "A method that failed on a table is ranked last there.")
-        report.table(["table", "method", "seed", "why"], failures)
-    report.section("Methods")
+    failures(report, records, "A method that failed on a table is ranked last there.")
+    absent = [f"{name}: {why}." for name, why in config.get("left_out", {}).items()]
+    report.section("Methods", " ".join(["Left out:", *absent]) if absent else "")
     stories = {name: entry.summary for name, entry in METHODS.items()} | PEERS
-    rows = [[m, stories.get(m, "the calibrator, behind the stopped network"), config["methods"][m]] for m in methods]
-    report.table(["method", "what it is", "settings"], rows)
-    shown = {k: v for k, v in config.items() if k not in ("methods", "tables")}
-    report.provenance(provenance(shown, versions=results.versions))
+    made_by = config.get("made_by", {})
+    rows = [[m, stories.get(m), config["methods"][m], made_by.get(m)] for m in methods]
+    report.table(["method", "what it is", "settings", "made by"], rows)
+    foot(report, results, hidden=("methods", "tables", "made_by", "costs", "left_out"))
     return report
 
 
@@ -162,8 +173,9 @@ def _explained(records: list[Record], config: dict[str, Any]) -> str:
         if m in bitten
     ]
     return (
-        "Methods are ranked on each table by their mean over seeds; ties share their ranks; the mean is over tables "
-        f"where all methods were measured. The {APART} is left out, and stands in the last columns.\n\n"
+        "Methods are ranked on each table by their mean over the seeds that all of them were measured with; ties share "
+        f"their ranks; the mean is over tables that have such seeds. The {APART}, which the target excepts, is left "
+        "out, and stands in the last columns.\n\n"
         f"NLL raises probabilities to {config['nll_floor']:g} and divides by their sum, for all methods alike. "
         + (f"This changed a true class's probability in: {', '.join(clipped)}." if clipped else "It changed nothing.")
     )
@@ -176,6 +188,23 @@ def _tests(ranked: dict[str, Ranking]) -> str:
         f"{alike}Each method against {OWN}: on how many tables the latter is lower, and Wilcoxon's signed-rank test "
         "over tables, corrected by Holm for the number of methods; with fewer than six tables it cannot tell anything."
     )
+
+
+def _gap(records: list[Record], table: str, metric: str) -> Any:
+    """Paired by the seeds that both have; None where there are none."""
+    own, other = (by_seed(records, metric, table=table, method=m) for m in (OWN, APART))
+    shared = [seed for seed in own if seed in other]
+    return paired_difference([own[s] for s in shared], [other[s] for s in shared]) if shared else None
+
+
+def _costs(records: list[Record], config: dict[str, Any], methods: list[str]) -> list[list[Any]]:
+    rows = []
+    for method in methods:
+        known = config.get("costs", {}).get(method, {})
+        seconds = [r["seconds"] for r in records if r["method"] == method and r["seconds"] is not None]
+        mean = float(np.mean(seconds)) if seconds else None
+        rows.append([method, known.get("networks"), known.get("labels"), mean])
+    return rows
 
 
 def _score_row(records: list[Record], table: str, method: str) -> list[Any]:

@@ -16,15 +16,20 @@ import torch
 
 from calibrant.experiments.records import predict, resolve_device
 from calibrant.experiments.runs import run_all
+from calibrant.experiments.shared import made
 from calibrant.experiments.table_data import FLOOR, SIZES, Split, describe, find_tables, prepare
-from calibrant.experiments.table_peers import FOLDS, PEERS, SETTINGS, run_peers
+from calibrant.experiments.table_peers import FOLDS, IN_FOLDS, PEERS, SETTINGS, missing_peers, peer_cost, run_peers
 from calibrant.experiments.table_report import write_report
-from calibrant.methods import METHODS, Calibrated, Ensemble, Method, Standard
-from calibrant.report import read_results, write_results
+from calibrant.experiments.table_store import Store, made_by
+from calibrant.methods import METHODS, Calibrated, Ensemble, Method, SelfCalibrated, Standard
+from calibrant.report import read_results
 
 LEARNING_RATE = 0.005
 """Adam's for the network baselines, one for all tables: of 0.002, 0.005, 0.01 and 0.02 it gave the lowest mean
 validation loss of the stopped network on eleven tables and parts of tables, at seeds that no reported split uses."""
+
+SPLIT = "60 %, and 20 % to stop, calibrate or move outer variables"
+"""Which labels our baselines learn from."""
 
 
 def for_tables(method: Method) -> Method:
@@ -37,19 +42,13 @@ def for_tables(method: Method) -> Method:
 
 
 def table_methods() -> dict[str, Method]:
-    """Our methods by id: the registry's, and its calibrators behind the stopped network, the stronger of the two."""
-    own = {name: for_tables(entry.method) for name, entry in METHODS.items()}
-    stopped = cast(Standard, own["standard-stopped"])
-    return own | {
-        f"{name}-stopped": replace(method, base=stopped)
-        for name, method in own.items()
-        if isinstance(method, Calibrated)
-    }
+    """Our methods by id, at their settings for tables."""
+    return {name: for_tables(entry.method) for name, entry in METHODS.items()}
 
 
 def run(
     *,
-    data: Path,
+    data: Path | None = None,
     seeds: int = 5,
     only: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
@@ -57,13 +56,15 @@ def run(
     device: str = "auto",
     jobs: int | None = None,
     first_seed: int = 0,
+    fresh: bool = False,
+    source: str | Path | None = None,
 ) -> Path:
     """Measure every method on every table and write `results.json` and `report.html`; returns the report's path.
 
     Each table is split 60/20/20 by seed, classes in proportion, and encoded by its training part. Our baselines train
     on 60 % and stop or calibrate on 20 %; methods that hold out their own part are given these 80 % as one. What the
-    result file in ``out`` holds already is not measured again, unless the method's settings or the table changed: a
-    long run may be broken off, or split by ``only`` and ``methods``.
+    result file in ``out`` holds already is not measured again, unless the table, the method's settings, the code of our
+    methods or scikit-learn's version changed: a long run may be broken off, or split by ``only`` and ``methods``.
 
     Parameters
     ----------
@@ -74,19 +75,33 @@ def run(
     device : for our methods; scikit-learn's run on the processor
     jobs : processes for scikit-learn's methods; with one, they run in turn with ours. None: all cores beside a GPU,
         else one
+    fresh : measure again what the result file holds of these tables and methods
+    source : a result file: the report is made from it, and nothing is trained
     """
+    if source is not None:
+        return write_report(Path(out), read_results(source))
+    if data is None:
+        raise ValueError("data must name a folder of tables, or source a result file to make the report from.")
     own, place = table_methods(), resolve_device(device)
-    names = _checked(methods, [*own, *PEERS])
+    left_out = missing_peers()
+    names = [name for name in _checked(methods, [*own, *PEERS]) if name not in left_out]
+    for name in left_out:
+        if methods is None or name in methods:
+            print(f"{name} is left out: {left_out[name]}.", file=sys.stderr)
     tables = find_tables(Path(data), only)
     descriptions = {name: describe(path) for name, path in tables.items()}
     config: dict[str, Any] = {
         "split": list(SIZES),
         "nll_floor": FLOOR,
         "methods": {n: repr(own[n]) if n in own else f"{n}, {SETTINGS}, cv={FOLDS}" for n in names},
+        "made_by": made_by(names),
+        "costs": {n: cost_of(own[n]) if n in own else peer_cost(n) for n in names},
         "tables": descriptions,
+        "left_out": left_out,
         "device": str(place),
+        **made(),
     }
-    store = Store(Path(out) / "results.json", config)
+    store = Store(Path(out) / "results.json", config, fresh=fresh)
     span = range(first_seed, first_seed + seeds)
     count = jobs or ((os.cpu_count() or 1) if place.type == "cuda" else 1)
 
@@ -117,38 +132,12 @@ def run(
     return write_report(Path(out), read_results(store.path))
 
 
-class Store:
-    """The result file: what it holds of equal settings is kept, and every addition is written at once."""
-
-    def __init__(self, path: Path, config: dict[str, Any]) -> None:
-        self.path, self.config, self.records = path, config, list[dict[str, Any]]()
-        if path.exists():
-            self._merge(*read_results(path)[::2])
-
-    def _merge(self, before: dict[str, Any], records: list[dict[str, Any]]) -> None:
-        for key in ("split", "nll_floor"):
-            if before.get(key) != self.config[key]:
-                raise ValueError(
-                    f"{self.path} was made with {key} {before.get(key)}, and this run has {self.config[key]}; "
-                    "choose another folder for results."
-                )
-        for key, name in (("methods", "method"), ("tables", "table")):
-            changed = {n for n, v in self.config[key].items() if before[key].get(n, v) != v}
-            if changed:
-                print(f"Measured again, for it has changed: {', '.join(sorted(changed))}.", file=sys.stderr)
-            records = [r for r in records if r[name] not in changed]
-            self.config[key] = before[key] | self.config[key]
-        self.records = records
-
-    def has(self, table: str, method: str, seed: int) -> bool:
-        """Whether this was measured already."""
-        return any((r["table"], r["method"], r["seed"]) == (table, method, seed) for r in self.records)
-
-    def add(self, records: Sequence[dict[str, Any]]) -> None:
-        """Keep records, and write the file."""
-        self.records += records
-        self.records.sort(key=lambda r: (r["table"], list(self.config["methods"]).index(r["method"]), r["seed"]))
-        write_results(self.path, self.config, self.records)
+def cost_of(method: Method) -> dict[str, Any]:
+    """How many networks a method of ours trains for one classifier, and which labels they learn from."""
+    if isinstance(method, SelfCalibrated):
+        many = method.folds * method.repeats
+        return {"networks": many, "labels": IN_FOLDS} if method.refit else {"networks": 1, "labels": SPLIT}
+    return {"networks": method.members if isinstance(method, Ensemble) else 1, "labels": SPLIT}
 
 
 def _run_own(

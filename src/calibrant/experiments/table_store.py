@@ -1,0 +1,81 @@
+"""The result file of `calibrant bench tables`: what is measured is kept as long as nothing that made it has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import calibrant
+from calibrant.experiments.table_peers import PEERS
+from calibrant.report import Results, read_results, versions, write_results
+
+SKLEARN = "scikit-learn"
+
+
+class Store:
+    """The result file: what it holds of equal settings is kept, and every addition is written at once.
+
+    ``config`` is this run's. ``fresh`` forgets what the file holds of its tables and methods.
+    """
+
+    def __init__(self, path: Path, config: dict[str, Any], *, fresh: bool = False) -> None:
+        self.path, self.config, self.records = path, config, list[dict[str, Any]]()
+        if path.exists():
+            asked = (set(config["tables"]), set(config["methods"])) if fresh else (set[str](), set[str]())
+            self._merge(read_results(path), *asked)
+
+    def _merge(self, before: Results, tables: set[str], methods: set[str]) -> None:
+        for key in ("split", "nll_floor"):
+            if before.config.get(key) != self.config[key]:
+                raise ValueError(
+                    f"{self.path} was made with {key} {before.config.get(key)}, and this run has {self.config[key]}; "
+                    "choose another folder for results."
+                )
+        old = before.config | {"made_by": before_made_by(before)}
+        gone = set(self.config["left_out"])
+        records = [r for r in before.records if r["method"] not in gone]
+        records = [r for r in records if not (r["table"] in tables and r["method"] in methods)]
+        for keys, name in ((("methods", "made_by"), "method"), (("tables",), "table")):
+            held = {r[name] for r in records}
+            changed = {n for key in keys for n, v in self.config[key].items() if n in held and old[key].get(n) != v}
+            if changed:
+                print(f"Measured again, for it has changed: {', '.join(sorted(changed))}.", file=sys.stderr)
+            records = [r for r in records if r[name] not in changed]
+        for key in ("methods", "made_by", "costs", "tables"):
+            self.config[key] = {n: v for n, v in old.get(key, {}).items() if n not in gone} | self.config[key]
+        self.records = records
+
+    def has(self, table: str, method: str, seed: int) -> bool:
+        """Whether this was measured already."""
+        return any((r["table"], r["method"], r["seed"]) == (table, method, seed) for r in self.records)
+
+    def add(self, records: Sequence[dict[str, Any]]) -> None:
+        """Keep records, and write the file."""
+        self.records += records
+        self.records.sort(key=lambda r: (r["table"], list(self.config["methods"]).index(r["method"]), r["seed"]))
+        write_results(self.path, self.config, self.records)
+
+
+def made_by(methods: Sequence[str]) -> dict[str, str]:
+    """What code stands behind each method: a digest of ours, the version of scikit-learn."""
+    return {name: f"{SKLEARN} {versions()[SKLEARN]}" if name in PEERS else f"code {code_digest()}" for name in methods}
+
+
+def before_made_by(before: Results) -> Mapping[str, str]:
+    """The same of a result file; one that does not say tells scikit-learn's version at least."""
+    known = f"{SKLEARN} {before.versions.get(SKLEARN)}"
+    return dict.fromkeys(PEERS, known) | before.config.get("made_by", {})
+
+
+@cache
+def code_digest() -> str:
+    """A digest of the source of `calibrant.methods` and `calibrant.bilevel`: another one may give other numbers."""
+    package = Path(calibrant.__file__).parent
+    found = hashlib.sha256()
+    for path in sorted(p for part in ("methods", "bilevel") for p in (package / part).rglob("*.py")):
+        found.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:12]
