@@ -56,20 +56,32 @@ def test_reproduce(calls):
     assert invoke("reproduce", "bo4sc").exit_code == 0
     assert invoke("reproduce", "bo4sc", "--quick", "--out", "x", "--device", "cpu").exit_code == 0
     assert invoke("reproduce", "bo4sc", "--seeds", 7, "--quick").exit_code == 0
-    usual = {"out": Path("out/bo4sc"), "device": "auto", "source": None}
+    usual = {"out": Path("out/bo4sc"), "device": "auto", "settings": None, "source": None}
     assert calls.made == [
-        ("bo4sc.reproduce", {"seeds": 20, "quick": False, **usual}),
-        ("bo4sc.reproduce", {"seeds": 3, "quick": True, "out": Path("x"), "device": "cpu", "source": None}),
-        ("bo4sc.reproduce", {"seeds": 7, "quick": True, **usual}),
+        ("bo4sc.reproduce", {**usual, "seeds": None, "quick": False}),
+        ("bo4sc.reproduce", {**usual, "seeds": None, "quick": True, "out": Path("x"), "device": "cpu"}),
+        ("bo4sc.reproduce", {**usual, "seeds": 7, "quick": True}),
     ]
 
 
-def test_reproduce_from_a_result_file(calls, tmp_path):
+@pytest.mark.parametrize(
+    "command",
+    [("reproduce", "bo4sc"), ("sweep", "bo4sc"), ("ablate", "bo4sc"), ("bench", "noise"), ("bench", "tables")],
+)
+def test_every_report_is_made_from_a_result_file(calls, tmp_path, command):
     file = tmp_path / "results.json"
-    assert invoke("reproduce", "bo4sc", "--from", file).exit_code == 2  # it is not there
+    assert invoke(*command, "--from", file).exit_code == 2  # it is not there
     file.write_text("{}")
-    assert invoke("reproduce", "bo4sc", "--from", file).exit_code == 0
+    assert invoke(*command, "--from", file).exit_code == 0
     assert [arguments["source"] for _, arguments in calls.made] == [file]
+
+
+def test_settings_of_a_sweep_are_what_reproduce_takes(calls, tmp_path):
+    file = tmp_path / "settings.json"
+    assert invoke("reproduce", "bo4sc", "--settings", file).exit_code == 2
+    file.write_text("{}")
+    assert invoke("reproduce", "bo4sc", "--settings", file).exit_code == 0
+    assert [arguments["settings"] for _, arguments in calls.made] == [file]
 
 
 @pytest.mark.parametrize("lists", [("--steps", 5, 10, "--lr", 0.01), ("--steps", 5, "--steps", 10, "--lr", 0.01)])
@@ -79,11 +91,21 @@ def test_sweep_takes_lists_in_both_ways(calls, lists):
     assert name == "grid.run"
     assert arguments["grid"] == {"steps": [5, 10], "lr": [0.01]}
     assert arguments["seeds"] == 2
+    assert arguments["criterion"] == "bce"
+    assert "sets" not in arguments
+
+
+def test_sweep_of_some_sets_by_another_criterion(calls):
+    assert invoke("sweep", "bo4sc", "--sets", "bac", "blobs-1.3", "--criterion", "nll").exit_code == 0
+    assert invoke("sweep", "bo4sc", "--criterion", "luck").exit_code == 2
+    ((_, arguments),) = calls.made
+    assert (arguments["sets"], arguments["criterion"]) == (["bac", "blobs-1.3"], "nll")
 
 
 def test_ablate(calls):
     assert invoke("ablate", "bo4sc", "--seeds", 4).exit_code == 0
-    assert calls.made == [("ablation.run", {"seeds": 4, "out": Path("out/bo4sc-ablation"), "device": "auto"})]
+    usual = {"out": Path("out/bo4sc-ablation"), "device": "auto", "source": None}
+    assert calls.made == [("ablation.run", {"seeds": 4, **usual})]
 
 
 def test_bench_tables(calls, tmp_path):
@@ -99,7 +121,11 @@ def test_bench_tables(calls, tmp_path):
         "out": Path("out/tables"),
         "device": "auto",
         "jobs": 2,
+        "fresh": False,
+        "source": None,
     }
+    assert invoke("bench", "tables", "--data", tmp_path, "--fresh").exit_code == 0
+    assert calls.made[1][1]["fresh"] is True
 
 
 def test_bench_noise(calls):

@@ -20,9 +20,21 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+class Criterion(StrEnum):
+    """What is least at the setting that a search chooses."""
+
+    bce = "bce"
+    nll = "nll"
+    ece10 = "ece10"
+
+
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, counted from 0.")]
 Out = Annotated[Path, typer.Option(file_okay=False, help="Folder for results, figures and report.")]
 On = Annotated[Device, typer.Option(help="Where to compute; auto takes a GPU where there is one.")]
+Source = Annotated[
+    Path | None,
+    typer.Option("--from", exists=True, dir_okay=False, help="Make the report from this result file; train nothing."),
+]
 
 app = typer.Typer(
     cls=Sentences,
@@ -63,16 +75,26 @@ def reproduce_bo4sc(
     out: Out = Path("out/bo4sc"),
     quick: Annotated[bool, typer.Option("--quick", help="Few seeds: minutes on two cores.")] = False,
     device: On = Device.auto,
-    source: Annotated[
+    settings: Annotated[
         Path | None,
         typer.Option(
-            "--from", exists=True, dir_okay=False, help="Make tables, figures and report from this file only."
+            exists=True,
+            dir_okay=False,
+            help="settings.json of `calibrant sweep bo4sc`; by default those that come with the package.",
         ),
     ] = None,
+    source: Source = None,
 ) -> None:
     """Table 1 and Figures 1 to 3 of Sanguin et al. 2024, with intervals, noise floors and targets."""
-    count = seeds if seeds is not None else 3 if quick else 20
-    call("bo4sc.reproduce", seeds=count, out=out, quick=quick, device=device.value, source=source)
+    call(
+        "bo4sc.reproduce",
+        seeds=seeds,
+        out=out,
+        quick=quick,
+        device=device.value,
+        settings=settings,
+        source=source,
+    )
 
 
 @sweep.command("bo4sc", cls=ListOptions)
@@ -83,39 +105,76 @@ def sweep_bo4sc(
     width: Annotated[list[int] | None, typer.Option(min=1, help="Hidden units of each layer.")] = None,
     epochs: Annotated[list[int] | None, typer.Option(min=1, help="Epochs of training.")] = None,
     lr: Annotated[list[float] | None, typer.Option(help="Learning rate of the network.")] = None,
-    seeds: Seeds = 3,
+    sets: Annotated[list[str] | None, typer.Option(help="Names of synthetic sets; all five where not given.")] = None,
+    criterion: Annotated[
+        Criterion, typer.Option(help="What the chosen setting has the least of, on points that moved no weights.")
+    ] = Criterion.bce,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, counted from 10,000.")] = 3,
     out: Out = Path("out/bo4sc-grid"),
     device: On = Device.auto,
+    source: Source = None,
 ) -> None:
     """The grid search of Sanguin et al. 2024: every combination of the values given.
 
-    Each option takes several values, `--steps 5 10 20`; one that is not given keeps the experiment's own grid.
+    Each option takes several values, `--steps 5 10 20`; one that is not given keeps the experiment's own grid, which is
+    for a GPU. The choice is written as settings.json, for `calibrant reproduce bo4sc --settings`.
     """
     given = {"steps": steps, "weight_lr": weight_lr, "alpha": alpha, "width": width, "epochs": epochs, "lr": lr}
     grid = {name: values for name, values in given.items() if values}
-    call("grid.run", grid=grid, seeds=seeds, out=out, device=device.value)
+    named = {"sets": sets} if sets else {}
+    call(
+        "grid.run",
+        grid=grid,
+        seeds=seeds,
+        out=out,
+        device=device.value,
+        criterion=criterion.value,
+        source=source,
+        **named,
+    )
 
 
 @ablate.command("bo4sc")
-def ablate_bo4sc(seeds: Seeds = 20, out: Out = Path("out/bo4sc-ablation"), device: On = Device.auto) -> None:
-    """BO4SC's variants: hypergradients, outer losses, regularised weights, other outer variables."""
-    call("ablation.run", seeds=seeds, out=out, device=device.value)
+def ablate_bo4sc(
+    seeds: Seeds = 20, out: Out = Path("out/bo4sc-ablation"), device: On = Device.auto, source: Source = None
+) -> None:
+    """BO4SC's variants (hypergradients, outer losses, weights, other outer variables) and self-calibrated's parts."""
+    call("ablation.run", seeds=seeds, out=out, device=device.value, source=source)
 
 
 @bench.command("tables", cls=ListOptions)
 def bench_tables(
     data: Annotated[
-        Path,
-        typer.Option(exists=True, file_okay=False, help="Folder of tables (CSV, TSV, Parquet).", show_default=False),
-    ],
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Folder of tables (CSV, TSV, Parquet); needed without --from."),
+    ] = None,
     seeds: Seeds = 5,
     only: Annotated[list[str] | None, typer.Option(help="Names of tables; all where not given.")] = None,
-    methods: Annotated[list[str] | None, typer.Option(help="Ids of methods; see `calibrant methods`.")] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Ids of methods: those of `calibrant methods`, and sklearn-mlp, sklearn-isotonic, sklearn-sigmoid, "
+            "sklearn-temperature; all where not given."
+        ),
+    ] = None,
     out: Out = Path("out/tables"),
     device: On = Device.auto,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes side by side; all cores by default.")] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes for scikit-learn's methods; by default all cores beside a GPU, else one."),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure again what the result file holds of these tables and methods.")
+    ] = False,
+    source: Source = None,
 ) -> None:
-    """Every method on every table of a folder, 60/20/20 splits: scores, ranks, paired differences."""
+    """Every method on every table of a folder, 60/20/20 splits: scores, ranks, paired differences.
+
+    What the result file in --out holds is not measured again, unless the table, the method's settings or its code
+    changed.
+    """
+    if data is None and source is None:
+        raise typer.BadParameter("give a folder of tables, or a result file by --from.", param_hint="--data")
     call(
         "tables.run",
         data=data,
@@ -125,6 +184,8 @@ def bench_tables(
         out=out,
         device=device.value,
         jobs=jobs,
+        fresh=fresh,
+        source=source,
     )
 
 
@@ -137,9 +198,10 @@ def bench_noise(
     seeds: Seeds = 20,
     out: Out = Path("out/noise"),
     device: On = Device.auto,
+    source: Source = None,
 ) -> None:
-    """Flipped training labels and a clean validation part, on the four synthetic sets."""
-    call("noise.run", rates=rates or [0.2, 0.4], seeds=seeds, out=out, device=device.value)
+    """Flipped training labels and a clean validation part, on the five synthetic sets; four of them are judged."""
+    call("noise.run", rates=rates or [0.2, 0.4], seeds=seeds, out=out, device=device.value, source=source)
 
 
 @app.command("methods")
