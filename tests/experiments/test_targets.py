@@ -5,6 +5,7 @@ import math
 import pytest
 
 from calibrant.experiments import table1
+from calibrant.experiments import words as report_words
 from calibrant.experiments.targets import (
     Case,
     bo4sc_targets,
@@ -13,6 +14,7 @@ from calibrant.experiments.targets import (
     mean,
     self_calibrated_targets,
 )
+from calibrant.methods import METHODS as REGISTRY
 
 SETS = ("blobs-1.3", "blobs-1.7", "spirals-2.5", "spirals-3.5", "bac")
 METHODS = ("standard", "standard-stopped", "isotonic", "ensemble", "bo4sc", "self-calibrated")
@@ -139,6 +141,13 @@ def test_tables_of_the_same_records():
     rows = table1.paired(found, "bo4sc", ("ece10", "nll", "accuracy")).rows
     assert [row[:2] for row in rows[:2]] == [["blobs-1.3", "standard"], ["blobs-1.3", "standard-stopped"]]
     assert rows[0][-2:] == ["ECE-10", "–"]
+
+
+def test_words_say_what_the_methods_are():
+    ours, ensemble = REGISTRY["self-calibrated"].method, REGISTRY["ensemble"].method
+    assert (ours.folds, ours.repeats, ours.refit, ensemble.members) == (5, 2, True, 5)
+    assert "ten networks (five folds, dealt\ntwice), the ensemble is five" in report_words.UNEQUAL
+    assert set(REGISTRY) <= set(report_words.BASELINES)
 
 
 def test_the_printed_table_is_the_papers():

@@ -15,6 +15,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from calibrant.data import SETS
+from calibrant.experiments import words
 from calibrant.experiments.records import Prepared, prepare, resolve_device
 from calibrant.experiments.runs import one_thread, run_all
 from calibrant.experiments.shared import SEEDS, failures, foot, made
@@ -171,6 +172,7 @@ def tell(results: Results) -> Report:
     if needed <= set(config["methods"]):
         report.section("Targets")
         report.verdicts(noise_targets(records, config["rates"]))
+    report.text(words.UNEQUAL)
     for rate in config["rates"]:
         own = [r for r in records if r["rate"] == rate]
         report.section(f"{rate:.0%} flipped" if rate else "Clean labels")
