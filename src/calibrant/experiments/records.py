@@ -23,7 +23,7 @@ FRESH = 20_000
 """Further samples of each set on which calibration is measured against the exact posterior, the same for all."""
 GRID = 80
 """Points along each side of the input map."""
-FLOOR_DRAWS = 200
+FLOOR_DRAWS = 50
 
 MEASURED = (
     "accuracy",
