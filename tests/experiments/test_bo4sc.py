@@ -9,7 +9,16 @@ import pytest
 
 from calibrant.bilevel import solve
 from calibrant.experiments import bo4sc, figures, grid, page
-from calibrant.experiments.records import MEASURED, Predicted, against_truth, measure, predict, prepare, reference
+from calibrant.experiments.records import (
+    MEASURED,
+    Predicted,
+    against_truth,
+    measure,
+    on_sample,
+    predict,
+    prepare,
+    reference,
+)
 from calibrant.experiments.runs import Meter, run_all
 from calibrant.experiments.shared import seed_count
 from calibrant.methods import BO4SC, METHODS, Calibrated, SelfCalibrated, Standard
@@ -218,3 +227,10 @@ def test_the_meter_shares_a_populations_time():
     assert meter.costs[3].members == 2
     if meter.costs[3].peak_memory is not None:
         assert meter.costs[3].peak_memory > 200_000_000
+
+
+def test_one_certain_error_does_not_make_the_nll_infinite():
+    probs = np.array([[1.0, 0.0], [0.5, 0.5]])
+    found = Predicted(probs, probs.argmax(1), probs.max(1))
+    values = on_sample(found, np.array([1, 0]))
+    assert values["nll"] == pytest.approx((-np.log(1e-12) - np.log(0.5)) / 2, rel=1e-6)

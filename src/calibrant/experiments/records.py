@@ -24,6 +24,8 @@ FRESH = 20_000
 GRID = 80
 """Points along each side of the input map."""
 FLOOR_DRAWS = 50
+LEAST = 1e-12
+"""No probability counts as less: one certain error would make the NLL of a whole method infinite, and its mean void."""
 
 MEASURED = (
     "accuracy",
@@ -194,8 +196,9 @@ def measure(fitted: Fitted, prepared: Prepared, fresh: Reference | None = None) 
     return record | {name: _short(values[name]) for name in MEASURED} | {"failure": None}
 
 
-def on_sample(found: Predicted, labels: np.ndarray) -> dict[str, Any]:
-    """The scores that need labels only."""
+def on_sample(found: Predicted, labels: np.ndarray, least: float = LEAST) -> dict[str, Any]:
+    """The scores that need labels only; NLL after raising probabilities to ``least`` and dividing by their sum."""
+    raised = found.probs.clip(least)
     correct = found.classes == labels
     pairs: dict[str, Any] = {"confidence": found.confidence, "correct": correct}
     return {
@@ -205,7 +208,7 @@ def on_sample(found: Predicted, labels: np.ndarray) -> dict[str, Any]:
         "floor_self15": metrics.noise_floor(confidence=found.confidence, n_resamples=FLOOR_DRAWS).mean,
         "confidence_minus_accuracy": found.confidence.mean() - correct.mean(),
         "share_below_chance": metrics.share_below_chance(confidence=found.confidence, n_classes=found.probs.shape[1]),
-        "nll": metrics.nll(found.probs, labels),
+        "nll": metrics.nll(raised / raised.sum(1, keepdims=True), labels),
         "brier": metrics.brier(found.probs, labels),
         "smooth_ece": metrics.smooth_ece(**pairs),
         "aurc": aurc(found.confidence, correct),

@@ -37,7 +37,7 @@ HEADINGS: dict[str, tuple[str, Literal["low", "high"] | None, int, str]] = {
     "confidence_minus_accuracy": ("conf − acc", None, 3, "Mean confidence less accuracy: above 0 over-confident."),
     "share_below_chance": ("below 1/C", None, 3, "Share of predictions with confidence below 1/C."),
     "share_map_above_90": ("map > 0.9", None, 3, "Share of the input map with confidence above 0.9."),
-    "nll": ("NLL", "low", 3, "Mean negative log-likelihood."),
+    "nll": ("NLL", "low", 3, "Mean negative log-likelihood; no probability counts as less than 1e-12."),
     "brier": ("Brier", "low", 3, ""),
     "smooth_ece": ("smECE", "low", 3, "Smooth calibration error (Błasiok & Nakkiran 2023)."),
     "aurc": ("AURC", "low", 4, "Area under the risk–coverage curve."),

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import metrics
 from calibrant.data import Table, TableEncoder, read_table, train_val_test
 from calibrant.experiments.records import Predicted, on_sample
 from calibrant.methods import Part, Task
@@ -105,9 +104,6 @@ def prepare(name: str, path: Path, seed: int) -> Split:
 
 def score(found: Predicted, labels: np.ndarray) -> dict[str, float]:
     """The fields of ``SCORES``; NLL after raising probabilities to ``FLOOR`` and dividing by their sum."""
-    values = on_sample(found, labels)
-    own = found.probs[np.arange(len(labels)), labels]
-    raised = found.probs.clip(FLOOR)
-    values["nll"] = metrics.nll(raised / raised.sum(1, keepdims=True), labels)
-    values["clipped"] = (own < FLOOR).mean()
+    values = on_sample(found, labels, least=FLOOR)
+    values["clipped"] = (found.probs[np.arange(len(labels)), labels] < FLOOR).mean()
     return {name: float(f"{float(values[name]):.6g}") for name in SCORES}
