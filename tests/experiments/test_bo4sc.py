@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrant.bilevel import solve
 from calibrant.experiments import bo4sc, figures, grid, page
 from calibrant.experiments.records import (
     MEASURED,
@@ -44,14 +43,6 @@ def small(method):
     if isinstance(method, SelfCalibrated):
         return replace(method, folds=2, epochs=10)
     return replace(method, epochs=20)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def eager():
-    """Tracing pays after hundreds of steps; these trainings have ten."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calibrant.methods.standard.solve", lambda *a, **k: solve(*a, **{**k, "compile": None}))
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -6,21 +6,12 @@ import math
 import pytest
 import torch
 
-from calibrant.bilevel import solve
 from calibrant.data import load
 from calibrant.experiments import bo4sc, grid
 from calibrant.methods import BO4SC
 from calibrant.report import read_results
 
 TINY = {"steps": [2], "weight_lr": [100.0, 3000.0], "alpha": [30.0], "width": [8], "epochs": [5, 10], "lr": [0.02]}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def eager():
-    """Tracing pays after hundreds of steps; these trainings have ten."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calibrant.methods.standard.solve", lambda *a, **k: solve(*a, **{**k, "compile": None}))
-        yield
 
 
 def test_scores_by_hand():

@@ -3,31 +3,11 @@
 import pytest
 import torch
 
-from calibrant.bilevel import solve
 from calibrant.experiments import noise
 from calibrant.experiments.records import prepare
-from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, Fitted, SelfCalibrated, Standard
+from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, SelfCalibrated, Standard
 from calibrant.report import read_results
-
-
-@pytest.fixture(autouse=True, scope="module")
-def eager():
-    """Tracing pays after hundreds of steps; these trainings have ten."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calibrant.methods.standard.solve", lambda *a, **k: solve(*a, **{**k, "compile": None}))
-        yield
-
-
-class Fixed(Fitted):
-    """A classifier that gives what it was told, on the training part."""
-
-    failure = None
-
-    def __init__(self, probs, **extras):
-        self.given, self.extras = probs, extras
-
-    def probs(self, inputs):
-        return self.given
+from tests.experiments.cases import Fixed
 
 
 def test_suspicion_is_scored_against_the_labels_that_were_flipped():
