@@ -70,7 +70,8 @@ class SelfCalibratedClassifier(NetworkClassifier):
     l2_ : array
         The learned strengths, one a layer.
     label_noise_ : float or None
-        The learned rate of wrong labels, one for all classes, where the candidate has one.
+        The learned rate of wrong labels, one for all classes, where the candidate has one. It serves prediction, and
+        tends to lie above the share of labels that are wrong.
     suspicion_ : (n_samples,) array
         How wrong each label looks, 0 to 1, by networks that never saw it, where there are any. The label-noise
         candidate gives the probability that the label is wrong; the pooled one ``1 − p(y_i | x_i)``, the chance of

@@ -161,7 +161,7 @@ def labels_differ(fit: CrossFit, train: int, *, significance: float = 2.5) -> bo
     Errors are counted, not losses: their variance is the smaller by far, and flipped labels show in them at once. The
     standard error is that of equal shares, because none at all among few validation samples is no certainty.
     """
-    rows = fit.rows("judge")
+    rows = fit.rows("held")
     wrong = (fit.held_out_logits[rows].argmax(1) != fit.data.labels[rows]).double()
     weights = torch.ones_like(wrong) if fit.data.weights is None else fit.data.weights[rows].double()
     own, other = rows < train, rows >= train
