@@ -88,16 +88,20 @@ def test_variants_of_the_recommended_method_differ_from_it_in_what_they_say():
         "folds dealt once": {"repeats": 1},
         "rectified units": {"activation": "relu"},
         "constant lr": {"decay": False},
+        "all steps unrolled": {"last": 10},
         "mean of probabilities": {},
         "without biases": {},
-        "without temperature and biases": {},
+        "without lapses": {},
+        "without the last step": {},
         "one of its networks": {},
     }
-    trained = Mixture(("a", "b"), 2.0, torch.ones(3), "logits")
+    trained = Mixture(("a", "b"), 2.0, torch.ones(3), 0.1, "logits")
     changed = {name: v.after(trained) for name, v in found.items() if v.after}
     assert changed["mean of probabilities"].pool == "probs"
     assert (changed["without biases"].temperature, changed["without biases"].bias) == (2.0, None)
-    assert changed["without temperature and biases"].temperature == 1.0
+    assert (changed["without lapses"].temperature, changed["without lapses"].lapse) == (2.0, 0.0)
+    last = changed["without the last step"]
+    assert (last.temperature, last.bias, last.lapse) == (1.0, None, 0.0)
     assert changed["one of its networks"].networks == ("a",)
 
 
@@ -110,7 +114,7 @@ def test_phi_that_stays_is_where_it_started(tiny):
 
 
 def test_one_row_for_each_variant_set_and_seed(tiny, tmp_path, monkeypatch):
-    only = ["standard", "η_w × 10", "self-calibrated", "without temperature and biases"]
+    only = ["standard", "η_w × 10", "self-calibrated", "without the last step"]
     page = ablation.run(seeds=2, out=tmp_path, device="cpu", sets=("blobs-1.7",), only=only)
     results = read_results(tmp_path / "results.json")
     assert [r["method"] for r in results.records[::2]] == ["standard", "bo4sc", *only[1:]]

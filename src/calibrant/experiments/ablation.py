@@ -7,6 +7,7 @@ its last epoch. Rows are compared by paired differences over seeds.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -15,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 from calibrant.data import SETS
 from calibrant.experiments.grid import FIRST_SEED, score, search_task
+from calibrant.experiments.parts import in_parts
 from calibrant.experiments.records import Prepared, exact, prepare, resolve_device, weight_shares
 from calibrant.experiments.runs import one_thread, progress, run_all
 from calibrant.experiments.shared import SEEDS, failures, foot, made
@@ -109,9 +112,11 @@ def variants() -> list[Variant]:
         Variant("folds dealt once", group, replace(ours, repeats=1)),
         Variant("rectified units", group, replace(ours, activation="relu")),
         Variant("constant lr", group, replace(ours, decay=False)),
+        Variant("all steps unrolled", group, replace(ours, last=ours.steps)),
         Variant("mean of probabilities", group, ours, _changed(pool="probs")),
         Variant("without biases", group, ours, _changed(bias=None)),
-        Variant("without temperature and biases", group, ours, _changed(temperature=1.0, bias=None)),
+        Variant("without lapses", group, ours, _changed(lapse=0.0)),
+        Variant("without the last step", group, ours, _changed(temperature=1.0, bias=None, lapse=0.0)),
         Variant("one of its networks", group, ours, _one_network),
     ]
 
@@ -134,8 +139,12 @@ def _outer_rate(base: BO4SC, train: int = 700) -> float:
 
 
 def _changed(**change: Any) -> Callable[[Fitted], Fitted]:
-    """A trained mixture put together in another way; temperature and biases are as they were fitted for this one."""
-    return lambda fitted: replace(fitted, **change) if isinstance(fitted, Mixture) else fitted
+    """A trained mixture put together in another way; the last step is as it was fitted for this one."""
+    return functools.partial(_with, change)
+
+
+def _with(change: dict[str, Any], fitted: Fitted) -> Fitted:
+    return replace(fitted, **change) if isinstance(fitted, Mixture) else fitted
 
 
 def _one_network(fitted: Fitted) -> Fitted:
@@ -169,12 +178,23 @@ def run(
     if any(v.name == SGD for v in wanted):
         config["inner_sgd"] = found = choose_sgd(sets, device=where)
         wanted = [replace(v, method=replace(v.method, **found)) if v.name == SGD else v for v in wanted]
+    parts = in_parts(train_and_measure, sets, device=where, seeds=seeds, wanted=wanted)
+    config["variants"] = {v.name: dataclasses.asdict(v.method) for v in wanted}
+    config |= {"device": str(where), **made()}
+    records = [record for part in parts for record in part]
+    return write_report(write_results(Path(out) / "results.json", config, records), Path(out))
+
+
+def train_and_measure(
+    *, sets: Sequence[str], device: torch.device, seeds: int, wanted: Sequence[Variant]
+) -> list[dict[str, Any]]:
+    """Records of these sets, variant by variant."""
     prepared = [prepare(name, seed) for name in sets for seed in range(seeds)]
     plan = [(variant, p) for variant in wanted for p in prepared]
     with warnings.catch_warnings():
         # After five steps θ is no minimum, and the implicit variant's linear system ill posed: its row shows that.
         warnings.filterwarnings("ignore", message="The linear solve stopped")
-        runs = run_all([(v.name, v.method, p) for v, p in plan], device=where)
+        runs = run_all([(v.name, v.method, p) for v, p in plan], device=device)
     records = []
     with one_thread():
         for (variant, _), trained in zip(plan, runs, strict=True):
@@ -182,9 +202,7 @@ def run(
                 trained = replace(trained, fitted=variant.after(trained.fitted))
             story = weight_story(trained.fitted, trained.prepared)
             records.append(trained.record() | {"group": variant.group} | story)
-    config["variants"] = {v.name: dataclasses.asdict(v.method) for v in wanted}
-    config |= {"device": str(where), **made()}
-    return write_report(write_results(Path(out) / "results.json", config, records), Path(out))
+    return records
 
 
 def write_report(results: Path, out: Path) -> Path:
@@ -248,7 +266,7 @@ def tell(results: Results) -> Report:
         "BO4SC: what each choice is worth",
         f"{len(config['seeds'])} seeds, last epoch, mean and 95 % interval. Each variant differs from bo4sc, or from "
         "self-calibrated, in what its name says, and Δ is its paired difference to that one. Where a variant puts "
-        "trained networks together in another way, temperature and biases are as they were fitted before.",
+        "trained networks together in another way, the last step is as it was fitted before.",
     )
     if "inner_sgd" in config:
         found = config["inner_sgd"]

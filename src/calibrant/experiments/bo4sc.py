@@ -9,11 +9,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from calibrant.data import SETS
 from calibrant.experiments import figures
 from calibrant.experiments.page import MATCHED, make_report, to_terminal
+from calibrant.experiments.parts import in_parts
 from calibrant.experiments.records import Prepared, prepare, reference, resolve_device, weight_shares
 from calibrant.experiments.runs import Planned, Run, one_thread, run_all
 from calibrant.experiments.shared import made, seed_count
@@ -48,32 +51,44 @@ def reproduce(
         return write_report(Path(source), folder)
     count = seed_count(seeds, quick=quick)
     chosen, origin = chosen_settings(settings)
+    where = resolve_device(device)
+    parts = in_parts(train_and_measure, sets, device=where, seeds=count, settings=chosen)
+    config = {
+        "experiment": "bo4sc",
+        "seeds": count,
+        "quick": quick,
+        "device": str(where),
+        "settings": {name: chosen[name] for name in sets},
+        "settings_origin": origin,
+        "methods": methods_of(plan(sets, 1, chosen)),
+        "seconds": {what: round(max(part.seconds[what] for part in parts), 1) for what in parts[0].seconds},
+        **made(),
+    }
+    results = write_results(folder / "results.json", config, [record for part in parts for record in part.records])
+    figures.write({name: numbers for part in parts for name, numbers in part.figures.items()}, results)
+    return write_report(results, folder)
+
+
+class Measured(NamedTuple):
+    """What the runs of some sets gave: records, the numbers of figures, and the seconds of each stage."""
+
+    records: list[dict[str, Any]]
+    figures: figures.Numbers
+    seconds: dict[str, float]
+
+
+def train_and_measure(*, sets: Sequence[str], device: torch.device, seeds: int, settings: Settings) -> Measured:
+    """Every method on these sets."""
     clock: dict[str, float] = {}
     with timed(clock, "train"):
-        entries = plan(sets, count, chosen)
-        runs = run_all(entries, device=resolve_device(device))
+        runs = run_all(plan(sets, seeds, settings), device=device)
     with timed(clock, "truth"):
         for name in sets:
             reference(name)
         for prepared in {id(run.prepared): run.prepared for run in runs}.values():
             _ = prepared.posterior
     with timed(clock, "measure"), one_thread():
-        records = [record_of(run) for run in runs]
-        numbers = figures.collect(runs)
-    config = {
-        "experiment": "bo4sc",
-        "seeds": count,
-        "quick": quick,
-        "device": str(resolve_device(device)),
-        "settings": {name: chosen[name] for name in sets},
-        "settings_origin": origin,
-        "methods": methods_of(entries),
-        "seconds": {part: round(value, 1) for part, value in clock.items()},
-        **made(),
-    }
-    results = write_results(folder / "results.json", config, records)
-    figures.write(numbers, results)
-    return write_report(results, folder)
+        return Measured([record_of(run) for run in runs], figures.collect(runs), clock)
 
 
 def write_report(results: Path, out: Path) -> Path:

@@ -16,6 +16,7 @@ from sklearn.metrics import roc_auc_score
 
 from calibrant.data import SETS
 from calibrant.experiments import words
+from calibrant.experiments.parts import in_parts
 from calibrant.experiments.records import Prepared, prepare, resolve_device
 from calibrant.experiments.runs import one_thread, run_all
 from calibrant.experiments.shared import SEEDS, failures, foot, made
@@ -68,24 +69,33 @@ def run(
         if not 0 <= rate <= 1:
             raise ValueError(f"rates are shares of labels to flip, between 0 and 1; got {rate}.")
     levels = [0.0, *sorted(set(rates) - {0.0})]
-    cases = [(rate, prepare(name, seed, rate)) for rate in levels for name in sets for seed in range(seeds)]
-    plan = [(name, METHODS[name].method, prepared) for name in methods for _, prepared in cases]
-    runs = run_all(plan, device=resolve_device(device))
-    with one_thread():
-        records = [
-            {**trained.record(), "rate": rate, **suspects(trained.fitted, trained.prepared)}
-            for trained, (rate, _) in zip(runs, cases * len(methods), strict=True)
-        ]
+    where = resolve_device(device)
+    parts = in_parts(train_and_measure, sets, device=where, rates=levels, seeds=seeds, methods=tuple(methods))
     config = {
         "experiment": "noise",
         "rates": levels,
         "seeds": list(range(seeds)),
         "sets": list(sets),
         "methods": {name: repr(METHODS[name].method) for name in methods},
-        "device": str(resolve_device(device)),
+        "device": str(where),
         **made(),
     }
+    records = [record for part in parts for record in part]
     return write_report(write_results(Path(out) / "results.json", config, records), Path(out))
+
+
+def train_and_measure(
+    *, sets: Sequence[str], device: torch.device, rates: Sequence[float], seeds: int, methods: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Records of these sets: every method at every rate."""
+    cases = [(rate, prepare(name, seed, rate)) for rate in rates for name in sets for seed in range(seeds)]
+    plan = [(name, METHODS[name].method, prepared) for name in methods for _, prepared in cases]
+    runs = run_all(plan, device=device)
+    with one_thread():
+        return [
+            {**trained.record(), "rate": rate, **suspects(trained.fitted, trained.prepared)}
+            for trained, (rate, _) in zip(runs, cases * len(methods), strict=True)
+        ]
 
 
 def write_report(results: Path, out: Path) -> Path:

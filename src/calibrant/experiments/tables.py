@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from concurrent.futures import as_completed
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
+from calibrant.experiments.parts import process_pool
 from calibrant.experiments.records import predict, resolve_device
 from calibrant.experiments.runs import run_all
 from calibrant.experiments.shared import made
@@ -109,7 +108,7 @@ def run(
         wanted = [(s, [m for m in names if m in kinds and not store.has(table, m, s)]) for s in span]
         return [(seed, todo) for seed, todo in wanted if todo]
 
-    with _process_pool(count) as pool:
+    with process_pool(count) as pool:
         largest_first = sorted(tables, key=lambda t: -descriptions[t]["rows"])
         waiting = [
             pool.submit(run_peers, table, tables[table], seed, todo)
@@ -155,25 +154,6 @@ def _run_own(
         cost = {"seconds": round(run.cost.seconds, 3)}
         records.append(split.record(run.method, found, run.fitted.failure, **cost))
     return records
-
-
-@contextmanager
-def _process_pool(jobs: int) -> Iterator[ProcessPoolExecutor | None]:
-    """Processes beside this one; none for one job."""
-    if jobs == 1:
-        yield None
-        return
-    # Not forked: a process that has used a GPU cannot be.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
-        yield pool
-
-
-def _one_thread() -> None:
-    """Each process has one core: threads of linear algebra would fight for them."""
-    from threadpoolctl import threadpool_limits
-
-    threadpool_limits(1)
-    torch.set_num_threads(1)
 
 
 def _checked(methods: Sequence[str] | None, known: Sequence[str]) -> list[str]:

@@ -1,0 +1,40 @@
+"""Experiments in parts: the split by shape, one process for each on a GPU, and what comes back in order."""
+
+import os
+
+import pytest
+import torch
+
+from calibrant.data import SETS
+from calibrant.experiments.parts import by_shape, in_parts, process_pool
+
+
+def tell(*, sets, device, word):
+    if word == "fail":
+        raise RuntimeError("a part that failed")
+    return sets, device.type, word, os.getpid(), torch.get_num_threads()
+
+
+def test_sets_of_one_shape_are_a_part():
+    assert by_shape(list(SETS)) == [("blobs-1.3", "blobs-1.7"), ("spirals-2.5", "spirals-3.5"), ("bac",)]
+
+
+def test_on_a_processor_there_is_one_part_in_this_process():
+    (found,) = in_parts(tell, ["bac", "blobs-1.3"], device=torch.device("cpu"), word="x")
+    assert found[:4] == (("bac", "blobs-1.3"), "cpu", "x", os.getpid())
+
+
+def test_on_a_gpu_every_part_has_a_process_of_its_own_with_one_thread():
+    found = in_parts(tell, ["bac", "blobs-1.3"], device=torch.device("cuda"), word="x")
+    assert [part[0] for part in found] == [("bac",), ("blobs-1.3",)]
+    assert all(part[1:3] == ("cuda", "x") and part[3] != os.getpid() and part[4] == 1 for part in found)
+
+
+def test_the_error_of_a_part_is_raised_here():
+    with pytest.raises(RuntimeError, match="a part that failed"):
+        in_parts(tell, ["bac", "blobs-1.3"], device=torch.device("cuda"), word="fail")
+
+
+def test_one_job_needs_no_processes():
+    with process_pool(1) as pool:
+        assert pool is None
