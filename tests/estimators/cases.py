@@ -6,7 +6,7 @@ from calibrant import BO4SCClassifier, SelfCalibratedClassifier
 
 QUICK = {
     "bo4sc": BO4SCClassifier((8,), epochs=20, learning_rate=0.05, random_state=0),
-    "self-calibrated": SelfCalibratedClassifier((8,), folds=2, epochs=20, learning_rate=0.05, random_state=0),
+    "self-calibrated": SelfCalibratedClassifier((8,), folds=2, epochs=20, steps=5, learning_rate=0.05, random_state=0),
 }
 
 

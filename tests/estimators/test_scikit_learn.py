@@ -19,7 +19,7 @@ from tests.estimators.cases import QUICK, three_classes
 
 CHECKED = [
     BO4SCClassifier((8,), epochs=15, steps=3, learning_rate=0.1),
-    SelfCalibratedClassifier((8,), folds=2, epochs=15, learning_rate=0.1),
+    SelfCalibratedClassifier((8,), folds=2, epochs=15, steps=5, learning_rate=0.1),
 ]
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": "rows are dealt out at random to the two levels, so that copies "

@@ -107,7 +107,7 @@ def _pack(value: Any, key: str, arrays: Arrays) -> dict[str, Any]:
         tree = [[*([t.numpy() for t in part] for part in (n.weights, n.biases)), n.activation] for n in value.networks]
         bias = None if value.bias is None else value.bias.numpy()
         parts = [_pack(tree, f"{key}.networks", arrays), _pack(bias, f"{key}.bias", arrays)]
-        return {"mixture": [*parts, float(value.temperature), value.pool]}
+        return {"mixture": [*parts, float(value.temperature), float(value.lapse), value.pool]}
     if isinstance(value, Scaling):
         return {"scaling": [_pack(part, f"{key}.{k}", arrays) for k, part in enumerate(value)]}
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
@@ -134,8 +134,8 @@ def _unpack(tree: dict[str, Any], arrays: Arrays) -> Any:
             Perceptron(tuple(map(torch.from_numpy, weights)), tuple(map(torch.from_numpy, biases)), activation)
             for weights, biases, activation in _unpack(value[0], arrays)
         ]
-        bias = _unpack(value[1], arrays)
-        return Mixture(tuple(networks), float(value[2]), None if bias is None else torch.from_numpy(bias), value[3])
+        bias, temperature, lapse, pool = _unpack(value[1], arrays), float(value[2]), float(value[3]), value[4]
+        return Mixture(tuple(networks), temperature, None if bias is None else torch.from_numpy(bias), lapse, pool)
     if kind == "scaling":
         return Scaling(*(_unpack(part, arrays) for part in value))
     if kind == "array":

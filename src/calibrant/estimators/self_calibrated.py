@@ -17,10 +17,10 @@ class SelfCalibratedClassifier(NetworkClassifier):
     """A classifier whose confidence can be believed, with nothing to tune: the recommended one.
 
     Networks, each blind to one of K folds of the data, dealt twice. Their held-out losses together learn how strongly
-    to regularise, by exact hypergradients; the classifier is their mean, with a temperature and class biases that
-    held-out predictions ask for. No data is lost to validation, and there is no early stopping. Where held-out labels
-    are given (``X_val``) and are met more often than the training labels, the rate of wrong training labels is learned
-    as well, and kept unless samples that learned neither speak against it.
+    to regularise, by hypergradients; the classifier is their mean, with a temperature, class biases and a lapse rate
+    that held-out predictions ask for. No data is lost to validation, and there is no early stopping. Where held-out
+    labels are given (``X_val``) and are met more often than the training labels, the rate of wrong training labels is
+    learned as well, and kept unless samples that learned neither speak against it.
 
     Parameters
     ----------
@@ -39,6 +39,8 @@ class SelfCalibratedClassifier(NetworkClassifier):
         Of Adam, inside.
     steps : int
         Inner steps to one outer step.
+    last : int
+        How many of these the hypergradient goes back through.
     outer_rate : float
         Of Adam, outside, on the logarithms of the regularisation strengths.
     batch_size : int, optional
@@ -64,14 +66,16 @@ class SelfCalibratedClassifier(NetworkClassifier):
     candidate_ : str
         What was chosen: ``"pooled"``, or ``"label noise"`` if training labels were found to be flipped.
     temperature_ : float
-        T of ``p(x) = softmax(mean_k z_k(x)/T + b)``.
+        T of ``p(x) = (1 − λ)·softmax(mean_k z_k(x)/T + b) + λ/C``.
     bias_ : (n_classes,) array
         b.
+    lapse_ : float
+        λ: the share of labels that look wrong however clear the input. Confidence stays below ``1 − λ + λ/C``.
     l2_ : array
         The learned strengths, one a layer.
     label_noise_ : float or None
-        The learned rate of wrong labels, one for all classes, where the candidate has one. It serves prediction, and
-        tends to lie above the share of labels that are wrong.
+        The share of training labels that look wrong, where the candidate allows for such: the rate of greatest
+        likelihood, given the classifier.
     suspicion_ : (n_samples,) array
         How wrong each label looks, 0 to 1, by networks that never saw it, where there are any. The label-noise
         candidate gives the probability that the label is wrong; the pooled one ``1 − p(y_i | x_i)``, the chance of
@@ -104,6 +108,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
         epochs: int | None = SelfCalibrated.epochs,
         learning_rate: float = SelfCalibrated.learning_rate,
         steps: int = SelfCalibrated.steps,
+        last: int = SelfCalibrated.last,
         outer_rate: float = SelfCalibrated.outer_rate,
         batch_size: int | None = SelfCalibrated.batch_size,
         choose: float = SelfCalibrated.choose,
@@ -121,6 +126,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
         self.epochs = epochs
         self.learning_rate = learning_rate
         self.steps = steps
+        self.last = last
         self.outer_rate = outer_rate
         self.batch_size = batch_size
         self.choose = choose
@@ -138,6 +144,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
         self.candidate_ = fitted.extras["candidate"]
         self.temperature_ = fitted.temperature
         self.bias_ = fitted.extras["bias"].numpy()
+        self.lapse_ = fitted.lapse
         self.suspicion_ = self._suspicion(samples.inputs, samples.codes)  # for rows that were not trained on
         self.suspicion_[self.train_indices_] = fitted.extras["suspicion"].double().numpy()
         self.history_ = as_arrays(runs[0 if self.candidate_ == "pooled" else 1])

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant.bilevel import Adam, Bilevel, Callback, OuterVariable, Solution, Unrolled, cosine
+from calibrant.bilevel import Adam, Bilevel, Callback, Hypergradient, OuterVariable, Solution, cosine
 from calibrant.data.splits import folds
 from calibrant.data.streams import mix
 from calibrant.methods.base import stacked
@@ -127,7 +127,7 @@ def crossfit(
     seeds: Sequence[int],
     rates: Sequence[float],
     outer_rate: float,
-    steps: int,
+    hypergradient: Hypergradient,
     epochs: int | None,
     default_steps: int,
     size: int | None = None,
@@ -159,8 +159,8 @@ def crossfit(
     rate = stacked([r for r, own in zip(rates, dealt, strict=True) for _ in own])
     solutions = run(
         problems,
-        hypergradient=Unrolled(steps),
-        inner_optimizer=Adam(cosine(rate, total + steps, final=0.05 * rate) if decay else rate),
+        hypergradient=hypergradient,
+        inner_optimizer=Adam(cosine(rate, total + hypergradient.steps, final=0.05 * rate) if decay else rate),
         outer_optimizer=Adam(outer_rate),
         steps=[total] * len(problems),
         tied=[position for position, own in enumerate(dealt) for _ in own],

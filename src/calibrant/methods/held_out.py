@@ -1,39 +1,65 @@
-"""The last step of cross-fitting: a temperature and class biases from held-out logits, under a prior."""
+"""The last step of cross-fitting: a temperature, class biases and a lapse rate from held-out logits, under a prior."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import log_softmax
+from scipy.special import expit, log_softmax
+
+_RARE = -6.0
+"""Log-odds of a lapse that are expected before any label is seen: 0.25 %."""
 
 
-def temperature_and_bias(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None, *, spread: float = 0.5
-) -> tuple[float, np.ndarray]:
-    """T and b of least log-loss of ``softmax(z/T + b)``, with ``log T`` and each ``b_c`` drawn from N(0, spread²).
+class LastStep(NamedTuple):
+    """``q(z) = (1 − λ)·softmax(z/T + b) + λ/C``."""
+
+    temperature: float
+    bias: np.ndarray
+    lapse: float
+
+
+def fit_last_step(
+    logits: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray | None = None,
+    *,
+    spread: float = 0.5,
+    lapse_spread: float = 2.0,
+) -> LastStep:
+    """T, b and λ of least log-loss, with ``log T`` and each ``b_c`` drawn from N(0, spread²), λ's log-odds around −6.
 
     Temperature scaling (Guo et al. 2017) with the biases of Alexandari et al. 2020: L2 shrinks a network towards equal
-    classes, and a temperature alone can only stretch that. The prior weighs as much as a handful of samples. Without
-    one, networks that are right on every held-out sample would be sharpened without end.
+    classes, and a temperature alone can only stretch that. λ is the lapse rate of psychometrics: where a share of the
+    labels is wrong however clear the input, confidence has a ceiling, which no temperature can describe. The prior
+    weighs as much as a handful of samples. Without one, networks that are right on every held-out sample would be
+    sharpened without end.
 
     Parameters
     ----------
     logits, labels : (n, C) and (n,)
     weights : (n,), optional; scaled to mean 1
+    spread, lapse_spread : standard deviations of the priors
     """
     rows, count = np.arange(len(labels)), logits.shape[1]
     share = np.ones(len(labels)) if weights is None else weights * (len(labels) / weights.sum())
+    centre = np.concatenate([[0.0, _RARE], np.zeros(count)])
+    scale = np.concatenate([[spread, lapse_spread], np.full(count, spread)])
 
     def cost(values: np.ndarray) -> tuple[float, np.ndarray]:
-        scaled = logits * np.exp(-values[0])
-        log_probs = log_softmax(scaled + values[1:], axis=1)
-        slope = np.exp(log_probs)
+        scaled, lapse = logits * np.exp(-values[0]), expit(values[1])
+        probs = np.exp(log_softmax(scaled + values[2:], axis=1))
+        own = probs[rows, labels]
+        mixed = (1 - lapse) * own + lapse / count
+        slope = probs
         slope[rows, labels] -= 1
-        slope *= share[:, None]
-        prior = values / spread**2
-        value = 0.5 * prior @ values - share @ log_probs[rows, labels]
-        return value, prior + np.concatenate([[-(slope * scaled).sum()], slope.sum(0)])
+        slope *= (share * (1 - lapse) * own / mixed)[:, None]
+        to_lapse = -lapse * (1 - lapse) * (share @ ((1 / count - own) / mixed))
+        away = (values - centre) / scale
+        value = 0.5 * away @ away - share @ np.log(mixed)
+        return value, away / scale + np.concatenate([[-(slope * scaled).sum(), to_lapse], slope.sum(0)])
 
-    bounds = [(-3.0, 3.0)] + [(-3.0, 3.0)] * count
-    found = minimize(cost, np.zeros(1 + count), jac=True, method="L-BFGS-B", bounds=bounds).x
-    return float(np.exp(found[0])), found[1:]
+    bounds = [(-3.0, 3.0), (-12.0, 3.0)] + [(-3.0, 3.0)] * count
+    found = minimize(cost, centre, jac=True, method="L-BFGS-B", bounds=bounds).x
+    return LastStep(float(np.exp(found[0])), found[2:], float(expit(found[1])))

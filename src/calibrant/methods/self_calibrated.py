@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from calibrant.bilevel import L2, Callback, LabelNoise, OuterVariables
+from calibrant.bilevel import L2, Callback, LabelNoise, OuterVariables, Truncated
 from calibrant.methods.base import Method
 from calibrant.methods.bo4sc import read_outer, suspicion
 from calibrant.methods.crossfit import CrossFit, crossfit, deal
-from calibrant.methods.held_out import temperature_and_bias
+from calibrant.methods.held_out import fit_last_step
 from calibrant.methods.standard import failure
 from calibrant.methods.task import Fitted, Mixture, Task, batch_size
+from calibrant.methods.wrong_labels import flip_rate, labels_differ, wrong_label
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,10 @@ class SelfCalibrated(Method):
       training labels were flipped (:class:`calibrant.bilevel.LabelNoise`). It replaces the pooled candidate unless its
       loss is higher, by more than a standard error, on validation samples that are in neither one's outer loss.
 
-    In both, networks each leave out one of K folds, dealt twice; their held-out losses together move one φ by exact
-    hypergradients (:mod:`calibrant.methods.crossfit`). The classifier is ``softmax(mean_k z_k(x)/T + b)``, with T and b
-    fitted to the mean logits of the networks that never saw a sample. No early stopping; nothing to tune.
+    In both, networks each leave out one of K folds, dealt twice; their held-out losses together move one φ by
+    hypergradients (:mod:`calibrant.methods.crossfit`). The classifier is
+    ``(1 − λ)·softmax(mean_k z_k(x)/T + b) + λ/C``, with T, b and λ fitted to the mean logits of the networks that never
+    saw a sample (:mod:`calibrant.methods.held_out`). No early stopping; nothing to tune.
 
     Parameters
     ----------
@@ -44,6 +46,7 @@ class SelfCalibrated(Method):
         label noise)
     learning_rate, decay : Adam's, inside; with ``decay`` it falls along half a cosine to a twentieth
     steps : inner steps to one outer step
+    last : how many of these the hypergradient goes back through, all of them if there are fewer
     outer_rate : Adam's, outside, on the logarithms of the L2 strengths and the log-odds of the noise rate
     choose : share of each held-out validation fold that is kept for choosing
     refit : True uses all labels as above; False trains one network on the training part only, and looks for no label
@@ -56,8 +59,9 @@ class SelfCalibrated(Method):
     repeats: int = 2
     epochs: int | None = None
     learning_rate: float = 0.02
-    steps: int = 5
-    outer_rate: float = 0.1
+    steps: int = 10
+    last: int = 5
+    outer_rate: float = 0.2
     choose: float = 1 / 3
     refit: bool = True
     decay: bool = True
@@ -68,8 +72,9 @@ class SelfCalibrated(Method):
     def __post_init__(self) -> None:
         if self.folds < 2:
             raise ValueError(f"folds must be at least 2; got {self.folds}.")
-        if self.repeats < 1:
-            raise ValueError(f"repeats must be at least 1; got {self.repeats}.")
+        for name in ("repeats", "steps", "last"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
         if not 0 < self.choose < 1:
             raise ValueError(f"choose must be a share between 0 and 1; got {self.choose}.")
 
@@ -80,7 +85,7 @@ class SelfCalibrated(Method):
 
     def rows_at_once(self, task: Task) -> int:
         pooled = len(task.train) + (len(task.val) if task.val is not None else 0)
-        return self.steps * self.networks * (batch_size(pooled, self.batch_size) or pooled)
+        return min(self.last, self.steps) * self.networks * (batch_size(pooled, self.batch_size) or pooled)
 
     @classmethod
     def fit_group(
@@ -148,35 +153,11 @@ class SelfCalibrated(Method):
             "seeds": [t.seed for t in tasks],
             "rates": [m.learning_rate for m in methods],
             "outer_rate": self.outer_rate,
-            "steps": self.steps,
+            "hypergradient": Truncated(self.steps, min(self.last, self.steps)),
             "size": self.batch_size,
             "decay": self.decay,
             "callbacks": callbacks,
         }
-
-
-def labels_differ(fit: CrossFit, train: int, *, significance: float = 2.5) -> bool:
-    """Whether held-out training labels are met less often than validation labels, by so many standard errors.
-
-    Errors are counted, not losses: their variance is the smaller by far, and flipped labels show in them at once. The
-    standard error is that of equal shares, because none at all among few validation samples is no certainty.
-    """
-    rows = fit.rows("held")
-    wrong = (fit.held_out_logits[rows].argmax(1) != fit.data.labels[rows]).double()
-    weights = torch.ones_like(wrong) if fit.data.weights is None else fit.data.weights[rows].double()
-    own, other = rows < train, rows >= train
-    if not (weights[own].sum() > 0 and weights[other].sum() > 0):
-        return False
-
-    def share(chosen: Tensor) -> Tensor:
-        return (weights * wrong)[chosen].sum() / weights[chosen].sum()
-
-    def precision(chosen: Tensor) -> Tensor:
-        return weights[chosen].square().sum() / weights[chosen].sum().square()  # 1/n for equal weights
-
-    pooled = share(own | other)
-    error = (pooled * (1 - pooled) * (precision(own) + precision(other))).sqrt()
-    return bool(share(own) - share(other) > significance * error)
 
 
 def preferable(rival: tuple[CrossFit, Mixture], present: tuple[CrossFit, Mixture], *, least: int = 10) -> bool:
@@ -200,34 +181,34 @@ def clearly_worse(losses: Tensor, than: Tensor) -> bool:
 
 
 def _mixture(fit: CrossFit, candidate: str, train: int) -> Mixture:
-    """The networks' mean, with the temperature and biases that held-out logits ask for."""
+    """The networks' mean, with the last step that held-out logits ask for."""
     logits, data, head = fit.held_out_logits, fit.data, fit.heads[0]
     rows = fit.rows("judge")
     weights = None if data.weights is None else data.weights[rows].double().cpu().numpy()
-    temperature, bias = temperature_and_bias(logits[rows].cpu().numpy(), data.labels[rows].cpu().numpy(), weights)
-    extras: dict[str, Any] = {"candidate": candidate, "temperature": temperature, "bias": torch.as_tensor(bias)}
+    last = fit_last_step(logits[rows].cpu().numpy(), data.labels[rows].cpu().numpy(), weights)
+    extras: dict[str, Any] = {"candidate": candidate, **last._asdict(), "bias": torch.as_tensor(last.bias)}
     with torch.no_grad():
         extras |= head.problem.outer_view.run(head.phi, read_outer)
-    mixture = Mixture(fit.heads, temperature, extras["bias"], "logits", extras, failure(*fit.heads))
-    return replace(mixture, extras=extras | {"suspicion": _suspicion(mixture, fit, logits, train)})
+    mixture = Mixture(
+        fit.heads, last.temperature, extras["bias"], last.lapse, "logits", extras, failure=failure(*fit.heads)
+    )
+    return replace(mixture, extras=extras | _doubts(mixture, fit, train))
 
 
-def _suspicion(mixture: Mixture, fit: CrossFit, logits: Tensor, train: int) -> Tensor:
-    """How wrong each training label looks, 0 to 1; by networks that never saw it where there are any."""
-    part = fit.data[slice(0, train)]
-    held = mixture.calibrated(logits[:train]).log().cpu()
-    log_probs = torch.where(held.isnan(), mixture.probs(part.inputs).log(), held)
-    labels = part.labels.cpu()
-    noise = [p for p in fit.heads[0].problem.outer_view.module.modules() if isinstance(p, LabelNoise)]
-    if not noise:
-        return suspicion(torch.ones(train), log_probs.exp(), labels)
+def _doubts(mixture: Mixture, fit: CrossFit, train: int) -> dict[str, Any]:
+    """How wrong each training label looks, 0 to 1, and the rate of wrong ones where φ has such a rate.
 
-    def read(outer: Any) -> Tensor:
-        part = next(p for p in outer.modules() if isinstance(p, LabelNoise))
-        return part.suspicion(log_probs.to(fit.heads[0].phi), labels.to(fit.heads[0].phi.device))
-
-    with torch.no_grad():
-        return fit.heads[0].problem.outer_view.run(fit.heads[0].phi, read).cpu().double()
+    By networks that never saw a label, where there are any.
+    """
+    part, held = fit.data[slice(0, train)], mixture.calibrated(fit.held_out_logits[:train]).cpu()
+    unseen = held.isnan().any(1)
+    probs = torch.where(unseen.unsqueeze(1), mixture.probs(part.inputs), held) if unseen.any() else held
+    labels, classes = part.labels.cpu(), probs.shape[1]
+    if "label_noise" not in mixture.extras:
+        return {"suspicion": suspicion(torch.ones(train), probs, labels)}
+    own = probs.gather(1, labels.unsqueeze(1)).squeeze(1)
+    rate = flip_rate(own, classes, None if part.weights is None else part.weights.cpu())
+    return {"suspicion": wrong_label(own, classes, rate), "label_noise": torch.full((classes,), rate)}
 
 
 def _losses(fit: CrossFit, mixture: Mixture, rows: Tensor) -> Tensor:

@@ -112,8 +112,8 @@ class Fitted:
 class Mixture(Fitted):
     """The mean of networks, calibrated: one network is the common case.
 
-    ``pool="probs"``: ``p(x) = mean_k softmax(z_k(x)/T + b)``, as ensembles do. ``pool="logits"``:
-    ``p(x) = softmax(mean_k z_k(x)/T + b)``, which stays as sharp as its networks are where they agree.
+    ``pool="probs"``: ``p(x) = mean_k q(z_k(x))``, as ensembles do. ``pool="logits"``: ``p(x) = q(mean_k z_k(x))``,
+    which stays as sharp as its networks are where they agree. In both ``q(z) = (1 − λ)·softmax(z/T + b) + λ/C``.
     """
 
     networks: tuple[Any, ...]
@@ -121,6 +121,8 @@ class Mixture(Fitted):
     temperature: float = 1.0
     bias: Tensor | None = None
     """b, one entry a class."""
+    lapse: float = 0.0
+    """λ, the share of labels that no input explains: confidence stays below 1 − λ + λ/C."""
     pool: Literal["probs", "logits"] = "probs"
     extras: dict[str, Any] = field(default_factory=dict)
     failure: str | None = None
@@ -136,9 +138,10 @@ class Mixture(Fitted):
         return (self.calibrated(mean) if self.pool == "logits" else mean).cpu()
 
     def calibrated(self, logits: Tensor) -> Tensor:
-        """``softmax(z/T + b)``."""
+        """``q(z)`` of logits, (n, C)."""
         scaled = logits / self.temperature
-        return (scaled if self.bias is None else scaled + self.bias.to(scaled)).softmax(1)
+        probs = (scaled if self.bias is None else scaled + self.bias.to(scaled)).softmax(1)
+        return torch.lerp(probs, torch.full_like(probs, 1 / probs.shape[1]), self.lapse) if self.lapse else probs
 
     @staticmethod
     def logits(network: Any, inputs: Tensor) -> Tensor:
