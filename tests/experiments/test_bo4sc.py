@@ -153,7 +153,7 @@ def test_how_many_seeds():
 
 
 def test_bo4scs_control_differs_from_it_by_the_weights_alone():
-    entries = bo4sc.plan(SETS, 1, bo4sc.chosen_settings()[0])
+    entries = bo4sc.plan(SETS, [0], bo4sc.chosen_settings()[0])
     controls, methods = ([e[1:] for e in entries if e[0] == name] for name in ("standard-matched", "bo4sc"))
     assert len(controls) == len(SETS)
     for (control, one), (method, same) in zip(controls, methods, strict=True):

@@ -69,7 +69,7 @@ def _top(
     pass
 
 
-@reproduce.command("bo4sc")
+@reproduce.command("bo4sc", cls=ListOptions)
 def reproduce_bo4sc(
     seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds; 20, or 3 with --quick.")] = None,
     out: Out = Path("out/bo4sc"),
@@ -83,6 +83,8 @@ def reproduce_bo4sc(
             help="settings.json of `calibrant sweep bo4sc`; by default those that come with the package.",
         ),
     ] = None,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of the seeds.")] = 0,
+    methods: Annotated[list[str] | None, typer.Option(help="Ids of methods; all where not given.")] = None,
     source: Source = None,
 ) -> None:
     """Table 1 and Figures 1 to 3 of Sanguin et al. 2024, with intervals, noise floors and targets."""
@@ -93,6 +95,8 @@ def reproduce_bo4sc(
         quick=quick,
         device=device.value,
         settings=settings,
+        first_seed=first_seed,
+        methods=methods,
         source=source,
     )
 

@@ -35,32 +35,37 @@ def reproduce(
     source: str | Path | None = None,
     sets: Sequence[str] = tuple(SETS),
     settings: str | Path | None = None,
+    first_seed: int = 0,
+    methods: Sequence[str] | None = None,
 ) -> Path:
     """Train every method on every set and seed, and write results, figures and one report; returns its path.
 
     Parameters
     ----------
-    seeds : how many, counted from 0; 20 by default, 3 with ``quick``
+    seeds : how many, counted from ``first_seed``; 20 by default, 3 with ``quick``
     out : folder for ``results.json``, ``results.figures.json``, ``figures/`` and ``report.html``
     device : "auto", "cpu" or "cuda"
     source : a result file: tables, figures and report are made from it and the figures' numbers beside it
     settings : a ``settings.json`` of the grid search, instead of the settings that come with the package
+    methods : ids of methods; all where not given
     """
     folder = Path(out)
     if source is not None:
         return write_report(Path(source), folder)
     count = seed_count(seeds, quick=quick)
     chosen, origin = chosen_settings(settings)
-    where = resolve_device(device)
-    parts = in_parts(train_and_measure, sets, device=where, seeds=count, settings=chosen)
+    where, span = resolve_device(device), range(first_seed, first_seed + count)
+    entries = plan(sets, span[:1], chosen, methods)
+    parts = in_parts(train_and_measure, sets, device=where, seeds=span, settings=chosen, methods=methods)
     config = {
         "experiment": "bo4sc",
         "seeds": count,
+        "first_seed": first_seed,
         "quick": quick,
         "device": str(where),
         "settings": {name: chosen[name] for name in sets},
         "settings_origin": origin,
-        "methods": methods_of(plan(sets, 1, chosen)),
+        "methods": methods_of(entries),
         "seconds": {what: round(max(part.seconds[what] for part in parts), 1) for what in parts[0].seconds},
         **made(),
     }
@@ -77,11 +82,18 @@ class Measured(NamedTuple):
     seconds: dict[str, float]
 
 
-def train_and_measure(*, sets: Sequence[str], device: torch.device, seeds: int, settings: Settings) -> Measured:
-    """Every method on these sets."""
+def train_and_measure(
+    *,
+    sets: Sequence[str],
+    device: torch.device,
+    seeds: Sequence[int],
+    settings: Settings,
+    methods: Sequence[str] | None = None,
+) -> Measured:
+    """These methods on these sets."""
     clock: dict[str, float] = {}
     with timed(clock, "train"):
-        runs = run_all(plan(sets, seeds, settings), device=device)
+        runs = run_all(plan(sets, seeds, settings, methods), device=device)
     with timed(clock, "truth"):
         for name in sets:
             reference(name)
@@ -132,16 +144,22 @@ def methods_of(entries: Sequence[Planned]) -> dict[str, str | dict[str, str]]:
     return {name: next(iter(own.values())) if len(set(own.values())) == 1 else own for name, own in found.items()}
 
 
-def plan(sets: Sequence[str], seeds: int, settings: Settings) -> list[Planned]:
+def plan(
+    sets: Sequence[str], seeds: Sequence[int], settings: Settings, methods: Sequence[str] | None = None
+) -> list[Planned]:
     """Every method on every set and seed, and BO4SC's control; a set and seed is prepared once, and shared."""
+    if strange := [name for name in methods or () if name not in METHODS]:
+        raise ValueError(f"there is no method called {', '.join(strange)}; the methods are {', '.join(METHODS)}.")
     unknown = [name for name in sets if name not in settings]
     if unknown:
         raise ValueError(f"there are no settings of bo4sc for {', '.join(unknown)}; run `calibrant sweep bo4sc`.")
     entries: list[Planned] = []
     for name in sets:
-        for seed in range(seeds):
+        for seed in seeds:
             prepared = prepare(name, seed)
             for method, entry in METHODS.items():
+                if methods is not None and method not in methods:
+                    continue
                 value = entry.method
                 if method == "bo4sc" and isinstance(value, BO4SC):
                     entries.append((MATCHED, matched(settings[name]), prepared))

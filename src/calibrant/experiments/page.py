@@ -42,6 +42,8 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
     report.verdicts(verdicts(records))
     if ENSEMBLE in methods(records):
         _table(report, table1.beside_ensemble(records), f"{BESIDE} Negative is better.")
+    report.text(words.FLOORS)
+    _table(report, table1.beside_floors(records), "ECE-15 of self-calibrated, beside what noise alone scores.")
     report.text(words.UNEQUAL)
     report.text(words.DEFAULTS)
     failures(report, records, "Runs that broke down; their means are missing.")

@@ -6,7 +6,7 @@ import math
 from typing import Any, Literal
 
 from calibrant.experiments.records import WEIGHT_SHARES
-from calibrant.experiments.targets import CANDIDATES, ENSEMBLE, Records, datasets, difference, mean, methods
+from calibrant.experiments.targets import CANDIDATES, ENSEMBLE, Records, datasets, difference, mean, methods, ratio
 from calibrant.metrics import Estimate
 from calibrant.report import Column, Table, by_seed, excludes_zero, mean_interval
 
@@ -106,6 +106,18 @@ def beside_ensemble(records: Records) -> Table:
     """NLL of the methods put forward less the ensemble's, paired by seed: not judged, and not to be left unsaid."""
     rows = [[m, *(difference(records, "nll", d, m, ENSEMBLE) for d in datasets(records))] for m in CANDIDATES]
     return Table([Column("method"), *(Column(name, digits=4) for name in datasets(records))], rows)
+
+
+def beside_floors(records: Records, method: str = "self-calibrated") -> Table:
+    """ECE-15 of one method beside what noise alone scores: by the exact posterior, and by its own confidences."""
+    rows: list[list[Any]] = []
+    for name in datasets(records):
+        truth, own = (ratio(records, "ece15", f"floor_{kind}15", name, method) for kind in ("posterior", "self"))
+        cells = (cell(records, m, name, method) for m in ("ece15", "floor_posterior15", "floor_self15", "true_ece"))
+        rows.append([name, *cells, truth, own])
+    heads = ("ECE-15", "of the exact posterior", "of calibrated confidences", "true ECE")
+    ratios = ("ratio to the posterior's", "ratio to calibrated confidences'")
+    return Table([Column("set"), *(Column(h, digits=4) for h in heads), *(Column(h, digits=2) for h in ratios)], rows)
 
 
 def weights(records: Records) -> Table:

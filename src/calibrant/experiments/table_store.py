@@ -48,6 +48,9 @@ class Store:
         for key in ("methods", "made_by", "costs", "tables"):
             self.config[key] = {n: v for n, v in old.get(key, {}).items() if n not in gone} | self.config[key]
         self.records = records
+        if records:
+            told = {key: old[key] for key in ("command", "date", "device", "machine") if key in old}
+            self.config["earlier_runs"] = [*old.get("earlier_runs", []), told | {"versions": before.versions}]
 
     def has(self, table: str, method: str, seed: int) -> bool:
         """Whether this was measured already."""

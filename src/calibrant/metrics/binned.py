@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Literal, Unpack
 
 import torch
@@ -73,6 +75,22 @@ def ece(
     see `noise_floor`.
     """
     return evaluate(lambda q: calibration_error(_table(q, bins, scheme), norm, debias).item(), probs, labels, **given)
+
+
+def ece_of_draws(
+    p: Predictions,
+    draws: Iterable[Tensor],
+    bins: int = 15,
+    scheme: Scheme = "width",
+    norm: Norm = "l1",
+    debias: bool = False,
+) -> Tensor:
+    """`ece` of the same confidences with other outcomes, one value for each draw: who is in which bin is found once."""
+    edges = bin_edges(p.confidence, bins, scheme, p.weight)
+    sums = bin_sums(p.confidence, p.correct, p.weight, edges, scheme)
+    index = bin_index(p.confidence, edges, scheme)
+    hits = [histogram(index, bins, d.double() if p.weight is None else p.weight * d) for d in draws]
+    return calibration_error(replace(sums, correct=torch.stack(hits)), norm, debias).cpu()
 
 
 @metric(top_label=True)

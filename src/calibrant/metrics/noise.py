@@ -19,8 +19,9 @@ from calibrant.metrics._resampling import (
     quantiles,
     read_for,
     tail_p_value,
+    unwrapped,
 )
-from calibrant.metrics.binned import ece
+from calibrant.metrics.binned import ece, ece_of_draws
 from calibrant.metrics.predictions import Binary, Predictions
 
 
@@ -114,8 +115,11 @@ def _length(values: Any) -> int:
 def null_values(p: Predictions, metric: Metric, arguments: dict[str, Any], n_resamples: int, seed: int) -> Tensor:
     """Values of the metric on outcomes drawn from the predictions."""
     generator = new_generator(seed, p.confidence.device)
-    draws = (call(metric, draw_outcomes(p, generator), arguments) for _ in range(n_resamples))
-    return torch.tensor(list(draws), dtype=torch.float64)
+    draws = (draw_outcomes(p, generator) for _ in range(n_resamples))
+    function, given = unwrapped(metric, arguments)
+    if function is ece and given.keys() <= {"bins", "scheme", "norm", "debias"}:
+        return ece_of_draws(p, (drawn.correct for drawn in draws), **given)
+    return torch.tensor([call(metric, drawn, arguments) for drawn in draws], dtype=torch.float64)
 
 
 def calibration_test(

@@ -9,7 +9,14 @@ Jinja2 and matplotlib (`pip install 'calibrant[report]'`) are imported when a pa
 """
 
 from calibrant.report.builder import Report, Verdict, require
-from calibrant.report.numbers import by_seed, excludes_zero, format_number, mean_interval, paired_difference
+from calibrant.report.numbers import (
+    by_seed,
+    excludes_zero,
+    format_number,
+    mean_interval,
+    paired_difference,
+    ratio_of_means,
+)
 from calibrant.report.results import Results, machine, provenance, read_results, versions, write_results
 from calibrant.report.table import Column, Table, to_csv, to_markdown
 
@@ -26,6 +33,7 @@ __all__ = [
     "mean_interval",
     "paired_difference",
     "provenance",
+    "ratio_of_means",
     "read_results",
     "require",
     "to_csv",

@@ -55,14 +55,28 @@ def paired_difference(
     return mean_interval([math.nan if x is None or y is None else x - y for x, y in pairs], level=level)
 
 
+def ratio_of_means(a: Sequence[float], b: Sequence[float], *, level: float = 0.95) -> Estimate:
+    """Mean of a over mean of b, values paired by seed, with the interval of the linearised ratio.
+
+    With r = ā/b̄ the spread of r over seeds is that of (a − r·b)/b̄; Student's t as in `mean_interval`.
+    """
+    if len(a) != len(b) or not len(a):
+        raise ValueError(f"both must have one value for each seed, got {len(a)} and {len(b)} values.")
+    first, second = (np.asarray([math.nan if v is None else v for v in x], dtype=np.float64) for x in (a, b))
+    ratio = float(first.mean() / second.mean())
+    spread = mean_interval((first - ratio * second) / second.mean(), level=level)
+    return Estimate(ratio, ratio + spread.low, ratio + spread.high, level, spread.method)
+
+
 def by_seed(records: Iterable[Mapping[str, Any]], metric: str, **where: Any) -> dict[Any, float]:
     """Return a metric by seed, from the records whose fields equal `where`: `by_seed(records, "nll", method="bo4sc")`.
 
     Two records with the same seed mean that `where` leaves something open, and are an error.
     """
     found: dict[Any, float] = {}
+    wanted = where.items()
     for record in records:
-        if any(record.get(key) != value for key, value in where.items()):
+        if not wanted <= record.items():
             continue
         if record["seed"] in found:
             raise ValueError(f"two records of seed {record['seed']} fit {where}: name further fields.")
