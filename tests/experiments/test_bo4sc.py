@@ -162,6 +162,16 @@ def test_bo4scs_control_differs_from_it_by_the_weights_alone():
             assert getattr(control, field) == getattr(method, field)
 
 
+def test_other_seeds_and_some_methods():
+    settings = bo4sc.chosen_settings()[0]
+    entries = bo4sc.plan(["bac"], [7, 8], settings, ["self-calibrated", "bo4sc"])
+    assert {(name, prepared.seed) for name, _, prepared in entries} == {
+        (name, seed) for name in ("bo4sc", "standard-matched", "self-calibrated") for seed in (7, 8)
+    }
+    with pytest.raises(ValueError, match="no method called bosc; the methods are standard, "):
+        bo4sc.plan(["bac"], [0], settings, ["bosc"])
+
+
 def test_calibrators_are_fitted_behind_the_one_trained_network():
     prepared = prepare("blobs-1.7", 0)
     base = Standard(epochs=5)

@@ -191,6 +191,14 @@ def test_results_of_other_code_are_not_kept(tmp_path):
     assert stored(tmp_path, now={"left_out": {"sklearn-mlp": "why"}}) == {("t", "standard"), ("u", "standard")}
 
 
+def test_a_file_that_is_gone_on_with_says_what_made_the_rest_of_it(tmp_path):
+    stored(tmp_path, before={"command": "first", "device": "cuda", "earlier_runs": [{"command": "zeroth"}]})
+    store = Store(tmp_path / "results.json", {**read_results(tmp_path / "results.json").config, "command": "second"})
+    assert [run["command"] for run in store.config["earlier_runs"]] == ["zeroth", "first"]
+    assert store.config["earlier_runs"][1]["device"] == "cuda"
+    assert "torch" in store.config["earlier_runs"][1]["versions"]
+
+
 def test_fresh_forgets_the_tables_and_methods_of_this_run(tmp_path):
     asked = {"tables": {"t": {}}, "methods": {"standard": ""}}
     assert len(stored(tmp_path, now=asked)) == 4
@@ -244,7 +252,7 @@ def test_the_verdict_compares_mean_ranks_and_says_who_is_next():
     assert verdicts(alone)[0].holds is None
 
 
-def test_a_run_is_split_resumed_and_reported(folder, tmp_path, short, monkeypatch):
+def test_a_run_is_split_resumed_and_reported(folder, tmp_path, short, monkeypatch, capsys):
     out = tmp_path / "out"
     arguments = {"data": folder, "seeds": 2, "out": out, "device": "cpu"}
     with monkeypatch.context() as patch:
@@ -259,6 +267,9 @@ def test_a_run_is_split_resumed_and_reported(folder, tmp_path, short, monkeypatc
     assert set(results.config["tables"]) == {"one", "two"}
     text = page.read_text()
     assert "has the best mean rank in NLL" in text
+    printed = capsys.readouterr().out
+    assert "| self-calibrated" in printed
+    assert "self-calibrated has the best mean rank in NLL (the ensemble apart)" in printed
     assert "self-calibrated less the ensemble, paired by seed" in text
     assert "How the defaults were found" in text
     assert {m: results.config["costs"][m]["networks"] for m in ("standard", "ensemble", "self-calibrated")} == {

@@ -309,3 +309,23 @@ def test_paired_intervals_cover_and_p_values_match():
         rejected.append(result.p_value <= 0.1)
     assert no_more_often_than(missed, 0.12)
     assert no_more_often_than(rejected, 0.12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("arguments", [{}, {"bins": 7, "scheme": "mass"}, {"norm": "l2", "debias": True}])
+def test_many_draws_at_once_score_what_they_score_one_by_one(arguments, weighted):
+    generator = np.random.default_rng(3)
+    confidence = generator.uniform(0.3, 1.0, 500)
+    weight = {"sample_weight": generator.uniform(0.1, 2, 500)} if weighted else {}
+    at_once = metrics.noise_floor(confidence=confidence, n_resamples=60, **arguments, **weight)
+    one_by_one = metrics.noise_floor(
+        confidence=confidence, metric=lambda **given: metrics.ece(**given, **arguments), n_resamples=60, **weight
+    )
+    for name in ("mean", "low", "high"):
+        assert getattr(at_once, name) == pytest.approx(getattr(one_by_one, name), rel=1e-12)
+    inside = metrics.noise_floor(
+        confidence=confidence, metric=functools.partial(metrics.ece, **arguments), n_resamples=60, **weight
+    )
+    assert inside.mean == at_once.mean
+    with pytest.raises(TypeError, match="no argument 'bin'"):
+        metrics.noise_floor(confidence=confidence, n_resamples=60, bin=3)

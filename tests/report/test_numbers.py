@@ -10,7 +10,7 @@ from scipy import stats
 from calibrant import report
 from calibrant.metrics import Estimate
 from calibrant.report import builder as builder_module
-from calibrant.report import by_seed, excludes_zero, format_number, mean_interval, paired_difference
+from calibrant.report import by_seed, excludes_zero, format_number, mean_interval, paired_difference, ratio_of_means
 
 
 def test_the_interval_is_students():
@@ -105,3 +105,18 @@ def test_how_numbers_are_written(value, text):
 @pytest.mark.parametrize("module", [report, builder_module])
 def test_examples_run(module):
     assert doctest.testmod(module).failed == 0
+
+
+def test_the_ratio_of_means_has_the_interval_that_the_bootstrap_gives():
+    generator = np.random.default_rng(0)
+    common = generator.normal(size=400)
+    a, b = 3 + 0.5 * common + 0.3 * generator.normal(size=400), 2 + 0.4 * common
+    found = ratio_of_means(list(a), list(b))
+    assert found.value == pytest.approx(a.mean() / b.mean())
+    rows = generator.integers(0, 400, (4000, 400))
+    low, high = np.quantile(a[rows].mean(1) / b[rows].mean(1), [0.025, 0.975])
+    assert (found.low, found.high) == (pytest.approx(low, abs=0.004), pytest.approx(high, abs=0.004))
+    assert ratio_of_means([1.0, 2.0], [0.5, 1.0]).high == pytest.approx(2.0)  # in fixed proportion: no spread
+    with pytest.raises(ValueError, match="one value for each seed"):
+        ratio_of_means([1.0], [1.0, 2.0])
+    assert np.isnan(ratio_of_means([1.0, None], [1.0, 2.0]).value)

@@ -20,6 +20,7 @@ from calibrant.experiments.parts import in_parts
 from calibrant.experiments.records import Prepared, prepare, resolve_device
 from calibrant.experiments.runs import one_thread, run_all
 from calibrant.experiments.shared import SEEDS, failures, foot, made
+from calibrant.experiments.table1 import pivot
 from calibrant.experiments.targets import (
     ENSEMBLE,
     Case,
@@ -191,8 +192,11 @@ def tell(results: Results) -> Report:
             for name in config["sets"]
             for method in config["methods"]
         ]
+        glance = pivot(own, "nll")
+        report.table(glance.columns, glance.rows, "NLL on clean test samples.", exempt=glance.exempt)
         taken = Column("label noise chosen", digits=2, note="share of seeds in which that candidate was taken")
-        report.table(["set", "method", *COLUMNS.values(), taken], rows, group="set", exempt=[ENSEMBLE])
+        with report.details("Every measure"):
+            report.table(["set", "method", *COLUMNS.values(), taken], rows, group="set", exempt=[ENSEMBLE])
     failures(report, records, "Means over their seeds are missing.")
     foot(report, results)
     return report

@@ -13,7 +13,7 @@ from calibrant.experiments.table_peers import PEERS
 from calibrant.experiments.table_ranks import Ranking, against, critical_difference, friedman, ranking
 from calibrant.methods import METHODS
 from calibrant.plots._style import GREY, INK, PALETTE, style
-from calibrant.report import Column, Report, Results, Verdict, by_seed, mean_interval, paired_difference
+from calibrant.report import Column, Report, Results, Verdict, by_seed, mean_interval, paired_difference, to_markdown
 from calibrant.report.results import Record
 
 JUDGED = {"nll": "NLL", "smooth_ece": "smooth ECE"}
@@ -53,16 +53,31 @@ def verdicts(ranked: dict[str, Ranking]) -> list[Verdict]:
 
 
 def write_report(out: Path, results: Results) -> Path:
-    """Write `report.html` from a result file alone; returns its path."""
+    """Write `report.html` from a result file alone, and print ranks and verdicts; returns its path."""
+    print(to_terminal(results))
     return make_report(results).write(out)
+
+
+def to_terminal(results: Results) -> str:
+    """Ranks and verdicts, for reading in a terminal."""
+    methods, compared = _methods(results)
+    apart, every = rankings(results.records, compared), rankings(results.records, methods)
+    columns, rows = _rank_table(apart, every, methods)
+    lines = [f"{v.word:>12}  {v.statement}: {v.shown} ({v.note})" for v in verdicts(apart) if v.holds is not None]
+    return "\n".join([to_markdown(columns, rows, exempt=[APART]), "", *lines, ""])
+
+
+def _methods(results: Results) -> tuple[list[str], list[str]]:
+    """All methods that were measured, and those that are ranked."""
+    measured = {r["method"] for r in results.records}
+    methods = [m for m in results.config["methods"] if m in measured]
+    return methods, [m for m in methods if m != APART]
 
 
 def make_report(results: Results) -> Report:
     """Verdicts, ranks, tests, and a table for each table."""
     records, config = results.records, results.config
-    measured = {r["method"] for r in records}
-    methods = [m for m in config["methods"] if m in measured]
-    compared = [m for m in methods if m != APART]
+    methods, compared = _methods(results)
     tables, seeds = list(dict.fromkeys(r["table"] for r in records)), sorted({r["seed"] for r in records})
     report = Report(
         "Calibrated classifiers on tables",
@@ -85,7 +100,7 @@ def make_report(results: Results) -> Report:
     report.section("Costs", words.UNEQUAL + words.UNEQUAL_PEERS)
     report.text(
         "Seconds are the mean over tables and seeds that the method was measured with: our methods' as members of a "
-        f"population on {config.get('device', 'an unknown device')}, scikit-learn's on the processor."
+        f"population on {_devices(config)}, scikit-learn's on the processor."
     )
     report.table(["method", "networks", "labels", Column("seconds a run", digits=1)], _costs(records, config, methods))
     report.section("How the defaults were found", words.DEFAULTS)
@@ -205,6 +220,12 @@ def _costs(records: list[Record], config: dict[str, Any], methods: list[str]) ->
         mean = float(np.mean(seconds)) if seconds else None
         rows.append([method, known.get("networks"), known.get("labels"), mean])
     return rows
+
+
+def _devices(config: dict[str, Any]) -> str:
+    """Where our methods ran: a result file may have been made in several runs."""
+    runs = [*config.get("earlier_runs", []), config]
+    return " or ".join(dict.fromkeys(str(run.get("device", "an unknown device")) for run in runs))
 
 
 def _score_row(records: list[Record], table: str, method: str) -> list[Any]:

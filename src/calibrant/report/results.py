@@ -56,9 +56,9 @@ def machine() -> dict[str, Any]:
 
 
 def command() -> str:
-    """The command line of this process, without the folders of programs."""
+    """The command line of this process, without the folders of programs and of absolute paths: they say nothing."""
     arguments = getattr(sys, "orig_argv", sys.argv) if Path(sys.argv[0]).suffix == ".py" else sys.argv
-    return shlex.join([Path(arguments[0]).name, *arguments[1:]])
+    return shlex.join(argument if not os.path.isabs(argument) else Path(argument).name for argument in arguments)
 
 
 def write_results(path: str | Path, config: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Path:
@@ -69,12 +69,19 @@ def write_results(path: str | Path, config: Mapping[str, Any], records: Sequence
     """
     path = Path(path)
     content = {"config": {"machine": machine(), **config}, "versions": versions(), "records": list(records)}
-    text = json.dumps(_as_json(content), indent=1, allow_nan=False) + "\n"
+    text = as_text(_as_json(content))
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)
     return path
+
+
+def as_text(content: Mapping[str, Any]) -> str:
+    """JSON for people and for version control: one line for each record."""
+    head = json.dumps({key: content[key] for key in ("config", "versions")}, indent=1, allow_nan=False)
+    rows = ",\n".join(f"  {json.dumps(record, allow_nan=False)}" for record in content["records"])
+    return head[: -len("\n}")] + f',\n "records": [\n{rows}\n ]\n}}\n'
 
 
 def read_results(path: str | Path) -> Results:
