@@ -56,11 +56,16 @@ def test_reproduce(calls):
     assert invoke("reproduce", "bo4sc").exit_code == 0
     assert invoke("reproduce", "bo4sc", "--quick", "--out", "x", "--device", "cpu").exit_code == 0
     assert invoke("reproduce", "bo4sc", "--seeds", 7, "--quick").exit_code == 0
+    other = ("--first-seed", 1000, "--methods", "bo4sc", "self-calibrated")
+    assert invoke("reproduce", "bo4sc", "--seeds", 9, *other).exit_code == 0
     usual = {"out": Path("out/bo4sc"), "device": "auto", "settings": None, "source": None}
+    usual |= {"first_seed": 0, "methods": None}
+    some = {"first_seed": 1000, "methods": ["bo4sc", "self-calibrated"]}
     assert calls.made == [
         ("bo4sc.reproduce", {**usual, "seeds": None, "quick": False}),
         ("bo4sc.reproduce", {**usual, "seeds": None, "quick": True, "out": Path("x"), "device": "cpu"}),
         ("bo4sc.reproduce", {**usual, "seeds": 7, "quick": True}),
+        ("bo4sc.reproduce", {**usual, "seeds": 9, "quick": False, **some}),
     ]
 
 

@@ -178,7 +178,9 @@ def test_copies(quick, how):
 def test_a_file_is_small_and_says_what_it_is(tmp_path):
     X, y = three_classes()
     path = tmp_path / "model.calibrant"
-    clone(QUICK["self-calibrated"]).fit(X, y).save(path)
+    fitted = clone(QUICK["self-calibrated"]).fit(X, y)
+    fitted.save(path)
+    assert load(path).lapse_ == fitted.lapse_ == fitted.model_.lapse > 0
     assert path.stat().st_size < 20_000  # networks and results, no training data
     with safe_open(str(path), framework="numpy") as file:
         header = json.loads(file.metadata()["calibrant"])
@@ -207,6 +209,7 @@ def test_wrong_files(tmp_path):
 
     for changes, message in (
         ({"version": 99}, "version 99"),
+        ({"version": 1}, "version 1 of the format.* fit and save again"),
         ({"classifier": "os.system"}, "unknown"),
         ({"format": "calibrant.posthoc"}, "does not name the format"),
         ({"params": {"folds": {"value": 3}}}, "damaged"),
@@ -215,6 +218,11 @@ def test_wrong_files(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             load(written(**changes))
+    mixture = header["state"]["model_"]["mixture"]
+    for position, value in ((2, 0.0), (3, 1.5)):  # temperature, lapse
+        patched = {"mixture": [*mixture[:position], value, *mixture[position + 1 :]]}
+        with pytest.raises(ValueError, match="out of range"):
+            load(written(state=header["state"] | {"model_": patched}))
 
 
 def test_what_cannot_be_written_says_so(tmp_path):

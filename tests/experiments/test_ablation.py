@@ -1,6 +1,7 @@
 """The ablation: variants that differ in what they say, and the weights' story in cases that are known."""
 
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -103,6 +104,11 @@ def test_variants_of_the_recommended_method_differ_from_it_in_what_they_say():
     last = changed["without the last step"]
     assert (last.temperature, last.bias, last.lapse) == (1.0, None, 0.0)
     assert changed["one of its networks"].networks == ("a",)
+
+
+def test_variants_travel_to_other_processes():
+    again = pickle.loads(pickle.dumps(ablation.variants()))
+    assert [v.name for v in again] == [v.name for v in ablation.variants()]
 
 
 def test_phi_that_stays_is_where_it_started(tiny):

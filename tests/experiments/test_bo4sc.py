@@ -230,6 +230,32 @@ def test_the_meter_shares_a_populations_time():
         assert meter.costs[3].peak_memory > 200_000_000
 
 
+@pytest.mark.parametrize("name", ["blobs-1.3", "bac"])
+def test_what_is_asked_at_once_is_what_is_asked_in_pieces(name):
+    prepared = prepare(name, 0)
+    fitted = Standard(hidden=(4,), epochs=5).fit(prepared.task)
+    fresh = reference(name, 300)
+    record = measure(fitted, prepared, fresh)
+    x, labels = prepared.problem.test
+    assert record["ece15"] == pytest.approx(on_sample(predict(fitted, prepared.scale(x)), labels)["ece15"], rel=1e-5)
+    found = against_truth(predict(fitted, prepared.scale(fresh.inputs)), fresh.posterior)
+    assert record["true_ece"] == pytest.approx(found["true_ece"], rel=1e-4)
+    if fresh.grid is None:
+        assert record["share_map_above_90"] is None
+    else:
+        on_map = predict(fitted, prepared.scale(fresh.grid)).confidence > 0.9
+        assert record["share_map_above_90"] == pytest.approx(on_map.mean(), abs=1e-3)
+
+
+def test_a_report_of_one_method_claims_nothing_of_others(written):
+    content = read_results(written.parent / "results.json")
+    own = content._replace(records=[r for r in content.records if r["method"] == "self-calibrated"])
+    text = page.make_report(own, {}).to_markdown()
+    assert "What the printed comparison hides" not in text
+    assert "bo4sc: mean ECE-10 below" not in text
+    assert "self-calibrated: true ECE at most" in text
+
+
 def test_one_certain_error_does_not_make_the_nll_infinite():
     probs = np.array([[1.0, 0.0], [0.5, 0.5]])
     found = Predicted(probs, probs.argmax(1), probs.max(1))

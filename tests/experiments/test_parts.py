@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from calibrant.data import SETS
-from calibrant.experiments.parts import by_shape, in_parts, process_pool
+from calibrant.experiments.parts import by_shape, in_parts
 
 
 def tell(*, sets, device, word):
-    if word == "fail":
+    if word in sets:
         raise RuntimeError("a part that failed")
     return sets, device.type, word, os.getpid(), torch.get_num_threads()
 
@@ -24,17 +24,18 @@ def test_on_a_processor_there_is_one_part_in_this_process():
     assert found[:4] == (("bac", "blobs-1.3"), "cpu", "x", os.getpid())
 
 
-def test_on_a_gpu_every_part_has_a_process_of_its_own_with_one_thread():
-    found = in_parts(tell, ["bac", "blobs-1.3"], device=torch.device("cuda"), word="x")
-    assert [part[0] for part in found] == [("bac",), ("blobs-1.3",)]
-    assert all(part[1:3] == ("cuda", "x") and part[3] != os.getpid() and part[4] == 1 for part in found)
+def test_on_a_gpu_every_part_has_a_process_the_last_one_this():
+    found = in_parts(tell, ["bac", "blobs-1.3", "spirals-2.5"], device=torch.device("cuda"), word="x")
+    assert [part[0] for part in found] == [("bac",), ("blobs-1.3",), ("spirals-2.5",)]
+    assert all(part[1:3] == ("cuda", "x") for part in found)
+    first, second, own = (part[3] for part in found)
+    assert own == os.getpid()
+    assert own not in (first, second)
+    assert found[0][4] == found[1][4] == 1
 
 
 def test_the_error_of_a_part_is_raised_here():
     with pytest.raises(RuntimeError, match="a part that failed"):
-        in_parts(tell, ["bac", "blobs-1.3"], device=torch.device("cuda"), word="fail")
-
-
-def test_one_job_needs_no_processes():
-    with process_pool(1) as pool:
-        assert pool is None
+        in_parts(tell, ["bac", "blobs-1.3"], device=torch.device("cuda"), word="bac")
+    with pytest.raises(RuntimeError, match="a part that failed"):
+        in_parts(tell, ["bac", "blobs-1.3"], device=torch.device("cuda"), word="blobs-1.3")

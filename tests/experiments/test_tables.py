@@ -192,11 +192,11 @@ def test_results_of_other_code_are_not_kept(tmp_path):
 
 
 def test_a_file_that_is_gone_on_with_says_what_made_the_rest_of_it(tmp_path):
-    stored(tmp_path, before={"command": "first", "device": "cuda", "earlier_runs": [{"command": "zeroth"}]})
+    stored(tmp_path, before={"command": "first", "device": "cuda", "other_runs": [{"command": "zeroth"}]})
     store = Store(tmp_path / "results.json", {**read_results(tmp_path / "results.json").config, "command": "second"})
-    assert [run["command"] for run in store.config["earlier_runs"]] == ["zeroth", "first"]
-    assert store.config["earlier_runs"][1]["device"] == "cuda"
-    assert "torch" in store.config["earlier_runs"][1]["versions"]
+    assert [run["command"] for run in store.config["other_runs"]] == ["zeroth", "first"]
+    assert store.config["other_runs"][1]["device"] == "cuda"
+    assert "torch" in store.config["other_runs"][1]["versions"]
 
 
 def test_fresh_forgets_the_tables_and_methods_of_this_run(tmp_path):

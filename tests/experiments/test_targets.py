@@ -12,6 +12,7 @@ from calibrant.experiments.targets import (
     difference,
     judge,
     mean,
+    ratio,
     self_calibrated_targets,
 )
 from calibrant.methods import METHODS as REGISTRY
@@ -101,6 +102,26 @@ def test_a_baseline_that_was_not_measured_leaves_the_target_open_whatever_its_pl
     absent = [r for r in records() if (r["dataset"], r["method"]) != ("bac", "isotonic")]
     assert self_calibrated_targets(absent)[4].note == "unknown on bac (isotonic)"
     assert self_calibrated_targets([r for r in records() if r["method"] == "self-calibrated"])[4].holds is None
+
+
+def test_a_limit_within_the_interval_is_said():
+    found = records()
+    for record in found:
+        if (record["dataset"], record["method"]) == ("blobs-1.3", "self-calibrated"):
+            record["ece15"] = 0.004 * (1.3 + 0.2 * (-1) ** record["seed"])
+    verdict = self_calibrated_targets(found)[0]
+    assert verdict.holds is False
+    assert verdict.note == "missed on blobs-1.3; 1.25 lies within the interval on blobs-1.3"
+
+
+def test_floors_of_a_set_without_posterior_and_of_a_failed_seed():
+    found = [{**r, "floor_self15": 0.002} for r in records()]
+    rows = {row[0]: row for row in table1.beside_floors(found).rows}
+    assert math.isnan(rows["bac"][-2].value)
+    assert rows["bac"][-1].value == pytest.approx(2.0)
+    assert rows["blobs-1.3"][-2].value == pytest.approx(1.0)
+    next(r for r in found if r["method"] == "self-calibrated")["ece15"] = None
+    assert math.isnan(ratio(found, "ece15", "floor_self15", "blobs-1.3", "self-calibrated").value)
 
 
 def test_the_ensemble_is_not_judged_but_shown():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
 from calibrant.data import blobs, flip_labels
-from calibrant.methods import Part, SelfCalibrated, Task
+from calibrant.methods import Part, SelfCalibrated, Task, self_calibrated
 from calibrant.methods.crossfit import deal
 from calibrant.methods.self_calibrated import clearly_worse
 
@@ -62,6 +64,28 @@ def test_flipped_labels_are_noticed_and_found():
     score = fitted.extras["suspicion"]
     pairs = score[flipped][:, None] > score[~flipped][None]
     assert pairs.double().mean() > 0.9  # the area under the ROC curve
+
+
+@pytest.mark.parametrize(
+    ("broken", "kept"),
+    [({"label noise"}, "pooled"), ({"pooled"}, "label noise"), ({"pooled", "label noise"}, "pooled")],
+)
+def test_a_candidate_that_failed_does_not_replace_one_that_did_not(monkeypatch, broken, kept):
+    original = self_calibrated._mixture
+
+    def mixture(fit, candidate, train):
+        found = original(fit, candidate, train)
+        return dataclasses.replace(found, failure="broke down" if candidate in broken else None)
+
+    monkeypatch.setattr(self_calibrated, "_mixture", mixture)
+    fitted = SelfCalibrated(hidden=(16,), epochs=60).fit(task(flip=0.3)[0])
+    assert fitted.extras["candidate"] == kept
+
+
+@pytest.mark.parametrize("name", ["repeats", "steps", "last"])
+def test_counts_are_at_least_one(name):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1; got 0"):
+        SelfCalibrated(**{name: 0})
 
 
 def test_without_a_validation_part_everything_is_pooled():

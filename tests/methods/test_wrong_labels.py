@@ -42,30 +42,33 @@ def draw(rate: float, n: int = 20_000):
     flipped = torch.rand(n, generator=generator) < rate
     shift = torch.randint(1, 4, (n,), generator=generator)
     labels = torch.where(flipped, (truth + shift) % 4, truth)
-    return probs.gather(1, labels.unsqueeze(1)).squeeze(1), flipped
+    return probs, labels, flipped
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.3, 0.6])
 def test_the_rate_of_flipping_is_found(rate):
-    own, _ = draw(rate)
-    assert flip_rate(own, 4) == pytest.approx(rate, abs=0.015)
+    probs, labels, _ = draw(rate)
+    assert flip_rate(probs, labels) == pytest.approx(rate, abs=0.015)
 
 
 def test_weights_decide_whose_rate_it_is_and_their_scale_does_not():
-    (clean, _), (noisy, _) = draw(0.0), draw(0.4)
-    own, weights = torch.cat([clean, noisy]), torch.cat([torch.full_like(clean, 1e-6), torch.ones_like(noisy)])
-    assert flip_rate(own, 4, weights) == pytest.approx(0.4, abs=0.015)
-    assert flip_rate(own, 4, 7 * weights) == pytest.approx(flip_rate(own, 4, weights), abs=1e-6)
+    clean, noisy = draw(0.0), draw(0.4)
+    probs, labels = (torch.cat(both) for both in zip(clean[:2], noisy[:2], strict=True))
+    weights = (torch.arange(len(labels)) >= len(clean[1])) + 1e-6
+    assert flip_rate(probs, labels, weights) == pytest.approx(0.4, abs=0.015)
+    assert flip_rate(probs, labels, 7 * weights) == pytest.approx(flip_rate(probs, labels, weights), abs=1e-6)
 
 
 def test_the_suspicion_is_a_probability_that_can_be_believed():
-    own, flipped = draw(0.3)
-    suspicion = wrong_label(own, 4, 0.3)
+    probs, labels, flipped = draw(0.3)
+    suspicion = wrong_label(probs, labels, 0.3)
     for low in (0.0, 0.2, 0.5, 0.9):
         rows = (suspicion >= low) & (suspicion < low + 0.1)
         assert suspicion[rows].mean().item() == pytest.approx(flipped[rows].double().mean().item(), abs=0.05)
 
 
 def test_a_label_that_is_impossible_is_wrong_and_a_certain_one_is_not():
-    assert wrong_label(torch.tensor([0.0, 1.0]), 3, 0.1).tolist() == [1.0, 0.0]
-    assert wrong_label(torch.tensor([0.5, 1.0]), 3, 0.0).tolist() == [0.0, 0.0]
+    probs = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
+    labels = torch.tensor([1, 0, 0])
+    assert wrong_label(probs, labels, 0.1)[:2].tolist() == pytest.approx([1.0, 0.0], abs=1e-12)
+    assert wrong_label(probs, labels, 0.0)[1:].tolist() == pytest.approx([0.0, 0.0], abs=1e-6)

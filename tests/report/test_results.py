@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from calibrant.report import provenance, read_results, versions, write_results
+from calibrant.report.results import command
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -23,6 +24,27 @@ def test_what_is_written_is_read(tmp_path):
     assert made_with == versions()
     assert {"calibrant", "python", "torch", "numpy", "scipy", "scikit-learn"} <= made_with.keys()
     assert [p.name for p in path.parent.iterdir()] == ["results.json"]
+
+
+def test_every_record_is_a_line(tmp_path):
+    path = write_results(tmp_path / "r.json", {"deep": {"a": [1, 2]}}, [{"seed": k, "list": [k]} for k in range(3)])
+    assert [line for line in path.read_text().splitlines() if '"seed"' in line][1] == '  {"seed": 1, "list": [1]},'
+    assert read_results(write_results(path, {}, [])).records == []
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("/home/me/tables", "tables"),
+        ("--out=/home/me/x", "--out=x"),
+        ("--out=a/b", "--out=a/b"),
+        ("/", "/"),
+        ("x", "x"),
+    ],
+)
+def test_a_command_is_kept_without_the_folders_of_this_machine(monkeypatch, given, kept):
+    monkeypatch.setattr("sys.argv", ["/usr/bin/calibrant", "bench", given])
+    assert command() == f"calibrant bench {kept}"
 
 
 def test_numbers_that_json_lacks_become_null(tmp_path):

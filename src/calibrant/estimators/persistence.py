@@ -22,7 +22,7 @@ from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
 from calibrant.methods import Mixture
 
 FORMAT = "calibrant.estimators"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 CLASSIFIERS: dict[str, type[NetworkClassifier]] = {c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier)}
 _KEY = "calibrant"
 
@@ -154,6 +154,8 @@ def _unpack(tree: dict[str, Any], arrays: Arrays) -> Any:
 
 def _check_shapes(classifier: Any) -> None:
     """A file that was cut or patched must not predict nonsense."""
+    if not (classifier.model_.temperature > 0 and 0 <= classifier.model_.lapse <= 1):
+        raise ValueError("temperature or lapse is out of range")
     for network in classifier.model_.networks:
         widths = [w.shape[1] for w in network.weights] + [len(classifier.classes_)]
         fits = [w.shape[0] for w in network.weights] == widths[1:] == [len(b) for b in network.biases]

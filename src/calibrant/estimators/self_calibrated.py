@@ -70,12 +70,12 @@ class SelfCalibratedClassifier(NetworkClassifier):
     bias_ : (n_classes,) array
         b.
     lapse_ : float
-        λ: the share of labels that look wrong however clear the input. Confidence stays below ``1 − λ + λ/C``.
+        λ: the share of labels that look wrong however clear the input. Confidence is at most ``1 − λ + λ/C``.
     l2_ : array
         The learned strengths, one a layer.
     label_noise_ : float or None
         The share of training labels that look wrong, where the candidate allows for such: the rate of greatest
-        likelihood, given the classifier.
+        likelihood, given the classifier (which trained on these labels, knowing that they might be wrong).
     suspicion_ : (n_samples,) array
         How wrong each label looks, 0 to 1, by networks that never saw it, where there are any. The label-noise
         candidate gives the probability that the label is wrong; the pooled one ``1 − p(y_i | x_i)``, the chance of

@@ -20,7 +20,7 @@ from calibrant.experiments.page import MATCHED, make_report, to_terminal
 from calibrant.experiments.parts import in_parts
 from calibrant.experiments.records import Prepared, prepare, reference, resolve_device, weight_shares
 from calibrant.experiments.runs import Planned, Run, one_thread, run_all
-from calibrant.experiments.shared import made, seed_count
+from calibrant.experiments.shared import checked_methods, made, seed_count
 from calibrant.methods import BO4SC, METHODS, Standard
 from calibrant.report import read_results, write_results
 
@@ -95,7 +95,7 @@ def train_and_measure(
     clock: dict[str, float] = {}
     entries = plan(sets, seeds, settings, methods)
     with ThreadPoolExecutor(1) as beside:
-        # Beside a GPU's training the processor is free; on the processor alone it would slow what is being timed.
+        # Beside a GPU's training most cores are free. On the processor alone it would slow what is being timed.
         early = beside.submit(know_truth, entries) if device.type == "cuda" else None
         with timed(clock, "train"):
             runs = run_all(entries, device=device)
@@ -157,19 +157,15 @@ def plan(
     sets: Sequence[str], seeds: Sequence[int], settings: Settings, methods: Sequence[str] | None = None
 ) -> list[Planned]:
     """Every method on every set and seed, and BO4SC's control; a set and seed is prepared once, and shared."""
-    if strange := [name for name in methods or () if name not in METHODS]:
-        raise ValueError(f"there is no method called {', '.join(strange)}; the methods are {', '.join(METHODS)}.")
     unknown = [name for name in sets if name not in settings]
     if unknown:
         raise ValueError(f"there are no settings of bo4sc for {', '.join(unknown)}; run `calibrant sweep bo4sc`.")
-    entries: list[Planned] = []
+    wanted, entries = checked_methods(methods, METHODS), list[Planned]()
     for name in sets:
         for seed in seeds:
             prepared = prepare(name, seed)
-            for method, entry in METHODS.items():
-                if methods is not None and method not in methods:
-                    continue
-                value = entry.method
+            for method in wanted:
+                value = METHODS[method].method
                 if method == "bo4sc" and isinstance(value, BO4SC):
                     entries.append((MATCHED, matched(settings[name]), prepared))
                     value = replace(value, **with_tuples(settings[name]), keep_history=True)

@@ -19,7 +19,7 @@ from calibrant.experiments import words
 from calibrant.experiments.parts import in_parts
 from calibrant.experiments.records import Prepared, prepare, resolve_device
 from calibrant.experiments.runs import one_thread, run_all
-from calibrant.experiments.shared import SEEDS, failures, foot, made
+from calibrant.experiments.shared import SEEDS, checked_methods, failures, foot, made
 from calibrant.experiments.table1 import pivot
 from calibrant.experiments.targets import (
     ENSEMBLE,
@@ -57,7 +57,7 @@ def run(
     out: str | Path = "out/noise",
     device: str = "auto",
     sets: Sequence[str] = tuple(SETS),
-    methods: Sequence[str] = tuple(METHODS),
+    methods: Sequence[str] | None = None,
     source: str | Path | None = None,
 ) -> Path:
     """Train every method at every rate, clean labels first; returns the path of the report.
@@ -69,9 +69,10 @@ def run(
     for rate in rates:
         if not 0 <= rate <= 1:
             raise ValueError(f"rates are shares of labels to flip, between 0 and 1; got {rate}.")
+    methods = checked_methods(methods, METHODS)
     levels = [0.0, *sorted(set(rates) - {0.0})]
     where = resolve_device(device)
-    parts = in_parts(train_and_measure, sets, device=where, rates=levels, seeds=seeds, methods=tuple(methods))
+    parts = in_parts(train_and_measure, sets, device=where, rates=levels, seeds=seeds, methods=methods)
     config = {
         "experiment": "noise",
         "rates": levels,

@@ -25,7 +25,8 @@ METRICS_SHOWN = ("ece10", "true_ece", "nll", "accuracy")
 
 def verdicts(records: Records) -> list[Verdict]:
     """The targets that these records can decide."""
-    return [*bo4sc_targets(records), *self_calibrated_targets(records)]
+    judged = {"bo4sc": bo4sc_targets, "self-calibrated": self_calibrated_targets}
+    return [verdict for name in methods(records) if name in judged for verdict in judged[name](records)]
 
 
 def make_report(content: Results, numbers: figures.Numbers) -> Report:
@@ -42,8 +43,9 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
     report.verdicts(verdicts(records))
     if ENSEMBLE in methods(records):
         _table(report, table1.beside_ensemble(records), f"{BESIDE} Negative is better.")
-    report.text(words.FLOORS)
-    _table(report, table1.beside_floors(records), "ECE-15 of self-calibrated, beside what noise alone scores.")
+    if "self-calibrated" in methods(records):
+        report.text(words.FLOORS)
+        _table(report, table1.beside_floors(records), "ECE-15 of self-calibrated, beside what noise alone scores.")
     report.text(words.UNEQUAL)
     report.text(words.DEFAULTS)
     failures(report, records, "Runs that broke down; their means are missing.")
@@ -64,7 +66,7 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
         "Paired differences",
         "Each method less another on the same samples, seed by seed; negative is better but for accuracy.",
     )
-    for method in ("bo4sc", "self-calibrated"):
+    for method in (m for m in ("bo4sc", "self-calibrated") if m in methods(records)):
         with report.details(f"{method} against every other method"):
             _table(report, table1.paired(records, method))
     _figures(report, numbers, records)
@@ -80,13 +82,18 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
         report.table(
             ["method", "set", "settings"], [row for m in methods(records) for row in _settings_of(m, settings)]
         )
-    report.section("What the printed comparison hides", words.HIDDEN.format(**_over_sets(records)))
-    _table(
-        report,
-        hidden(records),
-        "ECE-10: what stopping alone does, what the learning rate does, and what noise alone scores.",
+    if {"standard", "standard-stopped", MATCHED, "bo4sc"} <= set(methods(records)):
+        report.section("What the printed comparison hides", words.HIDDEN.format(**_over_sets(records)))
+        _table(
+            report,
+            hidden(records),
+            "ECE-10: what stopping alone does, what the learning rate does, and what noise alone scores.",
+        )
+    report.section(
+        "Costs",
+        "Seeds and sets of one shape train as one population; its time is shared by its members. On a GPU sets of "
+        "different shapes train side by side, and their seconds are upper bounds.",
     )
-    report.section("Costs", "Seeds and sets of one shape train as one population; its time is shared by its members.")
     _table(report, table1.costs(records))
     foot(report, content, hidden=("settings", "methods"))
     return report

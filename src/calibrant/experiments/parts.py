@@ -19,18 +19,19 @@ Outcome = TypeVar("Outcome")
 def in_parts(
     run: Callable[..., Outcome], sets: Sequence[str], *, device: torch.device, **arguments: Any
 ) -> list[Outcome]:
-    """Call ``run(sets=, device=, **arguments)`` for each part of the sets; what it returned, in the order of the sets.
+    """Call ``run(sets=, device=, **arguments)`` for each part of the sets; what it returned, part by part.
 
-    On a GPU a part is the sets of one shape, which no population mixes with others, and each part has a process:
-    beginning a population is Python's work, during which the GPU would wait. Elsewhere there is one part. ``run`` must
-    be a function of a module.
+    On a GPU a part is the sets of one shape, which no population mixes with others, and each part has a process, the
+    last one this: beginning a population is Python's work, during which the GPU would wait. Elsewhere there is one
+    part. ``run`` must be a function of a module.
     """
-    groups = by_shape(sets) if device.type == "cuda" else [tuple(sets)]
-    with process_pool(len(groups)) as pool:
-        if pool is None:
-            return [run(sets=tuple(sets), device=device, **arguments)]
-        waiting = [pool.submit(run, sets=group, device=device, **arguments) for group in groups]
-        return [part.result() for part in waiting]
+    if not sets:
+        raise ValueError("there must be at least one set.")
+    *others, own = by_shape(sets) if device.type == "cuda" else [tuple(sets)]
+    with process_pool(len(others)) as pool:
+        waiting = [pool.submit(run, sets=group, device=device, **arguments) for group in others]
+        here = run(sets=own, device=device, **arguments)
+        return [*(part.result() for part in waiting), here]
 
 
 def by_shape(sets: Sequence[str]) -> list[tuple[str, ...]]:
@@ -42,13 +43,11 @@ def by_shape(sets: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 @contextmanager
-def process_pool(jobs: int) -> Iterator[ProcessPoolExecutor | None]:
-    """Processes beside this one; none for one job."""
-    if jobs == 1:
-        yield None
-        return
+def process_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """So many processes beside this one, each with one thread; none are started before there is work for them."""
     # Not forked: a process that has used a GPU cannot be.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+    context = get_context("spawn")
+    with ProcessPoolExecutor(max(1, processes), mp_context=context, initializer=_one_thread) as pool:
         yield pool
 
 

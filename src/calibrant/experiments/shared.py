@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +18,14 @@ def seed_count(seeds: int | None = None, *, quick: bool = False) -> int:
     if seeds is not None and seeds < 1:
         raise ValueError(f"seeds is how many, and must be at least 1; got {seeds}.")
     return seeds if seeds is not None else QUICK_SEEDS if quick else SEEDS
+
+
+def checked_methods(methods: Sequence[str] | None, known: Iterable[str]) -> list[str]:
+    """The methods asked for, in the order in which they are known; all where none are named."""
+    known = list(known)
+    if unknown := [m for m in methods or () if m not in known]:
+        raise ValueError(f"there is no method called {', '.join(unknown)}; the methods are {', '.join(known)}.")
+    return [m for m in known if methods is None or m in methods]
 
 
 def made() -> dict[str, str]:

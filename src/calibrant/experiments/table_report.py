@@ -99,10 +99,10 @@ def make_report(results: Results) -> Report:
         report.table(head, [[t, *(_gap(records, t, metric) for metric in JUDGED)] for t in tables], note)
     report.section("Costs", words.UNEQUAL + words.UNEQUAL_PEERS)
     report.text(
-        "Seconds are the mean over tables and seeds that the method was measured with: our methods' as members of a "
-        f"population on {_devices(config)}, scikit-learn's on the processor."
+        "Seconds are the mean over tables and seeds that the method was measured with there; our methods' as members "
+        "of a population."
     )
-    report.table(["method", "networks", "labels", Column("seconds a run", digits=1)], _costs(records, config, methods))
+    report.table(*_costs(records, config, methods))
     report.section("How the defaults were found", words.DEFAULTS)
     report.section("Every table", "Mean over seeds with its 95 % interval (Student's t).")
     for table in tables:
@@ -212,20 +212,22 @@ def _gap(records: list[Record], table: str, metric: str) -> Any:
     return paired_difference([own[s] for s in shared], [other[s] for s in shared]) if shared else None
 
 
-def _costs(records: list[Record], config: dict[str, Any], methods: list[str]) -> list[list[Any]]:
-    rows = []
+def _costs(
+    records: list[Record], config: dict[str, Any], methods: list[str]
+) -> tuple[list[Column | str], list[list[Any]]]:
+    """Networks, labels, and seconds on each device that a method ran on; scikit-learn's run on the processor."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for record in records:
+        if record["seconds"] is not None:
+            device = "cpu" if record["method"] in PEERS else record.get("device") or config.get("device", "unknown")
+            found.setdefault((record["method"], device), []).append(record["seconds"])
+    devices = list(dict.fromkeys(device for _, device in found))
+    rows: list[list[Any]] = []
     for method in methods:
         known = config.get("costs", {}).get(method, {})
-        seconds = [r["seconds"] for r in records if r["method"] == method and r["seconds"] is not None]
-        mean = float(np.mean(seconds)) if seconds else None
-        rows.append([method, known.get("networks"), known.get("labels"), mean])
-    return rows
-
-
-def _devices(config: dict[str, Any]) -> str:
-    """Where our methods ran: a result file may have been made in several runs."""
-    runs = [*config.get("earlier_runs", []), config]
-    return " or ".join(dict.fromkeys(str(run.get("device", "an unknown device")) for run in runs))
+        seconds = [float(np.mean(found[method, d])) if (method, d) in found else None for d in devices]
+        rows.append([method, known.get("networks"), known.get("labels"), *seconds])
+    return ["method", "networks", "labels", *(Column(f"seconds a run, {d}", digits=1) for d in devices)], rows
 
 
 def _score_row(records: list[Record], table: str, method: str) -> list[Any]:

@@ -50,7 +50,7 @@ class Store:
         self.records = records
         if records:
             told = {key: old[key] for key in ("command", "date", "device", "machine") if key in old}
-            self.config["earlier_runs"] = [*old.get("earlier_runs", []), told | {"versions": before.versions}]
+            self.config["other_runs"] = [*old.get("other_runs", []), told | {"versions": before.versions}]
 
     def has(self, table: str, method: str, seed: int) -> bool:
         """Whether this was measured already."""

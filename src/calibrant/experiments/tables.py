@@ -15,7 +15,7 @@ import torch
 from calibrant.experiments.parts import process_pool
 from calibrant.experiments.records import predict, resolve_device
 from calibrant.experiments.runs import run_all
-from calibrant.experiments.shared import made
+from calibrant.experiments.shared import checked_methods, made
 from calibrant.experiments.table_data import FLOOR, SIZES, Split, describe, find_tables, prepare
 from calibrant.experiments.table_peers import FOLDS, IN_FOLDS, PEERS, SETTINGS, missing_peers, peer_cost, run_peers
 from calibrant.experiments.table_report import write_report
@@ -83,7 +83,7 @@ def run(
         raise ValueError("data must name a folder of tables, or source a result file to make the report from.")
     own, place = table_methods(), resolve_device(device)
     left_out = missing_peers()
-    names = [name for name in _checked(methods, [*own, *PEERS]) if name not in left_out]
+    names = [name for name in checked_methods(methods, [*own, *PEERS]) if name not in left_out]
     for name in left_out:
         if methods is None or name in methods:
             print(f"{name} is left out: {left_out[name]}.", file=sys.stderr)
@@ -114,12 +114,12 @@ def run(
             pool.submit(run_peers, table, tables[table], seed, todo)
             for table in largest_first
             for seed, todo in missing(table, PEERS)
-            if pool
+            if count > 1
         ]
         for table, path in tables.items():
             if todo := missing(table, own):
                 store.add(_run_own(table, path, todo, own, place))
-            if pool is None:
+            if count == 1:
                 for seed, ids in missing(table, PEERS):
                     store.add(run_peers(table, path, seed, ids))
             for finished in [w for w in waiting if w.done()]:
@@ -151,12 +151,6 @@ def _run_own(
     for run in run_all(plan, device=device):
         split = run.prepared
         found = None if run.fitted.failure else predict(run.fitted, split.inputs)
-        cost = {"seconds": round(run.cost.seconds, 3)}
+        cost = {"seconds": round(run.cost.seconds, 3), "device": device.type}
         records.append(split.record(run.method, found, run.fitted.failure, **cost))
     return records
-
-
-def _checked(methods: Sequence[str] | None, known: Sequence[str]) -> list[str]:
-    if unknown := [m for m in methods or () if m not in known]:
-        raise ValueError(f"there is no method called {', '.join(unknown)}; the methods are {', '.join(known)}.")
-    return [m for m in known if methods is None or m in methods]

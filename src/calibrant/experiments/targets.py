@@ -94,6 +94,12 @@ def not_above(value: Estimate | float, limit: float) -> bool | None:
     return None if math.isnan(number) else number <= limit
 
 
+def undecided(found: Mapping[str, Estimate], limit: float) -> str:
+    """A note that names where the interval holds the limit: more seeds could turn the verdict there."""
+    names = [name for name, value in found.items() if value.low <= limit <= value.high]
+    return f"{limit:g} lies within the interval on {', '.join(names)}" if names else ""
+
+
 def not_significantly_above_zero(value: Estimate) -> bool | None:
     """False where the whole interval is above zero; None where there is no interval (a single seed)."""
     return None if math.isnan(value.low) else excludes_zero(value) <= 0
@@ -142,6 +148,7 @@ def self_calibrated_targets(records: Records) -> list[Verdict]:
             "self-calibrated: ECE-15 at most 1.25 of the exact posterior's own (ratio of means)",
             [Case(name, value, not_above(value, 1.25)) for name, value in ratios.items()],
             digits=2,
+            note=undecided(ratios, 1.25),
         ),
         judge(
             "self-calibrated: true ECE at most 0.012 where the posterior is known",
@@ -152,6 +159,7 @@ def self_calibrated_targets(records: Records) -> list[Verdict]:
             "self-calibrated: ECE-15 at most 0.006 where labels have no noise",
             [Case(name, value, not_above(value, 0.006)) for name, value in small.items()],
             digits=4,
+            note=undecided(small, 0.006),
         ),
         judge(
             "self-calibrated: accuracy at most 0.003 below standard-stopped's (difference)",

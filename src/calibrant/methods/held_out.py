@@ -31,9 +31,9 @@ def fit_last_step(
     """T, b and λ of least log-loss, with ``log T`` and each ``b_c`` drawn from N(0, spread²), λ's log-odds around −6.
 
     Temperature scaling (Guo et al. 2017) with the biases of Alexandari et al. 2020: L2 shrinks a network towards equal
-    classes, and a temperature alone can only stretch that. λ is the lapse rate of psychometrics: where a share of the
-    labels is wrong however clear the input, confidence has a ceiling, which no temperature can describe. The prior
-    weighs as much as a handful of samples. Without one, networks that are right on every held-out sample would be
+    classes, and a temperature alone can only stretch that. λ is the lapse rate of Wichmann & Hill 2001: where a share
+    of the labels is wrong however clear the input, confidence has a ceiling, which no temperature can describe. The
+    prior weighs as much as a handful of samples. Without one, networks that are right on every held-out sample would be
     sharpened without end.
 
     Parameters

@@ -21,7 +21,7 @@ from calibrant.methods.wrong_labels import flip_rate, labels_differ, wrong_label
 
 @dataclass(frozen=True)
 class SelfCalibrated(Method):
-    """Cross-fitted networks whose regularisation is learned from held-out loss, and one temperature.
+    """Cross-fitted networks whose regularisation is learned from held-out loss, and calibrated by held-out labels.
 
     Two candidates, chosen between without asking:
 
@@ -99,7 +99,7 @@ class SelfCalibrated(Method):
             others = first._label_noise([methods[k] for k in noisy], [tasks[k] for k in noisy], callbacks)
             for k, other in zip(noisy, others, strict=True):
                 rival = _mixture(other, "label noise", len(tasks[k].train))
-                if preferable((other, rival), (pooled[k], fitted[k])):
+                if rival.failure is None and (fitted[k].failure or preferable((other, rival), (pooled[k], fitted[k]))):
                     fitted[k] = rival
         return list(fitted)
 
@@ -198,17 +198,17 @@ def _mixture(fit: CrossFit, candidate: str, train: int) -> Mixture:
 def _doubts(mixture: Mixture, fit: CrossFit, train: int) -> dict[str, Any]:
     """How wrong each training label looks, 0 to 1, and the rate of wrong ones where φ has such a rate.
 
-    By networks that never saw a label, where there are any.
+    By networks that never saw a label, where there are any: in the label-noise candidate all of them trained on it,
+    knowing that it might be wrong.
     """
     part, held = fit.data[slice(0, train)], mixture.calibrated(fit.held_out_logits[:train]).cpu()
-    unseen = held.isnan().any(1)
-    probs = torch.where(unseen.unsqueeze(1), mixture.probs(part.inputs), held) if unseen.any() else held
-    labels, classes = part.labels.cpu(), probs.shape[1]
+    known = held.isnan().any(1)
+    probs = torch.where(known.unsqueeze(1), mixture.probs(part.inputs), held) if known.any() else held
+    labels = part.labels.cpu()
     if "label_noise" not in mixture.extras:
         return {"suspicion": suspicion(torch.ones(train), probs, labels)}
-    own = probs.gather(1, labels.unsqueeze(1)).squeeze(1)
-    rate = flip_rate(own, classes, None if part.weights is None else part.weights.cpu())
-    return {"suspicion": wrong_label(own, classes, rate), "label_noise": torch.full((classes,), rate)}
+    rate = flip_rate(probs, labels, None if part.weights is None else part.weights.cpu())
+    return {"suspicion": wrong_label(probs, labels, rate), "label_noise": torch.full((probs.shape[1],), rate)}
 
 
 def _losses(fit: CrossFit, mixture: Mixture, rows: Tensor) -> Tensor:

@@ -122,7 +122,7 @@ class Mixture(Fitted):
     bias: Tensor | None = None
     """b, one entry a class."""
     lapse: float = 0.0
-    """λ, the share of labels that no input explains: confidence stays below 1 − λ + λ/C."""
+    """λ, the share of labels that no input explains: confidence is at most 1 − λ + λ/C."""
     pool: Literal["probs", "logits"] = "probs"
     extras: dict[str, Any] = field(default_factory=dict)
     failure: str | None = None

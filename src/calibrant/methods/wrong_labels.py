@@ -6,7 +6,11 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from calibrant.bilevel import LabelNoise
 from calibrant.methods.crossfit import CrossFit
+
+_LEAST = 1e-300
+_LARGEST = 0.99
 
 
 def labels_differ(fit: CrossFit, train: int, *, significance: float = 2.5) -> bool:
@@ -33,24 +37,27 @@ def labels_differ(fit: CrossFit, train: int, *, significance: float = 2.5) -> bo
     return bool(share(own) - share(other) > significance * error)
 
 
-def flip_rate(own: Tensor, classes: int, weights: Tensor | None = None) -> float:
+def flip_rate(probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
     """The rate ε at which labels were flipped to any other class, of greatest likelihood.
 
-    ``own`` are probabilities p of the observed labels by a classifier of the *true* label: each label is observed with
-    probability ``(1 − ε)·p + ε/(C − 1)·(1 − p)``. The rate that training learns
-    (:class:`calibrant.bilevel.LabelNoise`) is a means to such a classifier, and no estimate: a few unrolled steps gain
-    by raising it beyond the share of wrong labels, because it sharpens networks that are yet unfinished.
+    ``probs`` (n, C) are a classifier's, of the *true* label: the observed one, y, has probability
+    ``(1 − ε)·p_y + ε/(C − 1)·(1 − p_y)``. The rate that training learns (:class:`calibrant.bilevel.LabelNoise`) is a
+    means to such a classifier, and no estimate: a few unrolled steps gain by raising it beyond the share of wrong
+    labels, because it sharpens networks that are yet unfinished.
     """
+    own = probs.double().gather(1, labels.unsqueeze(1)).squeeze(1)
     share = torch.ones_like(own) if weights is None else weights.to(own) / weights.to(own).mean()
 
     def cost(rate: float) -> float:
-        observed = (1 - rate) * own + rate / (classes - 1) * (1 - own)
-        return -float(share @ observed.clamp_min(1e-300).log())
+        observed = (1 - rate) * own + rate / (probs.shape[1] - 1) * (1 - own)
+        return -float(share @ observed.clamp_min(_LEAST).log())
 
-    return float(minimize_scalar(cost, bounds=(0.0, 0.99), method="bounded").x)
+    return float(minimize_scalar(cost, bounds=(0.0, _LARGEST), method="bounded").x)
 
 
-def wrong_label(own: Tensor, classes: int, rate: float) -> Tensor:
-    """The posterior probability that a label is wrong, by Bayes' rule, for labels flipped at this rate."""
-    flipped = rate / (classes - 1) * (1 - own)
-    return flipped / ((1 - rate) * own + flipped).clamp_min(1e-300)
+def wrong_label(probs: Tensor, labels: Tensor, rate: float) -> Tensor:
+    """The posterior probability that each label is wrong, for labels that were flipped at this rate."""
+    rate = min(max(rate, 1e-9), _LARGEST - 1e-3)
+    noise = LabelNoise(probs.shape[1], initial=rate, largest=_LARGEST).double()
+    with torch.no_grad():
+        return noise.suspicion(probs.double().clamp_min(_LEAST).log(), labels)

@@ -58,7 +58,12 @@ def machine() -> dict[str, Any]:
 def command() -> str:
     """The command line of this process, without the folders of programs and of absolute paths: they say nothing."""
     arguments = getattr(sys, "orig_argv", sys.argv) if Path(sys.argv[0]).suffix == ".py" else sys.argv
-    return shlex.join(argument if not os.path.isabs(argument) else Path(argument).name for argument in arguments)
+    return shlex.join(map(_without_folders, arguments))
+
+
+def _without_folders(argument: str) -> str:
+    option, equals, path = argument.rpartition("=")
+    return option + equals + (Path(path).name or path if os.path.isabs(path) else path)
 
 
 def write_results(path: str | Path, config: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Path:
