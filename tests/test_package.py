@@ -3,6 +3,7 @@
 import ast
 import doctest
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 
 import calibrant
 from calibrant import bilevel
-from calibrant.experiments.page import to_terminal
+from calibrant.experiments import noise, page, table_report
 from calibrant.report import read_results
 
 ROOT = Path(__file__).parents[1]
@@ -106,13 +107,29 @@ def test_the_examples_on_the_methods_page_run():
         exec(compile(block.split("```")[0], "methods.md", "exec"), names)
 
 
-def test_readme_shows_the_stored_experiment():
-    """``calibrant reproduce bo4sc --from results/bo4sc.json`` prints the tables; no number in them is typed by hand."""
-    section = (ROOT / "README.md").read_text().split("## The first paper, measured again")[1].split("\n## ")[0]
-    printed = to_terminal(read_results(ROOT / "results" / "bo4sc.json"))
-    rows = [line for line in section.splitlines() if line.startswith("|")]
-    assert len(rows) > 20
+@pytest.mark.parametrize(
+    ("section", "file", "print_it", "at_least"),
+    [
+        ("The first paper, measured again", "bo4sc", page.to_terminal, 40),
+        ("Labels that are wrong", "bo4sc-noise", lambda results: noise.tell(results).to_markdown(), 16),
+        ("Twenty tables", "bo4sc-tables", table_report.to_terminal, 18),
+    ],
+)
+def test_readme_shows_the_stored_experiments(section, file, print_it, at_least):
+    """A command with ``--from results/….json`` prints the tables; no number in them is typed by hand."""
+    text = (ROOT / "README.md").read_text().split(f"## {section}\n")[1].split("\n## ")[0]
+    printed = print_it(read_results(ROOT / "results" / f"{file}.json"))
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) >= at_least
     assert [row for row in rows if row not in printed] == []
+
+
+def test_readmes_words_have_the_stored_numbers():
+    text = (ROOT / "README.md").read_text().split("What we read from it")[1].split("\n## ")[0]
+    printed = "".join(page.to_terminal(read_results(ROOT / "results" / f"bo4sc{k}.json")) for k in ("", "-more-seeds"))
+    found = re.findall(r"\d+\.\d+ ± \d+\.\d+", text)
+    assert len(found) == 4
+    assert [number for number in found if number not in printed] == []
 
 
 def test_readme_shows_the_stored_benchmark():
