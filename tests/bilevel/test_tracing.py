@@ -1,6 +1,7 @@
 """Traced levels against eager ones, and the passes over traced graphs against the graphs that they started from."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -122,6 +123,16 @@ def test_traced_derivatives_are_the_eager_ones(kind):
                 back = one.pull(d_grad, d_buffers, params=whole, retain=True)
                 close(back, two.pull(d_grad, d_buffers, params=whole))
     assert min(traced.seconds, outer_traced.seconds) > 0
+
+
+def test_one_fake_mode_for_all_operations_changes_no_graph(monkeypatch):
+    def cubed(x, y):
+        return torch.func.grad(lambda a: (a**3 * y).sum())(x)
+
+    example = [torch.randn(3, 2), torch.randn(3, 2)]
+    shared = tracing._trace(cubed, example)
+    monkeypatch.setattr(tracing, "_one_fake_mode", nullcontext)
+    assert str(tracing._trace(cubed, example).graph) == str(shared.graph)
 
 
 def test_tangents_are_pushed_by_traced_levels_too():

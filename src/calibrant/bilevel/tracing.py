@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -220,10 +221,21 @@ def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
 def _trace(fn: Callable[..., Any], example: list[Tensor]) -> fx.GraphModule:
     # Fresh tensors: views into one storage, or tensors that require grad, would leak into the trace.
     example = [t.detach().clone() for t in example]
-    traced = make_fx(fn)(*example)
-    if not graphs.is_pure(traced.graph):
-        # Autograd is gone from the graph by now, so functionalisation, which does not mix with it, can follow.
-        traced = make_fx(torch.func.functionalize(traced, remove="mutations"))(*example)
+    with _one_fake_mode():
+        traced = make_fx(fn)(*example)
         if not graphs.is_pure(traced.graph):
-            raise ValueError("The loss writes into its inputs in a way that cannot be traced; use compile=None.")
+            # Autograd is gone from the graph by now, so functionalisation, which does not mix with it, can follow.
+            traced = make_fx(torch.func.functionalize(traced, remove="mutations"))(*example)
+            if not graphs.is_pure(traced.graph):
+                raise ValueError("The loss writes into its inputs in a way that cannot be traced; use compile=None.")
     return graphs.simplify(traced)
+
+
+def _one_fake_mode() -> AbstractContextManager[Any]:
+    """Half of the time of tracing: ``make_fx`` makes a fake mode for every single operation, unless it finds one."""
+    try:
+        from torch._guards import TracingContext, tracing
+        from torch._subclasses.fake_tensor import FakeTensorMode
+    except ImportError:  # private names may move; it is only slower without them
+        return nullcontext()
+    return tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True)))
