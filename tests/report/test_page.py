@@ -189,3 +189,11 @@ def test_without_jinja2_a_sentence_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ImportError, match=r"calibrant\[report\]"):
         Report("Title").to_html()
+
+
+def test_backquotes_enclose_code_and_nothing_is_read_as_html():
+    report = Report("Words")
+    report.text("Run `calibrant <x> & y`, <b>now</b>. A single ` stays.")
+    page = report.to_html()
+    assert "<p>Run <code>calibrant &lt;x&gt; &amp; y</code>, &lt;b&gt;now&lt;/b&gt;. A single ` stays.</p>" in page
+    assert "`calibrant <x> & y`" in report.to_markdown()

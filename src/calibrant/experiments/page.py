@@ -45,7 +45,11 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
         _table(report, table1.beside_ensemble(records), f"{BESIDE} Negative is better.")
     if "self-calibrated" in methods(records):
         report.text(words.FLOORS)
-        _table(report, table1.beside_floors(records), "ECE-15 of self-calibrated, beside what noise alone scores.")
+        _table(
+            report,
+            table1.beside_floors(records),
+            "ECE-15 of self-calibrated, what noise alone scores, and ratios to that.",
+        )
     report.text(words.UNEQUAL)
     report.text(words.DEFAULTS)
     failures(report, records, "Runs that broke down; their means are missing.")

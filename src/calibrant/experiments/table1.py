@@ -109,14 +109,17 @@ def beside_ensemble(records: Records) -> Table:
 
 
 def beside_floors(records: Records, method: str = "self-calibrated") -> Table:
-    """ECE-15 of one method beside what noise alone scores: by the exact posterior, and by its own confidences."""
+    """ECE-15 of one method beside what noise alone scores: by the exact posterior, and by its own confidences.
+
+    The last two columns are its ratios to both.
+    """
     rows: list[list[Any]] = []
     for name in datasets(records):
-        truth, own = (ratio(records, "ece15", f"floor_{kind}15", name, method) for kind in ("posterior", "self"))
+        found = (ratio(records, "ece15", f"floor_{kind}15", name, method) for kind in ("posterior", "self"))
         cells = (cell(records, m, name, method) for m in ("ece15", "floor_posterior15", "floor_self15", "true_ece"))
-        rows.append([name, *cells, truth, own])
-    heads = ("ECE-15", "of the exact posterior", "of calibrated confidences", "true ECE")
-    ratios = ("ratio to the posterior's", "ratio to calibrated confidences'")
+        rows.append([name, *cells, *(None if math.isnan(r.value) else r for r in found)])
+    heads = ("ECE-15", "posterior's", "calibrated", "true ECE")
+    ratios = ("to posterior's", "to calibrated")
     return Table([Column("set"), *(Column(h, digits=4) for h in heads), *(Column(h, digits=2) for h in ratios)], rows)
 
 

@@ -62,7 +62,7 @@ class Report:
     | standard |     0.058 |
     | bo4sc    | **0.022** |
 
-    Text is plain; a blank line begins a new paragraph, and nothing in it is read as HTML.
+    Text is plain; a blank line begins a new paragraph, backquotes enclose code, and nothing is read as HTML.
     """
 
     def __init__(self, title: str, summary: str = "") -> None:
@@ -172,7 +172,7 @@ def _need(package: str, purpose: str) -> None:
 def _template() -> Any:
     _need("jinja2", "writes HTML with Jinja2")
     from jinja2 import Environment, FunctionLoader, StrictUndefined
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
 
     environment = Environment(
         loader=FunctionLoader(_asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -181,6 +181,7 @@ def _template() -> Any:
     environment.filters["csv_link"] = _csv_link
     # Only files of this package and pictures drawn by matplotlib are taken as they are; all else is escaped.
     environment.globals["asset"] = lambda name: Markup(_asset(name))
+    environment.filters["code"] = lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
     environment.filters["drawing"] = lambda picture: Markup(picture.inline())
     return environment.get_template("report.html.j2")
 
