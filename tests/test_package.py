@@ -52,10 +52,10 @@ ROOMS = {
     "bilevel": {"data", "models", "losses"},
     "metrics": {"_inputs"},
     "selective": {"_inputs", "metrics"},
-    "posthoc": {"_inputs", "_version", "metrics"},
+    "posthoc": {"_files", "_inputs", "metrics"},
     "plots": {"_inputs", "metrics", "selective"},
     "methods": {"_inputs", "data", "models", "losses", "bilevel", "metrics", "posthoc"},
-    "estimators": {"_device", "_inputs", "_version", "data", "bilevel", "methods"},
+    "estimators": {"_device", "_files", "_inputs", "data", "bilevel", "methods"},
     "report": {"_version", "metrics", "plots"},
     "cli": {"_version", "methods", "report"},
     "experiments": {

@@ -218,11 +218,10 @@ def test_wrong_files(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             load(written(**changes))
-    mixture = header["state"]["model_"]["mixture"]
-    for position, value in ((2, 0.0), (3, 1.5)):  # temperature, lapse
-        patched = {"mixture": [*mixture[:position], value, *mixture[position + 1 :]]}
+    mixture = header["state"]["model_"]["dict"]
+    for change in ({"temperature": {"value": 0.0}}, {"lapse": {"value": 1.5}}):
         with pytest.raises(ValueError, match="out of range"):
-            load(written(state=header["state"] | {"model_": patched}))
+            load(written(state=header["state"] | {"model_": {"dict": mixture | change}}))
 
 
 def test_what_cannot_be_written_says_so(tmp_path):
