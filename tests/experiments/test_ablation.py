@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from calibrant.experiments import ablation
-from calibrant.experiments.records import exact, prepare
+from calibrant.experiments.records import prepare
 from calibrant.methods import BO4SC, METHODS, Entry, Mixture, SelfCalibrated, Standard
 from calibrant.report import read_results
 from tests.experiments.cases import Fixed
@@ -51,7 +51,7 @@ def test_variants_differ_from_bo4sc_in_what_they_say():
 def test_weights_that_are_the_truth_tell_the_whole_story():
     prepared = prepare("blobs-1.7", 0)
     labels = prepared.task.train.labels
-    truth = exact(prepared.problem.posterior, prepared.problem.train[0])
+    truth = prepared.problem.posterior(prepared.problem.train[0])
     of_label = torch.as_tensor(truth[np.arange(len(labels)), labels.numpy()])
     story = ablation.weight_story(Fixed(torch.as_tensor(truth), sample_weights=of_label), prepared)
     assert story["weight_truth"] == pytest.approx(1.0)

@@ -23,7 +23,7 @@ from sklearn.metrics import roc_auc_score
 from calibrant.data import SETS
 from calibrant.experiments.grid import FIRST_SEED, score, search_task
 from calibrant.experiments.parts import in_parts
-from calibrant.experiments.records import Prepared, exact, prepare, resolve_device, weight_shares
+from calibrant.experiments.records import Prepared, prepare, resolve_device, weight_shares
 from calibrant.experiments.runs import one_thread, progress, run_all
 from calibrant.experiments.shared import SEEDS, failures, foot, made
 from calibrant.methods import BO4SC, METHODS, Fitted, Method, Mixture, Part, SelfCalibrated, Standard, fit_all
@@ -250,7 +250,7 @@ def weight_story(fitted: Fitted, prepared: Prepared) -> dict[str, float | None]:
     train, w = prepared.task.train, weights.double().numpy()
     found |= {name: value for name, value in weight_shares(fitted, train).items() if name in STORY}
     if not prepared.problem.noise_free:
-        truth = exact(prepared.problem.posterior, prepared.problem.train[0])
+        truth = prepared.problem.posterior(prepared.problem.train[0])
         labels = train.labels.numpy()
         found["weight_truth"] = float(spearmanr(w, truth[np.arange(len(labels)), labels]).statistic)
         found["weight_auroc"] = float(roc_auc_score(truth.argmax(1) != labels, -w))

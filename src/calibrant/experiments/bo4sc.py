@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import resources
@@ -94,22 +93,14 @@ def train_and_measure(
     """These methods on these sets."""
     clock: dict[str, float] = {}
     entries = plan(sets, seeds, settings, methods)
-    with ThreadPoolExecutor(1) as beside:
-        # Beside a GPU's training most cores are free. On the processor alone it would slow what is being timed.
-        early = beside.submit(know_truth, entries) if device.type == "cuda" else None
-        with timed(clock, "train"):
-            runs = run_all(entries, device=device)
-        with timed(clock, "truth"):
-            know_truth(entries) if early is None else early.result()
+    with timed(clock, "train"):
+        runs = run_all(entries, device=device)
+    with timed(clock, "truth"):
+        for prepared in {id(prepared): prepared for *_, prepared in entries}.values():
+            reference(prepared.dataset)
+            _ = prepared.posterior
     with timed(clock, "measure"), one_thread():
         return Measured([record_of(run) for run in runs], figures.collect(runs), clock)
-
-
-def know_truth(entries: Sequence[Planned]) -> None:
-    """Compute the exact posteriors that measuring will ask for."""
-    for prepared in {id(prepared): prepared for *_, prepared in entries}.values():
-        reference(prepared.dataset)
-        _ = prepared.posterior
 
 
 def write_report(results: Path, out: Path) -> Path:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -77,7 +75,7 @@ class Prepared:
     @cached_property
     def posterior(self) -> np.ndarray | None:
         """The exact posterior on the test part; None where labels have no noise, and it would score 0 by itself."""
-        return None if self.problem.noise_free else exact(self.problem.posterior, self.problem.test[0])
+        return None if self.problem.noise_free else self.problem.posterior(self.problem.test[0])
 
     @cached_property
     def floors(self) -> dict[str, Any]:
@@ -129,14 +127,7 @@ def reference(name: str, samples: int = FRESH) -> Reference:
     if data.inputs.shape[1] == 2:
         box = data.inputs[:2000]
         x, y = np.linspace(box.min(0), box.max(0), GRID).T
-    return Reference(data.inputs, exact(data.posterior, data.inputs), x, y, data.posterior)
-
-
-def exact(posterior: Callable[[np.ndarray], np.ndarray], inputs: np.ndarray, rows: int = 1000) -> np.ndarray:
-    """A posterior on many inputs, in pieces on all cores: that of the spirals is an integral for each of them."""
-    pieces = [inputs[k : k + rows] for k in range(0, len(inputs), rows)]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return np.concatenate(list(pool.map(posterior, pieces)))
+    return Reference(data.inputs, data.posterior(data.inputs), x, y, data.posterior)
 
 
 class Predicted(NamedTuple):
