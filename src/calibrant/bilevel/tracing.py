@@ -232,7 +232,7 @@ def _trace(fn: Callable[..., Any], example: list[Tensor]) -> fx.GraphModule:
 
 
 def _one_fake_mode() -> AbstractContextManager[Any]:
-    """Half of the time of tracing: ``make_fx`` makes a fake mode for every single operation, unless it finds one."""
+    """A fake mode for ``make_fx`` to find: it would make one for every single operation, which takes long."""
     try:
         from torch._guards import TracingContext, tracing
         from torch._subclasses.fake_tensor import FakeTensorMode

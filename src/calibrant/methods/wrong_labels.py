@@ -42,8 +42,7 @@ def flip_rate(probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> f
 
     ``probs`` (n, C) are a classifier's, of the *true* label: the observed one, y, has probability
     ``(1 − ε)·p_y + ε/(C − 1)·(1 − p_y)``. The rate that training learns (:class:`calibrant.bilevel.LabelNoise`) is a
-    means to such a classifier, and no estimate: a few unrolled steps gain by raising it beyond the share of wrong
-    labels, because it sharpens networks that are yet unfinished.
+    means to such a classifier, and no estimate: it often ends far above the share of wrong labels.
     """
     own = probs.double().gather(1, labels.unsqueeze(1)).squeeze(1)
     share = torch.ones_like(own) if weights is None else weights.to(own) / weights.to(own).mean()
