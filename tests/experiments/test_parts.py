@@ -24,14 +24,15 @@ def test_on_a_processor_there_is_one_part_in_this_process():
     assert found[:4] == (("bac", "blobs-1.3"), "cpu", "x", os.getpid())
 
 
-def test_on_a_gpu_every_part_has_a_process_the_last_one_this():
-    found = in_parts(tell, ["bac", "blobs-1.3", "spirals-2.5"], device=torch.device("cuda"), word="x")
-    assert [part[0] for part in found] == [("bac",), ("blobs-1.3",), ("spirals-2.5",)]
+def test_on_a_gpu_every_part_has_a_process_the_largest_one_this():
+    sets = ["bac", "blobs-1.3", "spirals-2.5", "spirals-3.5"]
+    found = in_parts(tell, sets, device=torch.device("cuda"), word="x")
+    assert [part[0] for part in found] == [("spirals-2.5", "spirals-3.5"), ("bac",), ("blobs-1.3",)]
     assert all(part[1:3] == ("cuda", "x") for part in found)
-    first, second, own = (part[3] for part in found)
+    own, first, second = (part[3] for part in found)
     assert own == os.getpid()
     assert own not in (first, second)
-    assert found[0][4] == found[1][4] == 1
+    assert found[1][4] == found[2][4] == 1
 
 
 def test_the_error_of_a_part_is_raised_here():

@@ -24,7 +24,7 @@ from calibrant.data import SETS
 from calibrant.experiments.grid import FIRST_SEED, score, search_task
 from calibrant.experiments.parts import in_parts
 from calibrant.experiments.records import Prepared, prepare, resolve_device, weight_shares
-from calibrant.experiments.runs import one_thread, progress, run_all
+from calibrant.experiments.runs import few_threads, progress, run_all
 from calibrant.experiments.shared import SEEDS, failures, foot, made
 from calibrant.methods import BO4SC, METHODS, Fitted, Method, Mixture, Part, SelfCalibrated, Standard, fit_all
 from calibrant.report import (
@@ -196,7 +196,7 @@ def train_and_measure(
         warnings.filterwarnings("ignore", message="The linear solve stopped")
         runs = run_all([(v.name, v.method, p) for v, p in plan], device=device)
     records = []
-    with one_thread():
+    with few_threads():
         for (variant, _), trained in zip(plan, runs, strict=True):
             if variant.after is not None and not trained.fitted.failure:
                 trained = replace(trained, fitted=variant.after(trained.fitted))

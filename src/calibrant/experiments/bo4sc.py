@@ -18,7 +18,7 @@ from calibrant.experiments import figures
 from calibrant.experiments.page import MATCHED, make_report, to_terminal
 from calibrant.experiments.parts import in_parts
 from calibrant.experiments.records import Prepared, prepare, reference, resolve_device, weight_shares
-from calibrant.experiments.runs import Planned, Run, one_thread, run_all
+from calibrant.experiments.runs import Planned, Run, few_threads, run_all
 from calibrant.experiments.shared import checked_methods, made, seed_count
 from calibrant.methods import BO4SC, METHODS, Standard
 from calibrant.report import read_results, write_results
@@ -99,7 +99,7 @@ def train_and_measure(
         for prepared in {id(prepared): prepared for *_, prepared in entries}.values():
             reference(prepared.dataset)
             _ = prepared.posterior
-    with timed(clock, "measure"), one_thread():
+    with timed(clock, "measure"), few_threads():
         return Measured([record_of(run) for run in runs], figures.collect(runs), clock)
 
 

@@ -18,7 +18,7 @@ from calibrant.data import SETS
 from calibrant.experiments import words
 from calibrant.experiments.parts import in_parts
 from calibrant.experiments.records import Prepared, prepare, resolve_device
-from calibrant.experiments.runs import one_thread, run_all
+from calibrant.experiments.runs import few_threads, run_all
 from calibrant.experiments.shared import SEEDS, checked_methods, failures, foot, made
 from calibrant.experiments.table1 import pivot
 from calibrant.experiments.targets import (
@@ -93,7 +93,7 @@ def train_and_measure(
     cases = [(rate, prepare(name, seed, rate)) for rate in rates for name in sets for seed in range(seeds)]
     plan = [(name, METHODS[name].method, prepared) for name in methods for _, prepared in cases]
     runs = run_all(plan, device=device)
-    with one_thread():
+    with few_threads():
         return [
             {**trained.record(), "rate": rate, **suspects(trained.fitted, trained.prepared)}
             for trained, (rate, _) in zip(runs, cases * len(methods), strict=True)

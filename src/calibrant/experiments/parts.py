@@ -21,17 +21,17 @@ def in_parts(
 ) -> list[Outcome]:
     """Call ``run(sets=, device=, **arguments)`` for each part of the sets; what it returned, part by part.
 
-    On a GPU a part is the sets of one shape, which no population mixes with others, and each part has a process, the
-    last one this: beginning a population is Python's work, during which the GPU would wait. Elsewhere there is one
-    part. ``run`` must be a function of a module.
+    On a GPU a part is the sets of one shape, which no population mixes with others, and each part has a process:
+    beginning a population is Python's work, during which the GPU would wait. The largest part has this process, which
+    need not be started. Elsewhere there is one part. ``run`` must be a function of a module.
     """
     if not sets:
         raise ValueError("there must be at least one set.")
-    *others, own = by_shape(sets) if device.type == "cuda" else [tuple(sets)]
+    own, *others = sorted(by_shape(sets), key=len, reverse=True) if device.type == "cuda" else [tuple(sets)]
     with process_pool(len(others)) as pool:
         waiting = [pool.submit(run, sets=group, device=device, **arguments) for group in others]
         here = run(sets=own, device=device, **arguments)
-        return [*(part.result() for part in waiting), here]
+        return [here, *(part.result() for part in waiting)]
 
 
 def by_shape(sets: Sequence[str]) -> list[tuple[str, ...]]:
@@ -44,11 +44,16 @@ def by_shape(sets: Sequence[str]) -> list[tuple[str, ...]]:
 
 @contextmanager
 def process_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """So many processes beside this one, each with one thread; none are started before there is work for them."""
+    """So many processes beside this one, each with one thread; none are started before there is work for them.
+
+    What has not begun by the end is dropped, and nobody waits for the processes to leave: a GPU's take seconds.
+    """
     # Not forked: a process that has used a GPU cannot be.
-    context = get_context("spawn")
-    with ProcessPoolExecutor(max(1, processes), mp_context=context, initializer=_one_thread) as pool:
+    pool = ProcessPoolExecutor(max(1, processes), mp_context=get_context("spawn"), initializer=_one_thread)
+    try:
         yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _one_thread() -> None:

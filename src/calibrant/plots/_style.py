@@ -115,5 +115,9 @@ def save_figure(figure: Any, path: str | Path) -> tuple[Path, Path]:
     svg, png = (stem.with_name(stem.name + suffix) for suffix in (".svg", ".png"))
     with style():
         figure.savefig(svg, metadata={"Date": None})
+        layout = figure.get_layout_engine()
+        figure.set_layout_engine("none")  # it is laid out now: once more would take long and move nothing one can see
         figure.savefig(png)
+        if layout is not None:
+            figure.set_layout_engine(layout)
     return svg, png
