@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from calibrant.data import blobs, flip_labels
+from calibrant.data import blobs, flip_labels, load
 from calibrant.methods import BO4SC, Part, Task, suspicion
 from calibrant.models import mlp
 
@@ -119,3 +119,20 @@ def test_wrong_labels_lose_their_weight_and_are_found():
     found = suspicion(weights, fitted.probs(train.inputs), train.labels)
     first = found.argsort(descending=True)[: int(flipped.sum())]
     assert flipped[first].double().mean() > 0.8
+
+
+@pytest.mark.filterwarnings("ignore:The linear solve stopped")
+def test_the_implicit_hypergradient_survives_where_the_inner_loss_is_not_convex():
+    """Rectified units, five steps at a time, the paper's step sizes: most outer steps meet negative curvature."""
+    problem = load("blobs-1.3", 500)
+    parts = [Part(torch.as_tensor(x, dtype=torch.float32), torch.as_tensor(y)) for x, y in (problem.train, problem.val)]
+    task = Task(*parts, problem.classes, seed=500)
+    fitted = BO4SC(hypergradient="implicit", epochs=200).fit(task)
+    assert fitted.failure is None
+    weights = fitted.extras["sample_weights"]
+    assert 0.001 < (weights < 0.5).double().mean() < 0.5
+
+
+def test_damping_must_be_a_number_from_zero():
+    with pytest.raises(ValueError, match="damping must be at least 0"):
+        BO4SC(hypergradient="implicit", damping=-1.0)

@@ -36,7 +36,10 @@ class Solve:
 
 @dataclass(frozen=True)
 class CG(Solve):
-    """Conjugate gradients. Needs ``A`` positive definite: add ``damping`` where the inner loss is not convex."""
+    """Conjugate gradients, for a positive definite ``A``: add ``damping`` where the inner loss is not convex.
+
+    A direction of negative curvature ends the solve of that member, with what it had before (Steihaug 1983).
+    """
 
     steps: int = 100
     tolerance: float = 1e-6
@@ -44,30 +47,33 @@ class CG(Solve):
     def __call__(self, matvec: MatVec, b: Tensor) -> Solution:
         x, r = torch.zeros_like(b), b.clone()
         p, rr = r.clone(), _dot(r, r)
-        target = (self.tolerance**2) * rr
+        target, convex = (self.tolerance**2) * rr, torch.ones_like(rr, dtype=torch.bool)
+        rounding = torch.finfo(b.dtype).eps
         products = 0
         for _ in range(self.steps):
-            live = rr > target
+            live = convex & (rr > target)
             if not bool(live.any()):
                 break
             ap = matvec(p)
             products += 1
             curvature = _dot(p, ap)
-            if bool((live & (curvature <= 0)).any()):
-                warnings.warn(
-                    "Conjugate gradients met a direction of negative curvature: the inner loss is not convex here. Its "
-                    "answer is not used past that point; raise damping, or use Nystrom().",
-                    stacklevel=2,
-                )
-                live = live & (curvature > 0)
-                if not bool(live.any()):
-                    break
-            alpha = torch.where(live, rr / torch.where(curvature > 0, curvature, 1.0), 0.0)
-            x, r = x + alpha * p, r - alpha * ap
+            # What is positive by rounding alone would make the step arbitrarily long.
+            convex = convex & (
+                ~live | (curvature > rounding * p.norm(dim=-1, keepdim=True) * ap.norm(dim=-1, keepdim=True))
+            )
+            live = live & convex
+            alpha = torch.where(live, rr / torch.where(live, curvature, 1.0), 0.0)
+            x, r = x + alpha * p, torch.where(live, r - alpha * ap, r)
             fresh = _dot(r, r)
             p = r + torch.where(live, fresh / torch.where(rr > 0, rr, 1.0), 0.0) * p
-            rr = torch.where(live, fresh, rr)
-        return _finish(x, _relative(r, b), products, self.tolerance, "more steps, or more damping")
+            rr = fresh
+        remedy = "more steps, or more damping"
+        if not bool(convex.all()):
+            remedy = (
+                "more damping, or Nystrom(): the inner loss is not convex here, and conjugate gradients ended "
+                "where they met a direction of negative curvature"
+            )
+        return _finish(x, _relative(r, b), products, self.tolerance, remedy)
 
 
 @dataclass(frozen=True)
@@ -152,9 +158,8 @@ def _largest_eigenvalue(matvec: MatVec, b: Tensor, steps: int = 20) -> Tensor:
 def _finish(x: Tensor, residual: Tensor, products: int, tolerance: float, remedy: str) -> Solution:
     converged = bool((residual <= tolerance).all())
     if not converged:
+        # The same words each time: Python then says them once, and not at every outer step.
         warnings.warn(
-            f"The linear solve stopped at relative residual {residual.max().item():.1e} (wanted {tolerance:.1e}); "
-            f"try {remedy}.",
-            stacklevel=3,
+            f"The linear solve stopped before its relative residual was {tolerance:.0e}; try {remedy}.", stacklevel=3
         )
     return Solution(x, residual, products, converged)

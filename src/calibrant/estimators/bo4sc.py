@@ -45,6 +45,8 @@ class BO4SCClassifier(NetworkClassifier):
         Exact through all T steps; through the last ``last`` of them; or that of a minimum.
     last : int
         For ``hypergradient="truncated"``.
+    damping : float
+        For ``hypergradient="implicit"``: added to the eigenvalues of the Hessian, which is not convex everywhere.
     outer_loss : {"bce", "nll", "brier", "sece", "dece"}
         What held-out data are asked; the paper's is ``"bce"``.
     weights : {"sample", "prior", "neighbours", "network"} or None
@@ -116,6 +118,7 @@ class BO4SCClassifier(NetworkClassifier):
         inner: Literal["adam", "sgd"] = BO4SC.inner,
         hypergradient: Literal["unrolled", "truncated", "implicit"] = BO4SC.hypergradient,
         last: int = BO4SC.last,
+        damping: float = BO4SC.damping,
         outer_loss: Literal["bce", "nll", "brier", "sece", "dece"] = BO4SC.outer_loss,
         weights: Literal["sample", "prior", "neighbours", "network"] | None = BO4SC.weights,
         prior_strength: float | None = BO4SC.prior_strength,
@@ -140,6 +143,7 @@ class BO4SCClassifier(NetworkClassifier):
         self.inner = inner
         self.hypergradient = hypergradient
         self.last = last
+        self.damping = damping
         self.outer_loss = outer_loss
         self.weights = weights
         self.prior_strength = prior_strength

@@ -192,7 +192,7 @@ def train_and_measure(
     prepared = [prepare(name, seed) for name in sets for seed in range(seeds)]
     plan = [(variant, p) for variant in wanted for p in prepared]
     with warnings.catch_warnings():
-        # After five steps θ is no minimum, and the implicit variant's linear system ill posed: its row shows that.
+        # After five steps θ is no minimum, and the implicit variant's linear solve ends early by design.
         warnings.filterwarnings("ignore", message="The linear solve stopped")
         runs = run_all([(v.name, v.method, p) for v, p in plan], device=device)
     records = []

@@ -47,6 +47,11 @@ def failures(report: Report, records: Sequence[Mapping[str, Any]], consequence: 
     if not failed:
         return
     where = "table" if "table" in failed[0] else "dataset"
-    rows = [[r[where], r["method"], r["seed"], r["failure"]] for r in failed]
+    alike: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for r in failed:
+        alike.setdefault((r[where], r["method"]), []).append(r)
+    rows = [[*key, ", ".join(str(r["seed"]) for r in own), own[0]["failure"]] for key, own in alike.items()]
     report.section("Failed runs", consequence)
-    report.table(["table" if where == "table" else "set", "method", "seed", "what happened"], rows)
+    report.table(
+        ["table" if where == "table" else "set", "method", "seeds", "what happened, to the first of them"], rows
+    )

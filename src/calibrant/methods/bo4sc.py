@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.bilevel import (
+    CG,
     L2,
     OUTER_LOSSES,
     SGD,
@@ -70,9 +72,12 @@ class BO4SC(Method):
         Section 4 says Adam; Algorithm 1 prints plain descent.
     hypergradient : {"unrolled", "truncated", "implicit"}
         ``"unrolled"`` is exact through all T steps; ``"truncated"`` goes through the last ``last`` of them;
-        ``"implicit"`` takes θ^T for a minimum and solves a linear system.
+        ``"implicit"`` takes θ^T for a minimum and asks a linear system how that minimum moves.
     last : int
         For ``"truncated"``.
+    damping : float
+        For ``"implicit"``: added to the Hessian's eigenvalues. Conjugate gradients end after 20 products or where
+        curvature is negative, because θ^T is no minimum, and an exact answer would be one to another question.
     outer_loss : {"bce", "nll", "brier", "sece", "dece"}
         What held-out data are asked. The paper: ``"bce"``.
     weights : {"sample", "prior", "neighbours", "network"} or None
@@ -101,6 +106,7 @@ class BO4SC(Method):
     inner: Literal["adam", "sgd"] = "adam"
     hypergradient: Literal["unrolled", "truncated", "implicit"] = "unrolled"
     last: int = 2
+    damping: float = 0.01
     outer_loss: Literal["bce", "nll", "brier", "sece", "dece"] = "bce"
     weights: Literal["sample", "prior", "neighbours", "network"] | None = "sample"
     prior_strength: float | None = None
@@ -132,6 +138,8 @@ class BO4SC(Method):
             raise ValueError(f"also may hold {', '.join(map(repr, _ALSO))}; got {sorted(unknown)}.")
         if self.steps < 1:
             raise ValueError(f"steps, the T of Algorithm 1, must be at least 1; got {self.steps}.")
+        if not 0 <= self.damping < math.inf:
+            raise ValueError(f"damping must be at least 0 and finite; got {self.damping}.")
 
     def _refuse_idle_settings(self) -> None:
         """A setting that would change nothing is a misunderstanding, and a grid over it a waste."""
@@ -197,7 +205,9 @@ class BO4SC(Method):
         """The hypergradient as a value of the engine."""
         if self.hypergradient == "truncated":
             return Truncated(self.steps, min(self.last, self.steps))
-        return Implicit(self.steps) if self.hypergradient == "implicit" else Unrolled(self.steps)
+        if self.hypergradient == "implicit":
+            return Implicit(self.steps, solve=CG(20), damping=self.damping)
+        return Unrolled(self.steps)
 
     def outer_variable(self, model: nn.Module, task: Task) -> OuterVariable:
         """φ: the weights first, then what stands beside them."""
