@@ -22,7 +22,7 @@ from calibrant.bilevel.hypergradients import (
 )
 from calibrant.bilevel.linear import CG, Neumann, Nystrom
 from calibrant.bilevel.optimizers import SGD, Adam, AdamW, Grouped, Optimizer
-from calibrant.bilevel.outer_losses import OUTER_LOSSES
+from calibrant.bilevel.outer_losses import OUTER_LOSSES, variance_loss
 from calibrant.bilevel.outer_variables import (
     L2,
     InitialPoint,
@@ -88,4 +88,5 @@ __all__ = [
     "neighbourhood",
     "solve",
     "standardisation",
+    "variance_loss",
 ]

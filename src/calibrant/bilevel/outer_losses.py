@@ -6,10 +6,12 @@ Every one adds the outer variable's prior and heeds the data's sample weights.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from calibrant.bilevel.outer_variables import add_prior
@@ -56,6 +58,20 @@ def dece_loss(
     return _beside_cross_entropy(dece, _strength(strength), settings)
 
 
+def variance_loss(*, strength: float = 1.0, draws: int = 5) -> UserLoss:
+    """``CE + strength·variance`` over so many passes with dropout: right, and the same each time (Jain & Shenoy 2022).
+
+    The cross-entropy is the passes' mean; the variance is that of the probabilities over them, summed over classes.
+    The network needs ``nn.Dropout`` and the problem ``outer_mode="train"``; every outer step has masks of its own. It
+    is not among ``OUTER_LOSSES``, which serve any network.
+    """
+    if draws < 2:
+        raise ValueError(f"a variance needs at least 2 draws; got {draws}.")
+    if not 0 <= strength < math.inf:
+        raise ValueError(f"strength must be at least 0 and finite; got {strength}.")
+    return _variance(float(strength), draws)
+
+
 OUTER_LOSSES: dict[str, Callable[..., UserLoss]] = {
     "bce": bce_loss,
     "nll": nll_loss,
@@ -72,6 +88,17 @@ def _bce(alpha: float) -> UserLoss:
     def outer(net: Network, variables: Any, batch: Batch) -> Tensor:
         losses = confidence_bce(net(batch.inputs), batch.targets, batch.hyper.get("alpha", alpha))
         return add_prior(batch.weighted(losses).mean(), variables)
+
+    return outer
+
+
+@cache
+def _variance(strength: float, draws: int) -> UserLoss:
+    def outer(net: Network, variables: Any, batch: Batch) -> Tensor:
+        logits = torch.stack([net(batch.inputs) for _ in range(draws)])
+        losses = torch.stack([cross_entropy(own, batch.targets) for own in logits.unbind()]).mean(0)
+        variance = logits.softmax(-1).var(0).sum(-1)
+        return add_prior(batch.weighted(losses + strength * variance).mean(), variables)
 
     return outer
 

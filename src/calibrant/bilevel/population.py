@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from calibrant.bilevel.problem import Bilevel
+from calibrant.bilevel.problem import INNER_NOISE, OUTER_NOISE, Bilevel
 from calibrant.bilevel.ties import Ties
 from calibrant.data.batch import Batch, Tensors
-from calibrant.data.members import MemberStream
+from calibrant.data.members import MemberStream, Noise
 from calibrant.models.functional import FunctionalModule
 
 
@@ -56,15 +56,22 @@ class Population:
             )
         self.view, self.outer_view, self.variables = first.view, first.outer_view, first.variables
         self.head_size, self.moves_start = first.head_size, first.moves_start
-        # Without masks to draw, a member's batches are those of its stream, which are had all at once.
-        masks = bool(first.view.dropouts)
-        self.train = MemberStream([p.train for p in problems], [p.train_batch for p in problems] if masks else None)
+        self.train = MemberStream([p.train for p in problems], self._masks(INNER_NOISE))
         self.val: MemberStream | None = None
         if first.val is not None:
-            masks = masks and first.outer_mode == "train"
             streams = [p.val for p in problems if p.val is not None]
-            self.val = MemberStream(streams, [p.val_batch for p in problems] if masks else None)
+            self.val = MemberStream(streams, self._masks(OUTER_NOISE) if first.outer_mode == "train" else None)
         self.ties = _ties(self, tied, shares)
+
+    def _masks(self, purpose: int) -> Noise | None:
+        """Draws the members' dropout masks of a step: those of their single runs."""
+        if not self.view.dropouts:
+            return None
+
+        def draw(step: int, first: Batch) -> Tensors:
+            return self.template.masks([p.noise_seed(step, purpose) for p in self.problems], first, purpose)
+
+        return draw
 
     def inner(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
         """The members' inner losses, one entry each."""

@@ -17,7 +17,7 @@ from calibrant.models.functional import FunctionalModule, Network
 from calibrant.models.kernels import FusedKernels
 
 UserLoss = Callable[[Network, Any, Batch], Tensor]
-_INNER_NOISE, _OUTER_NOISE = 12, 13
+INNER_NOISE, OUTER_NOISE = 12, 13
 
 
 def composed(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
@@ -231,29 +231,36 @@ class Bilevel:
 
     def train_batch(self, step: int) -> Batch:
         """The batch of an inner step with all its random numbers."""
-        return self._with_noise(self.train.batch(step), step, _INNER_NOISE)
+        return self._with_noise(self.train.batch(step), step, INNER_NOISE)
 
     def val_batch(self, step: int) -> Batch:
         """The batch of an outer step with all its random numbers."""
         if self.val is None:
             raise ValueError("The outer level needs validation data: Bilevel(..., val=(inputs, targets)).")
         batch = self.val.batch(step)
-        return self._with_noise(batch, step, _OUTER_NOISE) if self.outer_mode == "train" else batch
+        return self._with_noise(batch, step, OUTER_NOISE) if self.outer_mode == "train" else batch
 
     def _with_noise(self, batch: Batch, step: int, purpose: int) -> Batch:
         if not (self.view.dropouts or self.stochastic):
             return batch
-        seed = mix(self.seed, step, purpose)
+        seed = self.noise_seed(step, purpose)
         if self.view.dropouts:
-            level = self.inner if purpose == _INNER_NOISE else self.outer
-            noise = self.view.draw_noise(
-                seed,
-                batch.inputs,
-                evaluate=lambda params, buffers: level(params, buffers, self.initial_phi(), batch),
-                kind=purpose,
-            )
-            return batch._replace(noise=noise, seed=seed if self.stochastic else None)
+            return batch._replace(noise=self.masks(seed, batch, purpose), seed=seed if self.stochastic else None)
         return batch._replace(seed=seed)
+
+    def noise_seed(self, step: int, purpose: int) -> int:
+        """The seed of a step's random numbers."""
+        return mix(self.seed, step, purpose)
+
+    def masks(self, seed: int | Sequence[int], batch: Batch, purpose: int) -> Tensors:
+        """The dropout masks of a step; with several seeds, as many of each along a leading axis."""
+        level = self.inner if purpose == INNER_NOISE else self.outer
+        return self.view.draw_noise(
+            seed,
+            batch.inputs,
+            evaluate=lambda params, buffers: level(params, buffers, self.initial_phi(), batch),
+            kind=purpose,
+        )
 
     def _check(self) -> bool:
         """Evaluate the inner loss once: complain early, and find out whether it draws random numbers of its own."""

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from calibrant.data.batch import Batch, stack
+from calibrant.data.batch import Batch, Tensors, stack
 from calibrant.data.streams import Stream, TensorStream
 
-Draw = Callable[[int], Batch]
+Noise = Callable[[int, Batch], Tensors]
 
 
 class MemberStream(Stream):
@@ -19,24 +20,26 @@ class MemberStream(Stream):
     Parameters
     ----------
     streams : sequence of Stream
-    draws : sequence of functions ``step -> Batch``, optional
-        The members' own ``batch`` functions where they do more than their streams (draw dropout masks, say).
+    noise : function ``(step, the first member's batch) -> tensors``, optional
+        Draws what the batches have besides (dropout masks), for all members at once, along a leading axis.
 
     Batches that do not change are stacked once. Mini-batches of members with as many samples each are gathered in one
     operation; they are those of the members' streams to the bit.
     """
 
-    def __init__(self, streams: Sequence[Stream], draws: Sequence[Draw] | None = None) -> None:
-        self.streams = list(streams)
-        self.constant = draws is None and all(s.constant for s in streams)
+    def __init__(self, streams: Sequence[Stream], noise: Noise | None = None) -> None:
+        self.streams, self._noise = list(streams), noise
+        self._still = all(s.constant for s in streams)
+        self.constant = self._still and noise is None
         self.rewind()  # a member may have run alone before
         self._draw: Callable[[int], tuple[Batch, Batch]]
-        if draws is None and _alike(self.streams):
+        if _alike(self.streams):
             self._draw = _Gathered(self.streams)  # type: ignore[arg-type]
         else:
-            each = [s.batch for s in streams] if draws is None else draws
-            self._draw = lambda step: stack([draw(step) for draw in each])
-        self._first, self.axes = self._draw(0)
+            self._draw = lambda step: stack([s.batch(step) for s in self.streams])
+        self._bare, self._axes = self._draw(0)
+        self._first = self._with_noise(0, self._bare)
+        self.axes = self._axes._replace(noise=dict.fromkeys(self._first.noise, 0))  # type: ignore[arg-type]
 
     @property
     def batches(self) -> int:
@@ -45,10 +48,18 @@ class MemberStream(Stream):
     def batch(self, step: int) -> Batch:
         if self.constant or step == 0:
             return self._first
+        if self._still:
+            return self._with_noise(step, self._bare)
         stacked, axes = self._draw(step)
-        if axes != self.axes:
+        if axes != self._axes:
             raise ValueError("What the members share changed between steps; give each member tensors of its own.")
-        return stacked
+        return self._with_noise(step, stacked)
+
+    def _with_noise(self, step: int, batch: Batch) -> Batch:
+        if self._noise is None:
+            return batch
+        first = pytree.tree_map(lambda leaf, axis: leaf if axis is None else leaf[0], batch, self._axes)
+        return batch._replace(noise=self._noise(step, first))
 
     def release(self, before: int) -> None:
         for stream in self.streams:

@@ -3,6 +3,7 @@
 from calibrant.methods.base import Job, Method, fit_all
 from calibrant.methods.baselines import Calibrated, Ensemble, Recalibrated
 from calibrant.methods.bo4sc import BO4SC, suspicion
+from calibrant.methods.instance_weights import InstanceWeights
 from calibrant.methods.registry import METHODS, Entry
 from calibrant.methods.self_calibrated import SelfCalibrated
 from calibrant.methods.standard import Standard
@@ -15,6 +16,7 @@ __all__ = [
     "Ensemble",
     "Entry",
     "Fitted",
+    "InstanceWeights",
     "Job",
     "Method",
     "Mixture",

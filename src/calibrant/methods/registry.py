@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from calibrant.methods.base import Method
-from calibrant.methods.baselines import Calibrated, Ensemble
+from calibrant.methods.baselines import STOPPED, Calibrated, Ensemble
 from calibrant.methods.bo4sc import BO4SC
+from calibrant.methods.instance_weights import InstanceWeights
 from calibrant.methods.self_calibrated import SelfCalibrated
 from calibrant.methods.standard import Standard
 
@@ -19,28 +20,26 @@ class Entry:
     summary: str
 
 
-_STOPPED = Standard(patience=200)
-
 METHODS: dict[str, Entry] = {
     "standard": Entry(Standard(), "cross-entropy for a fixed number of epochs, as published"),
-    "standard-stopped": Entry(_STOPPED, "cross-entropy, returned to its best validation loss"),
+    "standard-stopped": Entry(STOPPED, "cross-entropy, returned to its best validation loss"),
     "isotonic": Entry(
         Calibrated("isotonic-confidence"),
         "standard, then isotonic regression of the confidence on the validation part, as published",
     ),
     "temperature": Entry(Calibrated("temperature"), "standard, then temperature scaling on the validation part"),
     "isotonic-stopped": Entry(
-        Calibrated("isotonic-confidence", _STOPPED), "standard-stopped, then isotonic regression of the confidence"
+        Calibrated("isotonic-confidence", STOPPED), "standard-stopped, then isotonic regression of the confidence"
     ),
-    "temperature-stopped": Entry(Calibrated("temperature", _STOPPED), "standard-stopped, then temperature scaling"),
+    "temperature-stopped": Entry(Calibrated("temperature", STOPPED), "standard-stopped, then temperature scaling"),
     "label-smoothing": Entry(
         Standard(patience=200, smoothing=0.05), "smoothed labels (ε = 0.05), returned to the best validation loss"
     ),
     "focal": Entry(Standard(patience=200, gamma=1.0), "focal loss (γ = 1), returned to the best validation loss"),
     "ensemble": Entry(Ensemble(), "the mean of five stopped networks"),
     "instance-weights": Entry(
-        BO4SC(weights="network", outer_loss="nll"),
-        "weights from a network of the input and label, in the manner of Jain & Shenoy 2022",
+        InstanceWeights(),
+        "weights from a network of the input, learned for right and steady predictions (Jain & Shenoy 2022)",
     ),
     "bo4sc": Entry(BO4SC(), "a weight per training sample, learned by hypergradients (Sanguin et al. 2024)"),
     "self-calibrated": Entry(

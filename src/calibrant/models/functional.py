@@ -15,9 +15,10 @@ Any other random layer (``F.dropout``, stochastic depth, attention dropout) is r
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -173,9 +174,15 @@ class FunctionalModule:
         return into
 
     def draw_noise(
-        self, seed: int, *inputs: Any, evaluate: Callable[[Tensor, Tensors], Any] | None = None, kind: object = None
+        self,
+        seed: int | Sequence[int],
+        *inputs: Any,
+        evaluate: Callable[[Tensor, Tensors], Any] | None = None,
+        kind: object = None,
     ) -> Tensors:
         """Dropout masks for a forward pass on ``inputs``: a pure function of ``seed`` and the inputs' shapes.
+
+        Several seeds give the masks of each, along a leading axis.
 
         ``evaluate(params, buffers)`` stands for a computation that is not just ``module(*inputs)``: a loss that takes
         inputs apart, or calls the network several times. Computations that differ have a ``kind`` each.
@@ -187,14 +194,15 @@ class FunctionalModule:
             self._mask_shapes[key] = self._probe_masks(
                 evaluate or (lambda params, buffers: self.bind(params, buffers, train=True)(*inputs))
             )
-        generator = torch.Generator().manual_seed(seed)
-        device, dtype = self._initial.device, self._initial.dtype
+        generators = [np.random.SFC64(own) for own in ([seed] if isinstance(seed, int) else seed)]
         masks = {}
         for name, shapes in self._mask_shapes[key].items():
             p = self.dropouts[name].p
             for call, shape in enumerate(shapes):
-                keep = torch.rand(shape, generator=generator) >= p  # always on the CPU, so that devices agree
-                masks[f"{name}.mask{call}".removeprefix(".")] = (keep.to(dtype) / (1 - p if p < 1 else 1)).to(device)
+                keep = _kept(shape.numel(), p, generators).to(self._initial.device)
+                scale = self._initial.new_tensor(1 / (1 - p) if p < 1 else 1.0)
+                mask = (keep * scale).view(shape if isinstance(seed, int) else (len(generators), *shape))
+                masks[f"{name}.mask{call}".removeprefix(".")] = mask
         return masks
 
     def _probe_masks(self, evaluate: Callable[[Tensor, Tensors], Any]) -> dict[str, list[torch.Size]]:
@@ -266,6 +274,18 @@ class _Dispatch(nn.Module):
         for layer in self.norms:
             layer.fresh = {}
         return fn(self.module, *args)
+
+
+def _kept(count: int, p: float, generators: Sequence[np.random.BitGenerator]) -> Tensor:
+    """Which units stay, one row a generator: True with probability ``1 − p``, to the next 2⁻¹⁶.
+
+    Drawn on the CPU, so that devices agree, and four to a random word: masks are most of what a small network draws.
+    """
+    keep = np.empty((len(generators), count), dtype=bool)
+    for row, bits in zip(keep, generators, strict=True):
+        words = bits.random_raw(-(-count // 4)).astype("<u8", copy=False)
+        np.greater_equal(words.view("<u2")[:count], round(p * 2**16), out=row)
+    return torch.from_numpy(keep)
 
 
 def describe(module: nn.Module) -> tuple[str, list[dict[str, str | int | float | None]]]:

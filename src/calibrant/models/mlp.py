@@ -12,9 +12,17 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "silu": nn.SiLU, "ta
 
 
 def mlp(
-    features: int, classes: int, *, hidden: Sequence[int] = (64, 64), activation: str = "relu", seed: int = 0
+    features: int,
+    classes: int,
+    *,
+    hidden: Sequence[int] = (64, 64),
+    activation: str = "relu",
+    dropout: float = 0.0,
+    seed: int = 0,
 ) -> nn.Sequential:
     """A multilayer perceptron with one logit a class; its start is a pure function of ``seed``.
+
+    ``dropout`` is the share of hidden units that each training pass leaves out.
 
     The first paper (Sanguin et al. 2024, Section 4) says "a feed forward neural network" and no more; two hidden layers
     of 64 rectified linear units reproduce its accuracies.
@@ -30,4 +38,5 @@ def mlp(
         layers: list[nn.Module] = []
         for width, following in itertools.pairwise((features, *hidden)):
             layers += [nn.Linear(width, following), ACTIVATIONS[activation]()]
+            layers += [nn.Dropout(dropout)] if dropout else []
         return nn.Sequential(*layers, nn.Linear((features, *hidden)[-1], classes))

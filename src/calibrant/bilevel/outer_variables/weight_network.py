@@ -27,6 +27,8 @@ class WeightNetwork(OuterVariable):
     ----------
     features, classes : int
         Entries of an input, and classes.
+    labels : bool
+        Whether it sees the label; False: weights of the input alone, ``w = σ(MLP(x))``.
     hidden : int
         Units of the one hidden layer.
     initial_weight : float
@@ -42,6 +44,7 @@ class WeightNetwork(OuterVariable):
         features: int,
         classes: int,
         *,
+        labels: bool = True,
         hidden: int = 16,
         initial_weight: float = 0.95,
         prior_strength: float = 0.0,
@@ -52,9 +55,10 @@ class WeightNetwork(OuterVariable):
             raise ValueError(f"initial_weight must lie strictly between 0 and 1; got {initial_weight}.")
         if not 0 <= prior_strength < math.inf:
             raise ValueError(f"prior_strength must be at least 0 and finite; got {prior_strength}.")
-        self.features, self.classes, self.prior_strength = features, classes, prior_strength
-        self.first, self.last = nn.Linear(features + classes, hidden), nn.Linear(hidden, 1)
-        bound = 1 / math.sqrt(features + classes)  # PyTorch's own start, from a generator of its own
+        self.features, self.classes, self.labels, self.prior_strength = features, classes, labels, prior_strength
+        entries = features + (classes if labels else 0)
+        self.first, self.last = nn.Linear(entries, hidden), nn.Linear(hidden, 1)
+        bound = 1 / math.sqrt(entries)  # PyTorch's own start, from a generator of its own
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in self.first.parameters():
@@ -70,8 +74,11 @@ class WeightNetwork(OuterVariable):
             raise ValueError(f"WeightNetwork was made for {self.features} features, and inputs have {x.shape[1]}.")
         if "input_mean" in hyper:
             x = (x - hyper["input_mean"]) / hyper["input_scale"]
-        y = one_hot(labels, self.classes, dtype) if labels.dim() == 1 else labels
-        hidden = torch.tanh(self.first(torch.cat([x.to(dtype), y.to(dtype)], dim=1)))
+        seen = x.to(dtype)
+        if self.labels:
+            y = one_hot(labels, self.classes, dtype) if labels.dim() == 1 else labels
+            seen = torch.cat([seen, y.to(dtype)], dim=1)
+        hidden = torch.tanh(self.first(seen))
         return torch.sigmoid(self.last(hidden)).squeeze(1)
 
     def weigh(self, losses: Tensor, batch: Batch) -> Tensor:
