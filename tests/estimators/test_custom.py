@@ -12,6 +12,7 @@ import calibrant
 from calibrant.bilevel import NonFiniteError
 from calibrant.data import Indexed
 from calibrant.methods import BO4SC, Part, SelfCalibrated, Standard, Task, custom
+from calibrant.methods.standard import CHECK_EVERY
 from calibrant.models.mlp import mlp
 from tests.estimators.cases import three_classes
 
@@ -70,6 +71,19 @@ def test_early_stopping_of_ones_own_network():
     result = calibrant.fit(net(), (x[:200], y[:200]), (x[200:], y[200:]), method=Standard(epochs=400, patience=20))
     assert result.solution.outer_steps < 80
     assert result.sample_weights is None
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_patience_is_at_least_five_epochs_of_mini_batches(loaded):
+    """Held-out labels that only get worse: the first look is the best one, and all else is patience."""
+    x, y = data(120)
+    linear = nn.Linear(2, 3)
+    for parameter in linear.parameters():
+        nn.init.zeros_(parameter)
+    given = DataLoader(TensorDataset(x, y), batch_size=6, shuffle=True) if loaded else (x, y)
+    method = Standard(epochs=20, patience=10, learning_rate=0.002, batch_size=None if loaded else 6)
+    result = calibrant.fit(linear, given, (x, (y + 1) % 3), method=method)
+    assert result.solution.outer_steps == 1 + 5 * 20 // CHECK_EVERY
 
 
 @pytest.mark.parametrize("method", [BO4SC(epochs=5, also=("l2",), keep_history=True), Standard(epochs=5)])

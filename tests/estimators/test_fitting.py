@@ -269,6 +269,38 @@ def test_callbacks_are_called_and_failures_are_said(quick):
         fresh.predict(X)
 
 
+def test_nothing_of_a_former_fit_remains(tmp_path):
+    X, y = three_classes()
+    rich = clone(QUICK["bo4sc"]).set_params(also=("l2", "label-noise"), keep_history=True)
+    rich.fit(pd.DataFrame(X, columns=["a", "b"]), y)
+    assert {"l2_", "label_noise_", "sample_weights_history_", "feature_names_in_"} <= set(vars(rich))
+    plain = clone(QUICK["bo4sc"]).fit(X, y)
+    again = rich.set_params(also=(), keep_history=False).fit(X, y)
+    assert set(vars(again)) == set(vars(plain))
+    again.save(tmp_path / "model")
+    assert set(vars(BO4SCClassifier.load(tmp_path / "model"))) == set(vars(plain))
+
+
+@each
+@pytest.mark.parametrize("where", ["training", "keeping"])
+def test_a_fit_that_fails_leaves_the_former_one_whole(quick, where, monkeypatch):
+    X, y = three_classes()
+    wide = pd.DataFrame(np.c_[X, X], columns=list("abcd"))
+    fitted = clone(quick).fit(wide, y)
+    before, probs = dict(vars(fitted)), fitted.predict_proba(wide)
+    if where == "training":
+        fitted.set_params(learning_rate=1e30)
+        before["learning_rate"] = 1e30
+    else:
+        monkeypatch.setattr(type(quick), "_suspicion", lambda *_: 1 / 0)
+    with pytest.raises(NonFiniteError if where == "training" else ZeroDivisionError):
+        fitted.fit(X, y == 0)
+    assert set(vars(fitted)) == set(before)
+    assert all(vars(fitted)[name] is value for name, value in before.items())
+    assert fitted.n_features_in_ == 4
+    np.testing.assert_array_equal(fitted.predict_proba(wide), probs)
+
+
 @each
 def test_a_progress_bar_if_asked_for(quick, capfd):
     X, y = three_classes()
@@ -301,7 +333,7 @@ def test_scaling_by_hand():
     assert not scaled[:, 1].any()
     np.testing.assert_allclose(scaled[:, 2], [0, 1.5**0.5, -(1.5**0.5)], atol=1e-6)
     other = scaling.apply(np.array([[1e9, 7.0, 0.0], [-1e308, -1e308, 1e308]])).numpy()
-    assert other[0, 0] == LIMIT
+    assert other[0, 0] == 2 * LIMIT
     assert other[0, 1] == other[1, 1] == 0  # a column that never varied stays off
     assert np.isfinite(other).all()
 

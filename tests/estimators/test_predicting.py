@@ -214,14 +214,29 @@ def test_wrong_files(tmp_path):
         ({"format": "calibrant.posthoc"}, "does not name the format"),
         ({"params": {"folds": {"value": 3}}}, "damaged"),
         ({"state": {}}, "damaged"),
-        ({"state": header["state"] | {"n_features_in_": {"value": 3}}}, "do not fit together"),
+        ({"state": header["state"] | {"n_features_in_": {"value": 3}}}, "for each of 3 columns"),
+        ({"state": header["state"] | {"classes_": {"texts": ["a", "b"], "dtype": "<U1"}}}, "do not fit together"),
     ):
         with pytest.raises(ValueError, match=message):
             load(written(**changes))
     mixture = header["state"]["model_"]["dict"]
-    for change in ({"temperature": {"value": 0.0}}, {"lapse": {"value": 1.5}}):
-        with pytest.raises(ValueError, match="out of range"):
+    arrays["one"] = np.zeros(1)
+    for change, message in (
+        ({"temperature": {"value": 0.0}}, "out of range"),
+        ({"lapse": {"value": 1.5}}, "out of range"),
+        ({"bias": {"array": "one"}}, "bias must have one entry for each of 3 classes"),
+        ({"pool": {"value": "nonsense"}}, "pool must be one of 'probs', 'logits', not 'nonsense'"),
+        ({"networks": {"list": []}}, "there is no network"),
+    ):
+        with pytest.raises(ValueError, match=message):
             load(written(state=header["state"] | {"model_": {"dict": mixture | change}}))
+    mean, scale = header["state"]["scaling_"]["tuple"]
+    for change in ([{"array": "one"}, scale], [mean, {"array": "one"}]):
+        with pytest.raises(ValueError, match="a mean and a scale for each of 2 columns"):
+            load(written(state=header["state"] | {"scaling_": {"tuple": change}}))
+    for name in ("predict", "alpha", "__class__", "_private_"):
+        with pytest.raises(ValueError, match=f"'{name}' is no fitted attribute"):
+            load(written(state=header["state"] | {name: {"value": 1}}))
 
 
 def test_what_cannot_be_written_says_so(tmp_path):

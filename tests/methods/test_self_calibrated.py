@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from calibrant.data import blobs, flip_labels
-from calibrant.methods import Part, SelfCalibrated, Task, self_calibrated
+from calibrant.methods import Part, SelfCalibrated, Task, fit_all, self_calibrated
 from calibrant.methods.crossfit import deal
 from calibrant.methods.self_calibrated import clearly_worse
 
@@ -78,7 +78,7 @@ def test_a_candidate_that_failed_does_not_replace_one_that_did_not(monkeypatch, 
         return dataclasses.replace(found, failure="broke down" if candidate in broken else None)
 
     monkeypatch.setattr(self_calibrated, "_mixture", mixture)
-    fitted = SelfCalibrated(hidden=(16,), epochs=60).fit(task(flip=0.3)[0])
+    (fitted,) = fit_all([(SelfCalibrated(hidden=(16,), epochs=60), task(flip=0.3)[0])])
     assert fitted.extras["candidate"] == kept
 
 
@@ -119,6 +119,15 @@ def test_without_refitting_one_network_sees_the_training_part_only():
     fitted = SelfCalibrated(hidden=(8,), epochs=20, refit=False).fit(own)
     assert len(fitted.networks) == 1
     assert fitted.networks[0].problem.train.size == 300
+
+
+def test_without_refitting_folds_repeats_and_choose_are_not_used():
+    own, _ = task(flip=0.3)
+    method = SelfCalibrated(hidden=(8,), epochs=20, refit=False)
+    plain, other = (m.fit(own) for m in (method, dataclasses.replace(method, folds=2, repeats=1, choose=0.6)))
+    assert torch.equal(plain.probs(own.val.inputs), other.probs(own.val.inputs))
+    assert plain.extras["candidate"] == "pooled"
+    assert "label_noise" not in plain.extras
 
 
 def test_clearly_worse_asks_for_more_than_a_standard_error():

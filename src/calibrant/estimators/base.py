@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
 from dataclasses import fields
@@ -16,8 +17,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from calibrant._device import resolve_device
+from calibrant._files import fitted_state
 from calibrant._inputs import class_columns
-from calibrant.bilevel import Callback, History, NonFiniteError, ProgressBar
+from calibrant.bilevel import Callback, History, ProgressBar
 from calibrant.estimators.history import Runs
 from calibrant.estimators.networks import freeze
 from calibrant.estimators.reading import Samples, as_weights, digest, encode, hold_out
@@ -55,7 +57,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         sample_weight_val: Any = None,
         callbacks: Sequence[Callback] = (),
     ) -> Self:
-        """Train.
+        """Train. Nothing of a former fit remains; a fit that fails leaves the classifier as it was.
 
         Parameters
         ----------
@@ -71,12 +73,21 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         callbacks : sequence of :class:`calibrant.bilevel.Callback`
             Called between outer steps.
         """
+        fresh = copy.copy(self)
+        for name in fitted_state(self):
+            delattr(fresh, name)
+        fresh._fit(X, y, sample_weight, (X_val, y_val, sample_weight_val), callbacks)
+        self.__dict__ = fresh.__dict__
+        return self
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, validation: tuple[Any, Any, Any], callbacks: Any) -> None:
+        """Train a classifier that was never fitted: on the way, and after an error, it may be half of one."""
         X, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
         check_classification_targets(y)
         weights = as_weights(sample_weight, X)
         classes, codes = encode(y, weights)
         samples = Samples(X, codes, weights)
-        given = self._given_validation(X_val, y_val, sample_weight_val, classes)
+        given = self._given_validation(*validation, classes)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         rows, held = np.arange(len(y)) if weights is None else np.flatnonzero(weights), np.empty(0, dtype=int)
         if given is None and self._holds_out():
@@ -86,13 +97,10 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         scaling = fit_scaling(train.inputs, train.weights)
         task = Task(train.part(scaling), val and val.part(scaling), len(classes), seed)
         fitted, runs = self._train(task, callbacks)
-
-        # Only now, so that a fit that fails leaves no half of itself behind.
         self.classes_, self.scaling_, self.model_ = classes, scaling, freeze(fitted)
         self.train_indices_, self.validation_indices_ = rows, held
         self.training_digest_ = digest(X, codes)
         self._keep(fitted, runs, samples)
-        return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """P(class | x), one column for each entry of ``classes_``."""
@@ -225,8 +233,6 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         runs = Runs()
         bar = [ProgressBar(type(self).__name__, force=True)] if self.verbose else []
         fitted = self._method().fit(task.to(resolve_device(self.device)), callbacks=[runs, *bar, *callbacks])
-        if fitted.failure:  # a single run raises by itself, a member of a population only says so
-            raise NonFiniteError(fitted.failure)
         assert isinstance(fitted, Mixture)
         return fitted, runs.each
 

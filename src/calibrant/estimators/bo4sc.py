@@ -29,7 +29,7 @@ class BO4SCClassifier(NetworkClassifier):
     steps : int
         T, inner steps to one outer step.
     epochs : int, optional
-        Passes over the training data; None chooses (1,200 of the full batch, or 20 of mini-batches). Training ends
+        Passes over the training data; None chooses (1,200 steps, or 20 epochs where those are more). Training ends
         with a whole outer step: inner steps (passes, of the full batch) are rounded up to a multiple of ``steps``.
     learning_rate : float
         η_θ, of the inner optimiser.

@@ -21,6 +21,7 @@ from calibrant.methods import Mixture
 CLASSIFIERS: dict[str, type[NetworkClassifier]] = {c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier)}
 FORMAT = Format("calibrant.estimators", 2, "classifier", CLASSIFIERS, "save")
 _MIXTURE, _SCALING = "model_", "scaling_"
+POOLS = ("probs", "logits")
 
 
 def save(classifier: NetworkClassifier, path: str | os.PathLike[str]) -> None:
@@ -51,6 +52,9 @@ def _packed(values: dict[str, Any], prefix: str, arrays: Arrays) -> dict[str, Tr
 def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassifier:
     classifier: NetworkClassifier = kind(**{key: unpack(value, arrays) for key, value in header["params"].items()})
     state = {key: unpack(value, arrays) for key, value in header["state"].items()}
+    for key in state:
+        if key.startswith("_") or not key.endswith("_"):  # it might stand in the way of a method
+            raise ValueError(f"{key!r} is no fitted attribute, whose names end with an underscore")
     state[_MIXTURE], state[_SCALING] = _mixture(**state[_MIXTURE]), Scaling(*state[_SCALING])
     for key, value in state.items():
         setattr(classifier, key, value)
@@ -88,13 +92,22 @@ def _mixture(*, networks: list[dict[str, Any]], bias: np.ndarray | None, **rest:
 
 def _check(classifier: Any) -> None:
     """A file that was cut or patched must not predict nonsense."""
-    mixture = classifier.model_
+    mixture, scaling = classifier.model_, classifier.scaling_
+    features, classes = classifier.n_features_in_, len(classifier.classes_)
     if not (mixture.temperature > 0 and 0 <= mixture.lapse <= 1):
         raise ValueError("temperature or lapse is out of range")
+    if mixture.bias is not None and mixture.bias.shape != (classes,):
+        raise ValueError(f"bias must have one entry for each of {classes} classes, not shape {(*mixture.bias.shape,)}")
+    if mixture.pool not in POOLS:
+        raise ValueError(f"pool must be one of {', '.join(map(repr, POOLS))}, not {mixture.pool!r}")
+    if not scaling.mean.shape == scaling.scale.shape == (features,):
+        raise ValueError(f"scaling must have a mean and a scale for each of {features} columns")
+    if not mixture.networks:
+        raise ValueError("there is no network")
     for network in mixture.networks:
-        widths = [w.shape[1] for w in network.weights] + [len(classifier.classes_)]
+        widths = [w.shape[1] for w in network.weights] + [classes]
         fits = [w.shape[0] for w in network.weights] == widths[1:] == [len(b) for b in network.biases]
-        if not fits or widths[0] != classifier.n_features_in_ or len(classifier.scaling_.mean) != widths[0]:
+        if not fits or widths[0] != features:
             raise ValueError("the layers of a network do not fit together")
         if network.activation not in ACTIVATIONS:
             raise ValueError(f"unknown activation {network.activation!r}")

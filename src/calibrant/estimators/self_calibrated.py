@@ -33,8 +33,9 @@ class SelfCalibratedClassifier(NetworkClassifier):
     repeats : int
         How often the folds are dealt: there are ``folds·repeats`` networks.
     epochs : int, optional
-        Passes over the data; None chooses (400 of the full batch, or 40 of mini-batches). Training ends with a whole
-        outer step: inner steps (passes, of the full batch) are rounded up to a multiple of ``steps``.
+        Passes over the data, three times as many for the label-noise candidate; None chooses (400 steps, or 40 epochs
+        where those are more; 1,200 steps or 40 epochs for that candidate). Training ends with a whole outer step: inner
+        steps (passes, of the full batch) are rounded up to a multiple of ``steps``.
     learning_rate : float
         Of Adam, inside.
     steps : int
@@ -48,7 +49,9 @@ class SelfCalibratedClassifier(NetworkClassifier):
     choose : float
         The share of the validation part that is kept for choosing between candidates.
     refit : bool
-        False holds out ``validation_fraction`` of the rows (or uses ``X_val``) and trains one network on the rest.
+        False is one network without cross-fitting: ``validation_fraction`` of the rows are held out (or ``X_val`` is),
+        the rest trains it, and the held-out rows learn the regularisation, temperature, biases and lapse rate. There is
+        no search for label noise; ``folds``, ``repeats`` and ``choose`` are not used.
     decay : bool
         Let the inner learning rate fall along a cosine.
     validation_fraction : float

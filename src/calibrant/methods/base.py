@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from calibrant.bilevel import Callback
-from calibrant.methods.task import Fitted, Task, batch_size
+from calibrant.bilevel import Callback, NonFiniteError
+from calibrant.methods.task import Failed, Fitted, Task, batch_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,11 @@ class Method:
     def fit_group(
         cls, methods: Sequence[Any], tasks: Sequence[Task], callbacks: Sequence[Callback] = ()
     ) -> list[Fitted]:
-        """Train methods that differ in ``varying`` fields only, each on its task, as one population."""
+        """Train methods that differ in ``varying`` fields only, each on its task, as one population.
+
+        A network that breaks down is a ``failure`` among several, and a NonFiniteError where it is alone: ask ``fit``,
+        which always raises, or ``fit_all``, which never does.
+        """
         raise NotImplementedError
 
     def structure(self) -> tuple[Any, ...]:
@@ -37,8 +41,11 @@ class Method:
         return type(self), *(getattr(self, name) for name in fields)
 
     def fit(self, task: Task, *, callbacks: Sequence[Callback] = ()) -> Fitted:
-        """Train on one task."""
-        return self.fit_group([self], [task], callbacks)[0]
+        """Train on one task. Training that breaks down raises a :class:`calibrant.bilevel.NonFiniteError`."""
+        (fitted,) = self.fit_group([self], [task], callbacks)
+        if fitted.failure:
+            raise NonFiniteError(fitted.failure)
+        return fitted
 
 
 Job = tuple[Method, Task]
@@ -55,6 +62,8 @@ def fit_all(
 ) -> list[Fitted]:
     """Train every job, in the order given; jobs of one structure and shape run as one population (or
     a few, where one would need too much memory).
+
+    A job that breaks down does not end the others: its result says why (``failure``), however many ran beside it.
 
     Parameters
     ----------
@@ -80,12 +89,20 @@ def fit_all(
         tasks = [moved[id(jobs[p][1])] for p in positions]
         made = callbacks(f"{type(methods[0]).__name__} × {len(positions)}") if callbacks else ()
         if on_group is None:
-            fitted = methods[0].fit_group(methods, tasks, made)
+            fitted = _fit_group(methods, tasks, made)
         else:
             with on_group(positions):
-                fitted = methods[0].fit_group(methods, tasks, made)
+                fitted = _fit_group(methods, tasks, made)
         results.update(zip(positions, fitted, strict=True))
     return [results[p] for p in range(len(jobs))]
+
+
+def _fit_group(methods: Sequence[Method], tasks: Sequence[Task], callbacks: Sequence[Callback]) -> list[Fitted]:
+    """``fit_group``, where a network that is alone fails as one among several does: as a value."""
+    try:
+        return methods[0].fit_group(methods, tasks, callbacks)
+    except NonFiniteError as error:
+        return [Failed(str(error), task.classes) for task in tasks]
 
 
 def _bounded(

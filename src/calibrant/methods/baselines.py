@@ -16,14 +16,16 @@ from calibrant.methods.standard import Standard
 from calibrant.methods.task import Fitted, Mixture, Task
 from calibrant.posthoc import make_calibrator
 
-_STANDARD, _STOPPED = Standard(), Standard(patience=200)
+_STANDARD = Standard()
+STOPPED = Standard(patience=200)
+"""Standard training, returned to its best validation loss: what stopped baselines are made of."""
 
 
 @dataclass(frozen=True)
 class Ensemble(Method):
     """The mean of several networks that differ in their start (Lakshminarayanan et al. 2017)."""
 
-    base: Standard = _STOPPED
+    base: Standard = STOPPED
     members: int = 5
 
     def rows_at_once(self, task: Task) -> int:
@@ -52,6 +54,9 @@ class Calibrated(Method):
 
     calibrator: str
     base: Standard = _STANDARD
+
+    def rows_at_once(self, task: Task) -> int:
+        return self.base.rows_at_once(task)
 
     @classmethod
     def fit_group(

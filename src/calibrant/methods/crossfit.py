@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from calibrant.bilevel import Adam, Bilevel, Callback, Hypergradient, OuterVaria
 from calibrant.data.splits import folds
 from calibrant.data.streams import mix
 from calibrant.methods.base import stacked
-from calibrant.methods.standard import run
+from calibrant.methods.standard import replicas, run
 from calibrant.methods.task import Part, batch_size, total_steps
 from calibrant.models.mlp import mlp
 
@@ -136,24 +137,24 @@ def crossfit(
     callbacks: Sequence[Callback] = (),
 ) -> list[CrossFit]:
     """Train all folds of all sample sets as one population, φ shared within each set."""
-    problems: list[Bilevel] = []
+    starts: list[int] = []
+    streams: list[dict[str, Any]] = []
     for position, (data, own) in enumerate(zip(sets, dealt, strict=True)):
         constants = hyper[position] if hyper else {}
         for k, fold in enumerate(own):
-            seed = mix(seeds[position], k) % 2**31
-            streams = [
-                data[rows].stream(
-                    batch_size=batch_size(len(rows), size), seed=mix(seed, purpose), index=rows, hyper=constants
-                )
-                for purpose, rows in ((10, fold.train), (11, fold.judge))
-            ]
-            if problems:
-                problems.append(
-                    problems[0].replicate(problems[0].view.draw(seed), train=streams[0], val=streams[1], seed=seed)
-                )
-                continue
-            model = mlp(data.inputs.shape[1], classes, hidden=hidden, activation=activation, seed=seed).to(data.inputs)
-            problems.append(Bilevel(model, outer(model), train=streams[0], val=streams[1], seed=seed))
+            starts.append(seed := mix(seeds[position], k) % 2**31)
+            streams.append(
+                {
+                    name: data[rows].stream(
+                        batch_size=batch_size(len(rows), size), seed=mix(seed, purpose), index=rows, hyper=constants
+                    )
+                    for name, purpose, rows in (("train", 10, fold.train), ("val", 11, fold.judge))
+                }
+            )
+    inputs = sets[0].inputs
+    model = mlp(inputs.shape[1], classes, hidden=hidden, activation=activation, seed=starts[0]).to(inputs)
+    problem = Bilevel(model, outer(model), **streams[0], seed=starts[0])
+    problems = [problem, *replicas(problem, starts[1:], streams[1:])]
     rows = len(dealt[0][0].train)
     total = total_steps(rows, epochs, batch_size(rows, size), default_steps, passes=40)
     rate = stacked([r for r, own in zip(rates, dealt, strict=True) for _ in own])

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from calibrant._inputs import check_labels
-from calibrant.bilevel import OUTER_LOSSES, SGD, Adam, Bilevel, Callback, History, Plain, Solution, solve
+from calibrant.bilevel import OUTER_LOSSES, Bilevel, Callback, History, Solution
 from calibrant.bilevel.tracing import Compiler
 from calibrant.data.batch import Batch, as_dtype
-from calibrant.data.streams import LoaderStream, mix
+from calibrant.data.streams import LoaderStream
 from calibrant.methods.bo4sc import BO4SC
-from calibrant.methods.standard import CHECK_EVERY, Standard
-from calibrant.methods.task import Fitted, Mixture, Part, Task, batch_size, total_steps
+from calibrant.methods.standard import Standard
+from calibrant.methods.task import Fitted, Mixture, Part, Task, streams
 
 
 @dataclass(frozen=True)
@@ -112,22 +112,12 @@ def _bilevel(
     problem = Bilevel(
         model,
         method.outer_variable(model, task),
-        **_streams(task, method.batch_size, hyper),
+        **streams(task, method.batch_size, hyper),
         outer_loss=OUTER_LOSSES[method.outer_loss](),
         seed=task.seed,
     )
-    history = History(phi_every=1 if method.keep_history else None)
-    solution = solve(
-        problem,
-        hypergradient=method.differentiation(),
-        inner_optimizer=(Adam if method.inner == "adam" else SGD)(method.learning_rate),
-        outer_optimizer=method.outer_optimizer(problem.variables, [method], [task]),
-        outer_steps=-(-_steps(task.train, method) // method.steps),
-        callbacks=[history, *callbacks],
-        restart=method.restart,
-        compile=compile,
-    )
-    return solution, method.learned(solution, hyper, {name: history[name] for name in method.kept})
+    (fitted,) = method.fit_problems([method], [task], [problem], [hyper], callbacks, compile)
+    return fitted.networks[0], fitted.extras
 
 
 def _plain(
@@ -135,16 +125,9 @@ def _plain(
 ) -> tuple[Solution, dict[str, Any]]:
     if method.patience is not None:
         task.need_val("Early stopping (patience)")
-        callbacks = [*callbacks, method.stopping(task)]
     history = History()
-    solution = solve(
-        Bilevel(model, **_streams(task, method.batch_size, {}), inner_loss=method.inner_loss(), seed=task.seed),
-        hypergradient=Plain(CHECK_EVERY),
-        inner_optimizer=Adam(method.learning_rate),
-        outer_steps=-(-_steps(task.train, method) // CHECK_EVERY),
-        callbacks=[history, *callbacks],
-        compile=compile,
-    )
+    problem = Bilevel(model, **streams(task, method.batch_size), inner_loss=method.inner_loss(), seed=task.seed)
+    (solution,) = method.fit_problems([method], [problem], [history, *callbacks], compile)
     return solution, {"history": {"inner_loss": history["inner_loss"]}}
 
 
@@ -208,20 +191,6 @@ def _checked(part: Part, classes: int) -> Part:
     """The same samples, their labels whole numbers in 0..C−1 and as wide as torch's losses want them."""
     labels = check_labels(part.labels, len(part.inputs), classes, part.inputs.device)
     return replace(part, labels=labels, **({"classes": classes} if isinstance(part, Loaded) else {}))  # type: ignore[arg-type]
-
-
-def _streams(task: Task, size: int | None, hyper: dict[str, Tensor]) -> dict[str, Any]:
-    train = task.train.stream(batch_size=batch_size(len(task.train), size), seed=mix(task.seed, 10), hyper=hyper)
-    if task.val is None:
-        return {"train": train}
-    val = task.val.stream(batch_size=batch_size(len(task.val)), seed=mix(task.seed, 11), hyper=hyper)
-    return {"train": train, "val": val}
-
-
-def _steps(train: Part, method: BO4SC | Standard) -> int:
-    if isinstance(train, Loaded):
-        return total_steps(len(train.loader), method.epochs, 1, 1200)
-    return total_steps(len(train), method.epochs, batch_size(len(train), method.batch_size), 1200)
 
 
 def _classes(model: nn.Module, inputs: Tensor) -> int:

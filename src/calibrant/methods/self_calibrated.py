@@ -42,15 +42,16 @@ class SelfCalibrated(Method):
     folds : K
     repeats : how often the folds are dealt. With one, T is fitted to single networks, which need a higher one than
         their mean: it ends under-confident
-    epochs : passes over the data; None chooses (400 of the full batch, or 40 of mini-batches; three times that with
-        label noise)
+    epochs : passes over the data, three times as many for the label-noise candidate; None chooses (400 steps, or 40
+        epochs where those are more; 1,200 steps or 40 epochs for that candidate)
     learning_rate, decay : Adam's, inside; with ``decay`` it falls along half a cosine to a twentieth
     steps : inner steps to one outer step
     last : how many of these the hypergradient goes back through, all of them if there are fewer
     outer_rate : Adam's, outside, on the logarithms of the L2 strengths and the log-odds of the noise rate
     choose : share of each held-out validation fold that is kept for choosing
-    refit : True uses all labels as above; False trains one network on the training part only, and looks for no label
-        noise
+    refit : True uses all labels as above. False is one network without cross-fitting: the training part trains it, the
+        validation part, which must be given, moves φ and fits T, b and λ. There are no folds and no search for label
+        noise, so that ``folds``, ``repeats`` and ``choose`` are not used
     """
 
     hidden: tuple[int, ...] = (64, 64)

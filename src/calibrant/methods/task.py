@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant.data.streams import TensorStream
+from calibrant.data.streams import TensorStream, mix
 
 FULL_BATCH = 4096
 """Up to so many rows a step sees all of them, as in the first paper; above, mini-batches."""
@@ -101,11 +101,23 @@ class Fitted:
 
     extras: dict[str, Any]
     failure: str | None
-    """Why training broke down, for a member of a population that went on without it."""
+    """Why training broke down, for a job of ``fit_all``, which goes on without it; ``Method.fit`` raises instead."""
 
     def probs(self, inputs: Tensor) -> Tensor:
         """P(class | input), (n, C), on the CPU."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Failed(Fitted):
+    """A training that broke down and left no network: the reason, and NaN for every probability."""
+
+    failure: str | None
+    classes: int
+    extras: dict[str, Any] = field(default_factory=dict)
+
+    def probs(self, inputs: Tensor) -> Tensor:
+        return torch.full((len(inputs), self.classes), torch.nan, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -147,6 +159,19 @@ class Mixture(Fitted):
     def logits(network: Any, inputs: Tensor) -> Tensor:
         """One network's logits."""
         return network.predict(inputs.to(network.params.device))
+
+
+def streams(
+    task: Task, size: int | None = None, hyper: dict[str, Tensor] | None = None, *, val: bool = True
+) -> dict[str, Any]:
+    """The data of both levels as ``train`` and ``val``, each in an order of its own; no ``val`` where there is none."""
+    levels = [("train", task.train, size, 10)]
+    if val and task.val is not None:
+        levels.append(("val", task.val, None, 11))
+    return {
+        name: part.stream(batch_size=batch_size(len(part), wanted), seed=mix(task.seed, purpose), hyper=hyper)
+        for name, part, wanted, purpose in levels
+    }
 
 
 def batch_size(samples: int, wanted: int | None = None) -> int | None:

@@ -1,0 +1,66 @@
+"""Standardisation of inputs: plain where nothing is far out, unmoved by what is."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_classification
+
+from calibrant import SelfCalibratedClassifier
+from calibrant.estimators.scaling import LIMIT, drawn_in, fit_scaling, plausible
+
+
+def normal(rows=1000, columns=3, seed=0):
+    return np.random.default_rng(seed).normal(3.0, 2.0, (rows, columns))
+
+
+def test_without_wild_values_it_is_the_plain_mean_and_deviation():
+    x = normal()
+    found = fit_scaling(x)
+    np.testing.assert_allclose(found.mean, x.mean(0))
+    np.testing.assert_allclose(found.scale, x.std(0))
+    np.testing.assert_allclose(found.apply(x).numpy(), (x - x.mean(0)) / x.std(0), atol=1e-6)
+
+
+@pytest.mark.parametrize("wild", [999.0, -1e6, 1e200])
+def test_a_sentinel_in_some_rows_hardly_moves_the_scale(wild):
+    x, plain = normal(), fit_scaling(normal())
+    x[:10, 1] = wild
+    found = fit_scaling(x)
+    assert abs(found.mean[1] - plain.mean[1]) < 0.2 * plain.scale[1]
+    assert plain.scale[1] < found.scale[1] < 1.6 * plain.scale[1]
+    assert found.apply(x).abs().max() <= 2 * LIMIT
+
+
+def test_what_is_rare_in_a_column_of_zeros_counts():
+    x = np.zeros((1000, 2))
+    x[:150, 0] = np.arange(150.0)  # 85 % zeros
+    x[:3, 1] = 1.0  # three ones in a thousand
+    found = fit_scaling(x)
+    np.testing.assert_allclose(found.mean, x.mean(0))
+    np.testing.assert_allclose(found.scale, x.std(0))
+    low, high = plausible(x)
+    assert (low[1], high[1]) == (-np.inf, np.inf)
+
+
+def test_rows_of_no_weight_do_not_count():
+    x, weights = normal(), np.ones(1000)
+    x[:100], weights[:100] = 1e5, 0.0
+    some, all_rows = fit_scaling(x[100:], weights[100:]), fit_scaling(x, weights)
+    np.testing.assert_allclose(all_rows.mean, some.mean)
+    np.testing.assert_allclose(all_rows.scale, some.scale)
+
+
+def test_values_far_out_stay_in_order_and_are_bounded():
+    values = np.array([-np.inf, -1e300, -30.0, -LIMIT, -1.0, 0.0, 2.5, LIMIT, 11.0, 12.0, 1e3, np.inf])
+    found = drawn_in(values)
+    inside = np.abs(values) <= LIMIT
+    np.testing.assert_array_equal(found[inside], values[inside])
+    assert (np.diff(found) >= 0).all()
+    assert found[-1] == -found[0] == 2 * LIMIT
+    assert found[8] < found[9] < found[10] < 2 * LIMIT
+
+
+def test_a_sentinel_for_missing_values_does_not_ruin_the_classifier():
+    x, y = make_classification(900, 5, n_informative=4, n_redundant=0, random_state=0)
+    x[np.random.default_rng(0).random(x.shape) < 0.01] = 999
+    fitted = SelfCalibratedClassifier(folds=2, epochs=200, random_state=0).fit(x[:600], y[:600])
+    assert fitted.score(x[600:], y[600:]) > 0.8
