@@ -90,7 +90,9 @@ def test_names_and_free_text_are_left_out_with_a_sentence():
 
 def test_numbers_that_are_written_as_text():
     data = {"x": [str(k / 4) for k in range(100)]}
-    assert np.array_equal(TableEncoder().fit_transform(data), TableEncoder().fit_transform({"x": np.arange(100) / 4}))
+    with pytest.warns(UserWarning, match="'x' is text and taken as numbers: all of its values are"):
+        encoded = TableEncoder().fit_transform(data)
+    assert np.array_equal(encoded, TableEncoder().fit_transform({"x": np.arange(100) / 4}))
 
 
 DAYS = ["2024-01-01", "2024-01-03", "2024-01-05"]
@@ -229,3 +231,67 @@ def test_impossible_settings_are_refused(name, value):
 def test_an_encoder_must_be_fitted():
     with pytest.raises(ValueError, match="not fitted"):
         TableEncoder().transform(TRAIN)
+
+
+def test_a_slip_among_numbers_counts_as_missing_and_is_told():
+    ages = [str(20 + k % 60) for k in range(500)]
+    ages[7:11] = ["unknown", "n/a?", "about 40", "40 or 41"]
+    with pytest.warns(UserWarning, match="taken as numbers"):
+        encoder = TableEncoder().fit({"age": ages})
+    assert encoder.feature_names_ == ["age", "age missing"]
+    assert encoder.notes_ == [
+        "Column 'age' is text and taken as numbers: 496 of its 500 values are; the others ('unknown', 'n/a?', "
+        "'about 40', …) count as missing. Name it in categorical if these are codes."
+    ]
+    kept = [float(a) for a in ages if a.isdigit()]
+    new = ["30", 30.0, "old", None]
+    expected = [(30 - np.mean(kept)) / np.std(kept)] * 2 + [0, 0]
+    again = TableEncoder.from_json(encoder.to_json())
+    for each in (encoder, again):
+        assert each.transform({"age": new})[:, 0] == pytest.approx(expected, abs=1e-6)
+        assert each.transform({"age": new})[:, 1].tolist() == [0, 0, 1, 1]
+    with pytest.warns(UserWarning, match="all of its values are"):  # a part of the rows that has no slip
+        assert TableEncoder().fit({"age": ages[100:]}).feature_names_ == ["age"]
+    mixed = [int(a) if a.isdigit() else a for a in ages]
+    with pytest.warns(UserWarning, match="496 of its 500"):
+        assert np.array_equal(TableEncoder().fit_transform({"age": mixed}), encoder.transform({"age": ages}))
+
+
+def test_what_is_said_to_be_of_categories_stays_so_however_many_numbers_it_holds():
+    codes = ["1", "2", "3"] * 20 + ["x", "x"]
+    with pytest.warns(UserWarning, match="60 of its 62"):
+        assert TableEncoder().fit({"c": codes}).feature_names_ == ["c", "c missing"]
+    names = ["c=1", "c=2", "c=3", "c=x"]
+    assert TableEncoder(categorical=["c"]).fit({"c": codes}).feature_names_ == names
+    assert TableEncoder().fit(pd.DataFrame({"c": codes}, dtype="category")).feature_names_ == names
+    fewer = codes[:30] + ["x", "x"]  # 94 % are numbers
+    assert TableEncoder().fit({"c": fewer}).feature_names_ == names
+    padded = ["12", "13", "14"] * 20 + ["01", "01"]
+    assert TableEncoder().fit({"c": padded}).feature_names_ == ["c=01", "c=12", "c=13", "c=14"]
+
+
+def test_names_that_are_numbers_are_matched_as_text():
+    frame = pd.DataFrame({0: [1, 2, 1, 2], 1: [0.5, 1.5, 2.5, 3.5]})
+    encoder = TableEncoder(categorical=[0]).fit(frame)
+    assert encoder.feature_names_ == ["0=1", "0=2", "1"]
+    assert TableEncoder.from_json(encoder.to_json()).categorical == ["0"]
+    assert TableEncoder(categorical="0").fit(frame).feature_names_ == encoder.feature_names_
+    assert TableEncoder(categorical=np.array([0])).fit(frame).to_json() == encoder.to_json()
+    with pytest.raises(ValueError, match="occur twice: 0"):
+        TableEncoder().fit({0: [1, 2], "0": [1, 2]})
+
+
+def test_outputs_have_names_of_their_own():
+    data = {"a": [1.0, None, 2.0], "a missing": [1, 2, 3], "a missing (2)": [3, 2, 1]}
+    encoder = TableEncoder().fit(data)
+    assert encoder.feature_names_ == ["a", "a missing", "a missing (3)", "a missing (2)"]
+    assert TableEncoder.from_json(encoder.to_json()).feature_names_ == encoder.feature_names_
+
+
+def test_a_file_that_is_no_encoder_is_named(tmp_path):
+    (tmp_path / "e.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"e\.json: This is not an encoder"):
+        TableEncoder.load(tmp_path / "e.json")
+    (tmp_path / "e.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"e\.json is not text in UTF-8"):
+        TableEncoder.load(tmp_path / "e.json")

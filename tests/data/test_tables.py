@@ -124,3 +124,107 @@ def test_pandas_is_asked_for_only_by_the_readers(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert "pip install 'calibrant[tables]'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("id,a,target\n0,3,1,extra0\n1,4,0,extra1\n", "3 fields in its header and 4 in line 2"),
+        ("id,a,target\n0,3,1\n\n1,4,0,x,y\n", "3 fields in its header and 5 in line 4"),
+        ('id,a,target\n0,"3\n4",1\n1,4,0,x\n', "3 fields in its header and 4 in line 4"),
+        ("id;a;target\n0;3;1;x\n", "3 fields in its header and 4 in line 2"),
+    ],
+)
+def test_rows_longer_than_the_header_are_refused_and_not_shifted(text, fields, tmp_path):
+    (tmp_path / "long.csv").write_text(text)
+    with pytest.raises(ValueError, match=rf"^long\.csv has {fields}"):
+        read_table(tmp_path / "long.csv")
+
+
+@pytest.mark.parametrize(("first", "second"), [(",", ","), (",", ""), ("", ","), (",", ",,")])
+def test_separators_behind_the_last_value_are_read_past(first, second, tmp_path):
+    (tmp_path / "t.csv").write_text(f"a,b,target\n1,2,x{first}\n3,4,y{second}\n")
+    table = read_table(tmp_path / "t.csv")
+    assert {name: column.tolist() for name, column in table.columns.items()} == {"a": [1, 3], "b": [2, 4]}
+    assert table.labels.tolist() == ["x", "y"]
+
+
+def test_decimal_commas_are_read_where_the_separator_is_another(tmp_path):
+    rows = [("1,5", "1,2", "a"), ("-2", "x,y", "b"), ("0,25", "z", "a"), ("", "some", "b")]
+    for name, separator in (("t.csv", ";"), ("t.tsv", "\t")):
+        lines = [separator.join(row) for row in [('"long, in m"', "text", "target"), *rows]]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        table = read_table(tmp_path / name)
+        np.testing.assert_array_equal(table.columns["long, in m"], [1.5, -2, 0.25, np.nan])
+        assert table.columns["text"].tolist() == ["1,2", "x,y", "z", "some"]
+
+
+def test_decimal_commas_beside_a_slip_are_numbers_to_the_encoder(tmp_path):
+    values = [f"{k},5" for k in range(40)] + ["unknown"]
+    (tmp_path / "t.csv").write_text("x;target\n" + "".join(f"{v};{k % 2}\n" for k, v in enumerate(values)))
+    with pytest.warns(UserWarning, match=r"40 of its 41 values are; the others \('unknown'\) count as missing"):
+        encoder = TableEncoder().fit(read_table(tmp_path / "t.csv"))
+    assert encoder.feature_names_ == ["x", "x missing"]
+    (tmp_path / "new.csv").write_text("x;more\n20,0;1\nwho knows;2\n")
+    assert encoder.transform(read_columns(tmp_path / "new.csv")).tolist() == [[0, 0], [0, 1]]
+
+
+def test_commas_in_a_file_with_commas_are_no_decimal_points(tmp_path):
+    (tmp_path / "t.csv").write_text('x,target\n"1,5",a\n"2,5",b\n')
+    assert read_table(tmp_path / "t.csv").columns["x"].tolist() == ["1,5", "2,5"]
+
+
+def test_codes_with_leading_zeros_stay_text_in_training_and_in_new_files(tmp_path):
+    (tmp_path / "train.csv").write_text("code,x,y\n" + "01,0.5,a\n02,0,b\nA1,00.5,a\n" * 2)
+    (tmp_path / "new.csv").write_text("code,x\n02,007\n,0\n01,0\n")
+    table, new = read_table(tmp_path / "train.csv"), read_columns(tmp_path / "new.csv")
+    assert table.columns["x"].tolist() == [0.5, 0, 0.5] * 2
+    assert new["code"][[0, 2]].tolist() == ["02", "01"]
+    encoder = TableEncoder(unseen="error").fit(table)
+    assert encoder.feature_names_ == ["code=01", "code=02", "code=A1", "x"]
+    assert encoder.transform(new)[:, :3].tolist() == [[0, 1, 0], [0, 0, 0], [1, 0, 0]]
+
+
+def test_a_zip_code_is_not_the_number_that_it_looks_like(tmp_path):
+    (tmp_path / "t.csv").write_text("zip,y\n" + "01234,01\n1234,1\n9876,1\n" * 20)
+    table = read_table(tmp_path / "t.csv")
+    assert TableEncoder(categorical=["zip"]).fit(table).feature_names_ == ["zip=01234", "zip=1234", "zip=9876"]
+    assert set(table.labels) == {"01", "1"}
+    part = table.rows(np.flatnonzero(table.columns["zip"] != "01234"))
+    assert TableEncoder().fit(part).feature_names_ == ["zip=1234", "zip=9876"]
+
+
+@pytest.mark.parametrize("values", [["05", "3.5", "12"], ["05", "-3", "12"], ["0", "0.5", "10"]])
+def test_a_point_or_a_sign_shows_that_zeros_are_of_numbers(values, tmp_path):
+    (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"{v},{k % 2}\n" for k, v in enumerate(values)))
+    assert read_table(tmp_path / "t.csv").columns["x"].tolist() == [float(v) for v in values]
+
+
+def test_spaces_around_names_are_no_part_of_them(tmp_path):
+    (tmp_path / "t.csv").write_text("a , b, target \n1, x, yes\n2, ?, no\n")
+    table = read_table(tmp_path / "t.csv")
+    assert (list(table.columns), table.target) == (["a", "b"], "target")
+    assert table.columns["b"].tolist() == [" x", None]
+    assert table.labels.tolist() == ["yes", "no"]
+    (tmp_path / "t.csv").write_text("a,a ,target\n1,2,0\n")
+    with pytest.raises(ValueError, match=r"^t\.csv: .*occur twice: a\."):
+        read_table(tmp_path / "t.csv")
+
+
+def test_question_marks_are_missing_in_parquet_too(tmp_path):
+    pd.DataFrame({"x": ["a", "?", " ? "], "y": ["1", "2", "1"]}).to_parquet(tmp_path / "t.parquet")
+    assert read_table(tmp_path / "t.parquet").columns["x"].tolist() == ["a", None, None]
+
+
+def test_errors_of_labels_and_of_parquet_name_the_file(tmp_path):
+    (tmp_path / "gaps.csv").write_text("x,y\n1,a\n2,\n")
+    with pytest.raises(ValueError, match=r"^gaps\.csv: 1 of the 2 labels in 'y' are missing"):
+        read_table(tmp_path / "gaps.csv")
+    for name, content in {
+        "text.parquet": b"x,y\n1,2\n",
+        "cut.parquet": b"PAR1" + bytes(40),
+        "none.parquet": b"",
+    }.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=rf"^{name} could not be read as a Parquet file: .*\.$"):
+            read_table(tmp_path / name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -17,8 +17,16 @@ import numpy as np
 Columns = dict[str, np.ndarray]
 
 LARGEST = 1e100  # squares of numbers up to here are finite
+NEARLY = 0.95  # the share of numbers that makes text among them a slip
 _WHOLE = re.compile(r"[+-]?\d+\.0*")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _TRUTH = {"true": 1.0, "false": 0.0}
+
+
+class Code(str):
+    """Text of a category that may look like a number (01234), in a column that is surely one of categories."""
+
+    __slots__ = ()
 
 
 def as_columns(data: Any) -> Columns:
@@ -26,12 +34,10 @@ def as_columns(data: Any) -> Columns:
     if isinstance(getattr(data, "columns", None), Mapping):  # a Table
         data = data.columns
     if isinstance(data, Mapping):
+        _refuse_twice(data)
         columns = {str(name): _column(values) for name, values in data.items()}
     elif hasattr(data, "columns") and hasattr(data, "__getitem__"):
-        names = [str(name) for name in data.columns]
-        if len(set(names)) < len(names):
-            twice = sorted({n for n in names if names.count(n) > 1})
-            raise ValueError(f"Columns are matched by name, and these names occur twice: {', '.join(twice)}.")
+        _refuse_twice(data.columns)
         columns = {str(name): _column(data[name]) for name in data.columns}
     else:
         array = np.asarray(data)
@@ -45,6 +51,12 @@ def as_columns(data: Any) -> Columns:
     if len(set(lengths.values())) > 1:
         raise ValueError(f"The columns of a table must be of one length; got {lengths}.")
     return columns
+
+
+def _refuse_twice(names: Iterable[Any]) -> None:
+    texts = [str(name) for name in names]
+    if twice := sorted({n for n in texts if texts.count(n) > 1}):
+        raise ValueError(f"Columns are matched by name, and these names occur twice: {', '.join(twice)}.")
 
 
 def is_numeric(column: np.ndarray) -> bool:
@@ -68,6 +80,30 @@ def numbers(column: np.ndarray, name: str) -> np.ndarray:
             f"Column {name!r} holds an infinite number or one beyond {LARGEST:g}; mend it or leave it empty (missing)."
         )
     return values
+
+
+def strays(column: np.ndarray) -> list[str] | None:
+    """The texts that are no numbers, each once, in a column of text that is nearly all numbers; None of any other."""
+    present = [v for v in column.tolist() if not is_missing(v)] if column.dtype.kind in "OU" else []
+    if not present or any(isinstance(v, Code) for v in present):
+        return None
+    others = [v for v in present if not _is_number(v)]
+    if len(others) > (1 - NEARLY) * len(present) + 1e-9 or are_codes(v for v in present if isinstance(v, str)):
+        return None
+    return list(dict.fromkeys(str(v).strip() for v in others))
+
+
+def without_strays(column: np.ndarray) -> np.ndarray:
+    """The column with None in place of whatever is no number."""
+    if column.dtype.kind not in "OU":
+        return column
+    return np.array([v if _is_number(v) else None for v in column.tolist()], dtype=object)
+
+
+def are_codes(values: Iterable[str]) -> bool:
+    """Whether some texts begin with a zero as codes do (007) and no other shows by a point or a sign that it counts."""
+    numbers = [v for v in (value.strip() for value in values) if _NUMBER.fullmatch(v)]
+    return any(len(v) > 1 and v[0] == "0" and v.isdigit() for v in numbers) and all(map(str.isdigit, numbers))
 
 
 def days(column: np.ndarray, name: str) -> np.ndarray:
@@ -107,16 +143,35 @@ def _column(values: Any) -> np.ndarray:
             column = np.array(list(values), dtype=object)  # NumPy makes text of numbers that stand beside text
         if column.ndim != 1:
             raise ValueError(f"A column must be one row of values; got shape {column.shape}.")
-        return column
+        return _marked(column)
     kind = getattr(dtype, "kind", "O")
     if str(dtype) == "category":  # a category stays one, even if its names are numbers
-        return np.array(texts(values.to_numpy(dtype=object)), dtype=object)
+        return _as_codes(np.array(texts(values.to_numpy(dtype=object)), dtype=object))
     if kind in "biuf":
         return values.to_numpy(dtype=float, na_value=np.nan) if values.isna().any() else values.to_numpy()
     if kind == "M":
         plain = values.dt.tz_convert("UTC").dt.tz_localize(None) if getattr(values.dt, "tz", None) else values
         return plain.to_numpy(dtype="datetime64[ns]")
-    return values.to_numpy(dtype="timedelta64[ns]" if kind == "m" else object)
+    return _marked(values.to_numpy(dtype="timedelta64[ns]" if kind == "m" else object))
+
+
+def _marked(column: np.ndarray) -> np.ndarray:
+    """The column, its texts as codes if they are: a part of the rows without leading zeros is one of codes still."""
+    if column.dtype.kind != "O" or any(isinstance(v, Code) for v in column.tolist()):
+        return column
+    return _as_codes(column) if are_codes(v for v in column.tolist() if isinstance(v, str)) else column
+
+
+def _as_codes(column: np.ndarray) -> np.ndarray:
+    marked = np.empty(len(column), dtype=object)
+    marked[:] = [Code(v) if isinstance(v, str) else v for v in column.tolist()]
+    return marked
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, str):
+        return bool(_NUMBER.fullmatch(value.strip())) and abs(float(value)) <= LARGEST
+    return isinstance(value, int | float | np.number | np.bool_)
 
 
 def _number(value: Any, name: str) -> float:

@@ -25,12 +25,14 @@ class TableEncoder:
     """Columns of any kind as one float32 array, and labels of any kind as whole numbers.
 
     Numbers are standardised (missing: the mean, and an indicator), however few their values; text becomes one input per
-    category; dates become days; constant columns, names and free text are left out (``dropped_`` says why). Columns are
-    matched by name: their order does not matter, and further ones are ignored.
+    category; dates become days; constant columns, names and free text are left out (``dropped_`` says why). Text of
+    which 95 % or more are numbers is taken as numbers, the rest as missing, unless it is named in ``categorical``, is
+    of pandas' category type, or begins with zeros as codes do (007). Columns are matched by name: their order does not
+    matter, and further ones are ignored.
 
     Parameters
     ----------
-    categorical : names of columns whose numbers are codes of categories, not quantities
+    categorical : names of columns (or one name) whose numbers are codes of categories, not quantities
     rare : categories in less than this share of the training rows, or in one row only, share one input
     max_categories : at most so many categories of a column, the commonest, have an input of their own
     unseen : ``"rare"`` counts a category that training did not see as a rare one (all 0 where there are none);
@@ -47,7 +49,7 @@ class TableEncoder:
     def __init__(
         self,
         *,
-        categorical: Sequence[str] = (),
+        categorical: Sequence[Any] | str = (),
         rare: float = 0.002,
         max_categories: int = 64,
         unseen: str = "rare",
@@ -61,10 +63,11 @@ class TableEncoder:
         rows = len(next(iter(columns.values()))) if columns else 0
         if not rows:
             raise ValueError("An encoder needs at least one column and one row to be fitted on; the table is empty.")
-        if unknown := [str(name) for name in self.categorical if name not in columns]:
+        categorical = self._categorical()
+        if unknown := [name for name in categorical if name not in columns]:
             raise ValueError(f"categorical names {', '.join(unknown)}, and the table has {', '.join(columns)}.")
         chosen = [
-            choose(name, column, codes=name in self.categorical, rare=self.rare, max_categories=self.max_categories)
+            choose(name, column, codes=name in categorical, rare=self.rare, max_categories=self.max_categories)
             for name, column in columns.items()
         ]
         if all(isinstance(encoding, Dropped) for encoding, _ in chosen):
@@ -138,7 +141,7 @@ class TableEncoder:
             "format": FORMAT,
             "version": FORMAT_VERSION,
             "params": {
-                "categorical": list(self.categorical),
+                "categorical": self._categorical(),
                 "rare": self.rare,
                 "max_categories": self.max_categories,
                 "unseen": self.unseen,
@@ -174,11 +177,20 @@ class TableEncoder:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TableEncoder:
         """Read what ``save`` wrote."""
-        return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        try:
+            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        except UnicodeDecodeError:
+            raise ValueError(f"{path} is not text in UTF-8, and so no file that TableEncoder.save wrote.") from None
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
 
     def _set(self, columns: list[Encoding], classes: np.ndarray | None, notes: list[str]) -> None:
         self.columns_, self.classes_, self.notes_ = columns, classes, notes
-        self.feature_names_ = [name for encoding in columns for name in encoding.outputs]
+        self.feature_names_ = _distinct([name for encoding in columns for name in encoding.outputs])
+
+    def _categorical(self) -> list[str]:
+        """The names as text, as those of a table's columns are."""
+        return [str(name) for name in ([self.categorical] if isinstance(self.categorical, str) else self.categorical)]
 
     def _check(self) -> None:
         if not 0 <= self.rare < 1:
@@ -197,6 +209,18 @@ class TableEncoder:
         if self.classes_ is None:
             raise ValueError("This encoder was fitted without labels; give them to fit.")
         return self.classes_
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The names in order; one that occurred before, or would then, gets the next free number behind it."""
+    found: dict[str, None] = {}
+    for name in names:
+        number, unique = 1, name
+        while unique in found or (number > 1 and unique in names):
+            number += 1
+            unique = f"{name} ({number})"
+        found[unique] = None
+    return list(found)
 
 
 def _encoding(entry: dict[str, Any]) -> Encoding:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import ClassVar
 
 import numpy as np
 
-from calibrant.data.columns import days, is_numeric, numbers, texts
+from calibrant.data.columns import days, is_numeric, missing_count, numbers, strays, texts, without_strays
 
 _FLOAT32_SAFE = 1e30
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
@@ -22,13 +22,17 @@ _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
 
 @dataclass(frozen=True)
 class Numeric:
-    """``(x − mean) / std``; a missing value becomes the mean, with an indicator beside it if training had any."""
+    """``(x − mean) / std``; a missing value becomes the mean, with an indicator beside it if training had any.
+
+    ``text`` says that training had the numbers as text, where a slip of the pen counts as missing.
+    """
 
     name: str
     mean: float
     std: float
     missing: bool
     dates: bool = False
+    text: bool = False
 
     kind: ClassVar[str] = "numeric"
 
@@ -37,7 +41,7 @@ class Numeric:
         return ([self.name] if self.std > 0 else []) + ([f"{self.name} missing"] if self.missing else [])
 
     def encode(self, column: np.ndarray) -> np.ndarray:
-        values = (days if self.dates else numbers)(column, self.name)
+        values = (days if self.dates else numbers)(without_strays(column) if self.text else column, self.name)
         absent = np.isnan(values)
         pieces = []
         if self.std > 0:  # a constant that is sometimes missing has only the indicator
@@ -109,6 +113,8 @@ def choose(
         return _dates(name, column)
     if is_numeric(column) and not codes:
         return _numeric(name, numbers(column, name), dates=False), None
+    if not codes and (others := strays(column)) is not None:
+        return _nearly_numbers(name, column, others)
     values = texts(column)
     counts = Counter(v for v in values if v is not None)
     rows = counts.total()
@@ -137,6 +143,19 @@ def _numeric(name: str, values: np.ndarray, *, dates: bool) -> Encoding:
     varies = present.min() < present.max()  # the deviation of equal numbers need not be 0 in floating point
     encoding = Numeric(name, float(present.mean()), float(present.std()) if varies else 0.0, missing, dates)
     return encoding if encoding.outputs else Dropped(name, "constant")
+
+
+def _nearly_numbers(name: str, column: np.ndarray, others: list[str]) -> tuple[Encoding, str]:
+    """A column of text that holds numbers, and perhaps a few ``others``, which count as missing."""
+    kept = without_strays(column)
+    encoding = _numeric(name, numbers(kept, name), dates=False)
+    if isinstance(encoding, Numeric):
+        encoding = replace(encoding, text=True)
+    before, after = missing_count(column), missing_count(kept)
+    named = ", ".join(map(repr, others[:3])) + (", …" if len(others) > 3 else "")
+    what = f"{len(column) - after} of its {len(column) - before} values are; the others ({named}) count as missing"
+    note = f"Column {name!r} is text and taken as numbers: {what if others else 'all of its values are'}."
+    return encoding, f"{note} Name it in categorical if these are codes."
 
 
 def _dates(name: str, column: np.ndarray) -> tuple[Encoding, str | None]:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import os
+import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from calibrant.data.columns import Columns, as_columns
+from calibrant.data.columns import Columns, are_codes, as_columns
 from calibrant.data.labels import as_labels
 
 TARGET_NAMES = ("target", "class", "label", "y")
 _MISSING = ["?"]  # beside what pandas takes for missing: empty, NA, NaN, null, None and the like
+_LEADING_ZERO = re.compile(rb"""(?:^|[,;\t\s"])0\d""")  # perhaps of a code: worth a look at the columns as text
+_WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*")
+_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,9 @@ def read_table(path: str | os.PathLike[str], *, target: str | None = None) -> Ta
 
     ``target`` names the column of the labels; by default the one called target, class, label or y (in any case, the
     first of these that there is). Labels must not be missing; other values may.
+
+    Numbers that begin with a zero (007) are codes and stay text; in files with semicolons or tabs a column may have
+    decimal commas.
     """
     columns = read_columns(path)
     name = target if target is not None else _find_target(columns)
@@ -49,7 +58,10 @@ def read_table(path: str | os.PathLike[str], *, target: str | None = None) -> Ta
             f"{Path(path).name} has no column {which}; say which one holds the labels (target=…). "
             f"Its columns are {', '.join(columns)}."
         )
-    labels = as_labels(columns.pop(name), name=name)
+    try:
+        labels = as_labels(columns.pop(name), name=name)
+    except ValueError as error:
+        raise ValueError(f"{Path(path).name}: {error}") from None
     if not columns:
         raise ValueError(f"{Path(path).name} has no column beside {name!r}, and so nothing to learn from.")
     return Table(columns, labels, name)
@@ -60,7 +72,11 @@ def read_columns(path: str | os.PathLike[str]) -> Columns:
     frame = _read_frame(Path(path))
     if not len(frame):
         raise ValueError(f"{Path(path).name} holds no rows.")
-    columns = as_columns(frame)
+    frame.columns = [str(name).strip() for name in frame.columns]
+    try:
+        columns = {name: _without_marks(column) for name, column in as_columns(frame).items()}
+    except ValueError as error:
+        raise ValueError(f"{Path(path).name}: {error}") from None
     first = next(iter(columns))
     if first in ("Unnamed: 0", "__index_level_0__", "") and columns[first].dtype.kind in "iu":
         steps = np.diff(columns[first])
@@ -88,22 +104,105 @@ def _read_frame(path: Path) -> Any:
             return pd.read_parquet(io.BytesIO(content))
         except ImportError:
             raise ImportError("Reading Parquet files needs pyarrow: pip install 'calibrant[tables]'.") from None
+        except (ValueError, OSError) as error:  # those of pyarrow are of both kinds
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
+            raise ValueError(f"{path.name} could not be read as a Parquet file: {reason}.") from None
     if kind not in ([".csv"], [".tsv"]):
         raise ValueError(f"{path.name} should end in .csv, .tsv or .parquet (with .gz or without), to say what it is.")
     try:
-        separator = "\t" if kind == [".tsv"] else _separator(content)
-        text = io.BytesIO(content)
-        return pd.read_csv(text, sep=separator, na_values=_MISSING, encoding="utf-8-sig", low_memory=False)
+        return _read_text(pd, path.name, content, "\t" if kind == [".tsv"] else _separator(content))
     except UnicodeDecodeError:
         raise ValueError(f"{path.name} is not text in UTF-8; save it in that encoding.") from None
-    except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
+    except (pd.errors.EmptyDataError, pd.errors.ParserError, pd.errors.ParserWarning) as error:
         raise ValueError(f"{path.name} could not be read as a table: {str(error).strip()}.") from None
 
 
 def _separator(content: bytes) -> str:
-    """A comma, or the semicolon where the header has none of the one and some of the other."""
-    header = content.partition(b"\n")[0]
-    return ";" if b";" in header and b"," not in header else ","
+    """A comma, or the semicolon where the header has more of these; those in quotes are of names and do not count."""
+    header = re.sub(rb'"[^"]*"', b"", content[: 1 << 20]).lstrip().partition(b"\n")[0]
+    return ";" if header.count(b";") > header.count(b",") else ","
+
+
+def _read_text(pd: Any, file: str, content: bytes, separator: str) -> Any:
+    """A frame from text: numbers where a column has nothing else, codes with leading zeros and all the rest as text."""
+
+    def read(**options: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # fields beyond the header's would be lost
+            return pd.read_csv(
+                io.BytesIO(content),
+                sep=separator,
+                na_values=_MISSING,
+                encoding="utf-8-sig",
+                low_memory=False,
+                index_col=False,  # else a row with one field more than the header shifts all columns
+                **options,
+            )
+
+    options: dict[str, Any] = {}
+    try:
+        frame = read()
+    except (pd.errors.ParserError, pd.errors.ParserWarning):
+        options["usecols"] = range(_width(file, content, separator))
+        frame = read(**options)
+    if _LEADING_ZERO.search(content):
+        raw = read(dtype=str, **options)
+        for place, name in enumerate(frame.columns):
+            if frame.dtypes.iloc[place].kind in "iuf" and are_codes(raw.iloc[:, place].dropna()):
+                frame[name] = raw.iloc[:, place]
+    if separator != ",":
+        for place, name in enumerate(frame.columns):
+            if frame.dtypes.iloc[place].kind not in "biuf":
+                frame[name] = _with_points(frame.iloc[:, place])
+    return frame
+
+
+def _width(file: str, content: bytes, separator: str) -> int:
+    """The number of fields in the header. Rows with more are an error, unless those are empty, as behind a last comma.
+
+    Raises
+    ------
+    ValueError
+        that names the file, the line, and both numbers of fields
+    """
+    rows = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), delimiter=separator)
+    width = 0
+    try:
+        for row in rows:
+            if not width:
+                width = len(row)  # of a blank line 0
+            elif any(field.strip() for field in row[width:]):
+                raise ValueError(
+                    f"{file} has {width} fields in its header and {len(row)} in line {rows.line_num}: a name is "
+                    "missing in the header, or a separator inside a value needs quotes around the value."
+                )
+    except csv.Error:
+        pass  # pandas says what is wrong
+    return width
+
+
+def _with_points(column: Any) -> Any:
+    """A column of text with points for decimal commas, if most values are numbers and some have one.
+
+    Most, not nearly all: a short new file with a slip in it must be read as the training file was.
+    """
+    values = [v for v in column if isinstance(v, str)]
+    commas = sum(bool(_WITH_COMMA.fullmatch(v)) for v in values)
+    whole = sum(bool(_WHOLE.fullmatch(v)) for v in values)
+    if not commas or 2 * (commas + whole) < len(values):
+        return column
+    mended = column.map(lambda v: v.replace(",", ".") if isinstance(v, str) and _WITH_COMMA.fullmatch(v) else v)
+    return mended.astype(float) if commas + whole == len(values) else mended
+
+
+def _without_marks(column: np.ndarray) -> np.ndarray:
+    """The column with None for question marks, which in Parquet files and behind a space are text to pandas."""
+    marks = [isinstance(v, str) and v.strip() in _MISSING for v in column.tolist()] if column.dtype.kind == "O" else []
+    if not any(marks):
+        return column
+    column = column.copy()
+    column[marks] = None
+    return column
 
 
 def _find_target(columns: Columns) -> str | None:
