@@ -2,6 +2,7 @@
 
 import doctest
 import importlib.util
+import re
 import subprocess
 import sys
 import types
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("typer")
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
+import typer.main
 from typer.testing import CliRunner
 
 import calibrant
@@ -52,33 +54,97 @@ def invoke(*arguments):
     return CliRunner().invoke(commands.app, [str(a) for a in arguments])
 
 
+def plain(text):
+    """What a usage error says, without colours, the box around it and its line breaks."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).replace("│", " ").split())
+
+
 def test_reproduce(calls):
     assert invoke("reproduce", "bo4sc").exit_code == 0
     assert invoke("reproduce", "bo4sc", "--quick", "--out", "x", "--device", "cpu").exit_code == 0
     assert invoke("reproduce", "bo4sc", "--seeds", 7, "--quick").exit_code == 0
     other = ("--first-seed", 1000, "--methods", "bo4sc", "self-calibrated")
     assert invoke("reproduce", "bo4sc", "--seeds", 9, *other).exit_code == 0
+    assert invoke("reproduce", "bo4sc", "--seeds", 9, "--sets", "bac", "blobs-1.3").exit_code == 0
     usual = {"out": Path("out/bo4sc"), "device": "auto", "settings": None, "source": None}
-    usual |= {"first_seed": 0, "methods": None}
+    usual |= {"first_seed": 0, "methods": None, "sets": None}
     some = {"first_seed": 1000, "methods": ["bo4sc", "self-calibrated"]}
     assert calls.made == [
         ("bo4sc.reproduce", {**usual, "seeds": None, "quick": False}),
         ("bo4sc.reproduce", {**usual, "seeds": None, "quick": True, "out": Path("x"), "device": "cpu"}),
         ("bo4sc.reproduce", {**usual, "seeds": 7, "quick": True}),
         ("bo4sc.reproduce", {**usual, "seeds": 9, "quick": False, **some}),
+        ("bo4sc.reproduce", {**usual, "seeds": 9, "quick": False, "sets": ["bac", "blobs-1.3"]}),
     ]
 
 
-@pytest.mark.parametrize(
-    "command",
-    [("reproduce", "bo4sc"), ("sweep", "bo4sc"), ("ablate", "bo4sc"), ("bench", "noise"), ("bench", "tables")],
-)
+EXPERIMENTS = [("reproduce", "bo4sc"), ("sweep", "bo4sc"), ("ablate", "bo4sc"), ("bench", "noise"), ("bench", "tables")]
+
+
+@pytest.mark.parametrize("command", EXPERIMENTS)
 def test_every_report_is_made_from_a_result_file(calls, tmp_path, command):
     file = tmp_path / "results.json"
     assert invoke(*command, "--from", file).exit_code == 2  # it is not there
     file.write_text("{}")
-    assert invoke(*command, "--from", file).exit_code == 0
-    assert [arguments["source"] for _, arguments in calls.made] == [file]
+    assert invoke(*command, "--from", file, "--out", tmp_path).exit_code == 0
+    assert [(arguments["source"], arguments["out"]) for _, arguments in calls.made] == [(file, tmp_path)]
+
+
+@pytest.mark.parametrize("command", EXPERIMENTS)
+def test_options_that_do_nothing_beside_from_are_refused_by_name(calls, tmp_path, command):
+    """Every option but --out, from the commands themselves: a new one is refused too. Defaults are no exception."""
+    file = tmp_path / "results.json"
+    file.write_text("{}")
+    values = {"--device": "auto", "--criterion": "bce", "--data": tmp_path, "--settings": file, "--rates": 0.2}
+    group, name = command
+    options = {p.opts[0]: p for p in typer.main.get_command(commands.app).commands[group].commands[name].params}
+    assert {"--from", "--out", "--seeds", "--device"} <= options.keys()
+    for name in options.keys() - {"--from", "--out"}:
+        given = [name] if options[name].is_flag else [name, values.get(name, 1)]
+        result = invoke(*command, *given, "--from", file)
+        assert result.exit_code == 2
+        assert f"{name} would do nothing beside --from" in plain(result.stderr)
+    both = invoke(*command, "--seeds", 3, "--device", "cpu", "--from", file)
+    assert "--seeds and --device would do nothing" in plain(both.stderr)
+    assert calls.made == []
+
+
+@pytest.mark.parametrize("rest", [(), ("--out", "x"), ("--seeds", 3)])
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("reproduce", "bo4sc"), "--methods"),
+        (("reproduce", "bo4sc"), "--sets"),
+        (("sweep", "bo4sc"), "--lr"),
+        (("bench", "noise"), "--rates"),
+    ],
+)
+def test_a_list_without_a_value_is_said(calls, command, option, rest):
+    result = invoke(*command, option, *rest)
+    assert result.exit_code == 2
+    assert f"{option} needs at least one value." in plain(result.stderr)
+    assert calls.made == []
+
+
+def test_a_list_may_begin_with_an_equals_sign(calls):
+    assert invoke("bench", "noise", "--rates=0.1", 0.3, "--seeds", 2).exit_code == 0
+    assert calls.made[0][1]["rates"] == [0.1, 0.3]
+
+
+def test_a_result_file_of_another_command_is_one_sentence(tmp_path):
+    """The experiments themselves, not stand-ins."""
+    file = tmp_path / "results.json"
+    file.write_text('{"config": {"experiment": "noise"}, "versions": {}, "records": [{"seed": 0}]}')
+    result = invoke("reproduce", "bo4sc", "--from", file, "--out", tmp_path)
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"calibrant: {file} is a result file of `calibrant bench noise`; use `calibrant bench noise --from {file}`.\n"
+    )
+    file.write_text('{"config": {}, "versions": {}, "records": []}')
+    for command in EXPERIMENTS:
+        result = invoke(*command, "--from", file, "--out", tmp_path)
+        assert result.exit_code == 1
+        assert result.stderr.startswith(f"calibrant: {file} is not a result file of calibrant")
 
 
 def test_settings_of_a_sweep_are_what_reproduce_takes(calls, tmp_path):
@@ -97,7 +163,7 @@ def test_sweep_takes_lists_in_both_ways(calls, lists):
     assert arguments["grid"] == {"steps": [5, 10], "lr": [0.01]}
     assert arguments["seeds"] == 2
     assert arguments["criterion"] == "bce"
-    assert "sets" not in arguments
+    assert arguments["sets"] is None
 
 
 def test_sweep_of_some_sets_by_another_criterion(calls):
@@ -212,7 +278,7 @@ def test_as_a_module():
     done = subprocess.run([sys.executable, "-m", "calibrant", "--help"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0
     for command in ("reproduce", "sweep", "ablate", "bench", "methods", "--version"):
-        assert command in done.stdout
+        assert command in plain(done.stdout)
 
 
 def test_without_typer_a_sentence_names_the_extra(monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -46,6 +47,13 @@ def test_variants_differ_from_bo4sc_in_what_they_say():
     assert changed("weights + label-noise") == {"also": ("label-noise",)}
     assert changed("restart, T = 100") == {"restart": True, "steps": 100}
     assert all(changed(n) for n, m in found.items() if isinstance(m, BO4SC) and n != "bo4sc")
+
+
+def test_what_changes_more_than_its_name_says_is_named():
+    named = re.findall(r'"([^"]+)"', ablation.__doc__)
+    assert named == [ablation.SGD, "restart, T = 100", "without refit"]
+    assert set(named) <= {v.name for v in ablation.variants()}
+    assert "in nothing else" not in ablation.__doc__
 
 
 def test_weights_that_are_the_truth_tell_the_whole_story():

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -100,6 +101,38 @@ def test_the_report_comes_from_the_file_alone(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(grid, "search", None)
     again = grid.run(source=folder / "results.json", out=tmp_path)
     assert again.read_text() == (folder / "report.html").read_text()
+    assert (tmp_path / "settings.json").read_text() == (folder / "settings.json").read_text()
+    grid.run(source=folder / "results.json", out=tmp_path / "bare", write=False)
+    assert not (tmp_path / "bare" / "settings.json").exists()
+
+
+def test_the_settings_of_the_package_are_written_again_from_the_stored_search(tmp_path):
+    """With the version that searched, not the one that writes; an installed package has no results beside it."""
+    file = Path(__file__).parents[2] / "results" / "bo4sc-grid.json"
+    if not file.exists():
+        pytest.skip("no results beside the tests")
+    grid.run(source=file, out=tmp_path)
+    assert bo4sc.chosen_settings(tmp_path / "settings.json") == bo4sc.chosen_settings()
+
+
+def test_settings_of_one_set_are_used_by_a_run_of_that_set(folder, tmp_path, monkeypatch):
+    """What is handed to the training: `reproduce` itself is run elsewhere."""
+    handed = {}
+
+    def stop(run, sets, **arguments):
+        handed.update(arguments, sets=sets)
+        raise InterruptedError
+
+    monkeypatch.setattr(bo4sc, "in_parts", stop)
+    usual = {"seeds": 1, "out": tmp_path, "device": "cpu", "settings": folder / "settings.json"}
+    with pytest.raises(ValueError, match=r"no settings of bo4sc for blobs-1\.3, .* by --sets .*: blobs-1\.7\.$"):
+        bo4sc.reproduce(**usual)
+    with pytest.raises(InterruptedError):
+        bo4sc.reproduce(**usual, sets=["blobs-1.7"])
+    assert handed["sets"] == ["blobs-1.7"]
+    assert handed["settings"]["blobs-1.7"]["hidden"] == [8, 8]
+    with pytest.raises(ValueError, match="no set called moons"):
+        bo4sc.reproduce(**usual, sets=["moons"])
 
 
 def test_failed_settings_of_a_file_are_not_chosen():

@@ -1,13 +1,18 @@
 """Label noise: suspicion against known flips, targets on records whose verdicts are known, and a tiny run."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from calibrant.experiments import noise
 from calibrant.experiments.records import prepare
+from calibrant.experiments.targets import difference
 from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, SelfCalibrated, Standard
-from calibrant.report import read_results
+from calibrant.report import excludes_zero, read_results
 from tests.experiments.cases import Fixed
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_suspicion_is_scored_against_the_labels_that_were_flipped():
@@ -60,6 +65,16 @@ def test_targets_are_judged(change, missed):
     assert all("bac" not in verdict.shown for verdict in found)
 
 
+@pytest.mark.parametrize(
+    ("lost", "open_ones"), [({"accuracy": None}, [0]), ({"nll": None}, [1]), ({"suspects_auroc": None}, [2])]
+)
+def test_what_was_not_measured_is_neither_hit_nor_miss(lost, open_ones):
+    found = noise.noise_targets(records(**lost), [0.0, 0.2])
+    assert [k for k, verdict in enumerate(found) if verdict.word == "not measured"] == open_ones
+    assert [verdict.word for verdict in found].count("holds") == 3
+    assert all("unknown on blobs-1.3 20%" in found[k].note for k in open_ones)
+
+
 def test_every_method_at_every_rate(monkeypatch, tmp_path):
     small = {"hidden": (8, 8), "epochs": 5}
     methods = ("standard", "standard-stopped", "temperature", "bo4sc", "self-calibrated")
@@ -83,6 +98,18 @@ def test_every_method_at_every_rate(monkeypatch, tmp_path):
     monkeypatch.setattr(noise, "run_all", None)
     again = noise.run(source=tmp_path / "results.json", out=tmp_path / "again")
     assert again.read_text() == page.read_text()
+
+
+def test_readme_claims_what_the_stored_run_shows():
+    """Better than the two rivals that it names, on every set and at both rates; of the rate alone nothing."""
+    said = " ".join((ROOT / "README.md").read_text().split("## Labels that are wrong\n")[1].split("\n## ")[0].split())
+    assert "`self-calibrated` beats both on every set. It is ten networks" in said
+    stored = read_results(ROOT / "results" / "bo4sc-noise.json")
+    for rate in (0.2, 0.4):
+        own = [r for r in stored.records if r["rate"] == rate]
+        for name in stored.config["sets"]:
+            for rival in ("temperature-stopped", "bo4sc"):
+                assert excludes_zero(difference(own, "nll", name, "self-calibrated", rival)) == -1
 
 
 def test_a_rate_is_a_share(tmp_path):

@@ -40,3 +40,16 @@ def test_the_error_of_a_part_is_raised_here():
         in_parts(tell, ["bac", "blobs-1.3"], device=torch.device("cuda"), word="bac")
     with pytest.raises(RuntimeError, match="a part that failed"):
         in_parts(tell, ["bac", "blobs-1.3"], device=torch.device("cuda"), word="blobs-1.3")
+
+
+def name_methods(*, sets, device, methods):
+    return sets, methods
+
+
+def test_methods_that_busy_the_processor_have_parts_of_their_own_on_a_gpu():
+    sets, methods = ["blobs-1.3", "bac"], ["standard", "instance-weights", "bo4sc"]
+    found = in_parts(name_methods, sets, device=torch.device("cuda"), methods=methods)
+    rest, apart = ["standard", "bo4sc"], ["instance-weights"]
+    assert found == [(("blobs-1.3",), rest), (("bac",), rest), (("blobs-1.3",), apart), (("bac",), apart)]
+    assert in_parts(name_methods, sets, device=torch.device("cpu"), methods=methods) == [(tuple(sets), methods)]
+    assert in_parts(name_methods, ["bac"], device=torch.device("cuda"), methods=apart) == [(("bac",), apart)]

@@ -2,22 +2,36 @@
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
+import calibrant
 from calibrant import metrics
 from calibrant.data import blobs
 from calibrant.experiments import table_peers, tables
 from calibrant.experiments.records import Predicted
-from calibrant.experiments.table_data import FLOOR, find_tables, prepare, score
+from calibrant.experiments.table_data import DEVELOPMENT, FLOOR, SCORES, examine, find_tables, prepare, score
 from calibrant.experiments.table_peers import RememberedMLP, run_peers
 from calibrant.experiments.table_ranks import against, critical_difference, friedman, ranking
-from calibrant.experiments.table_report import make_report, verdicts, write_report
-from calibrant.experiments.table_store import Store, code_digest, made_by
+from calibrant.experiments.table_report import (
+    JUDGED,
+    LEVEL,
+    make_report,
+    rankings,
+    to_terminal,
+    untried,
+    verdicts,
+    write_report,
+)
+from calibrant.experiments.table_store import MEASURED, TRAINED, Store, code_digest, made_by
 from calibrant.methods import BO4SC, METHODS, SelfCalibrated, Standard
 from calibrant.report import Results, read_results, write_results
+
+ROOT = Path(__file__).parents[2]
 
 
 def write_table(path, rows=120, classes=2, seed=0):
@@ -62,6 +76,23 @@ def rows_of(values, methods="ab"):
     ]
 
 
+def scored(values, methods, tables=None, seeds=1):
+    """Whole records from an array (tables, methods): each seed adds 0.01 to all."""
+    found = []
+    for t, row in enumerate(values):
+        for method, value in zip(methods, row, strict=True):
+            for seed in range(seeds):
+                record = dict.fromkeys(SCORES, value + 0.01 * seed) | {"clipped": 0.0, "failure": None, "seconds": 1.0}
+                found.append(record | {"table": tables[t] if tables else f"t{t}", "method": method, "seed": seed})
+    return found
+
+
+def results_of(records, **config):
+    about = {"rows": 1, "columns": 1, "classes": 2}
+    known = {"methods": {r["method"]: "…" for r in records}, "tables": {r["table"]: about for r in records}}
+    return Results(known | {"split": [0.6, 0.2, 0.2], "nll_floor": FLOOR} | config, {}, records)
+
+
 def test_baselines_train_at_the_setting_for_tables_and_the_rest_is_the_registry():
     own = tables.table_methods()
     assert own["standard"] == Standard(epochs=None, learning_rate=tables.LEARNING_RATE)
@@ -88,6 +119,12 @@ def test_tables_are_found_by_name_and_errors_name_what_there_is(folder, tmp_path
         find_tables(folder)
 
 
+def test_a_name_loses_no_more_than_the_endings_that_say_what_a_file_is(tmp_path):
+    for name in ("my.table.v2.csv", "my.table.v3.TSV.gz", "my.csv.parquet"):
+        (tmp_path / name).touch()
+    assert list(find_tables(tmp_path)) == ["my.csv", "my.table.v2", "my.table.v3"]
+
+
 def test_a_split_is_stratified_encoded_by_its_training_part_and_differs_by_seed(folder):
     split = prepare("two", folder / "two.csv", 0)
     assert (len(split.task.train), len(split.task.val), len(split.labels)) == (90, 30, 30)
@@ -100,6 +137,63 @@ def test_a_split_is_stratified_encoded_by_its_training_part_and_differs_by_seed(
     assert x.shape == (120, split.inputs.shape[1])
     assert len(y) == 120
     assert not np.array_equal(split.labels, prepare("two", folder / "two.csv", 1).labels)
+
+
+UNSUITABLE = {
+    "few": ("a,target\n1,0\n2,1\n3,0\n", r"few\.csv: 3 samples are too few"),
+    "gaps": ("a,target\n" + "1,x\n2,\n" * 10, r"gaps\.csv: 10 of the 20 labels in 'target' are missing"),
+    "one-class": ("a,target\n" + "1,x\n2,x\n" * 10, r"one-class\.csv has one class only, x"),
+    "same": ("a,target\n" + "1,x\n1,y\n" * 10, r"same\.csv: No column of the table tells its rows apart"),
+    "unlabelled": ("a,b\n1,2\n", r"unlabelled\.csv has no column called target"),
+    "broken": ("", r"broken\.csv could not be read"),
+}
+
+
+@pytest.mark.parametrize("name", UNSUITABLE)
+def test_a_table_that_cannot_be_learned_from_is_told_by_its_file(name, tmp_path):
+    text, reason = UNSUITABLE[name]
+    bad, good = tmp_path / f"{name}.csv", write_table(tmp_path / "good.csv")
+    bad.write_text(text)
+    found = examine({name: bad, "good": good}, range(2))
+    assert (list(found.tables), list(found.unsuitable)) == (["good"], [name])
+    assert re.match(reason, found.unsuitable[name])
+    with pytest.raises(ValueError, match=f"^there is no table to learn from. {reason}"):
+        examine({name: bad}, range(2))
+
+
+def test_unsuitable_tables_are_left_out_of_a_run_and_dropped_columns_told(folder, tmp_path, short, capsys):
+    lines = (folder / "one.csv").read_text().splitlines()
+    (folder / "noted.csv").write_text(
+        "\n".join(["name,same," + lines[0], *(f"patient {k},1,{line}" for k, line in enumerate(lines[1:]))])
+    )
+    (folder / "few.csv").write_text(UNSUITABLE["few"][0])
+    page = tables.run(data=folder, seeds=1, methods=["standard"], out=tmp_path, device="cpu", only=["few", "noted"])
+    assert "The table few is left out: few.csv: 3 samples are too few" in capsys.readouterr().err
+    tables.run(data=folder, seeds=1, methods=["standard"], out=tmp_path, device="cpu", only=["one"])
+    results = read_results(tmp_path / "results.json")
+    assert {r["table"] for r in results.records} == set(results.config["tables"]) == {"noted", "one"}
+    assert list(results.config["unsuitable"]) == ["few"]
+    assert list(results.config["notes"]) == ["noted"]
+    first, second = results.config["notes"]["noted"]
+    assert first.startswith("Column 'name' is left out: 72 different texts in 72 rows")
+    assert second == "Left out as constant: 'same'."
+    text = make_report(results).to_markdown()
+    for said in (first, second, "Left out: few (few.csv: 3 samples are too few", "1 method, 2 tables, 1 seed:"):
+        assert said in text
+    assert "with the ensemble" not in text
+    assert "stands in the last columns" not in text
+    assert page.exists()
+    (folder / "few.csv").write_text((folder / "one.csv").read_text())
+    tables.run(data=folder, seeds=1, methods=["standard"], out=tmp_path, device="cpu", only=["few"])
+    assert read_results(tmp_path / "results.json").config["unsuitable"] == {}
+
+
+def test_cross_fitting_says_that_a_class_of_one_row_is_too_small(tmp_path, short):
+    path = write_table(tmp_path / "t.csv")
+    with path.open("a") as file:
+        file.write("1,1,red,lonely\n")
+    (record,) = run_peers("t", path, 0, ["sklearn-isotonic"])
+    assert record["failure"] == "A class has one row only in training and validation part, and cross-fitting needs two."
 
 
 def test_a_wrong_zero_costs_the_floor_and_is_counted():
@@ -186,9 +280,18 @@ def test_results_of_other_code_are_not_kept(tmp_path):
     assert len(stored(tmp_path)) == 4
     old = {"before": {"made_by": {"standard": "code 123", "sklearn-mlp": "scikit-learn 0.1"}}}
     assert stored(tmp_path, **old) == set()
-    unknown = stored(tmp_path, before={"made_by": {}})  # the file's own versions tell scikit-learn's
-    assert unknown == {("t", "sklearn-mlp"), ("u", "sklearn-mlp")}
+    assert stored(tmp_path, before={"made_by": {}}) == set()
     assert stored(tmp_path, now={"left_out": {"sklearn-mlp": "why"}}) == {("t", "standard"), ("u", "standard")}
+
+
+def test_a_file_of_an_older_version_is_measured_again_and_still_gives_its_report(tmp_path, capsys):
+    """It says scikit-learn's version alone of the peers, and a digest of fewer folders of ours."""
+    older = {"standard": "code 05a1a301066a", "sklearn-mlp": made_by(["sklearn-mlp"])["sklearn-mlp"].split(",")[0]}
+    assert stored(tmp_path, before={"made_by": older}) == set()
+    assert "Measured again, for it has changed: sklearn-mlp, standard." in capsys.readouterr().err
+    records = scored([[0.1, 0.2]], ["standard", "sklearn-mlp"])
+    text = make_report(results_of(records, made_by=older)).to_markdown()
+    assert "code 05a1a301066a" in text
 
 
 def test_a_file_that_is_gone_on_with_says_what_made_the_rest_of_it(tmp_path):
@@ -206,17 +309,37 @@ def test_fresh_forgets_the_tables_and_methods_of_this_run(tmp_path):
     assert len(kept) == 3
 
 
-def test_the_digest_is_of_the_methods_and_the_engine(tmp_path, monkeypatch):
-    for part in ("methods", "bilevel", "plots"):
-        (tmp_path / part).mkdir()
-        (tmp_path / part / "a.py").write_text("1")
+@pytest.mark.parametrize(
+    ("part", "changed"),
+    [
+        *((part, {"standard"}) for part in ("methods", "bilevel", "posthoc", "losses", "models")),
+        *((part, {"standard", "sklearn-mlp"}) for part in ("data", "metrics", "selective")),
+        ("plots", set()),
+    ],
+)
+def test_the_digest_is_of_all_that_a_record_depends_on(part, changed, tmp_path, monkeypatch):
+    for folder in (*TRAINED, *MEASURED, "plots"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.py").write_text("1")
     monkeypatch.setattr("calibrant.experiments.table_store.calibrant.__file__", str(tmp_path / "__init__.py"))
-    digest = code_digest.__wrapped__
-    before = digest()
-    (tmp_path / "plots" / "a.py").write_text("2")
-    assert digest() == before
-    (tmp_path / "bilevel" / "a.py").write_text("2")
-    assert digest() != before
+    monkeypatch.setattr("calibrant.experiments.table_store.code_digest", code_digest.__wrapped__)
+    before = made_by(["standard", "sklearn-mlp"])
+    (tmp_path / part / "a.py").write_text("2")
+    after = made_by(["standard", "sklearn-mlp"])
+    assert {name for name in before if before[name] != after[name]} == changed
+    assert after["sklearn-mlp"].startswith("scikit-learn ")
+
+
+def test_the_digest_covers_every_room_that_a_record_is_made_by():
+    """What the methods import, and what the experiments measure with: a room that is added here must be added there."""
+    package = Path(calibrant.__file__).parent
+    wanted, found = ["methods"], {"methods", "data", "metrics", "selective"}
+    while wanted:
+        for file in (package / wanted.pop()).rglob("*.py"):
+            rooms = set(re.findall(r"^\s*from calibrant\.([a-z]+)", file.read_text(), re.M)) - found
+            found |= rooms
+            wanted += rooms
+    assert found == {*TRAINED, *MEASURED}
 
 
 def test_tests_against_one_method_are_holms_and_friedmans():
@@ -252,6 +375,83 @@ def test_the_verdict_compares_mean_ranks_and_says_who_is_next():
     assert verdicts(alone)[0].holds is None
 
 
+def test_tables_that_settings_were_tried_on_are_told_apart():
+    """Ahead on the eight of development, behind on seven others: the verdict is for all, and says both."""
+    methods = ["self-calibrated", "temperature", "ensemble"]
+    tried, others = sorted(DEVELOPMENT), [f"own-{k}" for k in range(7)]
+    values = [[0.1, 0.2 + k / 100, 0.0] for k in range(8)] + [[0.2 + k / 100, 0.1, 0.0] for k in range(7)]
+    results = results_of(scored(values, methods, tried + others))
+    for text in (to_terminal(results), make_report(results).to_markdown()):
+        assert "| NLL: rank, all 15 | NLL: rank, 7 untried |" in text
+        row = next(line for line in text.splitlines() if line.startswith("| temperature") and line.count("|") == 10)
+        everywhere = wilcoxon([b - a for a, b, _ in values]).pvalue
+        on_others = 2 / 2**7  # seven differences of one sign
+        assert [cell.strip() for cell in row.split("|")[2:6]] == [
+            "1.53",
+            "**1.00**",
+            f"{everywhere:.2g}",
+            f"{on_others:.2g}",
+        ]
+        assert "2.00 on 7 tables that no setting was tried on, best of the others there: temperature, 1.00" in text
+        assert "told apart there (p < 0.05) from 1 of 1 methods" in text
+        assert "and not on 7: own-0, own-1" in text
+    records = untried(results.records)
+    assert {r["table"] for r in records} == set(others)
+    first = verdicts(rankings(results.records, methods[:2]), rankings(records, methods[:2]))[0]
+    assert (first.holds, first.measured) == (True, pytest.approx(22 / 15))
+
+
+def test_a_folder_of_ones_own_has_nothing_to_tell_apart_and_one_of_development_alone_says_so():
+    methods = ["self-calibrated", "temperature"]
+    own = results_of(scored([[0.1, 0.2]] * 3, methods))
+    for text in (to_terminal(own), make_report(own).to_markdown()):
+        assert "untried" not in text
+        assert "tried on all" not in text
+    seen = to_terminal(results_of(scored([[0.1, 0.2]] * 2, methods, ["pima", "adult"])))
+    assert "untried" not in seen
+    assert "settings were tried on all of these tables" in seen
+    assert "How the defaults were found" not in make_report(own).to_markdown()
+    few = to_terminal(results_of(scored([[0.1, 0.2]] * 2, methods, ["pima", "mine"])))
+    assert (
+        "How the defaults were found"
+        in make_report(results_of(scored([[0.1, 0.2]] * 2, methods, ["pima", "mine"]))).to_markdown()
+    )
+    assert "; 1 table, 2 methods" in to_terminal(results_of(scored([[0.1, 0.2]], methods)))
+    assert "1.00 on 1 table that no setting was tried on, best of the others there: temperature, 2.00" in few
+    assert "too few tables for a test" in few
+
+
+def test_intervals_over_splits_of_one_table_are_widened_for_their_overlap():
+    """Seeds 0.01 apart: s = 0.01, three splits, and a fifth of the rows tested on, a fourth of the rest."""
+    results = results_of(scored([[0.1]], ["self-calibrated"], seeds=3))
+    half = 4.302653 * 0.01 * np.sqrt(1 / 3 + 1 / 4)
+    text = make_report(results).to_markdown()
+    assert f"| self-calibrated | 0.110 ± {half:.3f} |" in text
+    assert "Nadeau & Bengio 2003" in text
+
+
+def test_readme_says_what_the_tables_without_development_show():
+    results = read_results(ROOT / "results" / "bo4sc-tables.json")
+    methods = [m for m in results.config["methods"] if m != "ensemble"]
+    said = " ".join((ROOT / "README.md").read_text().split("## Twenty tables\n")[1].split("\n## ")[0].split())
+    assert len(DEVELOPMENT & set(results.config["tables"])) == 8
+    assert len(set(results.config["tables"]) - DEVELOPMENT) == 12
+    for metric, ranked in rankings(untried(results.records), methods).items():
+        (own, rank), (rival, other) = list(ranked.mean_ranks.items())[:2]
+        assert own == "self-calibrated"
+        assert f"{rank:.2f} in {JUDGED[metric]} (next {rival}, {other:.2f})" in said
+        tests = against(ranked, own).values()
+        assert f"from {sum(p < LEVEL for p in tests)} of {len(tests)}" in said
+        assert (
+            f"{sum(p < LEVEL for p in tests)} of {len(tests)}{' methods' * (metric == 'nll')} in {JUDGED[metric]}"
+            in said
+        )
+    everywhere = [p for ranked in rankings(results.records, methods).values() for p in against(ranked, own).values()]
+    assert max(everywhere) < LEVEL
+    assert "told apart from all 14 in both" in said
+    assert len(everywhere) == 2 * 14
+
+
 def test_a_run_is_split_resumed_and_reported(folder, tmp_path, short, monkeypatch, capsys):
     out = tmp_path / "out"
     arguments = {"data": folder, "seeds": 2, "out": out, "device": "cpu"}
@@ -271,7 +471,9 @@ def test_a_run_is_split_resumed_and_reported(folder, tmp_path, short, monkeypatc
     assert "| self-calibrated" in printed
     assert "self-calibrated has the best mean rank in NLL (the ensemble apart)" in printed
     assert "self-calibrated less the ensemble, paired by seed" in text
-    assert "How the defaults were found" in text
+    assert "How the defaults were found" not in text  # which is about tables that are not here
+    assert "with the ensemble, NLL" in text
+    assert "2 tables, 2 seeds" in text
     assert {m: results.config["costs"][m]["networks"] for m in ("standard", "ensemble", "self-calibrated")} == {
         "standard": 1,
         "ensemble": 2,
@@ -325,7 +527,7 @@ def test_a_report_of_one_table_and_one_method_needs_no_ranks():
     record = {"table": "t", "method": "standard", "seed": 0, "failure": "NaN", "clipped": None}
     record |= dict.fromkeys(("accuracy", "nll", "smooth_ece", "ece15", "floor_self15", "brier", "aurc", "seconds"))
     about = {"t": {"rows": 1, "columns": 1, "classes": 2}}
-    config = {"methods": {"standard": "…"}, "tables": about, "split": [1], "nll_floor": FLOOR}
+    config = {"methods": {"standard": "…"}, "tables": about, "split": [0.8, 0.2], "nll_floor": FLOOR}
     text = make_report(Results(config, {}, [record])).to_markdown()
     assert "not measured" in text
     assert "Failed runs" in text

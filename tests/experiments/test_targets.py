@@ -4,18 +4,22 @@ import math
 
 import pytest
 
-from calibrant.experiments import table1
+from calibrant.experiments import page, table1
 from calibrant.experiments import words as report_words
+from calibrant.experiments.table_data import DEVELOPMENT
 from calibrant.experiments.targets import (
     Case,
+    at_least,
     bo4sc_targets,
     difference,
     judge,
     mean,
+    not_above,
     ratio,
     self_calibrated_targets,
 )
 from calibrant.methods import METHODS as REGISTRY
+from calibrant.metrics import Estimate
 
 SETS = ("blobs-1.3", "blobs-1.7", "spirals-2.5", "spirals-3.5", "bac")
 METHODS = ("standard", "standard-stopped", "isotonic", "ensemble", "bo4sc", "self-calibrated")
@@ -142,6 +146,40 @@ def test_a_failed_run_is_neither_hit_nor_miss():
     assert words(found) == ["not measured", "not measured", "holds", "holds"]
 
 
+def test_a_run_without_any_value_does_not_move_its_set_to_another_target():
+    """A failed run has no floor either: its set would count as one without label noise, and the target as held."""
+    found = records(**{"spirals-2.5 self-calibrated ece15": 0.1})
+    assert words(self_calibrated_targets(found))[0] == "missed"
+    for record in found:
+        if (record["dataset"], record["method"], record["seed"]) == ("spirals-2.5", "self-calibrated", 0):
+            record |= dict.fromkeys((*GOOD, "floor_posterior10", "floor_posterior15"))
+    verdicts = self_calibrated_targets(found)
+    assert words(verdicts) == ["not measured", "not measured", "holds", "not measured", "not measured"]
+    assert all("unknown on spirals-2.5" in verdicts[k].note for k in (0, 1, 3, 4))
+    assert "spirals" not in verdicts[2].shown
+
+
+def test_limits_from_both_sides_and_of_what_was_not_measured():
+    assert [at_least(value, 0.5) for value in (0.4, 0.5, 0.6, math.nan)] == [False, True, True, None]
+    assert [not_above(value, 0.5) for value in (0.4, 0.5, 0.6, math.nan)] == [True, True, False, None]
+    assert at_least(mean(records(), "accuracy", "bac", "bo4sc"), 0.9 - 1e-9)
+    assert at_least(mean([], "accuracy", "bac", "bo4sc"), 0.9) is None
+
+
+def test_what_the_weights_do_is_said_set_by_set():
+    """By paired differences to the control: worse on two sets, better on one, undecided on one, not measured on one."""
+    gaps = dict(zip(SETS, ((0.01, 0.01), (0.02, 0.02), (-0.01, -0.01), (-0.01, 0.01), None), strict=True))
+    found = records()
+    for record in [r for r in found if r["method"] == "bo4sc"]:
+        gap = gaps[record["dataset"]]
+        found.append(record | {"method": page.MATCHED, "ece10": gap and record["ece10"] - gap[record["seed"] % 2]})
+    assert page.weights_doing(found) == (
+        "significantly lower on spirals-2.5 (−0.010 ± 0.000); "
+        "significantly higher on blobs-1.3 (0.010 ± 0.000), blobs-1.7 (0.020 ± 0.000); "
+        "not shown to differ on spirals-3.5 (0.000 ± 0.018), bac (–)"
+    )
+
+
 def test_judge_counts():
     cases = [Case("a", 1.0, True), Case("b", 2.0, False), Case("c", None, None)]
     assert judge("all", cases).holds is False
@@ -150,6 +188,14 @@ def test_judge_counts():
     assert judge("nothing to judge", []).holds is None
     assert judge("all", cases, note="why").note == "missed on b; unknown on c; why"
     assert judge("all", cases, digits=1).shown == "a 1.0; b 2.0; c –"
+
+
+def test_a_measurement_that_would_round_to_zero_has_two_significant_digits():
+    small = Estimate(-0.000042, -0.000142, 0.000058, 0.95, "by hand")
+    cases = [Case("a", small, True), Case("b", 0.00049, True), Case("c", 0.0, True), Case("d", -1e-17, True)]
+    assert judge("all", cases).shown == "a −0.000042 ± 0.000100; b 0.00049; c 0.000; d 0.000"
+    assert judge("all", [Case("a", -0.0005, True), Case("b", 0.0006, True)], digits=4).shown == "a −0.0005; b 0.0006"
+    assert judge("all", [Case("a", 0.0006, True), Case("b", math.nan, None)]).shown == "a 0.001; b –"
 
 
 def test_tables_of_the_same_records():
@@ -169,6 +215,13 @@ def test_words_say_what_the_methods_are():
     assert (ours.folds, ours.repeats, ours.refit, ensemble.members) == (5, 2, True, 5)
     assert "ten networks (five folds, dealt\ntwice), the ensemble is five" in report_words.UNEQUAL
     assert set(REGISTRY) <= set(report_words.BASELINES)
+
+
+def test_words_do_not_claim_more_than_was_measured():
+    assert "has next to none" in " ".join(report_words.HIDDEN.split())
+    assert [name for name in DEVELOPMENT if name not in report_words.DEFAULTS] == []
+    assert "eight tables" in " ".join(report_words.DEFAULTS.split())
+    assert len(DEVELOPMENT) == 8
 
 
 def test_the_printed_table_is_the_papers():

@@ -27,6 +27,19 @@ def test_an_exact_case():
     assert found.high - found.value == pytest.approx(0.5 * math.tan(0.475 * math.pi), rel=1e-9)
 
 
+def test_the_interval_of_overlapping_splits_is_nadeaus_and_bengios():
+    """Five splits of 80 % and 20 %, by hand: s² = 2.5, and t₄ at 97.5 % is 2.776445."""
+    found = mean_interval([1.0, 2.0, 3.0, 4.0, 5.0], overlap=0.2 / 0.8)
+    assert found.high - found.value == pytest.approx(2.776445 * math.sqrt(2.5 * (1 / 5 + 1 / 4)), rel=1e-6)
+    assert found.value == 3
+    assert found.method.endswith("corrected for overlap")
+    twice = paired_difference([2.0, 4.0, 6.0, 8.0, 10.0], [1.0, 2.0, 3.0, 4.0, 5.0], overlap=0.25)
+    assert (twice.low, twice.high) == pytest.approx((found.low, found.high), rel=1e-12)
+    assert math.isnan(mean_interval([1.0], overlap=0.25).low)
+    with pytest.raises(ValueError, match="n_test/n_train"):
+        mean_interval([1.0, 2.0], overlap=-0.1)
+
+
 def test_one_seed_has_no_interval_and_settles_nothing():
     alone = mean_interval([0.25])
     assert format_number(alone) == "0.250"

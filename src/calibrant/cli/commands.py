@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from calibrant._version import __version__
-from calibrant.cli.shell import ListOptions, Sentences, call
+from calibrant.cli.shell import Experiment, Sentences, call
 
 
 class Device(StrEnum):
@@ -30,10 +30,16 @@ class Criterion(StrEnum):
 
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, counted from 0.")]
 Out = Annotated[Path, typer.Option(file_okay=False, help="Folder for results, figures and report.")]
+Sets = Annotated[list[str] | None, typer.Option(help="Names of synthetic sets; all five where not given.")]
 On = Annotated[Device, typer.Option(help="Where to compute; auto takes a GPU where there is one.")]
 Source = Annotated[
     Path | None,
-    typer.Option("--from", exists=True, dir_okay=False, help="Make the report from this result file; train nothing."),
+    typer.Option(
+        "--from",
+        exists=True,
+        dir_okay=False,
+        help="Make the report from this result file of the same command; train nothing. Only --out goes with it.",
+    ),
 ]
 
 app = typer.Typer(
@@ -69,7 +75,7 @@ def _top(
     pass
 
 
-@reproduce.command("bo4sc", cls=ListOptions)
+@reproduce.command("bo4sc", cls=Experiment)
 def reproduce_bo4sc(
     seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds; 20, or 3 with --quick.")] = None,
     out: Out = Path("out/bo4sc"),
@@ -80,11 +86,13 @@ def reproduce_bo4sc(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="settings.json of `calibrant sweep bo4sc`; by default those that come with the package.",
+            help="settings.json of `calibrant sweep bo4sc`; by default those that come with the package. If it has "
+            "some of the sets only, name these by --sets.",
         ),
     ] = None,
     first_seed: Annotated[int, typer.Option(min=0, help="The first of the seeds.")] = 0,
     methods: Annotated[list[str] | None, typer.Option(help="Ids of methods; all where not given.")] = None,
+    sets: Sets = None,
     source: Source = None,
 ) -> None:
     """Table 1 and Figures 1 to 3 of Sanguin et al. 2024, with intervals, noise floors and targets."""
@@ -97,11 +105,12 @@ def reproduce_bo4sc(
         settings=settings,
         first_seed=first_seed,
         methods=methods,
+        sets=sets,
         source=source,
     )
 
 
-@sweep.command("bo4sc", cls=ListOptions)
+@sweep.command("bo4sc", cls=Experiment)
 def sweep_bo4sc(
     steps: Annotated[list[int] | None, typer.Option(min=1, help="T, inner steps under one hypergradient.")] = None,
     weight_lr: Annotated[list[float] | None, typer.Option(help="η_w, step size of the sample weights.")] = None,
@@ -109,7 +118,7 @@ def sweep_bo4sc(
     width: Annotated[list[int] | None, typer.Option(min=1, help="Hidden units of each layer.")] = None,
     epochs: Annotated[list[int] | None, typer.Option(min=1, help="Epochs of training.")] = None,
     lr: Annotated[list[float] | None, typer.Option(help="Learning rate of the network.")] = None,
-    sets: Annotated[list[str] | None, typer.Option(help="Names of synthetic sets; all five where not given.")] = None,
+    sets: Sets = None,
     criterion: Annotated[
         Criterion, typer.Option(help="What the chosen setting has the least of, on points that moved no weights.")
     ] = Criterion.bce,
@@ -121,24 +130,23 @@ def sweep_bo4sc(
     """The grid search of Sanguin et al. 2024: every combination of the values given.
 
     Each option takes several values, `--steps 5 10 20`; one that is not given keeps the experiment's own grid, which is
-    for a GPU. The choice is written as settings.json, for `calibrant reproduce bo4sc --settings`.
+    for a GPU. The choice is written as settings.json, for `calibrant reproduce bo4sc --settings`; with --from too.
     """
     given = {"steps": steps, "weight_lr": weight_lr, "alpha": alpha, "width": width, "epochs": epochs, "lr": lr}
     grid = {name: values for name, values in given.items() if values}
-    named = {"sets": sets} if sets else {}
     call(
         "grid.run",
         grid=grid,
         seeds=seeds,
         out=out,
         device=device.value,
+        sets=sets,
         criterion=criterion.value,
         source=source,
-        **named,
     )
 
 
-@ablate.command("bo4sc")
+@ablate.command("bo4sc", cls=Experiment)
 def ablate_bo4sc(
     seeds: Seeds = 20, out: Out = Path("out/bo4sc-ablation"), device: On = Device.auto, source: Source = None
 ) -> None:
@@ -146,7 +154,7 @@ def ablate_bo4sc(
     call("ablation.run", seeds=seeds, out=out, device=device.value, source=source)
 
 
-@bench.command("tables", cls=ListOptions)
+@bench.command("tables", cls=Experiment)
 def bench_tables(
     data: Annotated[
         Path | None,
@@ -193,7 +201,7 @@ def bench_tables(
     )
 
 
-@bench.command("noise", cls=ListOptions)
+@bench.command("noise", cls=Experiment)
 def bench_noise(
     rates: Annotated[
         list[float] | None,

@@ -28,33 +28,61 @@ class Sentences(TyperGroup):
             raise typer.Exit(1) from None
 
 
-class ListOptions(TyperCommand):
-    """A command whose repeatable options also take several values at once: `--rates 0.2 0.4`."""
+class Experiment(TyperCommand):
+    """A command whose repeatable options also take several values at once, `--rates 0.2 0.4`, and that knows `--from`.
+
+    A report from a result file heeds `--out` alone: an option that would do nothing beside `--from` is an error.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         lists = {name for p in self.params if getattr(p, "multiple", False) for name in p.opts}
-        return super().parse_args(ctx, spread(args, lists))
+        try:
+            args = spread(args, lists)
+        except ValueError as error:
+            ctx.fail(str(error))
+        left = super().parse_args(ctx, args)
+        if ctx.params.get("source") is not None:
+            idle = [p.opts[0] for p in self.params if p.name not in HEEDED and _given(ctx, p.name)]
+            if idle:
+                ctx.fail(
+                    f"{' and '.join(idle)} would do nothing beside --from, which makes the report from a result file "
+                    "as it is; only --out goes with it."
+                )
+        return left
+
+
+HEEDED = ("source", "out")
+"""Parameters of a report from a result file."""
+
+
+def _given(ctx: Any, name: str | None) -> bool:
+    """Whether the command line has this option, even with its default."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def spread(args: Iterable[str], lists: Iterable[str]) -> list[str]:
-    """Repeat the name of a list-valued option before each of its values.
+    """Repeat the name of a list-valued option before each of its values; one without a value is an error.
 
     >>> spread(["--rates", "0.2", "0.4", "--seeds", "5"], {"--rates"})
     ['--rates', '0.2', '--rates', '0.4', '--seeds', '5']
     """
     lists, out, current = set(lists), list[str](), ""
     waiting = False  # the option's name stands there and its first value does not
-    for arg in args:
+    for arg in [*args, "--"]:
         if arg.startswith("--"):
-            current = arg if arg in lists else ""
-            waiting = bool(current)
+            if waiting:
+                raise ValueError(f"{current} needs at least one value.")
+            name, equals, _ = arg.partition("=")
+            current = name if name in lists else ""
+            waiting = bool(current) and not equals
             out.append(arg)
         elif current and not waiting:
             out += [current, arg]
         else:
             waiting = False
             out.append(arg)
-    return out
+    return out[:-1]
 
 
 def call(function: str, **arguments: Any) -> None:

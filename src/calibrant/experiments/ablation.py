@@ -1,7 +1,11 @@
 """What each choice in BO4SC, and each piece of the self-calibrated method, is worth: one row for each variant.
 
-Every variant differs from ``bo4sc`` at its default setting in what its name says and in nothing else, and is taken at
-its last epoch. Rows are compared by paired differences over seeds.
+Every variant differs from ``bo4sc`` at its default setting, or from ``self-calibrated``, in what its name says, and is
+taken at its last epoch. Three change more. "inner SGD" has step sizes of its own on both levels, chosen on other seeds,
+because Adam's need not suit it. "restart, T = 100" has the longer inner loop without which a restart trains nothing,
+and so fewer outer steps. "without refit" is one network that learns from the training part alone, with the validation
+part for its L2 and its calibration, without folds and without a search for label noise. Rows are compared by paired
+differences over seeds.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from calibrant.experiments.grid import FIRST_SEED, score, search_task
 from calibrant.experiments.parts import in_parts
 from calibrant.experiments.records import Prepared, prepare, resolve_device, weight_shares
 from calibrant.experiments.runs import few_threads, progress, run_all
-from calibrant.experiments.shared import SEEDS, failures, foot, made
+from calibrant.experiments.shared import SEEDS, failures, foot, made, read_own
 from calibrant.methods import BO4SC, METHODS, Fitted, Method, Mixture, Part, SelfCalibrated, Standard, fit_all
 from calibrant.report import (
     Column,
@@ -34,7 +38,6 @@ from calibrant.report import (
     by_seed,
     mean_interval,
     paired_difference,
-    read_results,
     write_results,
 )
 
@@ -207,7 +210,7 @@ def train_and_measure(
 
 def write_report(results: Path, out: Path) -> Path:
     """Make ``report.html`` and ``report.md`` from a result file alone, and print the latter."""
-    report = tell(read_results(results))
+    report = tell(read_own(results, "bo4sc-ablation"))
     page, text = report.write(out), report.to_markdown()
     (out / "report.md").write_text(text + "\n", encoding="utf-8")
     print(text)
@@ -266,7 +269,9 @@ def tell(results: Results) -> Report:
         "BO4SC: what each choice is worth",
         f"{len(config['seeds'])} seeds, last epoch, mean and 95 % interval. Each variant differs from bo4sc, or from "
         "self-calibrated, in what its name says, and Δ is its paired difference to that one. Where a variant puts "
-        "trained networks together in another way, the last step is as it was fitted before.",
+        "trained networks together in another way, the last step is as it was fitted before. Two change more than "
+        "their names say: a restart has longer inner loops and fewer outer steps, and without refit there is one "
+        "network of the training part alone, without folds and without a search for label noise.",
     )
     if "inner_sgd" in config:
         found = config["inner_sgd"]

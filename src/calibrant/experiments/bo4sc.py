@@ -13,15 +13,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from calibrant.data import SETS
 from calibrant.experiments import figures
 from calibrant.experiments.page import MATCHED, make_report, to_terminal
 from calibrant.experiments.parts import in_parts
 from calibrant.experiments.records import Prepared, prepare, reference, resolve_device, weight_shares
 from calibrant.experiments.runs import Planned, Run, few_threads, run_all
-from calibrant.experiments.shared import checked_methods, made, seed_count
+from calibrant.experiments.shared import checked_methods, checked_sets, made, read_own, seed_count
 from calibrant.methods import BO4SC, METHODS, Standard
-from calibrant.report import read_results, write_results
+from calibrant.report import write_results
 
 Settings = dict[str, dict[str, Any]]
 
@@ -33,7 +32,7 @@ def reproduce(
     quick: bool = False,
     device: str = "auto",
     source: str | Path | None = None,
-    sets: Sequence[str] = tuple(SETS),
+    sets: Sequence[str] | None = None,
     settings: str | Path | None = None,
     first_seed: int = 0,
     methods: Sequence[str] | None = None,
@@ -46,16 +45,18 @@ def reproduce(
     out : folder for ``results.json``, ``results.figures.json``, ``figures/`` and ``report.html``
     device : "auto", "cpu" or "cuda"
     source : a result file: tables, figures and report are made from it and the figures' numbers beside it
+    sets : names of synthetic sets; all five where not given
     settings : a ``settings.json`` of the grid search, instead of the settings that come with the package
     methods : ids of methods; all where not given
     """
     folder = Path(out)
     if source is not None:
         return write_report(Path(source), folder)
-    count = seed_count(seeds, quick=quick)
+    count, sets = seed_count(seeds, quick=quick), checked_sets(sets)
     chosen, origin = chosen_settings(settings)
     where, span = resolve_device(device), range(first_seed, first_seed + count)
-    entries = plan(sets, span[:1], chosen, methods)
+    methods = checked_methods(methods, METHODS)
+    used = methods_of(plan(sets, span[:1], chosen, methods))
     parts = in_parts(train_and_measure, sets, device=where, seeds=span, settings=chosen, methods=methods)
     config = {
         "experiment": "bo4sc",
@@ -65,11 +66,14 @@ def reproduce(
         "device": str(where),
         "settings": {name: chosen[name] for name in sets},
         "settings_origin": origin,
-        "methods": methods_of(entries),
+        "methods": used,
         "seconds": {what: round(max(part.seconds[what] for part in parts), 1) for what in parts[0].seconds},
         **made(),
     }
-    results = write_results(folder / "results.json", config, [record for part in parts for record in part.records])
+    order = {name: position for position, name in enumerate([*sets, *used])}
+    records = [record for part in parts for record in part.records]
+    records.sort(key=lambda r: (order[r["dataset"]], r["seed"], order[r["method"]]))
+    results = write_results(folder / "results.json", config, records)
     figures.write({name: numbers for part in parts for name, numbers in part.figures.items()}, results)
     return write_report(results, folder)
 
@@ -105,7 +109,7 @@ def train_and_measure(
 
 def write_report(results: Path, out: Path) -> Path:
     """Make tables, figures and page from files alone, and print the main tables."""
-    content = read_results(results)
+    content = read_own(results, "bo4sc")
     print(to_terminal(content))
     return make_report(content, figures.read(results)).write(out)
 
@@ -150,7 +154,10 @@ def plan(
     """Every method on every set and seed, and BO4SC's control; a set and seed is prepared once, and shared."""
     unknown = [name for name in sets if name not in settings]
     if unknown:
-        raise ValueError(f"there are no settings of bo4sc for {', '.join(unknown)}; run `calibrant sweep bo4sc`.")
+        raise ValueError(
+            f"there are no settings of bo4sc for {', '.join(unknown)}; run `calibrant sweep bo4sc`, or name by --sets "
+            f"only sets that have some: {', '.join(settings) or 'none'}."
+        )
     wanted, entries = checked_methods(methods, METHODS), list[Planned]()
     for name in sets:
         for seed in seeds:

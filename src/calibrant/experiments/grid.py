@@ -25,13 +25,12 @@ from torch import Tensor
 
 from calibrant.bilevel import Callback
 from calibrant.bilevel.run import Run
-from calibrant.data import SETS
 from calibrant.experiments.records import prepare, resolve_device
 from calibrant.experiments.runs import progress
-from calibrant.experiments.shared import foot, made
+from calibrant.experiments.shared import checked_sets, foot, made, read_own
 from calibrant.methods import BO4SC, Job, Part, Task, fit_all
 from calibrant.metrics import ece
-from calibrant.report import Column, Report, Results, mean_interval, read_results, versions, write_results
+from calibrant.report import Column, Report, Results, mean_interval, write_results
 
 GRID: dict[str, tuple[float, ...]] = {
     "steps": (1, 5, 10, 20),
@@ -55,7 +54,7 @@ def run(
     seeds: int = 3,
     out: str | Path = "out/bo4sc-grid",
     device: str = "auto",
-    sets: Sequence[str] = tuple(SETS),
+    sets: Sequence[str] | None = None,
     criterion: str = "bce",
     write: bool = True,
     source: str | Path | None = None,
@@ -67,22 +66,21 @@ def run(
     grid : mapping from ``steps`` (T), ``weight_lr`` (η_w), ``alpha`` (α), ``width``, ``epochs``, ``lr`` to lists
         A name that is not given keeps its values in ``GRID``.
     seeds : how many, counted from 10,000
+    sets : names of synthetic sets; all five where not given
     criterion : what is least at the chosen setting, one of "bce", "nll", "ece10"
     write : whether to write ``settings.json``, the choice in the words of :class:`calibrant.methods.BO4SC` and where it
         comes from
-    source : a result file of this search: the report is made from it, and nothing is trained
+    source : a result file of this search: report and settings are made from it, and nothing is trained
 
     The default grid has 1,728 settings, of which 432 are trained: shorter trainings are read off longer ones. With five
     sets and three seeds that is 6,480 networks in 36 populations, for a GPU; on a CPU give short lists.
     """
     folder = Path(out)
     if source is not None:
-        return write_report(Path(source), folder)
-    values, where = complete(grid or {}), resolve_device(device)
+        return write_report(Path(source), folder, settings=write)
+    values, where, sets = complete(grid or {}), resolve_device(device), checked_sets(sets)
     if criterion not in CRITERIA:
         raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}; got {criterion!r}.")
-    if unknown := [name for name in sets if name not in SETS]:
-        raise ValueError(f"there is no set called {', '.join(unknown)}; the sets are {', '.join(SETS)}.")
     count = networks(values, sets=len(sets), seeds=seeds)
     if where.type == "cpu" and count > MANY:
         print(
@@ -94,7 +92,7 @@ def run(
     chosen = {name: choose([r for r in records if r["dataset"] == name], criterion) for name in sets}
     config = {
         "experiment": "bo4sc-grid",
-        "sets": list(sets),
+        "sets": sets,
         "grid": values,
         "seeds": [FIRST_SEED + k for k in range(seeds)],
         "criterion": criterion,
@@ -104,18 +102,19 @@ def run(
         "device": str(where),
         **made(),
     }
-    results = write_results(folder / "results.json", config, records)
-    if write:
-        settings = {"origin": origin(config), **config["chosen"]}  # type: ignore[dict-item]
-        (folder / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
-    return write_report(results, folder)
+    return write_report(write_results(folder / "results.json", config, records), folder, settings=write)
 
 
-def write_report(results: Path, out: Path) -> Path:
-    """Make the report from a result file alone, and print it."""
-    report = tell(read_results(results))
+def write_report(results: Path, out: Path, *, settings: bool = True) -> Path:
+    """Make the report, and ``settings.json`` where asked for, from a result file alone; print the report."""
+    content = read_own(results, "bo4sc-grid")
+    report = tell(content)
     print(report.to_markdown())
-    return report.write(out)
+    page = report.write(out)
+    if settings:
+        chosen = {"origin": origin(content), **content.config["chosen"]}
+        (out / "settings.json").write_text(json.dumps(chosen, indent=1) + "\n", encoding="utf-8")
+    return page
 
 
 def networks(grid: Mapping[str, Sequence[float]], *, sets: int, seeds: int) -> int:
@@ -123,10 +122,10 @@ def networks(grid: Mapping[str, Sequence[float]], *, sets: int, seeds: int) -> i
     return sets * seeds * math.prod(len(values) for name, values in grid.items() if name != "epochs")
 
 
-def origin(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Where settings come from, for the file that holds them."""
-    kept = {name: config[name] for name in ("command", "grid", "seeds", "criterion", "date")}
-    return kept | {"calibrant": versions()["calibrant"]}
+def origin(results: Results) -> dict[str, Any]:
+    """Where settings come from, for the file that holds them: the search, and the version that searched."""
+    kept = {name: results.config[name] for name in ("command", "grid", "seeds", "criterion", "date")}
+    return kept | {"calibrant": results.versions.get("calibrant", "of unknown version")}
 
 
 def complete(grid: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:

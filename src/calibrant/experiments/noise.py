@@ -19,12 +19,13 @@ from calibrant.experiments import words
 from calibrant.experiments.parts import in_parts
 from calibrant.experiments.records import Prepared, prepare, resolve_device
 from calibrant.experiments.runs import few_threads, run_all
-from calibrant.experiments.shared import SEEDS, checked_methods, failures, foot, made
+from calibrant.experiments.shared import SEEDS, checked_methods, failures, foot, made, read_own
 from calibrant.experiments.table1 import pivot
 from calibrant.experiments.targets import (
     ENSEMBLE,
     Case,
     Records,
+    at_least,
     datasets,
     difference,
     judge,
@@ -34,7 +35,7 @@ from calibrant.experiments.targets import (
 )
 from calibrant.methods import METHODS, Fitted, suspicion
 from calibrant.metrics import Estimate
-from calibrant.report import Column, Report, Results, Verdict, read_results, write_results
+from calibrant.report import Column, Report, Results, Verdict, write_results
 
 JUDGED = ("blobs-1.3", "blobs-1.7", "spirals-2.5", "spirals-3.5")
 """The sets that the targets are about; BAC, whose labels are a function of the inputs, is shown beside them."""
@@ -82,7 +83,9 @@ def run(
         "device": str(where),
         **made(),
     }
+    order = {name: position for position, name in enumerate([*sets, *methods])}
     records = [record for part in parts for record in part]
+    records.sort(key=lambda r: (order[r["dataset"]], order[r["method"]], r["rate"], r["seed"]))
     return write_report(write_results(Path(out) / "results.json", config, records), Path(out))
 
 
@@ -102,7 +105,7 @@ def train_and_measure(
 
 def write_report(results: Path, out: Path) -> Path:
     """Make the report from a result file alone, and print it."""
-    report = tell(read_results(results))
+    report = tell(read_own(results, "noise"))
     print(report.to_markdown())
     return report.write(out)
 
@@ -150,7 +153,7 @@ def noise_targets(records: Records, rates: Sequence[float]) -> list[Verdict]:
     return [
         judge(
             f"bo4sc: accuracy at least {GAIN} above standard's with flipped labels (difference)",
-            [Case(_where(case), gain, not_above(GAIN, gain.value)) for case, gain in gains.items()],
+            [Case(_where(case), gain, at_least(gain, GAIN)) for case, gain in gains.items()],
         ),
         judge(
             "bo4sc: NLL below standard's with flipped labels (difference)",
@@ -158,7 +161,7 @@ def noise_targets(records: Records, rates: Sequence[float]) -> list[Verdict]:
         ),
         judge(
             f"bo4sc: AUROC of suspects at least {AUROC} on blobs",
-            [Case(_where(case), area, not_above(AUROC, area.value)) for case, area in areas.items()],
+            [Case(_where(case), area, at_least(area, AUROC)) for case, area in areas.items()],
         ),
         judge(
             "self-calibrated: NLL not significantly above the better of bo4sc's and standard-stopped's, clean and "

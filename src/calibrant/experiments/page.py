@@ -11,15 +11,18 @@ from calibrant.experiments.targets import (
     Records,
     bo4sc_targets,
     datasets,
+    difference,
     mean,
     methods,
     self_calibrated_targets,
 )
-from calibrant.report import Column, Report, Results, Table, Verdict, format_number, to_markdown
+from calibrant.report import Column, Report, Results, Table, Verdict, excludes_zero, format_number, to_markdown
 
 MATCHED = "standard-matched"
 """The control for BO4SC: the same training without the weights."""
 BESIDE = "Not judged: NLL less the ensemble's, paired by seed."
+WEIGHTS = {-1: "significantly lower on", 1: "significantly higher on", 0: "not shown to differ on"}
+"""What BO4SC's ECE-10 is beside its control's, by the sign of `excludes_zero`."""
 METRICS_SHOWN = ("ece10", "true_ece", "nll", "accuracy")
 
 
@@ -123,7 +126,19 @@ def caveats(content: Results) -> str:
             f" The targets are set for {SEEDS} seeds. This run has {seeds}: its intervals are so wide that “not "
             "significantly worse” is easily true, and a mean may fall on either side of a limit by chance."
         )
-    return f"{text} BO4SC's settings were {origin(content)}."
+    return f"{text} {seen(content)} BO4SC's settings were {origin(content)}."
+
+
+def seen(content: Results) -> str:
+    """Whether these seeds were met while the methods were made, their settings' search included."""
+    found = content.config.get("settings_origin")
+    tried = words.SEEN | set(found["seeds"] if isinstance(found, dict) else ())
+    own = sorted({record["seed"] for record in content.records})
+    if met := [seed for seed in own if seed in tried]:
+        which = "These seeds" if met == own else f"{len(met)} of these seeds"
+        return f"{which} were seen while the methods were made; {words.FURTHER} holds some that were not."
+    span = str(own[0]) if len(own) == 1 else f"{own[0]} to {own[-1]}"
+    return f"Nothing was tried on these seeds ({span}) while the methods were made."
 
 
 def hidden(records: Records) -> Table:
@@ -145,14 +160,22 @@ def hidden(records: Records) -> Table:
 
 
 def _over_sets(records: Records) -> dict[str, str]:
-    """Mean ECE-10 over the sets, as the words of the last section need it."""
+    """Mean ECE-10 over the sets, and what the weights do to it, as the words of the last section need them."""
     names = {"standard": "standard", "stopped": "standard-stopped", "matched": MATCHED, "bo4sc": "bo4sc"}
     sets = datasets(records)
     means = {key: [mean(records, "ece10", name, method).value for name in sets] for key, method in names.items()}
-    helped = [name for name, a, b in zip(sets, means["bo4sc"], means["matched"], strict=True) if a < b]
-    others = [name for name in sets if name not in helped]
     found = {key: format_number(sum(values) / len(sets)) for key, values in means.items()}
-    return found | {"helped": ", ".join(helped) or "no set", "not_helped": ", ".join(others) or "none"}
+    return found | {"weights": weights_doing(records)}
+
+
+def weights_doing(records: Records) -> str:
+    """On which sets BO4SC's ECE-10 is lower than its control's, and where higher, by paired differences."""
+    found = {name: difference(records, "ece10", name, "bo4sc", MATCHED) for name in datasets(records)}
+    parts = []
+    for sign, words_for_it in WEIGHTS.items():
+        own = [f"{name} ({format_number(d)})" for name, d in found.items() if excludes_zero(d) == sign]
+        parts += [f"{words_for_it} {', '.join(own)}"] if own else []
+    return "; ".join(parts)
 
 
 def to_terminal(content: Results) -> str:
@@ -167,6 +190,10 @@ def to_terminal(content: Results) -> str:
         note = f" ({verdict.note})" if verdict.note else ""
         lines.append(f"{verdict.word:>12}  {verdict.statement}{note}\n{'':14}{verdict.shown}")
     parts.append(f"Targets. {caveats(content)}\n" + "\n".join(lines))
+    if {MATCHED, "bo4sc"} <= set(methods(records)):
+        parts.append(
+            f"What the weights do: beside {MATCHED}'s, paired by seed, bo4sc's ECE-10 is {weights_doing(records)}."
+        )
     if ENSEMBLE in methods(records):
         table = table1.beside_ensemble(records)
         parts.append(BESIDE + "\n" + to_markdown(table.columns, table.rows))

@@ -16,21 +16,41 @@ from calibrant.experiments.records import prepare
 Outcome = TypeVar("Outcome")
 
 
+APART = frozenset({"instance-weights"})
+"""Methods that keep the processor busy, with dropout masks, and let a GPU wait."""
+
+
 def in_parts(
-    run: Callable[..., Outcome], sets: Sequence[str], *, device: torch.device, **arguments: Any
+    run: Callable[..., Outcome],
+    sets: Sequence[str],
+    *,
+    device: torch.device,
+    methods: Sequence[str] | None = None,
+    **arguments: Any,
 ) -> list[Outcome]:
     """Call ``run(sets=, device=, **arguments)`` for each part of the sets; what it returned, part by part.
 
     On a GPU a part is the sets of one shape, which no population mixes with others, and each part has a process:
     beginning a population is Python's work, during which the GPU would wait. The largest part has this process, which
-    need not be started. Elsewhere there is one part. ``run`` must be a function of a module.
+    need not be started. Elsewhere there is one part. ``run`` must be a function of a module. Where ``methods`` are
+    given, it is called with some of them too: those ``APART`` have processes of their own.
     """
     if not sets:
         raise ValueError("there must be at least one set.")
-    own, *others = sorted(by_shape(sets), key=len, reverse=True) if device.type == "cuda" else [tuple(sets)]
+    shapes, families = [tuple(sets)], [list(methods or ())]
+    if device.type == "cuda":
+        shapes = sorted(by_shape(sets), key=len, reverse=True)
+        kinds = ([m for m in families[0] if (m in APART) == apart] for apart in (False, True))
+        families = [kind for kind in kinds if kind] or [[]]
+    calls = [
+        {"sets": group, "device": device, **arguments} | ({"methods": family} if methods is not None else {})
+        for family in families
+        for group in shapes
+    ]
+    own, *others = calls
     with process_pool(len(others)) as pool:
-        waiting = [pool.submit(run, sets=group, device=device, **arguments) for group in others]
-        here = run(sets=own, device=device, **arguments)
+        waiting = [pool.submit(run, **call) for call in others]
+        here = run(**own)
         return [here, *(part.result() for part in waiting)]
 
 

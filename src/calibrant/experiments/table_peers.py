@@ -72,11 +72,13 @@ class RememberedMLP(MLPClassifier):
 
 
 def peer(method: str, labels: np.ndarray, seed: int) -> Any:
-    """The classifier of this id. Folds are fewer than five where a class has fewer rows."""
+    """The classifier of this id. Folds are fewer than five where a class has fewer rows; one row is an error."""
     base = RememberedMLP(**SETTINGS, random_state=seed)
     if method == "sklearn-mlp":
         return base
     folds = min(FOLDS, int(np.bincount(labels).min()))
+    if folds < 2:
+        raise ValueError("A class has one row only in training and validation part, and cross-fitting needs two.")
     return CalibratedClassifierCV(base, method=method.removeprefix("sklearn-"), cv=folds)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from calibrant.experiments import words
 from calibrant.experiments.shared import failures, foot
+from calibrant.experiments.table_data import DEVELOPMENT
 from calibrant.experiments.table_peers import PEERS
 from calibrant.experiments.table_ranks import Ranking, against, critical_difference, friedman, ranking
 from calibrant.methods import METHODS
@@ -20,6 +22,11 @@ JUDGED = {"nll": "NLL", "smooth_ece": "smooth ECE"}
 OWN = "self-calibrated"
 APART = "ensemble"
 """Shown, and compared with, but not ranked: the targets except it by name."""
+LEVEL = 0.05
+OVERLAP = (
+    "Splits of one table overlap, so that a mean over n of them varies by (1/n + n_test/n_train)·s² rather than s²/n "
+    "(Nadeau & Bengio 2003), with training and validation part as n_train."
+)
 COLUMNS = (
     Column("accuracy", better="high"),
     Column("nll", better="low"),
@@ -32,13 +39,27 @@ COLUMNS = (
 )
 
 
+def count(number: int, noun: str) -> str:
+    """A number and its noun: 1 table, 2 tables."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def rankings(records: list[Record], methods: list[str]) -> dict[str, Ranking]:
     """Ranks by each judged metric."""
     return {metric: ranking(records, metric, methods) for metric in JUDGED}
 
 
-def verdicts(ranked: dict[str, Ranking]) -> list[Verdict]:
-    """Whether the recommended method has the best mean rank; the rankings are those without the ensemble."""
+def untried(records: list[Record]) -> list[Record]:
+    """The records of tables that no setting was tried on; none where that is all of them, and nothing to tell apart."""
+    found = [r for r in records if r["table"] not in DEVELOPMENT]
+    return found if len(found) < len(records) else []
+
+
+def verdicts(ranked: dict[str, Ranking], others: dict[str, Ranking] | None = None) -> list[Verdict]:
+    """Whether the recommended method has the best mean rank; the rankings are those without the ensemble.
+
+    The target is set for all tables. ``others`` are ranks on those that no setting was tried on, for the note.
+    """
     found = []
     for metric, each in ranked.items():
         statement = f"{OWN} has the best mean rank in {JUDGED[metric]} (the {APART} apart)"
@@ -47,9 +68,30 @@ def verdicts(ranked: dict[str, Ranking]) -> list[Verdict]:
             continue
         mean = each.mean_ranks
         rival = next(m for m in mean if m != OWN)
-        note = f"best of the others: {rival}, {mean[rival]:.2f}; {len(each.tables)} tables, {len(each.methods)} methods"
+        note = f"best of the others: {rival}, {mean[rival]:.2f}; "
+        note += f"{count(len(each.tables), 'table')}, {count(len(each.methods), 'method')}"
+        if others and others[metric].tables:
+            note += f"; {_on_others(others[metric])}"
+        elif DEVELOPMENT.issuperset(each.tables):
+            note += "; settings were tried on all of these tables"
         found.append(Verdict(statement, mean[OWN], mean[OWN] < mean[rival], note, digits=2))
     return found
+
+
+def _on_others(ranked: Ranking) -> str:
+    """What the tables say that no setting was tried on: ranks, and which methods the test tells apart."""
+    mean, tests = ranked.mean_ranks, against(ranked, OWN)
+    rival = next(m for m in mean if m != OWN)
+    text = (
+        f"{mean[OWN]:.2f} on {count(len(ranked.tables), 'table')} that no setting was tried on, best of the others "
+        f"there: {rival}, {mean[rival]:.2f}"
+    )
+    known = {method: p for method, p in tests.items() if p is not None}
+    if not known:
+        return f"{text}; too few tables for a test"
+    alike = [m for m in mean if m in known and known[m] >= LEVEL]
+    text += f"; told apart there (p < {LEVEL}) from {len(known) - len(alike)} of {len(known)} methods"
+    return text + (f", not from {', '.join(alike)}" if alike else "")
 
 
 def write_report(out: Path, results: Results) -> Path:
@@ -62,9 +104,14 @@ def to_terminal(results: Results) -> str:
     """Ranks and verdicts, for reading in a terminal."""
     methods, compared = _methods(results)
     apart, every = rankings(results.records, compared), rankings(results.records, methods)
+    others = rankings(untried(results.records), compared)
     columns, rows = _rank_table(apart, every, methods)
-    lines = [f"{v.word:>12}  {v.statement}: {v.shown} ({v.note})" for v in verdicts(apart) if v.holds is not None]
-    return "\n".join([to_markdown(columns, rows, exempt=[APART]), "", *lines, ""])
+    parts = [to_markdown(columns, rows, exempt=[APART]), ""]
+    if _comparable(others):
+        parts += [_untried(others), to_markdown(*_beside_table(apart, others)), ""]
+    found = verdicts(apart, others)
+    lines = [f"{v.word:>12}  {v.statement}: {v.shown} ({v.note})" for v in found if v.holds is not None]
+    return "\n".join([*parts, *lines, ""])
 
 
 def _methods(results: Results) -> tuple[list[str], list[str]]:
@@ -81,35 +128,47 @@ def make_report(results: Results) -> Report:
     tables, seeds = list(dict.fromkeys(r["table"] for r in records)), sorted({r["seed"] for r in records})
     report = Report(
         "Calibrated classifiers on tables",
-        f"{len(methods)} methods, {len(tables)} tables, {len(seeds)} seeds: a seed is a stratified split "
-        f"({', '.join(f'{100 * s:g} %' for s in config['split'])}) and a start of the networks.",
+        f"{count(len(methods), 'method')}, {count(len(tables), 'table')}, {count(len(seeds), 'seed')}: a seed is a "
+        f"stratified split ({', '.join(f'{100 * s:g} %' for s in config['split'])}) and a start of the networks.",
     )
     apart, every = rankings(records, compared), rankings(records, methods)
-    report.verdicts(verdicts(apart))
-    report.section("Ranks", _explained(records, config))
+    others, overlap = rankings(untried(records), compared), _overlap(config["split"])
+    report.verdicts(verdicts(apart, others))
+    report.section("Ranks", _explained(records, config, methods))
     report.table(*_rank_table(apart, every, methods), exempt=[APART])
     for metric, each in apart.items():
         if each.tables and len(each.methods) > 1:
             report.figure(rank_figure(each), f"Mean ranks in {JUDGED[metric]}; 1 is best.", f"ranks-{metric}")
     report.section("Tests", _tests(apart))
     report.table(*_test_table(apart))
+    if _comparable(others):
+        report.table(*_beside_table(apart, others), _untried(others))
     if {OWN, APART} <= set(methods):
         head: list[Column | str] = ["table", *(Column(name, digits=4) for name in JUDGED.values())]
-        note = f"{OWN} less the {APART}, paired by seed; negative is better. Not judged."
-        report.table(head, [[t, *(_gap(records, t, metric) for metric in JUDGED)] for t in tables], note)
+        note = f"{OWN} less the {APART}, paired by seed; negative is better. Not judged. {OVERLAP}"
+        gaps = [[t, *(_gap(records, t, metric, overlap) for metric in JUDGED)] for t in tables]
+        report.table(head, gaps, note)
     report.section("Costs", words.UNEQUAL + words.UNEQUAL_PEERS)
     report.text(
         "Seconds are the mean over tables and seeds that the method was measured with there; our methods' as members "
         "of a population."
     )
     report.table(*_costs(records, config, methods))
-    report.section("How the defaults were found", words.DEFAULTS)
-    report.section("Every table", "Mean over seeds with its 95 % interval (Student's t).")
+    if DEVELOPMENT.intersection(tables):
+        report.section("How the defaults were found", words.DEFAULTS)
+    report.section("Every table", f"Mean over seeds with its 95 % interval (Student's t). {OVERLAP}")
+    if unsuitable := config.get("unsuitable"):
+        report.text(" ".join(["Left out:", *(f"{name} ({why})" for name, why in unsuitable.items())]))
     for table in tables:
         about = config["tables"][table]
-        title = f"{table}: {about['rows']} rows, {about['columns']} columns, {about['classes']} classes"
+        size = (count(about[what], noun) for what, noun in (("rows", "row"), ("columns", "column")))
+        title = f"{table}: {', '.join(size)}, {about['classes']} classes"
         with report.details(title):
-            report.table(["method", *COLUMNS], [_score_row(records, table, m) for m in methods], exempt=[APART])
+            if notes := config.get("notes", {}).get(table):
+                report.text(" ".join(notes))
+            report.table(
+                ["method", *COLUMNS], [_score_row(records, table, m, overlap) for m in methods], exempt=[APART]
+            )
     failures(report, records, "A method that failed on a table is ranked last there.")
     absent = [f"{name}: {why}." for name, why in config.get("left_out", {}).items()]
     report.section("Methods", " ".join(["Left out:", *absent]) if absent else "")
@@ -117,7 +176,7 @@ def make_report(results: Results) -> Report:
     made_by = config.get("made_by", {})
     rows = [[m, stories.get(m), config["methods"][m], made_by.get(m)] for m in methods]
     report.table(["method", "what it is", "settings", "made by"], rows)
-    foot(report, results, hidden=("methods", "tables", "made_by", "costs", "left_out"))
+    foot(report, results, hidden=("methods", "tables", "made_by", "costs", "left_out", "notes", "unsuitable"))
     return report
 
 
@@ -147,7 +206,8 @@ def _rank_table(
     columns: list[Column | str] = ["method"]
     for name in JUDGED.values():
         columns += [Column(f"rank, {name}", better="low", digits=2), Column(f"first, {name}", better="high")]
-    columns += [Column(f"with the {APART}, {name}", better="low", digits=2) for name in JUDGED.values()]
+    beside = APART in methods
+    columns += [Column(f"with the {APART}, {name}", better="low", digits=2) for name in JUDGED.values() if beside]
     rows = []
     for method in methods:
         row: list[Any] = [method]
@@ -155,7 +215,7 @@ def _rank_table(
             each = apart[metric]
             known = method in each.methods and each.tables
             row += [each.mean_ranks[method], each.wins(method)] if known else [None, None]
-        row += [every[m].mean_ranks[method] if every[m].tables else None for m in JUDGED]
+        row += [every[m].mean_ranks[method] if every[m].tables else None for m in JUDGED if beside]
         rows.append(row)
     first = apart["nll"].mean_ranks if apart["nll"].tables else {}
     return columns, sorted(rows, key=lambda row: first.get(row[0], np.inf))
@@ -180,17 +240,49 @@ def _test_table(ranked: dict[str, Ranking]) -> tuple[list[str], list[list[Any]]]
     return columns, rows
 
 
-def _explained(records: list[Record], config: dict[str, Any]) -> str:
+def _comparable(others: dict[str, Ranking]) -> bool:
+    """Whether there are tables to show apart, and something to compare on them."""
+    return any(each.tables and OWN in each.methods and len(each.methods) > 1 for each in others.values())
+
+
+def _untried(others: dict[str, Ranking]) -> str:
+    tables = list(dict.fromkeys(t for each in others.values() for t in each.tables))
+    return (
+        f"Settings of {OWN} were tried on development splits of some tables, and not on {len(tables)}: "
+        f"{', '.join(tables)}. Mean ranks, and p of the tests against {OWN} (Wilcoxon's, corrected by Holm), on all "
+        "tables and on these."
+    )
+
+
+def _beside_table(all_tables: dict[str, Ranking], others: dict[str, Ranking]) -> tuple[list[Column], list[list[Any]]]:
+    """Mean ranks and tests on all tables beside those on the tables that no setting was tried on."""
+    columns, cells = [Column("method")], list[dict[str, Any]]()
+    for metric, name in JUDGED.items():
+        pair = {f"all {len(all_tables[metric].tables)}": all_tables[metric]}
+        pair |= {f"{len(others[metric].tables)} untried": others[metric]}
+        columns += [Column(f"{name}: rank, {which}", "low", digits=2) for which in pair]
+        cells += [each.mean_ranks if each.tables else {} for each in pair.values()]
+        columns += [Column(f"{name}: p, {which}") for which in pair]
+        cells += [{m: None if p is None else f"{p:.2g}" for m, p in against(e, OWN).items()} for e in pair.values()]
+    return columns, [[method, *(column.get(method) for column in cells)] for method in cells[0]]
+
+
+def _overlap(split: Sequence[float]) -> float:
+    """n_test/n_train of a split: all that is not tested on is learned from, if only to stop or to calibrate."""
+    return split[-1] / sum(split[:-1])
+
+
+def _explained(records: list[Record], config: dict[str, Any], methods: list[str]) -> str:
     bitten = {r["method"] for r in records if r["clipped"]}
     clipped = [
         f"{m} ({100 * np.mean([r['clipped'] or 0.0 for r in records if r['method'] == m]):.3f} % of test samples)"
         for m in config["methods"]
         if m in bitten
     ]
+    apart = f" The {APART}, which the target excepts, is left out, and stands in the last columns."
     return (
         "Methods are ranked on each table by their mean over the seeds that all of them were measured with; ties share "
-        f"their ranks; the mean is over tables that have such seeds. The {APART}, which the target excepts, is left "
-        "out, and stands in the last columns.\n\n"
+        f"their ranks; the mean is over tables that have such seeds.{apart if APART in methods else ''}\n\n"
         f"NLL raises probabilities to {config['nll_floor']:g} and divides by their sum, for all methods alike. "
         + (f"This changed a true class's probability in: {', '.join(clipped)}." if clipped else "It changed nothing.")
     )
@@ -205,11 +297,13 @@ def _tests(ranked: dict[str, Ranking]) -> str:
     )
 
 
-def _gap(records: list[Record], table: str, metric: str) -> Any:
+def _gap(records: list[Record], table: str, metric: str, overlap: float) -> Any:
     """Paired by the seeds that both have; None where there are none."""
     own, other = (by_seed(records, metric, table=table, method=m) for m in (OWN, APART))
     shared = [seed for seed in own if seed in other]
-    return paired_difference([own[s] for s in shared], [other[s] for s in shared]) if shared else None
+    if not shared:
+        return None
+    return paired_difference([own[s] for s in shared], [other[s] for s in shared], overlap=overlap)
 
 
 def _costs(
@@ -230,6 +324,6 @@ def _costs(
     return ["method", "networks", "labels", *(Column(f"seconds a run, {d}", digits=1) for d in devices)], rows
 
 
-def _score_row(records: list[Record], table: str, method: str) -> list[Any]:
+def _score_row(records: list[Record], table: str, method: str, overlap: float) -> list[Any]:
     found = {c.name: by_seed(records, c.name, table=table, method=method) for c in COLUMNS}
-    return [method, *(mean_interval(values.values()) if values else None for values in found.values())]
+    return [method, *(mean_interval(v.values(), overlap=overlap) if v else None for v in found.values())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,10 @@ from calibrant.experiments.table_peers import PEERS
 from calibrant.report import Results, read_results, versions, write_results
 
 SKLEARN = "scikit-learn"
+MEASURED = ("data", "metrics", "selective")
+"""The folders of our source that every record depends on: how a table is read, encoded and split, and the scores."""
+TRAINED = ("methods", "bilevel", "posthoc", "losses", "models")
+"""Those that records of our own methods depend on besides."""
 
 
 class Store:
@@ -35,7 +39,7 @@ class Store:
                     f"{self.path} was made with {key} {before.config.get(key)}, and this run has {self.config[key]}; "
                     "choose another folder for results."
                 )
-        old = before.config | {"made_by": before_made_by(before)}
+        old = {"made_by": {}, **before.config}  # a file that does not say what made it is taken for another code's
         gone = set(self.config["left_out"])
         records = [r for r in before.records if r["method"] not in gone]
         records = [r for r in records if not (r["table"] in tables and r["method"] in methods)]
@@ -64,21 +68,19 @@ class Store:
 
 
 def made_by(methods: Sequence[str]) -> dict[str, str]:
-    """What code stands behind each method: a digest of ours, the version of scikit-learn."""
-    return {name: f"{SKLEARN} {versions()[SKLEARN]}" if name in PEERS else f"code {code_digest()}" for name in methods}
+    """What code stands behind each method's records: a digest of ours, and for a peer scikit-learn's version too.
 
-
-def before_made_by(before: Results) -> Mapping[str, str]:
-    """The same of a result file; one that does not say tells scikit-learn's version at least."""
-    known = f"{SKLEARN} {before.versions.get(SKLEARN)}"
-    return dict.fromkeys(PEERS, known) | before.config.get("made_by", {})
+    Files of older versions have it in another form, which equals none of these: their records are measured again.
+    """
+    peers = f"{SKLEARN} {versions()[SKLEARN]}, code {code_digest(*MEASURED)}"
+    return {name: peers if name in PEERS else f"code {code_digest(*TRAINED, *MEASURED)}" for name in methods}
 
 
 @cache
-def code_digest() -> str:
-    """A digest of the source of `calibrant.methods` and `calibrant.bilevel`: another one may give other numbers."""
+def code_digest(*folders: str) -> str:
+    """A digest of the source in these folders of the package: another one may give other numbers."""
     package = Path(calibrant.__file__).parent
     found = hashlib.sha256()
-    for path in sorted(p for part in ("methods", "bilevel") for p in (package / part).rglob("*.py")):
+    for path in sorted(p for folder in folders for p in (package / folder).rglob("*.py")):
         found.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()[:12]

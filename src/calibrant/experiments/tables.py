@@ -15,8 +15,8 @@ import torch
 from calibrant.experiments.parts import process_pool
 from calibrant.experiments.records import predict, resolve_device
 from calibrant.experiments.runs import run_all
-from calibrant.experiments.shared import checked_methods, made
-from calibrant.experiments.table_data import FLOOR, SIZES, Split, describe, find_tables, prepare
+from calibrant.experiments.shared import checked_methods, made, read_own
+from calibrant.experiments.table_data import FLOOR, SIZES, Split, examine, find_tables, prepare
 from calibrant.experiments.table_peers import FOLDS, IN_FOLDS, PEERS, SETTINGS, missing_peers, peer_cost, run_peers
 from calibrant.experiments.table_report import write_report
 from calibrant.experiments.table_store import Store, made_by
@@ -64,6 +64,7 @@ def run(
     on 60 % and stop or calibrate on 20 %; methods that hold out their own part are given these 80 % as one. What the
     result file in ``out`` holds already is not measured again, unless the table, the method's settings, the code of our
     methods or scikit-learn's version changed: a long run may be broken off, or split by ``only`` and ``methods``.
+    Tables that cannot be read, split or encoded are left out, and the report says why.
 
     Parameters
     ----------
@@ -78,7 +79,7 @@ def run(
     source : a result file: the report is made from it, and nothing is trained
     """
     if source is not None:
-        return write_report(Path(out), read_results(source))
+        return write_report(Path(out), read_own(source, "tables"))
     if data is None:
         raise ValueError("data must name a folder of tables, or source a result file to make the report from.")
     own, place = table_methods(), resolve_device(device)
@@ -87,9 +88,14 @@ def run(
     for name in left_out:
         if methods is None or name in methods:
             print(f"{name} is left out: {left_out[name]}.", file=sys.stderr)
-    tables = find_tables(Path(data), only)
-    descriptions = {name: describe(path) for name, path in tables.items()}
+    found, span = find_tables(Path(data), only), range(first_seed, first_seed + seeds)
+    examined = examine(found, span)
+    for name, reason in examined.unsuitable.items():
+        print(f"The table {name} is left out: {reason}", file=sys.stderr)
+    descriptions, tables = examined.tables, {name: found[name] for name in examined.tables}
+    file = Path(out) / "results.json"
     config: dict[str, Any] = {
+        "experiment": "tables",
         "split": list(SIZES),
         "nll_floor": FLOOR,
         "methods": {n: repr(own[n]) if n in own else f"{n}, {SETTINGS}, cv={FOLDS}" for n in names},
@@ -97,11 +103,12 @@ def run(
         "costs": {n: cost_of(own[n]) if n in own else peer_cost(n) for n in names},
         "tables": descriptions,
         "left_out": left_out,
+        "notes": _of_other_tables(file, "notes", found) | examined.notes,
+        "unsuitable": _of_other_tables(file, "unsuitable", found) | examined.unsuitable,
         "device": str(place),
         **made(),
     }
-    store = Store(Path(out) / "results.json", config, fresh=fresh)
-    span = range(first_seed, first_seed + seeds)
+    store = Store(file, config, fresh=fresh)
     count = jobs or ((os.cpu_count() or 1) if place.type == "cuda" else 1)
 
     def missing(table: str, kinds: Mapping[str, Any]) -> list[tuple[int, list[str]]]:
@@ -129,6 +136,12 @@ def run(
         for finished in as_completed(waiting):
             store.add(finished.result())
     return write_report(Path(out), read_results(store.path))
+
+
+def _of_other_tables(file: Path, key: str, tables: Mapping[str, Path]) -> dict[str, Any]:
+    """What a result file said of tables that are not in this run."""
+    before = read_results(file).config.get(key, {}) if file.exists() else {}
+    return {name: value for name, value in before.items() if name not in tables}
 
 
 def cost_of(method: Method) -> dict[str, Any]:

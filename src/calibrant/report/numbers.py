@@ -13,33 +13,45 @@ from calibrant.metrics import Estimate
 MISSING = "–"
 
 
-def mean_interval(values: Iterable[float], *, level: float = 0.95) -> Estimate:
+def mean_interval(values: Iterable[float], *, level: float = 0.95, overlap: float = 0.0) -> Estimate:
     """Mean of values that differ by their seed only, with Student's t interval.
 
-    x̄ ± t_{n−1, (1+level)/2} · s/√n, where s is the standard deviation with n − 1 in the denominator. One value has no
-    interval: its ends are NaN, and it is written without one.
+    x̄ ± t_{n−1, (1+level)/2} · s·√(1/n + overlap), where s is the standard deviation with n − 1 in the denominator. One
+    value has no interval: its ends are NaN, and it is written without one.
+
+    ``overlap`` is 0 where seeds draw fresh samples. Where they are random splits of one sample, their parts overlap,
+    the values are correlated, and s/√n is too small: it is then n_test/n_train of a split (the corrected resampled t
+    of Nadeau & Bengio 2003, "Inference for the Generalization Error").
     """
     sample = np.asarray([math.nan if v is None else v for v in values], dtype=np.float64)
     if sample.ndim != 1 or not len(sample):
         raise ValueError(f"values must be one number for each seed, got an array of shape {sample.shape}.")
     if not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, got {level}.")
+    if not 0 <= overlap < math.inf:
+        raise ValueError(f"overlap must be n_test/n_train of a split, or 0 for fresh samples; got {overlap}.")
     n, mean = len(sample), float(sample.mean())
     half = math.nan
     if n > 1:
         from scipy.stats import t
 
-        half = float(t.ppf((1 + level) / 2, n - 1) * sample.std(ddof=1) / math.sqrt(n))
-    return Estimate(mean, mean - half, mean + half, level, f"Student's t over {n} seed{'s' if n > 1 else ''}")
+        half = float(t.ppf((1 + level) / 2, n - 1) * sample.std(ddof=1) * math.sqrt(1 / n + overlap))
+    told = f"Student's t over {n} {'seed' if n == 1 else 'seeds'}" + (", corrected for overlap" if overlap else "")
+    return Estimate(mean, mean - half, mean + half, level, told)
 
 
 def paired_difference(
-    a: Mapping[Any, float] | Sequence[float], b: Mapping[Any, float] | Sequence[float], *, level: float = 0.95
+    a: Mapping[Any, float] | Sequence[float],
+    b: Mapping[Any, float] | Sequence[float],
+    *,
+    level: float = 0.95,
+    overlap: float = 0.0,
 ) -> Estimate:
     """Mean of a − b over seeds, with Student's t interval of the differences.
 
     Mappings (seed to value, as `by_seed` gives) are paired by their keys, sequences by their order. Methods that share
     seeds share data and start: what a seed does to both of them cancels, so that this interval is the one to judge by.
+    ``overlap`` as in `mean_interval`.
     """
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         if a.keys() != b.keys():
@@ -52,7 +64,8 @@ def paired_difference(
         raise ValueError(f"both methods must have one value for each seed, got {len(a)} and {len(b)} values.")
     else:
         pairs = list(zip(a, b, strict=True))
-    return mean_interval([math.nan if x is None or y is None else x - y for x, y in pairs], level=level)
+    gaps = [math.nan if x is None or y is None else x - y for x, y in pairs]
+    return mean_interval(gaps, level=level, overlap=overlap)
 
 
 def ratio_of_means(a: Sequence[float], b: Sequence[float], *, level: float = 0.95) -> Estimate:

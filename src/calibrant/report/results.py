@@ -98,9 +98,13 @@ def read_results(path: str | Path) -> Results:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no JSON file: {error}.") from error
-    missing = [key for key in Results._fields if not isinstance(content, dict) or key not in content]
+    shapes = {"config": dict, "versions": dict, "records": list}
+    held = content if isinstance(content, dict) else {}
+    missing = [key for key, shape in shapes.items() if not isinstance(held.get(key), shape)]
     if missing:
-        raise ValueError(f"{path} is no result file of calibrant: it lacks {', '.join(missing)}.")
+        raise ValueError(f"{path} is not a result file of calibrant: it lacks {', '.join(missing)}.")
+    if not all(isinstance(record, dict) for record in content["records"]):
+        raise ValueError(f"{path} is not a result file of calibrant: its records must be JSON objects.")
     return Results(*(content[key] for key in Results._fields))
 
 

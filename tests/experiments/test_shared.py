@@ -1,0 +1,90 @@
+"""What all experiments share: result files of another command are refused by a sentence, names of sets are checked."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from calibrant.experiments import ablation, bo4sc, grid, noise, tables
+from calibrant.experiments.shared import KINDS, checked_sets, read_own
+from calibrant.report import write_results
+
+RESULTS = Path(__file__).parents[2] / "results"
+STORED = {
+    "bo4sc": "bo4sc",
+    "bo4sc-more-seeds": "bo4sc",
+    "bo4sc-grid": "bo4sc-grid",
+    "bo4sc-ablation": "bo4sc-ablation",
+    "bo4sc-noise": "noise",
+    "bo4sc-tables": "tables",
+}
+EXPERIMENTS = {
+    "bo4sc": bo4sc.reproduce,
+    "bo4sc-grid": grid.run,
+    "bo4sc-ablation": ablation.run,
+    "noise": noise.run,
+    "tables": tables.run,
+}
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="no results beside the tests")
+@pytest.mark.parametrize(("name", "own"), STORED.items())
+def test_a_stored_file_is_read_by_its_own_experiment_and_others_name_the_command_to_use(name, own):
+    file = RESULTS / f"{name}.json"
+    assert read_own(file, own).records
+    whose = f"calibrant {KINDS[own].command}"
+    for other in KINDS.keys() - {own}:
+        with pytest.raises(ValueError) as error:
+            read_own(file, other)
+        assert str(error.value) == f"{file} is a result file of `{whose}`; use `{whose} --from {file}`."
+
+
+def test_every_experiment_refuses_what_is_no_result_file_of_its_own(tmp_path):
+    assert EXPERIMENTS.keys() == KINDS.keys()
+    bare = write_results(tmp_path / "bare.json", {}, [])
+    for experiment, run in EXPERIMENTS.items():
+        with pytest.raises(ValueError, match=r"bare\.json is not a result file of calibrant"):
+            run(source=bare, out=tmp_path)
+        other = next(name for name in KINDS if name != experiment)
+        file = write_results(tmp_path / "other.json", {"experiment": other}, [{"seed": 0}])
+        with pytest.raises(ValueError, match=f"use `calibrant {KINDS[other].command} --from "):
+            run(source=file, out=tmp_path)
+        file = write_results(tmp_path / "own.json", {"experiment": experiment}, [])
+        with pytest.raises(ValueError, match=f"it lacks {', '.join(KINDS[experiment].needed)}, records"):
+            run(source=file, out=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["luck", None, ["bo4sc"], 3])
+def test_an_experiment_that_no_command_runs_is_none_of_calibrants(tmp_path, name):
+    file = write_results(tmp_path / "r.json", {"experiment": name}, [{"seed": 0}])
+    with pytest.raises(ValueError, match="not a result file of calibrant"):
+        read_own(file, "bo4sc")
+
+
+@pytest.mark.parametrize("part", [{"config": []}, {"versions": None}, {"records": {}}, {"records": [1]}])
+def test_parts_of_another_shape_are_refused(tmp_path, part):
+    file = tmp_path / "r.json"
+    file.write_text(json.dumps({"config": {"experiment": "noise"}, "versions": {}, "records": []} | part))
+    with pytest.raises(ValueError, match=f"not a result file of calibrant: .*{next(iter(part))}"):
+        read_own(file, "noise")
+
+
+def test_a_file_of_tables_says_what_it_is(tmp_path, monkeypatch):
+    found = []
+
+    def stop(path, config, *, fresh):
+        found.append(config["experiment"])
+        raise InterruptedError
+
+    (tmp_path / "one.csv").write_text("a,target\n" + "\n".join(f"{k},{k % 2}" for k in range(40)))
+    monkeypatch.setattr(tables, "Store", stop)
+    with pytest.raises(InterruptedError):
+        tables.run(data=tmp_path, out=tmp_path / "out", device="cpu", methods=["standard"])
+    assert found == ["tables"]
+
+
+def test_sets_are_known_and_each_is_taken_once():
+    assert checked_sets(None) == ["blobs-1.3", "blobs-1.7", "spirals-2.5", "spirals-3.5", "bac"]
+    assert checked_sets(["bac", "blobs-1.3", "bac"]) == ["bac", "blobs-1.3"]
+    with pytest.raises(ValueError, match=r"no set called moons; the sets are blobs-1\.3, "):
+        checked_sets(["bac", "moons"])
