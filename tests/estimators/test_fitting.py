@@ -386,3 +386,19 @@ def test_given_validation_parts_of_any_size_and_weight(quick, n, val, weighted):
     fitted.fit(X, y, weights, X_val=X_val, y_val=y_val, sample_weight_val=val_weights)
     assert np.isfinite(fitted.predict_proba(X)).all()
     assert fitted.suspicion_.shape == (n,)
+
+
+@pytest.mark.parametrize("sizes", [None, 8.0, "64"])
+def test_sizes_of_layers_are_whole_numbers(sizes):
+    with pytest.raises(ValueError, match="hidden_layer_sizes must be"):
+        SelfCalibratedClassifier(sizes).fit([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1])
+
+
+def test_an_infinite_rate_is_refused():
+    with pytest.raises(ValueError, match="learning_rate must be a positive number"):
+        SelfCalibratedClassifier(learning_rate=float("inf")).fit([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1])
+
+
+def test_text_among_the_inputs_is_sent_to_the_encoder():
+    with pytest.raises(ValueError, match=r"become numbers by calibrant\.data\.TableEncoder"):
+        SelfCalibratedClassifier().fit([["red"], ["blue"], ["red"], ["blue"]], [0, 1, 0, 1])

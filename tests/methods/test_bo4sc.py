@@ -70,7 +70,6 @@ def test_the_history_of_the_weights_begins_at_one_and_ends_at_the_weights():
     assert fitted.extras["history"]["outer_loss"].shape == (5,)
 
 
-@pytest.mark.filterwarnings("ignore:The linear solve stopped")  # twenty steps in, there is no minimum to speak of
 @pytest.mark.parametrize(
     "settings",
     [
@@ -121,7 +120,7 @@ def test_wrong_labels_lose_their_weight_and_are_found():
     assert flipped[first].double().mean() > 0.8
 
 
-@pytest.mark.filterwarnings("ignore:The linear solve stopped")
+@pytest.mark.filterwarnings("error")  # the linear solve ends early by design
 def test_the_implicit_hypergradient_survives_where_the_inner_loss_is_not_convex():
     """Rectified units, five steps at a time, the paper's step sizes: most outer steps meet negative curvature."""
     problem = load("blobs-1.3", 500)
@@ -136,3 +135,9 @@ def test_the_implicit_hypergradient_survives_where_the_inner_loss_is_not_convex(
 def test_damping_must_be_a_number_from_zero():
     with pytest.raises(ValueError, match="damping must be at least 0"):
         BO4SC(hypergradient="implicit", damping=-1.0)
+
+
+@pytest.mark.parametrize("also", ["l2", None, ("l2", "l2"), ("l2", "l2-unit"), ("l3",)])
+def test_other_outer_variables_are_named_once_each(also):
+    with pytest.raises(ValueError, match=r"also (must be|has)"):
+        BO4SC(also=also)

@@ -38,11 +38,13 @@ class Solve:
 class CG(Solve):
     """Conjugate gradients, for a positive definite ``A``: add ``damping`` where the inner loss is not convex.
 
-    A direction of negative curvature ends the solve of that member, with what it had before (Steihaug 1983).
+    A direction of negative curvature ends the solve of that member, with what it had before (Steihaug 1983). Where an
+    early end is meant, ``quiet`` leaves out the warning.
     """
 
     steps: int = 100
     tolerance: float = 1e-6
+    quiet: bool = False
 
     def __call__(self, matvec: MatVec, b: Tensor) -> Solution:
         x, r = torch.zeros_like(b), b.clone()
@@ -73,7 +75,7 @@ class CG(Solve):
                 "more damping, or Nystrom(): the inner loss is not convex here, and conjugate gradients ended "
                 "where they met a direction of negative curvature"
             )
-        return _finish(x, _relative(r, b), products, self.tolerance, remedy)
+        return _finish(x, _relative(r, b), products, self.tolerance, None if self.quiet else remedy)
 
 
 @dataclass(frozen=True)
@@ -155,9 +157,9 @@ def _largest_eigenvalue(matvec: MatVec, b: Tensor, steps: int = 20) -> Tensor:
     return 1.1 * v.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(b.dtype).tiny)  # power iteration comes from below
 
 
-def _finish(x: Tensor, residual: Tensor, products: int, tolerance: float, remedy: str) -> Solution:
+def _finish(x: Tensor, residual: Tensor, products: int, tolerance: float, remedy: str | None) -> Solution:
     converged = bool((residual <= tolerance).all())
-    if not converged:
+    if not converged and remedy is not None:
         # The same words each time: Python then says them once, and not at every outer step.
         warnings.warn(
             f"The linear solve stopped before its relative residual was {tolerance:.0e}; try {remedy}.", stacklevel=3

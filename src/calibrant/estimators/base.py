@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import fields
@@ -62,8 +63,8 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like or DataFrame of shape (n_samples, n_features)
-            Finite numbers. They are standardised here: mean 0 and variance 1 on the training part, clipped to ±10, and
-            columns that hold one value only are left out.
+            Finite numbers. They are standardised here: mean 0 and variance 1 on the training part, values far out drawn
+            in, and columns that hold one value only left out.
         y : array-like of shape (n_samples,)
             Labels of two or more classes: text, whole numbers or truth values.
         sample_weight : array-like of shape (n_samples,), optional
@@ -82,7 +83,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, validation: tuple[Any, Any, Any], callbacks: Any) -> None:
         """Train a classifier that was never fitted: on the way, and after an error, it may be half of one."""
-        X, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
+        X, y = self._read(X, y)
         check_classification_targets(y)
         weights = as_weights(sample_weight, X)
         classes, codes = encode(y, weights)
@@ -102,10 +103,19 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         self.training_digest_ = digest(X, codes)
         self._keep(fitted, runs, samples)
 
+    def _read(self, *data: Any, **settings: Any) -> Any:
+        """scikit-learn's checks of inputs and labels; text among the inputs is told what it needs."""
+        try:
+            return validate_data(self, *data, dtype=(np.float64, np.float32), **settings)
+        except ValueError as error:
+            if "could not convert string to float" not in str(error):
+                raise
+            raise ValueError(f"{error}. Text and categories become numbers by calibrant.data.TableEncoder.") from error
+
     def predict_proba(self, X: Any) -> np.ndarray:
         """P(class | x), one column for each entry of ``classes_``."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
+        X = self._read(X, reset=False)
         return self._probs(X)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
@@ -170,7 +180,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"n must be a whole number of samples, or None; got {n!r}.")
         scores = self.suspicion_
         if X is not None:
-            X, y = validate_data(self, X, y, reset=False, dtype=(np.float64, np.float32))
+            X, y = self._read(X, y, reset=False)
             codes = class_columns(y, self.classes_)
             if digest(X, codes) != self.training_digest_:
                 scores = self._suspicion(X, codes)
@@ -212,6 +222,8 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
     def _method(self) -> Method:
         """The method with this estimator's settings."""
         sizes = self.hidden_layer_sizes
+        if not isinstance(sizes, Integral | Sequence | np.ndarray) or isinstance(sizes, str):
+            raise ValueError(f"hidden_layer_sizes must be a whole number or a tuple of them; got {sizes!r}.")
         sizes = (sizes,) if isinstance(sizes, Integral) else tuple(sizes)
         settings: dict[str, Any] = {"hidden": tuple(_whole("hidden_layer_sizes", size) for size in sizes)}
         for field in fields(self.method):
@@ -225,7 +237,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
                 continue
             if name in WHOLE:
                 settings[name] = _whole(name, value)
-            elif not (isinstance(value, Real) and float(value) > 0):
+            elif not (isinstance(value, Real) and 0 < float(value) < math.inf):
                 raise ValueError(f"{name} must be a positive number; got {value!r}.")
         return self.method(**settings)
 
@@ -241,7 +253,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
             return None
         if X is None or y is None:
             raise ValueError("A validation part needs both X_val and y_val, and one of them is missing.")
-        X, y = validate_data(self, X, y, reset=False, dtype=(np.float64, np.float32))
+        X, y = self._read(X, y, reset=False)
         samples = Samples(X, class_columns(y, classes), as_weights(sample_weight, X))
         return samples if samples.weights is None else samples.take(np.flatnonzero(samples.weights))
 

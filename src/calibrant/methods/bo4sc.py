@@ -124,7 +124,7 @@ class BO4SC(Method):
     varying: ClassVar[frozenset[str]] = frozenset({"learning_rate", "outer_rate", "alpha", "epochs"})
 
     def __post_init__(self) -> None:
-        if self.weights is None and not self.also:
+        if self.weights is None and self.also == ():
             raise ValueError("With weights=None and nothing in also there is nothing for the outer level to move.")
         choices = {
             "inner": ("adam", "sgd"),
@@ -136,13 +136,18 @@ class BO4SC(Method):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {getattr(self, name)!r}.")
         self._refuse_idle_settings()
-        unknown = set(self.also) - set(_ALSO)
-        if unknown:
-            raise ValueError(f"also may hold {', '.join(map(repr, _ALSO))}; got {sorted(unknown)}.")
+        self._check_companions()
         if self.steps < 1:
             raise ValueError(f"steps, the T of Algorithm 1, must be at least 1; got {self.steps}.")
         if not 0 <= self.damping < math.inf:
             raise ValueError(f"damping must be at least 0 and finite; got {self.damping}.")
+
+    def _check_companions(self) -> None:
+        names = ", ".join(map(repr, _ALSO))
+        if not isinstance(self.also, tuple) or any(name not in _ALSO for name in self.also):
+            raise ValueError(f"also must be a tuple of some of {names}; got {self.also!r}.")
+        if len(set(self.also)) < len(self.also) or {"l2", "l2-unit"} <= set(self.also):
+            raise ValueError(f"also has one outer variable twice (l2-unit is l2, unit by unit): {self.also!r}.")
 
     def _refuse_idle_settings(self) -> None:
         """A setting that would change nothing is a misunderstanding, and a grid over it a waste.
@@ -229,7 +234,7 @@ class BO4SC(Method):
         if self.hypergradient == "truncated":
             return Truncated(self.steps, min(self.last, self.steps))
         if self.hypergradient == "implicit":
-            return Implicit(self.steps, solve=CG(20), damping=self.damping)
+            return Implicit(self.steps, solve=CG(20, quiet=True), damping=self.damping)
         return Unrolled(self.steps)
 
     def outer_variable(self, model: nn.Module, task: Task) -> OuterVariable:
