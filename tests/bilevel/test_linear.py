@@ -57,3 +57,11 @@ def test_nothing_to_solve_is_solved():
     found = CG()(lambda v: v, torch.zeros(3))
     assert found.converged
     assert found.products == 0
+
+
+def test_what_is_not_finite_stays_so_for_its_member_alone():
+    scale = torch.tensor([[2.0], [float("nan")]])
+    found = CG(quiet=True)(lambda v: scale * v, torch.ones(2, 3))
+    torch.testing.assert_close(found.value[0], torch.full((3,), 0.5))
+    assert found.value[1].isnan().all()
+    assert CG(quiet=True)(lambda v: v, torch.tensor([1.0, float("nan")])).value.isnan().all()

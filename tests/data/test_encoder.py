@@ -3,6 +3,7 @@
 import json
 import warnings
 from datetime import date
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -104,6 +105,7 @@ DAYS = ["2024-01-01", "2024-01-03", "2024-01-05"]
         DAYS,
         [f"{d} 00:00:00" for d in DAYS],
         np.array(DAYS, dtype="datetime64[D]"),
+        np.array([np.datetime64(d, "ns") for d in DAYS], dtype=object),
         pd.to_datetime(pd.Series(DAYS)),
         pd.to_datetime(pd.Series(DAYS)).dt.tz_localize("UTC"),
         [date.fromisoformat(d) for d in DAYS],
@@ -248,8 +250,10 @@ def test_a_slip_among_numbers_counts_as_missing_and_is_told():
     expected = [(30 - np.mean(kept)) / np.std(kept)] * 2 + [0, 0]
     again = TableEncoder.from_json(encoder.to_json())
     for each in (encoder, again):
-        assert each.transform({"age": new})[:, 0] == pytest.approx(expected, abs=1e-6)
-        assert each.transform({"age": new})[:, 1].tolist() == [0, 0, 1, 1]
+        with pytest.warns(UserWarning, match=r"1 of the 3 values are none \('old'\)"):
+            encoded = each.transform({"age": new})
+        assert encoded[:, 0] == pytest.approx(expected, abs=1e-6)
+        assert encoded[:, 1].tolist() == [0, 0, 1, 1]
     with pytest.warns(UserWarning, match="all of its values are"):  # a part of the rows that has no slip
         assert TableEncoder().fit({"age": ages[100:]}).feature_names_ == ["age"]
     mixed = [int(a) if a.isdigit() else a for a in ages]
@@ -295,3 +299,66 @@ def test_a_file_that_is_no_encoder_is_named(tmp_path):
     (tmp_path / "e.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match=r"e\.json is not text in UTF-8"):
         TableEncoder.load(tmp_path / "e.json")
+
+
+def test_a_new_column_that_is_mostly_unreadable_is_refused():
+    with pytest.warns(UserWarning, match="taken as numbers"):
+        encoder = TableEncoder().fit({"x": [str(k / 2) for k in range(100)]})
+    with pytest.raises(ValueError, match=r"'x' is one of numbers, and '0,5' is none: 3 of the 3 values"):
+        encoder.transform({"x": ["0,5", "1,5", "12 kg"]})
+    with pytest.raises(ValueError, match="2 of the 3 values"):
+        encoder.transform({"x": ["0,5", "1,5", "12", None, ""]})
+    with pytest.warns(UserWarning, match=r"4 of the 8 values are none \('a', 'b', 'c', …\)"):
+        assert encoder.transform({"x": [*"abcd", *["24.75"] * 4]}).tolist() == [[0]] * 8
+
+
+def test_a_slip_that_training_had_is_told_once_and_read_in_a_row_of_its_own():
+    data = {"x": [str(k) for k in range(40)] + ["unknown"]}
+    with pytest.warns(UserWarning, match="40 of its 41"):
+        encoder = TableEncoder().fit(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = TableEncoder.from_json(encoder.to_json())
+        assert again.transform({"x": [" unknown"]}).tolist() == [[0, 1]]
+        assert np.array_equal(again.transform(data), encoder.transform(data))
+
+
+def test_decimals_and_truth_words_are_numbers_wherever_numbers_are_read():
+    data = {"x": [Decimal("0.5"), Decimal("1.5"), None, Decimal("NaN")] * 5}
+    encoder = TableEncoder().fit(data)
+    assert encoder.feature_names_ == ["x", "x missing"]
+    expected = [[-1, 0], [1, 0], [0, 1]]
+    assert encoder.transform({"x": [Decimal("0.5"), "1.5", "nan"]}).tolist() == expected
+    with pytest.warns(UserWarning, match="taken as numbers"):
+        text = TableEncoder().fit({"x": ["0", "1"] * 20})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert text.transform({"x": ["false", True, Decimal(1), "TRUE"]}).tolist() == [[-1], [1], [1], [1]]
+    assert TableEncoder().fit({"x": ["true", "false"] * 20}).feature_names_ == ["x=false", "x=true"]
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [
+        [f"{k:05d}" for k in range(200)],
+        np.array([f"{k:05d}" for k in range(200)]),
+        pd.Series(range(200), dtype="category"),
+        pd.Series([f"2024-01-{k:02d}" for k in range(1, 31)], dtype="category"),
+    ],
+)
+def test_codes_are_never_numbers_however_many_there_are(codes):
+    with pytest.warns(UserWarning, match="'zip' is left out"):
+        encoder = TableEncoder().fit({"zip": codes, "x": np.arange(len(codes))})
+    assert encoder.dropped_ == {"zip": "too many categories"}
+    with pytest.warns(UserWarning, match="'zip' has 100 categories: the 64 commonest"):
+        pooled = TableEncoder().fit({"zip": [f"{k % 100:05d}" for k in range(300)]})
+    assert len(pooled.feature_names_) == 65
+
+
+def test_truth_words_of_categories_are_compared_without_case():
+    encoder = TableEncoder(unseen="error").fit({"m": ["true", "false"] * 3})
+    for values in ([True, False], ["True", "FALSE"], ["true", "false"], np.array([True, False])):
+        assert encoder.transform({"m": values}).tolist() == [[0, 1], [1, 0]]
+    both = TableEncoder().fit({"m": ["true", "True", "x"] * 3})
+    assert both.feature_names_ == ["m=True", "m=true", "m=x"]
+    assert both.transform({"m": ["true", "True", "X"]}).tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]

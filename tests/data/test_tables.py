@@ -166,7 +166,8 @@ def test_decimal_commas_beside_a_slip_are_numbers_to_the_encoder(tmp_path):
         encoder = TableEncoder().fit(read_table(tmp_path / "t.csv"))
     assert encoder.feature_names_ == ["x", "x missing"]
     (tmp_path / "new.csv").write_text("x;more\n20,0;1\nwho knows;2\n")
-    assert encoder.transform(read_columns(tmp_path / "new.csv")).tolist() == [[0, 0], [0, 1]]
+    with pytest.warns(UserWarning, match=r"1 of the 2 values are none \('who knows'\)"):
+        assert encoder.transform(read_columns(tmp_path / "new.csv")).tolist() == [[0, 0], [0, 1]]
 
 
 def test_commas_in_a_file_with_commas_are_no_decimal_points(tmp_path):
@@ -228,3 +229,71 @@ def test_errors_of_labels_and_of_parquet_name_the_file(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=rf"^{name} could not be read as a Parquet file: .*\.$"):
             read_table(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["950", "1,200", "12,500"],
+        ["950", "1,200", "1,234,567"],
+        ["0,5", "1.234", "7"],
+        ["0,5", "1,5", "1.234,5", "7"],
+        ["0,5", "1,5", "1,234,567"],
+    ],
+)
+def test_commas_and_points_that_may_be_of_thousands_are_left_as_text(values, tmp_path):
+    (tmp_path / "t.tsv").write_text("x\ty\n" + "".join(f"{v}\t{k % 2}\n" for k, v in enumerate(values)))
+    assert read_table(tmp_path / "t.tsv").columns["x"].tolist() == values
+
+
+def test_one_clear_decimal_comma_tells_what_the_others_are(tmp_path):
+    (tmp_path / "t.tsv").write_text("x\ty\n1,200\t0\n0,125\t1\n12,5\t0\n-3\t1\n")
+    assert read_table(tmp_path / "t.tsv").columns["x"].tolist() == [1.2, 0.125, 12.5, -3]
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("a,b,c,y,d\n1,2,3,x,5\n1,3,x,5\n", "5 fields in its header and 4 in line 3"),
+        ("a;b;y\n1;2;0\n \n\n1;2\n", "3 fields in its header and 2 in line 5"),
+        ("a,b,y\n1,2\n1,2,0,x\n", "3 fields in its header and 2 in line 2"),
+        ('a,b,y\n1,2,0\n1,"2,0\n', "3 fields in its header and 2 in line 3"),
+    ],
+)
+def test_rows_shorter_than_the_header_are_refused_and_not_filled_up(text, fields, tmp_path):
+    (tmp_path / "short.csv").write_text(text)
+    with pytest.raises(ValueError, match=rf"^short\.csv has {fields}: a value or a separator is missing"):
+        read_table(tmp_path / "short.csv")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\na,b,y\n\n1,2,0\n  \n3,4,1\n\n",
+        "a,b,y,\n1,2,0\n3,4,1,\n",
+        'a,b,y\r\n"1",2,0\r\n3,"4",1',
+    ],
+)
+def test_blank_lines_and_a_separator_behind_the_header_are_no_short_rows(text, tmp_path):
+    (tmp_path / "t.csv").write_bytes(text.encode())
+    columns = read_columns(tmp_path / "t.csv")
+    assert [columns[name].tolist() for name in "aby"] == [[1, 3], [2, 4], [0, 1]]
+
+
+def test_values_too_long_for_the_count_of_fields_are_left_to_pandas(tmp_path):
+    (tmp_path / "t.csv").write_text(f"x,y\n{'long' * 50_000},0\nb,1\n")
+    assert len(read_table(tmp_path / "t.csv").columns["x"][0]) == 200_000
+
+
+def test_codes_beyond_64_bits_keep_their_zeros(tmp_path):
+    codes = ["00012345678901234567890123", "99912345678901234567890123", "7"]
+    (tmp_path / "t.csv").write_text("code,y\n" + "".join(f"{c},{k % 2}\n" for k, c in enumerate(codes)))
+    assert read_table(tmp_path / "t.csv").columns["code"].tolist() == codes
+
+
+def test_truth_values_of_a_new_file_meet_the_words_of_the_training_file(tmp_path):
+    (tmp_path / "train.csv").write_text("m,y\n" + "true,0\nfalse,1\nunknown,0\n" * 3)
+    (tmp_path / "new.csv").write_text("m\ntrue\nfalse\n")
+    encoder = TableEncoder(unseen="error").fit(read_table(tmp_path / "train.csv"))
+    assert encoder.feature_names_ == ["m=false", "m=true", "m=unknown"]
+    assert encoder.transform(read_columns(tmp_path / "new.csv")).tolist() == [[0, 1, 0], [1, 0, 0]]

@@ -41,6 +41,21 @@ def test_what_is_rare_in_a_column_of_zeros_counts():
     assert (low[1], high[1]) == (-np.inf, np.inf)
 
 
+def test_rounding_among_equal_values_is_no_scale():
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random(1000) < 0.5, 0.3, 0.1 + 0.2)
+    x[:200] = rng.uniform(5, 100, 200)
+    column = x[:, None]
+    np.testing.assert_allclose(fit_scaling(column).scale, column.std(0))
+
+
+def test_many_values_are_not_wild():
+    x = np.random.default_rng(0).normal(0.0, 1e-6, (1000, 1))
+    x[:240, 0] = np.linspace(1, 100, 240)
+    scaled = fit_scaling(x).apply(x[:240]).numpy()[:, 0]
+    assert (np.diff(scaled) > 0).all()
+
+
 def test_rows_of_no_weight_do_not_count():
     x, weights = normal(), np.ones(1000)
     x[:100], weights[:100] = 1e5, 0.0

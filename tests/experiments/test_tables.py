@@ -253,6 +253,16 @@ def test_means_are_over_the_seeds_that_all_methods_have():
     assert nothing_shared.means.shape == (0, 2)
 
 
+def test_a_table_that_became_unsuitable_takes_its_records_along(folder, tmp_path, short):
+    given = {"data": folder, "seeds": 1, "methods": ["standard"], "out": tmp_path, "device": "cpu"}
+    tables.run(**given)
+    (folder / "two.csv").write_text(UNSUITABLE["few"][0])
+    tables.run(**given)
+    results = read_results(tmp_path / "results.json")
+    assert {r["table"] for r in results.records} == set(results.config["tables"]) == {"one"}
+    assert list(results.config["unsuitable"]) == ["two"]
+
+
 def test_a_peer_that_this_scikit_learn_lacks_is_left_out_and_said(folder, tmp_path, short, monkeypatch, capsys):
     assert table_peers.missing_peers("1.8.0") == table_peers.missing_peers("1.10.dev0") == {}
     lacking = table_peers.missing_peers("1.7.2")

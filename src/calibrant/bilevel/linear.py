@@ -6,6 +6,7 @@ axis; a leading population axis is solved member by member at the same time.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class CG(Solve):
         x, r = torch.zeros_like(b), b.clone()
         p, rr = r.clone(), _dot(r, r)
         target, convex = (self.tolerance**2) * rr, torch.ones_like(rr, dtype=torch.bool)
+        finite = rr.isfinite()
         rounding = torch.finfo(b.dtype).eps
         products = 0
         for _ in range(self.steps):
@@ -59,6 +61,7 @@ class CG(Solve):
             ap = matvec(p)
             products += 1
             curvature = _dot(p, ap)
+            finite = finite & curvature.isfinite()
             # What is positive by rounding alone would make the step arbitrarily long.
             convex = convex & (
                 ~live | (curvature > rounding * p.norm(dim=-1, keepdim=True) * ap.norm(dim=-1, keepdim=True))
@@ -69,6 +72,7 @@ class CG(Solve):
             fresh = _dot(r, r)
             p = r + torch.where(live, fresh / torch.where(rr > 0, rr, 1.0), 0.0) * p
             rr = fresh
+        x = torch.where(finite, x, math.nan)  # not a direction of negative curvature: the caller must hear of it
         remedy = "more steps, or more damping"
         if not bool(convex.all()):
             remedy = (

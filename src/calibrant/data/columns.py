@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ LARGEST = 1e100  # squares of numbers up to here are finite
 NEARLY = 0.95  # the share of numbers that makes text among them a slip
 _WHOLE = re.compile(r"[+-]?\d+\.0*")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_TRUTH = {"true": 1.0, "false": 0.0}
+TRUTH = {"true": 1.0, "false": 0.0}
+_WORDS = {**TRUTH, "nan": math.nan}
 
 
 class Code(str):
@@ -64,7 +66,7 @@ def is_numeric(column: np.ndarray) -> bool:
     if column.dtype.kind != "O":
         return column.dtype.kind in "biuf"
     present = [v for v in column if not is_missing(v)]
-    return bool(present) and all(isinstance(v, int | float | np.number | np.bool_) for v in present)
+    return bool(present) and all(isinstance(v, int | float | np.number | np.bool_ | Decimal) for v in present)
 
 
 def numbers(column: np.ndarray, name: str) -> np.ndarray:
@@ -85,12 +87,20 @@ def numbers(column: np.ndarray, name: str) -> np.ndarray:
 def strays(column: np.ndarray) -> list[str] | None:
     """The texts that are no numbers, each once, in a column of text that is nearly all numbers; None of any other."""
     present = [v for v in column.tolist() if not is_missing(v)] if column.dtype.kind in "OU" else []
-    if not present or any(isinstance(v, Code) for v in present):
+    if not present:
         return None
-    others = [v for v in present if not _is_number(v)]
-    if len(others) > (1 - NEARLY) * len(present) + 1e-9 or are_codes(v for v in present if isinstance(v, str)):
+    others = others_than_numbers(column)
+    words = sum(isinstance(v, str) and v.strip().lower() in _WORDS for v in present)  # do not make a column numeric
+    if len(others) + words > (1 - NEARLY) * len(present) + 1e-9 or holds_codes(column):
         return None
-    return list(dict.fromkeys(str(v).strip() for v in others))
+    return list(dict.fromkeys(others))
+
+
+def others_than_numbers(column: np.ndarray) -> list[str]:
+    """The values that are neither missing nor numbers, as text, in order."""
+    if column.dtype.kind not in "OU":
+        return []
+    return [str(v).strip() for v in column.tolist() if not is_missing(v) and not _is_number(v)]
 
 
 def without_strays(column: np.ndarray) -> np.ndarray:
@@ -104,6 +114,12 @@ def are_codes(values: Iterable[str]) -> bool:
     """Whether some texts begin with a zero as codes do (007) and no other shows by a point or a sign that it counts."""
     numbers = [v for v in (value.strip() for value in values) if _NUMBER.fullmatch(v)]
     return any(len(v) > 1 and v[0] == "0" and v.isdigit() for v in numbers) and all(map(str.isdigit, numbers))
+
+
+def holds_codes(column: np.ndarray) -> bool:
+    """Whether a column is surely one of categories: marked as such, or with leading zeros."""
+    values = [v for v in column.tolist() if isinstance(v, str)] if column.dtype.kind in "OU" else []
+    return any(isinstance(v, Code) for v in values) or are_codes(values)
 
 
 def days(column: np.ndarray, name: str) -> np.ndarray:
@@ -125,6 +141,8 @@ def is_missing(value: Any) -> bool:
         return not value.strip()
     if isinstance(value, float | np.floating):
         return math.isnan(value)
+    if isinstance(value, Decimal):
+        return value.is_nan()
     return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
@@ -169,18 +187,29 @@ def _as_codes(column: np.ndarray) -> np.ndarray:
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, str):
-        return bool(_NUMBER.fullmatch(value.strip())) and abs(float(value)) <= LARGEST
-    return isinstance(value, int | float | np.number | np.bool_)
+    """Whether ``numbers`` reads a value; text beyond the largest number is a slip."""
+    number = _read(value)
+    return number is not None and not (isinstance(value, str) and abs(number) > LARGEST)
 
 
 def _number(value: Any, name: str) -> float:
     if is_missing(value):
         return math.nan
+    number = _read(value)
+    if number is None:
+        raise ValueError(f"Column {name!r} is one of numbers, and {value!r} is none.")
+    return number
+
+
+def _read(value: Any) -> float | None:
+    """The number that a value is or, as text, says; None of anything else."""
+    if isinstance(value, str):
+        text = value.strip().lower()
+        return _WORDS[text] if text in _WORDS else float(text) if _NUMBER.fullmatch(text) else None
     try:
-        return float(_TRUTH.get(value.strip().lower(), value)) if isinstance(value, str) else float(value)
+        return None if isinstance(value, np.datetime64) else float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"Column {name!r} is one of numbers, and {value!r} is none.") from None
+        return None
 
 
 def _day(value: Any, name: str) -> float:
@@ -188,7 +217,7 @@ def _day(value: Any, name: str) -> float:
         return math.nan
     try:
         if isinstance(value, np.datetime64):
-            value = value.item()
+            value = value.astype("datetime64[us]").item()  # one of nanoseconds would be a whole number
         moment = datetime.fromisoformat(value.strip()) if isinstance(value, str) else value
         if isinstance(moment, date) and not isinstance(moment, datetime):
             moment = datetime(moment.year, moment.month, moment.day)
@@ -198,8 +227,8 @@ def _day(value: Any, name: str) -> float:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, str):
-        value = value.strip()
+    if isinstance(value, str | Decimal):
+        value = str(value).strip()
         return value.partition(".")[0] if _WHOLE.fullmatch(value) else value
     if isinstance(value, float) and value.is_integer():
         return str(int(value))

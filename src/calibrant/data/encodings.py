@@ -7,14 +7,27 @@ by its ``encode``.
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import ClassVar
 
 import numpy as np
 
-from calibrant.data.columns import days, is_numeric, missing_count, numbers, strays, texts, without_strays
+from calibrant.data.columns import (
+    TRUTH,
+    days,
+    holds_codes,
+    is_numeric,
+    missing_count,
+    numbers,
+    others_than_numbers,
+    strays,
+    texts,
+    without_strays,
+)
 
 _FLOAT32_SAFE = 1e30
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
@@ -24,7 +37,8 @@ _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
 class Numeric:
     """``(x − mean) / std``; a missing value becomes the mean, with an indicator beside it if training had any.
 
-    ``text`` says that training had the numbers as text, where a slip of the pen counts as missing.
+    ``text`` says that training had the numbers as text, where a slip of the pen counts as missing; ``strays`` are those
+    of training. New ones are told in a warning, and are an error where they are most of a column.
     """
 
     name: str
@@ -33,6 +47,7 @@ class Numeric:
     missing: bool
     dates: bool = False
     text: bool = False
+    strays: tuple[str, ...] = ()
 
     kind: ClassVar[str] = "numeric"
 
@@ -41,7 +56,10 @@ class Numeric:
         return ([self.name] if self.std > 0 else []) + ([f"{self.name} missing"] if self.missing else [])
 
     def encode(self, column: np.ndarray) -> np.ndarray:
-        values = (days if self.dates else numbers)(without_strays(column) if self.text else column, self.name)
+        if self.text:
+            self._tell_strays(column)
+            column = without_strays(column)
+        values = (days if self.dates else numbers)(column, self.name)
         absent = np.isnan(values)
         pieces = []
         if self.std > 0:  # a constant that is sometimes missing has only the indicator
@@ -50,6 +68,23 @@ class Numeric:
         if self.missing:
             pieces.append(absent.astype(float))
         return np.stack(pieces, 1).astype(np.float32)
+
+    def _tell_strays(self, column: np.ndarray) -> None:
+        known = set(self.strays)
+        new = [text for text in others_than_numbers(column) if text not in known]
+        if not new:
+            return
+        present = len(column) - missing_count(column)
+        if 2 * len(new) > present:
+            raise ValueError(
+                f"Column {self.name!r} is one of numbers, and {new[0]!r} is none: {len(new)} of the {present} values "
+                "could not be read. Write them as in the training table, or leave them empty (missing)."
+            )
+        warnings.warn(
+            f"Column {self.name!r} is one of numbers, and {len(new)} of the {present} values are none "
+            f"({_named(list(dict.fromkeys(new)))}); they count as missing.",
+            stacklevel=5,  # the caller of transform
+        )
 
 
 @dataclass(frozen=True)
@@ -74,10 +109,10 @@ class Categorical:
 
     def unseen(self, column: np.ndarray) -> list[str]:
         """The categories in ``column`` that training did not see."""
-        return sorted({v for v in texts(column) if v is not None} - {*self.categories, *self.rare})
+        return sorted({v for v in self._texts(column) if v is not None} - {*self.categories, *self.rare})
 
     def encode(self, column: np.ndarray) -> np.ndarray:
-        values = texts(column)
+        values = self._texts(column)
         place: dict[str | None, int] = {value: k for k, value in enumerate(self.categories)}
         nowhere = len(self.outputs)
         other = len(place) if self.pooled else nowhere
@@ -86,6 +121,12 @@ class Categorical:
         encoded = np.zeros((len(values), nowhere + 1), dtype=np.float32)
         encoded[np.arange(len(values)), positions] = 1
         return encoded[:, :nowhere]
+
+    def _texts(self, column: np.ndarray) -> list[str | None]:
+        """The column as text, truth values as training wrote them: true is True where only one of these is known."""
+        known = {*self.categories, *self.rare}
+        spelled = {value.lower(): value for value in sorted(known) if value.lower() in TRUTH}
+        return [v if v is None or v in known else spelled.get(v.lower(), v) for v in texts(column)]
 
 
 @dataclass(frozen=True)
@@ -113,7 +154,8 @@ def choose(
         return _dates(name, column)
     if is_numeric(column) and not codes:
         return _numeric(name, numbers(column, name), dates=False), None
-    if not codes and (others := strays(column)) is not None:
+    coded = codes or holds_codes(column)
+    if not coded and (others := strays(column)) is not None:
         return _nearly_numbers(name, column, others)
     values = texts(column)
     counts = Counter(v for v in values if v is not None)
@@ -121,9 +163,9 @@ def choose(
     least = max(2, ceil(rare * len(values)))
     common = [value for value, count in counts.most_common(max_categories) if count >= least]
     differs = len(counts) > max_categories and 2 * len(counts) > rows
-    dates = bool(counts) and all(map(_ISO_DATE.fullmatch, counts))
+    dates = not coded and bool(counts) and all(map(_ISO_DATE.fullmatch, counts))
     if not codes and (differs or dates or (len(counts) > 1 and not common)):
-        return _not_categories(name, column, len(counts), rows)
+        return _not_categories(name, column, len(counts), rows, codes=coded)
     pooled = tuple(sorted(set(counts) - set(common)))
     encoding = Categorical(name, tuple(sorted(common)), bool(pooled), len(values) > rows, pooled)
     if len(encoding.outputs) < 2:
@@ -150,12 +192,16 @@ def _nearly_numbers(name: str, column: np.ndarray, others: list[str]) -> tuple[E
     kept = without_strays(column)
     encoding = _numeric(name, numbers(kept, name), dates=False)
     if isinstance(encoding, Numeric):
-        encoding = replace(encoding, text=True)
+        encoding = replace(encoding, text=True, strays=tuple(others))
     before, after = missing_count(column), missing_count(kept)
-    named = ", ".join(map(repr, others[:3])) + (", …" if len(others) > 3 else "")
-    what = f"{len(column) - after} of its {len(column) - before} values are; the others ({named}) count as missing"
+    read, present = len(column) - after, len(column) - before
+    what = f"{read} of its {present} values are; the others ({_named(others)}) count as missing"
     note = f"Column {name!r} is text and taken as numbers: {what if others else 'all of its values are'}."
     return encoding, f"{note} Name it in categorical if these are codes."
+
+
+def _named(others: list[str]) -> str:
+    return ", ".join(map(repr, others[:3])) + (", …" if len(others) > 3 else "")
 
 
 def _dates(name: str, column: np.ndarray) -> tuple[Encoding, str | None]:
@@ -164,16 +210,15 @@ def _dates(name: str, column: np.ndarray) -> tuple[Encoding, str | None]:
     return encoding, None if isinstance(encoding, Dropped) else note
 
 
-def _not_categories(name: str, column: np.ndarray, distinct: int, rows: int) -> tuple[Encoding, str | None]:
+def _not_categories(
+    name: str, column: np.ndarray, distinct: int, rows: int, *, codes: bool
+) -> tuple[Encoding, str | None]:
     """Text that differs from row to row: numbers or dates written as text, or else of no use to a classifier."""
-    try:
-        return _numeric(name, numbers(column, name), dates=False), None
-    except ValueError:
-        pass
-    try:
-        return _dates(name, column)
-    except ValueError:
-        pass
+    if not codes:
+        with suppress(ValueError):
+            return _numeric(name, numbers(column, name), dates=False), None
+        with suppress(ValueError):
+            return _dates(name, column)
     note = (
         f"Column {name!r} is left out: {distinct} different texts in {rows} rows look like names or free text. "
         "Turn it into numbers or fewer categories if it matters."

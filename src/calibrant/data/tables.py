@@ -22,6 +22,8 @@ _MISSING = ["?"]  # beside what pandas takes for missing: empty, NA, NaN, null, 
 _LEADING_ZERO = re.compile(rb"""(?:^|[,;\t\s"])0\d""")  # perhaps of a code: worth a look at the columns as text
 _WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*")
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
+_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}(,\d{3})+\s*")  # 1,200 may be one of these, or 1.2
+_SURE_THOUSANDS = re.compile(r"\s*[+-]?\d{1,3}((\.\d{3})+(,\d+)?|(,\d{3})+(,\d{3}|\.\d+))\s*")  # beside 0,5
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,9 @@ def read_table(path: str | os.PathLike[str], *, target: str | None = None) -> Ta
     ``target`` names the column of the labels; by default the one called target, class, label or y (in any case, the
     first of these that there is). Labels must not be missing; other values may.
 
-    Numbers that begin with a zero (007) are codes and stay text; in files with semicolons or tabs a column may have
-    decimal commas.
+    Numbers that begin with a zero (007) are codes and stay text. In files with semicolons or tabs a column may have
+    decimal commas; one whose commas or points may be those of thousands (1,200) stays text. Rows must have as many
+    fields as the header.
     """
     columns = read_columns(path)
     name = target if target is not None else _find_target(columns)
@@ -145,10 +148,12 @@ def _read_text(pd: Any, file: str, content: bytes, separator: str) -> Any:
     except (pd.errors.ParserError, pd.errors.ParserWarning):
         options["usecols"] = range(_width(file, content, separator))
         frame = read(**options)
+    else:
+        _width(file, content, separator)  # pandas fills short rows up
     if _LEADING_ZERO.search(content):
         raw = read(dtype=str, **options)
         for place, name in enumerate(frame.columns):
-            if frame.dtypes.iloc[place].kind in "iuf" and are_codes(raw.iloc[:, place].dropna()):
+            if frame.dtypes.iloc[place].kind in "iufO" and are_codes(raw.iloc[:, place].dropna()):  # O: beyond 64 bits
                 frame[name] = raw.iloc[:, place]
     if separator != ",":
         for place, name in enumerate(frame.columns):
@@ -160,17 +165,27 @@ def _read_text(pd: Any, file: str, content: bytes, separator: str) -> Any:
 def _width(file: str, content: bytes, separator: str) -> int:
     """The number of fields in the header. Rows with more are an error, unless those are empty, as behind a last comma.
 
+    Rows with fewer are one too, blank lines aside: nobody knows which value is not there.
+
     Raises
     ------
     ValueError
         that names the file, the line, and both numbers of fields
     """
     rows = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), delimiter=separator)
-    width = 0
+    width = named = 0
     try:
         for row in rows:
+            if len(row) < 2 and not "".join(row).strip():
+                continue
             if not width:
-                width = len(row)  # of a blank line 0
+                width = len(row)
+                named = max((k for k, field in enumerate(row, 1) if field.strip()), default=0)
+            elif len(row) < named:
+                raise ValueError(
+                    f"{file} has {width} fields in its header and {len(row)} in line {rows.line_num}: a value or a "
+                    "separator is missing, or a quotation mark is not closed."
+                )
             elif any(field.strip() for field in row[width:]):
                 raise ValueError(
                     f"{file} has {width} fields in its header and {len(row)} in line {rows.line_num}: a name is "
@@ -182,7 +197,9 @@ def _width(file: str, content: bytes, separator: str) -> int:
 
 
 def _with_points(column: Any) -> Any:
-    """A column of text with points for decimal commas, if most values are numbers and some have one.
+    """A column of text with points for decimal commas, if most values are numbers and some surely have one.
+
+    A column is left as it is where all its commas may separate thousands (1,200), or where points do too (1.200).
 
     Most, not nearly all: a short new file with a slip in it must be read as the training file was.
     """
@@ -190,6 +207,10 @@ def _with_points(column: Any) -> Any:
     commas = sum(bool(_WITH_COMMA.fullmatch(v)) for v in values)
     whole = sum(bool(_WHOLE.fullmatch(v)) for v in values)
     if not commas or 2 * (commas + whole) < len(values):
+        return column
+    if all(_THOUSANDS.fullmatch(v) for v in values if _WITH_COMMA.fullmatch(v)):
+        return column
+    if any(_SURE_THOUSANDS.fullmatch(v) for v in values):
         return column
     mended = column.map(lambda v: v.replace(",", ".") if isinstance(v, str) and _WITH_COMMA.fullmatch(v) else v)
     return mended.astype(float) if commas + whole == len(values) else mended

@@ -10,6 +10,8 @@ from torch import Tensor
 
 LIMIT = 10.0
 """Standardised values beyond ±LIMIT are drawn in: one wild value must not decide what the network does."""
+FEW = 0.1
+"""The greatest share of a column that may count as wild."""
 _SPREADS = ((0.25, 1.349), (0.1, 2.563), (0.05, 3.290), (0.01, 4.653))
 """Lower quantiles, and how many standard deviations of a normal distribution lie between each and its upper one."""
 
@@ -63,18 +65,22 @@ def fit_scaling(inputs: np.ndarray, weights: np.ndarray | None = None) -> Scalin
 def plausible(inputs: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Least and greatest value of each column that its scale is taken from: the median ± LIMIT robust deviations.
 
-    The robust deviation is that of the middle half of the values, or where they are all equal, of the middle 80, 90 or
-    98 %. A column that has one value in more than these has no limits: what is rare there may be all that it tells.
+    The robust deviation is that of the middle half of the values; of the middle 80, 90 or 98 %, where the half is all
+    one value up to rounding, or leaves more than a tenth of the values out, which are many and not wild. A column for
+    which none of these will do has no limits: what is rare there may be all that it tells.
     """
     held = np.ones(len(inputs)) if weights is None else np.asarray(weights, dtype=np.float64)
     levels = [0.5, *(level for lower, _ in _SPREADS for level in (lower, 1 - lower))]
     low, high = np.full(inputs.shape[1], -np.inf), np.full(inputs.shape[1], np.inf)
     for k, column in enumerate(inputs.T.astype(np.float64)):
         middle, *ends = _quantiles(column, held, levels)
+        rounding = 1e-9 * max(abs(ends[-2]), abs(ends[-1]))
         for (_, deviations), lower, upper in zip(_SPREADS, ends[::2], ends[1::2], strict=True):
             with np.errstate(over="ignore"):
-                reach = LIMIT * (upper - lower) / deviations
-            if reach > 0:
+                spread = upper - lower
+                reach = LIMIT * spread / deviations
+                outside = (column < middle - reach) | (column > middle + reach)
+            if spread > rounding and held[outside].sum() <= FEW * held.sum():
                 low[k], high[k] = middle - reach, middle + reach
                 break
     return low, high

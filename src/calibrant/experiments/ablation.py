@@ -227,6 +227,8 @@ def choose_sgd(sets: Sequence[str], *, device: Any = None) -> dict[str, Any]:
     jobs = [(replace(base, inner="sgd", **setting), task) for setting in settings for task, _ in tasks]
     fitted = iter(fit_all(jobs, device=device, callbacks=progress))
     losses = [sum(_held_out_loss(next(fitted), part) for _, part in tasks) for _ in settings]
+    if np.isnan(losses).all():
+        raise ValueError("plain descent broke down with every learning rate and step size that was tried.")
     return settings[int(np.nanargmin(losses))]
 
 

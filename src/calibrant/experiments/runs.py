@@ -108,7 +108,7 @@ FEW = 4
 def few_threads() -> Iterator[None]:
     """Measure with a few threads: the pieces are small, and those of a large machine would mostly wait for one another.
 
-    Where a machine has a GPU, three parts of an experiment may be measured side by side.
+    Where a machine has a GPU, parts of an experiment are measured side by side, and mostly three at a time.
     """
     cores = os.cpu_count() or 1
     few, threads = min(FEW, max(1, cores // (3 if torch.cuda.is_available() else 1))), torch.get_num_threads()

@@ -73,9 +73,13 @@ def find_tables(folder: Path, only: Sequence[str] | None = None) -> dict[str, Pa
     return {name: path for name, path in found.items() if only is None or name in only}
 
 
-@lru_cache(maxsize=2)
 def read(path: Path) -> Table:
-    """A table; the last ones stay in memory, because every seed asks for them again."""
+    """A table; the last ones stay in memory, because every seed asks for them again, until the file changes."""
+    return _read(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path, _changed: int) -> Table:
     return read_table(path)
 
 

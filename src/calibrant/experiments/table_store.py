@@ -40,8 +40,8 @@ class Store:
                     "choose another folder for results."
                 )
         old = {"made_by": {}, **before.config}  # a file that does not say what made it is taken for another code's
-        gone = set(self.config["left_out"])
-        records = [r for r in before.records if r["method"] not in gone]
+        gone = {*self.config["left_out"], *self.config.get("unsuitable", ())}  # methods, and tables
+        records = [r for r in before.records if not gone & {r["method"], r["table"]}]
         records = [r for r in records if not (r["table"] in tables and r["method"] in methods)]
         for keys, name in ((("methods", "made_by"), "method"), (("tables",), "table")):
             held = {r[name] for r in records}

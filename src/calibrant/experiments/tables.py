@@ -109,6 +109,8 @@ def run(
         **made(),
     }
     store = Store(file, config, fresh=fresh)
+    if any(_said(file, key) != config[key] for key in ("notes", "unsuitable")):
+        store.add([])  # what is said of tables is kept even where nothing is left to measure
     count = jobs or ((os.cpu_count() or 1) if place.type == "cuda" else 1)
 
     def missing(table: str, kinds: Mapping[str, Any]) -> list[tuple[int, list[str]]]:
@@ -140,8 +142,11 @@ def run(
 
 def _of_other_tables(file: Path, key: str, tables: Mapping[str, Path]) -> dict[str, Any]:
     """What a result file said of tables that are not in this run."""
-    before = read_results(file).config.get(key, {}) if file.exists() else {}
-    return {name: value for name, value in before.items() if name not in tables}
+    return {name: value for name, value in _said(file, key).items() if name not in tables}
+
+
+def _said(file: Path, key: str) -> dict[str, Any]:
+    return read_results(file).config.get(key, {}) if file.exists() else {}
 
 
 def cost_of(method: Method) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -139,8 +140,8 @@ class BO4SC(Method):
         self._check_companions()
         if self.steps < 1:
             raise ValueError(f"steps, the T of Algorithm 1, must be at least 1; got {self.steps}.")
-        if not 0 <= self.damping < math.inf:
-            raise ValueError(f"damping must be at least 0 and finite; got {self.damping}.")
+        if not (isinstance(self.damping, Real) and 0 <= float(self.damping) < math.inf):
+            raise ValueError(f"damping must be at least 0 and finite; got {self.damping!r}.")
 
     def _check_companions(self) -> None:
         names = ", ".join(map(repr, _ALSO))
