@@ -1,6 +1,9 @@
-"""A classifier made by hand."""
+"""A classifier made by hand, tables fit to learn from and not, and records of tables."""
 
+from calibrant.data import blobs
+from calibrant.experiments.table_data import FLOOR, SCORES
 from calibrant.methods import Fitted
+from calibrant.report import Results
 
 
 class Fixed(Fitted):
@@ -13,3 +16,40 @@ class Fixed(Fitted):
 
     def probs(self, inputs):
         return self.given
+
+
+def write_table(path, rows=120, classes=2, seed=0):
+    data = blobs(rows, std=2.0, seed=seed)
+    lines = ["a,b,colour,target"]
+    for (a, b), label in zip(data.inputs, data.labels, strict=True):
+        lines.append(f"{a:.4f},{b:.4f},{'red' if a > 0 else 'blue'},class {label % classes}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+UNSUITABLE = {
+    "few": ("a,target\n1,0\n2,1\n3,0\n", r"few\.csv: 3 samples are too few"),
+    "gaps": ("a,target\n" + "1,x\n2,\n" * 10, r"gaps\.csv: 10 of the 20 labels in 'target' are missing"),
+    "one-class": ("a,target\n" + "1,x\n2,x\n" * 10, r"one-class\.csv has one class only, x"),
+    "same": ("a,target\n" + "1,x\n1,y\n" * 10, r"same\.csv: No column of the table tells its rows apart"),
+    "unlabelled": ("a,b\n1,2\n", r"unlabelled\.csv has no column called target"),
+    "broken": ("", r"broken\.csv could not be read"),
+}
+"""Texts of tables by name, and what is said of each."""
+
+
+def scored(values, methods, tables=None, seeds=1):
+    """Whole records from an array (tables, methods): each seed adds 0.01 to all."""
+    found = []
+    for t, row in enumerate(values):
+        for method, value in zip(methods, row, strict=True):
+            for seed in range(seeds):
+                record = dict.fromkeys(SCORES, value + 0.01 * seed) | {"clipped": 0.0, "failure": None, "seconds": 1.0}
+                found.append(record | {"table": tables[t] if tables else f"t{t}", "method": method, "seed": seed})
+    return found
+
+
+def results_of(records, **config):
+    about = {"rows": 1, "columns": 1, "classes": 2}
+    known = {"methods": {r["method"]: "…" for r in records}, "tables": {r["table"]: about for r in records}}
+    return Results(known | {"split": [0.6, 0.2, 0.2], "nll_floor": FLOOR} | config, {}, records)

@@ -1,8 +1,13 @@
 """What all experiments' tests share."""
 
+import dataclasses
+
 import pytest
 
 from calibrant.bilevel import solve
+from calibrant.experiments import table_peers, tables
+from calibrant.methods import METHODS, SelfCalibrated, Standard
+from tests.experiments.cases import write_table
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -11,3 +16,27 @@ def eager():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("calibrant.methods.standard.solve", lambda *a, **k: solve(*a, **{**k, "compile": None}))
         yield
+
+
+@pytest.fixture
+def folder(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    write_table(data / "one.csv")
+    write_table(data / "two.csv", rows=150, classes=3, seed=1)
+    return data
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """The real methods, for a few steps."""
+    own = {
+        "standard": Standard(hidden=(4,), epochs=5),
+        "temperature": dataclasses.replace(METHODS["temperature"].method, base=Standard(hidden=(4,), epochs=5)),
+        "ensemble": dataclasses.replace(METHODS["ensemble"].method, base=Standard(hidden=(4,), epochs=5), members=2),
+        "self-calibrated": SelfCalibrated(hidden=(4,), epochs=5, folds=2),
+    }
+    monkeypatch.setattr(tables, "table_methods", lambda: own)
+    monkeypatch.setitem(table_peers.SETTINGS, "hidden_layer_sizes", (4,))
+    monkeypatch.setitem(table_peers.SETTINGS, "max_iter", 5)
+    return own

@@ -20,12 +20,15 @@ from calibrant.experiments.records import (
 )
 from calibrant.experiments.runs import Meter, run_all
 from calibrant.experiments.shared import seed_count
-from calibrant.experiments.targets import difference, mean
 from calibrant.methods import BO4SC, METHODS, Calibrated, SelfCalibrated, Standard
-from calibrant.report import Results, excludes_zero, read_results
+from calibrant.report import Results, read_results
 
 SETS = ("blobs-1.7", "bac")
+
+
 IDS = ("standard", "standard-stopped", "isotonic", "bo4sc", "self-calibrated")
+
+
 ORIGIN = {
     "command": "calibrant sweep bo4sc --lr 7",
     "grid": {"lr": [7]},
@@ -34,6 +37,8 @@ ORIGIN = {
     "date": "today",
     "calibrant": "0",
 }
+
+
 FIELDS = {"dataset", "method", "seed", *MEASURED, "failure", "seconds", "peak_memory", "members"}
 
 
@@ -274,31 +279,6 @@ def test_further_seeds_of_all_methods_give_the_same_report_and_say_that_nothing_
     assert old.replace(page.seen(content), "") == new.replace(page.seen(further), "")
     searched = content._replace(records=[{"seed": 10_000}, {"seed": 10_900}])
     assert page.seen(searched).startswith("1 of these seeds were seen")
-
-
-def test_readme_says_what_the_weights_do():
-    content = stored()
-    said = " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
-    worse, better = said.partition("the weights make ECE-10 significantly worse on ")[2].split(
-        " and significantly better on "
-    )
-    numbers = {
-        name: difference(content.records, "ece10", name, "bo4sc", page.MATCHED) for name in content.config["settings"]
-    }
-    for name, gap in numbers.items():
-        own, other = (worse, better[:100]) if excludes_zero(gap) > 0 else (better[:100], worse)
-        assert excludes_zero(gap) != 0
-        assert f"{abs(gap.value):.3f} on {name}" in own
-        assert name not in other
-    signs = [excludes_zero(gap) for gap in numbers.values()]
-    assert worse.startswith("three") == (signs.count(1) == 3)
-    assert better.startswith("two") == (signs.count(-1) == 2)
-    assert page.weights_doing(content.records) in page.to_terminal(content)
-    for name in set(numbers) - {"bac"}:
-        standard, matched, own = (
-            mean(content.records, "ece10", name, m).value for m in ("standard", page.MATCHED, "bo4sc")
-        )
-        assert standard - matched > (standard - own) / 2  # "most or all of the gain"
 
 
 def test_one_certain_error_does_not_make_the_nll_infinite():

@@ -1,0 +1,68 @@
+"""Folders of tables: which are found and can be learned from, how they are split, encoded and scored."""
+
+import re
+
+import numpy as np
+import pytest
+
+from calibrant import metrics
+from calibrant.experiments.records import Predicted
+from calibrant.experiments.table_data import FLOOR, examine, find_tables, prepare, score
+from tests.experiments.cases import UNSUITABLE, write_table
+
+
+def test_tables_are_found_by_name_and_errors_name_what_there_is(folder, tmp_path):
+    (folder / "notes.txt").write_text("no table")
+    assert list(find_tables(folder)) == ["one", "two"]
+    assert list(find_tables(folder, ["two"])) == ["two"]
+    with pytest.raises(ValueError, match="no table called three; it has one, two"):
+        find_tables(folder, ["three"])
+    with pytest.raises(ValueError, match="holds no tables"):
+        find_tables(tmp_path / "data" / "..", None)
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        find_tables(tmp_path / "nowhere")
+    (folder / "one.tsv").write_text("a\ttarget\n1\t0\n")
+    with pytest.raises(ValueError, match=r"one\.csv and one\.tsv"):
+        find_tables(folder)
+
+
+def test_a_name_loses_no_more_than_the_endings_that_say_what_a_file_is(tmp_path):
+    for name in ("my.table.v2.csv", "my.table.v3.TSV.gz", "my.csv.parquet"):
+        (tmp_path / name).touch()
+    assert list(find_tables(tmp_path)) == ["my.csv", "my.table.v2", "my.table.v3"]
+
+
+def test_a_split_is_stratified_encoded_by_its_training_part_and_differs_by_seed(folder):
+    split = prepare("two", folder / "two.csv", 0)
+    assert (len(split.task.train), len(split.task.val), len(split.labels)) == (90, 30, 30)
+    numbers = split.task.train.inputs[:, :2]
+    assert numbers.mean(0).numpy() == pytest.approx(0, abs=1e-5)
+    assert numbers.std(0, correction=0).numpy() == pytest.approx(1, abs=1e-4)
+    share = np.bincount(split.task.train.labels.numpy()) / 90
+    assert np.bincount(split.labels) / 30 == pytest.approx(share, abs=0.05)
+    x, y = split.pooled()
+    assert x.shape == (120, split.inputs.shape[1])
+    assert len(y) == 120
+    assert not np.array_equal(split.labels, prepare("two", folder / "two.csv", 1).labels)
+
+
+@pytest.mark.parametrize("name", UNSUITABLE)
+def test_a_table_that_cannot_be_learned_from_is_told_by_its_file(name, tmp_path):
+    text, reason = UNSUITABLE[name]
+    bad, good = tmp_path / f"{name}.csv", write_table(tmp_path / "good.csv")
+    bad.write_text(text)
+    found = examine({name: bad, "good": good}, range(2))
+    assert (list(found.tables), list(found.unsuitable)) == (["good"], [name])
+    assert re.match(reason, found.unsuitable[name])
+    with pytest.raises(ValueError, match=f"^there is no table to learn from. {reason}"):
+        examine({name: bad}, range(2))
+
+
+def test_a_wrong_zero_costs_the_floor_and_is_counted():
+    probs = np.array([[1.0, 0.0], [0.2, 0.8]])
+    found = Predicted(probs, probs.argmax(1), probs.max(1))
+    scores = score(found, np.array([1, 1]))
+    assert scores["clipped"] == 0.5
+    assert scores["nll"] == pytest.approx(-(np.log(FLOOR / (1 + FLOOR)) + np.log(0.8)) / 2, rel=1e-5)
+    assert scores["accuracy"] == 0.5
+    assert scores["brier"] == pytest.approx(metrics.brier(probs, np.array([1, 1])), rel=1e-5)
