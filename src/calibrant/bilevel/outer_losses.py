@@ -59,11 +59,11 @@ def dece_loss(
 
 
 def variance_loss(*, strength: float = 1.0, draws: int = 5) -> UserLoss:
-    """``CE + strength·variance`` over so many passes with dropout: right, and the same each time (Jain & Shenoy 2022).
+    """``CE + strength·variance`` over so many passes with dropout: right, and the same each time.
 
-    The cross-entropy is the passes' mean; the variance is that of the probabilities over them, summed over classes.
-    The network needs ``nn.Dropout`` and the problem ``outer_mode="train"``; every outer step has masks of its own. It
-    is not among ``OUTER_LOSSES``, which serve any network.
+    The idea is Jain & Shenoy's (2022). The cross-entropy is the passes' mean; the variance is that of the probabilities
+    over them, summed over classes. The network needs ``nn.Dropout`` and the problem ``outer_mode="train"``; every outer
+    step has masks of its own. It is not among ``OUTER_LOSSES``, which serve any network.
     """
     if draws < 2:
         raise ValueError(f"a variance needs at least 2 draws; got {draws}.")

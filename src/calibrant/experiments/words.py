@@ -48,9 +48,9 @@ BASELINES: dict[str, str] = {
     "focal": "γ = 1, stopped at the best validation loss, for the same reason.",
     "ensemble": "The mean of five stopped networks. The targets except it by name: it is shown, with its paired "
     "differences, and not ranked. Self-calibrated, which is ranked, is a mean of networks too.",
-    "instance-weights": "The earlier bilevel method for confidence (Jain & Shenoy 2022): weights come from a small "
-    "network of the input, moved by the validation NLL and the variance of five passes with dropout. Its training "
-    "amplifies rounding: one run alone and the same run beside others can end in visibly different networks.",
+    "instance-weights": "The earlier bilevel method for confidence, after Jain & Shenoy (2022) as their abstract has "
+    "it: weights come from a small network of the input, moved by the validation NLL and the variance of five passes "
+    "with dropout. How the two are put together, and all settings, are our choice.",
     "standard-matched": "The control for bo4sc: standard training with bo4sc's own network, epochs and learning rate, "
     "so that the two differ by the weights alone.",
     "bo4sc": "Algorithm 1 with a setting for each set; where these come from is said above.",

@@ -15,16 +15,18 @@ from calibrant.methods.task import Fitted, Mixture, Task
 
 @dataclass(frozen=True)
 class InstanceWeights(Method):
-    """Weights as a function of the input, so that held-out predictions are right and steady (Jain & Shenoy 2022).
+    """Weights as a function of the input, for right and steady held-out predictions, after Jain & Shenoy (2022).
 
     ::
 
         inner   mean_i g(x_i)·CE(f(x_i, θ), y_i)                           dropout in f, g a small network
         outer   mean_j CE(f(x_j, θ), y_j) + strength·Var_dropout[p(x_j)]   over ``draws`` passes
 
-    "Selective classification using a robust meta-learning approach", arXiv:2212.05987. The paper trains large image
-    networks; its objective is taken here on the network of the other methods, with the exact hypergradient through
-    ``steps`` steps. Confidence is the largest probability, as everywhere here; the paper also ranks samples by g.
+    After "Selective classification using a robust meta-learning approach", arXiv:2212.05987, by its abstract: weights
+    conditioned on the instance, and a meta-objective of least dropout variance in a bilevel framework. How these are
+    put together is our choice (the sum of the two outer terms, the variance of probabilities, all settings below), on
+    the network of the other methods and with the exact hypergradient. Confidence is the largest probability, as
+    everywhere here; the paper also ranks samples by g.
 
     Parameters
     ----------
