@@ -398,7 +398,7 @@ def test_bad_validation_data_is_blamed_on_the_outer_level(hypergradient):
 @pytest.mark.parametrize("hypergradient", [Plain(1), OneStep(1, lr=0.1)], ids=["plain", "one step"])
 def test_parameters_that_overflow_in_the_last_step_are_not_returned(hypergradient):
     with pytest.raises(NonFiniteError, match=r"inner parameter vector.*outer step 1.*smaller inner learning rate"):
-        run(problem(), hypergradient=hypergradient, inner_optimizer=SGD(float("inf")), outer_steps=1)
+        run(problem(), hypergradient=hypergradient, inner_optimizer=SGD(lambda step: float("inf")), outer_steps=1)
 
 
 def test_outer_variables_that_overflow_are_not_returned():
@@ -411,7 +411,7 @@ def test_outer_variables_that_overflow_are_not_returned():
             return losses * self.w
 
     with pytest.raises(NonFiniteError, match=r"outer variables.*smaller outer learning rate"):
-        run(problem(outer=Free()), outer_optimizer=SGD(float("inf")), outer_steps=1)
+        run(problem(outer=Free()), outer_optimizer=SGD(lambda step: float("inf")), outer_steps=1)
 
 
 def test_errors_end_callbacks_too():
@@ -460,21 +460,21 @@ def test_both_precisions_agree():
 def test_predictions_take_what_training_takes():
     solution = run(problem(mlp(dtype=torch.float32)))
     x = blobs()[0]
-    expected = solution.predict(x.float())
-    assert torch.equal(solution.predict(x), expected)
-    assert torch.equal(solution.predict(x.numpy()), expected)
+    expected = solution.logits(x.float())
+    assert torch.equal(solution.logits(x), expected)
+    assert torch.equal(solution.logits(x.numpy()), expected)
 
 
 def test_predictions_of_many_rows_are_made_in_pieces():
     solution = run(problem(rich_mlp()))
     x, _ = blobs(8)
-    whole = solution.predict(x, rows=None)
+    whole = solution.logits(x, rows=None)
     sizes = []
     handle = solution.problem.view.module.register_forward_hook(lambda module, args, output: sizes.append(len(args[0])))
-    assert torch.allclose(solution.predict(x, rows=6), whole, rtol=0, atol=1e-12)
+    assert torch.allclose(solution.logits(x, rows=6), whole, rtol=0, atol=1e-12)
     assert sizes == [6, 6, 6, 2]
     handle.remove()
-    assert torch.equal(solution.predict(x, rows=SAMPLES), whole)
+    assert torch.equal(solution.logits(x, rows=SAMPLES), whole)
 
 
 def test_frozen_parameters_do_not_move():
@@ -494,8 +494,8 @@ def test_export_predicts_as_the_solution_does(make):
     x, _ = blobs(5)
     module = solution.export(make(seed=9)).eval()
     with torch.no_grad():
-        assert torch.allclose(module(x), solution.predict(x), rtol=0, atol=1e-12)
-    assert not solution.predict(x).requires_grad
+        assert torch.allclose(module(x), solution.logits(x), rtol=0, atol=1e-12)
+    assert not solution.logits(x).requires_grad
 
 
 def jitter(inputs, generator):

@@ -55,7 +55,7 @@ class Population:
                 "runs. Use nn.Dropout layers, or draw augmentation outside the loss."
             )
         self.view, self.outer_view, self.variables = first.view, first.outer_view, first.variables
-        self.head_size, self.moves_start = first.head_size, first.moves_start
+        self.moves_start, self.outer_mode = first.moves_start, first.outer_mode
         self.train = MemberStream([p.train for p in problems], self._masks(INNER_NOISE))
         self.val: MemberStream | None = None
         if first.val is not None:
@@ -81,6 +81,42 @@ class Population:
         """The members' outer losses, one entry each."""
         assert self.val is not None
         return torch.func.vmap(self.template.outer, in_dims=(0, 0, 0, self.val.axes))(params, buffers, phi, batch)
+
+    @property
+    def stretch(self) -> slice:
+        """Where the head's parameters stand in each member's parameter vector."""
+        return self.template.stretch
+
+    @property
+    def separable(self) -> bool:
+        """Whether the head's loss is a function of features that do not depend on φ."""
+        return self.template.separable
+
+    def inner_features(
+        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+    ) -> tuple[list[Tensor], Tensors]:
+        """The features that the members' inner losses ask for, and the buffers after the pass."""
+        every = torch.func.vmap(self.template.inner_features, in_dims=(0, 0, 0, self.train.axes))
+        return every(params, buffers, phi, batch)
+
+    def outer_features(
+        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+    ) -> tuple[list[Tensor], Tensors]:
+        """The features that the members' outer losses ask for, and the buffers after the pass."""
+        assert self.val is not None
+        every = torch.func.vmap(self.template.outer_features, in_dims=(0, 0, 0, self.val.axes))
+        return every(params, buffers, phi, batch)
+
+    def inner_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
+        """The members' inner losses as functions of their heads' parameters."""
+        axes = self.train.axes if batch.noise else self.train.axes._replace(noise={})
+        return torch.func.vmap(self.template.inner_of_head, in_dims=(0, 0, 0, 0, axes))(w, params, features, phi, batch)
+
+    def outer_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
+        """The members' outer losses as functions of their heads' parameters."""
+        assert self.val is not None
+        every = torch.func.vmap(self.template.outer_of_head, in_dims=(0, 0, 0, 0, self.val.axes))
+        return every(w, params, features, phi, batch)
 
     def initial_params(self, phi: Tensor) -> Tensor:
         """θ_0 of every member."""

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,13 @@ from torch.nn.modules.dropout import _DropoutNd
 from calibrant.data.batch import Tensors
 
 
-class PureBatchNorm(_BatchNorm):
+class PureLayer:
+    """A layer whose class was exchanged for a pure form. ``original`` is the class that it had."""
+
+    original: ClassVar[type[nn.Module]]
+
+
+class PureBatchNorm(PureLayer, _BatchNorm):
     """Normalises as the original does, and offers the new running statistics in ``fresh`` instead of storing them."""
 
     fresh: Tensors
@@ -97,7 +104,8 @@ def purify(module: nn.Module) -> nn.Module:
                 stacklevel=3,
             )
         elif isinstance(layer, _BatchNorm):
-            layer.__class__ = type(f"Pure{type(layer).__name__}", (PureBatchNorm, type(layer)), {})
+            kind = type(layer)
+            layer.__class__ = type(f"Pure{kind.__name__}", (PureBatchNorm, kind), {"original": kind})
             layer.fresh = {}  # type: ignore[assignment]
     for name, layer in list(module.named_modules(remove_duplicate=False)):
         if name and type(layer) in _CHANNEL_DIMS:

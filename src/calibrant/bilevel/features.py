@@ -1,0 +1,95 @@
+"""The last few batches a network trained on, as their features: what the head alone is differentiated on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from calibrant.data.batch import Batch, Tensors
+
+
+class Memory:
+    """A bounded buffer of batches and their features, oldest first.
+
+    Parameters
+    ----------
+    size : int
+        How many batches are kept.
+    axes : Batch, optional
+        For a population, which leaves of a batch have a leading axis over members (0) and which are shared (None).
+    """
+
+    def __init__(self, size: int, axes: Batch | None = None) -> None:
+        self.axes = axes
+        self.kept: deque[tuple[Batch, list[Tensor]]] = deque(maxlen=size)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def add(self, batch: Batch, features: Sequence[Tensor]) -> None:
+        """Keep a batch; the oldest one goes when the buffer is full."""
+        batch = batch._replace(seed=None)
+        if self.kept and isinstance(batch.index, slice):
+            self.kept.clear()  # a full batch: all samples are in each one, so the newest features are all there is
+        self.kept.append((batch, list(features)))
+
+    def joined(self) -> tuple[Batch, list[Tensor]]:
+        """All batches as one, and their features."""
+        batches, features = zip(*self.kept, strict=True)
+        if len(batches) == 1:
+            return batches[0], features[0]
+        dim = 0 if self.axes is None else 1
+        together = [torch.cat(parts, dim) for parts in zip(*features, strict=True)]
+        return self._join(batches), together
+
+    def _join(self, batches: Sequence[Batch]) -> Batch:
+        first = batches[0]
+        axes = first if self.axes is None else self.axes
+
+        def cat(name: str) -> Any:
+            parts = [getattr(batch, name) for batch in batches]
+            if parts[0] is None:
+                return None
+            along = pytree.tree_map(lambda _: 0, parts[0]) if self.axes is None else getattr(axes, name)
+            shift = 0 if self.axes is None else 1
+            return pytree.tree_map(
+                lambda axis, *leaves: torch.cat(leaves, 0 if axis is None else axis + shift), along, *parts
+            )
+
+        joined = {name: cat(name) for name in ("inputs", "targets", "index", "weights")}
+        return first._replace(noise={}, **joined)
+
+    def tensors(self) -> Tensors:
+        """Everything kept, by name, for a checkpoint."""
+        return {
+            f"{position}.{kind}{number}": leaf
+            for position, (batch, features) in enumerate(self.kept)
+            for kind, leaves in (("batch", _leaves(batch)), ("features", features))
+            for number, leaf in enumerate(leaves)
+        }
+
+    def restore(self, tensors: Tensors, like: Batch) -> None:
+        """Take up what :meth:`tensors` gave; ``like`` is a batch of the same stream."""
+        self.kept.clear()
+        positions = sorted({int(name.partition(".")[0]) for name in tensors})
+        for position in positions:
+            batch = _with_leaves(like, _numbered(tensors, f"{position}.batch"))
+            self.kept.append((batch, list(_numbered(tensors, f"{position}.features"))))
+
+
+def _leaves(batch: Batch) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(batch._replace(seed=None)) if isinstance(leaf, Tensor)]
+
+
+def _with_leaves(like: Batch, tensors: Iterator[Tensor]) -> Batch:
+    return pytree.tree_map(lambda leaf: next(tensors) if isinstance(leaf, Tensor) else leaf, like._replace(seed=None))
+
+
+def _numbered(tensors: Tensors, prefix: str) -> Iterator[Tensor]:
+    count = sum(name.startswith(prefix) for name in tensors)
+    return iter([tensors[f"{prefix}{k}"] for k in range(count)])
