@@ -100,7 +100,10 @@ FOUND = {
     "two outputs": (TwoOutputs(), "head"),
     "an object with logits": (NamedOutput(), "head"),
     "a mapping with logits": (MappingOutput(), "head"),
-    "in a sequence": (nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Sequential(nn.Dropout(0.5), nn.Linear(5, 3))), "2.1"),
+    "in a sequence": (
+        nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Sequential(nn.Dropout(0.5), nn.Linear(5, 3))),
+        "2.1",
+    ),
     "the whole network": (nn.Linear(4, 3), ""),
 }
 

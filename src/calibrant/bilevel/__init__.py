@@ -10,7 +10,15 @@
 torch.Size([60])
 """
 
-from calibrant.bilevel.callbacks import Callback, Checkpoint, EarlyStopping, History, ProgressBar
+from calibrant.bilevel.callbacks import (
+    Callback,
+    Checkpoint,
+    EarlyStopping,
+    History,
+    MovingAverage,
+    ProgressBar,
+    pooled,
+)
 from calibrant.bilevel.hypergradients import (
     Forward,
     Hypergradient,
@@ -40,7 +48,7 @@ from calibrant.bilevel.outer_variables import (
 from calibrant.bilevel.population import Population
 from calibrant.bilevel.problem import Bilevel, averaged, composed
 from calibrant.bilevel.run import NonFiniteError, Run
-from calibrant.bilevel.schedules import cosine, exponential, multistep
+from calibrant.bilevel.schedules import cosine, exponential, multistep, one_cycle
 from calibrant.bilevel.solver import Solution, solve
 
 __all__ = [
@@ -62,6 +70,7 @@ __all__ = [
     "InitialPoint",
     "LabelNoise",
     "LabelSmoothing",
+    "MovingAverage",
     "Neumann",
     "NonFiniteError",
     "Nystrom",
@@ -86,6 +95,8 @@ __all__ = [
     "exponential",
     "multistep",
     "neighbourhood",
+    "one_cycle",
+    "pooled",
     "solve",
     "standardisation",
     "variance_loss",

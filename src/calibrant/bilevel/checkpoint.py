@@ -21,7 +21,8 @@ FORMAT = "calibrant-run-1"
 
 def save(path: str | Path, run: Run) -> None:
     """Write ``run`` and its callbacks' memories to ``path``."""
-    tensors = _tensors(run)
+    run.look()
+    tensors = _tensors(run) | {f"extra.{k}": t for k, t in run.extra_tensors().items()}
     plain: dict[str, Any] = {
         "step": run.step,
         "inner_step": run.state.step,
@@ -72,7 +73,7 @@ def load(path: str | Path, run: Run) -> None:
             "resume with the settings of the first run."
         )
     here = {name: _form(t) for name, t in _tensors(run).items()}
-    there = {name: _form(t) for name, t in tensors.items() if not name.startswith("callback.")}
+    there = {name: _form(t) for name, t in tensors.items() if not name.startswith(("callback.", "extra."))}
     for name in here | there:
         if here.get(name) != there.get(name):
             raise ValueError(
@@ -82,6 +83,7 @@ def load(path: str | Path, run: Run) -> None:
     run.state = State(tensors["params"], _numbered(tensors, "moment."), _named(tensors, "buffer."), plain["inner_step"])
     run.phi, run.outer_moments = tensors["phi"], _numbered(tensors, "outer_moment.")
     run.active, run.step = tensors["active"].cpu(), plain["step"]
+    run.restore_extra(_named(tensors, "extra."))
     for name in ("reasons", "failures", "stop_steps"):
         setattr(run, name, {int(k): v for k, v in plain[name].items()})
     saved, own = [c["type"] for c in plain["callbacks"]], [type(c).__name__ for c in run.callbacks]

@@ -43,26 +43,7 @@ class Memory:
         batches, features = zip(*self.kept, strict=True)
         if len(batches) == 1:
             return batches[0], features[0]
-        dim = 0 if self.axes is None else 1
-        together = [torch.cat(parts, dim) for parts in zip(*features, strict=True)]
-        return self._join(batches), together
-
-    def _join(self, batches: Sequence[Batch]) -> Batch:
-        first = batches[0]
-        axes = first if self.axes is None else self.axes
-
-        def cat(name: str) -> Any:
-            parts = [getattr(batch, name) for batch in batches]
-            if parts[0] is None:
-                return None
-            along = pytree.tree_map(lambda _: 0, parts[0]) if self.axes is None else getattr(axes, name)
-            shift = 0 if self.axes is None else 1
-            return pytree.tree_map(
-                lambda axis, *leaves: torch.cat(leaves, 0 if axis is None else axis + shift), along, *parts
-            )
-
-        joined = {name: cat(name) for name in ("inputs", "targets", "index", "weights")}
-        return first._replace(noise={}, **joined)
+        return join(batches, self.axes), join_answers(features, self.axes is not None)
 
     def tensors(self) -> Tensors:
         """Everything kept, by name, for a checkpoint."""
@@ -80,6 +61,32 @@ class Memory:
         for position in positions:
             batch = _with_leaves(like, _numbered(tensors, f"{position}.batch"))
             self.kept.append((batch, list(_numbered(tensors, f"{position}.features"))))
+
+
+def join(batches: Sequence[Batch], axes: Batch | None = None) -> Batch:
+    """Batches as one, without their dropout masks. ``axes`` are those of a population's stream."""
+
+    def cat(name: str) -> Any:
+        parts = [getattr(batch, name) for batch in batches]
+        if parts[0] is None:
+            return None
+        shift = 0 if axes is None else 1
+        along = pytree.tree_map(lambda _: 0, parts[0]) if axes is None else getattr(axes, name)
+        return pytree.tree_map(
+            lambda axis, *leaves: torch.cat(leaves, 0 if axis is None else axis + shift), along, *parts
+        )
+
+    joined = {name: cat(name) for name in ("inputs", "targets", "index", "weights")}
+    return batches[0]._replace(noise={}, seed=None, **joined)
+
+
+def join_answers(answers: Sequence[Sequence[Any]], population: bool) -> list[Any]:
+    """What a network answered on several batches, call by call, as its answers on all of them."""
+    dim = 1 if population else 0
+    return [
+        pytree.tree_map(lambda *parts: torch.cat(parts, dim) if isinstance(parts[0], Tensor) else parts[0], *calls)
+        for calls in zip(*answers, strict=True)
+    ]
 
 
 def _leaves(batch: Batch) -> list[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,7 +56,7 @@ class Population:
                 "runs. Use nn.Dropout layers, or draw augmentation outside the loss."
             )
         self.view, self.outer_view, self.variables = first.view, first.outer_view, first.variables
-        self.moves_start, self.outer_mode = first.moves_start, first.outer_mode
+        self.moves_start, self.outer_mode, self.detaches = first.moves_start, first.outer_mode, first.detaches
         self.train = MemberStream([p.train for p in problems], self._masks(INNER_NOISE))
         self.val: MemberStream | None = None
         if first.val is not None:
@@ -117,6 +118,21 @@ class Population:
         assert self.val is not None
         every = torch.func.vmap(self.template.outer_of_head, in_dims=(0, 0, 0, 0, self.val.axes))
         return every(w, params, features, phi, batch)
+
+    def outer_answers(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> list[Any]:
+        """What the members' networks answer when their outer losses are evaluated."""
+        assert self.val is not None
+        every = torch.func.vmap(self.template.outer_answers, in_dims=(0, 0, 0, self.val.axes))
+        return every(params, buffers, phi, batch)
+
+    def outer_given(
+        self, answers: Sequence[Any], params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+    ) -> Tensor:
+        """The members' outer losses on batches whose answers are known."""
+        assert self.val is not None
+        axes = self.val.axes if batch.noise else self.val.axes._replace(noise={})
+        every = torch.func.vmap(self.template.outer_given, in_dims=(0, 0, 0, 0, axes))
+        return every(answers, params, buffers, phi, batch)
 
     def initial_params(self, phi: Tensor) -> Tensor:
         """θ_0 of every member."""

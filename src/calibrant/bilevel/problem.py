@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from calibrant.bilevel.detached import Watch
 from calibrant.bilevel.outer_variables import OuterVariable, add_prior
 from calibrant.data.batch import Batch, Tensors, map_tensors
 from calibrant.data.streams import Stream, TensorStream, as_stream, mix
 from calibrant.losses.classification import cross_entropy
-from calibrant.models.functional import DividedNetwork, FunctionalModule, Network
+from calibrant.models.functional import Answering, DividedNetwork, FunctionalModule, Network
 from calibrant.models.heads import Head
 from calibrant.models.kernels import FusedKernels
 
@@ -267,6 +268,23 @@ class Bilevel:
         self.outer_value(net, phi, batch)
         return net.kept, net.buffers
 
+    def outer_answers(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> list[Any]:
+        """What the network answers when the outer loss is evaluated on ``batch``."""
+        net = self._answering(params, buffers, batch)
+        self.outer_value(net, phi, batch)
+        return net.answers
+
+    def outer_given(
+        self, answers: Sequence[Any], params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+    ) -> Tensor:
+        """F on a batch whose answers are known."""
+        return self.outer_value(self._answering(params, buffers, batch, given=answers), phi, batch)
+
+    def _answering(self, params: Tensor, buffers: Tensors, batch: Batch, **settings: Any) -> Answering:
+        train = self.outer_mode == "train"
+        settings |= {"train": train, "noise": batch.noise, "autocast": self.autocast}
+        return Answering(self.view, self.view.unflatten(params), buffers, **settings)
+
     def inner_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
         """L as a function of the head's parameters ``w``, the features given and all else constant."""
         return self.inner_value(self._of_head(w, params, features, batch, train=bool(batch.noise)), phi, batch)
@@ -354,10 +372,12 @@ class Bilevel:
             batch.require_index(type(self.variables).__name__)
         params = self.start
         cuda = [params.device] if params.is_cuda else []
-        with torch.no_grad(), torch.random.fork_rng(devices=cuda), self._kernels.observed():
+        watch = Watch()
+        with torch.no_grad(), torch.random.fork_rng(devices=cuda), self._kernels.observed(), watch:
             before = [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in cuda)]
             self.inner(params, self.initial_buffers(), self.initial_phi(), batch)
             after = [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in cuda)]
+        self.detaches = watch.seen
         return not all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 

@@ -18,13 +18,13 @@ from calibrant.bilevel.crowd import Crowd, crowd_rows
 from calibrant.bilevel.dynamics import Dynamics, State
 from calibrant.bilevel.features import Memory
 from calibrant.bilevel.heads import Heads
-from calibrant.bilevel.level import Level
+from calibrant.bilevel.level import Level, LossFunction
 from calibrant.bilevel.native import Trainer
 from calibrant.bilevel.optimizers import Moments, Optimizer
 from calibrant.bilevel.population import Population
 from calibrant.bilevel.problem import Bilevel
 from calibrant.bilevel.tracing import Compiler, TracedLevel
-from calibrant.data.batch import Batch
+from calibrant.data.batch import Batch, Tensors
 
 if TYPE_CHECKING:
     from calibrant.bilevel.callbacks import Callback
@@ -62,18 +62,18 @@ class Run:
         self.outer_steps = int(outer_steps.max()) if isinstance(outer_steps, Tensor) else outer_steps
         self.first_move = math.ceil(start * self.outer_steps)
         names = problem.view.differentiable_buffers
-        make = Level if compile is None else (lambda fn, names: TracedLevel(fn, names, compile))
         inner_optimizer = inner_optimizer.bound(problem.view.weight_mask)
         trainer = None
         if isinstance(problem, Bilevel) and compile != "trace":
             trainer = Trainer(problem, inner_optimizer, compile=compile == "inductor")
-        self.dynamics = Dynamics(make(problem.inner, names), inner_optimizer, trainer)
+        inner = _level(problem.inner, names, compile, detaches=problem.detaches)
+        self.dynamics = Dynamics(inner, inner_optimizer, trainer)
         self.heads = Heads(problem, trainer) if hypergradient.of_head and problem.separable else None
         self.features = None
         if hypergradient.remembers:
             axes = problem.train.axes if isinstance(problem, Population) else None
             self.features = Memory(hypergradient.remembers, axes)
-        self.outer_level = make(problem.outer, names)
+        self.outer_level = _level(problem.outer, names, compile)
         self.phi = problem.initial_phi()
         self.state = self.fresh_state()
         self.outer_moments: Moments = outer_optimizer.init(self.phi) if outer_optimizer else ()
@@ -170,11 +170,26 @@ class Run:
             for bad in (~good).nonzero().flatten().tolist():
                 raise NonFiniteError(unread[bad].message(0))
 
+    def extra_tensors(self) -> Tensors:
+        """What a checkpoint keeps beside parameters, moments, buffers and φ: the features of recent batches."""
+        return {} if self.features is None else self.features.tensors()
+
+    def restore_extra(self, tensors: Tensors) -> None:
+        """Take up what :meth:`extra_tensors` gave."""
+        if self.features is not None:
+            self.features.restore(tensors, self.problem.train_batch(self.step * self.hypergradient.steps))
+
     def release(self) -> None:
         """Let loaders forget the batches that lie behind."""
         self.problem.train.release(self.step * self.hypergradient.steps)
         if self.problem.val is not None:
             self.problem.val.release(self.step)
+
+
+def _level(fn: LossFunction, names: Sequence[str], compile: Compiler | None, *, detaches: bool = False) -> Level:
+    if compile is None:
+        return Level(fn, names, detaches=detaches)
+    return TracedLevel(fn, names, compile, detaches=detaches)
 
 
 def outer_step(run: Run) -> None:

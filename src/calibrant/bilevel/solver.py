@@ -149,9 +149,7 @@ def _in_pieces(
         if not isinstance(inputs, Tensor):
             return net(inputs)
         if rows is None:
-            entries = inputs[
-                (slice(None),) * dim + (slice(0, 1),)
-            ].numel()
+            entries = inputs[(slice(None),) * dim + (slice(0, 1),)].numel()
             rows = min(_ENTRIES // max(entries, 1), _ROWS)
         rows = max(1, rows // (members if dim == 0 else 1))
         if inputs.shape[dim] <= rows:

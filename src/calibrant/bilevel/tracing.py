@@ -48,9 +48,14 @@ class TracedLevel(Level):
     """
 
     def __init__(
-        self, fn: LossFunction, differentiable_buffers: Sequence[str] = (), compiler: Compiler = "trace"
+        self,
+        fn: LossFunction,
+        differentiable_buffers: Sequence[str] = (),
+        compiler: Compiler = "trace",
+        *,
+        detaches: bool = False,
     ) -> None:
-        super().__init__(fn, differentiable_buffers)
+        super().__init__(fn, differentiable_buffers, detaches=detaches)
         if compiler not in ("trace", "inductor"):
             raise ValueError(f"compile must be None, 'trace' or 'inductor'; got {compiler!r}.")
         self.compiler = compiler
@@ -131,7 +136,7 @@ class TracedLevel(Level):
         return Gradient(outputs[0], outputs[1], dict(zip(buffers, outputs[2:head], strict=True)), pull, push)
 
     def measure(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> int:
-        return Level(self.fn, self.differentiable_buffers).measure(params, buffers, phi, batch)
+        return Level(self.fn, self.differentiable_buffers, detaches=self.detaches).measure(params, buffers, phi, batch)
 
     def _point(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> _Point:
         if self._layout is None or self._layout.batch is not batch:  # a full batch is the same object at every step

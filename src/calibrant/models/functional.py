@@ -404,6 +404,21 @@ class DividedNetwork(Divided, Network):
     """A :class:`Network` whose body and head run apart."""
 
 
+class Answering(Network):
+    """A network that keeps what it answers, or gives the answers that it was ``given``, in the order of the calls."""
+
+    def __init__(self, *args: Any, given: Iterable[Any] | None = None, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.answers: list[Any] = []
+        self._given = None if given is None else iter(given)
+
+    def _run(self, *args: Any, **settings: Any) -> Any:
+        if self._given is not None:
+            return next(self._given)
+        self.answers.append(super()._run(*args, **settings))
+        return self.answers[-1]
+
+
 class _Dispatch(nn.Module):
     """Lets ``functional_call`` run any function of a module, not only its ``forward``."""
 
