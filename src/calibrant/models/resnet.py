@@ -21,7 +21,13 @@ class ResNet(nn.Module):
     """
 
     def __init__(
-        self, block: type[_Block], depths: Sequence[int], classes: int, *, stem: Stem = "cifar", channels: int = 3
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        depths: Sequence[int],
+        classes: int,
+        *,
+        stem: Stem = "cifar",
+        channels: int = 3,
     ) -> None:
         super().__init__()
         width = 64
@@ -99,7 +105,14 @@ def resnet50(classes: int, *, stem: Stem = "cifar", channels: int = 3, seed: int
     return _resnet(Bottleneck, (3, 4, 6, 3), classes, stem, channels, seed)
 
 
-def _resnet(block: type[_Block], depths: Sequence[int], classes: int, stem: Stem, channels: int, seed: int) -> ResNet:
+def _resnet(
+    block: type[BasicBlock] | type[Bottleneck],
+    depths: Sequence[int],
+    classes: int,
+    stem: Stem,
+    channels: int,
+    seed: int,
+) -> ResNet:
     if classes < 1 or channels < 1:
         raise ValueError(f"classes and channels must be at least 1; got {classes} and {channels}.")
     with seeded(seed):
