@@ -33,6 +33,9 @@ from calibrant.bilevel.optimizers import SGD, Adam, AdamW, Grouped, Optimizer
 from calibrant.bilevel.outer_losses import OUTER_LOSSES, variance_loss
 from calibrant.bilevel.outer_variables import (
     L2,
+    ConstantGamma,
+    FocalWithGamma,
+    GammaNet,
     InitialPoint,
     LabelNoise,
     LabelSmoothing,
@@ -61,8 +64,11 @@ __all__ = [
     "Bilevel",
     "Callback",
     "Checkpoint",
+    "ConstantGamma",
     "EarlyStopping",
+    "FocalWithGamma",
     "Forward",
+    "GammaNet",
     "Grouped",
     "History",
     "Hypergradient",

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 from calibrant.data.batch import Batch, Tensors, as_dtype, map_tensors
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
+AugmentBatch = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 
 class Stream:
@@ -54,6 +55,8 @@ class TensorStream(Stream):
         Decides the order of each epoch, the augmentation, and the network's own random numbers.
     augment : callable ``(inputs, generator) -> inputs``, optional
         Random augmentation; it must take all its random numbers from the generator (a CPU one).
+    augment_batch : callable ``(inputs, targets, generator) -> (inputs, targets)``, optional
+        Random augmentation that also changes the targets (mixup); it comes after ``augment``.
     drop_last : bool
         Leave out the last, smaller batch of an epoch.
     hyper : dict of tensors
@@ -75,6 +78,7 @@ class TensorStream(Stream):
         batch_size: int | None = None,
         seed: int = 0,
         augment: Augment | None = None,
+        augment_batch: AugmentBatch | None = None,
         drop_last: bool = False,
         hyper: Tensors | None = None,
     ) -> None:
@@ -87,11 +91,12 @@ class TensorStream(Stream):
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, or None for the full batch; got {batch_size}.")
         self.inputs, self.targets, self.seed, self.augment = inputs, targets, seed, augment
+        self.augment_batch = augment_batch
         self.size = len(inputs)
         self.batch_size = None if batch_size is None or batch_size >= self.size else batch_size
         per_epoch = 1.0 if self.batch_size is None else self.size / self.batch_size
         self.steps_per_epoch = max(1, math.floor(per_epoch) if drop_last else math.ceil(per_epoch))
-        self.constant = self.batch_size is None and augment is None
+        self.constant = self.batch_size is None and augment is None and augment_batch is None
         self.hyper = dict(hyper or {})
         self.index = None if index is None else _checked_index(index, inputs)
         self.weights = None if weights is None else _normalised(weights, inputs)
@@ -117,6 +122,10 @@ class TensorStream(Stream):
         if self.augment is not None:
             generator = torch.Generator().manual_seed(mix(self.seed, step, 2))
             batch = batch._replace(inputs=self.augment(batch.inputs, generator))
+        if self.augment_batch is not None:
+            generator = torch.Generator().manual_seed(mix(self.seed, step, 4))
+            inputs, targets = self.augment_batch(batch.inputs, batch.targets, generator)
+            batch = batch._replace(inputs=inputs, targets=targets)
         return batch
 
     def order(self, epoch: int) -> Tensor:
