@@ -224,10 +224,9 @@ class Bilevel:
 
     def project(self, phi: Tensor) -> Tensor:
         """φ put back into its set after an outer step."""
-        project = getattr(self.variables, "project", None)
-        if project is None or self.outer_view.size == 0:
+        if not isinstance(self.variables, OuterVariable) or self.outer_view.size == 0:
             return phi
-        return self.outer_view.flatten(project(self.outer_view.unflatten(phi)))
+        return self.outer_view.flatten(self.variables.project(self.outer_view.unflatten(phi)))
 
     def train_batch(self, step: int) -> Batch:
         """The batch of an inner step with all its random numbers."""
@@ -266,7 +265,7 @@ class Bilevel:
         """Evaluate the inner loss once: complain early, and find out whether it draws random numbers of its own."""
         self.stochastic = False
         batch = self.train_batch(0)
-        if getattr(self.variables, "needs_index", False):
+        if isinstance(self.variables, OuterVariable) and self.variables.needs_index:
             batch.require_index(type(self.variables).__name__)
         params = self.start
         cuda = [params.device] if params.is_cuda else []
