@@ -25,7 +25,7 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from calibrant.data.batch import Tensors, map_tensors
-from calibrant.models.pure_layers import MaskedDropout, PureBatchNorm, purify
+from calibrant.models.pure_layers import MaskedDropout, PureNorm, purify
 
 
 class FunctionalModule:
@@ -65,7 +65,7 @@ class FunctionalModule:
         self.differentiable_buffers = [
             f"{k}.{b}" if k else b
             for k, m in self.module.named_modules()
-            if isinstance(m, PureBatchNorm) and m.running_mean is not None
+            if isinstance(m, PureNorm) and m.running_mean is not None
             for b in ("running_mean", "running_var")
         ]
         self._mask_shapes: dict[Any, dict[str, list[torch.Size]]] = {}
@@ -268,7 +268,7 @@ class _Dispatch(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self.norms = [m for m in module.modules() if isinstance(m, PureBatchNorm)]
+        self.norms = [m for m in module.modules() if isinstance(m, PureNorm)]
 
     def forward(self, fn: Callable[..., Any], *args: Any) -> Any:
         for layer in self.norms:
@@ -315,7 +315,7 @@ def _call_and_read(module: nn.Module, args: tuple, kwargs: dict, names: tuple[st
         return output, {}
     fresh = {k: b for k, b in module.named_buffers() if k in names}
     for prefix, layer in module.named_modules():
-        if isinstance(layer, PureBatchNorm):
+        if isinstance(layer, PureNorm):
             fresh |= {f"{prefix}.{k}" if prefix else k: v for k, v in layer.fresh.items()}
             layer.fresh = {}
     return output, fresh
