@@ -418,7 +418,7 @@ def test_bad_validation_data_is_blamed_on_the_outer_level(hypergradient):
 @pytest.mark.parametrize("hypergradient", [Plain(1), OneStep(1, lr=0.1)], ids=["plain", "one step"])
 def test_parameters_that_overflow_in_the_last_step_are_not_returned(hypergradient):
     with pytest.raises(NonFiniteError, match=r"inner parameter vector.*outer step 1.*smaller inner learning rate"):
-        run(problem(), hypergradient=hypergradient, inner_optimizer=SGD(float("inf")), outer_steps=1)
+        run(problem(), hypergradient=hypergradient, inner_optimizer=SGD(lambda step: float("inf")), outer_steps=1)
 
 
 def test_outer_variables_that_overflow_are_not_returned():
@@ -431,7 +431,7 @@ def test_outer_variables_that_overflow_are_not_returned():
             return losses * self.w
 
     with pytest.raises(NonFiniteError, match=r"outer variables.*smaller outer learning rate"):
-        run(problem(outer=Free()), outer_optimizer=SGD(float("inf")), outer_steps=1)
+        run(problem(outer=Free()), outer_optimizer=SGD(lambda step: float("inf")), outer_steps=1)
 
 
 def test_errors_end_callbacks_too():

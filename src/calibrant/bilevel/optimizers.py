@@ -24,6 +24,13 @@ Moments = tuple[Tensor, ...]
 LearningRate = float | Tensor | Callable[[int], float | Tensor]
 
 
+def check_rate(name: str, value: float | Tensor) -> None:
+    """Refuse rates that are negative, infinite or NaN."""
+    rates = torch.as_tensor(value)
+    if not bool(((rates >= 0) & rates.isfinite()).all()):
+        raise ValueError(f"{name} must be a finite number that is not negative; got {value}.")
+
+
 @dataclass(frozen=True)
 class Optimizer:
     """What SGD, Adam and AdamW share: the learning rate and the place of weight decay."""
@@ -32,10 +39,9 @@ class Optimizer:
     weight_decay: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not callable(self.lr) and not bool((torch.as_tensor(self.lr) >= 0).all()):
-            raise ValueError(f"A learning rate must not be negative; got {self.lr}.")
-        if not self.weight_decay >= 0:
-            raise ValueError(f"weight_decay must not be negative; got {self.weight_decay}.")
+        if not callable(self.lr):
+            check_rate("lr", self.lr)
+        check_rate("weight_decay", self.weight_decay)
 
     def rate(self, step: int, like: Tensor) -> float | Tensor:
         """The learning rate of step 1, 2, …; one per member comes as a column that broadcasts over parameters.

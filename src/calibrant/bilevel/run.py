@@ -180,7 +180,7 @@ def outer_step(run: Run) -> None:
                 gradient = gradient * torch.where(norm > clip_norm, clip_norm / norm, 1.0)
             phi, moments = run.outer_optimizer.update(run.phi, run.outer_moments, gradient, run.step + 1)
             phi = problem.project(phi)
-    state, inner_losses = estimate.state, estimate.inner_losses
+    state, inner_losses, ahead = estimate.state, estimate.inner_losses, estimate.inner_losses
     if hypergradient.lookahead and crowd is None:
         state, inner_losses = hypergradient._train(view, state, phi, hypergradient.steps)
     elif hypergradient.lookahead and crowd is not None:
@@ -188,7 +188,7 @@ def outer_step(run: Run) -> None:
         state, inner_losses = crowd.spread(part, state), crowd.losses(losses)
     run.inner_losses = torch.stack([loss.detach() for loss in inner_losses])
     run.outer_loss, run.gradient = estimate.loss, gradient
-    keep = _examine(run, taken, state.params, phi, estimate.gradient) & run.active
+    keep = _examine(run, taken, state.params, phi, estimate.gradient, torch.stack(ahead)) & run.active
     run.state = run.select(keep, state, run.state)
     moved = run.together(keep)
     run.phi = run.select(moved, phi, run.phi)
@@ -230,8 +230,11 @@ def _sound(run: Run, estimate: hg.Estimate) -> Tensor:
     return torch.cat([_finite(part, members) for part in parts]).all(0).cpu()
 
 
-def _examine(run: Run, taken: int, params: Tensor, phi: Tensor, gradient: Tensor | None) -> Tensor:
-    """Which members are still finite. The others fail with a message; a single problem raises it."""
+def _examine(run: Run, taken: int, params: Tensor, phi: Tensor, gradient: Tensor | None, ahead: Tensor) -> Tensor:
+    """Which members are still finite. The others fail with a message; a single problem raises it.
+
+    ``ahead`` holds the inner losses that the hypergradient has seen, before φ moved.
+    """
     members = run.problem.members or 1
     inner = {
         "inner loss": run.inner_losses.reshape(-1, members).isfinite(),
@@ -243,14 +246,16 @@ def _examine(run: Run, taken: int, params: Tensor, phi: Tensor, gradient: Tensor
     if gradient is not None:
         outer |= {"hypergradient": _finite(gradient, members), "vector of outer variables": _finite(phi, members)}
     # In the order of computation, so that the message names the first cause.
-    found = outer | inner if run.hypergradient.lookahead else inner | outer
+    seen = {"inner loss before the update": ahead.reshape(-1, members).isfinite()}
+    found = seen | outer | inner if run.hypergradient.lookahead else inner | outer
     good = torch.cat([ok.all(0, keepdim=True) for ok in found.values()]).cpu()
     if bool(good.all()):
         return torch.ones(members, dtype=torch.bool)
     for member in ((~good.all(0)) & run.active).nonzero().flatten().tolist():
         level, ok = next((k, ok) for k, ok in found.items() if not bool(ok[:, member].all()))
         where = f"outer step {run.step + 1}"
-        if level == "inner loss":
+        if level.startswith("inner loss"):
+            level = "inner loss"
             first = int((~ok[:, member]).nonzero()[0])
             where = f"inner step {taken + first + 1} ({where})"
         message = f"The {level} was not finite at {where}; {_REMEDIES[level]}."

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from calibrant.bilevel import checkpoint
+from calibrant.bilevel import checkpoint, checks
 from calibrant.bilevel import hypergradients as hg
 from calibrant.bilevel.optimizers import Optimizer
 from calibrant.bilevel.population import Population
@@ -175,6 +175,7 @@ def solve(
         clip_norm=clip_norm,
         compile=compile,
     )
+    checks.check_levels(problem, plain=isinstance(hypergradient, hg.Plain))
     if resume is not None:
         checkpoint.load(resume, run)
         if problem.ties is not None and not problem.ties.equal(run.phi):
