@@ -6,6 +6,7 @@ hypergradient moves φ first and trains afterwards.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from calibrant.bilevel import hypergradients as hg
 from calibrant.bilevel.crowd import Crowd, crowd_rows
 from calibrant.bilevel.dynamics import Dynamics, State
+from calibrant.bilevel.fingerprint import fingerprint
 from calibrant.bilevel.level import Level
 from calibrant.bilevel.optimizers import Moments, Optimizer
 from calibrant.bilevel.population import Population
@@ -76,6 +78,18 @@ class Run:
         self.reasons: dict[int, str] = {}
         self.failures: dict[int, str] = {}
         self.stop_steps: dict[int, int] = {}
+
+    @functools.cached_property
+    def fingerprint(self) -> dict[str, Any]:
+        """Settings and data in plain values; first asked for before batches are released (a checkpoint needs it)."""
+        return fingerprint(self)
+
+    def extra_tensors(self) -> dict[str, Tensor]:
+        """Further state by name that a checkpoint must keep; shapes may change in the course of a run."""
+        return {}
+
+    def load_extra_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take up what :meth:`extra_tensors` gave."""
 
     @property
     def is_population(self) -> bool:

@@ -48,7 +48,7 @@ def without_onednn() -> Iterator[None]:
     Convolutions and matrix products are recorded by their general names and still use oneDNN when they are replayed.
     """
     enabled = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = False
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     try:
         yield
     finally:
