@@ -12,7 +12,8 @@ once for the look-ahead and the real step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -87,7 +88,7 @@ class Trainer:
         self._set_mode(train=True)
         divided = memory is not None or features is not None
         net = DividedWorkingNetwork(self, batch.noise, given=features) if divided else WorkingNetwork(self, batch.noise)
-        with seeded(batch.seed, self.params), torch.enable_grad():
+        with seeded(batch.seed, self.params), torch.enable_grad(), _plain_errors():
             loss = self.problem.inner_value(net, phi, batch._replace(seed=None))
         self.grad.zero_()
         loss.backward()
@@ -215,6 +216,17 @@ class WorkingNetwork:
 
 class DividedWorkingNetwork(Divided, WorkingNetwork):
     """A :class:`WorkingNetwork` whose body and head run apart."""
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Say what to do where torch's BatchNorm refuses a batch of one sample."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" in str(error):
+            raise ValueError(f"{error}. Leave out a last batch of one sample: drop_last=True.") from error
+        raise
 
 
 def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:

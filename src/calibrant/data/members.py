@@ -84,12 +84,11 @@ class _Gathered:
 
     def __call__(self, step: int) -> tuple[Batch, Batch]:
         first = self.streams[0]
-        assert first.batch_size is not None
         epoch, position = divmod(step, first.steps_per_epoch)
         if self._order[0] != epoch:
             orders = torch.stack([s.order(epoch) for s in self.streams])
             self._order = epoch, orders.to(self.members.device)
-        rows = self._order[1][:, position * first.batch_size : (position + 1) * first.batch_size]
+        rows = self._order[1][:, first.rows_of(position)]
         whole = self.whole
         index = rows if isinstance(whole.index, slice) else self._pick("index", rows)
         weights = None if whole.weights is None else self._pick("weights", rows)

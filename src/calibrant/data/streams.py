@@ -50,7 +50,8 @@ class TensorStream(Stream):
     ----------
     inputs, targets : tensors with one row a sample
     batch_size : int, optional
-        None (the default) gives all samples at every step.
+        None (the default) gives all samples at every step. A single sample that is left over at the end of an epoch
+        joins the last batch.
     seed : int
         Decides the order of each epoch, the augmentation, and the network's own random numbers.
     augment : callable ``(inputs, generator) -> inputs``, optional
@@ -95,7 +96,12 @@ class TensorStream(Stream):
         self.size = len(inputs)
         self.batch_size = None if batch_size is None or batch_size >= self.size else batch_size
         per_epoch = 1.0 if self.batch_size is None else self.size / self.batch_size
-        self.steps_per_epoch = max(1, math.floor(per_epoch) if drop_last else math.ceil(per_epoch))
+        # A last batch of one sample would break BatchNorm, so that sample joins the batch before it.
+        self._joins_last = (
+            not drop_last and self.batch_size not in (None, 1) and self.size % (self.batch_size or 1) == 1
+        )
+        whole_only = drop_last or self._joins_last
+        self.steps_per_epoch = max(1, math.floor(per_epoch) if whole_only else math.ceil(per_epoch))
         self.constant = self.batch_size is None and augment is None and augment_batch is None
         self.hyper = dict(hyper or {})
         self.index = None if index is None else _checked_index(index, inputs)
@@ -115,7 +121,7 @@ class TensorStream(Stream):
             epoch, position = divmod(step, self.steps_per_epoch)
             if self._order[0] != epoch:
                 self._order = epoch, self.order(epoch).to(self.inputs.device)
-            rows = self._order[1][position * self.batch_size : (position + 1) * self.batch_size]
+            rows = self._order[1][self.rows_of(position)]
             names = rows if self.index is None else self.index[rows]
             weights = None if self.weights is None else self.weights[rows]
             batch = Batch(self.inputs[rows], self.targets[rows], names, hyper=self.hyper, weights=weights)
@@ -127,6 +133,12 @@ class TensorStream(Stream):
             inputs, targets = self.augment_batch(batch.inputs, batch.targets, generator)
             batch = batch._replace(inputs=inputs, targets=targets)
         return batch
+
+    def rows_of(self, position: int) -> slice:
+        """Which part of an epoch's order belongs to its batch number ``position``."""
+        size = self.size if self.batch_size is None else self.batch_size
+        last = self._joins_last and position == self.steps_per_epoch - 1
+        return slice(position * size, self.size if last else (position + 1) * size)
 
     def order(self, epoch: int) -> Tensor:
         """The order of the rows in an epoch of mini-batches (on the CPU, so that devices agree)."""

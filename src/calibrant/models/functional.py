@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from calibrant.data.batch import Tensors, map_tensors
 from calibrant.models.heads import Head, call, find_head, logits_of
-from calibrant.models.pure_layers import MaskedDropout, PureBatchNorm, PureLayer, purify
+from calibrant.models.pure_layers import MaskedDropout, PureNorm, purify
 
 
 class FunctionalModule:
@@ -72,7 +72,7 @@ class FunctionalModule:
         self.differentiable_buffers = [
             f"{k}.{b}" if k else b
             for k, m in self.module.named_modules()
-            if isinstance(m, PureBatchNorm) and m.running_mean is not None
+            if isinstance(m, PureNorm) and m.running_mean is not None
             for b in ("running_mean", "running_var")
         ]
         self._mask_shapes: dict[Any, dict[str, list[torch.Size]]] = {}
@@ -223,7 +223,7 @@ class FunctionalModule:
         """A copy of the module whose BatchNorm is torch's own again, for training in place; masks stay inputs."""
         twin = copy.deepcopy(self.module)
         for layer in twin.modules():
-            if isinstance(layer, PureLayer):
+            if isinstance(layer, PureNorm):
                 layer.__class__ = layer.original  # type: ignore[assignment]
         return twin
 
@@ -425,7 +425,7 @@ class _Dispatch(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self.norms = [(k, m) for k, m in module.named_modules() if isinstance(m, PureBatchNorm)]
+        self.norms = [(k, m) for k, m in module.named_modules() if isinstance(m, PureNorm)]
         self.owners = {k: _owner(module, k) for k, _ in module.named_buffers()}
         tensors = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
         self.known = {f"module.{k}" for k, _ in tensors}
