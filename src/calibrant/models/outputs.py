@@ -1,0 +1,61 @@
+"""Logits of a network, however its module takes its inputs and returns its outputs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in what a module returned: a tensor, ``(logits, …)``, or something with ``logits``."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping):
+        found = output.get("logits")
+    elif hasattr(output, "logits"):
+        found = output.logits
+    else:
+        found = output[0] if isinstance(output, list | tuple) and output else None
+    if not isinstance(found, Tensor):
+        raise ValueError(
+            "A network must return logits: a tensor, (logits, …), a mapping with 'logits' or an object with .logits; "
+            f"got {type(output).__name__}."
+        )
+    return found
+
+
+def call(module: Any, inputs: Any, forward: nn.Module | None = None) -> Any:
+    """``module(inputs)``; a mapping whose keys are names of arguments is passed as ``module(**inputs)``.
+
+    ``forward`` is the module whose signature is read, where ``module`` is a wrapper around it.
+    """
+    if isinstance(inputs, Mapping) and _takes_by_name(forward or module, inputs):
+        return module(**inputs)
+    return module(inputs)
+
+
+def network_logits(net: Any, inputs: Any) -> Tensor:
+    """``net.logits(inputs)`` of a network inside a loss."""
+    own = getattr(net, "logits", None)
+    return logits_of(call(net, inputs, net.view.module)) if own is None else own(inputs)
+
+
+def solution_logits(solution: Any, inputs: Any) -> Tensor:
+    """``solution.logits(inputs)`` of a trained network, on its device."""
+    own = getattr(solution, "logits", None)
+    if own is not None:
+        return own(inputs)
+    if not isinstance(inputs, Mapping):
+        return logits_of(solution.predict(inputs))
+    net = solution.problem.view.bind(solution.params, solution.buffers, train=False)
+    return network_logits(net, inputs).detach()
+
+
+def _takes_by_name(module: nn.Module, names: Iterable[str]) -> bool:
+    parameters = inspect.signature(module.forward).parameters
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return True
+    return all(name in parameters for name in names)
