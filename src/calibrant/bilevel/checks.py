@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from calibrant.bilevel.level import seeded
 from calibrant.bilevel.outer_variables import OuterVariable
 from calibrant.data.batch import Tensors
-from calibrant.data.streams import Indexed, LoaderStream, Stream, TensorStream
+from calibrant.data.loaders import Indexed, LoaderStream
+from calibrant.data.streams import Stream, TensorStream
 
 
 def check_samples(variables: nn.Module, train: Stream) -> None:

@@ -25,7 +25,8 @@ from calibrant.bilevel.level import seeded
 from calibrant.bilevel.optimizers import Optimizer
 from calibrant.data.batch import Batch, Tensors, map_tensors
 from calibrant.models.functional import Divided
-from calibrant.models.heads import Head, call, divide, logits_of
+from calibrant.models.heads import Head, divide
+from calibrant.models.outputs import call, logits_of
 from calibrant.models.pure_layers import MaskedDropout
 
 if TYPE_CHECKING:
@@ -192,12 +193,12 @@ class WorkingNetwork:
 
     def logits(self, inputs: Any) -> Tensor:
         """The logits, one row for each sample."""
-        return logits_of(call(self, inputs, self.trainer.module))  # type: ignore[arg-type]
+        return logits_of(call(self, inputs, self.trainer.module))
 
     def features(self, inputs: Any) -> Tensor:
         """The input of the head."""
         body = self.trainer.parts.body
-        return logits_of(call(lambda *a, **k: self._run("body", a, k), inputs, body))  # type: ignore[arg-type]
+        return logits_of(call(lambda *a, **k: self._run("body", a, k), inputs, body))
 
     def head(self, features: Tensor) -> Tensor:
         """The logits of features, in the parameters' own precision."""

@@ -211,7 +211,7 @@ def _ties(
 
 def _difference(a: Bilevel, b: Bilevel) -> str | None:
     """What keeps two problems from running as one, in words."""
-    if a.inner_loss is not b.inner_loss or a.outer_loss is not b.outer_loss:
+    if a.inner_loss != b.inner_loss or a.outer_loss != b.outer_loss:
         return "its losses (give all members the same function, and put what differs into hyper)"
     if (a.val is None) != (b.val is None):
         return "whether there is validation data"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,43 +13,15 @@ from torch import Tensor, nn
 from calibrant.bilevel import checks
 from calibrant.bilevel.detached import Watch
 from calibrant.bilevel.level import seeded
-from calibrant.bilevel.outer_variables import OuterVariable, add_prior
+from calibrant.bilevel.objectives import DEFAULT_INNER_LOSS, DEFAULT_OUTER_LOSS, UserLoss
+from calibrant.bilevel.outer_variables import OuterVariable
 from calibrant.data.batch import Batch, Tensors, map_tensors
 from calibrant.data.streams import Stream, TensorStream, as_stream, mix
-from calibrant.losses.classification import cross_entropy
-from calibrant.models.functional import Answering, DividedNetwork, FunctionalModule, Network
+from calibrant.models.functional import Answering, DividedNetwork, FunctionalModule
 from calibrant.models.heads import Head
 from calibrant.models.kernels import FusedKernels
 
-UserLoss = Callable[[Network, Any, Batch], Tensor]
 INNER_NOISE, OUTER_NOISE = 12, 13
-
-
-def composed(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
-    """The usual inner objective from a per-sample loss, with the hooks of an :class:`OuterVariable` in their places."""
-
-    def inner(net: Network, outer: OuterVariable, batch: Batch) -> Tensor:
-        logits = net.logits(batch.inputs)
-        targets = outer.targets(batch.targets, batch, logits.shape[-1])
-        losses = batch.weighted(loss(outer.outputs(logits, batch), targets))
-        value = outer.weigh(losses, batch).mean()
-        penalty = outer.penalty(net.params)
-        return value + penalty if isinstance(penalty, Tensor) else value
-
-    return inner
-
-
-def averaged(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
-    """A loss on the network's output, averaged, plus the outer variable's prior: the usual outer objective."""
-
-    def outer(net: Network, variables: Any, batch: Batch) -> Tensor:
-        return add_prior(batch.weighted(loss(net.logits(batch.inputs), batch.targets)).mean(), variables)
-
-    return outer
-
-
-DEFAULT_INNER_LOSS = composed()
-DEFAULT_OUTER_LOSS = averaged()
 
 
 class Bilevel:

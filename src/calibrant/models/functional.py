@@ -25,7 +25,8 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from calibrant.data.batch import Tensors, map_tensors
-from calibrant.models.heads import Head, call, find_head, logits_of
+from calibrant.models.heads import Head, find_head
+from calibrant.models.outputs import call, logits_of
 from calibrant.models.pure_layers import MaskedDropout, PureNorm, purify
 
 
@@ -332,12 +333,12 @@ class Network:
 
     def logits(self, inputs: Any) -> Tensor:
         """The logits, one row for each sample. A mapping of argument names is passed as keyword arguments."""
-        return logits_of(call(self, inputs, self.view.module))  # type: ignore[arg-type]
+        return logits_of(call(self, inputs, self.view.module))
 
     def features(self, inputs: Any) -> Tensor:
         """The input of the head."""
         parts = self.view.locate(inputs)
-        return logits_of(call(self._run_body, inputs, parts.body))  # type: ignore[arg-type]
+        return logits_of(call(self._run_body, inputs, parts.body))
 
     def head(self, features: Tensor) -> Tensor:
         """The logits of features."""
