@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import torch
@@ -69,7 +70,7 @@ class Normalise:
         x = unit_range(inputs)
         if x.shape[-3] != len(self.mean):
             raise ValueError(f"inputs must have {len(self.mean)} channels; got shape {tuple(inputs.shape)}.")
-        mean, std = (x.new_tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
+        mean, std = _constants((self.mean, self.std), x.dtype, x.device)
         return (x - mean) / std
 
 
@@ -103,6 +104,12 @@ class Mixup:
         share = (gammas[0] / gammas.sum()).to(x)
         order = torch.randperm(len(x), generator=generator, device=drawn_on).to(x.device)
         return share * x + (1 - share) * x[order], share * soft + (1 - share) * soft[order]
+
+
+@cache
+def _constants(values: tuple[tuple[float, ...], ...], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
+    """One value for each channel, copied to the device once: a copy at each batch would hold up a GPU."""
+    return tuple(torch.tensor(own, dtype=dtype, device=device).view(-1, 1, 1) for own in values)
 
 
 def unit_range(inputs: Tensor) -> Tensor:
