@@ -65,7 +65,7 @@ def engine_loop(outer: str, hypergradient: Any, inputs: Tensor, labels: Tensor, 
     model, cut = resnet18(10).to(inputs.device), len(inputs) * 4 // 5
     stream = {"prepare": NORMALISE, "drop_last": True}
     train = TensorStream(inputs[:cut], labels[:cut], batch_size=size, augment=AUGMENT, **stream)
-    val = TensorStream(inputs[cut:], labels[cut:], batch_size=min(1024, len(inputs) - cut), **stream)
+    val = TensorStream(inputs[cut:], labels[cut:], batch_size=size, **stream)
     variables = {"none": None, "gamma": GammaNet(512, 10), "weights": SampleWeights(cut)}[outer]
     loss = {"inner_loss": FocalWithGamma()} if outer == "gamma" else {}
     compile = settings.pop("compile", None)

@@ -110,7 +110,7 @@ def can_replay(run: Run, compile: str | None) -> bool:
     return (
         compile == "inductor"
         and trainer is not None
-        and run.phi.is_cuda
+        and run.state.params.is_cuda
         and not run.restart
         and not run.problem.moves_start
         and not run.problem.stochastic  # type: ignore[union-attr]
@@ -166,8 +166,8 @@ class Replay:
         if run.outer_optimizer is not None:
             outer = [float(run.step), _rate(run.outer_optimizer, run.step + 1)]
         numbers = torch.tensor(inner + outer, dtype=torch.float64)
-        if self.phi.is_cuda:
-            numbers = numbers.pin_memory().to(self.phi.device, non_blocking=True)
+        if self.trainer.params.is_cuda:
+            numbers = numbers.pin_memory().to(self.trainer.params.device, non_blocking=True)
         return numbers[: len(inner)], numbers[len(inner) :]
 
     def _outcome(self, results: Any, step: int, moves: bool) -> Outcome:
