@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-def run_jobs(function: Callable[..., Result], jobs: Iterable[tuple[Any, ...]], n_jobs: int | None = None) -> list[Result]:
+def run_jobs(
+    function: Callable[..., Result], jobs: Iterable[tuple[Any, ...]], n_jobs: int | None = None
+) -> list[Result]:
     """``[function(*job) for job in jobs]``: in this process, or wherever ``joblib.parallel_config`` says.
 
     ``n_jobs=None`` is one at a time in this process, unless a surrounding ``joblib.parallel_config(n_jobs=…)`` says

@@ -28,7 +28,6 @@ LABELS = ("labels", "label", "targets", "target", "y")
 """Names under which a mapping's labels are looked for, in this order."""
 _SAMPLERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 """Samplers that draw random numbers only when an epoch begins."""
-_END = object()
 
 
 class LoaderStream(Stream):
@@ -36,7 +35,7 @@ class LoaderStream(Stream):
 
     A batch is ``(inputs, targets)``, ``(inputs, targets, index)``, a mapping with these keys, or a mapping with labels
     and everything that the network takes by name, such as ``{"input_ids": …, "attention_mask": …, "labels": …}``. Then
-    ``batch.inputs`` is the mapping without the labels and without ``"index"``; entries that are no tensors are left out.
+    ``batch.inputs`` is the mapping without the labels and without ``"index"``. Entries other than tensors are left out.
 
     Batches are kept until they are released, so that a backward sweep sees the same ones. Each batch is drawn under a
     seed of its own, so that a loader that shuffles or augments with torch's random numbers gives the same batches again
@@ -81,7 +80,7 @@ class LoaderStream(Stream):
         self._kept: dict[int, Batch] = {}
         self._next = self._released = 0
         self._iterator: Iterator[Any] | None = None
-        self._ahead: Future[Any] | None = None
+        self._ahead: Future[Batch | None] | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._background = _runs_in_background(loader)
 
@@ -91,7 +90,7 @@ class LoaderStream(Stream):
         return self._given_batches if self._given_batches is not None else _length(self.loader)
 
     @cached_property
-    def batches(self) -> int:  # type: ignore[override]
+    def batches(self) -> int:
         if self.length is not None:
             return self.length
         if isinstance(self.loader, Iterator):
@@ -105,7 +104,7 @@ class LoaderStream(Stream):
         found = _length(getattr(self.loader, "dataset", None))
         if found is None:
             raise ValueError(
-                "The loader does not say how many samples it has; give one with a dataset that has a length, or tensors."
+                "The loader does not say how many samples it has; give tensors, or a loader whose dataset has a length."
             )
         return found
 
@@ -143,7 +142,7 @@ class LoaderStream(Stream):
         self._next = self._released = 0
 
     def _pass_over(self) -> None:
-        """Skip the batches that a resumed run has seen: whole epochs, and samples within one, where that is possible."""
+        """Skip what a resumed run has seen: whole epochs, and samples within one, where that is possible."""
         length = self.length
         if self._next < self._released and length:
             epoch = self._released // length
@@ -156,20 +155,21 @@ class LoaderStream(Stream):
 
     def _take(self) -> Batch:
         """The next batch: the one that the thread has ready, or one that is drawn now."""
-        ready = self._ahead.result() if self._ahead is not None else _END
+        ready = None if self._ahead is None else self._ahead.result()
         self._ahead = None
-        batch = self._unpack(self._draw()) if ready is _END else ready
-        if self._background:
+        batch = self._unpack(self._draw()) if ready is None else ready
+        if self._background and self._iterator is not None:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, thread_name_prefix="calibrant-loader")
             self._ahead = self._pool.submit(self._following, self._iterator)
         return batch
 
-    def _following(self, iterator: Iterator[Any]) -> Any:
+    def _following(self, iterator: Iterator[Any]) -> Batch | None:
+        """In the thread: the next batch of the epoch; None at its end."""
         try:
             return self._unpack(next(iterator))
         except StopIteration:
-            return _END
+            return None
 
     def _drop_iterator(self) -> None:
         if self._ahead is not None:

@@ -231,9 +231,7 @@ def _model(method: Method, task: Task) -> nn.Module:
     return model if own == device else model.to(device)
 
 
-def _solve(
-    group: Group, tied: Sequence[int] | None, callbacks: Sequence[Callback], compile: Compile
-) -> list[Outcome]:
+def _solve(group: Group, tied: Sequence[int] | None, callbacks: Sequence[Callback], compile: Compile) -> list[Outcome]:
     """Solve one problem alone, several as a population."""
     how: Solving = group.methods[0].solving(group)
     wanted = how.compile if compile == "auto" else compile

@@ -74,11 +74,10 @@ def fit(
     """
     example = model if isinstance(model, nn.Module) else model(seed)
     like = next(example.parameters())
-    parts = [None if data is None else as_part(data, like, labels) for data in (train, val)]
-    assert parts[0] is not None
-    classes = count_classes(example, parts[0])
+    first, second = as_part(train, like, labels), None if val is None else as_part(val, like, labels)
+    classes = count_classes(example, first)
     start = Unchanged(model) if isinstance(model, nn.Module) and not redraw else model
-    task = Task(checked(parts[0], classes), None if parts[1] is None else checked(parts[1], classes), classes, seed, start)
+    task = Task(checked(first, classes), second and checked(second, classes), classes, seed, start)
     fitted = chosen(method, task).fit(task, callbacks=callbacks, compile=compile)
     modules = [network.export(copy.deepcopy(example)).eval() for network in fitted.networks]
     return Trained(fitted, tuple(modules))

@@ -22,8 +22,8 @@ CHOSEN = Standard(epochs=None, learning_rate=0.001, batch_size=128, best=True)
 def default_method(task: Task) -> Method:
     """The method for a task that names none.
 
-    * :class:`SelfCalibrated` where at most 4,096 training samples are in memory, the networks of its folds fit into 2 GiB
-      side by side, and the model can be drawn anew and was not trained before;
+    * :class:`SelfCalibrated` where at most 4,096 training samples are in memory, the networks of its folds take at most
+      2 GiB side by side, and the model can be drawn anew and was not trained before;
     * else, with a validation part, plain training (Adam, 1,200 steps or 20 epochs where those are more) that returns to
       its best validation loss, followed by temperature scaling on that part;
     * else plain training of that length.
@@ -43,10 +43,11 @@ def cross_fits(task: Task, method: SelfCalibrated | None = None) -> bool:
     folds = Pooled(method).parts(task)
     try:
         problems = build([Pooled(method)] * 2, folds[:2])
-        crowd, batch = Population(problems), problems[0].train_batch(0)
-        crowd.inner(crowd.initial_params(crowd.initial_phi()), crowd.initial_buffers(), crowd.initial_phi(), crowd.train_batch(0))
-        level = Level(problems[0].inner, problems[0].view.differentiable_buffers)
-        each = level.measure(problems[0].start, problems[0].initial_buffers(), problems[0].initial_phi(), batch)
+        crowd, one = Population(problems), problems[0]
+        phi = crowd.initial_phi()
+        Level(crowd.inner).gradient(crowd.initial_params(phi), crowd.initial_buffers(), phi, crowd.train_batch(0))
+        level = Level(one.inner, one.view.differentiable_buffers)
+        each = level.measure(one.start, one.initial_buffers(), one.initial_phi(), one.train_batch(0))
     except (RuntimeError, ValueError, NotImplementedError):
         return False  # a layer that has no draw of its own, or does not run under vmap
     return each * len(folds) * min(method.last, method.steps) <= MEMORY

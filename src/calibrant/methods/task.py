@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from calibrant.data.batch import map_tensors
 from calibrant.data.streams import Augment, Prepare, Stream, TensorStream, mix
@@ -176,7 +177,7 @@ class Redrawn:
             ) from error
         twin = copy.deepcopy(self.module)
         for layer in twin.modules():
-            if layer.training and hasattr(layer, "reset_running_stats"):
+            if layer.training and isinstance(layer, _NormBase):
                 layer.reset_running_stats()
         return view.export(params, {}, twin)
 
