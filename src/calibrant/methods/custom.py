@@ -86,7 +86,7 @@ def fit(
 def chosen(method: Method | str | None, task: Task) -> Method:
     """The method that is meant: a value, a name in the table of methods, or the default."""
     if method is None:
-        return default_method(task)
+        return default_method(task.model, task)
     if isinstance(method, str):
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, or a Method; got {method!r}.")
