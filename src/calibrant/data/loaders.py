@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
@@ -56,6 +56,8 @@ class LoaderStream(Stream):
         Constants handed to the losses.
     labels : str, optional
         The name of the labels in a mapping. Default: the first of "labels", "label", "targets", "target" and "y".
+    names : collection of str, optional
+        The entries of a mapping that the network takes; others are left out. Default: all tensors.
     classes : int, optional
         Labels must be whole numbers from 0 to ``classes − 1``; they are checked before they reach a GPU, where a wrong
         one would end the process.
@@ -72,11 +74,12 @@ class LoaderStream(Stream):
         dtype: torch.dtype | None = None,
         hyper: Tensors | None = None,
         labels: str | None = None,
+        names: Collection[str] | None = None,
         classes: int | None = None,
         batches: int | None = None,
     ) -> None:
         self.loader, self.seed, self.device, self.dtype, self.hyper = loader, seed, device, dtype, dict(hyper or {})
-        self.labels, self.classes, self._given_batches = labels, classes, batches
+        self.labels, self.names, self.classes, self._given_batches = labels, names, classes, batches
         self._kept: dict[int, Batch] = {}
         self._next = self._released = 0
         self._iterator: Iterator[Any] | None = None
@@ -197,7 +200,7 @@ class LoaderStream(Stream):
         raise ValueError("The loader gave no batch at all; it must be iterable again for every epoch.")
 
     def _unpack(self, item: Any) -> Batch:
-        inputs, targets, index = unpack(item, self.labels)
+        inputs, targets, index = unpack(item, self.labels, self.names)
         if self.classes is not None:
             targets = check_labels(targets, len(targets), self.classes)
         batch = Batch(as_dtype(inputs, self.dtype), targets, index, hyper=self.hyper)
@@ -232,8 +235,8 @@ class Indexed(Dataset):
         return len(self.dataset)  # type: ignore[arg-type]
 
 
-def unpack(item: Any, labels: str | None = None) -> tuple[Any, Any, Any]:
-    """Inputs, targets and index (or None) of one item of a loader."""
+def unpack(item: Any, labels: str | None = None, names: Collection[str] | None = None) -> tuple[Any, Any, Any]:
+    """Inputs, targets and index (or None) of one item of a loader; of a mapping's other entries, those in ``names``."""
     if isinstance(item, list | tuple) and len(item) in (2, 3):
         inputs, targets, index = (*item, None)[:3]
         return inputs, targets, index
@@ -251,6 +254,8 @@ def unpack(item: Any, labels: str | None = None) -> tuple[Any, Any, Any]:
     if "inputs" in item:
         return item["inputs"], item[name], item.get("index")
     rest = {k: v for k, v in item.items() if isinstance(v, Tensor) and k not in (name, "index")}
+    if names is not None:
+        rest = {k: v for k, v in rest.items() if k in names}
     if not rest:
         raise ValueError(f"A batch that is a mapping needs tensors beside its labels {name!r}; it has {sorted(item)}.")
     return rest, item[name], item.get("index")

@@ -73,11 +73,11 @@ def fit(
     (torch.Size([80]), torch.Size([120, 2]))
     """
     example = model if isinstance(model, nn.Module) else model(seed)
-    like = next(example.parameters())
-    first, second = as_part(train, like, labels), None if val is None else as_part(val, like, labels)
+    first = as_part(train, example, labels)
     classes = count_classes(example, first)
+    second = None if val is None else checked(as_part(val, example, labels), classes)
     start = Unchanged(model) if isinstance(model, nn.Module) and not redraw else model
-    task = Task(checked(first, classes), second and checked(second, classes), classes, seed, start)
+    task = Task(checked(first, classes), second, classes, seed, start)
     fitted = chosen(method, task).fit(task, callbacks=callbacks, compile=compile)
     modules = [network.export(copy.deepcopy(example)).eval() for network in fitted.networks]
     return Trained(fitted, tuple(modules))

@@ -137,8 +137,7 @@ class Task:
     @property
     def shape(self) -> tuple[Any, ...]:
         """Tasks of one shape can be trained as one population."""
-        val = None if self.val is None else (len(self.val), self.val.weights is None)
-        return self.train.shape, val, self.classes, id(self.model)
+        return self.train.shape, None if self.val is None else self.val.shape, self.classes, id(self.model)
 
     def to(self, device: torch.device | str | None) -> Task:
         """The same task on another device."""
