@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -83,6 +84,22 @@ class MaskedDropout(nn.Module):
 _CHANNEL_DIMS = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}
 
 
+def pure_class(kind: Any) -> Any:
+    """The pure form of a BatchNorm class. It is made when it is needed, so it pickles by the class it was made of."""
+
+    def reduce(layer: nn.Module, protocol: Any) -> Any:
+        return _restored, (kind, layer.__dict__)
+
+    return type(f"Pure{kind.__name__}", (PureBatchNorm, kind), {"__reduce_ex__": reduce})
+
+
+def _restored(kind: Any, state: dict[str, Any]) -> nn.Module:
+    made = pure_class(kind)
+    layer = made.__new__(made)
+    layer.__dict__.update(state)
+    return layer
+
+
 def purify(module: nn.Module) -> nn.Module:
     """Replace BatchNorm and Dropout layers by their pure forms; names and values stay."""
     if type(module) in _CHANNEL_DIMS:
@@ -97,7 +114,7 @@ def purify(module: nn.Module) -> nn.Module:
                 stacklevel=3,
             )
         elif isinstance(layer, _BatchNorm):
-            layer.__class__ = type(f"Pure{type(layer).__name__}", (PureBatchNorm, type(layer)), {})
+            layer.__class__ = pure_class(type(layer))
             layer.fresh = {}  # type: ignore[assignment]
     for name, layer in list(module.named_modules(remove_duplicate=False)):
         if name and type(layer) in _CHANNEL_DIMS:
