@@ -1,7 +1,7 @@
 """What training a ResNet-18 costs on the engine: beside an ordinary PyTorch loop on the same network and data.
 
-"torch" is that ordinary loop: ``zero_grad``, forward, ``backward``, ``step`` with ``torch.optim.SGD``. On a GPU both run
-under bfloat16 autocast, channels last, compiled, with images, augmentation and batches on the device.
+"torch" is that ordinary loop: ``zero_grad``, forward, ``backward``, ``step`` with ``torch.optim.SGD``. On a GPU both
+run under bfloat16 autocast, channels last, compiled, with images, augmentation and batches on the device.
 """
 
 from __future__ import annotations

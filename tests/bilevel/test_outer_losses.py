@@ -92,15 +92,15 @@ def test_settings_reach_the_error_and_none_leaves_it_alone():
         assert found.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
-def test_equal_settings_give_the_same_function():
-    """Populations compare losses by identity."""
-    assert OUTER_LOSSES["nll"]() is DEFAULT_OUTER_LOSS
-    assert OUTER_LOSSES["bce"]() is OUTER_LOSSES["bce"](alpha=30)
-    assert OUTER_LOSSES["bce"]() is not OUTER_LOSSES["bce"](alpha=31)
-    assert OUTER_LOSSES["brier"]() is OUTER_LOSSES["brier"]()
-    assert OUTER_LOSSES["sece"](accuracy="soft", strength=1) is OUTER_LOSSES["sece"]()
-    assert OUTER_LOSSES["sece"](strength=None) is not OUTER_LOSSES["sece"]()
-    assert OUTER_LOSSES["dece"](bins=15) is OUTER_LOSSES["dece"]()
+def test_equal_settings_give_equal_losses():
+    """Populations compare the losses of their members."""
+    assert OUTER_LOSSES["nll"]() == DEFAULT_OUTER_LOSS
+    assert OUTER_LOSSES["bce"]() == OUTER_LOSSES["bce"](alpha=30)
+    assert OUTER_LOSSES["bce"]() != OUTER_LOSSES["bce"](alpha=31)
+    assert OUTER_LOSSES["brier"]() == OUTER_LOSSES["brier"]()
+    assert OUTER_LOSSES["sece"](accuracy="soft", strength=1) == OUTER_LOSSES["sece"]()
+    assert OUTER_LOSSES["sece"](strength=None) != OUTER_LOSSES["sece"]()
+    assert OUTER_LOSSES["dece"](bins=15) == OUTER_LOSSES["dece"]()
     with pytest.raises(ValueError, match=r"strength must be at least 0, or None for the .* alone; got -1"):
         OUTER_LOSSES["sece"](strength=-1)
 

@@ -166,14 +166,14 @@ def test_constants_travel_with_every_batch():
             lambda x, y: TensorStream(x, y, batch_size=0),
             "batch_size must be at least 1, or None for the full batch; got 0",
         ),
-        (lambda x, y: as_stream([(x, y)], batch_size=4), "batch_size is the loader's own affair"),
+        (lambda x, y: as_stream([(x, y)], batch_size=4), "batch_size cannot be combined with a loader"),
         (lambda x, y: LoaderStream([]).batch(0), "The loader gave no batch at all"),
         (lambda x, y: LoaderStream(iter([(x, y)])).batch(1), "must be iterable again for every epoch"),
         (lambda x, y: LoaderStream([x]).batch(0), "A batch must be .* got Tensor of length 23"),
         (lambda x, y: LoaderStream([(x,)]).batch(0), "A batch must be .* got tuple of length 1"),
         (lambda x, y: LoaderStream([(x, y, y, y)]).batch(0), "A batch must be .* got tuple of length 4"),
         (lambda x, y: LoaderStream([3.0]).batch(0), "A batch must be .* got float"),
-        (lambda x, y: LoaderStream([{"inputs": x}]).batch(0), r"needs 'inputs' and 'targets'; it has \['inputs'\]"),
+        (lambda x, y: LoaderStream([{"inputs": x}]).batch(0), r"labels under 'labels' or .*; it has \['inputs'\]"),
     ],
 )
 def test_errors_say_what_is_wrong(make, sentence):

@@ -1,6 +1,6 @@
 import pytest
 
-import calibrant.methods.standard
+import calibrant.methods.base
 from calibrant.bilevel import solve
 
 
@@ -8,4 +8,4 @@ from calibrant.bilevel import solve
 def _eager(request, monkeypatch):
     """Recording a run of a few steps takes longer than the run; a test that wants the default says ``traced``."""
     if "traced" not in request.keywords:
-        monkeypatch.setattr(calibrant.methods.standard, "solve", lambda *a, compile, **k: solve(*a, **k))
+        monkeypatch.setattr(calibrant.methods.base, "solve", lambda *a, compile, **k: solve(*a, **k))

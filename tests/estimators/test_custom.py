@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import calibrant
 from calibrant.bilevel import NonFiniteError
 from calibrant.data import Indexed
-from calibrant.methods import BO4SC, Part, SelfCalibrated, Standard, Task, custom
+from calibrant.methods import BO4SC, Part, SelfCalibrated, Standard, Task, Trained, custom
 from calibrant.methods.standard import CHECK_EVERY
 from calibrant.models.mlp import mlp
 from tests.estimators.cases import three_classes
@@ -57,7 +57,7 @@ def test_any_module_with_batch_norm_and_dropout():
         model, (x[:200].numpy(), y[:200].numpy()), (x[200:], y[200:]), method=BO4SC(epochs=60, learning_rate=0.02)
     )
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
-    assert (result.predict(x) == y).double().mean() > 0.85
+    assert (result.classes(x) == y).double().mean() > 0.85
     with torch.no_grad():
         torch.testing.assert_close(result.module(x).double().softmax(1), result.probs(x), atol=1e-6, rtol=0)
     assert result.sample_weights.shape == (200,)
@@ -110,11 +110,13 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match="give tensors instead of a loader"):
         calibrant.fit(net(), loader, (x, y), method=BO4SC(epochs=1, weights="network"))
     with pytest.raises(ValueError, match="needs a validation part"):
-        calibrant.fit(net(), (x, y))
+        calibrant.fit(net(), (x, y), method=BO4SC())
     with pytest.raises(ValueError, match="needs a validation part"):
         calibrant.fit(net(), (x, y), method=Standard(patience=5))
-    with pytest.raises(TypeError, match="got SelfCalibrated"):
-        calibrant.fit(net(), (x, y), method=SelfCalibrated())
+    with pytest.raises(TypeError, match="must be a value such as"):
+        calibrant.fit(net(), (x, y), method=SelfCalibrated)
+    with pytest.raises(ValueError, match=r"method must be one of 'standard', .* got 'nothing'"):
+        calibrant.fit(net(), (x, y), method="nothing")
     with pytest.raises(TypeError, match="got a generator"):
         calibrant.fit(net(), (pair for pair in [(x, y)]), (x, y))
     with pytest.raises(ValueError, match="one row of logits"):
@@ -165,8 +167,11 @@ def test_training_that_breaks_down_raises():
 
 
 def test_names_are_loaded_when_used():
-    assert {"fit", "BO4SCClassifier", "SelfCalibratedClassifier", "methods", "estimators"} <= set(dir(calibrant))
+    assert {"fit", "Trained", "BO4SCClassifier", "SelfCalibratedClassifier", "methods", "estimators"} <= set(
+        dir(calibrant)
+    )
     assert calibrant.fit is custom.fit
+    assert calibrant.Trained is Trained
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         calibrant.nothing  # noqa: B018
 

@@ -14,7 +14,7 @@ from tests.experiments.cases import write_table
 def eager():
     """Tracing pays after hundreds of steps; these trainings have ten."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calibrant.methods.standard.solve", lambda *a, **k: solve(*a, **{**k, "compile": None}))
+        patch.setattr("calibrant.methods.base.solve", lambda *a, **k: solve(*a, **{**k, "compile": None}))
         yield
 
 

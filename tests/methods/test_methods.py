@@ -22,7 +22,7 @@ from calibrant.methods import (
     Task,
     fit_all,
 )
-from calibrant.methods.base import ROWS_AT_ONCE
+from calibrant.methods.jobs import ROWS_AT_ONCE
 from calibrant.methods.task import total_steps
 
 

@@ -71,13 +71,13 @@ def test_flipped_labels_are_noticed_and_found():
     [({"label noise"}, "pooled"), ({"pooled"}, "label noise"), ({"pooled", "label noise"}, "pooled")],
 )
 def test_a_candidate_that_failed_does_not_replace_one_that_did_not(monkeypatch, broken, kept):
-    original = self_calibrated._mixture
+    original = self_calibrated.calibrated_mean
 
     def mixture(fit, candidate, train):
         found = original(fit, candidate, train)
         return dataclasses.replace(found, failure="broke down" if candidate in broken else None)
 
-    monkeypatch.setattr(self_calibrated, "_mixture", mixture)
+    monkeypatch.setattr(self_calibrated, "calibrated_mean", mixture)
     (fitted,) = fit_all([(SelfCalibrated(hidden=(16,), epochs=60), task(flip=0.3)[0])])
     assert fitted.extras["candidate"] == kept
 

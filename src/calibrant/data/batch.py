@@ -52,7 +52,7 @@ class Batch(NamedTuple):
 
 
 class Recent:
-    """Remembers the last few batches, so that a step that is asked for twice (look-ahead and training) is drawn once."""
+    """Remembers the last few batches: a step that is asked for twice (look-ahead and training) is drawn once."""
 
     def __init__(self, draw: Callable[[int], Any], keep: int = 3) -> None:
         self.draw, self.keep = draw, keep

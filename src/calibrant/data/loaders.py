@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
@@ -28,7 +28,6 @@ LABELS = ("labels", "label", "targets", "target", "y")
 """Names under which a mapping's labels are looked for, in this order."""
 _SAMPLERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 """Samplers that draw random numbers only when an epoch begins."""
-_END = object()
 
 
 class LoaderStream(Stream):
@@ -36,7 +35,7 @@ class LoaderStream(Stream):
 
     A batch is ``(inputs, targets)``, ``(inputs, targets, index)``, a mapping with these keys, or a mapping with labels
     and everything that the network takes by name, such as ``{"input_ids": …, "attention_mask": …, "labels": …}``. Then
-    ``batch.inputs`` is the mapping without the labels and without ``"index"``; entries that are no tensors are left out.
+    ``batch.inputs`` is the mapping without the labels and without ``"index"``. Entries other than tensors are left out.
 
     Batches are kept until they are released, so that a backward sweep sees the same ones. Each batch is drawn under a
     seed of its own, so that a loader that shuffles or augments with torch's random numbers gives the same batches again
@@ -57,6 +56,8 @@ class LoaderStream(Stream):
         Constants handed to the losses.
     labels : str, optional
         The name of the labels in a mapping. Default: the first of "labels", "label", "targets", "target" and "y".
+    names : collection of str, optional
+        The entries of a mapping that the network takes; others are left out. Default: all tensors.
     classes : int, optional
         Labels must be whole numbers from 0 to ``classes − 1``; they are checked before they reach a GPU, where a wrong
         one would end the process.
@@ -73,15 +74,16 @@ class LoaderStream(Stream):
         dtype: torch.dtype | None = None,
         hyper: Tensors | None = None,
         labels: str | None = None,
+        names: Collection[str] | None = None,
         classes: int | None = None,
         batches: int | None = None,
     ) -> None:
         self.loader, self.seed, self.device, self.dtype, self.hyper = loader, seed, device, dtype, dict(hyper or {})
-        self.labels, self.classes, self._given_batches = labels, classes, batches
+        self.labels, self.names, self.classes, self._given_batches = labels, names, classes, batches
         self._kept: dict[int, Batch] = {}
         self._next = self._released = 0
         self._iterator: Iterator[Any] | None = None
-        self._ahead: Future[Any] | None = None
+        self._ahead: Future[Batch | None] | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._background = _runs_in_background(loader)
 
@@ -91,7 +93,7 @@ class LoaderStream(Stream):
         return self._given_batches if self._given_batches is not None else _length(self.loader)
 
     @cached_property
-    def batches(self) -> int:  # type: ignore[override]
+    def batches(self) -> int:
         if self.length is not None:
             return self.length
         if isinstance(self.loader, Iterator):
@@ -105,7 +107,7 @@ class LoaderStream(Stream):
         found = _length(getattr(self.loader, "dataset", None))
         if found is None:
             raise ValueError(
-                "The loader does not say how many samples it has; give one with a dataset that has a length, or tensors."
+                "The loader does not say how many samples it has; give tensors, or a loader whose dataset has a length."
             )
         return found
 
@@ -143,7 +145,7 @@ class LoaderStream(Stream):
         self._next = self._released = 0
 
     def _pass_over(self) -> None:
-        """Skip the batches that a resumed run has seen: whole epochs, and samples within one, where that is possible."""
+        """Skip what a resumed run has seen: whole epochs, and samples within one, where that is possible."""
         length = self.length
         if self._next < self._released and length:
             epoch = self._released // length
@@ -156,20 +158,21 @@ class LoaderStream(Stream):
 
     def _take(self) -> Batch:
         """The next batch: the one that the thread has ready, or one that is drawn now."""
-        ready = self._ahead.result() if self._ahead is not None else _END
+        ready = None if self._ahead is None else self._ahead.result()
         self._ahead = None
-        batch = self._unpack(self._draw()) if ready is _END else ready
-        if self._background:
+        batch = self._unpack(self._draw()) if ready is None else ready
+        if self._background and self._iterator is not None:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, thread_name_prefix="calibrant-loader")
             self._ahead = self._pool.submit(self._following, self._iterator)
         return batch
 
-    def _following(self, iterator: Iterator[Any]) -> Any:
+    def _following(self, iterator: Iterator[Any]) -> Batch | None:
+        """In the thread: the next batch of the epoch; None at its end."""
         try:
             return self._unpack(next(iterator))
         except StopIteration:
-            return _END
+            return None
 
     def _drop_iterator(self) -> None:
         if self._ahead is not None:
@@ -197,7 +200,7 @@ class LoaderStream(Stream):
         raise ValueError("The loader gave no batch at all; it must be iterable again for every epoch.")
 
     def _unpack(self, item: Any) -> Batch:
-        inputs, targets, index = unpack(item, self.labels)
+        inputs, targets, index = unpack(item, self.labels, self.names)
         if self.classes is not None:
             targets = check_labels(targets, len(targets), self.classes)
         batch = Batch(as_dtype(inputs, self.dtype), targets, index, hyper=self.hyper)
@@ -232,8 +235,8 @@ class Indexed(Dataset):
         return len(self.dataset)  # type: ignore[arg-type]
 
 
-def unpack(item: Any, labels: str | None = None) -> tuple[Any, Any, Any]:
-    """Inputs, targets and index (or None) of one item of a loader."""
+def unpack(item: Any, labels: str | None = None, names: Collection[str] | None = None) -> tuple[Any, Any, Any]:
+    """Inputs, targets and index (or None) of one item of a loader; of a mapping's other entries, those in ``names``."""
     if isinstance(item, list | tuple) and len(item) in (2, 3):
         inputs, targets, index = (*item, None)[:3]
         return inputs, targets, index
@@ -251,6 +254,8 @@ def unpack(item: Any, labels: str | None = None) -> tuple[Any, Any, Any]:
     if "inputs" in item:
         return item["inputs"], item[name], item.get("index")
     rest = {k: v for k, v in item.items() if isinstance(v, Tensor) and k not in (name, "index")}
+    if names is not None:
+        rest = {k: v for k, v in rest.items() if k in names}
     if not rest:
         raise ValueError(f"A batch that is a mapping needs tensors beside its labels {name!r}; it has {sorted(item)}.")
     return rest, item[name], item.get("index")

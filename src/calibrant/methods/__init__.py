@@ -3,6 +3,7 @@
 from calibrant.methods.base import Group, Method, Outcome, Solving
 from calibrant.methods.baselines import Calibrated, Ensemble
 from calibrant.methods.bo4sc import BO4SC, suspicion
+from calibrant.methods.cross_fitted import CrossFitted
 from calibrant.methods.default import default_method
 from calibrant.methods.fitted import Fitted, Mixture, Recalibrated, Trained
 from calibrant.methods.instance_weights import InstanceWeights
@@ -16,6 +17,7 @@ __all__ = [
     "BO4SC",
     "METHODS",
     "Calibrated",
+    "CrossFitted",
     "Ensemble",
     "Entry",
     "Fitted",

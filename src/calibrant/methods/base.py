@@ -169,8 +169,8 @@ def solve_group(
 ) -> list[list[Outcome]]:
     """Train the networks of every method and task, and give each task's outcomes in order.
 
-    Networks run as one population where they can. Those whose data come from loaders, or whose layers draw random
-    numbers that cannot be passed in, run one after the other, unless they share φ.
+    Networks run as one population where that is possible and pays, the others one by one (:func:`runs_alone`).
+    Networks that share φ always run as one.
     """
     parts = [list(m.parts(t)) for m, t in zip(methods, tasks, strict=True)]
     each = [m for m, own in zip(methods, parts, strict=True) for _ in own]
@@ -178,14 +178,24 @@ def solve_group(
     first = methods[0]
     group = Group(each, flat, build(each, flat))
     tied = [k for k, own in enumerate(parts) for _ in own] if first.tied else None
-    apart = tied is None and (group.problems[0].stochastic or any(t.train.loaded for t in flat))
-    if len(flat) > 1 and apart:
+    if len(flat) > 1 and tied is None and (group.problems[0].stochastic or any(map(runs_alone, flat, group.problems))):
         singles = [Group([m], [t], [p]) for m, t, p in zip(each, flat, group.problems, strict=True)]
         found = [one for (one,) in run_jobs(_solve, [(g, None, callbacks, compile) for g in singles])]
     else:
         found = _solve(group, tied, callbacks, compile)
     ends = iter(found)
     return [[next(ends) for _ in own] for own in parts]
+
+
+def runs_alone(task: Task, problem: Bilevel) -> bool:
+    """Whether a network is better trained alone than in a population.
+
+    Batches of loaders differ in size, and recurrent nets have no population form. Convolutions of a population are
+    grouped ones, which take twice as long on a CPU (small images, five networks).
+    """
+    layers = list(problem.view.module.modules())
+    slow = problem.start.device.type == "cpu" and any(isinstance(m, nn.Conv1d | nn.Conv2d | nn.Conv3d) for m in layers)
+    return task.train.loaded or slow or any(isinstance(m, nn.RNNBase) for m in layers)
 
 
 def build(methods: Sequence[Method], tasks: Sequence[Task]) -> list[Bilevel]:

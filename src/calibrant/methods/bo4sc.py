@@ -35,6 +35,8 @@ from calibrant.bilevel import (
     neighbourhood,
 )
 from calibrant.data.batch import Batch
+from calibrant.data.loaders import LoaderStream
+from calibrant.data.streams import TensorStream
 from calibrant.methods.base import Group, Method, Outcome, Solving
 from calibrant.methods.task import Task, streams, tensors
 
@@ -260,7 +262,9 @@ def entries(task: Task, who: str) -> int:
 @torch.no_grad()
 def weights_at(phi: Tensor, solution: Solution) -> Tensor:
     """Every training sample's weight at a φ of a solved problem."""
-    whole = solution.problem.train.whole  # type: ignore[union-attr]
+    stream = solution.problem.train
+    assert isinstance(stream, TensorStream | LoaderStream)
+    whole = stream.whole
     return solution.problem.outer_view.run(phi.to(solution.phi), lambda outer: _weights(outer, whole)).cpu()
 
 

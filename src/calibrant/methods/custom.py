@@ -73,14 +73,11 @@ def fit(
     (torch.Size([80]), torch.Size([120, 2]))
     """
     example = model if isinstance(model, nn.Module) else model(seed)
-    like = next(example.parameters())
-    parts = [None if data is None else as_part(data, like, labels) for data in (train, val)]
-    assert parts[0] is not None
-    classes = count_classes(example, parts[0])
+    first = as_part(train, example, labels)
+    classes = count_classes(example, first)
+    second = None if val is None else checked(as_part(val, example, labels), classes)
     start = Unchanged(model) if isinstance(model, nn.Module) and not redraw else model
-    task = Task(
-        checked(parts[0], classes), None if parts[1] is None else checked(parts[1], classes), classes, seed, start
-    )
+    task = Task(checked(first, classes), second, classes, seed, start)
     fitted = chosen(method, task).fit(task, callbacks=callbacks, compile=compile)
     modules = [network.export(copy.deepcopy(example)).eval() for network in fitted.networks]
     return Trained(fitted, tuple(modules))
@@ -89,7 +86,7 @@ def fit(
 def chosen(method: Method | str | None, task: Task) -> Method:
     """The method that is meant: a value, a name in the table of methods, or the default."""
     if method is None:
-        return default_method(task)
+        return default_method(task.model, task)
     if isinstance(method, str):
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, or a Method; got {method!r}.")

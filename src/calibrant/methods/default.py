@@ -5,56 +5,48 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from calibrant.bilevel import Population
-from calibrant.bilevel.level import Level
-from calibrant.methods.base import Method, build
+from calibrant.methods.base import Method
 from calibrant.methods.baselines import Calibrated
-from calibrant.methods.self_calibrated import Pooled, SelfCalibrated
+from calibrant.methods.cross_fitted import CrossFitted
 from calibrant.methods.standard import Standard
-from calibrant.methods.task import FULL_BATCH, Task
+from calibrant.methods.task import FULL_BATCH, Model, Task, Unchanged
+from calibrant.models.functional import FunctionalModule
 
-MEMORY = 2 * 2**30
-"""Bytes that the activations of cross-fitted networks may take for the default to choose them."""
+PARAMETERS = 1_000_000
+"""The largest network that the default trains several times."""
 PLAIN = Standard(epochs=None, learning_rate=0.001, batch_size=128)
-CHOSEN = Standard(epochs=None, learning_rate=0.001, batch_size=128, best=True)
+BEST = Standard(epochs=None, learning_rate=0.001, batch_size=128, best=True)
 
 
-def default_method(task: Task) -> Method:
-    """The method for a task that names none.
+def default_method(model: Model | None, task: Task) -> Method:
+    """The method for a model and a task that name none.
 
-    * :class:`SelfCalibrated` where at most 4,096 training samples are in memory, the networks of its folds fit into 2 GiB
-      side by side, and the model can be drawn anew and was not trained before;
+    * :class:`CrossFitted` where at most 4,096 training samples are in memory, and the model has at most a million
+      parameters, can be drawn anew and was not trained before;
     * else, with a validation part, plain training (Adam, 1,200 steps or 20 epochs where those are more) that returns to
       its best validation loss, followed by temperature scaling on that part;
     * else plain training of that length.
     """
-    if not task.train.loaded and len(task.train) <= FULL_BATCH and cross_fits(task):
-        return SelfCalibrated()
-    return PLAIN if task.val is None else Calibrated("temperature", CHOSEN)
+    parts = [part for part in (task.train, task.val) if part is not None]
+    small = not any(part.loaded for part in parts) and len(task.train) <= FULL_BATCH
+    if small and (model is None or trains_again(model)):
+        return CrossFitted()
+    return PLAIN if task.val is None else Calibrated("temperature", BEST)
 
 
-def cross_fits(task: Task, method: SelfCalibrated | None = None) -> bool:
-    """Whether the folds' networks can be drawn anew and trained side by side, within the memory."""
-    method = SelfCalibrated() if method is None else method
-    if isinstance(task.model, nn.Module) and was_trained(task.model):
+def trains_again(model: Model) -> bool:
+    """Whether several networks may be trained in the place of this one: it is small, and its start is a random one."""
+    if isinstance(model, Unchanged):
         return False
-    if task.val is not None and task.val.loaded:
+    if not isinstance(model, nn.Module):
+        return sum(p.numel() for p in model(0).parameters()) <= PARAMETERS
+    if was_trained(model) or sum(p.numel() for p in model.parameters()) > PARAMETERS:
         return False
-    folds = Pooled(method).parts(task)
     try:
-        problems = build([Pooled(method)] * 2, folds[:2])
-        crowd, batch = Population(problems), problems[0].train_batch(0)
-        crowd.inner(
-            crowd.initial_params(crowd.initial_phi()),
-            crowd.initial_buffers(),
-            crowd.initial_phi(),
-            crowd.train_batch(0),
-        )
-        level = Level(problems[0].inner, problems[0].view.differentiable_buffers)
-        each = level.measure(problems[0].start, problems[0].initial_buffers(), problems[0].initial_phi(), batch)
-    except (RuntimeError, ValueError, NotImplementedError):
-        return False  # a layer that has no draw of its own, or does not run under vmap
-    return each * len(folds) * min(method.last, method.steps) <= MEMORY
+        FunctionalModule(model).draw(0)
+    except ValueError:
+        return False  # a layer that does not say how to draw its parameters
+    return True
 
 
 def was_trained(model: nn.Module) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -132,6 +133,11 @@ class Trained(Fitted):
 
     def logits(self, inputs: Any) -> Tensor:
         return self.fitted.logits(inputs)
+
+    def predict(self, inputs: Any) -> Tensor:
+        """The former name of :meth:`classes`."""
+        warnings.warn("Trained.predict is now Trained.classes.", DeprecationWarning, stacklevel=2)
+        return self.classes(inputs)
 
     @property
     def extras(self) -> dict[str, Any]:  # type: ignore[override]

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from calibrant._inputs import check_labels
 from calibrant.data.batch import map_tensors
 from calibrant.data.loaders import LoaderStream
 from calibrant.data.streams import Stream, TensorStream, as_tensors, is_pair
 from calibrant.methods.task import Part, tensors
+from calibrant.models.outputs import accepted_names
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,9 @@ class Loaded(Part):
         return LoaderStream(loader, **({"seed": seed, "hyper": hyper} | settings))
 
 
-def as_part(data: Any, like: Tensor, labels: str | None = None) -> Part:
-    """Samples on a network's device and in its precision; ``like`` is one of its parameters."""
+def as_part(data: Any, model: nn.Module, labels: str | None = None) -> Part:
+    """Samples on a network's device and in its precision."""
+    like = next(model.parameters())
     if isinstance(data, Part):
         return data.to(like.device)
     if isinstance(data, TensorStream):
@@ -96,7 +98,8 @@ def as_part(data: Any, like: Tensor, labels: str | None = None) -> Part:
         return Part(as_tensors(data[0], like.device, like.dtype), torch.as_tensor(data[1], device=like.device))
     loader = data.loader if isinstance(data, LoaderStream) else data
     if isinstance(loader, Iterable) and not isinstance(loader, str | bytes | dict | tuple | Tensor | Iterator):
-        settings = (("device", like.device), ("dtype", like.dtype), ("labels", labels))
+        names = accepted_names(model)
+        settings = (("device", like.device), ("dtype", like.dtype), ("labels", labels), ("names", names))
         empty = Loaded(torch.empty(0), torch.empty(0), source=data, settings=settings)
         first = empty._stream(0).batch(0)
         return replace(empty, inputs=first.inputs, labels=first.targets)

@@ -99,7 +99,7 @@ class SelfCalibrated(Method):
         tasks = [task.read() for task in tasks]
         found = solve_group([Pooled(m) for m in methods], tasks, callbacks, compile)
         pooled = [CrossFit.of(outcomes) for outcomes in found]
-        fitted = [_mixture(fit, "pooled", len(task.train)) for fit, task in zip(pooled, tasks, strict=True)]
+        fitted = [calibrated_mean(fit, "pooled", len(task.train)) for fit, task in zip(pooled, tasks, strict=True)]
         refit = methods[0].refit
         noisy = [k for k, fit in enumerate(pooled) if refit and labels_differ(fit, len(tasks[k].train))]
         if noisy:
@@ -107,7 +107,7 @@ class SelfCalibrated(Method):
             found = solve_group(rivals, [tasks[k] for k in noisy], callbacks, compile)
             for k, outcomes in zip(noisy, found, strict=True):
                 other = CrossFit.of(outcomes)
-                rival = _mixture(other, "label noise", len(tasks[k].train))
+                rival = calibrated_mean(other, "label noise", len(tasks[k].train))
                 if rival.failure is None and (fitted[k].failure or preferable((other, rival), (pooled[k], fitted[k]))):
                     fitted[k] = rival
         return list(fitted)
@@ -196,7 +196,7 @@ def clearly_worse(losses: Tensor, than: Tensor) -> bool:
     return bool(loss.mean() > loss.std() / len(loss) ** 0.5)
 
 
-def _mixture(fit: CrossFit, candidate: str, train: int) -> Mixture:
+def calibrated_mean(fit: CrossFit, candidate: str, train: int) -> Mixture:
     """The networks' mean, with the last step that held-out logits ask for."""
     logits, data, head = fit.held_out_logits, fit.data, fit.heads[0]
     rows = fit.rows("judge")

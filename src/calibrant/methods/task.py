@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from calibrant.data.batch import map_tensors
 from calibrant.data.streams import Augment, Prepare, Stream, TensorStream, mix
@@ -136,8 +137,7 @@ class Task:
     @property
     def shape(self) -> tuple[Any, ...]:
         """Tasks of one shape can be trained as one population."""
-        val = None if self.val is None else (len(self.val), self.val.weights is None)
-        return self.train.shape, val, self.classes, id(self.model)
+        return self.train.shape, None if self.val is None else self.val.shape, self.classes, id(self.model)
 
     def to(self, device: torch.device | str | None) -> Task:
         """The same task on another device."""
@@ -176,7 +176,7 @@ class Redrawn:
             ) from error
         twin = copy.deepcopy(self.module)
         for layer in twin.modules():
-            if layer.training and hasattr(layer, "reset_running_stats"):
+            if layer.training and isinstance(layer, _NormBase):
                 layer.reset_running_stats()
         return view.export(params, {}, twin)
 

@@ -37,8 +37,14 @@ def call(module: Any, inputs: Any, forward: nn.Module | None = None) -> Any:
     return module(inputs)
 
 
-def _takes_by_name(module: nn.Module, names: Iterable[str]) -> bool:
+def accepted_names(module: nn.Module) -> frozenset[str] | None:
+    """The names that a module's forward pass takes; None where it takes any."""
     parameters = inspect.signature(module.forward).parameters
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        return True
-    return all(name in parameters for name in names)
+        return None
+    return frozenset(parameters)
+
+
+def _takes_by_name(module: nn.Module, names: Iterable[str]) -> bool:
+    accepted = accepted_names(module)
+    return accepted is None or all(name in accepted for name in names)

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,6 +28,8 @@ class PureNorm(_NormBase):
     """
 
     fresh: Tensors
+    original: type[nn.Module]
+    """The class that the layer had."""
 
     def _by_running_statistics(self, input: Tensor) -> Tensor:
         """The output in evaluation mode: torch's own kernel has no gradient in the running statistics."""
@@ -122,6 +126,22 @@ _NORMS: dict[type[nn.Module], type[PureNorm]] = {_BatchNorm: PureBatchNorm, _Ins
 _CHANNEL_DIMS = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}
 
 
+def pure_class(kind: Any, pure: Any) -> Any:
+    """The pure form of a norm's class. It is made when it is needed, so it pickles by the classes it was made of."""
+
+    def reduce(layer: nn.Module, protocol: Any) -> Any:
+        return _restored, (kind, pure, layer.__dict__)
+
+    return type(f"Pure{kind.__name__}", (pure, kind), {"__reduce_ex__": reduce, "original": kind})
+
+
+def _restored(kind: Any, pure: Any, state: dict[str, Any]) -> nn.Module:
+    made = pure_class(kind, pure)
+    layer = made.__new__(made)
+    layer.__dict__.update(state)
+    return layer
+
+
 def purify(module: nn.Module) -> nn.Module:
     """Replace norms with running statistics and Dropout layers by their pure forms; names and values stay."""
     if type(module) in _CHANNEL_DIMS:
@@ -131,7 +151,7 @@ def purify(module: nn.Module) -> nn.Module:
             raise ValueError("SyncBatchNorm has no pure form; use BatchNorm, or average the statistics outside.")
         for kind, pure in _NORMS.items():  # a forward pass of the user's own is kept as it is
             if isinstance(layer, kind) and type(layer).forward is kind.forward:
-                layer.__class__ = type(f"Pure{type(layer).__name__}", (pure, type(layer)), {"original": type(layer)})
+                layer.__class__ = pure_class(type(layer), pure)
                 layer.fresh = {}  # type: ignore[assignment]
     for name, layer in list(module.named_modules(remove_duplicate=False)):
         if name and type(layer) in _CHANNEL_DIMS:

@@ -1,0 +1,69 @@
+"""Plain networks on folds: what small data get by default, whatever the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from calibrant.bilevel import Callback
+from calibrant.methods.base import Compile, Method
+from calibrant.methods.crossfit import CrossFit, deal, fold_tasks
+from calibrant.methods.fitted import Fitted
+from calibrant.methods.self_calibrated import calibrated_mean
+from calibrant.methods.standard import Standard
+from calibrant.methods.task import Task
+
+_PLAIN = Standard(epochs=None, learning_rate=0.001, batch_size=128, patience=200)
+
+
+@dataclass(frozen=True)
+class CrossFitted(Method):
+    """Networks that each leave out one of K folds, trained by ``base``; their mean, calibrated by held-out labels.
+
+    Training and validation part are one sample. Each network is trained without its fold and, with the default base,
+    returned to its best loss on that fold. The classifier is that of :class:`SelfCalibrated`:
+    ``(1 − λ)·softmax(mean_k z_k(x)/T + b) + λ/C``, with T, b and λ fitted to the logits of the networks that never saw
+    a sample. There is nothing to learn at the outer level, so that it costs K plain trainings, on any model.
+
+    Parameters
+    ----------
+    base : any method that trains one network with a training and a validation part
+    folds : K
+    repeats : how often the folds are dealt: there are ``folds·repeats`` networks
+    """
+
+    base: Method = _PLAIN
+    folds: int = 5
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        if self.folds < 2:
+            raise ValueError(f"folds must be at least 2; got {self.folds}.")
+        if self.repeats < 1:
+            raise ValueError(f"repeats must be at least 1; got {self.repeats}.")
+
+    def rows_at_once(self, task: Task) -> int:
+        return self.folds * self.repeats * self.base.rows_at_once(task)
+
+    @classmethod
+    def fit_group(
+        cls,
+        methods: Sequence[CrossFitted],
+        tasks: Sequence[Task],
+        callbacks: Sequence[Callback] = (),
+        compile: Compile = "auto",
+    ) -> list[Fitted]:
+        first, tasks = methods[0], [task.read() for task in tasks]
+        parts = []
+        for task in tasks:
+            pooled = task.train if task.val is None else task.train + task.val
+            dealt = deal(pooled.labels, first.folds, seed=task.seed, repeats=first.repeats)
+            parts.append(fold_tasks(task, pooled, dealt))
+        flat = [own for dealt in parts for own in dealt]
+        networks = iter(first.base.fit_group([first.base] * len(flat), flat, callbacks, compile))
+        result: list[Fitted] = []
+        for task, own in zip(tasks, parts, strict=True):
+            heads = tuple(head for _ in own for head in next(networks).networks)
+            fit = CrossFit(heads, tuple(t.fold for t in own if t.fold is not None), own[0].pooled or task.train)
+            result.append(calibrated_mean(fit, "plain", len(task.train)))
+        return result
