@@ -232,6 +232,26 @@ def test_projection_reaches_each_part_of_several_variables():
     assert values["parts.1.raw"].abs().max() > 1
 
 
+def test_a_module_that_is_no_outer_variable_keeps_its_own_attributes():
+    class Scores(nn.Module):
+        needs_index = True  # means something else to its author
+
+        def __init__(self):
+            super().__init__()
+            self.project = nn.Linear(2, 1)
+
+        def forward(self, inputs):
+            return torch.sigmoid(self.project(inputs)).squeeze(-1)
+
+    def loss(net, outer, batch):
+        return outer(batch.inputs) * F.cross_entropy(net(batch.inputs), batch.targets, reduction="none")
+
+    case = problem(outer=Scores(), inner_loss=loss, train=[blobs()])
+    assert case.train_batch(0).index is None
+    solution = run(case)
+    assert not torch.equal(solution.phi, case.initial_phi())
+
+
 def test_clip_norm_shortens_long_hypergradients_only():
     free, clipped, idle = Spy(), Spy(), Spy()
     run(problem(), outer_steps=1, callbacks=[free])

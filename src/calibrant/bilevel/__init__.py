@@ -29,6 +29,7 @@ from calibrant.bilevel.hypergradients import (
     Unrolled,
 )
 from calibrant.bilevel.linear import CG, Neumann, Nystrom
+from calibrant.bilevel.objectives import averaged, composed
 from calibrant.bilevel.optimizers import SGD, Adam, AdamW, Grouped, Optimizer
 from calibrant.bilevel.outer_losses import OUTER_LOSSES, variance_loss
 from calibrant.bilevel.outer_variables import (
@@ -49,7 +50,7 @@ from calibrant.bilevel.outer_variables import (
     standardisation,
 )
 from calibrant.bilevel.population import Population
-from calibrant.bilevel.problem import Bilevel, averaged, composed
+from calibrant.bilevel.problem import Bilevel
 from calibrant.bilevel.run import NonFiniteError, Run
 from calibrant.bilevel.schedules import cosine, exponential, multistep, one_cycle
 from calibrant.bilevel.solver import Solution, solve

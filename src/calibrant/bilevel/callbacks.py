@@ -322,6 +322,9 @@ class Checkpoint(Callback):
             raise ValueError(f"every must be at least 1; got {every}.")
         self.path, self.every = Path(path), every
 
+    def on_start(self, run: Run) -> None:
+        _ = run.fingerprint  # the first batches are still there
+
     def on_step(self, run: Run) -> None:
         if run.step % self.every == 0:
             checkpoint.save(self.path, run)

@@ -52,7 +52,7 @@ class _Gated(torch.autograd.Function):
         ctx.gate = inputs[1]
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, None]:  # type: ignore[override]
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
         return (slope if ctx.gate.open else torch.zeros_like(slope)), None
 
 

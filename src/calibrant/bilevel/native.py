@@ -12,7 +12,8 @@ once for the look-ahead and the real step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +25,8 @@ from calibrant.bilevel.level import seeded
 from calibrant.bilevel.optimizers import Optimizer
 from calibrant.data.batch import Batch, Tensors, map_tensors
 from calibrant.models.functional import Divided
-from calibrant.models.heads import Head, call, divide, logits_of
+from calibrant.models.heads import Head, divide
+from calibrant.models.outputs import call, logits_of
 from calibrant.models.pure_layers import MaskedDropout
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ class Trainer:
         self._set_mode(train=True)
         divided = memory is not None or features is not None
         net = DividedWorkingNetwork(self, batch.noise, given=features) if divided else WorkingNetwork(self, batch.noise)
-        with seeded(batch.seed, self.params), torch.enable_grad():
+        with seeded(batch.seed, self.params), torch.enable_grad(), _plain_errors():
             loss = self.problem.inner_value(net, phi, batch._replace(seed=None))
         self.grad.zero_()
         loss.backward()
@@ -191,12 +193,12 @@ class WorkingNetwork:
 
     def logits(self, inputs: Any) -> Tensor:
         """The logits, one row for each sample."""
-        return logits_of(call(self, inputs, self.trainer.module))  # type: ignore[arg-type]
+        return logits_of(call(self, inputs, self.trainer.module))
 
     def features(self, inputs: Any) -> Tensor:
         """The input of the head."""
         body = self.trainer.parts.body
-        return logits_of(call(lambda *a, **k: self._run("body", a, k), inputs, body))  # type: ignore[arg-type]
+        return logits_of(call(lambda *a, **k: self._run("body", a, k), inputs, body))
 
     def head(self, features: Tensor) -> Tensor:
         """The logits of features, in the parameters' own precision."""
@@ -215,6 +217,17 @@ class WorkingNetwork:
 
 class DividedWorkingNetwork(Divided, WorkingNetwork):
     """A :class:`WorkingNetwork` whose body and head run apart."""
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Say what to do where torch's BatchNorm refuses a batch of one sample."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" in str(error):
+            raise ValueError(f"{error}. Leave out a last batch of one sample: drop_last=True.") from error
+        raise
 
 
 def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:

@@ -26,6 +26,13 @@ Moments = tuple[Tensor, ...]
 LearningRate = float | Tensor | Callable[[int], float | Tensor]
 
 
+def check_rate(name: str, value: float | Tensor) -> None:
+    """Refuse rates that are negative, infinite or NaN."""
+    rates = torch.as_tensor(value)
+    if not bool(((rates >= 0) & rates.isfinite()).all()):
+        raise ValueError(f"{name} must be a finite number that is not negative; got {value}.")
+
+
 @dataclass(frozen=True)
 class Optimizer:
     """What SGD, Adam and AdamW share: the learning rate and the place of weight decay.
@@ -41,11 +48,8 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         if not callable(self.lr):
-            lr = torch.as_tensor(self.lr)
-            if not bool(((lr >= 0) & lr.isfinite()).all()):
-                raise ValueError(f"A learning rate must be a finite number that is not negative; got {self.lr}.")
-        if not 0 <= self.weight_decay < float("inf"):
-            raise ValueError(f"weight_decay must be a finite number that is not negative; got {self.weight_decay}.")
+            check_rate("lr", self.lr)
+        check_rate("weight_decay", self.weight_decay)
         if self.decay_on not in ("all", "weights"):
             raise ValueError(f"decay_on must be 'all' or 'weights'; got {self.decay_on!r}.")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from calibrant.bilevel.level import LossFunction
 from calibrant.bilevel.problem import INNER_NOISE, OUTER_NOISE, Bilevel
 from calibrant.bilevel.ties import Ties
 from calibrant.data.batch import Batch, Tensors
@@ -76,12 +78,16 @@ class Population:
 
     def inner(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
         """The members' inner losses, one entry each."""
-        return torch.func.vmap(self.template.inner, in_dims=(0, 0, 0, self.train.axes))(params, buffers, phi, batch)
+        return _each_member(self.template.inner, self.train.axes)(params, buffers, phi, batch)
 
     def outer(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
         """The members' outer losses, one entry each."""
         assert self.val is not None
-        return torch.func.vmap(self.template.outer, in_dims=(0, 0, 0, self.val.axes))(params, buffers, phi, batch)
+        return _each_member(self.template.outer, self.val.axes)(params, buffers, phi, batch)
+
+    def depends(self, level: Literal["inner", "outer"]) -> tuple[bool, bool]:
+        """Whether a level's loss depends on θ and on φ; all members have the same losses."""
+        return self.template.depends(level)
 
     @property
     def stretch(self) -> slice:
@@ -164,6 +170,30 @@ class Population:
         return self.val.batch(step)
 
 
+def _each_member(fn: LossFunction, axes: Batch) -> LossFunction:
+    """``fn`` over all members; what cannot be vectorised is an error that says so."""
+    vectorised = torch.func.vmap(fn, in_dims=(0, 0, 0, axes))
+
+    def call(params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
+        try:
+            return vectorised(params, buffers, phi, batch)
+        except RuntimeError as error:
+            missing = re.search(r"[Bb]atching rule not implemented for (aten::\w+)", str(error))
+            if missing:
+                raise ValueError(
+                    f"The members use {missing[1]}, which torch.func.vmap cannot vectorise (recurrent layers such as "
+                    "nn.LSTM are among these operations), so they cannot run as a population. Solve them one by one."
+                ) from error
+            if "randomness" in str(error):
+                raise ValueError(
+                    "The loss draws random numbers that cannot be passed in, so members would not equal their single "
+                    "runs. Use nn.Dropout layers, draw augmentation outside the loss, or solve the members one by one."
+                ) from error
+            raise
+
+    return call
+
+
 def _ties(
     population: Population, tied: Sequence[int] | Tensor | None, shares: Sequence[float] | Tensor | None
 ) -> Ties | None:
@@ -181,7 +211,7 @@ def _ties(
 
 def _difference(a: Bilevel, b: Bilevel) -> str | None:
     """What keeps two problems from running as one, in words."""
-    if a.inner_loss is not b.inner_loss or a.outer_loss is not b.outer_loss:
+    if a.inner_loss != b.inner_loss or a.outer_loss != b.outer_loss:
         return "its losses (give all members the same function, and put what differs into hyper)"
     if (a.val is None) != (b.val is None):
         return "whether there is validation data"

@@ -3,51 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from calibrant.bilevel import checks
 from calibrant.bilevel.detached import Watch
-from calibrant.bilevel.outer_variables import OuterVariable, add_prior
+from calibrant.bilevel.level import seeded
+from calibrant.bilevel.objectives import DEFAULT_INNER_LOSS, DEFAULT_OUTER_LOSS, UserLoss
+from calibrant.bilevel.outer_variables import OuterVariable
 from calibrant.data.batch import Batch, Tensors, map_tensors
 from calibrant.data.streams import Stream, TensorStream, as_stream, mix
-from calibrant.losses.classification import cross_entropy
-from calibrant.models.functional import Answering, DividedNetwork, FunctionalModule, Network
+from calibrant.models.functional import Answering, DividedNetwork, FunctionalModule
 from calibrant.models.heads import Head
 from calibrant.models.kernels import FusedKernels
 
-UserLoss = Callable[[Network, Any, Batch], Tensor]
 INNER_NOISE, OUTER_NOISE = 12, 13
-
-
-def composed(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
-    """The usual inner objective from a per-sample loss, with the hooks of an :class:`OuterVariable` in their places."""
-
-    def inner(net: Network, outer: OuterVariable, batch: Batch) -> Tensor:
-        logits = net.logits(batch.inputs)
-        targets = outer.targets(batch.targets, batch, logits.shape[-1])
-        losses = batch.weighted(loss(outer.outputs(logits, batch), targets))
-        value = outer.weigh(losses, batch).mean()
-        penalty = outer.penalty(net.params)
-        return value + penalty if isinstance(penalty, Tensor) else value
-
-    return inner
-
-
-def averaged(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
-    """A loss on the network's output, averaged, plus the outer variable's prior: the usual outer objective."""
-
-    def outer(net: Network, variables: Any, batch: Batch) -> Tensor:
-        return add_prior(batch.weighted(loss(net.logits(batch.inputs), batch.targets)).mean(), variables)
-
-    return outer
-
-
-DEFAULT_INNER_LOSS = composed()
-DEFAULT_OUTER_LOSS = averaged()
 
 
 class Bilevel:
@@ -113,6 +87,7 @@ class Bilevel:
         if self.view.size == 0:
             raise ValueError("The model has no trainable parameters: nothing can be learned at the inner level.")
         outer = OuterVariable() if outer is None else outer
+        checks.check_outer_module(outer)
         self.start, self.start_buffers = self.view.initial(), self.view.initial_buffers()
         self.outer_view = FunctionalModule(copy.deepcopy(outer).to(self.start.device, self.start.dtype))
         self.start_phi = self.outer_view.initial()
@@ -128,6 +103,7 @@ class Bilevel:
         self._batch_sizes = batch_size, val_batch_size
         self._take((train, val), self._batch_sizes, hyper)
         self._kernels = FusedKernels(self.view.module)
+        self._found: dict[str, Any] = {}  # what was found out about the losses; replicas share it
         self.stochastic = self._check()
         self._head_name = head
         if head is not None:
@@ -178,6 +154,7 @@ class Bilevel:
             data = self._data[0] if train is None else train, self._data[1] if val is None else val
             sizes = [None if isinstance(d, Stream) else size for d, size in zip(data, self._batch_sizes, strict=True)]
             twin._take(data, sizes, hyper)
+            checks.check_samples(twin.variables, twin.train)
         return twin
 
     def _take(self, data: tuple[Any, Any], sizes: Sequence[int | None], hyper: Tensors | None) -> None:
@@ -333,22 +310,24 @@ class Bilevel:
 
     def train_batch(self, step: int) -> Batch:
         """The batch of an inner step with all its random numbers."""
-        return self._with_noise(self.train.batch(step), step, INNER_NOISE)
+        return self._with_noise(self.train.batch(step), step, INNER_NOISE, self.stochastic)
 
     def val_batch(self, step: int) -> Batch:
         """The batch of an outer step with all its random numbers."""
         if self.val is None:
             raise ValueError("The outer level needs validation data: Bilevel(..., val=(inputs, targets)).")
         batch = self.val.batch(step)
-        return self._with_noise(batch, step, OUTER_NOISE) if self.outer_mode == "train" else batch
+        if "outer_draws" not in self._found:
+            self._found["outer_draws"] = self._check_outer(batch)
+        return self._with_noise(batch, step, OUTER_NOISE, self._found["outer_draws"])
 
-    def _with_noise(self, batch: Batch, step: int, purpose: int) -> Batch:
-        if not (self.view.dropouts or self.stochastic):
+    def _with_noise(self, batch: Batch, step: int, purpose: int, stochastic: bool) -> Batch:
+        masked = self.view.dropouts and (purpose == INNER_NOISE or self.outer_mode == "train")
+        if not (masked or stochastic):
             return batch
         seed = self.noise_seed(step, purpose)
-        if self.view.dropouts:
-            return batch._replace(noise=self.masks(seed, batch, purpose), seed=seed if self.stochastic else None)
-        return batch._replace(seed=seed)
+        noise = self.masks(seed, batch, purpose) if masked else batch.noise
+        return batch._replace(noise=noise, seed=seed if stochastic else None)
 
     def noise_seed(self, step: int, purpose: int) -> int:
         """The seed of a step's random numbers."""
@@ -364,21 +343,61 @@ class Bilevel:
             kind=purpose,
         )
 
+    def depends(self, level: Literal["inner", "outer"]) -> tuple[bool, bool]:
+        """Whether a level's loss depends on θ and on φ, on its first batch."""
+        if level not in self._found:
+            fn, batch = (self.inner, self.train_batch(0)) if level == "inner" else (self.outer, self.val_batch(0))
+            params, phi = (t.clone().requires_grad_() for t in (self.start, self.start_phi))
+            with torch.enable_grad(), seeded(0, params), checks.foreign_generators_restored():
+                loss, _ = fn(params, self.initial_buffers(), phi, batch)
+            self._found[level] = checks.depends(loss, params, phi)
+        return self._found[level]
+
     def _check(self) -> bool:
-        """Evaluate the inner loss once: complain early, and find out whether it draws random numbers of its own."""
+        """Evaluate the inner loss: complain early, and find out whether it draws random numbers of its own."""
         self.stochastic = False
+        checks.check_samples(self.variables, self.train)
+        for stream in (self.train, self.val):
+            checks.check_augment(stream)
         batch = self.train_batch(0)
-        if getattr(self.variables, "needs_index", False):
+        if isinstance(self.variables, OuterVariable) and self.variables.needs_index:
             batch.require_index(type(self.variables).__name__)
-        params = self.start
-        cuda = [params.device] if params.is_cuda else []
-        watch = Watch()
-        with torch.no_grad(), torch.random.fork_rng(devices=cuda), self._kernels.observed(), watch:
-            before = [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in cuda)]
-            self.inner(params, self.initial_buffers(), self.initial_phi(), batch)
-            after = [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in cuda)]
-        self.detaches = watch.seen
-        return not all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        phi, watch, detached = self.initial_phi(), checks.SoftmaxWatch(), Watch()
+        with self._kernels.observed(), watch, detached:
+            drawn = checks.draws_random_numbers(
+                lambda: self.inner(self.start, self.initial_buffers(), phi, batch)[0],
+                level="inner",
+                like=self.start,
+                autocast=self.autocast,
+            )
+        self.detaches = detached.seen
+        watch.warn()
+        self._check_buffers(batch)
+        self.depends("inner")
+        return drawn
+
+    def _check_outer(self, batch: Batch) -> bool:
+        """The same for the outer loss."""
+        batch = self._with_noise(batch, 0, OUTER_NOISE, False)
+        return checks.draws_random_numbers(
+            lambda: self.outer(self.start, self.initial_buffers(), self.initial_phi(), batch)[0],
+            level="outer",
+            like=self.start,
+            autocast=self.autocast,
+        )
+
+    def _check_buffers(self, batch: Batch) -> None:
+        """Find the buffers that carry gradient from step to step; warn of those that change without."""
+        params, phi = self.start.clone().requires_grad_(), self.initial_phi().requires_grad_()
+
+        def evaluate(buffers: Tensors) -> Tensors:
+            with torch.enable_grad(), seeded(0, params), checks.foreign_generators_restored():
+                return self.inner(params, buffers, phi, batch)[1]
+
+        known = self.view.differentiable_buffers
+        self.view.differentiable_buffers, unseen = checks.carried_buffers(evaluate, self.initial_buffers(), known)
+        if self.outer_mode == "eval" and self.val is not None and self.outer_view.size:
+            checks.warn_of_buffers(unseen)
 
 
 def _vector(values: Tensor, like: Tensor, name: str) -> Tensor:

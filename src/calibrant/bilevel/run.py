@@ -6,6 +6,7 @@ that looks ahead moves φ first and trains afterwards.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +18,7 @@ from calibrant.bilevel import hypergradients as hg
 from calibrant.bilevel.crowd import Crowd, crowd_rows
 from calibrant.bilevel.dynamics import Dynamics, State
 from calibrant.bilevel.features import Memory
+from calibrant.bilevel.fingerprint import fingerprint
 from calibrant.bilevel.heads import Heads
 from calibrant.bilevel.level import Level, LossFunction
 from calibrant.bilevel.native import Trainer
@@ -92,6 +94,11 @@ class Run:
         self.failures: dict[int, str] = {}
         self.stop_steps: dict[int, int] = {}
         self._unread: list[_Look] = []
+
+    @functools.cached_property
+    def fingerprint(self) -> dict[str, Any]:
+        """Settings and data in plain values; first asked for before batches are released (a checkpoint needs it)."""
+        return fingerprint(self)
 
     @property
     def is_population(self) -> bool:
@@ -174,7 +181,7 @@ class Run:
         """What a checkpoint keeps beside parameters, moments, buffers and φ: the features of recent batches."""
         return {} if self.features is None else self.features.tensors()
 
-    def restore_extra(self, tensors: Tensors) -> None:
+    def load_extra_tensors(self, tensors: Tensors) -> None:
         """Take up what :meth:`extra_tensors` gave."""
         if self.features is not None:
             self.features.restore(tensors, self.problem.train_batch(self.step * self.hypergradient.steps))

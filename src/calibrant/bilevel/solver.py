@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from calibrant.bilevel import checkpoint
+from calibrant.bilevel import checkpoint, checks
 from calibrant.bilevel import hypergradients as hg
 from calibrant.bilevel.optimizers import Optimizer
 from calibrant.bilevel.population import Population
@@ -217,6 +217,7 @@ def solve(
         compile=compile,
         start=start,
     )
+    checks.check_levels(problem, plain=isinstance(hypergradient, hg.Plain))
     if resume is not None:
         checkpoint.load(resume, run)
         if problem.ties is not None and not problem.ties.equal(run.phi):

@@ -36,6 +36,7 @@ from calibrant.bilevel.level import (
     seeded,
 )
 from calibrant.data.batch import Batch, Tensors
+from calibrant.models.kernels import without_onednn
 
 Compiler = Literal["trace", "inductor"]
 _RETRACE_WARNING = 32
@@ -226,7 +227,7 @@ def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
 def _trace(fn: Callable[..., Any], example: list[Tensor]) -> fx.GraphModule:
     # Fresh tensors: views into one storage, or tensors that require grad, would leak into the trace.
     example = [t.detach().clone() for t in example]
-    with _one_fake_mode():
+    with _one_fake_mode(), without_onednn():
         traced = make_fx(fn)(*example)
         if not graphs.is_pure(traced.graph):
             # Autograd is gone from the graph by now, so functionalisation, which does not mix with it, can follow.

@@ -25,8 +25,9 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from calibrant.data.batch import Tensors, map_tensors
-from calibrant.models.heads import Head, call, find_head, logits_of
-from calibrant.models.pure_layers import MaskedDropout, PureBatchNorm, PureLayer, purify
+from calibrant.models.heads import Head, find_head
+from calibrant.models.outputs import call, logits_of
+from calibrant.models.pure_layers import MaskedDropout, PureNorm, purify
 
 
 class FunctionalModule:
@@ -72,7 +73,7 @@ class FunctionalModule:
         self.differentiable_buffers = [
             f"{k}.{b}" if k else b
             for k, m in self.module.named_modules()
-            if isinstance(m, PureBatchNorm) and m.running_mean is not None
+            if isinstance(m, PureNorm) and m.running_mean is not None
             for b in ("running_mean", "running_var")
         ]
         self._mask_shapes: dict[Any, dict[str, list[torch.Size]]] = {}
@@ -223,7 +224,7 @@ class FunctionalModule:
         """A copy of the module whose BatchNorm is torch's own again, for training in place; masks stay inputs."""
         twin = copy.deepcopy(self.module)
         for layer in twin.modules():
-            if isinstance(layer, PureLayer):
+            if isinstance(layer, PureNorm):
                 layer.__class__ = layer.original  # type: ignore[assignment]
         return twin
 
@@ -332,12 +333,12 @@ class Network:
 
     def logits(self, inputs: Any) -> Tensor:
         """The logits, one row for each sample. A mapping of argument names is passed as keyword arguments."""
-        return logits_of(call(self, inputs, self.view.module))  # type: ignore[arg-type]
+        return logits_of(call(self, inputs, self.view.module))
 
     def features(self, inputs: Any) -> Tensor:
         """The input of the head."""
         parts = self.view.locate(inputs)
-        return logits_of(call(self._run_body, inputs, parts.body))  # type: ignore[arg-type]
+        return logits_of(call(self._run_body, inputs, parts.body))
 
     def head(self, features: Tensor) -> Tensor:
         """The logits of features."""
@@ -425,7 +426,7 @@ class _Dispatch(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self.norms = [(k, m) for k, m in module.named_modules() if isinstance(m, PureBatchNorm)]
+        self.norms = [(k, m) for k, m in module.named_modules() if isinstance(m, PureNorm)]
         self.owners = {k: _owner(module, k) for k, _ in module.named_buffers()}
         tensors = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
         self.known = {f"module.{k}" for k, _ in tensors}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import inspect
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from calibrant.models.outputs import call, logits_of
 
 LINEAR = (nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """Layers that are taken for a head without being named."""
@@ -32,41 +32,6 @@ class Head:
     def owns(self, parameter: str) -> bool:
         """Whether a named parameter of the module belongs to the head."""
         return not self.name or parameter == self.name or parameter.startswith(self.name + ".")
-
-
-def logits_of(output: Any) -> Tensor:
-    """The logits in what a module returned: a tensor, ``(logits, …)``, or something with ``logits``."""
-    if isinstance(output, Tensor):
-        return output
-    if isinstance(output, Mapping):
-        found = output.get("logits")
-    elif hasattr(output, "logits"):
-        found = output.logits
-    else:
-        found = output[0] if isinstance(output, list | tuple) and output else None
-    if not isinstance(found, Tensor):
-        raise ValueError(
-            "A network must return logits: a tensor, (logits, …), a mapping with 'logits' or an object with .logits; "
-            f"got {type(output).__name__}."
-        )
-    return found
-
-
-def call(module: nn.Module, inputs: Any, forward: nn.Module | None = None) -> Any:
-    """``module(inputs)``; a mapping whose keys are names of arguments is passed as ``module(**inputs)``.
-
-    ``forward`` is the module whose signature is asked, where ``module`` is a wrapper around it.
-    """
-    if isinstance(inputs, Mapping) and _takes_by_name(forward or module, inputs):
-        return module(**inputs)
-    return module(inputs)
-
-
-def _takes_by_name(module: nn.Module, names: Iterable[str]) -> bool:
-    parameters = inspect.signature(module.forward).parameters
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        return True
-    return all(name in parameters for name in names)
 
 
 def find_head(module: nn.Module, inputs: Any, name: str | None = None) -> Head:
