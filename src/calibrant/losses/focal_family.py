@@ -16,7 +16,7 @@ def flsd(logits: Tensor, labels: Tensor, *, threshold: float = 0.2, low: float =
     γ is `low` where ``p_y < threshold`` and `high` elsewhere. Being a step, it has no slope of its own.
     """
     below = cross_entropy(logits, labels) > -np.log(threshold)  # p_y < threshold
-    return focal(logits, labels, torch.where(below, low, high))
+    return focal(logits, labels, torch.where(below, low, high).to(logits.dtype))
 
 
 def dual_focal(logits: Tensor, labels: Tensor, gamma: float | Tensor = 5.0) -> Tensor:
