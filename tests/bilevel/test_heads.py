@@ -333,3 +333,39 @@ def test_channels_last_changes_the_order_of_storage_only():
         for name, value in one.view.unflatten(a.state.params).items():
             torch.testing.assert_close(two.view.unflatten(b.state.params)[name], value, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(a.phi, b.phi, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("inner", INNERS)
+@pytest.mark.parametrize(
+    "hypergradient",
+    [
+        Plain(2),
+        OneStep(2, scope="head"),
+        OneStep(2, scope="head", first="inner"),
+        OneStep(2),
+        Implicit(2, scope="head", batches=3),
+        Implicit(2, scope="head", batches=3, first="outer"),
+        Truncated(2, 1),
+    ],
+    ids=repr,
+)
+def test_steps_in_fixed_memory_are_the_same_steps(hypergradient, inner, monkeypatch):
+    """What is recorded on a GPU, run without recording: fixed memory, and rates and step numbers as tensors."""
+    from calibrant.bilevel import capture
+    from calibrant.bilevel.replay import Replay
+    from calibrant.bilevel.run import _compute
+
+    monkeypatch.setattr(capture, "_WARM_UP", 10**9)
+    schedule = INNERS[inner].__class__(lambda step: 0.1 / step, weight_decay=0.01, decay_on="weights")
+    outer = None if isinstance(hypergradient, Plain) else Adam(0.05)
+    runs = [Run(problem("weights"), hypergradient, schedule, outer, 5) for _ in range(2)]
+    runs[1].replay = Replay(runs[1], _compute)
+    for run in runs:
+        for _ in range(5):
+            outer_step(run)
+    one, two = runs
+    torch.testing.assert_close(one.state.params, two.state.params, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(one.phi, two.phi, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(one.inner_losses, two.inner_losses, rtol=1e-10, atol=1e-12)
+    for name, buffer in one.state.buffers.items():
+        torch.testing.assert_close(buffer, two.state.buffers[name], rtol=1e-10, atol=1e-12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from calibrant.data.batch import Batch, Tensors
+from calibrant.data.batch import Batch, Tensors, map_tensors
 
 
 class Memory:
@@ -34,9 +35,31 @@ class Memory:
     def add(self, batch: Batch, features: Sequence[Tensor]) -> None:
         """Keep a batch; the oldest one goes when the buffer is full."""
         batch = batch._replace(seed=None)
-        if self.kept and isinstance(batch.index, slice):
-            self.kept.clear()  # a full batch: all samples are in each one, so the newest features are all there is
-        self.kept.append((batch, list(features)))
+        full = len(self.kept) == (1 if isinstance(batch.index, slice) else self.kept.maxlen)
+        if full and self._same_form(batch, features):
+            self._shift()
+            self._write(batch, features)
+        else:
+            if isinstance(batch.index, slice):
+                self.kept.clear()  # a full batch: all samples are in each one, so the newest features are all there is
+            self.kept.append(map_tensors(torch.clone, (batch, list(features))))
+
+    def _same_form(self, batch: Batch, features: Sequence[Tensor]) -> bool:
+        kept = [*_leaves(self.kept[-1][0]), *self.kept[-1][1]]
+        given = [*_leaves(batch), *features]
+        return [t.shape for t in kept] == [t.shape for t in given]
+
+    def _shift(self) -> None:
+        """Move every entry one place towards the front, in place: a recorded step does the same at each replay."""
+        entries = [[*_leaves(batch), *features] for batch, features in self.kept]
+        for own, following in itertools.pairwise(entries):
+            for kept, new in zip(own, following, strict=True):
+                kept.copy_(new)
+
+    def _write(self, batch: Batch, features: Sequence[Tensor]) -> None:
+        kept, own = self.kept[-1]
+        for old, new in zip([*_leaves(kept), *own], [*_leaves(batch), *features], strict=True):
+            old.copy_(new)
 
     def joined(self) -> tuple[Batch, list[Tensor]]:
         """All batches as one, and their features."""

@@ -322,7 +322,7 @@ class Implicit(Hypergradient):
         if not len(memory):  # before the first training step there is nothing to solve the head on
             return Estimate(None, torch.zeros_like(phi), losses, state)
         batch, features = memory.joined()
-        w = state.params[..., heads.stretch]
+        w = state.params[..., heads.stretch].clone()
         outer = heads.outer(state, None, phi, problem.outer_batch).gradients(w, {}, phi, problem.outer_batch)
         here = heads.inner(state, features).linearize(w, {}, phi, batch)
         share, details = self._solved(here, outer.params, problem.dynamics.optimizer.on(heads.stretch))
@@ -408,8 +408,8 @@ class OneStep(Hypergradient):
     def _of_head(self, problem: Problem, heads: Heads, start: State, losses: list[Tensor], phi: Tensor) -> Estimate:
         at, batch = heads.stretch, problem.draws(start.step)
         optimizer = SGD(self.lr) if self.lr is not None else problem.dynamics.optimizer.on(at)
-        w = start.params[..., at]
-        moments = () if self.lr is not None else tuple(m[..., at] for m in start.moments)
+        w = start.params[..., at].clone()  # training in place must not reach what is differentiated
+        moments = () if self.lr is not None else tuple(m[..., at].clone() for m in start.moments)
         seen: Seen | None = heads.see(start, phi, batch)
         assert seen is not None
         here = heads.inner(start, seen.features).linearize(w, {}, phi, batch)

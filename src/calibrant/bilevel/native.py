@@ -65,6 +65,7 @@ class Trainer:
         self._parts: Head | None = None
         self._compiled: dict[str, Callable[..., Any]] = {}
         self._last: State | None = None
+        self._copies = True
         self._begun: tuple[State, list[Tensor]] | None = None
 
     def train(
@@ -127,15 +128,32 @@ class Trainer:
     def load(self, state: State) -> None:
         """Put the working copy at ``state``."""
         self._begun = None
-        if state is self._last:
+        if state is self._last or state.params is self.params:
             return
         with torch.no_grad():
             self.params.copy_(state.params)
-            self.moments = tuple(m.clone() for m in state.moments)
+            for own, given in zip(self.moments, state.moments, strict=True):
+                own.copy_(given)
             self._write_buffers(state.buffers)
+
+    def live(self, step: int = 0) -> State:
+        """The working copy's own tensors as a state: it changes as training goes on."""
+        buffers = {name: owner._buffers[leaf] for name, owner, leaf in self._buffers}
+        return State(self.params, self.moments, buffers, step)  # type: ignore[arg-type]
+
+    @contextlib.contextmanager
+    def in_place(self, optimizer: Optimizer) -> Iterator[None]:
+        """Train with ``optimizer`` inside the block, and hand out live states instead of copies."""
+        before, self.optimizer, self._copies = self.optimizer, optimizer, False
+        try:
+            yield
+        finally:
+            self.optimizer, self._copies = before, True
 
     def hand_out(self, step: int) -> State:
         """The working copy's state as a value."""
+        if not self._copies:
+            return self.live(step)
         moments = tuple(m.clone() for m in self.moments)
         self._last = State(self.params.clone(), moments, self.read_buffers(), step)
         return self._last

@@ -171,15 +171,15 @@ class SGD(Optimizer):
 
     def update_(self, params: Tensor, moments: Moments, grad: Tensor, step: int) -> None:
         rate = self.rate(step, params)
-        if isinstance(rate, Tensor):
-            return super().update_(params, moments, grad, step)
         _add_decay_(grad, self.decay, params)
-        if not self.momentum:
-            params.add_(grad, alpha=-rate)
-            return None
-        buffer = moments[0].mul_(self.momentum).add_(grad)
-        params.add_(grad.add_(buffer, alpha=self.momentum) if self.nesterov else buffer, alpha=-rate)
-        return None
+        direction = grad
+        if self.momentum:
+            buffer = moments[0].mul_(self.momentum).add_(grad)
+            direction = grad.add_(buffer, alpha=self.momentum) if self.nesterov else buffer
+        if isinstance(rate, Tensor):
+            params.addcmul_(direction, -rate)
+        else:
+            params.add_(direction, alpha=-rate)
 
     def pull(self, at: Linearization, d_params: Tensor, d_moments: Moments) -> tuple[Tensor, Moments, Tensor]:
         d_direction = -self.rate(at.step, d_params) * d_params

@@ -88,7 +88,7 @@ class Bilevel:
             raise ValueError("The model has no trainable parameters: nothing can be learned at the inner level.")
         outer = OuterVariable() if outer is None else outer
         checks.check_outer_module(outer)
-        self.start, self.start_buffers = self.view.initial(), self.view.initial_buffers()
+        self.start, self.start_buffers = self.view.values, self.view.initial_buffers()
         self.outer_view = FunctionalModule(copy.deepcopy(outer).to(self.start.device, self.start.dtype))
         self.start_phi = self.outer_view.initial()
         self.variables = self.outer_view.module

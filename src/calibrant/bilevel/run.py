@@ -25,6 +25,7 @@ from calibrant.bilevel.native import Trainer
 from calibrant.bilevel.optimizers import Moments, Optimizer
 from calibrant.bilevel.population import Population
 from calibrant.bilevel.problem import Bilevel
+from calibrant.bilevel.replay import Outcome, Replay, can_replay
 from calibrant.bilevel.tracing import Compiler, TracedLevel
 from calibrant.data.batch import Batch, Tensors
 
@@ -94,6 +95,7 @@ class Run:
         self.failures: dict[int, str] = {}
         self.stop_steps: dict[int, int] = {}
         self._unread: list[_Look] = []
+        self.replay = Replay(self, _compute) if can_replay(self, compile) else None
 
     @functools.cached_property
     def fingerprint(self) -> dict[str, Any]:
@@ -201,8 +203,26 @@ def _level(fn: LossFunction, names: Sequence[str], compile: Compiler | None, *, 
 
 def outer_step(run: Run) -> None:
     """Take one outer step: training, the hypergradient, and the move of φ."""
-    problem, hypergradient, clip_norm = run.problem, run.present, run.clip_norm
-    taken = run.step * hypergradient.steps
+    taken = run.step * run.present.steps
+    run.ran = run.active.clone()
+    outcome = run.replay() if run.replay is not None else _from_state(run, taken)
+    run.inner_losses = torch.stack([loss.detach() for loss in outcome.inner_losses])
+    run.outer_loss, run.gradient = outcome.estimate.loss, outcome.gradient
+    if run.hypergradient.moves and run.outer_loss is None:  # φ waits: keep the rows of a history side by side
+        run.outer_loss = torch.full_like(run.inner_losses[-1], math.nan)
+        run.gradient = torch.zeros_like(run.phi)
+    keep = _examine(run, taken, outcome.state.params, outcome.phi, outcome.estimate) & run.active
+    run.state = run.select(keep, outcome.state, run.state)
+    moved = run.together(keep)
+    run.phi = run.select(moved, outcome.phi, run.phi)
+    run.outer_moments = run.select(moved, outcome.moments, run.outer_moments)
+    run.step += 1
+    run.release()
+
+
+def _from_state(run: Run, taken: int) -> Outcome:
+    """An outer step from the run's state, or from a fresh one."""
+    problem, hypergradient = run.problem, run.present
     start = run.fresh_state() if run.restart else run.state
     offset = taken - start.step  # a restarted state counts its steps from 0, the data goes on
     at_origin = run.restart or run.step == 0
@@ -217,22 +237,35 @@ def outer_step(run: Run) -> None:
         run.heads,
         run.features,
     )
-    run.ran = run.active.clone()
+    return _compute(run, view, start, run.phi, run.outer_moments, run.outer_optimizer, run.step)
+
+
+def _compute(
+    run: Run,
+    view: hg.Problem,
+    start: State,
+    phi: Tensor,
+    moments: Moments,
+    optimizer: Optimizer | None,
+    step: int,
+) -> Outcome:
+    """One outer step from ``start`` and ``phi``; nothing of the run is changed."""
+    problem, hypergradient, before = run.problem, run.present, phi
     crowd = run.crowd()
     if crowd is None:
-        estimate = hypergradient(view, start, run.phi)
+        estimate = hypergradient(view, start, phi)
     else:
         view = _of_crowd(view, crowd, problem)
-        estimate = crowd.estimate(hypergradient(view, crowd.take(start), crowd.take(run.phi)), start)
-    phi, moments, gradient = run.phi, run.outer_moments, estimate.gradient
-    if gradient is not None and run.outer_optimizer is not None:
+        estimate = crowd.estimate(hypergradient(view, crowd.take(start), crowd.take(phi)), start)
+    gradient = estimate.gradient
+    if gradient is not None and optimizer is not None:
         with torch.no_grad():
             if problem.ties is not None:
                 gradient = run.pool(gradient, run.active & _sound(run, estimate))
-            if clip_norm is not None:
+            if run.clip_norm is not None:
                 norm = gradient.norm(dim=-1, keepdim=True)
-                gradient = gradient * torch.where(norm > clip_norm, clip_norm / norm, 1.0)
-            phi, moments = run.outer_optimizer.update(run.phi, run.outer_moments, gradient, run.step + 1)
+                gradient = gradient * torch.where(norm > run.clip_norm, run.clip_norm / norm, 1.0)
+            phi, moments = optimizer.update(before, moments, gradient, step + 1)
             phi = problem.project(phi)
     state, inner_losses = estimate.state, estimate.inner_losses
     if hypergradient.lookahead and crowd is None:
@@ -240,18 +273,7 @@ def outer_step(run: Run) -> None:
     elif hypergradient.lookahead and crowd is not None:
         part, losses = hypergradient.train(view, crowd.take(state), crowd.take(phi), hypergradient.steps)
         state, inner_losses = crowd.spread(part, state), crowd.losses(losses)
-    run.inner_losses = torch.stack([loss.detach() for loss in inner_losses])
-    run.outer_loss, run.gradient = estimate.loss, gradient
-    if run.hypergradient.moves and run.outer_loss is None:  # φ waits: keep the rows of a history side by side
-        run.outer_loss = torch.full_like(run.inner_losses[-1], math.nan)
-        run.gradient = torch.zeros_like(run.phi)
-    keep = _examine(run, taken, state.params, phi, estimate) & run.active
-    run.state = run.select(keep, state, run.state)
-    moved = run.together(keep)
-    run.phi = run.select(moved, phi, run.phi)
-    run.outer_moments = run.select(moved, moments, run.outer_moments)
-    run.step += 1
-    run.release()
+    return Outcome(estimate, gradient, phi, moments, state, inner_losses)
 
 
 def _of_crowd(view: hg.Problem, crowd: Crowd, problem: Bilevel | Population) -> hg.Problem:

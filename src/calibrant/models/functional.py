@@ -63,6 +63,8 @@ class FunctionalModule:
         self._initial_buffers = {k: b.detach().clone() for k, b in self.module.named_buffers()}
         for parameter in self.module.parameters():
             parameter.requires_grad_(False)
+        for name, values in self.unflatten(self._initial).items():
+            trainable[name].data = values  # the vector holds them; a second copy would only take memory
         self._dispatch = _Dispatch(self.module)
         if not self.module.training:
             self.module.eval()  # `set_mode` compares with the mode of the whole
@@ -78,6 +80,11 @@ class FunctionalModule:
         ]
         self._mask_shapes: dict[Any, dict[str, list[torch.Size]]] = {}
         self._scratch: nn.Module | None = None
+
+    @property
+    def values(self) -> Tensor:
+        """The same vector without a copy: not to be written to."""
+        return self._initial
 
     def initial(self) -> Tensor:
         """The parameters that the module was given with, as one vector."""

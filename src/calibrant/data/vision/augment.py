@@ -122,7 +122,10 @@ def as_float(inputs: Tensor) -> tuple[Tensor, int]:
 
 
 def _per_channel(values: Sequence[float], like: Tensor) -> Tensor:
-    """Constants made on the device: a copy from the host would wait for all work that is queued there."""
+    """Constants made on the device: a copy from the host would wait for all work that is queued there.
+
+    They are not kept from call to call, so that a graph capture or a tracer cannot leave its own tensors behind.
+    """
     return torch.cat([like.new_full((1, 1, 1), value) for value in values])
 
 
