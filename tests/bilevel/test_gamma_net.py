@@ -80,6 +80,17 @@ def test_huge_weights_do_not_saturate_the_bounded_form():
     assert slope.abs().max() * net.weight.abs().max() > 1e-3
 
 
+def test_the_level_of_gamma_belongs_to_the_centre():
+    """A direction that all samples share moves no γ: some lie above the centre and some below, whatever the weights."""
+    net = GammaNet(12, 4, initial=2.0).double()
+    shared = torch.linspace(-1, 1, 12, dtype=torch.float64)
+    with torch.no_grad():
+        net.weight.copy_(100 * shared)
+    gamma = net(some().double() + 5 * shared)
+    assert 0.1 < (gamma > 2).double().mean() < 0.9
+    assert gamma.std() > 0.2
+
+
 def test_the_bounded_form_starts_at_its_centre_with_a_slope():
     net = GammaNet(12, 4, initial=1.5)
     gamma = net(some())

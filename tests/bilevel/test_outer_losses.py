@@ -80,6 +80,7 @@ def test_settings_reach_the_error_and_none_leaves_it_alone():
     cases = [
         (OUTER_LOSSES["bce"](alpha=12.0), confidence_bce(logits, vy, 12.0).mean()),
         (OUTER_LOSSES["sece"](strength=None, bandwidth=0.1), sece(logits, vy, bandwidth=0.1)),
+        (OUTER_LOSSES["sece"](strength=None, order=2), sece(logits, vy, order=2)),
         (OUTER_LOSSES["dece"](strength=None, bins=7, accuracy="hard"), dece(logits, vy, bins=7, accuracy="hard")),
         (
             OUTER_LOSSES["dece"](strength=0.5, temperature=0.1),

@@ -58,6 +58,24 @@ def test_logits_are_the_last_layer_of_the_features(build, size):
     torch.testing.assert_close(logits, net.fc(seen[0]))
 
 
+@pytest.mark.parametrize(
+    ("build", "part", "inside", "outside"),
+    [
+        (lambda: resnet18(3), "stem", 32, 32),
+        (lambda: resnet18(3), "blocks", 32, 4),
+        (lambda: resnet18(3, stem="imagenet"), "stem", 64, 16),
+        (lambda: resnet18(3, stem="imagenet"), "blocks", 16, 2),
+        (lambda: wide_resnet(3, depth=10, width=1), "blocks", 32, 8),
+        (lambda: small_cnn(3, channels=3), "body", 32, 8),
+    ],
+)
+def test_images_shrink_where_they_should(build, part, inside, outside):
+    layers = getattr(build().eval(), part)
+    channels = next(layer for layer in layers.modules() if isinstance(layer, torch.nn.Conv2d)).in_channels
+    x = torch.zeros(1, channels, inside, inside)
+    assert layers(x).shape[-2:] == (outside, outside)
+
+
 @pytest.mark.parametrize("build", [lambda: ResNet(BasicBlock, (1, 1), 3), SMALL["wide"], SMALL["cnn"]])
 def test_a_pure_view_has_second_derivatives(build):
     """The same logits as the module in training mode, and a Hessian that is symmetric and not zero."""

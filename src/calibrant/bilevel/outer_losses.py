@@ -41,13 +41,16 @@ def brier_loss() -> UserLoss:
     return _BRIER
 
 
-def sece_loss(*, strength: float | None = 1.0, bandwidth: float = 0.01, accuracy: Accuracy = "soft") -> UserLoss:
-    """``CE + strength·SECE``; None: SECE alone, as the second paper prints it.
+def sece_loss(
+    *, strength: float | None = 1.0, bandwidth: float = 0.01, accuracy: Accuracy = "soft", order: int = 1
+) -> UserLoss:
+    """``CE + strength·SECE``; None: SECE alone, as the second paper prints it. ``order=2`` is the squared form.
 
     Alone it is smallest for a network that knows nothing: it may serve where training itself keeps the accuracy up, and
     to show what happens where it does not.
     """
-    return BesideCrossEntropy(sece, _strength(strength), (("bandwidth", float(bandwidth)), ("accuracy", accuracy)))
+    settings = (("bandwidth", float(bandwidth)), ("accuracy", accuracy), ("order", order))
+    return BesideCrossEntropy(sece, _strength(strength), settings)
 
 
 def dece_loss(

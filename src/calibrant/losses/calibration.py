@@ -100,7 +100,7 @@ def _confidence_and_accuracy(logits: Tensor, labels: Tensor, accuracy: Accuracy)
     if accuracy == "soft":
         right = soft_accuracy(probs, labels)
     elif accuracy == "hard":
-        right = (probs.detach().argmax(-1) == labels).to(probs.dtype)
+        right = (probs.argmax(-1) == labels).to(probs.dtype)
     else:
         raise ValueError(f"accuracy must be 'soft' or 'hard'; got {accuracy!r}.")
     return probs.amax(-1), right

@@ -25,7 +25,7 @@ def confidence_bce(logits: Tensor, labels: Tensor, alpha: float | Tensor = 30.0)
     """
     probs = torch.softmax(logits, dim=-1)
     share = torch.softmax(alpha * probs, dim=-1)
-    correct = probs.detach().argmax(-1) == labels
+    correct = probs.argmax(-1) == labels
     of_the_outcome = torch.where(correct.unsqueeze(-1), probs, _sum_of_others(probs))
     return -(of_the_outcome * share).sum(-1).clamp_min(torch.finfo(probs.dtype).tiny).log()
 

@@ -13,10 +13,10 @@ from calibrant.losses.classification import cross_entropy, focal, log_of_others,
 def flsd(logits: Tensor, labels: Tensor, *, threshold: float = 0.2, low: float = 5.0, high: float = 3.0) -> Tensor:
     """Focal loss with a sample-dependent γ (Mukhoti et al. 2020): FLSD-53 with the default values.
 
-    γ is `low` where ``p_y < threshold`` and `high` elsewhere. It is held fixed in differentiation.
+    γ is `low` where ``p_y < threshold`` and `high` elsewhere. Being a step, it has no slope of its own.
     """
-    below = cross_entropy(logits, labels).detach() > -np.log(threshold)  # p_y < threshold
-    return focal(logits, labels, torch.where(below, low, high))
+    below = cross_entropy(logits, labels) > -np.log(threshold)  # p_y < threshold
+    return focal(logits, labels, torch.where(below, low, high).to(logits.dtype))
 
 
 def dual_focal(logits: Tensor, labels: Tensor, gamma: float | Tensor = 5.0) -> Tensor:

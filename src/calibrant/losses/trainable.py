@@ -69,7 +69,7 @@ def soft_binned_ece(
 def confidence_and_right(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The largest probability, and whether its class is the label, as 0 or 1."""
     probs = torch.softmax(logits, dim=-1)
-    return probs.amax(-1), (logits.detach().argmax(-1) == labels).to(probs.dtype)
+    return probs.amax(-1), (logits.argmax(-1) == labels).to(probs.dtype)
 
 
 def _root(square: Tensor) -> Tensor:

@@ -24,13 +24,13 @@ def avuc(logits: Tensor, labels: Tensor, *, threshold: float | None = None) -> T
         n_IC = Σ (1 − p)·(1 − tanh u)   n_IU = Σ (1 − p)·tanh u   sums over wrong ones
 
     A prediction is uncertain where u exceeds `threshold`, in nats. None takes the middle between the mean u of the
-    right and of the wrong predictions in the batch, held fixed in differentiation; the authors take that middle over
-    the training set after the first epochs.
+    right and of the wrong predictions in the batch; the authors take that middle over the training set after the first
+    epochs. The decision is a step, so no slope passes through the threshold.
     """
     confidence, right = confidence_and_right(logits, labels)
     u = entropy(logits)
-    limit = _middle(u.detach(), right) if threshold is None else threshold
-    uncertain = (u.detach() > limit).to(u.dtype)
+    limit = _middle(u, right) if threshold is None else threshold
+    uncertain = (u > limit).to(u.dtype)
     return _log_ratio(right, uncertain, torch.tanh(u), confidence, 1 - confidence)
 
 

@@ -187,8 +187,8 @@ class FocalWithGamma:
     """The inner loss of the second paper: focal loss, averaged, with γ from the outer module (Eq. 2).
 
     ``outer`` is a :class:`GammaNet`, a :class:`ConstantGamma`, or any module from features to one γ for each sample. It
-    sees detached features, so that the classifier is not trained to please it. Hypergradients that unroll several steps
-    are those of this detached map: they do not see how γ moves with the features.
+    sees detached features, so that the classifier is not trained to please it. Hypergradients over several steps still
+    follow how γ moves with the features (:mod:`calibrant.bilevel.detached`).
     """
 
     def __call__(self, net: HeadedNetwork, outer: Any, batch: Batch) -> Tensor:

@@ -1,14 +1,14 @@
 """Augmentation and normalisation of whole batches on the device where they lie, as callables that can be pickled.
 
-They plug into :class:`calibrant.data.TensorStream`: :class:`CropAndFlip` is its ``augment`` and :class:`Mixup` its
-``augment_batch``. Images stay uint8 until :class:`Normalise`, which comes last, turns them into floats.
+They plug into :class:`calibrant.data.TensorStream`: :class:`CropAndFlip` is its ``augment``, :class:`Mixup` its
+``augment_batch`` and :class:`Normalise` its ``prepare``. Images stay uint8 until Mixup or Normalise makes them floats.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
 import torch
@@ -67,11 +67,11 @@ class Normalise:
             raise ValueError(f"std must be positive, one for each mean; got mean={self.mean} and std={self.std}.")
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        x = unit_range(inputs)
-        if x.shape[-3] != len(self.mean):
+        if inputs.shape[-3] != len(self.mean):
             raise ValueError(f"inputs must have {len(self.mean)} channels; got shape {tuple(inputs.shape)}.")
-        mean, std = _constants((self.mean, self.std), x.dtype, x.device)
-        return (x - mean) / std
+        x, largest = as_float(inputs)
+        scale = _per_channel([1 / (largest * s) for s in self.std], x)
+        return torch.addcmul(_per_channel([-m / s for m, s in zip(self.mean, self.std, strict=True)], x), x, scale)
 
 
 @dataclass(frozen=True)
@@ -106,19 +106,27 @@ class Mixup:
         return share * x + (1 - share) * x[order], share * soft + (1 - share) * soft[order]
 
 
-@cache
-def _constants(values: tuple[tuple[float, ...], ...], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
-    """One value for each channel, copied to the device once: a copy at each batch would hold up a GPU."""
-    return tuple(torch.tensor(own, dtype=dtype, device=device).view(-1, 1, 1) for own in values)
-
-
 def unit_range(inputs: Tensor) -> Tensor:
     """uint8 images as floats in [0, 1]; float images as they are."""
+    x, largest = as_float(inputs)
+    return x if largest == 1 else x / largest
+
+
+def as_float(inputs: Tensor) -> tuple[Tensor, int]:
+    """Images as floats, and the largest value that they may have: 255 for those that were uint8, else 1."""
     if inputs.is_floating_point():
-        return inputs
+        return inputs, 1
     if inputs.dtype != torch.uint8:
         raise ValueError(f"images must be uint8, or floats in [0, 1]; got {inputs.dtype}.")
-    return inputs.to(torch.get_default_dtype()) / 255
+    return inputs.to(torch.get_default_dtype()), 255
+
+
+def _per_channel(values: Sequence[float], like: Tensor) -> Tensor:
+    """Constants made on the device: a copy from the host would wait for all work that is queued there.
+
+    They are not kept from call to call, so that a graph capture or a tracer cannot leave its own tensors behind.
+    """
+    return torch.cat([like.new_full((1, 1, 1), value) for value in values])
 
 
 def _reflected(position: Tensor, size: int) -> Tensor:

@@ -1,0 +1,26 @@
+"""The page on images: its examples run, and its table names every loss."""
+
+from pathlib import Path
+
+import pytest
+
+from calibrant.losses import LOSSES
+
+from . import cases
+
+TEXT = (Path(__file__).parents[3] / "docs" / "images.md").read_text()
+
+
+@pytest.mark.filterwarnings("ignore:.* images, and Fashion-MNIST has")
+def test_the_examples_run(tmp_path):
+    cases.write_idx(tmp_path, "fashion-mnist", True)
+    names = {"folder": tmp_path}
+    for block in TEXT.split("```python\n")[1:]:
+        exec(compile(block.split("```")[0], "images.md", "exec"), names)
+    assert names["soft_targets"].shape == (32, 10)
+    assert 0 <= names["solution"].outer_variables()["centre"] <= 5
+
+
+def test_every_loss_is_in_the_table():
+    rows = TEXT.split("## Training losses")[1].split("```")[0].splitlines()
+    assert [row.split("`")[1] for row in rows if row.startswith("| `")] == list(LOSSES)
