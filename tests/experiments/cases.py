@@ -1,7 +1,7 @@
 """A classifier made by hand, tables fit to learn from and not, and records of tables."""
 
 from calibrant.data import blobs
-from calibrant.experiments.table_data import FLOOR, SCORES
+from calibrant.experiments.tables.data import FLOOR, SCORES
 from calibrant.methods import Fitted
 from calibrant.report import Results
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from calibrant.bilevel import solve
-from calibrant.experiments import table_peers, tables
+from calibrant.experiments.tables import peers, study
 from calibrant.methods import METHODS, SelfCalibrated, Standard
 from tests.experiments.cases import write_table
 
@@ -36,7 +36,7 @@ def short(monkeypatch):
         "ensemble": dataclasses.replace(METHODS["ensemble"].method, base=Standard(hidden=(4,), epochs=5), members=2),
         "self-calibrated": SelfCalibrated(hidden=(4,), epochs=5, folds=2),
     }
-    monkeypatch.setattr(tables, "table_methods", lambda: own)
-    monkeypatch.setitem(table_peers.SETTINGS, "hidden_layer_sizes", (4,))
-    monkeypatch.setitem(table_peers.SETTINGS, "max_iter", 5)
+    monkeypatch.setattr(study, "table_methods", lambda: own)
+    monkeypatch.setitem(peers.SETTINGS, "hidden_layer_sizes", (4,))
+    monkeypatch.setitem(peers.SETTINGS, "max_iter", 5)
     return own

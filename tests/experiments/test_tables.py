@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from calibrant import metrics
-from calibrant.experiments import table_peers, tables
-from calibrant.experiments.table_data import FLOOR, prepare
-from calibrant.experiments.table_peers import RememberedMLP, run_peers
-from calibrant.experiments.table_report import (
+from calibrant.experiments.tables import peers as table_peers
+from calibrant.experiments.tables import study as tables
+from calibrant.experiments.tables.data import FLOOR, prepare
+from calibrant.experiments.tables.page import (
     make_report,
     write_report,
 )
+from calibrant.experiments.tables.peers import RememberedMLP, run_peers
 from calibrant.methods import BO4SC, METHODS, Standard
 from calibrant.report import read_results
 from tests.experiments.cases import UNSUITABLE, write_table

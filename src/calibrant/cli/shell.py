@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 # Wrong values, missing files and missing packages are the caller's to mend: a sentence says more than a traceback.
-EXPECTED = (ValueError, FileNotFoundError, ImportError)
+EXPECTED = (ValueError, FileNotFoundError, ImportError, TimeoutError)
 
 
 class Sentences(TyperGroup):

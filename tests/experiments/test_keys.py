@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+from calibrant.experiments.table_store import MEASURED, TRAINED, Store, code_digest, made_by
 
 import calibrant
-from calibrant.experiments.table_data import FLOOR
-from calibrant.experiments.table_report import make_report
-from calibrant.experiments.table_store import MEASURED, TRAINED, Store, code_digest, made_by
+from calibrant.experiments.tables.data import FLOOR
+from calibrant.experiments.tables.page import make_report
 from calibrant.report import read_results, write_results
 from tests.experiments.cases import results_of, scored
 
