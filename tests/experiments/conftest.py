@@ -4,17 +4,14 @@ import dataclasses
 
 import pytest
 
-from calibrant.bilevel import solve
 from calibrant.experiments.tables import peers, study
 from calibrant.methods import METHODS, SelfCalibrated, Standard
-from tests.experiments.cases import write_table
+from tests.experiments.cases import eager, write_table
 
 
-@pytest.fixture(autouse=True, scope="module")
-def eager():
-    """Tracing pays after hundreds of steps; these trainings have ten."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calibrant.methods.standard.solve", lambda *a, **k: solve(*a, **{**k, "compile": None}))
+@pytest.fixture(autouse=True, scope="module", name="eager")
+def without_tracing():
+    with eager():
         yield
 
 

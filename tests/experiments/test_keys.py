@@ -1,78 +1,63 @@
-"""The result file of tables: what is kept, what is measured again, and the digest of the code behind it."""
+"""Keys of runs: what makes two of them the same, and the digest of the code that a record depends on."""
 
 import re
 from pathlib import Path
 
 import pytest
-from calibrant.experiments.table_store import MEASURED, TRAINED, Store, code_digest, made_by
 
 import calibrant
-from calibrant.experiments.tables.data import FLOOR
-from calibrant.experiments.tables.page import make_report
-from calibrant.report import read_results, write_results
-from tests.experiments.cases import results_of, scored
+from calibrant.experiments.common import keys
+from calibrant.experiments.common.keys import MEASURED, SCORING, TRAINED, code_digest, make_key, name_of
+from calibrant.experiments.tables.peers import made_by
 
 
-def stored(tmp_path, **changes):
-    """A result file of two methods, and the store of a run with these changes; which of them it keeps."""
-    methods = ["standard", "sklearn-mlp"]
-    about = {"split": [1], "nll_floor": FLOOR, "methods": dict.fromkeys(methods, ""), "made_by": made_by(methods)}
-    config = about | {"costs": {}, "tables": {"t": {}, "u": {}}, "left_out": {}}
-    records = [{"table": t, "method": m, "seed": 0} for t in "tu" for m in methods]
-    write_results(tmp_path / "results.json", config | changes.pop("before", {}), records)
-    store = Store(tmp_path / "results.json", config | changes.pop("now", {}), **changes)
-    return {(r["table"], r["method"]) for r in store.records}
+def test_a_key_is_its_fields_and_its_config_is_settings_and_data():
+    one = make_key(settings="a", code="1", dataset="bac", method="bo4sc", seed=3)
+    assert one.name == "dataset=bac method=bo4sc seed=3"
+    assert one["seed"] == 3
+    assert {one: 1}[make_key(settings="a", code="1", dataset="bac", method="bo4sc", seed=3)] == 1
+    others = [
+        make_key(settings="b", code="1", dataset="bac", method="bo4sc", seed=3),
+        make_key(settings="a", code="1", data="x", dataset="bac", method="bo4sc", seed=3),
+    ]
+    assert len({key.config for key in (one, *others)}) == 3
+    assert {key.name for key in others} == {one.name}
 
 
-def test_results_of_other_code_are_not_kept(tmp_path):
-    assert len(stored(tmp_path)) == 4
-    old = {"before": {"made_by": {"standard": "code 123", "sklearn-mlp": "scikit-learn 0.1"}}}
-    assert stored(tmp_path, **old) == set()
-    assert stored(tmp_path, before={"made_by": {}}) == set()
-    assert stored(tmp_path, now={"left_out": {"sklearn-mlp": "why"}}) == {("t", "standard"), ("u", "standard")}
+def test_a_whole_number_is_the_same_as_a_float():
+    assert name_of([("lr", 300.0), ("steps", 5)]) == name_of([("lr", 300), ("steps", 5.0)]) == "lr=300 steps=5"
+    assert name_of([("lr", 0.1234567)]) == "lr=0.1234567"
 
 
-def test_a_file_of_an_older_version_is_measured_again_and_still_gives_its_report(tmp_path, capsys):
-    """It says scikit-learn's version alone of the peers, and a digest of fewer folders of ours."""
-    older = {"standard": "code 05a1a301066a", "sklearn-mlp": made_by(["sklearn-mlp"])["sklearn-mlp"].split(",")[0]}
-    assert stored(tmp_path, before={"made_by": older}) == set()
-    assert "Measured again, for it has changed: sklearn-mlp, standard." in capsys.readouterr().err
-    records = scored([[0.1, 0.2]], ["standard", "sklearn-mlp"])
-    text = make_report(results_of(records, made_by=older)).to_markdown()
-    assert "code 05a1a301066a" in text
-
-
-def test_a_file_that_is_gone_on_with_says_what_made_the_rest_of_it(tmp_path):
-    stored(tmp_path, before={"command": "first", "device": "cuda", "other_runs": [{"command": "zeroth"}]})
-    store = Store(tmp_path / "results.json", {**read_results(tmp_path / "results.json").config, "command": "second"})
-    assert [run["command"] for run in store.config["other_runs"]] == ["zeroth", "first"]
-    assert store.config["other_runs"][1]["device"] == "cuda"
-    assert "torch" in store.config["other_runs"][1]["versions"]
-
-
-def test_fresh_forgets_the_tables_and_methods_of_this_run(tmp_path):
-    asked = {"tables": {"t": {}}, "methods": {"standard": ""}}
-    assert len(stored(tmp_path, now=asked)) == 4
-    assert ("t", "standard") not in (kept := stored(tmp_path, now=asked, fresh=True))
-    assert len(kept) == 3
+def test_file_names_are_safe_and_differ():
+    found = {
+        make_key(settings="", code="", method=name, seed=0).file_name
+        for name in ("η_w × 10", "η_w × 1", "../x", "a/b", "a_b", "y" * 200)
+    }
+    assert len(found) == 6
+    assert all(re.fullmatch(r"[\w.=-]{1,100}", name, re.ASCII) and not name.startswith(".") for name in found)
 
 
 @pytest.mark.parametrize(
     ("part", "changed"),
     [
-        *((part, {"standard"}) for part in ("methods", "bilevel", "posthoc", "losses", "models")),
-        *((part, {"standard", "sklearn-mlp"}) for part in ("data", "metrics", "selective")),
+        *((part, {"standard"}) for part in TRAINED),
+        *((part, {"standard", "sklearn-mlp"}) for part in (*MEASURED, "experiments/common", "experiments/tables")),
         ("plots", set()),
     ],
 )
 def test_the_digest_is_of_all_that_a_record_depends_on(part, changed, tmp_path, monkeypatch):
-    for folder in (*TRAINED, *MEASURED, "plots"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "a.py").write_text("1")
-    monkeypatch.setattr("calibrant.experiments.table_store.calibrant.__file__", str(tmp_path / "__init__.py"))
-    monkeypatch.setattr("calibrant.experiments.table_store.code_digest", code_digest.__wrapped__)
+    folders = (*TRAINED, *MEASURED, "plots", "experiments/common", "experiments/tables")
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True)
+        for name in ("a", "records", "data", "peers"):
+            (tmp_path / folder / f"{name}.py").write_text("1")
+    monkeypatch.setattr(calibrant, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(keys, "code_digest", code_digest.__wrapped__)
+    monkeypatch.setattr("calibrant.experiments.tables.peers.code_digest", code_digest.__wrapped__)
     before = made_by(["standard", "sklearn-mlp"])
-    (tmp_path / part / "a.py").write_text("2")
+    for name in ("a", "records", "data"):
+        (tmp_path / part / f"{name}.py").write_text("2")
     after = made_by(["standard", "sklearn-mlp"])
     assert {name for name in before if before[name] != after[name]} == changed
     assert after["sklearn-mlp"].startswith("scikit-learn ")
@@ -88,3 +73,4 @@ def test_the_digest_covers_every_room_that_a_record_is_made_by():
             found |= rooms
             wanted += rooms
     assert found == {*TRAINED, *MEASURED}
+    assert all((package / file).exists() for file in SCORING)

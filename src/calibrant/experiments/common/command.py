@@ -13,6 +13,7 @@ from calibrant.experiments.common.keys import Key
 from calibrant.experiments.common.shared import count
 from calibrant.experiments.common.store import Line, Store
 from calibrant.report import read_results, write_results
+from calibrant.report.results import as_json
 
 
 def usable_folder(out: str | Path) -> Path:
@@ -83,11 +84,18 @@ def begin(
             f"Leaving out {count(left, 'stored run')}: their data, settings or code changed. Ask for them to re-run."
         )
     store.forget([*changed, *(asked if fresh else ())])
-    store.begin(config)
     missing = store.missing(keys)
+    if missing or not said_before(store, config):
+        store.begin(config)
     if len(missing) < len(keys):
-        tell_user(f"{len(keys) - len(missing)} of {count(len(keys), 'run')} are in {store.path} already.")
+        tell_user(f"Found {len(keys) - len(missing)} of {count(len(keys), 'run')} in {store.path}.")
     return missing
+
+
+def said_before(store: Store, config: Mapping[str, Any]) -> bool:
+    """Whether the last command was asked for the same: one that has nothing to add then leaves no trace."""
+    last = store.commands[-1]["config"] if store.commands else {}
+    return all(last.get(name) == value for name, value in as_json(config).items() if name not in ("command", "date"))
 
 
 def export(store: Store, arrange: Arrange) -> Path:

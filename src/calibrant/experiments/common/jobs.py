@@ -47,7 +47,7 @@ def work(store: Store, jobs: Sequence[Job]) -> dict[Key, Record]:
 
 def ambient_workers() -> int:
     """How many workers an ambient ``joblib.parallel_config`` asks for; 1 where there is none."""
-    return int(effective_n_jobs())
+    return int(effective_n_jobs(None))
 
 
 def _in_workers(store: Store, lists: Sequence[Sequence[Job]], workers: int | None) -> Iterator[dict[Key, Record]]:

@@ -50,7 +50,7 @@ class Key:
     def file_name(self) -> str:
         """A name for files of this run: readable, and different for different runs."""
         readable = re.sub(r"[^A-Za-z0-9.=-]+", "_", "-".join(str(value) for _, value in self.fields))
-        return f"{readable[:80]}-{digest([self.name])[:8]}"
+        return f"{readable.lstrip('.')[:80]}-{digest([self.name])[:8]}"
 
 
 def make_key(*, settings: str, code: str, data: str = "", **fields: Any) -> Key:
