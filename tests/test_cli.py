@@ -30,7 +30,7 @@ def calls(monkeypatch):
     def experiment(name):
         def run(**arguments):
             noted.made.append((name, arguments))
-            if isinstance(noted.answer, Exception):
+            if isinstance(noted.answer, BaseException):
                 raise noted.answer
             return noted.answer
 
@@ -147,6 +147,13 @@ def test_a_result_file_of_another_command_is_one_sentence(tmp_path):
         assert result.stderr.startswith(f"calibrant: {file} is not a result file of calibrant")
 
 
+def test_a_folder_that_cannot_be_written_to_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = invoke("ablate", "bo4sc", "--out", tmp_path / "file" / "out", "--device", "cpu")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("calibrant: --out must be a folder that can be written to; ")
+
+
 def test_settings_of_a_sweep_are_what_reproduce_takes(calls, tmp_path):
     file = tmp_path / "settings.json"
     assert invoke("reproduce", "bo4sc", "--settings", file).exit_code == 2
@@ -236,6 +243,13 @@ def test_expected_errors_are_one_sentence_and_status_1(calls, kind):
     assert result.exit_code == 1
     assert result.stderr == "calibrant: expected this, got that.\n"
     assert result.stdout == ""
+
+
+def test_an_interruption_says_how_to_go_on(calls):
+    calls.answer = KeyboardInterrupt()
+    result = invoke("ablate", "bo4sc")
+    assert result.exit_code == 130
+    assert result.stderr == "Interrupted. Run the same command again: it goes on where it stopped.\n"
 
 
 @pytest.mark.parametrize("package", ["jinja2", "matplotlib"])

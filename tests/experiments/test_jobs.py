@@ -80,6 +80,26 @@ def test_a_process_of_its_own_for_each_job_gives_the_records_of_one(tmp_path):
     assert [r["nll"] for r in other] == pytest.approx([r["nll"] for r in one], rel=1e-2)
 
 
+@pytest.mark.slow
+def test_a_local_ray_of_two_workers_gives_the_records_of_a_serial_run(tmp_path):
+    ray = pytest.importorskip("ray")
+    from ray.util.joblib import register_ray
+
+    small = {"sets": ("bac",), "rates": [], "seeds": 2}
+    tiny_noise(tmp_path / "serial", **small)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        register_ray()
+        with joblib.parallel_config(backend="ray", n_jobs=2):
+            tiny_noise(tmp_path / "ray", **small)
+    finally:
+        ray.shutdown()
+    one, other = (read_results(tmp_path / name / "results.json").records for name in ("serial", "ray"))
+    assert [(r["method"], r["seed"]) for r in other] == [(r["method"], r["seed"]) for r in one]
+    assert [r["nll"] for r in other] == pytest.approx([r["nll"] for r in one], rel=1e-2)
+    assert len(Store(tmp_path / "ray").path.read_text().splitlines()) == 1 + 2 * len(TINY)
+
+
 def trainings(sets, methods):
     plan = Plan({(d, m): METHODS[m].method for d in sets for m in methods}, range(2))
     groups = populations(plan.runs(), lambda key: shape_of(key["dataset"]))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.experiments.bo4sc import grid
+from calibrant.experiments.bo4sc import grid, reproduce
 from calibrant.experiments.common.store import Store
 from calibrant.report import read_results
 from tests.experiments.cases import TINY, tiny_noise
