@@ -146,6 +146,34 @@ def test_one_row_for_each_variant_set_and_seed(tiny, tmp_path, monkeypatch):
         assert again.read_text() == page.read_text()
 
 
+def test_a_store_with_more_seeds_of_some_variants_still_gives_a_report(tiny, tmp_path):
+    ablation.run(seeds=2, out=tmp_path, device="cpu", sets=("blobs-1.7",), only=["standard"])
+    page = ablation.run(seeds=1, out=tmp_path, device="cpu", sets=("bac",), only=["T = 1"])
+    results = read_results(tmp_path / "results.json")
+    assert [(r["method"], r["dataset"], r["seed"]) for r in results.records] == [
+        ("standard", "blobs-1.7", 0),
+        ("standard", "blobs-1.7", 1),
+        ("bo4sc", "blobs-1.7", 0),
+        ("bo4sc", "blobs-1.7", 1),
+        ("bo4sc", "bac", 0),
+        ("T = 1", "bac", 0),
+    ]
+    assert results.config["sets"] == ["blobs-1.7", "bac"]
+    assert "T = 1" in page.read_text()
+
+
+def test_step_sizes_of_plain_descent_are_chosen_once(tiny, tmp_path, monkeypatch):
+    usual = {"seeds": 1, "out": tmp_path, "device": "cpu", "sets": ("bac",), "only": [variants.SGD]}
+    ablation.run(**usual)
+    before = read_results(tmp_path / "results.json")
+    monkeypatch.setattr(ablation, "choose_sgd", None)
+    ablation.run(**usual)
+    assert read_results(tmp_path / "results.json").records == before.records
+    monkeypatch.setattr(plain_descent, "RATES", (0.1,))
+    with pytest.raises(TypeError):  # other candidates: it would choose again
+        ablation.run(**usual)
+
+
 def test_a_variant_that_is_none_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="no variant T = 7"):
         ablation.run(out=tmp_path, device="cpu", only=["T = 7"])

@@ -1,5 +1,6 @@
 """The store: torn lines are harmless, several processes lose nothing, records that are out of date give way."""
 
+import doctest
 import json
 import os
 import pickle
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from calibrant.experiments.common import store as store_module
 from calibrant.experiments.common.command import begin, open_store, usable_folder
 from calibrant.experiments.common.keys import make_key
 from calibrant.experiments.common.store import BESIDE, Store
@@ -250,3 +252,7 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path):
             usable_folder(out)
     assert usable_folder(tmp_path / "new" / "folder").is_dir()
     assert not list((tmp_path / "new" / "folder").iterdir())
+
+
+def test_the_example_runs():
+    assert doctest.testmod(store_module).failed == 0

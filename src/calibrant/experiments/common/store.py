@@ -35,6 +35,11 @@ class Store:
     ----------
     path : the file itself, or the folder that holds it
     device : what added records say of where they were computed
+
+    A long experiment, in any number of processes::
+
+        for key in store.take(keys):
+            store.add({key: train(key, store.checkpoint(key))})
     """
 
     def __init__(self, path: str | Path, *, device: str = "cpu") -> None:
@@ -114,7 +119,10 @@ class Store:
             yield mine and not self.has(key)
 
     def take(self, keys: Sequence[Key]) -> Iterator[Key]:
-        """Each missing run that no other process has claimed, one after the other; it is claimed until the next."""
+        """Each missing run that no other process has claimed, one after the other; it is claimed until the next.
+
+        Call it again at the end for the runs of processes that ended before they were finished.
+        """
         for key in keys:
             with self.claim(key) as mine:
                 if mine:
