@@ -17,6 +17,7 @@ from calibrant.bilevel import (
     Callback,
     Checkpoint,
     EarlyStopping,
+    Grouped,
     History,
     NonFiniteError,
     OneStep,
@@ -27,6 +28,7 @@ from calibrant.bilevel import (
     Unrolled,
     solve,
 )
+from calibrant.bilevel.run import Run
 from calibrant.data import Indexed, TensorStream
 from tests.bilevel.loop_cases import SAMPLES, blobs, hidden_dropout, mlp, problem, rich_mlp, run
 
@@ -363,6 +365,92 @@ def test_checkpoints_of_other_runs_are_refused(case, tmp_path):
         run(make(), resume=path, **({"callbacks": [Checkpoint(path)]} | settings))
 
 
+def shifted(seed=0):
+    x, y = blobs(seed)
+    return x + 1e-3, y
+
+
+def relabelled():
+    x, y = blobs()
+    y[7] = (y[7] + 1) % 3
+    return x, y
+
+
+def in_order(size=4, seed=0):
+    return DataLoader(Indexed(TensorDataset(*blobs(seed))), batch_size=size)
+
+
+NOW = "is now"
+ALTERED = {
+    "inner rate": ({}, {"inner_optimizer": Adam(0.03)}, f"inner_optimizer.lr was 0.02 and {NOW} 0.03"),
+    "inner decay": ({}, {"inner_optimizer": Adam(0.02, weight_decay=0.1)}, "inner_optimizer.weight_decay was 0.0"),
+    "betas": ({}, {"inner_optimizer": Adam(0.02, betas=(0.8, 0.999))}, f"inner_optimizer.betas was 0.9 and {NOW} 0.8"),
+    "outer rate": ({}, {"outer_optimizer": SGD(4.0)}, f"outer_optimizer.lr was 5.0 and {NOW} 4.0"),
+    "schedule": ({}, {"outer_optimizer": SGD(lambda step: 5.0 / step)}, "outer_optimizer.lr was 5.0"),
+    "clipping": ({}, {"clip_norm": 1e-3}, f"clip_norm was None and {NOW} 0.001"),
+    "restart": ({}, {"restart": True}, f"restart was False and {NOW} True"),
+    "seed": ({"seed": 1, "train": blobs(), "val": blobs(100)}, {}, f"seed was 0 and {NOW} 1"),
+    "batch size": ({"batch_size": 5}, {}, f"train.batch_size was None and {NOW} 5"),
+    "validation batch size": ({"val_batch_size": 5}, {}, f"val.batch_size was None and {NOW} 5"),
+    "outer mode": ({"outer_mode": "train"}, {}, f"outer_mode was eval and {NOW} train"),
+    "training inputs": ({"train": shifted()}, {}, "train.inputs holds other values"),
+    "one training label": ({"train": relabelled()}, {}, "train.targets holds other values"),
+    "validation data": ({"val": shifted(100)}, {}, "val.inputs holds other values"),
+    "fewer validation samples": ({"val": blobs(100, samples=12)}, {}, r"val.inputs was shape \(20, 2\).*\(12, 2\)"),
+}
+
+
+@pytest.mark.parametrize("case", ALTERED)
+def test_other_settings_or_data_are_refused_by_name(case, tmp_path):
+    path = tmp_path / "run.safetensors"
+    changes, settings, sentence = ALTERED[case]
+    run(problem(), outer_steps=2, callbacks=[Checkpoint(path, every=1)])
+    with pytest.raises(ValueError, match=f"{sentence}.*Resume with those of the first run"):
+        run(problem(mlp(), **changes), resume=path, **({"callbacks": [Checkpoint(path)]} | settings))
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        (lambda: in_order(5), f"train.batch_size was 4 and {NOW} 5"),
+        (lambda: in_order(seed=1), "train.inputs holds other values"),
+    ],
+)
+def test_other_loaders_are_refused(other, sentence, tmp_path):
+    path = tmp_path / "run.safetensors"
+    run(problem(train=in_order()), outer_steps=2, callbacks=[Checkpoint(path, every=2)])
+    with pytest.raises(ValueError, match=sentence):
+        run(problem(train=other()), resume=path, callbacks=[Checkpoint(path)])
+    run(problem(train=in_order()), resume=path, callbacks=[Checkpoint(path)])
+
+
+def test_equal_schedules_are_one_and_members_have_settings_of_their_own(tmp_path):
+    path = tmp_path / "run.safetensors"
+
+    def members(rates, seed=1):
+        first = problem()
+        population = Population([first, first.replicate(seed=seed, train=blobs(seed))])
+        optimizer = Grouped(parts=((SAMPLES, SGD(lambda step: torch.tensor(rates) / step)),))
+        run(population, outer_optimizer=optimizer, resume=path if path.exists() else None, **settings)
+
+    settings = {"outer_steps": 2, "callbacks": [Checkpoint(path, every=1)]}
+    members([1.0, 2.0])
+    members([1.0, 2.0])
+    with pytest.raises(ValueError, match=r"outer_optimizer.parts.0.lr was 2.0 and is now 3.0"):
+        members([1.0, 3.0])
+    with pytest.raises(ValueError, match=r"seed was 1 and is now 2.*train.inputs holds other values"):
+        members([1.0, 2.0], seed=2)
+
+
+def test_further_state_of_a_run_is_kept(tmp_path, monkeypatch):
+    path, seen = tmp_path / "run.safetensors", []
+    monkeypatch.setattr(Run, "extra_tensors", lambda self: {"features": torch.full((self.step, 2), 3.0)})
+    monkeypatch.setattr(Run, "load_extra_tensors", lambda self, tensors: seen.append(tensors["features"]))
+    run(problem(), outer_steps=3, callbacks=[Checkpoint(path, every=1)])
+    run(problem(), outer_steps=4, callbacks=[Checkpoint(path, every=1)], resume=path)
+    assert torch.equal(seen[0], torch.full((3, 2), 3.0))
+
+
 def test_layers_with_state_are_checked_too(tmp_path):
     path = tmp_path / "run.safetensors"
     torch.manual_seed(0)
@@ -395,5 +483,5 @@ def test_early_stopping_looks_at_all_validation_data(form):
     stopping = Look(patience=None, restore_best=False)
     problem = Bilevel(nn.Linear(2, 2), train=(x[:20], y[:20]), val=val)
     solution = solve(problem, hypergradient=Plain(2), inner_optimizer=Adam(0.1), outer_steps=2, callbacks=[stopping])
-    expected = torch.nn.functional.cross_entropy(solution.predict(whole[0]), whole[1])
+    expected = torch.nn.functional.cross_entropy(solution.logits(whole[0]), whole[1])
     assert seen[-1] == pytest.approx(expected.item(), abs=1e-6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -62,8 +64,9 @@ def outer_value(problem, optimizer, hypergradient, start, phi, anchor):
             state = state._replace(moments=())
         ahead, _ = dynamics.advance(state, phi, problem.train_batch(state.step))
         if hypergradient.scope == "head":
-            size = hypergradient.head_size
-            ahead = ahead._replace(params=torch.cat([state.params[:-size], ahead.params[-size:]]))
+            params = state.params.clone()
+            params[problem.stretch] = ahead.params[problem.stretch]
+            ahead = ahead._replace(params=params)
         state = ahead
     else:
         window = getattr(hypergradient, "last", hypergradient.steps)
@@ -133,6 +136,75 @@ def test_replays_batches_masks_and_running_statistics(name, outer_mode):
     """In evaluation mode the outer loss also depends on φ through BatchNorm's running statistics."""
     problem = make_problem("weights, clipped", model=Layered(), outer_mode=outer_mode)
     check(problem, OPTIMIZERS["adam"], HYPERGRADIENTS[name])
+
+
+class Centred(nn.Module):
+    """Subtracts a running mean of its activations in evaluation mode, and a running mean of that mean besides."""
+
+    def __init__(self, *, how: str):
+        super().__init__()
+        self.how, self.first, self.head = how, nn.Linear(2, 6), nn.Linear(6, 3)
+        self.register_buffer("slow", torch.zeros(6))
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        if not self.training:
+            return self.head(h - self.mean - self.slow)
+        if self.how == "assigned":
+            self.slow = 0.5 * self.slow + 0.5 * self.mean
+            self.mean = 0.7 * self.mean + 0.3 * h.mean(0)
+        elif self.how == "in place":
+            self.slow.lerp_(self.mean, 0.5)
+            self.mean.mul_(0.7).add_(h.mean(0), alpha=0.3)
+        else:
+            with torch.no_grad():
+                self.mean.mul_(0.7).add_(h.mean(0), alpha=0.3)
+        return self.head(h - h.mean(0))
+
+
+class InstanceNormed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lift, self.conv = nn.Linear(2, 8), nn.Conv1d(1, 3, 3, bias=False)
+        self.norm, self.head = nn.InstanceNorm1d(3, affine=True, track_running_stats=True), nn.Linear(18, 3)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.norm(self.conv(torch.tanh(self.lift(x)).unsqueeze(1)))).flatten(1))
+
+
+STATEFUL = {
+    "assigned": lambda: Centred(how="assigned"),
+    "in place": lambda: Centred(how="in place"),
+    "instance norm": InstanceNormed,
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("model", STATEFUL)
+@pytest.mark.parametrize("name", ["unrolled", "unrolled, checkpoints", "truncated", "forward", "one step"])
+def test_running_statistics_of_every_kind_carry_gradient(name, model):
+    problem = make_problem("weights, clipped", model=STATEFUL[model]())
+    assert len(problem.view.differentiable_buffers) == 2
+    check(problem, OPTIMIZERS["adam"], HYPERGRADIENTS[name])
+
+
+def test_statistics_that_are_kept_without_a_graph_are_named():
+    with pytest.warns(UserWarning, match="updates mean without a graph.*outer_mode='eval' leave that path out"):
+        make_problem("weights, clipped", model=Centred(how="no graph"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_problem("weights, clipped", model=Centred(how="no graph"), outer_mode="train")
+
+
+class Rectified(nn.BatchNorm1d):
+    def forward(self, input):
+        return nn.functional.relu(super().forward(input))
+
+
+def test_a_batch_norm_with_a_forward_pass_of_its_own_is_named():
+    with pytest.warns(UserWarning, match=r"updates 1\.running_mean, 1\.running_var without a graph"):
+        make_problem("weights, clipped", model=nn.Sequential(nn.Linear(2, 4), Rectified(4), nn.Linear(4, 3)))
 
 
 def test_augmentation_is_replayed():

@@ -232,6 +232,26 @@ def test_projection_reaches_each_part_of_several_variables():
     assert values["parts.1.raw"].abs().max() > 1
 
 
+def test_a_module_that_is_no_outer_variable_keeps_its_own_attributes():
+    class Scores(nn.Module):
+        needs_index = True  # means something else to its author
+
+        def __init__(self):
+            super().__init__()
+            self.project = nn.Linear(2, 1)
+
+        def forward(self, inputs):
+            return torch.sigmoid(self.project(inputs)).squeeze(-1)
+
+    def loss(net, outer, batch):
+        return outer(batch.inputs) * F.cross_entropy(net(batch.inputs), batch.targets, reduction="none")
+
+    case = problem(outer=Scores(), inner_loss=loss, train=[blobs()])
+    assert case.train_batch(0).index is None
+    solution = run(case)
+    assert not torch.equal(solution.phi, case.initial_phi())
+
+
 def test_clip_norm_shortens_long_hypergradients_only():
     free, clipped, idle = Spy(), Spy(), Spy()
     run(problem(), outer_steps=1, callbacks=[free])
@@ -398,7 +418,7 @@ def test_bad_validation_data_is_blamed_on_the_outer_level(hypergradient):
 @pytest.mark.parametrize("hypergradient", [Plain(1), OneStep(1, lr=0.1)], ids=["plain", "one step"])
 def test_parameters_that_overflow_in_the_last_step_are_not_returned(hypergradient):
     with pytest.raises(NonFiniteError, match=r"inner parameter vector.*outer step 1.*smaller inner learning rate"):
-        run(problem(), hypergradient=hypergradient, inner_optimizer=SGD(float("inf")), outer_steps=1)
+        run(problem(), hypergradient=hypergradient, inner_optimizer=SGD(lambda step: float("inf")), outer_steps=1)
 
 
 def test_outer_variables_that_overflow_are_not_returned():
@@ -411,7 +431,7 @@ def test_outer_variables_that_overflow_are_not_returned():
             return losses * self.w
 
     with pytest.raises(NonFiniteError, match=r"outer variables.*smaller outer learning rate"):
-        run(problem(outer=Free()), outer_optimizer=SGD(float("inf")), outer_steps=1)
+        run(problem(outer=Free()), outer_optimizer=SGD(lambda step: float("inf")), outer_steps=1)
 
 
 def test_errors_end_callbacks_too():
@@ -460,21 +480,21 @@ def test_both_precisions_agree():
 def test_predictions_take_what_training_takes():
     solution = run(problem(mlp(dtype=torch.float32)))
     x = blobs()[0]
-    expected = solution.predict(x.float())
-    assert torch.equal(solution.predict(x), expected)
-    assert torch.equal(solution.predict(x.numpy()), expected)
+    expected = solution.logits(x.float())
+    assert torch.equal(solution.logits(x), expected)
+    assert torch.equal(solution.logits(x.numpy()), expected)
 
 
 def test_predictions_of_many_rows_are_made_in_pieces():
     solution = run(problem(rich_mlp()))
     x, _ = blobs(8)
-    whole = solution.predict(x, rows=None)
+    whole = solution.logits(x, rows=None)
     sizes = []
     handle = solution.problem.view.module.register_forward_hook(lambda module, args, output: sizes.append(len(args[0])))
-    assert torch.allclose(solution.predict(x, rows=6), whole, rtol=0, atol=1e-12)
+    assert torch.allclose(solution.logits(x, rows=6), whole, rtol=0, atol=1e-12)
     assert sizes == [6, 6, 6, 2]
     handle.remove()
-    assert torch.equal(solution.predict(x, rows=SAMPLES), whole)
+    assert torch.equal(solution.logits(x, rows=SAMPLES), whole)
 
 
 def test_frozen_parameters_do_not_move():
@@ -494,8 +514,8 @@ def test_export_predicts_as_the_solution_does(make):
     x, _ = blobs(5)
     module = solution.export(make(seed=9)).eval()
     with torch.no_grad():
-        assert torch.allclose(module(x), solution.predict(x), rtol=0, atol=1e-12)
-    assert not solution.predict(x).requires_grad
+        assert torch.allclose(module(x), solution.logits(x), rtol=0, atol=1e-12)
+    assert not solution.logits(x).requires_grad
 
 
 def jitter(inputs, generator):

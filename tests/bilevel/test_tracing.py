@@ -158,6 +158,17 @@ def test_a_traced_run_ends_where_the_eager_one_does(kind):
     assert eager.compile_seconds == 0
 
 
+def test_recurrent_networks_in_single_precision_can_be_traced():
+    """In float32 torch takes a fused LSTM on the CPU, whose backward pass cannot be recorded."""
+    enabled = torch.backends.mkldnn.enabled
+    model = built(LongShort).float()
+    eager, traced = (run(problem(model), outer_steps=2, compile=compiler) for compiler in (None, "trace"))
+    assert (eager.phi - 0.7).abs().max() > 1e-3
+    torch.testing.assert_close(traced.phi, eager.phi, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(traced.params, eager.params, rtol=1e-3, atol=1e-3)
+    assert torch.backends.mkldnn.enabled == enabled
+
+
 def test_a_smaller_last_batch_is_traced_anew():
     case = problem(mlp(), batch_size=8)  # 8, 8 and 4 samples
     traced = TracedLevel(case.inner)

@@ -82,13 +82,26 @@ def test_batches_hold_the_samples_that_their_index_names(settings):
         assert torch.equal(batch.targets, y[batch.index])
 
 
-@pytest.mark.parametrize(("batch_size", "steps"), [(1, 23), (5, 5), (22, 2)])
+@pytest.mark.parametrize(("batch_size", "steps"), [(1, 23), (5, 5), (22, 1), (11, 2)])
 def test_an_epoch_has_each_sample_once(batch_size, steps):
     stream = TensorStream(*_data(), batch_size=batch_size)
     assert stream.steps_per_epoch == steps
     orders = [torch.cat([stream.batch(e * steps + t).index for t in range(steps)]) for e in range(4)]
     assert all(sorted(order.tolist()) == list(range(SIZE)) for order in orders)
     assert len({tuple(order.tolist()) for order in orders}) == 4
+
+
+@pytest.mark.parametrize(("batch_size", "sizes"), [(11, [11, 12]), (22, [23]), (5, [5, 5, 5, 5, 3]), (1, [1] * SIZE)])
+def test_a_single_sample_at_the_end_of_an_epoch_joins_the_batch_before(batch_size, sizes):
+    streams = [TensorStream(*_data(), batch_size=batch_size, seed=seed) for seed in (0, 1)]
+    for epoch in range(2):
+        steps = range(epoch * len(sizes), (epoch + 1) * len(sizes))
+        assert [len(streams[0].batch(step).targets) for step in steps] == sizes
+        for step in steps:
+            together = MemberStream(streams).batch(step).index
+            assert torch.equal(together, torch.stack([stream.batch(step).index for stream in streams]))
+    dropped = TensorStream(*_data(), batch_size=batch_size, drop_last=True)
+    assert {len(dropped.batch(step).targets) for step in range(10)} == {batch_size}
 
 
 def test_drop_last_leaves_out_the_smaller_batch():

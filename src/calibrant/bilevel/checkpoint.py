@@ -12,20 +12,23 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from calibrant.bilevel.dynamics import State
+from calibrant.bilevel.fingerprint import differences
 
 if TYPE_CHECKING:
     from calibrant.bilevel.run import Run
 
-FORMAT = "calibrant-run-1"
+FORMAT = "calibrant-run-2"
 
 
 def save(path: str | Path, run: Run) -> None:
     """Write ``run`` and its callbacks' memories to ``path``."""
+    run.look()
     tensors = _tensors(run)
     plain: dict[str, Any] = {
         "step": run.step,
         "inner_step": run.state.step,
         "hypergradient": repr(run.hypergradient),
+        "fingerprint": run.fingerprint,
         "members": run.problem.members,
         "reasons": run.reasons,
         "failures": run.failures,
@@ -71,17 +74,23 @@ def load(path: str | Path, run: Run) -> None:
             f"{path} was written with hypergradient {plain['hypergradient']}, and this run uses {run.hypergradient!r}; "
             "resume with the settings of the first run."
         )
-    here = {name: _form(t) for name, t in _tensors(run).items()}
-    there = {name: _form(t) for name, t in tensors.items() if not name.startswith("callback.")}
+    here = {name: _form(t) for name, t in _tensors(run).items() if not name.startswith("extra.")}
+    there = {name: _form(t) for name, t in tensors.items() if not name.startswith(("callback.", "extra."))}
     for name in here | there:
         if here.get(name) != there.get(name):
             raise ValueError(
                 f"{path} holds {there.get(name, 'nothing')} for {name}, and this run has {here.get(name, 'nothing')}: "
                 "it is the checkpoint of another problem, or of other optimisers."
             )
+    if found := differences(plain["fingerprint"], run.fingerprint):
+        raise ValueError(
+            f"{path} was written by a run with other settings or data: {'; '.join(found)}. Resume with those of the "
+            "first run."
+        )
     run.state = State(tensors["params"], _numbered(tensors, "moment."), _named(tensors, "buffer."), plain["inner_step"])
     run.phi, run.outer_moments = tensors["phi"], _numbered(tensors, "outer_moment.")
     run.active, run.step = tensors["active"].cpu(), plain["step"]
+    run.load_extra_tensors(_named(tensors, "extra."))
     for name in ("reasons", "failures", "stop_steps"):
         setattr(run, name, {int(k): v for k, v in plain[name].items()})
     saved, own = [c["type"] for c in plain["callbacks"]], [type(c).__name__ for c in run.callbacks]
@@ -101,6 +110,7 @@ def _tensors(run: Run) -> dict[str, Tensor]:
         **{f"moment.{k}": m for k, m in enumerate(run.state.moments)},
         **{f"outer_moment.{k}": m for k, m in enumerate(run.outer_moments)},
         **{f"buffer.{k}": b for k, b in run.state.buffers.items()},
+        **{f"extra.{k}": t for k, t in run.extra_tensors().items()},
     }
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from calibrant.bilevel.level import LossFunction
 from calibrant.bilevel.problem import INNER_NOISE, OUTER_NOISE, Bilevel
 from calibrant.bilevel.ties import Ties
 from calibrant.data.batch import Batch, Tensors
@@ -55,7 +58,7 @@ class Population:
                 "runs. Use nn.Dropout layers, or draw augmentation outside the loss."
             )
         self.view, self.outer_view, self.variables = first.view, first.outer_view, first.variables
-        self.head_size, self.moves_start = first.head_size, first.moves_start
+        self.moves_start, self.outer_mode, self.detaches = first.moves_start, first.outer_mode, first.detaches
         self.train = MemberStream([p.train for p in problems], self._masks(INNER_NOISE))
         self.val: MemberStream | None = None
         if first.val is not None:
@@ -75,12 +78,67 @@ class Population:
 
     def inner(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
         """The members' inner losses, one entry each."""
-        return torch.func.vmap(self.template.inner, in_dims=(0, 0, 0, self.train.axes))(params, buffers, phi, batch)
+        return _each_member(self.template.inner, self.train.axes)(params, buffers, phi, batch)
 
     def outer(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
         """The members' outer losses, one entry each."""
         assert self.val is not None
-        return torch.func.vmap(self.template.outer, in_dims=(0, 0, 0, self.val.axes))(params, buffers, phi, batch)
+        return _each_member(self.template.outer, self.val.axes)(params, buffers, phi, batch)
+
+    def depends(self, level: Literal["inner", "outer"]) -> tuple[bool, bool]:
+        """Whether a level's loss depends on θ and on φ; all members have the same losses."""
+        return self.template.depends(level)
+
+    @property
+    def stretch(self) -> slice:
+        """Where the head's parameters stand in each member's parameter vector."""
+        return self.template.stretch
+
+    @property
+    def separable(self) -> bool:
+        """Whether the head's loss is a function of features that do not depend on φ."""
+        return self.template.separable
+
+    def inner_features(
+        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+    ) -> tuple[list[Tensor], Tensors]:
+        """The features that the members' inner losses ask for, and the buffers after the pass."""
+        every = torch.func.vmap(self.template.inner_features, in_dims=(0, 0, 0, self.train.axes))
+        return every(params, buffers, phi, batch)
+
+    def outer_features(
+        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+    ) -> tuple[list[Tensor], Tensors]:
+        """The features that the members' outer losses ask for, and the buffers after the pass."""
+        assert self.val is not None
+        every = torch.func.vmap(self.template.outer_features, in_dims=(0, 0, 0, self.val.axes))
+        return every(params, buffers, phi, batch)
+
+    def inner_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
+        """The members' inner losses as functions of their heads' parameters."""
+        axes = self.train.axes if batch.noise else self.train.axes._replace(noise={})
+        return torch.func.vmap(self.template.inner_of_head, in_dims=(0, 0, 0, 0, axes))(w, params, features, phi, batch)
+
+    def outer_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
+        """The members' outer losses as functions of their heads' parameters."""
+        assert self.val is not None
+        every = torch.func.vmap(self.template.outer_of_head, in_dims=(0, 0, 0, 0, self.val.axes))
+        return every(w, params, features, phi, batch)
+
+    def outer_answers(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> list[Any]:
+        """What the members' networks answer when their outer losses are evaluated."""
+        assert self.val is not None
+        every = torch.func.vmap(self.template.outer_answers, in_dims=(0, 0, 0, self.val.axes))
+        return every(params, buffers, phi, batch)
+
+    def outer_given(
+        self, answers: Sequence[Any], params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+    ) -> Tensor:
+        """The members' outer losses on batches whose answers are known."""
+        assert self.val is not None
+        axes = self.val.axes if batch.noise else self.val.axes._replace(noise={})
+        every = torch.func.vmap(self.template.outer_given, in_dims=(0, 0, 0, 0, axes))
+        return every(answers, params, buffers, phi, batch)
 
     def initial_params(self, phi: Tensor) -> Tensor:
         """θ_0 of every member."""
@@ -112,6 +170,30 @@ class Population:
         return self.val.batch(step)
 
 
+def _each_member(fn: LossFunction, axes: Batch) -> LossFunction:
+    """``fn`` over all members; what cannot be vectorised is an error that says so."""
+    vectorised = torch.func.vmap(fn, in_dims=(0, 0, 0, axes))
+
+    def call(params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
+        try:
+            return vectorised(params, buffers, phi, batch)
+        except RuntimeError as error:
+            missing = re.search(r"[Bb]atching rule not implemented for (aten::\w+)", str(error))
+            if missing:
+                raise ValueError(
+                    f"The members use {missing[1]}, which torch.func.vmap cannot vectorise (recurrent layers such as "
+                    "nn.LSTM are among these operations), so they cannot run as a population. Solve them one by one."
+                ) from error
+            if "randomness" in str(error):
+                raise ValueError(
+                    "The loss draws random numbers that cannot be passed in, so members would not equal their single "
+                    "runs. Use nn.Dropout layers, draw augmentation outside the loss, or solve the members one by one."
+                ) from error
+            raise
+
+    return call
+
+
 def _ties(
     population: Population, tied: Sequence[int] | Tensor | None, shares: Sequence[float] | Tensor | None
 ) -> Ties | None:
@@ -129,7 +211,7 @@ def _ties(
 
 def _difference(a: Bilevel, b: Bilevel) -> str | None:
     """What keeps two problems from running as one, in words."""
-    if a.inner_loss is not b.inner_loss or a.outer_loss is not b.outer_loss:
+    if a.inner_loss != b.inner_loss or a.outer_loss != b.outer_loss:
         return "its losses (give all members the same function, and put what differs into hyper)"
     if (a.val is None) != (b.val is None):
         return "whether there is validation data"

@@ -3,48 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from calibrant.bilevel.outer_variables import OuterVariable, add_prior
+from calibrant.bilevel import checks
+from calibrant.bilevel.detached import Watch
+from calibrant.bilevel.level import seeded
+from calibrant.bilevel.objectives import DEFAULT_INNER_LOSS, DEFAULT_OUTER_LOSS, UserLoss
+from calibrant.bilevel.outer_variables import OuterVariable
 from calibrant.data.batch import Batch, Tensors, map_tensors
 from calibrant.data.streams import Stream, TensorStream, as_stream, mix
-from calibrant.losses.classification import cross_entropy
-from calibrant.models.functional import FunctionalModule, Network
+from calibrant.models.functional import Answering, DividedNetwork, FunctionalModule
+from calibrant.models.heads import Head
 from calibrant.models.kernels import FusedKernels
 
-UserLoss = Callable[[Network, Any, Batch], Tensor]
 INNER_NOISE, OUTER_NOISE = 12, 13
-
-
-def composed(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
-    """The usual inner objective from a per-sample loss, with the hooks of an :class:`OuterVariable` in their places."""
-
-    def inner(net: Network, outer: OuterVariable, batch: Batch) -> Tensor:
-        logits = net(batch.inputs)
-        targets = outer.targets(batch.targets, batch, logits.shape[-1])
-        losses = batch.weighted(loss(outer.outputs(logits, batch), targets))
-        value = outer.weigh(losses, batch).mean()
-        penalty = outer.penalty(net.params)
-        return value + penalty if isinstance(penalty, Tensor) else value
-
-    return inner
-
-
-def averaged(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
-    """A loss on the network's output, averaged, plus the outer variable's prior: the usual outer objective."""
-
-    def outer(net: Network, variables: Any, batch: Batch) -> Tensor:
-        return add_prior(batch.weighted(loss(net(batch.inputs), batch.targets)).mean(), variables)
-
-    return outer
-
-
-DEFAULT_INNER_LOSS = composed()
-DEFAULT_OUTER_LOSS = averaged()
 
 
 class Bilevel:
@@ -60,9 +37,15 @@ class Bilevel:
     train, val : ``(inputs, targets)``, a loader, or a :class:`calibrant.data.Stream`
         Data of the inner and the outer level. ``val`` may be left out for plain training.
     inner_loss, outer_loss : callable ``(net, outer, batch) -> Tensor``
-        ``net(x)`` is the network at the current parameters (``net.params`` its named parameters), ``outer`` the outer
-        module at the current φ. Vectors are averaged. Defaults: cross-entropy with the outer variable's hooks,
-        and plain cross-entropy.
+        ``net.logits(x)`` are the logits at the current parameters, ``net.features(x)`` and ``net.head(h)`` the two
+        parts of the network, ``net(x)`` what the module itself returns, and ``net.params`` its named parameters; see
+        :class:`calibrant.models.Network`. ``outer`` is the outer module at the current φ. Vectors are averaged.
+        Defaults: cross-entropy with the outer variable's hooks, and plain cross-entropy.
+    head : str, optional
+        The name of the submodule that the logits come from, ``"fc"`` say. It is found by running the model where it is
+        asked for: the one linear layer whose output is the logits.
+    channels_last : bool
+        Run 2-D convolutions with the channel as the last dimension, which GPUs prefer.
     batch_size, val_batch_size : int, optional
         For tensors: None is the full batch.
     outer_mode : {"eval", "train"}
@@ -91,18 +74,21 @@ class Bilevel:
         outer_loss: UserLoss | None = None,
         batch_size: int | None = None,
         val_batch_size: int | None = None,
+        head: str | None = None,
         outer_mode: str = "eval",
         autocast: torch.dtype | None = None,
+        channels_last: bool = False,
         hyper: Tensors | None = None,
         seed: int = 0,
     ) -> None:
         if outer_mode not in ("eval", "train"):
             raise ValueError(f"outer_mode must be 'eval' or 'train'; got {outer_mode!r}.")
-        self.view = FunctionalModule(model)
+        self.view = FunctionalModule(model, channels_last=channels_last)
         if self.view.size == 0:
             raise ValueError("The model has no trainable parameters: nothing can be learned at the inner level.")
         outer = OuterVariable() if outer is None else outer
-        self.start, self.start_buffers = self.view.initial(), self.view.initial_buffers()
+        checks.check_outer_module(outer)
+        self.start, self.start_buffers = self.view.values, self.view.initial_buffers()
         self.outer_view = FunctionalModule(copy.deepcopy(outer).to(self.start.device, self.start.dtype))
         self.start_phi = self.outer_view.initial()
         self.variables = self.outer_view.module
@@ -117,7 +103,11 @@ class Bilevel:
         self._batch_sizes = batch_size, val_batch_size
         self._take((train, val), self._batch_sizes, hyper)
         self._kernels = FusedKernels(self.view.module)
+        self._found: dict[str, Any] = {}  # what was found out about the losses; replicas share it
         self.stochastic = self._check()
+        self._head_name = head
+        if head is not None:
+            _ = self.head
 
     def replicate(
         self,
@@ -164,6 +154,7 @@ class Bilevel:
             data = self._data[0] if train is None else train, self._data[1] if val is None else val
             sizes = [None if isinstance(d, Stream) else size for d, size in zip(data, self._batch_sizes, strict=True)]
             twin._take(data, sizes, hyper)
+            checks.check_samples(twin.variables, twin.train)
         return twin
 
     def _take(self, data: tuple[Any, Any], sizes: Sequence[int | None], hyper: Tensors | None) -> None:
@@ -181,17 +172,46 @@ class Bilevel:
         self._data = _kept(data[0], self.train), _kept(data[1], self.val)
 
     @property
-    def head_size(self) -> int:
-        """How many entries at the end of the parameter vector belong to the last layer."""
-        prefix = self.view.names[-1].rpartition(".")[0]
-        return sum(s for k, s in zip(self.view.names, self.view.sizes, strict=True) if k.rpartition(".")[0] == prefix)
+    def head(self) -> Head:
+        """The layer that the logits come from, and the body before it; an error lists the candidates where unclear."""
+        if self.view.parts is None:
+            self.view.locate(self.train_batch(0).inputs, self._head_name)
+        return self.view.divided
+
+    @property
+    def stretch(self) -> slice:
+        """Where the head's parameters stand in the parameter vector."""
+        _ = self.head
+        return self.view.stretch()
+
+    @cached_property
+    def separable(self) -> bool:
+        """Whether the inner loss sees the network through features that do not depend on φ.
+
+        Then the head's loss is a function of these features. Not so where φ changes the inputs, where the loss takes
+        apart what the module returns beside the logits, or draws random numbers.
+        """
+        _ = self.head
+        if self.stochastic:
+            return False
+        batch, phi = self.train_batch(0), self.initial_phi().requires_grad_()
+        params, buffers = self.start, self.initial_buffers()
+        try:
+            with torch.enable_grad():
+                features, _ = self.inner_features(params, buffers, phi, batch)
+            apart = self.inner_of_head(params[self.stretch], params, features, phi.detach(), batch)
+        except (TypeError, ValueError, AttributeError, IndexError, StopIteration):
+            return False
+        with torch.no_grad():
+            whole = self.inner(params, buffers, phi.detach(), batch)[0]
+        near = torch.allclose(apart.detach(), whole, rtol=1e-4 if self.autocast is None else 0.05, equal_nan=True)
+        return near and not any(h.requires_grad for h in features)
 
     def inner(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
         """L(θ, φ) on a batch: a pure function."""
         net = self.view.bind(params, buffers, train=True, noise=batch.noise, autocast=self.autocast)
         with self._kernels.replaced():
-            loss = self.outer_view.run(phi, lambda outer: self.inner_loss(net, outer, batch))
-        return _scalar(loss, "inner"), net.buffers
+            return self.inner_value(net, phi, batch), net.buffers
 
     def outer(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
         """F(φ, θ) on a batch: a pure function."""
@@ -199,8 +219,68 @@ class Bilevel:
             params, buffers, train=self.outer_mode == "train", noise=batch.noise, autocast=self.autocast
         )
         with self._kernels.replaced(twice=False):
-            loss = self.outer_view.run(phi, lambda outer: self.outer_loss(net, outer, batch))
-        return _scalar(loss, "outer"), net.buffers
+            return self.outer_value(net, phi, batch), net.buffers
+
+    def inner_value(self, net: Any, phi: Tensor, batch: Batch) -> Tensor:
+        """L on a batch, of any object that stands for the network."""
+        return _scalar(self.outer_view.run(phi, lambda outer: self.inner_loss(net, outer, batch)), "inner")
+
+    def outer_value(self, net: Any, phi: Tensor, batch: Batch) -> Tensor:
+        """F on a batch, of any object that stands for the network."""
+        return _scalar(self.outer_view.run(phi, lambda outer: self.outer_loss(net, outer, batch)), "outer")
+
+    def inner_features(
+        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+    ) -> tuple[list[Tensor], Tensors]:
+        """The features that the inner loss asks for, and the buffers after the pass."""
+        net = self._divided(params, buffers, batch, train=True)
+        self.inner_value(net, phi, batch)
+        return net.kept, net.buffers
+
+    def outer_features(
+        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+    ) -> tuple[list[Tensor], Tensors]:
+        """The features that the outer loss asks for, and the buffers after the pass."""
+        net = self._divided(params, buffers, batch, train=self.outer_mode == "train")
+        self.outer_value(net, phi, batch)
+        return net.kept, net.buffers
+
+    def outer_answers(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> list[Any]:
+        """What the network answers when the outer loss is evaluated on ``batch``."""
+        net = self._answering(params, buffers, batch)
+        self.outer_value(net, phi, batch)
+        return net.answers
+
+    def outer_given(
+        self, answers: Sequence[Any], params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+    ) -> Tensor:
+        """F on a batch whose answers are known."""
+        return self.outer_value(self._answering(params, buffers, batch, given=answers), phi, batch)
+
+    def _answering(self, params: Tensor, buffers: Tensors, batch: Batch, **settings: Any) -> Answering:
+        train = self.outer_mode == "train"
+        settings |= {"train": train, "noise": batch.noise, "autocast": self.autocast}
+        return Answering(self.view, self.view.unflatten(params), buffers, **settings)
+
+    def inner_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
+        """L as a function of the head's parameters ``w``, the features given and all else constant."""
+        return self.inner_value(self._of_head(w, params, features, batch, train=bool(batch.noise)), phi, batch)
+
+    def outer_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
+        """F as a function of the head's parameters ``w``, the features given and all else constant."""
+        train = self.outer_mode == "train" and bool(batch.noise)
+        return self.outer_value(self._of_head(w, params, features, batch, train=train), phi, batch)
+
+    def _divided(self, params: Tensor, buffers: Tensors, batch: Batch, *, train: bool) -> DividedNetwork:
+        _ = self.head
+        settings: dict[str, Any] = {"train": train, "noise": batch.noise, "autocast": self.autocast}
+        return DividedNetwork(self.view, self.view.unflatten(params), buffers, **settings)
+
+    def _of_head(
+        self, w: Tensor, params: Tensor, features: Sequence[Tensor], batch: Batch, *, train: bool
+    ) -> DividedNetwork:
+        named = self.view.unflatten(params) | self.view.head_params(w)
+        return DividedNetwork(self.view, named, self.start_buffers, given=features, train=train, noise=batch.noise)
 
     def initial_params(self, phi: Tensor) -> Tensor:
         """θ_0 = Φ_0(φ)."""
@@ -224,29 +304,30 @@ class Bilevel:
 
     def project(self, phi: Tensor) -> Tensor:
         """φ put back into its set after an outer step."""
-        project = getattr(self.variables, "project", None)
-        if project is None or self.outer_view.size == 0:
+        if not isinstance(self.variables, OuterVariable) or self.outer_view.size == 0:
             return phi
-        return self.outer_view.flatten(project(self.outer_view.unflatten(phi)))
+        return self.outer_view.flatten(self.variables.project(self.outer_view.unflatten(phi)))
 
     def train_batch(self, step: int) -> Batch:
         """The batch of an inner step with all its random numbers."""
-        return self._with_noise(self.train.batch(step), step, INNER_NOISE)
+        return self._with_noise(self.train.batch(step), step, INNER_NOISE, self.stochastic)
 
     def val_batch(self, step: int) -> Batch:
         """The batch of an outer step with all its random numbers."""
         if self.val is None:
             raise ValueError("The outer level needs validation data: Bilevel(..., val=(inputs, targets)).")
         batch = self.val.batch(step)
-        return self._with_noise(batch, step, OUTER_NOISE) if self.outer_mode == "train" else batch
+        if "outer_draws" not in self._found:
+            self._found["outer_draws"] = self._check_outer(batch)
+        return self._with_noise(batch, step, OUTER_NOISE, self._found["outer_draws"])
 
-    def _with_noise(self, batch: Batch, step: int, purpose: int) -> Batch:
-        if not (self.view.dropouts or self.stochastic):
+    def _with_noise(self, batch: Batch, step: int, purpose: int, stochastic: bool) -> Batch:
+        masked = self.view.dropouts and (purpose == INNER_NOISE or self.outer_mode == "train")
+        if not (masked or stochastic):
             return batch
         seed = self.noise_seed(step, purpose)
-        if self.view.dropouts:
-            return batch._replace(noise=self.masks(seed, batch, purpose), seed=seed if self.stochastic else None)
-        return batch._replace(seed=seed)
+        noise = self.masks(seed, batch, purpose) if masked else batch.noise
+        return batch._replace(noise=noise, seed=seed if stochastic else None)
 
     def noise_seed(self, step: int, purpose: int) -> int:
         """The seed of a step's random numbers."""
@@ -262,19 +343,61 @@ class Bilevel:
             kind=purpose,
         )
 
+    def depends(self, level: Literal["inner", "outer"]) -> tuple[bool, bool]:
+        """Whether a level's loss depends on θ and on φ, on its first batch."""
+        if level not in self._found:
+            fn, batch = (self.inner, self.train_batch(0)) if level == "inner" else (self.outer, self.val_batch(0))
+            params, phi = (t.clone().requires_grad_() for t in (self.start, self.start_phi))
+            with torch.enable_grad(), seeded(0, params), checks.foreign_generators_restored():
+                loss, _ = fn(params, self.initial_buffers(), phi, batch)
+            self._found[level] = checks.depends(loss, params, phi)
+        return self._found[level]
+
     def _check(self) -> bool:
-        """Evaluate the inner loss once: complain early, and find out whether it draws random numbers of its own."""
+        """Evaluate the inner loss: complain early, and find out whether it draws random numbers of its own."""
         self.stochastic = False
+        checks.check_samples(self.variables, self.train)
+        for stream in (self.train, self.val):
+            checks.check_augment(stream)
         batch = self.train_batch(0)
-        if getattr(self.variables, "needs_index", False):
+        if isinstance(self.variables, OuterVariable) and self.variables.needs_index:
             batch.require_index(type(self.variables).__name__)
-        params = self.start
-        cuda = [params.device] if params.is_cuda else []
-        with torch.no_grad(), torch.random.fork_rng(devices=cuda), self._kernels.observed():
-            before = [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in cuda)]
-            self.inner(params, self.initial_buffers(), self.initial_phi(), batch)
-            after = [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in cuda)]
-        return not all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        phi, watch, detached = self.initial_phi(), checks.SoftmaxWatch(), Watch()
+        with self._kernels.observed(), watch, detached:
+            drawn = checks.draws_random_numbers(
+                lambda: self.inner(self.start, self.initial_buffers(), phi, batch)[0],
+                level="inner",
+                like=self.start,
+                autocast=self.autocast,
+            )
+        self.detaches = detached.seen
+        watch.warn()
+        self._check_buffers(batch)
+        self.depends("inner")
+        return drawn
+
+    def _check_outer(self, batch: Batch) -> bool:
+        """The same for the outer loss."""
+        batch = self._with_noise(batch, 0, OUTER_NOISE, False)
+        return checks.draws_random_numbers(
+            lambda: self.outer(self.start, self.initial_buffers(), self.initial_phi(), batch)[0],
+            level="outer",
+            like=self.start,
+            autocast=self.autocast,
+        )
+
+    def _check_buffers(self, batch: Batch) -> None:
+        """Find the buffers that carry gradient from step to step; warn of those that change without."""
+        params, phi = self.start.clone().requires_grad_(), self.initial_phi().requires_grad_()
+
+        def evaluate(buffers: Tensors) -> Tensors:
+            with torch.enable_grad(), seeded(0, params), checks.foreign_generators_restored():
+                return self.inner(params, buffers, phi, batch)[1]
+
+        known = self.view.differentiable_buffers
+        self.view.differentiable_buffers, unseen = checks.carried_buffers(evaluate, self.initial_buffers(), known)
+        if self.outer_mode == "eval" and self.val is not None and self.outer_view.size:
+            checks.warn_of_buffers(unseen)
 
 
 def _vector(values: Tensor, like: Tensor, name: str) -> Tensor:

@@ -36,6 +36,7 @@ from calibrant.bilevel.level import (
     seeded,
 )
 from calibrant.data.batch import Batch, Tensors
+from calibrant.models.kernels import without_onednn
 
 Compiler = Literal["trace", "inductor"]
 _RETRACE_WARNING = 32
@@ -48,9 +49,14 @@ class TracedLevel(Level):
     """
 
     def __init__(
-        self, fn: LossFunction, differentiable_buffers: Sequence[str] = (), compiler: Compiler = "trace"
+        self,
+        fn: LossFunction,
+        differentiable_buffers: Sequence[str] = (),
+        compiler: Compiler = "trace",
+        *,
+        detaches: bool = False,
     ) -> None:
-        super().__init__(fn, differentiable_buffers)
+        super().__init__(fn, differentiable_buffers, detaches=detaches)
         if compiler not in ("trace", "inductor"):
             raise ValueError(f"compile must be None, 'trace' or 'inductor'; got {compiler!r}.")
         self.compiler = compiler
@@ -131,7 +137,7 @@ class TracedLevel(Level):
         return Gradient(outputs[0], outputs[1], dict(zip(buffers, outputs[2:head], strict=True)), pull, push)
 
     def measure(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> int:
-        return Level(self.fn, self.differentiable_buffers).measure(params, buffers, phi, batch)
+        return Level(self.fn, self.differentiable_buffers, detaches=self.detaches).measure(params, buffers, phi, batch)
 
     def _point(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> _Point:
         if self._layout is None or self._layout.batch is not batch:  # a full batch is the same object at every step
@@ -221,7 +227,7 @@ def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
 def _trace(fn: Callable[..., Any], example: list[Tensor]) -> fx.GraphModule:
     # Fresh tensors: views into one storage, or tensors that require grad, would leak into the trace.
     example = [t.detach().clone() for t in example]
-    with _one_fake_mode():
+    with _one_fake_mode(), without_onednn():
         traced = make_fx(fn)(*example)
         if not graphs.is_pure(traced.graph):
             # Autograd is gone from the graph by now, so functionalisation, which does not mix with it, can follow.

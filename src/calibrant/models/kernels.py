@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -38,6 +39,20 @@ class FusedKernels:
         if self.recurrent:
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         return stack
+
+
+@contextlib.contextmanager
+def without_onednn() -> Iterator[None]:
+    """Leave oneDNN's fused kernels out: tracing cannot record the backward pass of its LSTM.
+
+    Convolutions and matrix products are recorded by their general names and still use oneDNN when they are replayed.
+    """
+    enabled = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = enabled
 
 
 _NOTHING = contextlib.nullcontext()

@@ -1,6 +1,6 @@
-"""BatchNorm and Dropout as pure functions: nothing is written, nothing is drawn inside.
+"""BatchNorm, InstanceNorm and Dropout as pure functions: nothing is written, nothing is drawn inside.
 
-* BatchNorm offers its new running statistics instead of storing them, and they carry gradient: a loss that is taken in
+* Norms offer their new running statistics instead of storing them, and these carry gradient: a loss that is taken in
   evaluation mode depends on the training trajectory through them, and an exact hypergradient must see that.
 * Dropout multiplies by a mask that comes from outside, so that a backward sweep replays the very same network, and a
   vectorised run draws what a single run draws.
@@ -8,48 +8,86 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from calibrant.data.batch import Tensors
 
 
-class PureBatchNorm(_BatchNorm):
-    """Normalises as the original does, and offers the new running statistics in ``fresh`` instead of storing them."""
+class PureNorm(_NormBase):
+    """What the pure forms of BatchNorm and InstanceNorm share.
+
+    ``fresh`` holds the running statistics after a training pass. Statistics are computed in the precision of the
+    buffers, also where autocast lowers that of the activations.
+    """
 
     fresh: Tensors
+
+    def _by_running_statistics(self, input: Tensor) -> Tensor:
+        """The output in evaluation mode: torch's own kernel has no gradient in the running statistics."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        scale = torch.rsqrt(self.running_var + self.eps)
+        scale = scale if self.weight is None else scale * self.weight
+        shift = -self.running_mean * scale
+        shift = shift if self.bias is None else shift + self.bias
+        shape = (1, -1) + (1,) * (input.dim() - 2)
+        return (input.to(scale.dtype) * scale.view(shape) + shift.view(shape)).to(input.dtype)
+
+    def _statistics(self, input: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
+        """The mean and the unbiased variance over ``dims``."""
+        assert self.running_mean is not None
+        var, mean = torch.var_mean(input.to(self.running_mean.dtype), dims, correction=1)
+        return mean, var
+
+    def _move(self, rate: float | Tensor, mean: Tensor, var: Tensor) -> None:
+        """Offer running statistics moved towards the batch's; a second call in one pass goes on from the first."""
+        for name, value in (("running_mean", mean), ("running_var", var)):
+            old = self.fresh.get(name, getattr(self, name))
+            self.fresh = self.fresh | {name: old + rate * (value - old)}
+
+
+class PureBatchNorm(PureNorm, _BatchNorm):
+    """Normalises as the original does, and offers the new running statistics in ``fresh`` instead of storing them."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.track_running_stats:
             return super().forward(input)
         self._check_input_dim(input)
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        if not self.training:  # torch's own kernel has no gradient in the running statistics
-            scale = torch.rsqrt(self.running_var + self.eps)
-            scale = scale if self.weight is None else scale * self.weight
-            shift = -self.running_mean * scale
-            shift = shift if self.bias is None else shift + self.bias
-            shape = (1, -1) + (1,) * (input.dim() - 2)
-            return input * scale.view(shape).to(input.dtype) + shift.view(shape).to(input.dtype)
-        dims = [d for d in range(input.dim()) if d != 1]
-        var, mean = torch.var_mean(input, dims, correction=1)
-        # A layer that is called twice in one pass goes on from its first call.
-        old_mean, old_var = (self.fresh.get(k, getattr(self, k)) for k in ("running_mean", "running_var"))
+        if not self.training:
+            return self._by_running_statistics(input)
+        if input.numel() == input.shape[1]:
+            raise ValueError(
+                f"BatchNorm needs more than one value per channel in training, but its input has shape "
+                f"{tuple(input.shape)}. Leave out a last batch of one sample: drop_last=True."
+            )
+        mean, var = self._statistics(input, [d for d in range(input.dim()) if d != 1])
         assert self.num_batches_tracked is not None
         count = self.fresh.get("num_batches_tracked", self.num_batches_tracked) + 1
-        rate = self.momentum if self.momentum is not None else 1 / count.to(mean.dtype)
-        self.fresh = {
-            "running_mean": old_mean + rate * (mean.to(old_mean.dtype) - old_mean),
-            "running_var": old_var + rate * (var.to(old_var.dtype) - old_var),
-            "num_batches_tracked": count,
-        }
+        self._move(self.momentum if self.momentum is not None else 1 / count.to(mean.dtype), mean, var)
+        self.fresh = self.fresh | {"num_batches_tracked": count}
         return F.batch_norm(input, None, None, self.weight, self.bias, True, 0.0, self.eps)
+
+
+class PureInstanceNorm(PureNorm, _InstanceNorm):
+    """InstanceNorm with running statistics, the means of those of the samples, offered in ``fresh``."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.track_running_stats:
+            return super().forward(input)
+        self._check_input_dim(input)
+        if input.dim() == self._get_no_batch_dim():
+            return self.forward(input.unsqueeze(0)).squeeze(0)
+        if not self.training:
+            return self._by_running_statistics(input)
+        output = F.instance_norm(input, None, None, self.weight, self.bias, True, 0.0, self.eps)
+        mean, var = self._statistics(input, list(range(2, input.dim())))
+        self._move(self.momentum if self.momentum is not None else 0.0, mean.mean(0), var.mean(0))
+        return output
 
 
 class MaskedDropout(nn.Module):
@@ -80,25 +118,21 @@ class MaskedDropout(nn.Module):
         return x * mask
 
 
+_NORMS: dict[type[nn.Module], type[PureNorm]] = {_BatchNorm: PureBatchNorm, _InstanceNorm: PureInstanceNorm}
 _CHANNEL_DIMS = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}
 
 
 def purify(module: nn.Module) -> nn.Module:
-    """Replace BatchNorm and Dropout layers by their pure forms; names and values stay."""
+    """Replace norms with running statistics and Dropout layers by their pure forms; names and values stay."""
     if type(module) in _CHANNEL_DIMS:
         return _masked(module)
     for layer in module.modules():
         if isinstance(layer, nn.SyncBatchNorm):
             raise ValueError("SyncBatchNorm has no pure form; use BatchNorm, or average the statistics outside.")
-        if isinstance(layer, _BatchNorm) and type(layer).forward is not _BatchNorm.forward:
-            warnings.warn(
-                f"{type(layer).__name__} has a forward pass of its own, which is kept as it is: no gradient "
-                "flows through its running statistics, so hypergradients with outer_mode='eval' leave that path out.",
-                stacklevel=3,
-            )
-        elif isinstance(layer, _BatchNorm):
-            layer.__class__ = type(f"Pure{type(layer).__name__}", (PureBatchNorm, type(layer)), {})
-            layer.fresh = {}  # type: ignore[assignment]
+        for kind, pure in _NORMS.items():  # a forward pass of the user's own is kept as it is
+            if isinstance(layer, kind) and type(layer).forward is kind.forward:
+                layer.__class__ = type(f"Pure{type(layer).__name__}", (pure, type(layer)), {"original": type(layer)})
+                layer.fresh = {}  # type: ignore[assignment]
     for name, layer in list(module.named_modules(remove_duplicate=False)):
         if name and type(layer) in _CHANNEL_DIMS:
             parent, _, leaf = name.rpartition(".")

@@ -14,6 +14,8 @@ class OuterVariable(nn.Module):
 
     needs_index = False
     """Whether it belongs to single samples, so that batches must say which samples they hold."""
+    samples: int | None = None
+    """How many training samples it was made for; None where it does not belong to single samples."""
     moves_start = False
     """Whether ``initial`` depends on φ."""
 

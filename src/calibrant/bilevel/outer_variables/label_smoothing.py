@@ -31,6 +31,7 @@ class LabelSmoothing(OuterVariable):
             raise ValueError(f"0 < initial < largest <= 1 must hold; got initial={initial}, largest={largest}.")
         self.per, self.largest = per, largest
         self.needs_index = per == "sample"
+        self.samples = count if per == "sample" else None
         self.raw = nn.Parameter(torch.full((count,), math.log(initial / (largest - initial))))
 
     def smoothing(self) -> Tensor:

@@ -49,7 +49,7 @@ class SampleWeights(OuterVariable):
             raise ValueError(f"initial_weight={weight} is outside the range of form={form!r}.")
         if not 0 <= prior_strength < math.inf:
             raise ValueError(f"prior_strength must be at least 0 and finite; got {prior_strength}.")
-        self.form, self.prior_strength = form, prior_strength
+        self.samples, self.form, self.prior_strength = samples, form, prior_strength
         self.raw = nn.Parameter(torch.full((samples,), weight if form == "clip" else math.log(weight / (1 - weight))))
 
     def weights(self) -> Tensor:

@@ -1,0 +1,228 @@
+"""What can be found out about a problem before it is solved, so that mistakes are errors and not wrong numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from calibrant.bilevel.level import seeded
+from calibrant.bilevel.outer_variables import OuterVariable
+from calibrant.data.batch import Tensors
+from calibrant.data.loaders import Indexed, LoaderStream
+from calibrant.data.streams import Stream, TensorStream
+
+
+def check_samples(variables: nn.Module, train: Stream) -> None:
+    """Refuse per-sample outer variables whose length does not fit the training data, as far as that is known."""
+    for part in variables.modules():
+        if not isinstance(part, OuterVariable) or part.samples is None:
+            continue
+        name = type(part).__name__
+        if isinstance(train, TensorStream) and train.index is not None:
+            largest = int(train.index.max())
+            if largest >= part.samples:
+                raise ValueError(
+                    f"{name} was made for {part.samples} samples, but the training data has index {largest}; indices "
+                    f"must be below the number of samples."
+                )
+            continue
+        size = train.size if isinstance(train, TensorStream) else _indexed_size(train)
+        if size is not None and size != part.samples:
+            raise ValueError(
+                f"{name} was made for {part.samples} samples, but the training set has {size}; they must agree."
+            )
+
+
+def _indexed_size(train: Stream) -> int | None:
+    """The length of the data set that a loader's indices refer to, where it is known."""
+    dataset = getattr(train.loader, "dataset", None) if isinstance(train, LoaderStream) else None
+    if not isinstance(dataset, Indexed):
+        return None
+    try:
+        return len(dataset)
+    except TypeError:
+        return None
+
+
+def check_outer_module(module: nn.Module) -> None:
+    """Refuse layers of the outer module that would have to update their buffers, which are constants there."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, _BatchNorm | _InstanceNorm) and layer.track_running_stats and layer.training:
+            raise ValueError(
+                f"The outer module's layer {name or type(layer).__name__!r} is a {type(layer).__name__} in training "
+                "mode, whose running statistics would never be updated. Use LayerNorm, or call eval() on that layer."
+            )
+
+
+def check_augment(stream: Stream | None) -> None:
+    """Refuse an augmentation that does not take all its random numbers from the generator that it is given."""
+    if not isinstance(stream, TensorStream) or stream.augment is None:
+        return
+    with foreign_generators_restored():
+        first, second = (stream.batch(0).inputs for _ in range(2))
+    if not torch.equal(first, second):
+        raise ValueError(
+            "The augmentation gave other inputs for the same step when it was called again. It must take all its "
+            "random numbers from the generator that it is given, not from NumPy, random or torch's global generator."
+        )
+
+
+def draws_random_numbers(
+    evaluate: Callable[[], Tensor], *, level: str, like: Tensor, autocast: torch.dtype | None = None
+) -> bool:
+    """Whether a loss draws from torch's global generator. A loss that draws from any other one is refused.
+
+    ``evaluate()`` computes the loss. It is called twice with the same seed, and both values must agree.
+    """
+    tolerance = 1e-5 if autocast is None and torch.finfo(like.dtype).bits >= 32 else 1e-2
+    drawn = False
+
+    def value() -> Tensor:
+        nonlocal drawn
+        with torch.no_grad(), seeded(0, like):
+            before = _generator_states(like)
+            loss = evaluate().detach()
+            drawn = not all(map(torch.equal, before, _generator_states(like)))
+        return loss
+
+    with foreign_generators_restored():
+        first, second = value(), value()
+        # The first evaluation may have used other kernels than the second; a third uses the same.
+        same = _equal(first, second, tolerance) or _equal(second, value(), tolerance)
+    if not same:
+        raise ValueError(
+            f"The {level} loss gave another value when it was evaluated again with the same parameters, batch and "
+            "torch seed. It draws random numbers that torch's global generator does not control (NumPy, random, an own "
+            "Generator), or it keeps state between calls. Draw them in the data stream (augment) or with torch's "
+            "global generator."
+        )
+    return drawn
+
+
+def _generator_states(like: Tensor) -> list[Tensor]:
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(like.device)] if like.is_cuda else [])]
+
+
+def _equal(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    return torch.allclose(a.double(), b.double(), rtol=tolerance, atol=tolerance * 1e-3, equal_nan=True)
+
+
+@contextlib.contextmanager
+def foreign_generators_restored() -> Iterator[None]:
+    """Leave the global generators of NumPy and of ``random`` as they were."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (the user's global state)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+
+
+def depends(loss: Tensor, params: Tensor, phi: Tensor) -> tuple[bool, bool]:
+    """Whether the graph of ``loss`` reaches each of the two leaves."""
+    wanted = {id(params): False, id(phi): False}
+    queue, seen = [loss.grad_fn], {loss.grad_fn}
+    while queue:
+        node = queue.pop()
+        if node is None:
+            continue
+        variable = getattr(node, "variable", None)
+        if variable is not None and id(variable) in wanted:
+            wanted[id(variable)] = True
+        for following, _ in node.next_functions:
+            if following not in seen:
+                seen.add(following)
+                queue.append(following)
+    return wanted[id(params)], wanted[id(phi)]
+
+
+def check_levels(problem: Any, *, plain: bool) -> None:
+    """Refuse losses in which a level's variables do not occur, on the first batches; ``plain``: φ is fixed."""
+    in_params, in_phi = problem.depends("inner")
+    if not in_params:
+        raise ValueError(
+            "The inner loss does not depend on the network's parameters, so nothing would be trained: call net(...) in "
+            "it, and do not detach its output."
+        )
+    if plain or in_phi or problem.moves_start:
+        return
+    if not problem.depends("outer")[1]:
+        raise ValueError(
+            "The outer variables occur neither in the inner nor in the outer loss, so their hypergradient is always "
+            "zero: use the argument `outer` in the inner loss."
+        )
+    warnings.warn(
+        "The inner loss does not depend on the outer variables, so training is the same whatever they are; only their "
+        "direct part in the outer loss (a prior, say) moves them. Use the argument `outer` in the inner loss.",
+        stacklevel=3,
+    )
+
+
+class SoftmaxWatch(TorchDispatchMode):
+    """Notices a softmax of values that are probabilities already, as where a network ends in one by mistake."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.name() in ("aten::_softmax", "aten::_log_softmax"):
+            self.found |= _are_probabilities(args[0], args[1])
+        return func(*args, **(kwargs or {}))
+
+    def warn(self) -> None:
+        """Say what was found."""
+        if self.found:
+            warnings.warn(
+                "The network's output is already a probability distribution, and the loss applies another softmax to "
+                "it, so that confidences can hardly rise. Losses take logits: remove the softmax at the network's end.",
+                stacklevel=2,
+            )
+
+
+def _are_probabilities(values: Tensor, dim: int) -> bool:
+    if values.dim() < 2 or values.shape[dim] < 2 or values.shape[0] < 2:
+        return False
+    values = values.detach().double()
+    return bool((values >= 0).all()) and bool(((values.sum(dim) - 1).abs() < 1e-2).all())
+
+
+def carried_buffers(
+    evaluate: Callable[[Tensors], Tensors], buffers: Tensors, known: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """The buffers through which gradient flows from one training step to the next, and those that change without.
+
+    ``evaluate(buffers)`` gives the buffers after a training pass at parameters that require gradient. ``known`` are
+    buffers that are known to carry gradient.
+    """
+    names = list(known)
+    others = [k for k, b in buffers.items() if b.is_floating_point() and k not in names]
+    while others:  # a buffer may depend on another one that carries gradient
+        after = evaluate({k: b.detach().clone().requires_grad_(k in names) for k, b in buffers.items()})
+        found = [k for k in others if after[k].requires_grad]
+        if not found:
+            return names, [k for k in others if not torch.equal(after[k], buffers[k])]
+        names += found
+        others = [k for k in others if k not in found]
+    return names, []
+
+
+def warn_of_buffers(names: Sequence[str]) -> None:
+    """Say that hypergradients leave out the path through buffers that are updated without a graph."""
+    if names:
+        warnings.warn(
+            f"The training pass updates {', '.join(names)} without a graph (under no_grad, or from detached values), "
+            "so hypergradients with outer_mode='eval' leave that path out. Update the buffers from the activations "
+            "themselves, or use outer_mode='train'.",
+            stacklevel=2,
+        )

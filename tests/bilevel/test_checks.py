@@ -1,0 +1,278 @@
+"""Mistakes that would give wrong numbers without a word are answered by a sentence before anything is trained."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from calibrant.bilevel import (
+    SGD,
+    Bilevel,
+    LabelSmoothing,
+    NonFiniteError,
+    OneStep,
+    OuterVariables,
+    Plain,
+    Population,
+    SampleWeights,
+    Unrolled,
+    add_prior,
+    solve,
+)
+from calibrant.data import Indexed, TensorStream
+from tests.bilevel.loop_cases import CLASSES, SAMPLES, blobs, mlp, problem, run
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_bad_training_data_under_a_look_ahead_is_blamed_on_the_inner_loss(steps):
+    x, y = blobs()
+    x[4, 0] = float("nan")
+    with pytest.raises(NonFiniteError, match=r"inner loss was not finite at inner step 1 \(outer step 1\)"):
+        run(problem(train=(x, y)), hypergradient=OneStep(steps))
+
+
+def test_bad_training_data_of_a_member_under_a_look_ahead():
+    x, y = blobs()
+    x[4, 0] = float("nan")
+    solution = run(Population([problem(), problem(train=(x, y))]), hypergradient=OneStep())
+    assert list(solution.failures) == [1]
+    assert "inner loss" in solution.failures[1]
+
+
+@pytest.mark.parametrize("batch_size", [None, 6])
+@pytest.mark.parametrize(
+    "outer",
+    [
+        lambda: SampleWeights(SAMPLES + 1),
+        lambda: SampleWeights(SAMPLES - 1),
+        lambda: LabelSmoothing(SAMPLES + 5),
+        lambda: OuterVariables(SampleWeights(SAMPLES), LabelSmoothing(SAMPLES + 5)),
+    ],
+)
+def test_variables_of_samples_must_be_as_many_as_the_samples(outer, batch_size):
+    with pytest.raises(ValueError, match=r"was made for .* samples, but the training set has 20"):
+        problem(outer=outer(), batch_size=batch_size)
+
+
+def test_the_number_of_samples_is_known_of_loaders_folds_and_replicas():
+    x, y = blobs()
+    loader = DataLoader(Indexed(TensorDataset(x, y)), batch_size=5)
+    with pytest.raises(ValueError, match="was made for 21 samples, but the training set has 20"):
+        problem(outer=SampleWeights(21), train=loader)
+    fold = TensorStream(x[:8], y[:8], index=torch.arange(12, 20), batch_size=4)
+    problem(outer=SampleWeights(20), train=fold)
+    with pytest.raises(ValueError, match="was made for 19 samples, but the training data has index 19"):
+        problem(outer=SampleWeights(19), train=fold)
+    with pytest.raises(ValueError, match="was made for 20 samples, but the training set has 8"):
+        problem(batch_size=4).replicate(train=(x[:8], y[:8]))
+
+
+def test_an_inner_loss_without_the_network_is_refused():
+    def constant(net, outer, batch):
+        return outer.weigh(F.cross_entropy(net(batch.inputs).detach(), batch.targets, reduction="none"), batch)
+
+    with pytest.raises(ValueError, match="does not depend on the network's parameters"):
+        run(problem(inner_loss=constant))
+    with pytest.raises(ValueError, match="does not depend on the network's parameters"):
+        run(problem(inner_loss=constant), hypergradient=Plain(3), outer_optimizer=None)
+
+
+def unweighted(net, outer, batch):
+    return F.cross_entropy(net(batch.inputs), batch.targets)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_an_inner_loss_without_the_outer_variables_is_noticed(many):
+    first = problem(inner_loss=unweighted)
+    with pytest.raises(ValueError, match="occur neither in the inner nor in the outer loss"):
+        run(Population([first, first.replicate(seed=1)]) if many else first)
+
+    def with_prior(net, outer, batch):
+        return add_prior(F.cross_entropy(net(batch.inputs), batch.targets), outer)
+
+    prior = SampleWeights(SAMPLES, initial_weight=0.7, prior_strength=1.0)
+    with pytest.warns(UserWarning, match="does not depend on the outer variables"):
+        run(problem(inner_loss=unweighted, outer=prior, outer_loss=with_prior))
+
+
+@pytest.mark.filterwarnings("error")
+def test_fixed_outer_variables_need_not_occur():
+    run(problem(inner_loss=unweighted), hypergradient=Plain(2), outer_optimizer=None)
+    run(problem())
+
+
+def test_batch_norm_is_trained_on_any_number_of_samples():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 4, bias=False), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, CLASSES)).double()
+    x, y = blobs(samples=13)
+    case = Bilevel(model, SampleWeights(13, initial_weight=0.7), train=(x, y), val=(x, y), batch_size=4)
+    assert run(case).buffers["1.running_var"].isfinite().all()
+    loader = DataLoader(TensorDataset(x, y), batch_size=4)
+    with pytest.raises(ValueError, match="drop_last=True"):
+        solve(Bilevel(model, train=loader), hypergradient=Plain(4), inner_optimizer=SGD(0.1), outer_steps=1)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.cells, self.head = kind(2, 4, batch_first=True), nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.cells(x)[0][:, -1])
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_population_of_recurrent_networks_says_that_it_cannot_be(kind):
+    x, y = blobs()
+    sequences = torch.stack([x, x + 1, x - 1], 1)
+    first = problem(Recurrent(kind).double(), train=(sequences, y), val=(sequences, y))
+    with pytest.raises(ValueError, match=r"aten::\w+, which torch.func.vmap cannot vectorise.*one by one"):
+        run(Population([first, first.replicate(seed=1)]))
+
+
+def numpy_noise(net, outer, batch):
+    """Mixup by NumPy's global generator."""
+    share = np.random.beta(1.0, 1.0)  # noqa: NPY002
+    return F.cross_entropy(net(share * batch.inputs + (1 - share) * batch.inputs.flip(0)), batch.targets)
+
+
+def python_noise(net, outer, batch):
+    return (1 + random.random()) * F.cross_entropy(net(batch.inputs), batch.targets)
+
+
+OWN = torch.Generator().manual_seed(0)
+
+
+def own_noise(net, outer, batch):
+    inputs = batch.inputs + 0.1 * torch.randn(batch.inputs.shape, generator=OWN, dtype=batch.inputs.dtype)
+    return F.cross_entropy(net(inputs), batch.targets)
+
+
+FOREIGN = pytest.mark.parametrize("loss", [numpy_noise, python_noise, own_noise])
+
+
+@FOREIGN
+def test_an_inner_loss_with_random_numbers_that_cannot_be_replayed_is_refused(loss):
+    with pytest.raises(ValueError, match=r"The inner loss gave another value.*NumPy, random, an own Generator"):
+        problem(inner_loss=loss)
+
+
+@FOREIGN
+@pytest.mark.parametrize("outer_mode", ["eval", "train"])
+def test_an_outer_loss_with_random_numbers_that_cannot_be_replayed_is_refused(loss, outer_mode):
+    with pytest.raises(ValueError, match="The outer loss gave another value"):
+        run(problem(outer_loss=loss, outer_mode=outer_mode))
+
+
+def test_an_augmentation_must_use_its_generator():
+    x, y = blobs()
+
+    def wrong(inputs, generator):
+        return inputs + np.random.normal()  # noqa: NPY002
+
+    with pytest.raises(ValueError, match="must take all its random numbers from the generator"):
+        problem(train=TensorStream(x, y, augment=wrong))
+
+
+def test_checking_leaves_all_global_generators_as_they_were():
+    def states():
+        return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # noqa: NPY002
+
+    def drawing(net, outer, batch):
+        random.random(), np.random.normal(), torch.rand(1)  # noqa: NPY002
+        return outer.weigh(F.cross_entropy(net(batch.inputs), batch.targets, reduction="none"), batch)
+
+    model, before = mlp(), states()
+    case = problem(model, inner_loss=drawing, outer_loss=drawing)
+    case.val_batch(0)
+    case.depends("outer")
+    assert states() == before
+
+
+def test_nothing_is_evaluated_again_for_replicas():
+    calls = []
+
+    def counting(net, outer, batch):
+        calls.append(1)
+        return outer.weigh(F.cross_entropy(net(batch.inputs), batch.targets, reduction="none"), batch)
+
+    case = problem(inner_loss=counting, outer_loss=counting)
+    case.val_batch(0)
+    calls.clear()
+    twin = case.replicate(seed=3)
+    twin.train_batch(0)
+    twin.val_batch(0)
+    twin.depends("inner")
+    assert not calls
+
+
+def noisy_outer(net, outer, batch):
+    noise = torch.randn(batch.inputs.shape, dtype=batch.inputs.dtype)
+    return F.cross_entropy(net(batch.inputs + noise), batch.targets)
+
+
+@pytest.mark.parametrize("outer_mode", ["eval", "train"])
+def test_a_random_outer_loss_is_seeded_step_by_step(outer_mode):
+    """Two runs are the same whatever the global generator stands at, and steps have numbers of their own."""
+    found = []
+    for seed in (1, 2):
+        case = problem(outer_loss=noisy_outer, outer_mode=outer_mode)
+        torch.manual_seed(seed)
+        found.append(run(case))
+    assert torch.equal(found[0].phi, found[1].phi)
+    assert case.val_batch(0).seed != case.val_batch(1).seed
+    with pytest.raises(ValueError, match="draws random numbers"):
+        run(Population([case, case.replicate(seed=1)]))
+
+
+def test_bad_data_is_not_taken_for_randomness():
+    x, y = blobs()
+    x[0] = float("nan")
+    problem(train=(x, y), val=(x, y)).val_batch(0)
+
+
+@pytest.mark.parametrize("loss", [None, lambda net, outer, batch: F.cross_entropy(net(batch.inputs), batch.targets)])
+def test_a_network_that_ends_in_a_softmax_is_noticed(loss):
+    data = {"train": blobs(), "val": blobs(1), "inner_loss": loss}
+    with pytest.warns(UserWarning, match="already a probability distribution"):
+        Bilevel(nn.Sequential(mlp(), nn.Softmax(1)), **data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Bilevel(mlp(), **data)
+        Bilevel(nn.Sequential(mlp(), nn.LogSoftmax(1)), **data)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_softmax_is_welcome_where_the_loss_takes_probabilities():
+    def loss(net, outer, batch):
+        return F.nll_loss(net(batch.inputs).log(), batch.targets)
+
+    Bilevel(nn.Sequential(mlp(), nn.Softmax(1)), train=blobs(), inner_loss=loss)
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(2), nn.InstanceNorm1d(2, track_running_stats=True)])
+def test_running_statistics_in_the_outer_module_are_refused(layer):
+    class Scores(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.last = layer, nn.Linear(2, 1)
+
+        def forward(self, inputs):
+            return torch.sigmoid(self.last(self.norm(inputs))).squeeze(-1)
+
+    def loss(net, outer, batch):
+        return outer(batch.inputs) * F.cross_entropy(net(batch.inputs), batch.targets, reduction="none")
+
+    with pytest.raises(ValueError, match=r"'norm'.*never be updated. Use LayerNorm, or call eval"):
+        problem(outer=Scores(), inner_loss=loss)
+    scores = Scores()
+    scores.norm.eval()
+    if isinstance(layer, nn.BatchNorm1d):
+        run(problem(outer=scores, inner_loss=loss), hypergradient=Unrolled(2))
