@@ -76,7 +76,7 @@ TINY = {
 def eager():
     """Tracing pays after hundreds of steps; these trainings have ten."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calibrant.methods.standard.solve", lambda *a, **k: solve(*a, **{**k, "compile": None}))
+        patch.setattr("calibrant.methods.base.solve", lambda *a, **k: solve(*a, **{**k, "compile": None}))
         yield
 
 

@@ -50,6 +50,7 @@ class Search:
             device=self.device,
             callbacks=lambda description: [trajectory, *progress(description)],
             on_group=trajectory.population,
+            n_jobs=1,  # a job stays in its process
         )
         found: dict[Key, Record] = {}
         for key in self.keys:

@@ -13,6 +13,7 @@ from typing import Any
 from joblib import Parallel, delayed, effective_n_jobs
 from joblib.parallel import get_active_backend
 
+from calibrant._jobs import refuse_threads
 from calibrant.experiments.common.keys import Key
 from calibrant.experiments.common.store import Store
 from calibrant.report.results import Record
@@ -51,6 +52,8 @@ def ambient_workers() -> int:
 
 
 def _in_workers(store: Store, lists: Sequence[Sequence[Job]], workers: int | None) -> Iterator[dict[Key, Record]]:
+    if effective_n_jobs(workers) > 1:
+        refuse_threads()
     calls = [delayed(work)(store, jobs) for jobs in lists]
     settings: dict[str, Any] = {"n_jobs": workers, "batch_size": 1, "pre_dispatch": "all"}
     if get_active_backend()[0].supports_return_generator:

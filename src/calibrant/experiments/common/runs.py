@@ -128,7 +128,7 @@ def run_all(plan: Sequence[tuple[str, Method, Given]], *, device: torch.device |
     trained = [position(m.base if isinstance(m, Calibrated) else m, prepared) for _, m, prepared in plan]
     warm_up(None if device is None else str(device))
     meter = Meter(device)
-    fitted = fit_all(jobs, device=device, callbacks=progress, on_group=meter)
+    fitted = fit_all(jobs, device=device, callbacks=progress, on_group=meter, n_jobs=1)  # a job stays in its process
     runs = []
     for (name, method, prepared), k in zip(plan, trained, strict=True):
         cost, model = meter.costs[k], fitted[k]
@@ -145,7 +145,7 @@ def warm_up(device: str | None) -> None:
     """Train two tiny problems once, so that what libraries load on first use is counted as nobody's time and memory."""
     inputs, labels = torch.randn(8, 2, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
     tasks = [Task(Part(inputs, labels), Part(inputs, labels), 2, seed) for seed in range(2)]
-    fit_all([(m, t) for m in (Standard(epochs=5), BO4SC(epochs=5)) for t in tasks], device=device)
+    fit_all([(m, t) for m in (Standard(epochs=5), BO4SC(epochs=5)) for t in tasks], device=device, n_jobs=1)
 
 
 FEW = 4
