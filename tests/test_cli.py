@@ -30,7 +30,7 @@ def calls(monkeypatch):
     def experiment(name):
         def run(**arguments):
             noted.made.append((name, arguments))
-            if isinstance(noted.answer, Exception):
+            if isinstance(noted.answer, BaseException):
                 raise noted.answer
             return noted.answer
 
@@ -39,10 +39,10 @@ def calls(monkeypatch):
     monkeypatch.setitem(sys.modules, "calibrant.experiments", types.ModuleType("calibrant.experiments"))
     for module, function in (
         ("bo4sc", "reproduce"),
-        ("grid", "run"),
-        ("ablation", "run"),
+        ("bo4sc.grid", "run"),
+        ("bo4sc.ablation", "run"),
         ("tables", "run"),
-        ("noise", "run"),
+        ("label_noise", "run"),
     ):
         stand_in = types.ModuleType(f"calibrant.experiments.{module}")
         setattr(stand_in, function, experiment(f"{module}.{function}"))
@@ -67,7 +67,7 @@ def test_reproduce(calls):
     assert invoke("reproduce", "bo4sc", "--seeds", 9, *other).exit_code == 0
     assert invoke("reproduce", "bo4sc", "--seeds", 9, "--sets", "bac", "blobs-1.3").exit_code == 0
     usual = {"out": Path("out/bo4sc"), "device": "auto", "settings": None, "source": None}
-    usual |= {"first_seed": 0, "methods": None, "sets": None}
+    usual |= {"first_seed": 0, "methods": None, "sets": None, "jobs": None, "fresh": False}
     some = {"first_seed": 1000, "methods": ["bo4sc", "self-calibrated"]}
     assert calls.made == [
         ("bo4sc.reproduce", {**usual, "seeds": None, "quick": False}),
@@ -147,6 +147,13 @@ def test_a_result_file_of_another_command_is_one_sentence(tmp_path):
         assert result.stderr.startswith(f"calibrant: {file} is not a result file of calibrant")
 
 
+def test_a_folder_that_cannot_be_written_to_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = invoke("ablate", "bo4sc", "--out", tmp_path / "file" / "out", "--device", "cpu")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("calibrant: --out must be a folder that can be written to; ")
+
+
 def test_settings_of_a_sweep_are_what_reproduce_takes(calls, tmp_path):
     file = tmp_path / "settings.json"
     assert invoke("reproduce", "bo4sc", "--settings", file).exit_code == 2
@@ -159,7 +166,7 @@ def test_settings_of_a_sweep_are_what_reproduce_takes(calls, tmp_path):
 def test_sweep_takes_lists_in_both_ways(calls, lists):
     assert invoke("sweep", "bo4sc", *lists, "--seeds", 2).exit_code == 0
     ((name, arguments),) = calls.made
-    assert name == "grid.run"
+    assert name == "bo4sc.grid.run"
     assert arguments["grid"] == {"steps": [5, 10], "lr": [0.01]}
     assert arguments["seeds"] == 2
     assert arguments["criterion"] == "bce"
@@ -175,8 +182,8 @@ def test_sweep_of_some_sets_by_another_criterion(calls):
 
 def test_ablate(calls):
     assert invoke("ablate", "bo4sc", "--seeds", 4).exit_code == 0
-    usual = {"out": Path("out/bo4sc-ablation"), "device": "auto", "source": None}
-    assert calls.made == [("ablation.run", {"seeds": 4, **usual})]
+    usual = {"out": Path("out/bo4sc-ablation"), "device": "auto", "source": None, "jobs": None, "fresh": False}
+    assert calls.made == [("bo4sc.ablation.run", {"seeds": 4, **usual})]
 
 
 def test_bench_tables(calls, tmp_path):
@@ -197,6 +204,14 @@ def test_bench_tables(calls, tmp_path):
     }
     assert invoke("bench", "tables", "--data", tmp_path, "--fresh").exit_code == 0
     assert calls.made[1][1]["fresh"] is True
+
+
+@pytest.mark.parametrize("command", EXPERIMENTS)
+def test_every_experiment_takes_processes_and_fresh(calls, tmp_path, command):
+    data = ("--data", tmp_path) if command == ("bench", "tables") else ()
+    assert invoke(*command, *data, "--jobs", 3, "--fresh").exit_code == 0
+    assert invoke(*command, *data, "--jobs", 0).exit_code == 2
+    assert [(arguments["jobs"], arguments["fresh"]) for _, arguments in calls.made] == [(3, True)]
 
 
 def test_bench_noise(calls):
@@ -228,6 +243,13 @@ def test_expected_errors_are_one_sentence_and_status_1(calls, kind):
     assert result.exit_code == 1
     assert result.stderr == "calibrant: expected this, got that.\n"
     assert result.stdout == ""
+
+
+def test_an_interruption_says_how_to_go_on(calls):
+    calls.answer = KeyboardInterrupt()
+    result = invoke("ablate", "bo4sc")
+    assert result.exit_code == 130
+    assert result.stderr == "Interrupted. Run the same command again: it goes on where it stopped.\n"
 
 
 @pytest.mark.parametrize("package", ["jinja2", "matplotlib"])

@@ -59,6 +59,7 @@ ROOMS = {
     "cli": {"_version", "methods", "report"},
     "experiments": {
         "_device",
+        "_jobs",
         "bilevel",
         "data",
         "methods",

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from calibrant.data import SETS
-from calibrant.experiments import noise, page, table_report
-from calibrant.experiments.table_data import DEVELOPMENT
-from calibrant.experiments.table_ranks import against
-from calibrant.experiments.table_report import JUDGED, LEVEL, rankings, untried
-from calibrant.experiments.targets import difference, mean, self_calibrated_targets
+from calibrant.experiments.bo4sc import page
+from calibrant.experiments.bo4sc.targets import self_calibrated_targets
+from calibrant.experiments.common.verdicts import difference, mean
+from calibrant.experiments.label_noise.page import tell as tell_noise
+from calibrant.experiments.tables import page as table_report
+from calibrant.experiments.tables.data import DEVELOPMENT
+from calibrant.experiments.tables.page import JUDGED, LEVEL, rankings, untried
+from calibrant.experiments.tables.ranks import against
 from calibrant.report import by_seed, excludes_zero, paired_difference, read_results
 
 ROOT = Path(__file__).parents[1]
@@ -40,7 +43,7 @@ def test_readme_example_runs():
     ("section", "file", "print_it", "at_least"),
     [
         ("The first paper, measured again", "bo4sc", page.to_terminal, 40),
-        ("Labels that are wrong", "bo4sc-noise", lambda results: noise.tell(results).to_markdown(), 16),
+        ("Labels that are wrong", "bo4sc-noise", lambda results: tell_noise(results).to_markdown(), 16),
         ("Twenty tables", "bo4sc-tables", table_report.to_terminal, 18),
     ],
 )

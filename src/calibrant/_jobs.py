@@ -17,13 +17,19 @@ def run_jobs(
     more. Threads are refused: training seeds torch's global generator, which all threads share.
     """
     from joblib import Parallel, delayed, effective_n_jobs
-    from joblib.parallel import ThreadingBackend, get_active_backend
 
     if effective_n_jobs(n_jobs) == 1:
         return [function(*job) for job in jobs]
+    refuse_threads()
+    return list(Parallel(n_jobs=n_jobs)(delayed(function)(*job) for job in jobs))
+
+
+def refuse_threads() -> None:
+    """Raise an error where the ambient joblib configuration asks for threads."""
+    from joblib.parallel import ThreadingBackend, get_active_backend
+
     if isinstance(get_active_backend()[0], ThreadingBackend):
         raise ValueError(
             "Jobs cannot run as threads, because all threads share torch's random numbers; use processes: "
             "joblib.parallel_config(backend='loky', n_jobs=…)."
         )
-    return list(Parallel(n_jobs=n_jobs)(delayed(function)(*job) for job in jobs))

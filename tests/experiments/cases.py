@@ -1,8 +1,14 @@
 """A classifier made by hand, tables fit to learn from and not, and records of tables."""
 
+from contextlib import contextmanager
+
+import pytest
+
+from calibrant.bilevel import solve
 from calibrant.data import blobs
-from calibrant.experiments.table_data import FLOOR, SCORES
-from calibrant.methods import Fitted
+from calibrant.experiments import label_noise
+from calibrant.experiments.tables.data import FLOOR, SCORES
+from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, Fitted, SelfCalibrated, Standard
 from calibrant.report import Results
 
 
@@ -53,3 +59,31 @@ def results_of(records, **config):
     about = {"rows": 1, "columns": 1, "classes": 2}
     known = {"methods": {r["method"]: "…" for r in records}, "tables": {r["table"]: about for r in records}}
     return Results(known | {"split": [0.6, 0.2, 0.2], "nll_floor": FLOOR} | config, {}, records)
+
+
+SMALL = {"hidden": (8, 8), "epochs": 5}
+TINY = {
+    "standard": Standard(**SMALL),
+    "standard-stopped": Standard(**SMALL, patience=5),
+    "temperature": Calibrated("temperature", Standard(**SMALL)),
+    "bo4sc": BO4SC(**SMALL),
+    "self-calibrated": SelfCalibrated(**SMALL, folds=2),
+}
+"""Methods for a few steps, by the ids of the real ones."""
+
+
+@contextmanager
+def eager():
+    """Tracing pays after hundreds of steps; these trainings have ten."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("calibrant.methods.base.solve", lambda *a, **k: solve(*a, **{**k, "compile": None}))
+        yield
+
+
+def tiny_noise(out, **options):
+    """The experiment on flipped labels, with methods that take no time."""
+    with eager(), pytest.MonkeyPatch.context() as patch:
+        for name, method in TINY.items():
+            patch.setitem(METHODS, name, Entry(method, ""))
+        given = {"rates": [0.4], "seeds": 2, "device": "cpu", "sets": ("blobs-1.7", "bac"), "methods": list(TINY)}
+        return label_noise.run(out=out, **given | options)

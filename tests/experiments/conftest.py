@@ -4,17 +4,14 @@ import dataclasses
 
 import pytest
 
-from calibrant.bilevel import solve
-from calibrant.experiments import table_peers, tables
+from calibrant.experiments.tables import peers, study
 from calibrant.methods import METHODS, SelfCalibrated, Standard
-from tests.experiments.cases import write_table
+from tests.experiments.cases import eager, write_table
 
 
-@pytest.fixture(autouse=True, scope="module")
-def eager():
-    """Tracing pays after hundreds of steps; these trainings have ten."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calibrant.methods.base.solve", lambda *a, **k: solve(*a, **{**k, "compile": None}))
+@pytest.fixture(autouse=True, scope="module", name="eager")
+def without_tracing():
+    with eager():
         yield
 
 
@@ -36,7 +33,7 @@ def short(monkeypatch):
         "ensemble": dataclasses.replace(METHODS["ensemble"].method, base=Standard(hidden=(4,), epochs=5), members=2),
         "self-calibrated": SelfCalibrated(hidden=(4,), epochs=5, folds=2),
     }
-    monkeypatch.setattr(tables, "table_methods", lambda: own)
-    monkeypatch.setitem(table_peers.SETTINGS, "hidden_layer_sizes", (4,))
-    monkeypatch.setitem(table_peers.SETTINGS, "max_iter", 5)
+    monkeypatch.setattr(study, "table_methods", lambda: own)
+    monkeypatch.setitem(peers.SETTINGS, "hidden_layer_sizes", (4,))
+    monkeypatch.setitem(peers.SETTINGS, "max_iter", 5)
     return own

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.experiments import ablation
-from calibrant.experiments.records import prepare
+from calibrant.experiments.bo4sc import ablation, plain_descent, variants
+from calibrant.experiments.common.records import prepare
 from calibrant.methods import BO4SC, METHODS, Entry, Mixture, SelfCalibrated, Standard
 from calibrant.report import read_results
 from tests.experiments.cases import Fixed
@@ -24,13 +24,13 @@ def tiny(monkeypatch):
         ("self-calibrated", SelfCalibrated(**small, folds=2)),
     ):
         monkeypatch.setitem(METHODS, name, Entry(method, ""))
-    monkeypatch.setattr(ablation, "SGD_RATES", (0.1, 0.3))
-    monkeypatch.setattr(ablation, "SEARCH_SEEDS", 1)
+    monkeypatch.setattr(plain_descent, "RATES", (0.1, 0.3))
+    monkeypatch.setattr(plain_descent, "SEEDS", 1)
 
 
 def test_variants_differ_from_bo4sc_in_what_they_say():
-    found = {v.name: v.method for v in ablation.variants()}
-    assert len(found) == len(ablation.variants())
+    found = {v.name: v.method for v in variants.variants()}
+    assert len(found) == len(variants.variants())
     base = dataclasses.asdict(found["bo4sc"])
 
     def changed(name):
@@ -50,10 +50,10 @@ def test_variants_differ_from_bo4sc_in_what_they_say():
 
 
 def test_what_changes_more_than_its_name_says_is_named():
-    named = re.findall(r'"([^"]+)"', ablation.__doc__)
-    assert named == [ablation.SGD, "restart, T = 100", "without refit"]
-    assert set(named) <= {v.name for v in ablation.variants()}
-    assert "in nothing else" not in ablation.__doc__
+    named = re.findall(r'"([^"]+)"', variants.__doc__)
+    assert named == [variants.SGD, "restart, T = 100", "without refit"]
+    assert set(named) <= {v.name for v in variants.variants()}
+    assert "in nothing else" not in variants.__doc__
 
 
 def test_weights_that_are_the_truth_tell_the_whole_story():
@@ -61,29 +61,29 @@ def test_weights_that_are_the_truth_tell_the_whole_story():
     labels = prepared.task.train.labels
     truth = prepared.problem.posterior(prepared.problem.train[0])
     of_label = torch.as_tensor(truth[np.arange(len(labels)), labels.numpy()])
-    story = ablation.weight_story(Fixed(torch.as_tensor(truth), sample_weights=of_label), prepared)
+    story = variants.weight_story(Fixed(torch.as_tensor(truth), sample_weights=of_label), prepared)
     assert story["weight_truth"] == pytest.approx(1.0)
     assert story["weight_auroc"] > 0.98
     below = of_label[torch.as_tensor(truth.argmax(1)) != labels] < 0.5
     assert story["misclassified_low_weight"] == pytest.approx(below.double().mean().item())
-    backwards = ablation.weight_story(Fixed(torch.as_tensor(truth), sample_weights=1 - of_label), prepared)
+    backwards = variants.weight_story(Fixed(torch.as_tensor(truth), sample_weights=1 - of_label), prepared)
     assert backwards["weight_truth"] == pytest.approx(-1.0)
 
 
 def test_weights_that_never_moved_have_no_story():
     prepared = prepare("blobs-1.7", 0)
-    story = ablation.weight_story(Fixed(torch.full((700, 5), 0.2), sample_weights=torch.ones(700)), prepared)
-    assert story == dict.fromkeys(ablation.STORY)
+    story = variants.weight_story(Fixed(torch.full((700, 5), 0.2), sample_weights=torch.ones(700)), prepared)
+    assert story == dict.fromkeys(variants.STORY)
 
 
 def test_plain_descent_gets_step_sizes_of_its_own(tiny):
-    found = ablation.choose_sgd(("blobs-1.3",))
+    found = plain_descent.choose_sgd(("blobs-1.3",))
     assert found["learning_rate"] in (0.1, 0.3)
     assert found["outer_rate"] in (1050.0, 10500.0)
 
 
 def test_variants_of_the_recommended_method_differ_from_it_in_what_they_say():
-    found = {v.name: v for v in ablation.variants() if v.group == "self-calibrated"}
+    found = {v.name: v for v in variants.variants() if v.group == "self-calibrated"}
     base = dataclasses.asdict(found["self-calibrated"].method)
     changes = {
         name: {key: value for key, value in dataclasses.asdict(v.method).items() if value != base[key]}
@@ -115,13 +115,13 @@ def test_variants_of_the_recommended_method_differ_from_it_in_what_they_say():
 
 
 def test_variants_travel_to_other_processes():
-    again = pickle.loads(pickle.dumps(ablation.variants()))
-    assert [v.name for v in again] == [v.name for v in ablation.variants()]
+    again = pickle.loads(pickle.dumps(variants.variants()))
+    assert [v.name for v in again] == [v.name for v in variants.variants()]
 
 
 def test_phi_that_stays_is_where_it_started(tiny):
     """A step of 1e-12 in the logarithm changes no digit of a float32 L2 strength."""
-    still = next(v.method for v in ablation.variants() if v.name == "φ stays at its start")
+    still = next(v.method for v in variants.variants() if v.name == "φ stays at its start")
     task = prepare("blobs-1.7", 0).task
     first = dataclasses.replace(still, epochs=still.steps)
     torch.testing.assert_close(still.fit(task).extras["l2"], first.fit(task).extras["l2"], rtol=1e-5, atol=0)
@@ -140,9 +140,38 @@ def test_one_row_for_each_variant_set_and_seed(tiny, tmp_path, monkeypatch):
     assert "η_w × 10" in text
     own = next(line for line in text.splitlines() if line.startswith("| self-calibrated "))
     assert own.split("|")[-2].split() == ["0.0000", "±", "0.0000"]  # its Δ is to itself, not to bo4sc
-    monkeypatch.setattr(ablation, "run_all", None)
-    again = ablation.run(source=tmp_path / "results.json", out=tmp_path / "again")
-    assert again.read_text() == page.read_text()
+    monkeypatch.setattr(ablation, "run_plan", None)
+    for name in ("results.json", "results.jsonl"):
+        again = ablation.run(source=tmp_path / name, out=tmp_path / "again")
+        assert again.read_text() == page.read_text()
+
+
+def test_a_store_with_more_seeds_of_some_variants_still_gives_a_report(tiny, tmp_path):
+    ablation.run(seeds=2, out=tmp_path, device="cpu", sets=("blobs-1.7",), only=["standard"])
+    page = ablation.run(seeds=1, out=tmp_path, device="cpu", sets=("bac",), only=["T = 1"])
+    results = read_results(tmp_path / "results.json")
+    assert [(r["method"], r["dataset"], r["seed"]) for r in results.records] == [
+        ("standard", "blobs-1.7", 0),
+        ("standard", "blobs-1.7", 1),
+        ("bo4sc", "blobs-1.7", 0),
+        ("bo4sc", "blobs-1.7", 1),
+        ("bo4sc", "bac", 0),
+        ("T = 1", "bac", 0),
+    ]
+    assert results.config["sets"] == ["blobs-1.7", "bac"]
+    assert "T = 1" in page.read_text()
+
+
+def test_step_sizes_of_plain_descent_are_chosen_once(tiny, tmp_path, monkeypatch):
+    usual = {"seeds": 1, "out": tmp_path, "device": "cpu", "sets": ("bac",), "only": [variants.SGD]}
+    ablation.run(**usual)
+    before = read_results(tmp_path / "results.json")
+    monkeypatch.setattr(ablation, "choose_sgd", None)
+    ablation.run(**usual)
+    assert read_results(tmp_path / "results.json").records == before.records
+    monkeypatch.setattr(plain_descent, "RATES", (0.1,))
+    with pytest.raises(TypeError):  # other candidates: it would choose again
+        ablation.run(**usual)
 
 
 def test_a_variant_that_is_none_is_an_error(tmp_path):

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrant.experiments import bo4sc, figures, grid, page
-from calibrant.experiments.records import (
+from calibrant.experiments.bo4sc import figures, grid, page
+from calibrant.experiments.bo4sc import study as bo4sc
+from calibrant.experiments.common.records import (
     MEASURED,
     Predicted,
     against_truth,
@@ -18,8 +19,8 @@ from calibrant.experiments.records import (
     prepare,
     reference,
 )
-from calibrant.experiments.runs import Meter, run_all
-from calibrant.experiments.shared import seed_count
+from calibrant.experiments.common.runs import Meter, run_all
+from calibrant.experiments.common.shared import seed_count
 from calibrant.methods import BO4SC, METHODS, Calibrated, SelfCalibrated, Standard
 from calibrant.report import Results, read_results
 
@@ -61,7 +62,7 @@ def written(tmp_path_factory, eager):
         short = {name: own | {"epochs": 20} for name, own in settings.items()}
         file = out / "settings.json"
         file.write_text(json.dumps({"origin": ORIGIN, **short}))
-        patch.setattr("calibrant.experiments.figures.RELIABILITY_SET", "bac")
+        patch.setattr("calibrant.experiments.bo4sc.figures.RELIABILITY_SET", "bac")
         return bo4sc.reproduce(seeds=2, out=out, device="cpu", sets=SETS, settings=file)
 
 
@@ -100,8 +101,9 @@ def test_the_files_of_a_run(written):
 
 
 def test_the_report_comes_from_files_alone(written, tmp_path, capsys):
-    again = bo4sc.reproduce(source=written.parent / "results.json", out=tmp_path)
-    assert again.read_text() == written.read_text()
+    for name in ("results.json", "results.jsonl"):
+        again = bo4sc.reproduce(source=written.parent / name, out=tmp_path)
+        assert again.read_text() == written.read_text()
     assert "ECE-10" in capsys.readouterr().out
 
 
@@ -159,19 +161,17 @@ def test_how_many_seeds():
 
 
 def test_bo4scs_control_differs_from_it_by_the_weights_alone():
-    entries = bo4sc.plan(SETS, [0], bo4sc.chosen_settings()[0])
-    controls, methods = ([e[1:] for e in entries if e[0] == name] for name in ("standard-matched", "bo4sc"))
-    assert len(controls) == len(SETS)
-    for (control, one), (method, same) in zip(controls, methods, strict=True):
-        assert one is same
+    found = bo4sc.plan(SETS, [0], bo4sc.chosen_settings()[0]).methods
+    for dataset in SETS:
+        control, method = found[dataset, "standard-matched"], found[dataset, "bo4sc"]
         for field in ("hidden", "epochs", "learning_rate", "batch_size"):
             assert getattr(control, field) == getattr(method, field)
 
 
 def test_other_seeds_and_some_methods():
     settings = bo4sc.chosen_settings()[0]
-    entries = bo4sc.plan(["bac"], [7, 8], settings, ["self-calibrated", "bo4sc"])
-    assert {(name, prepared.seed) for name, _, prepared in entries} == {
+    entries = bo4sc.plan(["bac"], [7, 8], settings, ["self-calibrated", "bo4sc"]).runs()
+    assert {(key["method"], key["seed"]) for key, _ in entries} == {
         (name, seed) for name in ("bo4sc", "standard-matched", "self-calibrated") for seed in (7, 8)
     }
     with pytest.raises(ValueError, match="no method called bosc; the methods are standard, "):

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from calibrant.data import load
-from calibrant.experiments import bo4sc, grid
+from calibrant.experiments.bo4sc import grid, search, study
+from calibrant.experiments.bo4sc.study import chosen_settings, reproduce
 from calibrant.methods import BO4SC
 from calibrant.report import read_results
 
@@ -17,7 +18,7 @@ TINY = {"steps": [2], "weight_lr": [100.0, 3000.0], "alpha": [30.0], "width": [8
 
 def test_scores_by_hand():
     probs = torch.tensor([[[0.8, 0.1, 0.1], [0.2, 0.5, 0.3]]], dtype=torch.float64)
-    found = grid.score(probs.log(), torch.tensor([[0, 2]]))
+    found = search.score(probs.log(), torch.tensor([[0, 2]]))
     assert found["bce"] == pytest.approx((-math.log(0.8) - math.log(1 - 0.5)) / 2)  # right; wrong
     assert found["nll"] == pytest.approx((-math.log(0.8) - math.log(0.3)) / 2)
     assert found["ece10"] == pytest.approx((0.2 + 0.5) / 2)
@@ -26,8 +27,8 @@ def test_scores_by_hand():
 
 def test_a_sure_and_wrong_network_keeps_a_finite_score_and_a_failed_one_has_none():
     logits = torch.tensor([[[80.0, 0.0], [80.0, 0.0]]])
-    assert grid.score(logits, torch.tensor([[0, 1]]))["bce"] == pytest.approx(40.0)
-    failed = grid.score(logits * torch.nan, torch.tensor([[0, 1]]))
+    assert search.score(logits, torch.tensor([[0, 1]]))["bce"] == pytest.approx(40.0)
+    failed = search.score(logits * torch.nan, torch.tensor([[0, 1]]))
     assert math.isnan(failed["bce"])
     assert failed["bce_by_seed"] is None
 
@@ -51,9 +52,9 @@ def test_a_grid_names_its_settings():
 
 
 def test_points_that_score_are_validation_points_that_move_nothing():
-    task, held = grid.search_task("blobs-1.3", grid.FIRST_SEED)
+    task, held = search.search_task("blobs-1.3", search.FIRST_SEED)
     assert (len(task.train), len(task.val), len(held)) == (700, 200, 100)
-    labels = torch.as_tensor(load("blobs-1.3", grid.FIRST_SEED).val[1])
+    labels = torch.as_tensor(load("blobs-1.3", search.FIRST_SEED).val[1])
     assert torch.equal(torch.cat([task.val.labels, held.labels]), labels)
     assert not (task.val.inputs[:, None] == held.inputs).all(-1).any()
 
@@ -67,14 +68,14 @@ def folder(tmp_path_factory):
 
 
 def test_a_short_training_is_read_off_a_long_one(folder):
-    task, held = grid.search_task("blobs-1.7", grid.FIRST_SEED)
+    task, held = search.search_task("blobs-1.7", search.FIRST_SEED)
     records = read_results(folder / "results.json").records
     assert len(records) == 4
     for record in (records[0], records[3]):  # the shorter and the longer, of two settings
         alone = BO4SC(**{**grid.as_settings(record), "hidden": (8, 8)}).fit(task)
         log_probs = alone.probs(held.inputs).log().unsqueeze(0)
         # A population adds up in another order than a single run, and steps enlarge what rounding leaves.
-        assert record["bce"] == pytest.approx(grid.score(log_probs, held.labels.unsqueeze(0))["bce"], abs=1e-4)
+        assert record["bce"] == pytest.approx(search.score(log_probs, held.labels.unsqueeze(0))["bce"], abs=1e-4)
 
 
 def test_settings_are_arguments_of_the_method(folder):
@@ -82,7 +83,7 @@ def test_settings_are_arguments_of_the_method(folder):
     written = json.loads((folder / "settings.json").read_text())
     assert written["origin"]["grid"] == results.config["grid"]
     assert set(written["origin"]) == {"command", "grid", "seeds", "criterion", "date", "calibrant"}
-    assert bo4sc.chosen_settings(folder / "settings.json")[1] == written["origin"]
+    assert chosen_settings(folder / "settings.json")[1] == written["origin"]
     settings = written["blobs-1.7"]
     assert settings == results.config["chosen"]["blobs-1.7"]
     assert set(settings) == {"steps", "outer_rate", "alpha", "hidden", "epochs", "learning_rate"}
@@ -98,10 +99,11 @@ def test_a_single_network_runs_too_and_settings_need_not_be_written(tmp_path):
 
 
 def test_the_report_comes_from_the_file_alone(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(grid, "search", None)
-    again = grid.run(source=folder / "results.json", out=tmp_path)
-    assert again.read_text() == (folder / "report.html").read_text()
-    assert (tmp_path / "settings.json").read_text() == (folder / "settings.json").read_text()
+    monkeypatch.setattr(grid, "run_jobs", None)
+    for name in ("results.json", "results.jsonl"):
+        again = grid.run(source=folder / name, out=tmp_path)
+        assert again.read_text() == (folder / "report.html").read_text()
+        assert (tmp_path / "settings.json").read_text() == (folder / "settings.json").read_text()
     grid.run(source=folder / "results.json", out=tmp_path / "bare", write=False)
     assert not (tmp_path / "bare" / "settings.json").exists()
 
@@ -112,27 +114,27 @@ def test_the_settings_of_the_package_are_written_again_from_the_stored_search(tm
     if not file.exists():
         pytest.skip("no results beside the tests")
     grid.run(source=file, out=tmp_path)
-    assert bo4sc.chosen_settings(tmp_path / "settings.json") == bo4sc.chosen_settings()
+    assert chosen_settings(tmp_path / "settings.json") == chosen_settings()
 
 
 def test_settings_of_one_set_are_used_by_a_run_of_that_set(folder, tmp_path, monkeypatch):
     """What is handed to the training: `reproduce` itself is run elsewhere."""
     handed = {}
 
-    def stop(run, sets, **arguments):
-        handed.update(arguments, sets=sets)
+    def stop(store, plan, *arguments, **options):
+        handed.update(plan.methods)
         raise InterruptedError
 
-    monkeypatch.setattr(bo4sc, "in_parts", stop)
+    monkeypatch.setattr(study, "run_plan", stop)
     usual = {"seeds": 1, "out": tmp_path, "device": "cpu", "settings": folder / "settings.json"}
     with pytest.raises(ValueError, match=r"no settings of bo4sc for blobs-1\.3, .* by --sets .*: blobs-1\.7\.$"):
-        bo4sc.reproduce(**usual)
+        reproduce(**usual)
     with pytest.raises(InterruptedError):
-        bo4sc.reproduce(**usual, sets=["blobs-1.7"])
-    assert handed["sets"] == ["blobs-1.7"]
-    assert handed["settings"]["blobs-1.7"]["hidden"] == [8, 8]
+        reproduce(**usual, sets=["blobs-1.7"])
+    assert {dataset for dataset, _ in handed} == {"blobs-1.7"}
+    assert handed["blobs-1.7", "bo4sc"].hidden == (8, 8)
     with pytest.raises(ValueError, match="no set called moons"):
-        bo4sc.reproduce(**usual, sets=["moons"])
+        reproduce(**usual, sets=["moons"])
 
 
 def test_failed_settings_of_a_file_are_not_chosen():
@@ -146,7 +148,7 @@ def test_a_large_grid_on_a_processor_is_said_beforehand(monkeypatch, capsys, tmp
     def stop(*arguments, **more):
         raise InterruptedError
 
-    monkeypatch.setattr(grid, "search", stop)
+    monkeypatch.setattr(grid, "begin", stop)
     with pytest.raises(InterruptedError):
         grid.run(device="cpu", out=tmp_path)
     assert "6,480 networks of up to 2,000 epochs" in capsys.readouterr().err

@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from calibrant.experiments import noise
-from calibrant.experiments.records import prepare
+from calibrant.experiments import label_noise
+from calibrant.experiments.common.records import prepare
+from calibrant.experiments.label_noise import study
+from calibrant.experiments.label_noise.measures import suspects
+from calibrant.experiments.label_noise.page import noise_targets
 from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, SelfCalibrated, Standard
 from calibrant.report import read_results
 from tests.experiments.cases import Fixed
@@ -19,14 +22,14 @@ def test_suspicion_is_scored_against_the_labels_that_were_flipped():
     flipped = torch.as_tensor(prepared.flipped)
     even = torch.full((700, 5), 0.2, dtype=torch.float64)
     none = {"weight_flipped": None, "weight_kept": None}
-    assert noise.suspects(Fixed(even), prepared) == {"suspects_auroc": 0.5, "candidate": None, **none}
+    assert suspects(Fixed(even), prepared) == {"suspects_auroc": 0.5, "candidate": None, **none}
     weighted = Fixed(even, sample_weights=1 - flipped.double())
     weights = {"weight_flipped": 0.0, "weight_kept": 1.0}
-    assert noise.suspects(weighted, prepared) == {"suspects_auroc": 1.0, "candidate": None, **weights}
+    assert suspects(weighted, prepared) == {"suspects_auroc": 1.0, "candidate": None, **weights}
     own = Fixed(even, suspicion=1 - flipped.double(), candidate="label noise")
-    assert noise.suspects(own, prepared) == {"suspects_auroc": 0.0, "candidate": "label noise", **none}
+    assert suspects(own, prepared) == {"suspects_auroc": 0.0, "candidate": "label noise", **none}
     clean = prepare("blobs-1.3", 0)
-    assert noise.suspects(weighted, clean)["suspects_auroc"] is None
+    assert suspects(weighted, clean)["suspects_auroc"] is None
 
 
 def records(**change):
@@ -59,7 +62,7 @@ def records(**change):
     ],
 )
 def test_targets_are_judged(change, missed):
-    found = noise.noise_targets(records(**change), [0.0, 0.2])
+    found = noise_targets(records(**change), [0.0, 0.2])
     assert [k for k, verdict in enumerate(found) if not verdict.holds] == missed
     assert all("bac" not in verdict.shown for verdict in found)
 
@@ -68,7 +71,7 @@ def test_targets_are_judged(change, missed):
     ("lost", "open_ones"), [({"accuracy": None}, [0]), ({"nll": None}, [1]), ({"suspects_auroc": None}, [2])]
 )
 def test_what_was_not_measured_is_neither_hit_nor_miss(lost, open_ones):
-    found = noise.noise_targets(records(**lost), [0.0, 0.2])
+    found = noise_targets(records(**lost), [0.0, 0.2])
     assert [k for k, verdict in enumerate(found) if verdict.word == "not measured"] == open_ones
     assert [verdict.word for verdict in found].count("holds") == 3
     assert all("unknown on blobs-1.3 20%" in found[k].note for k in open_ones)
@@ -85,7 +88,7 @@ def test_every_method_at_every_rate(monkeypatch, tmp_path):
         ("self-calibrated", SelfCalibrated(**small, folds=2)),
     ):
         monkeypatch.setitem(METHODS, name, Entry(method, ""))
-    page = noise.run(rates=[0.4], seeds=1, out=tmp_path, device="cpu", sets=("blobs-1.7",), methods=methods)
+    page = label_noise.run(rates=[0.4], seeds=1, out=tmp_path, device="cpu", sets=("blobs-1.7",), methods=methods)
     results = read_results(tmp_path / "results.json")
     assert page.exists()
     assert results.config["rates"] == [0.0, 0.4]
@@ -94,11 +97,12 @@ def test_every_method_at_every_rate(monkeypatch, tmp_path):
         assert record["failure"] is None
         assert (record["suspects_auroc"] is None) == (record["rate"] == 0)
         assert (record["candidate"] is not None) == (record["method"] == "self-calibrated")
-    monkeypatch.setattr(noise, "run_all", None)
-    again = noise.run(source=tmp_path / "results.json", out=tmp_path / "again")
-    assert again.read_text() == page.read_text()
+    monkeypatch.setattr(study, "run_plan", None)
+    for name in ("results.json", "results.jsonl"):
+        again = label_noise.run(source=tmp_path / name, out=tmp_path / "again")
+        assert again.read_text() == page.read_text()
 
 
 def test_a_rate_is_a_share(tmp_path):
     with pytest.raises(ValueError, match="between 0 and 1"):
-        noise.run(rates=[20], out=tmp_path)
+        label_noise.run(rates=[20], out=tmp_path)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from calibrant import metrics
-from calibrant.experiments.records import Predicted
-from calibrant.experiments.table_data import FLOOR, examine, find_tables, prepare, score
+from calibrant.experiments.common.records import Predicted
+from calibrant.experiments.tables.data import FLOOR, examine, find_tables, prepare, score
 from tests.experiments.cases import UNSUITABLE, write_table
 
 

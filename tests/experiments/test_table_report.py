@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
-from calibrant.experiments.table_data import DEVELOPMENT, FLOOR
-from calibrant.experiments.table_ranks import against, critical_difference, friedman, ranking
-from calibrant.experiments.table_report import make_report, rankings, to_terminal, untried, verdicts
+from calibrant.experiments.tables.data import DEVELOPMENT, FLOOR
+from calibrant.experiments.tables.page import make_report, rankings, to_terminal, untried, verdicts
+from calibrant.experiments.tables.ranks import against, critical_difference, friedman, ranking
 from calibrant.report import Results
 from tests.experiments.cases import results_of, scored
 

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from calibrant import metrics
-from calibrant.experiments import table_peers, tables
-from calibrant.experiments.table_data import FLOOR, prepare
-from calibrant.experiments.table_peers import RememberedMLP, run_peers
-from calibrant.experiments.table_report import (
+from calibrant.experiments.tables import peers as table_peers
+from calibrant.experiments.tables import study as tables
+from calibrant.experiments.tables.data import FLOOR, prepare
+from calibrant.experiments.tables.page import (
     make_report,
     write_report,
 )
+from calibrant.experiments.tables.peers import RememberedMLP, run_peers
 from calibrant.methods import BO4SC, METHODS, Standard
 from calibrant.report import read_results
 from tests.experiments.cases import UNSUITABLE, write_table
@@ -144,12 +145,13 @@ def test_a_run_is_split_resumed_and_reported(folder, tmp_path, short, monkeypatc
 
     monkeypatch.setattr(tables, "write_report", lambda out, results: out)
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "_run_own", never)
+        patch.setattr("calibrant.experiments.common.runs.run_all", never)
         patch.setattr(tables, "run_peers", never)
         tables.run(**arguments)
         patch.setattr(tables, "write_report", write_report)
-        again = tables.run(source=out / "results.json", out=tmp_path / "again")
-    assert again.read_text() == text
+        for name in ("results.json", "results.jsonl"):
+            again = tables.run(source=out / name, out=tmp_path / "again")
+            assert again.read_text() == text
     short["standard"] = Standard(hidden=(4,), epochs=6)
     tables.run(**arguments, methods=["standard"], only=["one"])
     again = read_results(out / "results.json")

@@ -4,20 +4,11 @@ import math
 
 import pytest
 
-from calibrant.experiments import page, table1
-from calibrant.experiments import words as report_words
-from calibrant.experiments.table_data import DEVELOPMENT
-from calibrant.experiments.targets import (
-    Case,
-    at_least,
-    bo4sc_targets,
-    difference,
-    judge,
-    mean,
-    not_above,
-    ratio,
-    self_calibrated_targets,
-)
+from calibrant.experiments.bo4sc import page, table1
+from calibrant.experiments.bo4sc.targets import bo4sc_targets, self_calibrated_targets
+from calibrant.experiments.common import words as report_words
+from calibrant.experiments.common.verdicts import Case, at_least, difference, judge, mean, not_above, ratio
+from calibrant.experiments.tables.data import DEVELOPMENT
 from calibrant.methods import METHODS as REGISTRY
 from calibrant.metrics import Estimate
 

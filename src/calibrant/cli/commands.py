@@ -38,8 +38,16 @@ Source = Annotated[
         "--from",
         exists=True,
         dir_okay=False,
-        help="Make the report from this result file of the same command; train nothing. Only --out goes with it.",
+        help="Make the report from this result file or store (results.json, results.jsonl) of the same command; train "
+        "nothing. Only --out goes with it.",
     ),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, help="How many processes work at the same time; by default one, and more beside a GPU."),
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Run again what --out holds already; by default only missing runs are done.")
 ]
 
 app = typer.Typer(
@@ -93,6 +101,8 @@ def reproduce_bo4sc(
     first_seed: Annotated[int, typer.Option(min=0, help="The first of the seeds.")] = 0,
     methods: Annotated[list[str] | None, typer.Option(help="Ids of methods; all where not given.")] = None,
     sets: Sets = None,
+    jobs: Jobs = None,
+    fresh: Fresh = False,
     source: Source = None,
 ) -> None:
     """Table 1 and Figures 1 to 3 of Sanguin et al. 2024, with intervals, noise floors and targets."""
@@ -106,6 +116,8 @@ def reproduce_bo4sc(
         first_seed=first_seed,
         methods=methods,
         sets=sets,
+        jobs=jobs,
+        fresh=fresh,
         source=source,
     )
 
@@ -125,6 +137,8 @@ def sweep_bo4sc(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, counted from 10,000.")] = 3,
     out: Out = Path("out/bo4sc-grid"),
     device: On = Device.auto,
+    jobs: Jobs = None,
+    fresh: Fresh = False,
     source: Source = None,
 ) -> None:
     """The grid search of Sanguin et al. 2024: every combination of the values given.
@@ -135,23 +149,30 @@ def sweep_bo4sc(
     given = {"steps": steps, "weight_lr": weight_lr, "alpha": alpha, "width": width, "epochs": epochs, "lr": lr}
     grid = {name: values for name, values in given.items() if values}
     call(
-        "grid.run",
+        "bo4sc.grid.run",
         grid=grid,
         seeds=seeds,
         out=out,
         device=device.value,
         sets=sets,
         criterion=criterion.value,
+        jobs=jobs,
+        fresh=fresh,
         source=source,
     )
 
 
 @ablate.command("bo4sc", cls=Experiment)
 def ablate_bo4sc(
-    seeds: Seeds = 20, out: Out = Path("out/bo4sc-ablation"), device: On = Device.auto, source: Source = None
+    seeds: Seeds = 20,
+    out: Out = Path("out/bo4sc-ablation"),
+    device: On = Device.auto,
+    jobs: Jobs = None,
+    fresh: Fresh = False,
+    source: Source = None,
 ) -> None:
     """BO4SC's variants (hypergradients, outer losses, weights, other outer variables) and self-calibrated's parts."""
-    call("ablation.run", seeds=seeds, out=out, device=device.value, source=source)
+    call("bo4sc.ablation.run", seeds=seeds, out=out, device=device.value, jobs=jobs, fresh=fresh, source=source)
 
 
 @bench.command("tables", cls=Experiment)
@@ -171,19 +192,13 @@ def bench_tables(
     ] = None,
     out: Out = Path("out/tables"),
     device: On = Device.auto,
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Processes for scikit-learn's methods; by default all cores beside a GPU, else one."),
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure again what the result file holds of these tables and methods.")
-    ] = False,
+    jobs: Jobs = None,
+    fresh: Fresh = False,
     source: Source = None,
 ) -> None:
     """Every method on every table of a folder, 60/20/20 splits: scores, ranks, paired differences.
 
-    What the result file in --out holds is not measured again, unless the table, the method's settings or its code
-    changed.
+    What --out holds is not measured again, unless the table, the method's settings or its code changed.
     """
     if data is None and source is None:
         raise typer.BadParameter("give a folder of tables, or a result file by --from.", param_hint="--data")
@@ -210,10 +225,21 @@ def bench_noise(
     seeds: Seeds = 20,
     out: Out = Path("out/noise"),
     device: On = Device.auto,
+    jobs: Jobs = None,
+    fresh: Fresh = False,
     source: Source = None,
 ) -> None:
     """Flipped training labels and a clean validation part, on the five synthetic sets; four of them are judged."""
-    call("noise.run", rates=rates or [0.2, 0.4], seeds=seeds, out=out, device=device.value, source=source)
+    call(
+        "label_noise.run",
+        rates=rates or [0.2, 0.4],
+        seeds=seeds,
+        out=out,
+        device=device.value,
+        jobs=jobs,
+        fresh=fresh,
+        source=source,
+    )
 
 
 @app.command("methods")

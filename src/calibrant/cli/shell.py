@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 # Wrong values, missing files and missing packages are the caller's to mend: a sentence says more than a traceback.
-EXPECTED = (ValueError, FileNotFoundError, ImportError)
+EXPECTED = (ValueError, FileNotFoundError, ImportError, TimeoutError)
 
 
 class Sentences(TyperGroup):
@@ -96,7 +96,11 @@ def call(function: str, **arguments: Any) -> None:
     require()
     module, _, name = function.rpartition(".")
     begin = time.perf_counter()
-    result = getattr(importlib.import_module(f"calibrant.experiments.{module}"), name)(**arguments)
+    try:
+        result = getattr(importlib.import_module(f"calibrant.experiments.{module}"), name)(**arguments)
+    except KeyboardInterrupt:
+        typer.echo("Interrupted. Run the same command again: it goes on where it stopped.", err=True)
+        raise typer.Exit(130) from None
     if isinstance(result, Path):
         typer.echo(f"Written: {result}")
     elif isinstance(result, str):

@@ -74,7 +74,7 @@ def write_results(path: str | Path, config: Mapping[str, Any], records: Sequence
     """
     path = Path(path)
     content = {"config": {"machine": machine(), **config}, "versions": versions(), "records": list(records)}
-    text = as_text(_as_json(content))
+    text = as_text(as_json(content))
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.write_text(text, encoding="utf-8")
@@ -120,15 +120,16 @@ def provenance(config: Mapping[str, Any] | None = None, **facts: Any) -> dict[st
     return {**here, "versions": versions(), **facts}
 
 
-def _as_json(value: Any) -> Any:
+def as_json(value: Any) -> Any:
+    """A value as JSON can hold it: numbers that are not finite become null, NumPy's and torch's become plain ones."""
     if isinstance(value, Mapping):
-        return {str(key): _as_json(item) for key, item in value.items()}
+        return {str(key): as_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_as_json(item) for item in value]
+        return [as_json(item) for item in value]
     if isinstance(value, Path):
         return str(value)
     if hasattr(value, "tolist"):  # NumPy and torch, scalars and arrays
-        return _as_json(value.tolist())
+        return as_json(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,8 +84,12 @@ class Prepared:
         return {f"floor_posterior{b}": None if own is None else metrics.ece(own, labels, b) for b in (10, 15)}
 
 
+@lru_cache(maxsize=512)
 def prepare(name: str, seed: int, flip: float = 0.0) -> Prepared:
-    """The set of this name with fresh samples for this seed; ``flip`` is the share of training labels to change."""
+    """The set of this name with fresh samples for this seed; ``flip`` is the share of training labels to change.
+
+    The last ones are kept: one population after the other asks for them.
+    """
     problem = load(name, seed)
     (x, y), (x_val, y_val) = problem.train, problem.val
     flipped = np.zeros(len(y), dtype=bool)
@@ -98,6 +102,12 @@ def prepare(name: str, seed: int, flip: float = 0.0) -> Prepared:
 
     task = Task(part(x, y), part(x_val, y_val), problem.classes, seed)
     return Prepared(problem, task, mean, std, flipped)
+
+
+@cache
+def shape_of(name: str) -> Any:
+    """The shape of a set's tasks: networks of one shape may train as one population."""
+    return prepare(name, 0).task.shape
 
 
 @dataclass(frozen=True)

@@ -1,27 +1,14 @@
-"""Flipped training labels and a clean validation part: who finds the wrong labels, and who stays right.
-
-A share of the training labels is changed to another class; validation and test labels are as they were. Every method of
-the one table runs at its default: ``bo4sc`` with one setting for all sets and rates, not a grid's choice.
-"""
+"""The report on flipped labels: targets, and one table for each rate."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-import torch
-from sklearn.metrics import roc_auc_score
-
-from calibrant.data import SETS
-from calibrant.experiments import words
-from calibrant.experiments.parts import in_parts
-from calibrant.experiments.records import Prepared, prepare, resolve_device
-from calibrant.experiments.runs import few_threads, run_all
-from calibrant.experiments.shared import SEEDS, checked_methods, failures, foot, made, read_own
-from calibrant.experiments.table1 import pivot
-from calibrant.experiments.targets import (
+from calibrant.experiments.common import words
+from calibrant.experiments.common.shared import failures, foot
+from calibrant.experiments.common.summary import pivot
+from calibrant.experiments.common.verdicts import (
     ENSEMBLE,
     Case,
     Records,
@@ -33,9 +20,8 @@ from calibrant.experiments.targets import (
     not_above,
     not_significantly_above_zero,
 )
-from calibrant.methods import METHODS, Fitted, suspicion
 from calibrant.metrics import Estimate
-from calibrant.report import Column, Report, Results, Verdict, write_results
+from calibrant.report import Column, Report, Results, Verdict
 
 JUDGED = ("blobs-1.3", "blobs-1.7", "spirals-2.5", "spirals-3.5")
 """The sets that the targets are about; BAC, whose labels are a function of the inputs, is shown beside them."""
@@ -49,85 +35,6 @@ COLUMNS = {
     "weight_flipped": Column("w of flipped", digits=2, note="mean weight of the training samples with a wrong label"),
     "weight_kept": Column("w of others", digits=2, note="mean weight of the training samples with their own label"),
 }
-
-
-def run(
-    *,
-    rates: Sequence[float] = (0.2, 0.4),
-    seeds: int = SEEDS,
-    out: str | Path = "out/noise",
-    device: str = "auto",
-    sets: Sequence[str] = tuple(SETS),
-    methods: Sequence[str] | None = None,
-    source: str | Path | None = None,
-) -> Path:
-    """Train every method at every rate, clean labels first; returns the path of the report.
-
-    ``source`` is a result file of this experiment: the report is made from it, and nothing is trained.
-    """
-    if source is not None:
-        return write_report(Path(source), Path(out))
-    for rate in rates:
-        if not 0 <= rate <= 1:
-            raise ValueError(f"rates are shares of labels to flip, between 0 and 1; got {rate}.")
-    methods = checked_methods(methods, METHODS)
-    levels = [0.0, *sorted(set(rates) - {0.0})]
-    where = resolve_device(device)
-    parts = in_parts(train_and_measure, sets, device=where, rates=levels, seeds=seeds, methods=methods)
-    config = {
-        "experiment": "noise",
-        "rates": levels,
-        "seeds": list(range(seeds)),
-        "sets": list(sets),
-        "methods": {name: repr(METHODS[name].method) for name in methods},
-        "device": str(where),
-        **made(),
-    }
-    order = {name: position for position, name in enumerate([*sets, *methods])}
-    records = [record for part in parts for record in part]
-    records.sort(key=lambda r: (order[r["dataset"]], order[r["method"]], r["rate"], r["seed"]))
-    return write_report(write_results(Path(out) / "results.json", config, records), Path(out))
-
-
-def train_and_measure(
-    *, sets: Sequence[str], device: torch.device, rates: Sequence[float], seeds: int, methods: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Records of these sets: every method at every rate."""
-    cases = [(rate, prepare(name, seed, rate)) for rate in rates for name in sets for seed in range(seeds)]
-    plan = [(name, METHODS[name].method, prepared) for name in methods for _, prepared in cases]
-    runs = run_all(plan, device=device)
-    with few_threads():
-        return [
-            {**trained.record(), "rate": rate, **suspects(trained.fitted, trained.prepared)}
-            for trained, (rate, _) in zip(runs, cases * len(methods), strict=True)
-        ]
-
-
-def write_report(results: Path, out: Path) -> Path:
-    """Make the report from a result file alone, and print it."""
-    report = tell(read_own(results, "noise"))
-    print(report.to_markdown())
-    return report.write(out)
-
-
-def suspects(fitted: Fitted, prepared: Prepared) -> dict[str, Any]:
-    """How well wrong labels are found, where any were flipped; and which candidate the self-calibrated method took.
-
-    Suspicion is the method's own where it has one, ``1 − w_i·p(y_i | x_i)`` where it has weights, and
-    ``1 − p(y_i | x_i)`` otherwise. ``weight_flipped`` and ``weight_kept`` are mean weights of wrong and right labels.
-    """
-    found: dict[str, Any] = dict.fromkeys(("suspects_auroc", "weight_flipped", "weight_kept"))
-    found["candidate"] = fitted.extras.get("candidate")
-    if fitted.failure or not prepared.flipped.any() or prepared.flipped.all():
-        return found
-    train, scores, weights = prepared.task.train, *map(fitted.extras.get, ("suspicion", "sample_weights"))
-    if weights is not None:
-        found["weight_flipped"] = weights[prepared.flipped].mean().item()
-        found["weight_kept"] = weights[~prepared.flipped].mean().item()
-    if scores is None:
-        given = torch.ones(len(train)) if weights is None else weights
-        scores = suspicion(given, fitted.probs(train.inputs), train.labels)
-    return found | {"suspects_auroc": float(roc_auc_score(prepared.flipped, scores.numpy()))}
 
 
 def noise_targets(records: Records, rates: Sequence[float]) -> list[Verdict]:

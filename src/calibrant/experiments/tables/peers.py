@@ -16,8 +16,10 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
-from calibrant.experiments.records import Predicted
-from calibrant.experiments.table_data import Split, prepare
+from calibrant.experiments.common.keys import MEASURED, SCORING, code_digest, own_code
+from calibrant.experiments.common.records import Predicted
+from calibrant.experiments.tables.data import Split, prepare
+from calibrant.report import versions
 
 PEERS = {
     "sklearn-mlp": "scikit-learn's MLPClassifier with early stopping",
@@ -41,6 +43,13 @@ def missing_peers(version: str = sklearn.__version__) -> dict[str, str]:
         for name, since in SINCE.items()
         if here < since
     }
+
+
+def made_by(methods: Sequence[str]) -> dict[str, str]:
+    """What code stands behind each method's records: a digest of ours, and for a peer scikit-learn's version too."""
+    data, here = "experiments/tables/data.py", "experiments/tables/peers.py"
+    theirs = f"scikit-learn {versions()['scikit-learn']}, code {code_digest(*MEASURED, *SCORING, data, here)}"
+    return {name: theirs if name in PEERS else f"code {own_code(data)}" for name in methods}
 
 
 def peer_cost(method: str) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
-from calibrant.experiments.records import WEIGHT_SHARES
-from calibrant.experiments.targets import CANDIDATES, ENSEMBLE, Records, datasets, difference, mean, methods, ratio
+from calibrant.experiments.bo4sc.targets import CANDIDATES
+from calibrant.experiments.common.records import WEIGHT_SHARES
+from calibrant.experiments.common.summary import HEADINGS, POSTERIOR, cell
+from calibrant.experiments.common.verdicts import ENSEMBLE, Records, datasets, difference, methods, ratio
 from calibrant.metrics import Estimate
 from calibrant.report import Column, Table, by_seed, excludes_zero, mean_interval
 
@@ -23,25 +25,6 @@ PAPER: dict[str, dict[str, dict[str, float]]] = {
     },
 }
 """Sanguin et al. 2024, Table 1: one run of each, the number of bins unstated."""
-
-POSTERIOR = "exact posterior"
-"""The row of what the truth itself scores on the same test samples."""
-
-HEADINGS: dict[str, tuple[str, Literal["low", "high"] | None, int, str]] = {
-    "accuracy": ("accuracy", "high", 3, ""),
-    "ece10": ("ECE-10", "low", 3, "Expected calibration error, 10 bins of equal width."),
-    "ece15": ("ECE-15", "low", 3, "Expected calibration error, 15 bins of equal width."),
-    "floor_self15": ("own floor", None, 3, "ECE-15 of a calibrated model with the same confidences."),
-    "true_ece": ("true ECE", "low", 4, "ECE-15 against the exact posterior on 20,000 samples: no label noise."),
-    "mean_abs_confidence_truth": ("|conf − truth|", "low", 3, "Mean distance of confidence and exact probability."),
-    "confidence_minus_accuracy": ("conf − acc", None, 3, "Mean confidence less accuracy: above 0 over-confident."),
-    "share_below_chance": ("below 1/C", None, 3, "Share of predictions with confidence below 1/C."),
-    "share_map_above_90": ("map > 0.9", None, 3, "Share of the input map with confidence above 0.9."),
-    "nll": ("NLL", "low", 3, "Mean negative log-likelihood; no probability counts as less than 1e-12."),
-    "brier": ("Brier", "low", 3, ""),
-    "smooth_ece": ("smECE", "low", 3, "Smooth calibration error (Błasiok & Nakkiran 2023)."),
-    "aurc": ("AURC", "low", 4, "Area under the risk–coverage curve."),
-}
 
 
 def beside_paper(records: Records) -> Table:
@@ -65,18 +48,6 @@ def beside_paper(records: Records) -> Table:
         Column("accuracy", "high"),
     ]
     return Table(columns, rows, group="set", exempt=[POSTERIOR])
-
-
-def pivot(records: Records, metric: str) -> Table:
-    """Methods down, sets across: one metric's mean and interval."""
-    sets = datasets(records)
-    _, better, digits, _ = HEADINGS[metric]
-    rows: list[list[Any]] = [[m, *(cell(records, metric, name, m) for name in sets)] for m in methods(records)]
-    floor = {"ece10": "floor_posterior10", "ece15": "floor_posterior15"}.get(metric)
-    if floor:
-        rows.append([POSTERIOR, *(cell(records, floor, name, methods(records)[0]) for name in sets)])
-    columns = [Column("method"), *(Column(name, better, digits) for name in sets)]
-    return Table(columns, rows, exempt=[POSTERIOR, ENSEMBLE])
 
 
 def everything(records: Records, dataset: str) -> Table:
@@ -157,12 +128,6 @@ def costs(records: Records) -> Table:
         Column("its peak memory, MiB", digits=0),
     ]
     return Table(columns, rows)
-
-
-def cell(records: Records, metric: str, dataset: str, method: str) -> Estimate | None:
-    """A cell: None, which is shown as a dash, where nothing was measured."""
-    value = mean(records, metric, dataset, method)
-    return None if math.isnan(value.value) else value
 
 
 def _clear(found: dict[str, Estimate], *, better: bool) -> str:

@@ -1,4 +1,4 @@
-"""Any mixture of methods and sets trained at once, with what each run cost."""
+"""Training runs as populations, with what each run cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -18,8 +18,11 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from calibrant.bilevel import Callback, ProgressBar
-from calibrant.experiments.records import Prepared, measure
-from calibrant.methods import BO4SC, Calibrated, Fitted, Job, Method, Part, Standard, Task, fit_all
+from calibrant.experiments.common.keys import Key
+from calibrant.experiments.common.records import Prepared, measure
+from calibrant.methods import BO4SC, Calibrated, Fitted, Method, Part, Standard, Task, fit_all
+from calibrant.methods import Job as Fit
+from calibrant.report.results import Record
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,51 @@ class Run(Generic[Given]):
         return {"dataset": measured.pop("dataset"), "method": self.method, **measured, **asdict(self.cost)}
 
 
-Planned = tuple[str, Method, Prepared]
+Planned = tuple[Key, Method]
+"""A run that an experiment wants: its key, whose field ``method`` names the method, and the method itself."""
+
+
+@dataclass(frozen=True)
+class Training(Generic[Given]):
+    """A job that trains some runs as populations and measures them.
+
+    ``prepare`` makes what a run is trained on, and ``measure`` makes the record of a trained run; both must be
+    functions of a module, or partials of such.
+    """
+
+    planned: tuple[Planned, ...]
+    prepare: Callable[[Key], Given]
+    measure: Callable[[Key, Run[Given]], Record]
+    device: torch.device
+
+    def __call__(self) -> dict[Key, Record]:
+        prepared: dict[Hashable, Given] = {}
+        for key, _ in self.planned:
+            if (place := _place(key)) not in prepared:
+                prepared[place] = self.prepare(key)
+        plan = [(key["method"], method, prepared[_place(key)]) for key, method in self.planned]
+        runs = run_all(plan, device=self.device)
+        with few_threads():
+            return {key: self.measure(key, run) for (key, _), run in zip(self.planned, runs, strict=True)}
+
+
+def _place(key: Key) -> Hashable:
+    """What a run is trained on: all of its fields but the method."""
+    return tuple(field for field in key.fields if field[0] != "method")
+
+
+def populations(
+    planned: Sequence[Planned], together: Callable[[Key], Hashable]
+) -> dict[tuple[Hashable, ...], tuple[Planned, ...]]:
+    """Runs that may train as one population, by what they share.
+
+    These are runs of one structure whose ``together`` is the same, and calibrators with the network behind them.
+    """
+    found: dict[tuple[Hashable, ...], list[Planned]] = {}
+    for key, method in planned:
+        trained = method.base if isinstance(method, Calibrated) else method
+        found.setdefault((together(key), *trained.structure()), []).append((key, method))
+    return {shared: tuple(own) for shared, own in found.items()}
 
 
 def run_all(plan: Sequence[tuple[str, Method, Given]], *, device: torch.device | str | None = None) -> list[Run[Given]]:
@@ -69,7 +116,7 @@ def run_all(plan: Sequence[tuple[str, Method, Given]], *, device: torch.device |
     set and seed, is fitted behind that network instead of training another; its seconds include the base's.
     """
     first: dict[tuple[Method, int], int] = {}
-    jobs: list[Job] = []
+    jobs: list[Fit] = []
 
     def position(method: Method, prepared: HasTask) -> int:
         key = method, id(prepared)
@@ -81,7 +128,7 @@ def run_all(plan: Sequence[tuple[str, Method, Given]], *, device: torch.device |
     trained = [position(m.base if isinstance(m, Calibrated) else m, prepared) for _, m, prepared in plan]
     warm_up(None if device is None else str(device))
     meter = Meter(device)
-    fitted = fit_all(jobs, device=device, callbacks=progress, on_group=meter)
+    fitted = fit_all(jobs, device=device, callbacks=progress, on_group=meter, n_jobs=1)  # a job stays in its process
     runs = []
     for (name, method, prepared), k in zip(plan, trained, strict=True):
         cost, model = meter.costs[k], fitted[k]
@@ -98,7 +145,7 @@ def warm_up(device: str | None) -> None:
     """Train two tiny problems once, so that what libraries load on first use is counted as nobody's time and memory."""
     inputs, labels = torch.randn(8, 2, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
     tasks = [Task(Part(inputs, labels), Part(inputs, labels), 2, seed) for seed in range(2)]
-    fit_all([(m, t) for m in (Standard(epochs=5), BO4SC(epochs=5)) for t in tasks], device=device)
+    fit_all([(m, t) for m in (Standard(epochs=5), BO4SC(epochs=5)) for t in tasks], device=device, n_jobs=1)
 
 
 FEW = 4
@@ -111,7 +158,8 @@ def few_threads() -> Iterator[None]:
     Where a machine has a GPU, parts of an experiment are measured side by side, and mostly three at a time.
     """
     cores = os.cpu_count() or 1
-    few, threads = min(FEW, max(1, cores // (3 if torch.cuda.is_available() else 1))), torch.get_num_threads()
+    threads = torch.get_num_threads()  # a worker of joblib has its share of the cores
+    few = min(FEW, threads, max(1, cores // (3 if torch.cuda.is_available() else 1)))
     torch.set_num_threads(few)
     try:
         with threadpool_limits(few):

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from calibrant.experiments import figures, table1, words
-from calibrant.experiments.shared import SEEDS, failures, foot
-from calibrant.experiments.targets import (
-    ENSEMBLE,
-    Records,
-    bo4sc_targets,
-    datasets,
-    difference,
-    mean,
-    methods,
-    self_calibrated_targets,
-)
+from calibrant.experiments.bo4sc import figures, table1
+from calibrant.experiments.bo4sc.targets import bo4sc_targets, self_calibrated_targets
+from calibrant.experiments.common import words
+from calibrant.experiments.common.shared import SEEDS, count, failures, foot
+from calibrant.experiments.common.summary import HEADINGS, cell, pivot
+from calibrant.experiments.common.verdicts import ENSEMBLE, Records, datasets, difference, mean, methods
 from calibrant.report import Column, Report, Results, Table, Verdict, excludes_zero, format_number, to_markdown
 
 MATCHED = "standard-matched"
@@ -35,7 +29,7 @@ def verdicts(records: Records) -> list[Verdict]:
 def make_report(content: Results, numbers: figures.Numbers) -> Report:
     """Build the page from top to bottom."""
     records = content.records
-    size = f"{_count(len(datasets(records)), 'set')} with {_count(_seeds(records), 'seed')}"
+    size = f"{count(len(datasets(records)), 'set')} with {count(_seeds(records), 'seed')}"
     report = Report(
         "BO4SC: Table 1 and Figures 1 to 3 again",
         f"The experiments of Sanguin, Pakrashi, Viola and Rinaldi (2024) on {size}, each with 700 training, 300 "
@@ -64,8 +58,8 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
     _table(report, table1.beside_paper(records))
     report.section("Every method", "One table for each of four measures; all others are folded below.")
     for metric in METRICS_SHOWN:
-        name, _, _, meaning = table1.HEADINGS[metric]
-        _table(report, table1.pivot(records, metric), f"{name}. {meaning}".strip())
+        name, _, _, meaning = HEADINGS[metric]
+        _table(report, pivot(records, metric), f"{name}. {meaning}".strip())
     with report.details("Every measure"):
         for dataset in datasets(records):
             _table(report, table1.everything(records, dataset), dataset)
@@ -112,7 +106,7 @@ def origin(content: Results) -> str:
     if not isinstance(found, dict):
         return str(found or "of unknown origin")
     return (
-        f"chosen on validation data by `{found['command']}` ({_count(len(found['seeds']), 'seed')} from "
+        f"chosen on validation data by `{found['command']}` ({count(len(found['seeds']), 'seed')} from "
         f"{found['seeds'][0]}, least {found['criterion']}, calibrant {found['calibrant']}, {found['date']})"
     )
 
@@ -146,11 +140,8 @@ def hidden(records: Records) -> Table:
     rows = [
         [
             name,
-            *(
-                table1.cell(records, "ece10", name, method)
-                for method in ("standard", "standard-stopped", MATCHED, "bo4sc")
-            ),
-            table1.cell(records, "floor_posterior10", name, "standard"),
+            *(cell(records, "ece10", name, method) for method in ("standard", "standard-stopped", MATCHED, "bo4sc")),
+            cell(records, "floor_posterior10", name, "standard"),
             table1.PAPER["ece"]["bo4sc"].get(name),
         ]
         for name in datasets(records)
@@ -181,10 +172,10 @@ def weights_doing(records: Records) -> str:
 def to_terminal(content: Results) -> str:
     """The main tables and the verdicts, for reading in a terminal."""
     records = content.records
-    parts = [f"BO4SC, {_count(_seeds(records), 'seed')}: mean and 95 % interval over seeds"]
+    parts = [f"BO4SC, {count(_seeds(records), 'seed')}: mean and 95 % interval over seeds"]
     for metric in METRICS_SHOWN:
-        table = table1.pivot(records, metric)
-        parts.append(table1.HEADINGS[metric][0] + "\n" + to_markdown(table.columns, table.rows, exempt=table.exempt))
+        table = pivot(records, metric)
+        parts.append(HEADINGS[metric][0] + "\n" + to_markdown(table.columns, table.rows, exempt=table.exempt))
     lines = []
     for verdict in verdicts(records):
         note = f" ({verdict.note})" if verdict.note else ""
@@ -254,10 +245,6 @@ def _table(report: Report, table: Table, caption: str = "") -> None:
 
 def _seeds(records: Records) -> int:
     return len({record["seed"] for record in records})
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _plain(value: Any) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from calibrant.experiments.records import Prepared, misclassified, predict, reference
-from calibrant.experiments.runs import Run
+from calibrant.experiments.common.records import Prepared, misclassified, predict, reference
+from calibrant.experiments.common.runs import Run
+from calibrant.experiments.common.store import BESIDE, Store
 from calibrant.plots import (
     ConfidenceHistogramDisplay,
     ConfidenceMap,
@@ -36,21 +37,36 @@ THRESHOLD = 0.9
 Numbers = dict[str, Any]
 
 
-def collect(runs: Sequence[Run[Prepared]]) -> Numbers:
-    """The numbers of all figures, from the runs of the first seed; a figure whose set did not run is left out."""
-    first = min((run.prepared.seed for run in runs), default=0)
-    found = {(run.prepared.dataset, run.method): run for run in runs if run.prepared.seed == first}
-
-    def of(dataset: str) -> dict[str, Run[Prepared]]:
-        return {m: found[dataset, m] for m in SHOWN if (dataset, m) in found and not found[dataset, m].fitted.failure}
-
+def collect(run: Run[Prepared]) -> Numbers:
+    """What one run adds to the figures; nothing where it is shown in none, or failed."""
     numbers: Numbers = {}
-    if of(MAP_SET):
-        numbers["map"] = confidence_maps(of(MAP_SET))
-    if of(RELIABILITY_SET):
-        numbers["reliability"] = reliabilities(of(RELIABILITY_SET))
-    if "bo4sc" in of(WEIGHTS_SET):
-        numbers["weights"] = weight_history(of(WEIGHTS_SET)["bo4sc"])
+    if run.method not in SHOWN or run.fitted.failure:
+        return numbers
+    dataset = run.prepared.dataset
+    if dataset == MAP_SET:
+        numbers["map"] = confidence_maps({run.method: run})
+    if dataset == RELIABILITY_SET:
+        numbers["reliability"] = reliabilities({run.method: run})
+    if dataset == WEIGHTS_SET and run.method == "bo4sc":
+        numbers["weights"] = weight_history(run)
+    return numbers
+
+
+def of_store(store: Store) -> Numbers:
+    """The numbers of all figures, from the runs of the lowest seed that has some; models in the order of ``SHOWN``."""
+    lines = [line for line in store.current.values() if BESIDE in line]
+    first = min((line["key"]["seed"] for line in lines), default=0)
+    lines = [line for line in lines if line["key"]["seed"] == first]
+    numbers: Numbers = {}
+    for line in sorted(lines, key=lambda line: SHOWN.index(line["key"]["method"])):
+        for figure, own in line[BESIDE].items():
+            whole = numbers.setdefault(figure, dict(own))
+            for models in ("confidence", "models"):
+                if models in own:
+                    whole[models] = {**whole[models], **own[models]}
+    if "map" in numbers:
+        maps = numbers["map"]["confidence"]
+        maps[TRUTH] = maps.pop(TRUTH)  # last
     return numbers
 
 
@@ -125,7 +141,9 @@ def write(numbers: Numbers, results: Path) -> Path:
 
 
 def read(results: Path) -> Numbers:
-    """The figures' numbers of a result file; none where it has no such file beside it."""
+    """The figures' numbers of a store, or of a result file; none where it has no such file beside it."""
+    if results.suffix == ".jsonl":
+        return of_store(Store(results))
     path = path_of(results)
     found: Numbers = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found

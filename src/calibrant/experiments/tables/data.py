@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from calibrant.data import Table, TableEncoder, read_table, train_val_test
-from calibrant.experiments.records import Predicted, on_sample
+from calibrant.experiments.common.records import Predicted, on_sample
 from calibrant.methods import Part, Task
 
 ENDINGS = (".csv", ".tsv", ".parquet", ".pq")
@@ -99,15 +99,20 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def prepare(name: str, path: Path, seed: int) -> Split:
-    """Split a table by seed, keeping the classes' shares, and encode all parts by what the training part holds."""
+    """Split a table by seed, keeping the classes' shares, and encode all parts by what the training part holds.
+
+    The last splits stay in memory until the file changes: one method after the other asks for them.
+    """
     try:
-        return _prepare(name, read(path), seed)
+        return _prepare(name, path, path.stat().st_mtime_ns, seed)
     except ValueError as error:
         message = str(error)
         raise ValueError(message if path.name in message else f"{path.name}: {message}") from None
 
 
-def _prepare(name: str, table: Table, seed: int) -> Split:
+@lru_cache(maxsize=10)
+def _prepare(name: str, path: Path, changed: int, seed: int) -> Split:
+    table = _read(path, changed)
     train, val, test = (table.rows(r) for r in train_val_test(len(table), SIZES, seed=seed, stratify=table.labels))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # notes on columns, which every seed would repeat

@@ -1,35 +1,17 @@
-"""What all experiments share: how many seeds, which sets and methods, whose result file it is, a report's end."""
+"""What all experiments share: how many seeds, which sets and methods, and the end of a report."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from calibrant.data import SETS
-from calibrant.report import Report, Results, provenance, read_results
+from calibrant.report import Report, Results, provenance
 from calibrant.report.results import command
 
 SEEDS, QUICK_SEEDS = 20, 3
 """What the targets were set for, and what ``--quick`` runs."""
-
-
-class Kind(NamedTuple):
-    """A kind of result file: the command that writes it, and what its config must hold for a report to be made."""
-
-    command: str
-    needed: tuple[str, ...]
-
-
-KINDS = {
-    "bo4sc": Kind("reproduce bo4sc", ("settings",)),
-    "bo4sc-grid": Kind("sweep bo4sc", ("criterion", "grid", "chosen", "seeds", "command", "date")),
-    "bo4sc-ablation": Kind("ablate bo4sc", ("sets", "variants", "seeds")),
-    "noise": Kind("bench noise", ("rates", "sets", "methods", "seeds")),
-    "tables": Kind("bench tables", ("split", "tables", "methods")),
-}
-"""By what a result file's config calls its ``experiment``."""
 
 
 def seed_count(seeds: int | None = None, *, quick: bool = False) -> int:
@@ -52,31 +34,6 @@ def checked_sets(sets: Sequence[str] | None) -> list[str]:
     if unknown := [name for name in sets or () if name not in SETS]:
         raise ValueError(f"there is no set called {', '.join(unknown)}; the sets are {', '.join(SETS)}.")
     return list(dict.fromkeys(SETS if sets is None else sets))
-
-
-def read_own(path: str | Path, experiment: str) -> Results:
-    """Read a result file of one experiment, a name of ``KINDS``; another's is an error that names its command.
-
-    Reports read fields that only their own experiment writes: without this, another file ends in a ``KeyError``.
-    """
-    results = read_results(path)
-    found = _experiment(results.config)
-    if found is None:
-        raise ValueError(f"{path} is not a result file of calibrant: its config names no experiment of a command.")
-    whose = f"calibrant {KINDS[found].command}"
-    if found != experiment:
-        raise ValueError(f"{path} is a result file of `{whose}`; use `{whose} --from {path}`.")
-    lacking = [key for key in KINDS[found].needed if key not in results.config] + ["records"] * (not results.records)
-    if lacking:
-        raise ValueError(f"{path} is not a whole result file of `{whose}`: it lacks {', '.join(lacking)}.")
-    return results
-
-
-def _experiment(config: Mapping[str, Any]) -> str | None:
-    """Which experiment a config is of; files of `bench tables` did not always say so."""
-    if "experiment" not in config and {"split", "nll_floor"} <= config.keys():
-        return "tables"
-    return next((name for name in KINDS if name == config.get("experiment")), None)
 
 
 def made() -> dict[str, str]:
@@ -106,3 +63,8 @@ def failures(report: Report, records: Sequence[Mapping[str, Any]], consequence: 
     report.table(
         ["table" if where == "table" else "set", "method", "seeds", "what happened, to the first of them"], rows
     )
+
+
+def count(number: int, noun: str) -> str:
+    """A number and its noun: 1 table, 2 tables."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.experiments import words
-from calibrant.experiments.shared import failures, foot
-from calibrant.experiments.table_data import DEVELOPMENT
-from calibrant.experiments.table_peers import PEERS
-from calibrant.experiments.table_ranks import Ranking, against, critical_difference, friedman, ranking
+from calibrant.experiments.common import words
+from calibrant.experiments.common.shared import count, failures, foot
+from calibrant.experiments.tables.data import DEVELOPMENT
+from calibrant.experiments.tables.peers import PEERS
+from calibrant.experiments.tables.ranks import Ranking, against, critical_difference, friedman, ranking
 from calibrant.methods import METHODS
 from calibrant.plots._style import GREY, INK, PALETTE, style
 from calibrant.report import Column, Report, Results, Verdict, by_seed, mean_interval, paired_difference, to_markdown
@@ -37,11 +37,6 @@ COLUMNS = (
     Column("aurc", better="low"),
     Column("seconds", digits=1),
 )
-
-
-def count(number: int, noun: str) -> str:
-    """A number and its noun: 1 table, 2 tables."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def rankings(records: list[Record], methods: list[str]) -> dict[str, Ranking]:

@@ -13,25 +13,24 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import torch
-from torch import Tensor
+from calibrant.experiments.bo4sc.search import FIRST_SEED, HELD_OUT, Search, arguments
+from calibrant.experiments.common.command import begin, export, open_store, tell_user, usable_folder
+from calibrant.experiments.common.contents import in_order, position, read_own
+from calibrant.experiments.common.jobs import run_jobs
+from calibrant.experiments.common.keys import Key, make_key, own_code
+from calibrant.experiments.common.records import resolve_device, shape_of
+from calibrant.experiments.common.runs import Planned, populations
+from calibrant.experiments.common.shared import checked_sets, foot, made
+from calibrant.methods import BO4SC
+from calibrant.report import Column, Report, Results, mean_interval
 
-from calibrant.bilevel import Callback
-from calibrant.bilevel.run import Run
-from calibrant.experiments.records import prepare, resolve_device
-from calibrant.experiments.runs import progress
-from calibrant.experiments.shared import checked_sets, foot, made, read_own
-from calibrant.methods import BO4SC, Job, Part, Task, fit_all
-from calibrant.metrics import ece
-from calibrant.report import Column, Report, Results, mean_interval, write_results
-
+NAME = "bo4sc-grid"
+CODE = "experiments/bo4sc/search.py"
 GRID: dict[str, tuple[float, ...]] = {
     "steps": (1, 5, 10, 20),
     "weight_lr": (300.0, 1000.0, 3000.0, 10000.0),
@@ -40,8 +39,6 @@ GRID: dict[str, tuple[float, ...]] = {
     "epochs": (300, 600, 1200, 2000),
     "lr": (0.002, 0.005, 0.02),
 }
-FIRST_SEED = 10_000
-HELD_OUT = 100
 TOLERANCE = 0.01
 CRITERIA = ("bce", "nll", "ece10")
 MANY = 500
@@ -58,6 +55,8 @@ def run(
     criterion: str = "bce",
     write: bool = True,
     source: str | Path | None = None,
+    jobs: int | None = None,
+    fresh: bool = False,
 ) -> Path:
     """Search the grid; returns the path of the report.
 
@@ -70,44 +69,78 @@ def run(
     criterion : what is least at the chosen setting, one of "bce", "nll", "ece10"
     write : whether to write ``settings.json``, the choice in the words of :class:`calibrant.methods.BO4SC` and where it
         comes from
-    source : a result file of this search: report and settings are made from it, and nothing is trained
+    source : a result file or a store of this search: report and settings are made from it, and nothing is trained
+    jobs : how many processes train at the same time; the ambient joblib configuration decides where not given
+    fresh : train again what the store holds of these settings
 
     The default grid has 1,728 settings, of which 432 are trained: shorter trainings are read off longer ones. With five
     sets and three seeds that is 6,480 networks in 36 populations, for a GPU; on a CPU give short lists.
     """
-    folder = Path(out)
     if source is not None:
-        return write_report(Path(source), folder, settings=write)
+        return write_report(Path(source), usable_folder(out), settings=write)
     values, where, sets = complete(grid or {}), resolve_device(device), checked_sets(sets)
     if criterion not in CRITERIA:
         raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}; got {criterion!r}.")
     count = networks(values, sets=len(sets), seeds=seeds)
     if where.type == "cpu" and count > MANY:
-        print(
+        tell_user(
             f"This grid has {count:,} networks of up to {int(max(values['epochs'])):,} epochs, hours or days of this "
-            "processor; give shorter lists, fewer seeds or sets, or use a GPU.",
-            file=sys.stderr,
+            "processor; give shorter lists, fewer seeds or sets, or use a GPU."
         )
-    records = search(values, sets=sets, seeds=seeds, device=device)
-    chosen = {name: choose([r for r in records if r["dataset"] == name], criterion) for name in sets}
+    store = open_store(out, NAME, device=where)
     config = {
-        "experiment": "bo4sc-grid",
+        "experiment": NAME,
         "sets": sets,
-        "grid": values,
         "seeds": [FIRST_SEED + k for k in range(seeds)],
         "criterion": criterion,
         "held_out": HELD_OUT,
         "accuracy_tolerance": TOLERANCE,
-        "chosen": {name: as_settings(record) for name, record in chosen.items()},
         "device": str(where),
         **made(),
     }
-    return write_report(write_results(folder / "results.json", config, records), folder, settings=write)
+    keys = [key_of(seeds, fields) for fields in settings_of(values, sets)]
+    missing = begin(store, config, keys, expected=lambda line: key_of(seeds, line["key"]), fresh=fresh)
+    run_jobs(store, beside=[[Search(tuple(own), seeds, where)] for own in alike(missing)], workers=jobs)
+    return write_report(export(store, arrange), store.folder, settings=write)
+
+
+def settings_of(grid: Mapping[str, Sequence[float]], sets: Sequence[str]) -> list[dict[str, Any]]:
+    """Every setting of the grid on every set; epochs last, because shorter trainings are read off longer ones."""
+    names = [*(name for name in grid if name != "epochs"), "epochs"]
+    rows = itertools.product(sets, *(grid[name] for name in names))
+    return [dict(zip(["dataset", *names], row, strict=True)) for row in rows]
+
+
+def key_of(seeds: int, fields: Mapping[str, Any]) -> Key:
+    """The key of one setting on one set: its record is a mean over all seeds."""
+    return make_key(settings=f"{seeds} seeds, {HELD_OUT} points held out", code=own_code(CODE), **fields)
+
+
+def alike(keys: Sequence[Key]) -> list[list[Key]]:
+    """Settings whose networks may train as one population, together."""
+    longest = max((key["epochs"] for key in keys), default=0)
+    planned: list[Planned] = [(key, BO4SC(**arguments({**dict(key.fields), "epochs": longest}))) for key in keys]
+    groups = populations(planned, lambda key: shape_of(key["dataset"]))
+    return [[key for key, _ in group] for group in groups.values()]
+
+
+def arrange(results: Results) -> Results:
+    """Records set by set, in the order of the grid; the values that were searched, and the choice."""
+    config = results.config
+    sets, names = position(config["sets"]), [*(name for name in GRID if name != "epochs"), "epochs"]
+    records = in_order(results.records, lambda r: (sets.get(r["dataset"]), *(r[name] for name in names)))
+    chosen = {
+        name: as_settings(choose(own, config["criterion"]))
+        for name in config["sets"]
+        if (own := [r for r in records if r["dataset"] == name])
+    }
+    grid = {name: sorted({record[name] for record in records}) for name in GRID}
+    return results._replace(config=config | {"grid": grid, "chosen": chosen}, records=records)
 
 
 def write_report(results: Path, out: Path, *, settings: bool = True) -> Path:
-    """Make the report, and ``settings.json`` where asked for, from a result file alone; print the report."""
-    content = read_own(results, "bo4sc-grid")
+    """Make the report, and ``settings.json`` where asked for, from a file alone; print the report."""
+    content = read_own(results, NAME, arrange)
     report = tell(content)
     print(report.to_markdown())
     page = report.write(out)
@@ -140,103 +173,6 @@ def complete(grid: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     return values
 
 
-def search(
-    grid: Mapping[str, Sequence[float]], *, sets: Sequence[str], seeds: int, device: str = "auto"
-) -> list[dict[str, Any]]:
-    """One record for each data set and setting: the scores on held-out points."""
-    tasks = {name: [search_task(name, FIRST_SEED + k) for k in range(seeds)] for name in sets}
-    names = [name for name in grid if name != "epochs"]
-    settings = [dict(zip(names, row, strict=True)) for row in itertools.product(*(grid[name] for name in names))]
-    jobs: list[Job] = []
-    held: list[Part] = []
-    longest = int(max(grid["epochs"]))
-    for name, setting in itertools.product(sets, settings):
-        for task, part in tasks[name]:
-            jobs.append((BO4SC(**_arguments({**setting, "epochs": longest})), task))
-            held.append(part)
-    trajectory = Trajectory([int(e) for e in grid["epochs"]], held)
-    fit_all(
-        jobs,
-        device=resolve_device(device),
-        callbacks=lambda description: [trajectory, *progress(description)],
-        on_group=trajectory.population,
-    )
-    records = []
-    for number, (name, setting) in enumerate(itertools.product(sets, settings)):
-        positions = range(number * seeds, (number + 1) * seeds)
-        labels = torch.stack([held[p].labels for p in positions])
-        for epochs in trajectory.epochs:
-            logits = torch.stack([trajectory.logits[p, epochs] for p in positions])
-            records.append({"dataset": name, **setting, "epochs": epochs, **score(logits, labels)})
-    return records
-
-
-def search_task(name: str, seed: int) -> tuple[Task, Part]:
-    """A seed's training part with the validation points that move the weights; and those that score."""
-    task = prepare(name, seed).task
-    val = task.need_val("The grid search")
-    cut = len(val) - HELD_OUT
-    return Task(task.train, val[:cut], task.classes, task.seed), val[cut:]
-
-
-class Trajectory(Callback):
-    """Every member's logits on its held-out points after given numbers of epochs.
-
-    Step sizes are constant, so that a training of 300 epochs *is* the beginning of one of 2,000.
-    """
-
-    def __init__(self, epochs: Sequence[int], held: Sequence[Part]) -> None:
-        self.epochs, self.held = sorted(set(epochs)), held
-        self.logits: dict[tuple[int, int], Tensor] = {}
-        """By position of the job, and epochs. NaN for a training that had failed."""
-        self._positions: list[int] = []
-
-    @contextmanager
-    def population(self, positions: list[int]) -> Iterator[None]:
-        """Which jobs the next training consists of; for ``fit_all(on_group=…)``."""
-        self._positions = positions
-        yield
-
-    def on_start(self, run: Run) -> None:
-        self._inputs = torch.stack([self.held[p].inputs for p in self._positions]).to(run.phi)
-
-    def on_step(self, run: Run) -> None:
-        due = [e for e in self.epochs if -(-e // run.hypergradient.steps) == run.step]
-        if not due:
-            return
-        params = run.state.params if run.is_population else run.state.params.unsqueeze(0)
-        view = run.problem.view  # the paper's network has no buffers
-        with torch.no_grad():
-            every = torch.func.vmap(lambda own, x: view.bind(own, {}, train=False)(x))(params, self._inputs).cpu()
-        every[list(run.failures)] = torch.nan
-        for position, logits in zip(self._positions, every, strict=True):
-            self.logits.update({(position, epochs): logits for epochs in due})
-
-
-def score(logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Scores of one setting from logits (seeds, n, C) and labels (seeds, n): means over seeds, each seed's ``bce`` too.
-
-    ``bce`` is ``−log p̂`` where the prediction is right and ``−log(1 − p̂)`` where not, p̂ the largest probability
-    (Eq. 13); the complement is summed from the other classes, which keeps its digits where p̂ rounds to 1. ``ece10`` is
-    that of all seeds' points together, because a hundred points alone would measure noise. NaN if a training failed.
-    """
-    if not bool(logits.isfinite().all()):
-        return {name: float("nan") for name in ("bce", "nll", "ece10", "accuracy")} | {"bce_by_seed": None}
-    log_probs = logits.double().log_softmax(-1)
-    top = log_probs.max(-1)
-    right = top.indices == labels
-    others = log_probs.scatter(-1, top.indices.unsqueeze(-1), -torch.inf).logsumexp(-1)
-    bce = -torch.where(right, top.values, others).mean(-1)
-    nll = -log_probs.gather(-1, labels.unsqueeze(-1)).mean()
-    return {
-        "bce": bce.mean().item(),
-        "nll": nll.item(),
-        "ece10": float(ece(log_probs.exp().flatten(0, 1), labels.flatten(), bins=10)),  # type: ignore[arg-type]
-        "accuracy": right.double().mean().item(),
-        "bce_by_seed": bce.tolist(),
-    }
-
-
 def choose(records: Sequence[Mapping[str, Any]], criterion: str = "bce") -> dict[str, Any]:
     """The setting of the least criterion among those whose accuracy is at most 0.01 below the grid's median.
 
@@ -254,21 +190,9 @@ def _known(value: float | None) -> bool:
     return value is not None and not math.isnan(value)
 
 
-def _arguments(setting: Mapping[str, Any]) -> dict[str, Any]:
-    """A setting of the grid in the words of the method."""
-    return {
-        "steps": int(setting["steps"]),
-        "outer_rate": float(setting["weight_lr"]),
-        "alpha": float(setting["alpha"]),
-        "hidden": (int(setting["width"]),) * 2,
-        "epochs": int(setting["epochs"]),
-        "learning_rate": float(setting["lr"]),
-    }
-
-
 def as_settings(record: Mapping[str, Any]) -> dict[str, Any]:
     """What ``settings.json`` holds for a data set: keyword arguments of :class:`calibrant.methods.BO4SC`."""
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in _arguments(record).items()}
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in arguments(record).items()}
 
 
 def tell(results: Results) -> Report:

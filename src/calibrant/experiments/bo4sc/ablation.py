@@ -1,0 +1,83 @@
+"""`calibrant ablate bo4sc`: what each choice in BO4SC, and each piece of the self-calibrated method, is worth."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from calibrant.data import SETS
+from calibrant.experiments.bo4sc.ablation_page import tell
+from calibrant.experiments.bo4sc.plain_descent import choose_sgd, sgd_search, stored_sgd
+from calibrant.experiments.bo4sc.variants import SGD, measure, variants
+from calibrant.experiments.common.command import export, open_store, usable_folder
+from calibrant.experiments.common.contents import in_order, position, read_own
+from calibrant.experiments.common.records import resolve_device
+from calibrant.experiments.common.shared import SEEDS, made
+from calibrant.experiments.common.synthetic import Plan, run_plan
+from calibrant.report import Results
+
+NAME = "bo4sc-ablation"
+CODE = "experiments/bo4sc/variants.py"
+
+
+def run(
+    *,
+    seeds: int = SEEDS,
+    out: str | Path = "out/bo4sc-ablation",
+    device: str = "auto",
+    sets: Sequence[str] = tuple(SETS),
+    only: Sequence[str] | None = None,
+    source: str | Path | None = None,
+    jobs: int | None = None,
+    fresh: bool = False,
+) -> Path:
+    """Train and measure every variant; returns the path of the report.
+
+    ``only`` names the variants to run (all by default); ``bo4sc`` is always among them, because the others are compared
+    with it. ``source`` is a result file or a store of this experiment: the report is made from it, and nothing is
+    trained. ``jobs`` and ``fresh`` are those of :func:`calibrant.experiments.bo4sc.reproduce`.
+    """
+    if source is not None:
+        return write_report(Path(source), usable_folder(out))
+    where = resolve_device(device)
+    wanted = [v for v in variants() if only is None or v.name in {*only, "bo4sc"}]
+    unknown = sorted(set(only or ()) - {v.name for v in wanted})
+    if unknown:
+        raise ValueError(
+            f"There is no variant {', '.join(unknown)}; there are {', '.join(v.name for v in variants())}."
+        )
+    store = open_store(out, NAME, device=where)
+    config: dict[str, Any] = {"experiment": NAME, "seeds": list(range(seeds)), "sets": list(sets)}
+    if any(v.name == SGD for v in wanted):
+        config["inner_sgd"] = found = stored_sgd(store, sets) or choose_sgd(sets, device=where)
+        wanted = [replace(v, method=replace(v.method, **found)) if v.name == SGD else v for v in wanted]
+    config["variants"] = {v.name: dataclasses.asdict(v.method) for v in wanted}
+    config |= {"sgd_search": sgd_search(sets), "device": str(where), **made()}
+    plan = Plan({(dataset, v.name): v.method for v in wanted for dataset in sets}, range(seeds), (CODE,))
+    run_plan(store, plan, config, measure, device=where, jobs=jobs, fresh=fresh)
+    return write_report(export(store, arrange), store.folder)
+
+
+def arrange(results: Results) -> Results:
+    """Records variant by variant, set by set."""
+    names = [v.name for v in variants()]
+    order = position(names, results.config["sets"])
+    records = in_order(results.records, lambda r: (order.get(r["method"]), order.get(r["dataset"]), r["seed"]))
+    known = results.config["variants"]
+    told = {
+        "seeds": sorted({record["seed"] for record in records}),
+        "variants": {name: known[name] for name in dict.fromkeys(r["method"] for r in records) if name in known},
+    }
+    return results._replace(config=results.config | told, records=records)
+
+
+def write_report(results: Path, out: Path) -> Path:
+    """Make ``report.html`` and ``report.md`` from a result file or a store alone, and print the latter."""
+    report = tell(read_own(results, NAME, arrange))
+    page, text = report.write(out), report.to_markdown()
+    (out / "report.md").write_text(text + "\n", encoding="utf-8")
+    print(text)
+    return page

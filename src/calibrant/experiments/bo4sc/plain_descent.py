@@ -1,0 +1,61 @@
+"""Step sizes for plain descent inside BO4SC, one choice for all sets: Adam's need not suit it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from calibrant.experiments.bo4sc.search import FIRST_SEED, score, search_task
+from calibrant.experiments.bo4sc.variants import default_bo4sc, outer_rate
+from calibrant.experiments.common.keys import digest, own_code
+from calibrant.experiments.common.runs import progress
+from calibrant.experiments.common.store import Store
+from calibrant.methods import Fitted, Part, fit_all
+
+RATES, FACTORS = (0.03, 0.1, 0.3, 1.0), (1.0, 10.0)
+"""Candidates: learning rates, and multiples of η_w."""
+SEEDS = 2
+
+
+def choose_sgd(sets: Sequence[str], *, device: Any = None) -> dict[str, Any]:
+    """Step sizes of both levels for plain descent inside, one choice for all sets: Adam's need not suit it.
+
+    The least confidence's cross-entropy on validation points that did not move the weights, as in the grid search.
+    """
+    base = default_bo4sc()
+    settings: list[dict[str, Any]] = [
+        {"learning_rate": lr, "outer_rate": factor * outer_rate(base)}
+        for lr, factor in itertools.product(RATES, FACTORS)
+    ]
+    tasks = [search_task(name, FIRST_SEED + k) for name in sets for k in range(SEEDS)]
+    jobs = [(replace(base, inner="sgd", **setting), task) for setting in settings for task, _ in tasks]
+    fitted = iter(fit_all(jobs, device=device, callbacks=progress))
+    losses = [sum(_held_out_loss(next(fitted), part) for _, part in tasks) for _ in settings]
+    if np.isnan(losses).all():
+        raise ValueError("plain descent broke down with every learning rate and step size that was tried.")
+    return settings[int(np.nanargmin(losses))]
+
+
+def _held_out_loss(fitted: Fitted, part: Part) -> float:
+    logits = fitted.probs(part.inputs).clamp_min(1e-300).log()
+    return float("nan") if fitted.failure else score(logits.unsqueeze(0), part.labels.unsqueeze(0))["bce"]
+
+
+def sgd_search(sets: Sequence[str]) -> dict[str, str]:
+    """What the choice of plain descent's step sizes depends on."""
+    tried = [list(sets), list(RATES), list(FACTORS), SEEDS, repr(default_bo4sc())]
+    return {
+        "config": digest([repr(tried)]),
+        "code": own_code("experiments/bo4sc/search.py", "experiments/bo4sc/plain_descent.py"),
+    }
+
+
+def stored_sgd(store: Store, sets: Sequence[str]) -> dict[str, Any] | None:
+    """The step sizes that an earlier command of the same settings and code chose, if one did."""
+    search = sgd_search(sets)
+    found = [c["config"] for c in store.commands if c["config"].get("sgd_search") == search]
+    return next((config["inner_sgd"] for config in found if "inner_sgd" in config), None)

@@ -1,0 +1,143 @@
+"""Scores of BO4SC's settings on validation points that do not move the weights; nothing here sees test data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.bilevel import Callback
+from calibrant.bilevel.run import Run
+from calibrant.experiments.common.keys import Key
+from calibrant.experiments.common.records import prepare
+from calibrant.experiments.common.runs import progress
+from calibrant.methods import BO4SC, Part, Task, fit_all
+from calibrant.metrics import ece
+from calibrant.report.results import Record
+
+FIRST_SEED = 10_000
+HELD_OUT = 100
+
+
+@dataclass(frozen=True)
+class Search:
+    """A job that trains settings as one population, each with every seed; one record for each setting.
+
+    A key has the fields ``dataset``, ``epochs`` and the other settings. Shorter trainings are read off longer ones.
+    """
+
+    keys: tuple[Key, ...]
+    seeds: int
+    device: torch.device
+
+    def __call__(self) -> dict[Key, Record]:
+        epochs = sorted({int(key["epochs"]) for key in self.keys})
+        trained = list(dict.fromkeys(_without_epochs(key) for key in self.keys))
+        jobs: list[tuple[BO4SC, Task]] = []
+        held: list[Part] = []
+        for fields in map(dict, trained):
+            method = BO4SC(**arguments({**fields, "epochs": epochs[-1]}))
+            for task, part in (search_task(fields["dataset"], FIRST_SEED + k) for k in range(self.seeds)):
+                jobs.append((method, task))
+                held.append(part)
+        trajectory = Trajectory(epochs, held)
+        fit_all(
+            jobs,
+            device=self.device,
+            callbacks=lambda description: [trajectory, *progress(description)],
+            on_group=trajectory.population,
+            n_jobs=1,  # a job stays in its process
+        )
+        found: dict[Key, Record] = {}
+        for key in self.keys:
+            first = trained.index(_without_epochs(key)) * self.seeds
+            positions = range(first, first + self.seeds)
+            logits = torch.stack([trajectory.logits[p, int(key["epochs"])] for p in positions])
+            found[key] = dict(key.fields) | score(logits, torch.stack([held[p].labels for p in positions]))
+        return found
+
+
+def _without_epochs(key: Key) -> tuple[tuple[str, Any], ...]:
+    return tuple(field for field in key.fields if field[0] != "epochs")
+
+
+def arguments(setting: Mapping[str, Any]) -> dict[str, Any]:
+    """A setting of the grid in the words of the method."""
+    return {
+        "steps": int(setting["steps"]),
+        "outer_rate": float(setting["weight_lr"]),
+        "alpha": float(setting["alpha"]),
+        "hidden": (int(setting["width"]),) * 2,
+        "epochs": int(setting["epochs"]),
+        "learning_rate": float(setting["lr"]),
+    }
+
+
+def search_task(name: str, seed: int) -> tuple[Task, Part]:
+    """A seed's training part with the validation points that move the weights; and those that score."""
+    task = prepare(name, seed).task
+    val = task.need_val("The grid search")
+    cut = len(val) - HELD_OUT
+    return Task(task.train, val[:cut], task.classes, task.seed), val[cut:]
+
+
+class Trajectory(Callback):
+    """Every member's logits on its held-out points after given numbers of epochs.
+
+    Step sizes are constant, so that a training of 300 epochs *is* the beginning of one of 2,000.
+    """
+
+    def __init__(self, epochs: Sequence[int], held: Sequence[Part]) -> None:
+        self.epochs, self.held = sorted(set(epochs)), held
+        self.logits: dict[tuple[int, int], Tensor] = {}
+        """By position of the job, and epochs. NaN for a training that had failed."""
+        self._positions: list[int] = []
+
+    @contextmanager
+    def population(self, positions: list[int]) -> Iterator[None]:
+        """Which jobs the next training consists of; for ``fit_all(on_group=…)``."""
+        self._positions = positions
+        yield
+
+    def on_start(self, run: Run) -> None:
+        self._inputs = torch.stack([self.held[p].inputs for p in self._positions]).to(run.phi)
+
+    def on_step(self, run: Run) -> None:
+        due = [e for e in self.epochs if -(-e // run.hypergradient.steps) == run.step]
+        if not due:
+            return
+        params = run.state.params if run.is_population else run.state.params.unsqueeze(0)
+        view = run.problem.view  # the paper's network has no buffers
+        with torch.no_grad():
+            every = torch.func.vmap(lambda own, x: view.bind(own, {}, train=False)(x))(params, self._inputs).cpu()
+        every[list(run.failures)] = torch.nan
+        for position, logits in zip(self._positions, every, strict=True):
+            self.logits.update({(position, epochs): logits for epochs in due})
+
+
+def score(logits: Tensor, labels: Tensor) -> dict[str, Any]:
+    """Scores of one setting from logits (seeds, n, C) and labels (seeds, n): means over seeds, each seed's ``bce`` too.
+
+    ``bce`` is ``−log p̂`` where the prediction is right and ``−log(1 − p̂)`` where not, p̂ the largest probability
+    (Eq. 13); the complement is summed from the other classes, which keeps its digits where p̂ rounds to 1. ``ece10`` is
+    that of all seeds' points together, because a hundred points alone would measure noise. NaN if a training failed.
+    """
+    if not bool(logits.isfinite().all()):
+        return {name: float("nan") for name in ("bce", "nll", "ece10", "accuracy")} | {"bce_by_seed": None}
+    log_probs = logits.double().log_softmax(-1)
+    top = log_probs.max(-1)
+    right = top.indices == labels
+    others = log_probs.scatter(-1, top.indices.unsqueeze(-1), -torch.inf).logsumexp(-1)
+    bce = -torch.where(right, top.values, others).mean(-1)
+    nll = -log_probs.gather(-1, labels.unsqueeze(-1)).mean()
+    return {
+        "bce": bce.mean().item(),
+        "nll": nll.item(),
+        "ece10": float(ece(log_probs.exp().flatten(0, 1), labels.flatten(), bins=10)),  # type: ignore[arg-type]
+        "accuracy": right.double().mean().item(),
+        "bce_by_seed": bce.tolist(),
+    }

@@ -1,0 +1,159 @@
+"""Table 1 and Figures 1 to 3 of Sanguin et al. 2024, with intervals and floors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from calibrant.experiments.bo4sc import figures
+from calibrant.experiments.bo4sc.page import MATCHED, make_report, to_terminal
+from calibrant.experiments.common.command import export, open_store, usable_folder
+from calibrant.experiments.common.contents import in_order, position, read_own, settings_of
+from calibrant.experiments.common.keys import Key
+from calibrant.experiments.common.records import Prepared, resolve_device, weight_shares
+from calibrant.experiments.common.runs import Run
+from calibrant.experiments.common.shared import checked_methods, checked_sets, made, seed_count
+from calibrant.experiments.common.store import BESIDE
+from calibrant.experiments.common.synthetic import Plan, run_plan
+from calibrant.methods import BO4SC, METHODS, Method, Standard
+from calibrant.report import Results
+from calibrant.report.results import Record
+
+NAME = "bo4sc"
+Settings = dict[str, dict[str, Any]]
+
+
+def reproduce(
+    *,
+    seeds: int | None = None,
+    out: str | Path = "out/bo4sc",
+    quick: bool = False,
+    device: str = "auto",
+    source: str | Path | None = None,
+    sets: Sequence[str] | None = None,
+    settings: str | Path | None = None,
+    first_seed: int = 0,
+    methods: Sequence[str] | None = None,
+    jobs: int | None = None,
+    fresh: bool = False,
+) -> Path:
+    """Train every method on every set and seed, and write results, figures and one report; returns its path.
+
+    Runs that the store in ``out`` holds already are not trained again, unless their settings or the code changed.
+
+    Parameters
+    ----------
+    seeds : how many, counted from ``first_seed``; 20 by default, 3 with ``quick``
+    out : folder for ``results.jsonl`` (the store), ``results.json``, ``results.figures.json``, ``figures/`` and
+        ``report.html``
+    device : "auto", "cpu" or "cuda"
+    source : a result file or a store: tables, figures and report are made from it, and nothing is trained
+    sets : names of synthetic sets; all five where not given
+    settings : a ``settings.json`` of the grid search, instead of the settings that come with the package
+    methods : ids of methods; all where not given
+    jobs : how many processes train at the same time; the ambient joblib configuration decides where not given
+    fresh : train again what the store holds of these runs
+    """
+    if source is not None:
+        return write_report(Path(source), usable_folder(out))
+    count, sets = seed_count(seeds, quick=quick), checked_sets(sets)
+    chosen, origin = chosen_settings(settings)
+    where, span = resolve_device(device), range(first_seed, first_seed + count)
+    wanted = plan(sets, span, chosen, methods)
+    store = open_store(out, NAME, device=where)
+    config = {
+        "experiment": NAME,
+        "seeds": count,
+        "first_seed": first_seed,
+        "quick": quick,
+        "device": str(where),
+        "settings": {name: chosen[name] for name in sets},
+        "settings_origin": origin,
+        **made(),
+    }
+    run_plan(store, wanted, config, partial(measure, first_seed), device=where, jobs=jobs, fresh=fresh)
+    results = export(store, arrange)
+    figures.write(figures.of_store(store) or figures.read(results), results)
+    return write_report(results, store.folder)
+
+
+def plan(sets: Sequence[str], seeds: Sequence[int], settings: Settings, methods: Sequence[str] | None = None) -> Plan:
+    """Every method on every set and seed, and BO4SC's control."""
+    unknown = [name for name in sets if name not in settings]
+    if unknown:
+        raise ValueError(
+            f"there are no settings of bo4sc for {', '.join(unknown)}; run `calibrant sweep bo4sc`, or name by --sets "
+            f"only sets that have some: {', '.join(settings) or 'none'}."
+        )
+    found: dict[tuple[str, str], Method] = {}
+    for name in sets:
+        for method in checked_methods(methods, METHODS):
+            value = METHODS[method].method
+            if method == "bo4sc" and isinstance(value, BO4SC):
+                found[name, MATCHED] = matched(settings[name])
+                value = replace(value, **with_tuples(settings[name]), keep_history=True)
+            found[name, method] = value
+    return Plan(found, seeds)
+
+
+def matched(settings: dict[str, Any]) -> Standard:
+    """Standard training with BO4SC's own network, epochs and learning rate: the two differ by the weights alone."""
+    return Standard(
+        hidden=tuple(settings["hidden"]), epochs=settings["epochs"], learning_rate=settings["learning_rate"]
+    )
+
+
+def measure(first_seed: int, key: Key, run: Run[Prepared]) -> Record:
+    """One record. BO4SC's says where its weights ended; those of the first seed have the figures' numbers beside."""
+    record = run.record() | (weight_shares(run.fitted, run.prepared.task.train) if run.method == "bo4sc" else {})
+    drawn = figures.collect(run) if key["seed"] == first_seed else {}
+    return record | ({BESIDE: drawn} if drawn else {})
+
+
+def arrange(results: Results) -> Results:
+    """Records set by set, seed by seed, in the order of the methods; and how many seeds there are."""
+    config = results.config
+    known = [name for method in METHODS for name in ((MATCHED, method) if method == "bo4sc" else (method,))]
+    order = position(config["settings"], known)
+    records = in_order(results.records, lambda r: (order.get(r["dataset"]), r["seed"], order.get(r["method"])))
+    seeds = {record["seed"] for record in records}
+    told = {"seeds": len(seeds), "first_seed": min(seeds), "methods": settings_of(records)}
+    return results._replace(config=config | told, records=records)
+
+
+def write_report(results: Path, out: Path) -> Path:
+    """Make tables, figures and page from files alone, and print the main tables."""
+    content = read_own(results, NAME, arrange)
+    print(to_terminal(content))
+    return make_report(content, figures.read(results)).write(out)
+
+
+def chosen_settings(path: str | Path | None = None) -> tuple[Settings, dict[str, Any] | None]:
+    """BO4SC's settings for each set, and where they come from: what `calibrant sweep bo4sc` writes as `settings.json`.
+
+    Without a path, `settings.json` of this package, a copy of such a file. Its key `origin` has the command,
+    grid, seeds, criterion, version and date of the search; it is None for a file that does not say, and the report
+    then says so.
+    """
+    file = resources.files("calibrant.experiments.bo4sc") / "settings.json" if path is None else Path(path)
+    text = file.read_text(encoding="utf-8")
+    try:
+        found = json.loads(text)
+        origin = found.pop("origin", None)
+        for own in found.values():
+            BO4SC(**with_tuples(own))
+    except (json.JSONDecodeError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"{file} must hold arguments of BO4SC for each set, as `calibrant sweep bo4sc` writes them: {error}."
+        ) from error
+    return found, origin
+
+
+def with_tuples(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a file as arguments of BO4SC: JSON has lists only."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}

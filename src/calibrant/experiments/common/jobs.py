@@ -1,0 +1,70 @@
+"""Who runs an experiment's jobs: this process, or joblib's workers.
+
+A job trains one population, or fits one other model, and returns its records. ``--jobs N`` and an ambient
+``joblib.parallel_config(backend=…, n_jobs=…)`` choose how many workers there are and of which kind. Whoever runs a job
+adds its records to the store, so that they are on disk when the job ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from joblib import Parallel, delayed, effective_n_jobs
+from joblib.parallel import get_active_backend
+
+from calibrant._jobs import refuse_threads
+from calibrant.experiments.common.keys import Key
+from calibrant.experiments.common.store import Store
+from calibrant.report.results import Record
+
+Job = Callable[[], dict[Key, Record]]
+"""A job must be picklable to run in another process: a module's function, or a dataclass that can be called."""
+
+
+def run_jobs(
+    store: Store, *, here: Sequence[Job] = (), beside: Sequence[Sequence[Job]] = (), workers: int | None = None
+) -> None:
+    """Run the jobs ``here`` in this process, and each list of ``beside`` in a worker at the same time.
+
+    Without ``workers`` the ambient joblib configuration decides, which has one worker: this process, after ``here``.
+    """
+    running = _in_workers(store, beside, workers) if beside else iter(())
+    work(store, here)
+    for found in running:
+        # A worker on another machine may have had no access to the store's folder.
+        store.add({key: record for key, record in found.items() if not store.has(key)})
+
+
+def work(store: Store, jobs: Sequence[Job]) -> dict[Key, Record]:
+    """Run jobs one after the other; the records of each are stored before the next begins."""
+    every: dict[Key, Record] = {}
+    for job in jobs:
+        found = job()
+        store.add(found)
+        every |= found
+    return every
+
+
+def ambient_workers() -> int:
+    """How many workers an ambient ``joblib.parallel_config`` asks for; 1 where there is none."""
+    return int(effective_n_jobs(None))
+
+
+def _in_workers(store: Store, lists: Sequence[Sequence[Job]], workers: int | None) -> Iterator[dict[Key, Record]]:
+    if effective_n_jobs(workers) > 1:
+        refuse_threads()
+    calls = [delayed(work)(store, jobs) for jobs in lists]
+    settings: dict[str, Any] = {"n_jobs": workers, "batch_size": 1, "pre_dispatch": "all"}
+    if get_active_backend()[0].supports_return_generator:
+        found: Iterator[dict[Key, Record]] = Parallel(**settings, return_as="generator_unordered")(calls)
+        return found
+    return _in_slices(calls, settings)
+
+
+def _in_slices(calls: Sequence[Any], settings: dict[str, Any]) -> Iterator[dict[Key, Record]]:
+    """For backends that return everything at the end, such as Ray's: as many jobs at a time as there are workers."""
+    with Parallel(**settings) as parallel:
+        size = max(1, int(effective_n_jobs(settings["n_jobs"])))
+        for start in range(0, len(calls), size):
+            yield from parallel(calls[start : start + size])

@@ -1,0 +1,90 @@
+"""What identifies a run, and what its numbers depend on: settings, data and code."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import calibrant
+
+MEASURED = ("data", "metrics", "selective")
+"""The folders of the package that every record depends on: how data are made or read, and the scores."""
+TRAINED = ("methods", "bilevel", "posthoc", "losses", "models")
+"""Those that records of our own methods depend on besides."""
+SCORING = ("experiments/common/records.py",)
+"""How a trained classifier becomes a record."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One run of an experiment: which one it is, and what its numbers depend on.
+
+    ``fields`` say which run it is, for example data set, method and seed. A stored record with the same fields and
+    other ``settings``, ``data`` or ``code`` is out of date. Make one with :func:`make_key`.
+    """
+
+    fields: tuple[tuple[str, Any], ...]
+    settings: str
+    code: str
+    data: str = ""
+
+    def __getitem__(self, field: str) -> Any:
+        return dict(self.fields)[field]
+
+    @property
+    def name(self) -> str:
+        """The fields as one text, which identifies the run in its store."""
+        return name_of(self.fields)
+
+    @property
+    def config(self) -> str:
+        """A digest of settings and data."""
+        return digest([self.settings, self.data])
+
+    @property
+    def file_name(self) -> str:
+        """A name for files of this run: readable, and different for different runs."""
+        readable = re.sub(r"[^A-Za-z0-9.=-]+", "_", "-".join(str(value) for _, value in self.fields))
+        return f"{readable.lstrip('.')[:80]}-{digest([self.name])[:8]}"
+
+
+def make_key(*, settings: str, code: str, data: str = "", **fields: Any) -> Key:
+    """Make a key; ``fields`` are numbers and texts, such as ``dataset="bac", method="bo4sc", seed=3``."""
+    return Key(tuple(fields.items()), settings, code, data)
+
+
+def name_of(fields: Iterable[tuple[str, Any]]) -> str:
+    """Fields as one text; 300 and 300.0 are the same number, and written alike."""
+
+    def written(value: Any) -> Any:
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    return " ".join(f"{name}={written(value)}" for name, value in fields)
+
+
+def digest(texts: Iterable[str]) -> str:
+    """Twelve hexadecimal digits of some texts."""
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
+
+
+@cache
+def code_digest(*parts: str) -> str:
+    """A digest of the source in these folders and files of the package: other code may give other numbers."""
+    package = Path(calibrant.__file__).parent
+    found = hashlib.sha256()
+    files = (
+        p for part in parts for p in ([package / part] if part.endswith(".py") else (package / part).rglob("*.py"))
+    )
+    for path in sorted(files):
+        found.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:12]
+
+
+def own_code(*further: str) -> str:
+    """The digest behind records of our own methods; ``further`` names files of an experiment that measure too."""
+    return code_digest(*TRAINED, *MEASURED, *SCORING, *further)

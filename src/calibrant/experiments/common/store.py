@@ -1,0 +1,249 @@
+"""The store of an experiment: a JSON Lines file that every finished run is added to at once.
+
+A line is a JSON object of one ``kind``: ``command`` (what a command was asked for), ``record`` (one finished run, with
+what made it) or ``forget`` (runs that no longer count). Nothing is ever removed: of two records of one run the later
+counts. Several processes may add to a store at the same time; a lock keeps their lines apart. A last line that a
+crash left unfinished is ignored, and the next addition replaces it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from calibrant.experiments.common.keys import Key, name_of
+from calibrant.experiments.common.locks import lock, try_lock
+from calibrant.report import Results, machine, versions
+from calibrant.report.results import Record, as_json
+
+FILE = "results.jsonl"
+BESIDE = "beside"
+"""The field of a record that stays in the store and is not exported: numbers of figures, say."""
+Line = dict[str, Any]
+
+
+class Store:
+    """Finished runs of one experiment in ``folder / "results.jsonl"``.
+
+    Parameters
+    ----------
+    path : the file itself, or the folder that holds it
+    device : what added records say of where they were computed
+
+    A long experiment, in any number of processes::
+
+        for key in store.take(keys):
+            store.add({key: train(key, store.checkpoint(key))})
+    """
+
+    def __init__(self, path: str | Path, *, device: str = "cpu") -> None:
+        path = Path(path)
+        self.path = path if path.suffix == ".jsonl" else path / FILE
+        self.folder, self.device = self.path.parent, device
+        self.command = ""
+        """The id of the command that adds records; `begin` sets it."""
+        self._clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs to add records: not the lines, which it would read itself."""
+        return {"path": self.path, "device": self.device, "command": self.command}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["path"], device=state["device"])  # type: ignore[misc]
+        self.command = state["command"]
+
+    def begin(self, config: Mapping[str, Any]) -> None:
+        """Note what a command is asked for; the records that follow are its own."""
+        self.command = uuid4().hex[:12]
+        told = {"machine": machine(), **config}
+        self._append([{"kind": "command", "id": self.command, "config": told, "versions": versions(), "date": now()}])
+
+    def add(self, found: Mapping[Key, Record]) -> None:
+        """Write the records of finished runs to disk, one line for each."""
+        made = {"versions": versions(), "device": self.device, "date": now(), "command": self.command}
+        lines: list[Line] = []
+        for key, record in found.items():
+            about = {"settings": key.settings, "data": key.data, "config": key.config, "code": key.code}
+            kept = {name: value for name, value in record.items() if name != BESIDE}
+            line = {"kind": "record", "key": dict(key.fields), **about, **made, "record": kept}
+            lines.append(line | ({BESIDE: record[BESIDE]} if BESIDE in record else {}))
+        self._append(lines)
+
+    def adopt(self, results: Results, identity: Sequence[str]) -> None:
+        """Begin with the records of a result file; the fields ``identity`` of a record say which run it is.
+
+        A record that does not say its config and code counts as out of date once its run is asked for.
+        """
+        command, here = uuid4().hex[:12], results.config
+        dated = {"versions": results.versions, "date": here.get("date", "")}
+        lines: list[Line] = [{"kind": "command", "id": command, "config": here, **dated}]
+        for record in results.records:
+            about = {"config": record.get("config", ""), "code": record.get("code", "")}
+            kept = {name: value for name, value in record.items() if name not in about}
+            made = {**dated, "device": record.get("device", here.get("device", "")), "command": command}
+            key = {name: record[name] for name in identity if name in record}
+            text = here.get("methods", {}).get(record.get("method"), "")
+            about["settings"] = text.get(record.get("dataset"), "") if isinstance(text, dict) else text
+            lines.append({"kind": "record", "key": key, "data": "", **about, **made, "record": kept})
+        self._append(lines)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Let the records of these runs, given by `Key.name`, no longer count; their lines stay in the file."""
+        if held := [name for name in names if name in self.current]:
+            self._append([{"kind": "forget", "names": held, "date": now()}])
+
+    def has(self, key: Key) -> bool:
+        """Whether this run is finished, with the same settings, data and code."""
+        line = self.current.get(key.name)
+        return line is not None and (line["config"], line["code"]) == (key.config, key.code)
+
+    def missing(self, keys: Iterable[Key]) -> list[Key]:
+        """The runs that are not finished, or were finished with other settings, data or code."""
+        return [key for key in keys if not self.has(key)]
+
+    @contextmanager
+    def claim(self, key: Key) -> Iterator[bool]:
+        """Reserve a run for this process; True inside if it is missing and no other living process has claimed it.
+
+        A claim ends with its block, and with its process, however that ends.
+        """
+        folder = self.folder / "claims"
+        folder.mkdir(parents=True, exist_ok=True)
+        with try_lock(folder / f"{key.file_name}.lock") as mine:
+            yield mine and not self.has(key)
+
+    def take(self, keys: Sequence[Key]) -> Iterator[Key]:
+        """Each missing run that no other process has claimed, one after the other; it is claimed until the next.
+
+        Call it again at the end for the runs of processes that ended before they were finished.
+        """
+        for key in keys:
+            with self.claim(key) as mine:
+                if mine:
+                    yield key
+
+    def checkpoint(self, key: Key) -> Path:
+        """A folder for the checkpoints of one run, made where it does not exist."""
+        folder = self.folder / "checkpoints" / key.file_name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    @property
+    def current(self) -> dict[str, Line]:
+        """The lines of the records that count, by `Key.name`; what other processes added meanwhile is read too."""
+        self._read()
+        return self._current
+
+    @property
+    def commands(self) -> list[Line]:
+        """The lines of all commands, the first one first."""
+        self._read()
+        return list(self._commands.values())
+
+    def results(self) -> Results:
+        """All that counts in the shape of a result file.
+
+        The config is the last command's. Lists and tables of the commands before it that left records are merged into
+        it, and ``other_runs`` says what they were. A record gains its settings, and the digests of its config and code.
+        """
+        lines, commands = list(self.current.values()), self.commands
+        if not commands:
+            raise ValueError(f"{self.path} is not a store of calibrant: it names no command.")
+        used = {line["command"] for line in lines}
+        *before, last = [c for c in commands if c["id"] in used or c is commands[-1]]
+        config: dict[str, Any] = {}
+        for command in (*before, last):
+            config = merged(config, command["config"])
+        if before:
+            told = ("command", "date", "device", "machine")
+            others = [{k: c["config"][k] for k in told if k in c["config"]} for c in before]
+            config["other_runs"] = [o | {"versions": c["versions"]} for o, c in zip(others, before, strict=True)]
+        records = [line["record"] | {k: line[k] for k in ("settings", "config", "code")} for line in lines]
+        return Results(config, last["versions"], records)
+
+    def _clear(self) -> None:
+        self._offset = 0
+        self._current: dict[str, Line] = {}
+        self._commands: dict[str, Line] = {}
+
+    def _append(self, lines: Sequence[Line]) -> None:
+        if not lines:
+            return
+        text = "".join(json.dumps(as_json(line), allow_nan=False, separators=(",", ":")) + "\n" for line in lines)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with lock(self.path.with_name(f".{self.path.name}.lock")), open(self.path, "ab+") as file:
+            file.truncate(_end_of_last_line(file))
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _read(self) -> None:
+        """Read what was added since the last time."""
+        if not self.path.exists():
+            return self._clear()
+        with open(self.path, "rb") as file:
+            if file.seek(0, os.SEEK_END) < self._offset:
+                self._clear()
+            file.seek(self._offset)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                self._take_in(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(
+                    f"{self.path} holds a line that is not calibrant's, {number} lines after byte {self._offset}: "
+                    f"{error}. Remove that line, or choose another folder."
+                ) from error
+        self._offset += len(whole)
+        return None
+
+    def _take_in(self, line: Line) -> None:
+        if line["kind"] == "command":
+            self._commands[line["id"]] = line
+        elif line["kind"] == "forget":
+            for name in line["names"]:
+                self._current.pop(name, None)
+        else:
+            self._current[name_of(line["key"].items())] = line
+
+
+def merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Two configs as one: tables and lists hold what both have, and of anything else the later value counts.
+
+    >>> merged({"sets": ["bac"], "rates": {"a": 1}, "device": "cpu"}, {"sets": ["iris"], "rates": {"a": 2, "b": 3}})
+    {'sets': ['bac', 'iris'], 'rates': {'a': 2, 'b': 3}, 'device': 'cpu'}
+    """
+    found = dict(before)
+    for name, value in after.items():
+        old = found.get(name)
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and name != "machine":
+            value = {**old, **value}
+        elif isinstance(old, list) and isinstance(value, list):
+            value = [*old, *(item for item in value if item not in old)]
+        found[name] = value
+    return found
+
+
+def now() -> str:
+    """Date and time, for a record."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _end_of_last_line(file: Any) -> int:
+    """The position behind the last line that is whole, of a file that is open for reading."""
+    end: int = file.seek(0, os.SEEK_END)
+    while end > 0:
+        begin = max(0, end - 65_536)
+        file.seek(begin)
+        newline = file.read(end - begin).rfind(b"\n")
+        if newline >= 0:
+            return begin + newline + 1
+        end = begin
+    return 0

@@ -1,0 +1,94 @@
+"""Methods on the synthetic sets: a plan of runs, and the one function that trains what is missing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from calibrant.experiments.common.command import begin
+from calibrant.experiments.common.jobs import Job, ambient_workers, run_jobs
+from calibrant.experiments.common.keys import Key, make_key, own_code
+from calibrant.experiments.common.records import Prepared, prepare, shape_of
+from calibrant.experiments.common.runs import Planned, Run, Training, populations
+from calibrant.experiments.common.store import Line, Store
+from calibrant.methods import Method
+from calibrant.report.results import Record
+
+APART = frozenset({"instance-weights"})
+"""Methods that keep the processor busy, with dropout masks, and let a GPU wait."""
+Measure = Callable[[Key, Run[Prepared]], Record]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Methods on sets, seed by seed, and with shares of flipped training labels where ``rates`` are given."""
+
+    methods: Mapping[tuple[str, str], Method]
+    """By name of the set and id of the method."""
+    seeds: Sequence[int]
+    code: tuple[str, ...] = ()
+    """Files of the experiment that its records depend on besides."""
+    rates: Sequence[float] | None = None
+
+    def expected(self, line: Line) -> Key | None:
+        """The key that the run of a stored line has in this plan; None for a method or set that it does not have."""
+        fields = line["key"]
+        method = self.methods.get((fields["dataset"], fields["method"]))
+        return None if method is None else make_key(settings=repr(method), code=own_code(*self.code), **fields)
+
+    def runs(self) -> list[Planned]:
+        """All runs, set by set and method by method."""
+        code = own_code(*self.code)
+        levels: list[dict[str, Any]] = [{}] if self.rates is None else [{"rate": rate} for rate in self.rates]
+        return [
+            (make_key(settings=repr(method), code=code, dataset=dataset, method=name, **level, seed=seed), method)
+            for (dataset, name), method in self.methods.items()
+            for level in levels
+            for seed in self.seeds
+        ]
+
+
+def run_plan(
+    store: Store,
+    plan: Plan,
+    config: Mapping[str, Any],
+    measure: Measure,
+    *,
+    device: torch.device,
+    jobs: int | None = None,
+    fresh: bool = False,
+) -> None:
+    """Train and measure what the store lacks of a plan.
+
+    With ``jobs``, or an ambient joblib configuration, every population is a job of its own. Otherwise this process
+    trains them in turn. A GPU has further processes: sets of one shape are a part with a process, because beginning
+    a population is Python's work, during which the GPU would wait. The largest part stays in this process.
+    """
+    runs = plan.runs()
+    missing = set(begin(store, config, [key for key, _ in runs], expected=plan.expected, fresh=fresh))
+    groups = populations([entry for entry in runs if entry[0] in missing], lambda key: shape_of(key["dataset"]))
+    trainings = [Training(own, prepare_run, measure, device) for own in groups.values()]
+    if trainings and device.type == "cuda" and jobs is None and ambient_workers() == 1:
+        here, *others = parts_of(trainings)
+        run_jobs(store, here=here, beside=others, workers=max(1, len(others)))
+    else:
+        run_jobs(store, beside=[[training] for training in trainings], workers=jobs)
+
+
+def parts_of(trainings: Sequence[Training[Prepared]]) -> list[list[Job]]:
+    """Trainings in parts by the shape of their sets, the largest first; methods ``APART`` have parts of their own."""
+    parts: dict[Hashable, list[Training[Prepared]]] = {}
+    for training in trainings:
+        first, _ = training.planned[0]
+        parts.setdefault((shape_of(first["dataset"]), first["method"] in APART), []).append(training)
+    by_size = sorted(parts.values(), key=lambda part: -sum(len(training.planned) for training in part))
+    return [list(part) for part in by_size]
+
+
+def prepare_run(key: Key) -> Prepared:
+    """What a run is trained on."""
+    fields = dict(key.fields)
+    return prepare(fields["dataset"], fields["seed"], fields.get("rate", 0.0))

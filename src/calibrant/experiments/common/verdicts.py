@@ -1,0 +1,132 @@
+"""Verdicts on targets: judged from records by means and paired intervals over seeds.
+
+"Significantly" means that the 95 % interval of the paired difference (Student's t over seeds) excludes zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from calibrant.metrics import Estimate
+from calibrant.report import (
+    Verdict,
+    by_seed,
+    excludes_zero,
+    format_number,
+    mean_interval,
+    paired_difference,
+    ratio_of_means,
+)
+
+Records = Sequence[Mapping[str, Any]]
+ENSEMBLE = "ensemble"
+"""Shown, and compared with, but not judged: the targets except it by name."""
+
+UNMEASURED = Estimate(math.nan, math.nan, math.nan, 0.95, "no records")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One part of a target, usually a data set: what was measured there, and whether the target holds."""
+
+    where: str
+    measured: Estimate | float | None
+    holds: bool | None
+
+
+def judge(
+    statement: str, cases: Iterable[Case], *, at_least: int | None = None, digits: int = 3, note: str = ""
+) -> Verdict:
+    """One verdict on a target of several parts: all must hold, or ``at_least`` so many of them.
+
+    What is missed, and what could not be judged, is named in the note.
+    """
+    cases = list(cases)
+    missed = [case.where for case in cases if case.holds is False]
+    unknown = [case.where for case in cases if case.holds is None]
+    needed = len(cases) if at_least is None else at_least
+    holding = len(cases) - len(missed) - len(unknown)
+    holds: bool | None = True
+    if not cases or holding < needed:
+        holds = None if not cases or holding + len(unknown) >= needed else False
+    found = (("not" if holds else "missed", missed), ("unknown", unknown))
+    notes = [f"{word} on {', '.join(names)}" for word, names in found if names]
+    measured = "; ".join(f"{case.where} {_shown(case.measured, digits)}" for case in cases) or None
+    return Verdict(statement, measured, holds, "; ".join([*notes, note] if note else notes), digits)
+
+
+def datasets(records: Records) -> list[str]:
+    """The sets in the order of the records."""
+    return list(dict.fromkeys(record["dataset"] for record in records))
+
+
+def methods(records: Records) -> list[str]:
+    """The methods in the order of the records."""
+    return list(dict.fromkeys(record["method"] for record in records))
+
+
+def mean(records: Records, metric: str, dataset: str, method: str) -> Estimate:
+    """A metric's mean over seeds with its interval; NaN where it was not measured."""
+    values = by_seed(records, metric, dataset=dataset, method=method)
+    return mean_interval(values.values()) if values else UNMEASURED
+
+
+def difference(records: Records, metric: str, dataset: str, a: str, b: str) -> Estimate:
+    """Mean of a − b over the seeds that both have, with its paired interval; NaN where they share none."""
+    return shared_difference(*(by_seed(records, metric, dataset=dataset, method=m) for m in (a, b)))
+
+
+def shared_difference(a: Mapping[Any, float], b: Mapping[Any, float]) -> Estimate:
+    """Mean of a − b over the seeds that both have, with its paired interval; NaN where they share none.
+
+    A store may hold more seeds of one method than of another.
+    """
+    shared = [seed for seed in a if seed in b]
+    return paired_difference([a[s] for s in shared], [b[s] for s in shared]) if shared else UNMEASURED
+
+
+def ratio(records: Records, metric: str, to: str, dataset: str, method: str) -> Estimate:
+    """Ratio of two metrics' means over seeds, with its interval; NaN where one of them was not measured."""
+    found = [by_seed(records, name, dataset=dataset, method=method) for name in (metric, to)]
+    return ratio_of_means(*(list(values.values()) for values in found)) if all(found) else UNMEASURED
+
+
+def not_above(value: Estimate | float, limit: float) -> bool | None:
+    """Whether a mean is at most ``limit``; None where it was not measured."""
+    number = _number(value)
+    return None if math.isnan(number) else number <= limit
+
+
+def at_least(value: Estimate | float, limit: float) -> bool | None:
+    """Whether a mean is at least ``limit``; None where it was not measured."""
+    number = _number(value)
+    return None if math.isnan(number) else number >= limit
+
+
+def undecided(found: Mapping[str, Estimate], limit: float) -> str:
+    """A note that names where the interval holds the limit: more seeds could turn the verdict there."""
+    names = [name for name, value in found.items() if value.low <= limit <= value.high]
+    return f"{limit:g} lies within the interval on {', '.join(names)}" if names else ""
+
+
+def not_significantly_above_zero(value: Estimate) -> bool | None:
+    """False where the whole interval is above zero; None where there is no interval (a single seed)."""
+    return None if math.isnan(value.low) else excludes_zero(value) <= 0
+
+
+def _shown(value: Estimate | float | None, digits: int) -> str:
+    """A measurement with so many decimals, or with two significant digits where these would make a zero of it.
+
+    A target that asks for less than zero is not met by 0.000. Rounding leaves 1e-17 of a zero, which stays one.
+    """
+    number = math.nan if value is None else abs(_number(value))
+    if number > 1e-9 and float(f"{number:.{digits}f}") == 0:
+        digits = 1 - math.floor(math.log10(number))
+    return format_number(value, digits)
+
+
+def _number(value: Estimate | float) -> float:
+    return value.value if isinstance(value, Estimate) else value

@@ -1,0 +1,77 @@
+"""Flipped training labels and a clean validation part: who finds the wrong labels, and who stays right.
+
+A share of the training labels is changed to another class; validation and test labels are as they were. Every method of
+the one table runs at its default: ``bo4sc`` with one setting for all sets and rates, not a grid's choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from calibrant.data import SETS
+from calibrant.experiments.common.command import export, open_store, usable_folder
+from calibrant.experiments.common.contents import in_order, position, read_own, settings_of
+from calibrant.experiments.common.records import resolve_device
+from calibrant.experiments.common.shared import SEEDS, checked_methods, made
+from calibrant.experiments.common.synthetic import Plan, run_plan
+from calibrant.experiments.label_noise.measures import measure
+from calibrant.experiments.label_noise.page import tell
+from calibrant.methods import METHODS
+from calibrant.report import Results
+
+NAME = "noise"
+CODE = "experiments/label_noise/measures.py"
+
+
+def run(
+    *,
+    rates: Sequence[float] = (0.2, 0.4),
+    seeds: int = SEEDS,
+    out: str | Path = "out/noise",
+    device: str = "auto",
+    sets: Sequence[str] = tuple(SETS),
+    methods: Sequence[str] | None = None,
+    source: str | Path | None = None,
+    jobs: int | None = None,
+    fresh: bool = False,
+) -> Path:
+    """Train every method at every rate, clean labels first; returns the path of the report.
+
+    ``source`` is a result file or a store of this experiment: the report is made from it, and nothing is trained.
+    ``jobs`` and ``fresh`` are those of :func:`calibrant.experiments.bo4sc.reproduce`.
+    """
+    if source is not None:
+        return write_report(Path(source), usable_folder(out))
+    for rate in rates:
+        if not 0 <= rate <= 1:
+            raise ValueError(f"rates are shares of labels to flip, between 0 and 1; got {rate}.")
+    chosen = {name: METHODS[name].method for name in checked_methods(methods, METHODS)}
+    levels = [0.0, *sorted(set(rates) - {0.0})]
+    where = resolve_device(device)
+    store = open_store(out, NAME, device=where)
+    config = {"experiment": NAME, "rates": levels, "sets": list(sets), "device": str(where), **made()}
+    plan = Plan({(d, m): method for d in sets for m, method in chosen.items()}, range(seeds), (CODE,), levels)
+    run_plan(store, plan, config, measure, device=where, jobs=jobs, fresh=fresh)
+    return write_report(export(store, arrange), store.folder)
+
+
+def arrange(results: Results) -> Results:
+    """Records set by set, method by method, rate by rate."""
+    order = position(results.config["sets"], METHODS)
+    records = in_order(
+        results.records, lambda r: (order.get(r["dataset"]), order.get(r["method"]), r["rate"], r["seed"])
+    )
+    told = {
+        "rates": sorted({record["rate"] for record in records}),
+        "seeds": sorted({record["seed"] for record in records}),
+        "methods": settings_of(records),
+    }
+    return results._replace(config=results.config | told, records=records)
+
+
+def write_report(results: Path, out: Path) -> Path:
+    """Make the report from a result file or a store alone, and print it."""
+    report = tell(read_own(results, NAME, arrange))
+    print(report.to_markdown())
+    return report.write(out)

@@ -1,0 +1,228 @@
+"""`calibrant bench tables`: every method on every table of a folder, beside scikit-learn's own calibrated networks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from calibrant.experiments.common.command import begin, export, open_store, tell_user, usable_folder
+from calibrant.experiments.common.contents import in_order, position, read_own
+from calibrant.experiments.common.jobs import Job, ambient_workers, run_jobs
+from calibrant.experiments.common.keys import Key, make_key
+from calibrant.experiments.common.records import predict, resolve_device
+from calibrant.experiments.common.runs import Planned, Run, Training, populations
+from calibrant.experiments.common.shared import checked_methods, made
+from calibrant.experiments.common.store import Store
+from calibrant.experiments.tables.data import FLOOR, SIZES, Split, examine, find_tables, prepare
+from calibrant.experiments.tables.page import write_report
+from calibrant.experiments.tables.peers import (
+    FOLDS,
+    IN_FOLDS,
+    PEERS,
+    SETTINGS,
+    made_by,
+    missing_peers,
+    peer_cost,
+    run_peers,
+)
+from calibrant.methods import METHODS, Calibrated, Ensemble, Method, SelfCalibrated, Standard
+from calibrant.report import Results
+from calibrant.report.results import Record
+
+NAME = "tables"
+LEARNING_RATE = 0.005
+"""Adam's for the network baselines, one for all tables: of 0.002, 0.005, 0.01 and 0.02 it gave the lowest mean
+validation loss of the stopped network on eleven tables and parts of tables, at seeds that no reported split uses."""
+
+SPLIT = "60 %, and 20 % to stop, calibrate or move outer variables"
+"""Which labels our baselines learn from."""
+
+
+def for_tables(method: Method) -> Method:
+    """A method of the registry at its setting for tables: baselines choose their epochs by the number of rows."""
+    if isinstance(method, Standard):
+        return replace(method, epochs=None, learning_rate=LEARNING_RATE)
+    if isinstance(method, Calibrated | Ensemble):
+        return replace(method, base=cast(Standard, for_tables(method.base)))
+    return method
+
+
+def table_methods() -> dict[str, Method]:
+    """Our methods by id, at their settings for tables."""
+    return {name: for_tables(entry.method) for name, entry in METHODS.items()}
+
+
+def run(
+    *,
+    data: Path | None = None,
+    seeds: int = 5,
+    only: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
+    out: Path,
+    device: str = "auto",
+    jobs: int | None = None,
+    first_seed: int = 0,
+    fresh: bool = False,
+    source: str | Path | None = None,
+) -> Path:
+    """Measure every method on every table and write `results.json` and `report.html`; returns the report's path.
+
+    Each table is split 60/20/20 by seed, classes in proportion, and encoded by its training part. Our baselines train
+    on 60 % and stop or calibrate on 20 %; methods that hold out their own part are given these 80 % as one. What the
+    store in ``out`` holds already is not measured again, unless the table, the method's settings, the code of our
+    methods or scikit-learn's version changed: a long run may be broken off, or split by ``only`` and ``methods``.
+    Tables that cannot be read, split or encoded are left out, and the report says why.
+
+    Parameters
+    ----------
+    data : folder of CSV, TSV and Parquet files
+    seeds : how many, from ``first_seed`` on; each is a split and a start of the networks
+    only, methods : names of tables and ids of methods; all where not given
+    out : where results and report are written
+    device : for our methods; scikit-learn's run on the processor
+    jobs : how many processes work at the same time. None: the ambient joblib configuration decides; beside a GPU,
+        which this process uses for our methods, scikit-learn's have all cores
+    fresh : measure again what the store holds of these tables and methods
+    source : a result file or a store: the report is made from it, and nothing is trained
+    """
+    if source is not None:
+        return write_report(usable_folder(out), read_own(source, NAME, arrange))
+    if data is None:
+        raise ValueError("data must name a folder of tables, or source a result file to make the report from.")
+    own, place, left_out = table_methods(), resolve_device(device), missing_peers()
+    names = [name for name in checked_methods(methods, [*own, *PEERS]) if name not in left_out]
+    for name in left_out:
+        if methods is None or name in methods:
+            tell_user(f"{name} is left out: {left_out[name]}.")
+    found, span = find_tables(Path(data), only), range(first_seed, first_seed + seeds)
+    store = open_tables(out, place)
+    examined = examine(found, span)
+    for name, reason in examined.unsuitable.items():
+        tell_user(f"The table {name} is left out: {reason}")
+    keys = Keys({n: repr(own[n]) if n in own else f"{n}, {SETTINGS}, cv={FOLDS}" for n in names}, examined.tables)
+    config: dict[str, Any] = {
+        "experiment": NAME,
+        "split": list(SIZES),
+        "nll_floor": FLOOR,
+        "methods": keys.methods,
+        "made_by": made_by(names),
+        "costs": {n: cost_of(own[n]) if n in own else peer_cost(n) for n in names},
+        "tables": examined.tables,
+        "left_out": left_out,
+        "notes": {name: examined.notes.get(name, []) for name in found},
+        "unsuitable": {name: examined.unsuitable.get(name) for name in found},
+        "device": str(place),
+        **made(),
+    }
+    gone = {*left_out, *examined.unsuitable}
+    store.forget([n for n, line in store.current.items() if gone & {line["key"]["method"], line["key"]["table"]}])
+    wanted = [keys.key(table, name, seed) for table in examined.tables for name in names for seed in span]
+    missing = begin(store, config, wanted, expected=keys.expected, fresh=fresh)
+    ours = own_jobs([(key, own[key["method"]]) for key in missing if key["method"] in own], found, place)
+    theirs = peer_jobs([key for key in missing if key["method"] in PEERS], found, examined.tables)
+    if place.type == "cuda" and ambient_workers() == 1:
+        run_jobs(store, here=ours, beside=[[job] for job in theirs], workers=jobs or os.cpu_count() or 1)
+    else:
+        run_jobs(store, beside=[[job] for job in (*ours, *theirs)], workers=jobs)
+    results = export(store, arrange)
+    return write_report(store.folder, read_own(results, NAME, arrange))
+
+
+def open_tables(out: Path, device: torch.device) -> Store:
+    """The store; one whose records were measured in another way is an error."""
+    store = open_store(out, NAME, device=device)
+    for before in store.commands[-1:]:
+        for name, value in (("split", list(SIZES)), ("nll_floor", FLOOR)):
+            if before["config"].get(name) != value:
+                raise ValueError(
+                    f"{store.path} was made with {name} {before['config'].get(name)}, and this run has {value}; choose "
+                    "another folder for results."
+                )
+    return store
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Keys of runs, from the settings of the methods and the digests of the tables."""
+
+    methods: Mapping[str, str]
+    tables: Mapping[str, Mapping[str, Any]]
+
+    def key(self, table: str, method: str, seed: int, data: str | None = None) -> Key:
+        """The key of one run; ``data`` is the digest of the table where it is not one of these."""
+        found = self.tables[table]["sha256"] if data is None else data
+        text, code = self.methods[method], made_by([method])[method]
+        return make_key(settings=text, code=code, data=found, table=table, method=method, seed=seed)
+
+    def expected(self, line: Mapping[str, Any]) -> Key | None:
+        """What the key of a stored run would be now; None for a method that this command does not have.
+
+        Tables that this command does not have are taken to be unchanged.
+        """
+        fields = line["key"]
+        if fields["method"] not in self.methods:
+            return None
+        return self.key(**fields, data=None if fields["table"] in self.tables else line["data"])
+
+
+def own_jobs(planned: Sequence[Planned], paths: Mapping[str, Path], device: torch.device) -> list[Job]:
+    """Our methods: all seeds of a method on a table are one population."""
+    groups = populations(planned, lambda key: cast(Hashable, key["table"]))
+    return [Training(own, partial(split_of, paths), partial(measure, device.type), device) for own in groups.values()]
+
+
+def split_of(paths: Mapping[str, Path], key: Key) -> Split:
+    """What a run is trained on."""
+    return prepare(key["table"], paths[key["table"]], key["seed"])
+
+
+def measure(device: str, key: Key, run: Run[Split]) -> Record:
+    """One record."""
+    split = run.prepared
+    found = None if run.fitted.failure else predict(run.fitted, split.inputs)
+    cost = {"seconds": round(run.cost.seconds, 3), "device": device}
+    return split.record(key["method"], found, run.fitted.failure, **cost)
+
+
+def peer_jobs(keys: Sequence[Key], paths: Mapping[str, Path], tables: Mapping[str, Mapping[str, Any]]) -> list[Job]:
+    """scikit-learn's methods: those of one split are one job, because they share networks; the largest table first."""
+    splits: dict[tuple[str, int], list[Key]] = {}
+    for key in sorted(keys, key=lambda key: -tables[key["table"]]["rows"]):
+        splits.setdefault((key["table"], key["seed"]), []).append(key)
+    return [partial(fit_peers, paths[table], tuple(own)) for (table, _), own in splits.items()]
+
+
+def fit_peers(path: Path, keys: Sequence[Key]) -> dict[Key, Record]:
+    """Records of some of scikit-learn's methods on one split."""
+    records = run_peers(keys[0]["table"], path, keys[0]["seed"], [key["method"] for key in keys])
+    return dict(zip(keys, records, strict=True))
+
+
+def arrange(results: Results) -> Results:
+    """Records table by table, in the order of the methods; the config tells of tables and methods that have some."""
+    config, records = results.config, results.records
+    order = position([*METHODS, *PEERS])
+    records = in_order(records, lambda r: (r["table"], order.get(r["method"]), r["seed"]))
+    held = {name: list(dict.fromkeys(r[name] for r in records)) for name in ("table", "method")}
+    methods = sorted(held["method"], key=lambda name: order.get(name, len(order)))
+    told: dict[str, Any] = {"tables": {name: config["tables"][name] for name in held["table"]}}
+    for about in ("methods", "made_by", "costs"):
+        told[about] = {name: config[about][name] for name in methods if name in config.get(about, {})}
+    told["left_out"] = {n: why for n, why in config.get("left_out", {}).items() if n not in methods}
+    told["notes"] = {n: notes for n, notes in config.get("notes", {}).items() if notes and n in told["tables"]}
+    told["unsuitable"] = {n: w for n, w in config.get("unsuitable", {}).items() if w and n not in told["tables"]}
+    return results._replace(config=config | told, records=records)
+
+
+def cost_of(method: Method) -> dict[str, Any]:
+    """How many networks a method of ours trains for one classifier, and which labels they learn from."""
+    if isinstance(method, SelfCalibrated):
+        many = method.folds * method.repeats
+        return {"networks": many, "labels": IN_FOLDS} if method.refit else {"networks": 1, "labels": SPLIT}
+    return {"networks": method.members if isinstance(method, Ensemble) else 1, "labels": SPLIT}

@@ -1,0 +1,146 @@
+"""An interrupted command goes on where it stopped, and ends with the records of one that was never interrupted."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from calibrant.experiments.bo4sc import grid, reproduce
+from calibrant.experiments.common.store import Store
+from calibrant.report import read_results
+from tests.experiments.cases import TINY, tiny_noise
+
+ROOT = Path(__file__).parents[2]
+COSTS = ("seconds", "peak_memory", "members")
+
+
+def records(folder):
+    """What was measured, without what it cost."""
+    found = read_results(folder / "results.json").records
+    return [{name: value for name, value in record.items() if name not in COSTS} for record in found]
+
+
+def start(out):
+    """The experiment in a process of its own."""
+    code = "import sys; from tests.experiments.cases import tiny_noise; tiny_noise(sys.argv[1], sets=('bac',))"
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen([sys.executable, "-c", code, str(out)], env=environment, cwd=ROOT, **quiet)
+
+
+def test_a_killed_command_goes_on_where_it_stopped(tmp_path):
+    tiny_noise(tmp_path / "whole", sets=("bac",))
+    child, store = start(tmp_path / "killed"), Store(tmp_path / "killed")
+    while not store.current and child.poll() is None:
+        time.sleep(0.02)
+    time.sleep(random.uniform(0.0, 1.0))
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    before = dict(store.current)
+    assert before
+    assert start(tmp_path / "killed").wait(timeout=600) == 0
+    assert {name: store.current[name]["date"] for name in before} == {name: r["date"] for name, r in before.items()}
+    whole, again = records(tmp_path / "whole"), records(tmp_path / "killed")
+    assert len(whole) == len(again) == len(TINY) * 2 * 2
+    assert [(r["method"], r["rate"], r["seed"]) for r in again] == [(r["method"], r["rate"], r["seed"]) for r in whole]
+    # Not to the last digit: if the kill tore a population's records apart, the rest of it adds up in another order.
+    assert [r["nll"] for r in again] == pytest.approx([r["nll"] for r in whole], rel=1e-3)
+
+
+def test_records_are_on_disk_when_their_population_ends(tmp_path, monkeypatch):
+    """The third population never ends: those before it are kept, and only the rest is trained the second time."""
+    trained = []
+
+    def run_all(plan, **options):
+        trained.append([name for name, *_ in plan])
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        return real(plan, **options)
+
+    from calibrant.experiments.common import runs
+
+    real = runs.run_all
+    monkeypatch.setattr(runs, "run_all", run_all)
+    small = {"sets": ("bac",), "rates": [], "seeds": 1}
+    with pytest.raises(KeyboardInterrupt):
+        tiny_noise(tmp_path, **small)
+    assert trained[:2] == [["standard", "temperature"], ["standard-stopped"]]
+    assert len(Store(tmp_path).current) == 3
+    tiny_noise(tmp_path, **small)
+    assert trained[3:] == [["bo4sc"], ["self-calibrated"]]
+    assert len(records(tmp_path)) == 5
+
+
+def test_fewer_methods_sets_and_seeds_lose_nothing_and_more_are_added(tmp_path, capsys):
+    small = {"sets": ("bac",), "rates": [], "seeds": 2, "methods": ["standard", "standard-stopped"]}
+    tiny_noise(tmp_path, **small)
+    before = records(tmp_path)
+    tiny_noise(tmp_path, **small | {"methods": ["standard"], "seeds": 1})
+    assert records(tmp_path) == before
+    assert "Found 1 of 1 run in" in capsys.readouterr().err
+    page = tiny_noise(tmp_path, **small | {"methods": ["standard", "bo4sc"], "seeds": 1, "sets": ("blobs-1.7",)})
+    after = records(tmp_path)
+    assert [r for r in after if r["dataset"] == "bac"] == before
+    assert [(r["method"], r["seed"]) for r in after if r["dataset"] == "blobs-1.7"] == [("standard", 0), ("bo4sc", 0)]
+    assert "blobs-1.7" in page.read_text()
+    config = read_results(tmp_path / "results.json").config
+    assert (config["sets"], config["seeds"]) == (["bac", "blobs-1.7"], [0, 1])
+    assert list(config["methods"]) == ["standard", "standard-stopped", "bo4sc"]
+
+
+def test_fresh_trains_again(tmp_path):
+    small = {"sets": ("bac",), "rates": [], "seeds": 1, "methods": ["standard"]}
+    tiny_noise(tmp_path, **small)
+    tiny_noise(tmp_path, **small)
+    store = Store(tmp_path)
+    assert len([line for line in store.path.read_text().splitlines() if '"kind":"record"' in line]) == 1
+    tiny_noise(tmp_path, **small, fresh=True)
+    assert len([line for line in store.path.read_text().splitlines() if '"kind":"record"' in line]) == 2
+    assert len(records(tmp_path)) == 1
+
+
+def test_a_grid_that_grows_trains_what_is_new(tmp_path, monkeypatch):
+    searched = []
+
+    class Search(grid.Search):
+        def __call__(self):
+            searched.extend((key["weight_lr"], key["epochs"]) for key in self.keys)
+            return super().__call__()
+
+    monkeypatch.setattr(grid, "Search", Search)
+    tiny = {"steps": [2], "weight_lr": [100.0], "alpha": [30.0], "width": [8], "epochs": [4], "lr": [0.02]}
+    usual = {"seeds": 1, "out": tmp_path, "device": "cpu", "sets": ("bac",)}
+    grid.run(grid=tiny, **usual)
+    grid.run(grid=tiny | {"weight_lr": [100, 3000.0]}, **usual)
+    assert searched == [(100.0, 4), (3000.0, 4)]
+    grid.run(grid=tiny, **usual)
+    results = read_results(tmp_path / "results.json")
+    assert len(searched) == 2
+    assert [r["weight_lr"] for r in results.records] == results.config["grid"]["weight_lr"] == [100.0, 3000.0]
+    grid.run(grid=tiny, **usual | {"seeds": 2})
+    assert searched[2:] == [(100.0, 4)]
+    assert len(read_results(tmp_path / "results.json").records) == 1  # the mean of one seed is not comparable
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_before_anything_is_trained(tmp_path, monkeypatch):
+    def never(*arguments, **options):
+        raise AssertionError("trained")
+
+    monkeypatch.setattr("calibrant.experiments.common.runs.fit_all", never)
+    monkeypatch.setattr("calibrant.experiments.bo4sc.search.fit_all", never)
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "file" / "out"
+    (tmp_path / "results.json").write_text("{}")
+    for command in (
+        tiny_noise,
+        lambda out, **o: reproduce(out=out, **o),
+        lambda out, **o: grid.run(out=out, **o),
+    ):
+        for options in ({}, {"source": tmp_path / "results.json"}):
+            with pytest.raises(ValueError, match="--out must be a folder that can be written to"):
+                command(out, **options)

@@ -1,0 +1,258 @@
+"""The store: torn lines are harmless, several processes lose nothing, records that are out of date give way."""
+
+import doctest
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from calibrant.experiments.common import store as store_module
+from calibrant.experiments.common.command import begin, open_store, usable_folder
+from calibrant.experiments.common.keys import make_key
+from calibrant.experiments.common.store import BESIDE, Store
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+def run(seed, method="standard", settings="a", code="1"):
+    return make_key(settings=settings, code=code, dataset="bac", method=method, seed=seed)
+
+
+def python(code, *arguments):
+    """Start another process with this code."""
+    environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)], env=environment, stdout=subprocess.PIPE
+    )
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path)
+
+
+def test_every_record_is_one_line_that_knows_what_made_it(store):
+    store.begin({"experiment": "noise"})
+    store.add({run(0): {"nll": 0.5, BESIDE: {"map": [1]}}, run(1): {"nll": float("nan")}})
+    command, first, second = map(json.loads, store.path.read_text().splitlines())
+    assert command["kind"] == "command"
+    assert first["key"] == {"dataset": "bac", "method": "standard", "seed": 0}
+    assert (first["record"], first[BESIDE]) == ({"nll": 0.5}, {"map": [1]})
+    assert second["record"] == {"nll": None}
+    assert {"settings", "config", "code", "versions", "device", "date"} <= first.keys()
+    assert first["command"] == command["id"]
+    assert [r["nll"] for r in store.results().records] == [0.5, None]
+
+
+def test_what_is_finished_is_not_missing_until_settings_or_code_change(store):
+    store.add({run(0): {}, run(1): {}})
+    assert store.missing([run(0), run(1), run(2)]) == [run(2)]
+    assert store.missing([run(0, settings="b")]) == [run(0, settings="b")]
+    assert store.missing([run(0, code="2")]) == [run(0, code="2")]
+    store.add({run(0, code="2"): {"new": True}})
+    assert [r.get("new") for r in map(dict, (line["record"] for line in store.current.values()))] == [True, None]
+    assert len(store.path.read_text().splitlines()) == 3  # the old record is kept
+
+
+def test_another_reader_sees_what_was_added_meanwhile(store):
+    reader = Store(store.path)
+    assert reader.missing([run(0)])
+    store.add({run(0): {}})
+    assert reader.has(run(0))
+    store.forget([run(0).name, "of no run"])
+    assert not reader.has(run(0))
+
+
+@pytest.mark.parametrize("torn", [b'{"kind": "record", "key"', b"\x00\x00", b'{"kind": "command"}', b"x" * 200_000])
+def test_a_torn_last_line_is_ignored_and_replaced(store, torn):
+    store.add({run(0): {}})
+    with open(store.path, "ab") as file:
+        file.write(torn)
+    again = Store(store.folder)
+    assert again.has(run(0))
+    assert again.missing([run(1)])
+    again.add({run(1): {}})
+    assert [json.loads(line)["key"]["seed"] for line in store.path.read_text().splitlines()] == [0, 1]
+    assert store.has(run(1))
+
+
+def test_a_file_that_is_one_torn_line_begins_again(store):
+    store.path.write_bytes(b'{"kind"')
+    store.add({run(0): {}})
+    assert Store(store.folder).has(run(0))
+
+
+def test_a_whole_line_that_is_not_calibrants_is_an_error(store):
+    store.path.write_text("hello\n")
+    with pytest.raises(ValueError, match="not calibrant's"):
+        store.has(run(0))
+
+
+ADD = """
+    import sys
+    from calibrant.experiments.common.keys import make_key
+    from calibrant.experiments.common.store import Store
+    store, method = Store(sys.argv[1]), sys.argv[2]
+    print("ready", flush=True)
+    for seed in range(int(sys.argv[3])):
+        store.add({make_key(settings="a", code="1", dataset="bac", method=method, seed=seed): {"text": "x" * 3000}})
+"""
+
+
+def test_two_processes_add_at_the_same_time_and_lose_nothing(store):
+    children = [python(ADD, store.path, name, 200) for name in ("one", "two")]
+    assert [child.wait(timeout=300) for child in children] == [0, 0]
+    lines = [json.loads(line) for line in store.path.read_text().splitlines()]
+    assert len(lines) == len(store.current) == 400
+    assert not list(store.folder.glob(".*lock"))
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.05, 0.2])
+def test_a_process_that_is_killed_while_it_adds_leaves_whole_lines_and_no_lock(store, pause):
+    child = python(ADD, store.path, "one", 100_000)
+    child.stdout.readline()
+    time.sleep(pause)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    before = len(store.current)
+    store.add({run(0): {}})
+    lines = [json.loads(line) for line in store.path.read_text().splitlines()]
+    assert len(lines) == before + 1
+    assert [line["key"]["seed"] for line in lines[:-1]] == list(range(before))
+
+
+def test_a_store_travels_to_another_process_without_its_lines(store):
+    store.begin({"experiment": "noise"})
+    store.add({run(seed): {} for seed in range(50)})
+    assert store.has(run(0))
+    sent = pickle.dumps(store)
+    assert len(sent) < 1000
+    again = pickle.loads(sent)
+    assert (again.path, again.command) == (store.path, store.command)
+    assert again.has(run(49))
+
+
+CLAIM = """
+    import sys, time
+    from calibrant.experiments.common.keys import make_key
+    from calibrant.experiments.common.store import Store
+    key = make_key(settings="a", code="1", dataset="bac", method="standard", seed=0)
+    with Store(sys.argv[1]).claim(key) as mine:
+        print(mine, flush=True)
+        time.sleep(600)
+"""
+
+
+def test_a_claimed_run_is_nobody_elses_until_its_process_ends(store):
+    with store.claim(run(0)) as mine:
+        assert mine
+        with Store(store.path).claim(run(0)) as again:
+            assert not again
+    child = python(CLAIM, store.path)
+    assert child.stdout.readline() == b"True\n"
+    assert list(store.take([run(0), run(1)])) == [run(1)]
+    child.kill()
+    child.wait()
+    assert list(store.take([run(0), run(1)])) == [run(0), run(1)]
+    store.add({run(0): {}})
+    with store.claim(run(0)) as mine:
+        assert not mine  # it is finished
+
+
+def test_two_processes_take_each_run_once(store):
+    keys = [run(seed) for seed in range(10)]
+    first, second = store.take(keys), Store(store.path).take(keys)
+    taken = []
+    for mine in (first, second):
+        taken.append(next(mine))
+    assert taken == keys[:2]
+    store.add({taken[0]: {}})
+    assert next(first) == keys[2]
+    assert next(second) == keys[3]
+
+
+def test_checkpoints_of_a_run_have_a_folder(store):
+    assert store.checkpoint(run(0)).is_dir()
+    assert store.checkpoint(run(0)).parent == store.folder / "checkpoints"
+    assert store.checkpoint(run(0)) != store.checkpoint(run(1))
+
+
+def known(settings="a", code="1"):
+    return lambda line: make_key(settings=settings, code=code, **line["key"])
+
+
+def test_changed_runs_are_told_and_run_again_and_nothing_else_is(store, capsys):
+    keys = [run(seed) for seed in range(3)]
+    assert begin(store, {}, keys, expected=known()) == keys
+    store.add({key: {} for key in keys})
+    assert capsys.readouterr().err == ""
+    assert begin(store, {}, keys[:2], expected=known()) == []
+    assert "Found 2 of 2 runs in" in capsys.readouterr().err
+    assert len(store.results().records) == 3  # fewer runs are asked for, and none is lost
+    changed = [run(seed, code="2") for seed in range(2)]
+    assert begin(store, {}, changed, expected=known(code="2")) == changed
+    told = capsys.readouterr().err
+    assert "Re-running 2 runs: their data, settings or code changed." in told
+    assert "Leaving out 1 stored run: " in told
+    assert store.results().records == []
+    assert len(store.path.read_text().splitlines()) == 1 + 3 + 1 + 1  # all is kept: commands, records, what to forget
+
+
+def test_fresh_runs_everything_again_that_is_asked_for_even_after_an_interruption(store):
+    keys = [run(seed) for seed in range(3)]
+    store.add({key: {} for key in keys})
+    assert begin(store, {}, keys[:2], expected=known(), fresh=True) == keys[:2]
+    assert begin(Store(store.path), {}, keys, expected=known()) == keys[:2]
+
+
+def test_the_configs_of_all_commands_that_left_records_are_one(store):
+    store.begin({"sets": ["bac"], "methods": {"a": 1}, "device": "cpu"})
+    store.add({run(0): {}})
+    store.begin({"sets": ["never used"]})
+    store.begin({"sets": ["blobs-1.3"], "methods": {"b": 2}, "device": "cuda"})
+    store.add({run(1): {}})
+    config = store.results().config
+    assert (config["sets"], config["methods"], config["device"]) == (["bac", "blobs-1.3"], {"a": 1, "b": 2}, "cuda")
+    assert [other["device"] for other in config["other_runs"]] == ["cpu"]
+
+
+def test_a_folder_of_another_experiment_is_refused(tmp_path):
+    store = open_store(tmp_path, "noise")
+    store.begin({"experiment": "noise"})
+    with pytest.raises(ValueError, match=r"results\.jsonl holds results of `calibrant bench noise`; choose another"):
+        open_store(tmp_path, "bo4sc")
+    assert open_store(tmp_path, "noise").commands
+
+
+def test_a_result_file_without_a_store_is_gone_on_with(tmp_path):
+    records = [{"dataset": "bac", "method": "standard", "seed": 0, "rate": 0.0, "nll": 1.0}]
+    records.append(records[0] | {"seed": 1, "config": make_key(settings="a", code="1").config, "code": "1"})
+    content = {"config": {"experiment": "noise", "date": "then"}, "versions": {"torch": "2"}, "records": records}
+    (tmp_path / "results.json").write_text(json.dumps(content))
+    store = open_store(tmp_path, "noise")
+    assert [r["nll"] for r in store.results().records] == [1.0, 1.0]
+    fields = {"dataset": "bac", "method": "standard", "rate": 0.0}
+    assert store.has(make_key(settings="a", code="1", **fields, seed=1))
+    assert not store.has(make_key(settings="a", code="1", **fields, seed=0))  # it does not say what made it
+    with pytest.raises(ValueError, match="choose another folder"):
+        open_store(tmp_path, "bo4sc")
+
+
+def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        with pytest.raises(ValueError, match="--out must be a folder that can be written to"):
+            usable_folder(out)
+    assert usable_folder(tmp_path / "new" / "folder").is_dir()
+    assert not list((tmp_path / "new" / "folder").iterdir())
+
+
+def test_the_example_runs():
+    assert doctest.testmod(store_module).failed == 0
