@@ -20,6 +20,7 @@ from calibrant.bilevel.callbacks import (
     pooled,
 )
 from calibrant.bilevel.hypergradients import (
+    Feedback,
     Forward,
     Hypergradient,
     Implicit,
@@ -31,7 +32,7 @@ from calibrant.bilevel.hypergradients import (
 from calibrant.bilevel.linear import CG, Neumann, Nystrom
 from calibrant.bilevel.objectives import averaged, composed
 from calibrant.bilevel.optimizers import SGD, Adam, AdamW, Grouped, Optimizer
-from calibrant.bilevel.outer_losses import OUTER_LOSSES, variance_loss
+from calibrant.bilevel.outer_losses import OUTER_LOSSES, confidence_gap_loss, variance_loss
 from calibrant.bilevel.outer_variables import (
     L2,
     ConstantGamma,
@@ -67,6 +68,7 @@ __all__ = [
     "Checkpoint",
     "ConstantGamma",
     "EarlyStopping",
+    "Feedback",
     "FocalWithGamma",
     "Forward",
     "GammaNet",
@@ -98,6 +100,7 @@ __all__ = [
     "add_prior",
     "averaged",
     "composed",
+    "confidence_gap_loss",
     "cosine",
     "exponential",
     "multistep",

@@ -14,6 +14,7 @@ value                  the map that it differentiates                         co
 ``Implicit``, head     the solution of the last layer on recent features      1 + a small linear solve
 ``OneStep``            one look-ahead step of the whole network               look-ahead + the real steps
 ``OneStep``, head      one look-ahead step of the last layer                  1 + a pass of the outer batch
+``Feedback``           none: φ follows a signed held-out quantity             1 + a pass of the outer batch
 ``Plain``              none: training with φ fixed                            1
 =====================  =====================================================  ==========================================
 
@@ -435,6 +436,30 @@ class OneStep(Hypergradient):
         mask = torch.zeros(params.shape[-1], dtype=torch.bool, device=params.device)
         mask[problem.stretch] = True
         return mask
+
+
+@dataclass(frozen=True)
+class Feedback(Hypergradient):
+    """No gradient: φ moves against the sign of the outer loss, as an integral controller does.
+
+    The outer loss is a signed quantity that φ should bring to zero, such as :func:`confidence_gap_loss`, the mean
+    confidence minus the accuracy on held-out data. Every entry of φ gets ``−F`` as its gradient, so that ``SGD(k)``
+    outside is ``φ ← φ + k·F``. It is the plainest rival of a learned φ.
+    """
+
+    @property
+    def of_head(self) -> bool:
+        return True
+
+    def __call__(self, problem: Problem, start: State, phi: Tensor) -> Estimate:
+        state, losses = self.train(problem, start, phi, self.steps)
+        batch = problem.outer_batch
+        if problem.heads is not None:
+            w = state.params[..., problem.heads.stretch]
+            value, _ = problem.heads.outer(state, None, phi, batch).value(w, {}, phi, batch)
+        else:
+            value, _ = problem.outer.value(state.params, state.buffers, phi, batch)
+        return Estimate(value, -value.unsqueeze(-1).expand_as(phi), losses, state)
 
 
 def _check_choices(scope: str, first: str) -> None:

@@ -75,6 +75,11 @@ def variance_loss(*, strength: float = 1.0, draws: int = 5) -> UserLoss:
     return DropoutVariance(float(strength), draws)
 
 
+def confidence_gap_loss() -> UserLoss:
+    """Mean confidence minus accuracy, with its sign: what :class:`calibrant.bilevel.Feedback` brings to zero."""
+    return ConfidenceGap()
+
+
 OUTER_LOSSES: dict[str, Callable[..., UserLoss]] = {
     "bce": bce_loss,
     "nll": nll_loss,
@@ -96,6 +101,15 @@ class ConfidenceBCE:
         alpha = batch.hyper.get("alpha", self.alpha)
         losses = confidence_bce(net.logits(batch.inputs), batch.targets, alpha)
         return add_prior(batch.weighted(losses).mean(), variables)
+
+
+@dataclass(frozen=True)
+class ConfidenceGap:
+    """See :func:`confidence_gap_loss`."""
+
+    def __call__(self, net: Network, variables: Any, batch: Batch) -> Tensor:
+        confidence, predicted = net.logits(batch.inputs).softmax(-1).max(-1)
+        return batch.weighted(confidence - (predicted == batch.targets).to(confidence.dtype)).mean()
 
 
 @dataclass(frozen=True)

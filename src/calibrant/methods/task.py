@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from calibrant.data.batch import map_tensors
-from calibrant.data.streams import Augment, Prepare, Stream, TensorStream, mix
+from calibrant.data.streams import Augment, AugmentBatch, Prepare, Stream, TensorStream, mix
 from calibrant.models.functional import FunctionalModule
 
 FULL_BATCH = 4096
@@ -98,6 +98,8 @@ class Part:
         index: Tensor | None = None,
         hyper: dict[str, Tensor] | None = None,
         augment: bool = False,
+        augment_batch: AugmentBatch | None = None,
+        drop_last: bool = False,
     ) -> Stream:
         """Batches of these samples, for the engine; augmented where that is asked for and the part knows how."""
         return TensorStream(
@@ -109,7 +111,9 @@ class Part:
             seed=seed,
             hyper=hyper,
             augment=self.augment if augment else None,
+            augment_batch=augment_batch,
             prepare=self.prepare,
+            drop_last=drop_last,
         )
 
     def pieces(self) -> Iterator[tuple[Any, Tensor]]:
@@ -133,15 +137,23 @@ class Task:
     model: Model | None = None
     """The network: a module, whose present parameters are the start, or ``callable(seed) -> module``; None is the
     method's own, a perceptron."""
+    meta: Part | None = field(default=None, kw_only=True)
+    """The part that moves outer variables, where ``val`` is kept for what comes after training. None: ``val``."""
 
     @property
     def shape(self) -> tuple[Any, ...]:
         """Tasks of one shape can be trained as one population."""
-        return self.train.shape, None if self.val is None else self.val.shape, self.classes, id(self.model)
+        held = [None if part is None else part.shape for part in (self.val, self.meta)]
+        return self.train.shape, *held, self.classes, id(self.model)
 
     def to(self, device: torch.device | str | None) -> Task:
         """The same task on another device."""
-        return replace(self, train=self.train.to(device), val=None if self.val is None else self.val.to(device))
+        held: dict[str, Any] = {name: part and part.to(device) for name, part in self._held.items()}
+        return replace(self, train=self.train.to(device), **held)
+
+    @property
+    def _held(self) -> dict[str, Part | None]:
+        return {"val": self.val, "meta": self.meta}
 
     def need_val(self, who: str) -> Part:
         """The validation part, or an error that says what it is for."""
@@ -151,7 +163,8 @@ class Task:
 
     def read(self) -> Task:
         """The same task with all samples in memory."""
-        return replace(self, train=self.train.read(), val=None if self.val is None else self.val.read())
+        held: dict[str, Any] = {name: part and part.read() for name, part in self._held.items()}
+        return replace(self, train=self.train.read(), **held)
 
     def again(self, seed: int) -> Task:
         """The task for one of several networks: each starts from parameters that its own seed draws."""

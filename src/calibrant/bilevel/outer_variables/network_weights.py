@@ -17,11 +17,17 @@ class L2(OuterVariable):
     """L2 penalties ``½ Σ_k exp(φ_k)·‖W_k‖²``, one coefficient per layer, per unit, or one for all.
 
     Weight matrices and kernels are penalised, biases and normalisation scales are not. ``"unit"`` gives each output
-    unit (row) its own, as unit-wise meta-calibration (Bohdal et al. 2021) does.
+    unit (row) its own, as unit-wise meta-calibration (Bohdal et al. 2021) does. ``only`` names the submodule whose
+    weights are penalised, the head ``"fc"`` say; None takes the whole model.
     """
 
     def __init__(
-        self, model: nn.Module, *, per: Literal["layer", "unit", "model"] = "layer", initial: float = 1e-4
+        self,
+        model: nn.Module,
+        *,
+        per: Literal["layer", "unit", "model"] = "layer",
+        initial: float = 1e-4,
+        only: str | None = None,
     ) -> None:
         super().__init__()
         if per not in ("layer", "unit", "model"):
@@ -29,7 +35,11 @@ class L2(OuterVariable):
         if initial <= 0:
             raise ValueError(f"initial must be positive; got {initial}.")
         self.per = per
-        shapes = {k: p.shape for k, p in model.named_parameters() if p.requires_grad and p.dim() > 1}
+        inside = model if only is None else model.get_submodule(only)
+        prefix = f"{only}." if only else ""
+        shapes = {prefix + k: p.shape for k, p in inside.named_parameters() if p.requires_grad and p.dim() > 1}
+        if not shapes:
+            raise ValueError(f"There are no trainable weights to penalise in {only or 'the model'!r}.")
         self.names = list(shapes)
         sizes = {"layer": [1] * len(shapes), "unit": [s[0] for s in shapes.values()], "model": [1]}[per]
         self.sizes = sizes

@@ -1,0 +1,71 @@
+"""The second paper's methods by id, for image networks: what the experiment, the command line and the tests read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from calibrant.bilevel import OneStep
+from calibrant.losses import LOSSES
+from calibrant.methods.base import Method
+from calibrant.methods.baselines import Calibrated
+from calibrant.methods.meta_regularization import FocalControl, MetaRegularization, gamma_of
+from calibrant.methods.networks import RECIPES, NetworkTraining, Recipe
+from calibrant.methods.registry import Entry
+
+__all__ = ["IMAGE_METHODS", "RECIPES", "TABLE_3", "Recipe", "gamma_of", "with_recipe"]
+
+CE = NetworkTraining()
+AVERAGED = NetworkTraining(Recipe(average=0.98))
+DECE = (("strength", 0.5),)
+PUBLISHED = MetaRegularization(
+    form="published", outer_settings=(("strength", None),), hypergradient=OneStep(1, scope="head"), meta_rate=1e-4
+)
+
+IMAGE_METHODS: dict[str, Entry] = {
+    "ce": Entry(CE, "cross-entropy"),
+    "ce-ts": Entry(Calibrated("temperature", CE), "cross-entropy, then temperature scaling"),
+    "ce-average": Entry(AVERAGED, "cross-entropy with a moving average of the weights"),
+    "ce-average-ts": Entry(Calibrated("temperature", AVERAGED), "the same, then temperature scaling"),
+    "focal": Entry(NetworkTraining(loss=LOSSES["focal"](gamma=1.0)), "focal loss, γ = 1"),
+    "flsd": Entry(NetworkTraining(loss=LOSSES["flsd"]()), "focal loss with the scheduled γ of FLSD-53"),
+    "ls-0.05": Entry(NetworkTraining(loss=LOSSES["label-smoothing"](epsilon=0.05)), "smoothed labels, ε = 0.05"),
+    "ls-0.1": Entry(NetworkTraining(loss=LOSSES["label-smoothing"](epsilon=0.1)), "smoothed labels, ε = 0.1"),
+    "mixup": Entry(NetworkTraining(mixup=1.0), "mixup, α = 1"),
+    "mmce": Entry(NetworkTraining(loss=LOSSES["mmce"]()), "cross-entropy and MMCE"),
+    "ce-dece": Entry(
+        MetaRegularization(outer_variable="l2-units", outer_loss="dece", outer_settings=DECE, meta_rate=0.05),
+        "meta-calibration: L2 strengths of the head's units moved by CE + DECE",
+    ),
+    "ce-sece": Entry(
+        MetaRegularization(outer_variable="l2-units", meta_rate=0.05),
+        "L2 strengths of the head's units moved by CE + SECE",
+    ),
+    "flg": Entry(MetaRegularization(outer_loss="nll", outer_settings=()), "γ-Net moved by the held-out NLL"),
+    "flg-dece": Entry(MetaRegularization(outer_loss="dece", outer_settings=DECE), "γ-Net moved by CE + DECE"),
+    "flg-sece": Entry(MetaRegularization(), "γ-Net moved by CE + squared SECE, the head taken as solved"),
+    "flg-sece-published": Entry(PUBLISHED, "γ-Net and SECE as printed: one step ahead, SECE alone"),
+    "focal-control": Entry(FocalControl(), "one γ moved by the held-out gap between confidence and accuracy"),
+    "recommended": Entry(
+        FocalControl(Recipe(average=0.98), start=0.5, initial=0.0),
+        "one γ moved by the held-out gap in the second half, with a moving average of the weights",
+    ),
+}
+"""Methods by id; ``ce-average-ts`` is the rival that ``recommended`` is compared with."""
+
+TABLE_3: dict[str, Entry] = {
+    "mdca": Entry(NetworkTraining(loss=LOSSES["mdca"]()), "cross-entropy and MDCA (Hebbalaguppe et al. 2022)"),
+    "focal-mdca": Entry(NetworkTraining(loss=LOSSES["mdca"](gamma=1.0)), "focal loss and MDCA"),
+    "mbls": Entry(NetworkTraining(loss=LOSSES["mbls"]()), "margin-based label smoothing (Liu et al. 2022)"),
+    "mbls-0": Entry(NetworkTraining(loss=LOSSES["mbls"](margin=0.0)), "the same without a margin"),
+    "focal-sb-ece": Entry(NetworkTraining(loss=LOSSES["sb-ece"](gamma=1.0)), "focal loss and soft-binned ECE"),
+    "focal-sb-avuc": Entry(NetworkTraining(loss=LOSSES["sb-avuc"](gamma=1.0)), "focal loss and soft-binned AvUC"),
+}
+"""Methods of the paper's Table 3 that are trained here."""
+
+
+def with_recipe(method: Method, recipe: Recipe) -> Method:
+    """An image method with another recipe; a calibrator passes it on to the network before it."""
+    if isinstance(method, Calibrated):
+        return replace(method, base=with_recipe(method.base, recipe))
+    assert isinstance(method, NetworkTraining)
+    return method.with_recipe(recipe)

@@ -1,0 +1,177 @@
+"""The second paper's methods: a focal γ, or L2 strengths, moved by the calibration of held-out data.
+
+"Towards Unbiased Calibration using Meta-Regularization": γ-Net gives each sample its focal γ (Eq. 3–4), SECE (Eq. 7)
+judges it. The paper looks one step ahead. That is short-sighted: one more step of plain cross-entropy always helps the
+next step's held-out loss, and γ goes to 0. The default here takes the last layer as solved instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.bilevel import (
+    L2,
+    OUTER_LOSSES,
+    SGD,
+    Adam,
+    Bilevel,
+    Callback,
+    ConstantGamma,
+    Feedback,
+    FocalWithGamma,
+    GammaNet,
+    Hypergradient,
+    Implicit,
+    Optimizer,
+    OuterVariable,
+    confidence_gap_loss,
+)
+from calibrant.bilevel.objectives import DEFAULT_INNER_LOSS, UserLoss
+from calibrant.bilevel.run import Run
+from calibrant.methods.base import Group, Solving
+from calibrant.methods.fitted import Fitted
+from calibrant.methods.networks import STRIDE, NetworkTraining, head_and_width
+from calibrant.methods.task import Part, Task
+
+SOLVED = Implicit(STRIDE, "head")
+
+
+@dataclass(frozen=True)
+class MetaRegularization(NetworkTraining):
+    """Training whose regularisation is moved by held-out data (Sections 3.3 and 4.3 of the second paper).
+
+    Parameters
+    ----------
+    outer_variable : {"gamma-net", "gamma", "l2-head", "l2-units"}
+        φ: a γ for each sample (γ-Net), one γ for all, or L2 strengths of the head, one or one for each unit (Bohdal et
+        al. 2021). SGD's own weight decay stays in every case.
+    outer_loss : str
+        A name of :data:`calibrant.bilevel.OUTER_LOSSES`.
+    outer_settings : tuple of (name, value)
+        Its settings.
+    hypergradient : Hypergradient
+        How dF/dφ is computed: the solved head by default.
+    meta_rate : float
+        Adam's learning rate of φ.
+    meta_batch : int
+        Held-out samples of one outer step.
+    start : float
+        The share of the run after which φ moves.
+    form : {"bounded", "published"}
+        Of γ-Net.
+    positive : str
+        How the published γ-Net keeps γ positive.
+    initial : float
+        γ at the start.
+    """
+
+    outer_variable: Literal["gamma-net", "gamma", "l2-head", "l2-units"] = "gamma-net"
+    outer_loss: str = "sece"
+    outer_settings: tuple[tuple[str, Any], ...] = (("strength", 10.0), ("order", 2), ("bandwidth", 0.02))
+    hypergradient: Hypergradient = SOLVED
+    meta_rate: float = 0.02
+    meta_batch: int = 1024
+    start: float = 0.0
+    form: Literal["bounded", "published"] = "bounded"
+    positive: Literal["abs", "min-max", "sigmoid", "relu", "softplus"] = "abs"
+    initial: float = 1.0
+
+    def problem(self, model: nn.Module, task: Task) -> Bilevel:
+        return self.pose(model, task, self.variable(model, task), inner_loss=self.inner(), outer_loss=self.outer())
+
+    def solving(self, group: Group) -> Solving:
+        callbacks = [Rescale()] if self.form == "published" and self.outer_variable == "gamma-net" else []
+        how = self.solve_by(
+            group,
+            hypergradient=self.hypergradient,
+            outer_optimizer=self.outer_optimizer(),
+            settings={"start": self.start},
+        )
+        return _with_callbacks(how, callbacks)
+
+    def held_out(self, task: Task) -> Part:
+        return task.need_val("A regularisation that held-out data move") if task.meta is None else task.meta
+
+    def held_out_batch(self) -> int:
+        return self.meta_batch
+
+    def variable(self, model: nn.Module, task: Task) -> OuterVariable:
+        """φ."""
+        name, width = head_and_width(model, task)
+        if self.outer_variable == "gamma":
+            return ConstantGamma(self.initial)
+        if self.outer_variable == "gamma-net":
+            return GammaNet(
+                width, task.classes, form=self.form, positive=self.positive, initial=self.initial, seed=task.seed
+            )
+        return L2(model, per="unit" if self.outer_variable == "l2-units" else "model", only=name)
+
+    def inner(self) -> UserLoss:
+        """The training loss: focal with φ's γ (Eq. 2), or cross-entropy with φ's penalty."""
+        return FocalWithGamma() if self.outer_variable.startswith("gamma") else DEFAULT_INNER_LOSS
+
+    def outer(self) -> UserLoss:
+        """What held-out data are judged by."""
+        return OUTER_LOSSES[self.outer_loss](**dict(self.outer_settings))
+
+    def outer_optimizer(self) -> Optimizer:
+        """How φ moves."""
+        return Adam(self.meta_rate)
+
+
+@dataclass(frozen=True)
+class FocalControl(MetaRegularization):
+    """One focal γ moved by the held-out gap between confidence and accuracy, without any gradient.
+
+    ``γ ← clip(γ + gain·gap, 0, 5)`` every few steps, with the gap smoothed over looks (0.8): the simple rival of a
+    learned γ.
+    """
+
+    outer_variable: Literal["gamma-net", "gamma", "l2-head", "l2-units"] = "gamma"
+    hypergradient: Hypergradient = field(default=Feedback(STRIDE))
+    gain: float = 1.0
+
+    def outer(self) -> UserLoss:
+        return confidence_gap_loss()
+
+    def outer_optimizer(self) -> Optimizer:
+        return SGD(0.2 * self.gain, momentum=0.8)  # a moving average of the gap with weight 0.8, times the gain
+
+
+class Rescale(Callback):
+    """Scales a published γ-Net so that γ = 1 on the features of the first batch, as the paper starts."""
+
+    def on_start(self, run: Run) -> None:
+        if run.step > 0 or not isinstance(run.problem, Bilevel):
+            return
+        problem = run.problem
+        batch = problem.train_batch(0)
+        with torch.no_grad():
+            features, _ = problem.inner_features(run.state.params, run.state.buffers, run.phi, batch)
+
+            def scaled(outer: Any) -> dict[str, Tensor]:
+                outer.rescale(features[0])
+                return {k: p.detach().clone() for k, p in outer.named_parameters()}
+
+            run.phi = problem.outer_view.flatten(problem.outer_view.run(run.phi.clone(), scaled))
+
+
+def gamma_of(fitted: Fitted, part: Part) -> Tensor:
+    """The γ that a trained γ-Net, or one γ for all, would give each sample of a part, on the CPU."""
+    (solution,) = fitted.networks
+    problem = solution.problem
+    net = problem.view.bind(solution.params, solution.buffers, train=False, autocast=problem.autocast)
+    device = solution.params.device
+    with torch.no_grad():
+        features = torch.cat([net.features(x.to(device)) for x, _ in part.pieces()])
+        return problem.outer_view.run(solution.phi, lambda outer: outer(features)).cpu()
+
+
+def _with_callbacks(how: Solving, more: Sequence[Callback]) -> Solving:
+    how.callbacks[:0] = more  # type: ignore[index]
+    return how
