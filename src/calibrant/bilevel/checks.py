@@ -67,8 +67,8 @@ def check_augment(stream: Stream | None) -> None:
     """Refuse an augmentation that does not take all its random numbers from the generator that it is given."""
     if not isinstance(stream, TensorStream) or stream.augment is None:
         return
-    with foreign_generators_restored():
-        first, second = (stream.batch(0).inputs for _ in range(2))
+    with foreign_generators_restored(), torch.random.fork_rng(devices=[]):
+        first, second = (stream.batch(0).inputs.nan_to_num() for _ in range(2))
     if not torch.equal(first, second):
         raise ValueError(
             "The augmentation gave other inputs for the same step when it was called again. It must take all its "
