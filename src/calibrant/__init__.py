@@ -21,11 +21,13 @@ if TYPE_CHECKING:
         selective,
     )
     from calibrant.estimators import BO4SCClassifier, SelfCalibratedClassifier
+    from calibrant.methods import Trained
     from calibrant.methods.custom import fit
 
 __all__ = [
     "BO4SCClassifier",
     "SelfCalibratedClassifier",
+    "Trained",
     "__version__",
     "bilevel",
     "data",
@@ -45,6 +47,7 @@ __all__ = [
 _HOMES = {
     "BO4SCClassifier": "calibrant.estimators",
     "SelfCalibratedClassifier": "calibrant.estimators",
+    "Trained": "calibrant.methods",
     "fit": "calibrant.methods.custom",
 }
 """Where the names live that are no rooms."""

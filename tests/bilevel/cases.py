@@ -92,7 +92,7 @@ HYPERGRADIENTS = {
     "forward": Forward(6),
     "one step": OneStep(),
     "one step, descent": OneStep(lr=0.3),
-    "one step, head": OneStep(scope="head", head_size=18),
+    "one step, head": OneStep(scope="head"),
 }
 
 
@@ -130,4 +130,5 @@ def hypergradient_problem(problem: Bilevel, optimizer, phi: torch.Tensor) -> hg.
         problem.val_batch(0),
         pull_initial(problem, phi) if moves else None,
         push_initial(problem, phi) if moves else None,
+        problem.stretch,
     )

@@ -483,5 +483,5 @@ def test_early_stopping_looks_at_all_validation_data(form):
     stopping = Look(patience=None, restore_best=False)
     problem = Bilevel(nn.Linear(2, 2), train=(x[:20], y[:20]), val=val)
     solution = solve(problem, hypergradient=Plain(2), inner_optimizer=Adam(0.1), outer_steps=2, callbacks=[stopping])
-    expected = torch.nn.functional.cross_entropy(solution.predict(whole[0]), whole[1])
+    expected = torch.nn.functional.cross_entropy(solution.logits(whole[0]), whole[1])
     assert seen[-1] == pytest.approx(expected.item(), abs=1e-6)

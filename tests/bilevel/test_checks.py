@@ -177,8 +177,10 @@ def test_an_augmentation_must_use_its_generator(draw):
     model, before = mlp(), torch.get_rng_state()
     with pytest.raises(ValueError, match="must take all its random numbers from the generator"):
         problem(model, train=TensorStream(x, y, augment=lambda inputs, generator: inputs + draw()))
-    x[0] = float("nan")
+    with pytest.raises(ValueError, match="must take all its random numbers from the generator"):
+        problem(model, train=TensorStream(x, y, augment_batch=lambda inputs, targets, g: (inputs + draw(), targets)))
     assert torch.equal(torch.get_rng_state(), before)
+    x[0] = float("nan")
     problem(train=TensorStream(x, y, augment=lambda inputs, generator: 2 * inputs))
 
 

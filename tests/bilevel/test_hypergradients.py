@@ -64,8 +64,9 @@ def outer_value(problem, optimizer, hypergradient, start, phi, anchor):
             state = state._replace(moments=())
         ahead, _ = dynamics.advance(state, phi, problem.train_batch(state.step))
         if hypergradient.scope == "head":
-            size = hypergradient.head_size
-            ahead = ahead._replace(params=torch.cat([state.params[:-size], ahead.params[-size:]]))
+            params = state.params.clone()
+            params[problem.stretch] = ahead.params[problem.stretch]
+            ahead = ahead._replace(params=params)
         state = ahead
     else:
         window = getattr(hypergradient, "last", hypergradient.steps)

@@ -23,7 +23,7 @@ from calibrant.bilevel import (
     neighbourhood,
     solve,
 )
-from calibrant.bilevel.problem import DEFAULT_OUTER_LOSS
+from calibrant.bilevel.objectives import DEFAULT_OUTER_LOSS
 from calibrant.data import TensorStream
 from calibrant.losses import brier, confidence_bce, cross_entropy, dece, focal, sece
 

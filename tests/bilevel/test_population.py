@@ -398,13 +398,13 @@ def test_members_are_taken_out_of_a_solution():
         assert mine.problem is cases[member]
         module = mine.export(rich_mlp(9)).eval()
         with torch.no_grad():
-            assert torch.allclose(module(x), mine.predict(x), rtol=0, atol=1e-12)
+            assert torch.allclose(module(x), mine.logits(x), rtol=0, atol=1e-12)
         assert mine.outer_variables()["raw"].shape == (SAMPLES,)
     assert solution.outer_variables()["raw"].shape == (MEMBERS, SAMPLES)
     with pytest.raises(ValueError, match=r"solution\.member\(k\)\.export"):
         solution.export(rich_mlp())
-    with pytest.raises(ValueError, match=r"solution\.member\(k\)\.predict"):
-        solution.predict(x)
+    with pytest.raises(ValueError, match=r"solution\.member\(k\)\.logits"):
+        solution.logits(x)
 
 
 def test_frozen_parameters_may_be_shared():
@@ -567,13 +567,14 @@ def test_all_members_predict_at_once(rows):
     solution = run(Population([problem(rich_mlp(seed), seed=seed) for seed in range(MEMBERS)]))
     x, _ = blobs(8)
     own = torch.stack([blobs(seed)[0] for seed in range(MEMBERS)])
-    shared, apart = solution.predict_all(x, rows=rows), solution.predict_all(own.numpy(), per_member=True, rows=rows)
+    shared = solution.logits_of_all(x, rows=rows)
+    apart = solution.logits_of_all(own.numpy(), per_member=True, rows=rows)
     assert shared.shape == (MEMBERS, SAMPLES, CLASSES)
     for member in range(MEMBERS):
-        assert torch.allclose(shared[member], solution.member(member).predict(x), rtol=0, atol=1e-12)
-        assert torch.allclose(apart[member], solution.member(member).predict(own[member]), rtol=0, atol=1e-12)
-    assert torch.equal(solution.predict_all(np.float32(x)), solution.predict_all(x.float()))
+        assert torch.allclose(shared[member], solution.member(member).logits(x), rtol=0, atol=1e-12)
+        assert torch.allclose(apart[member], solution.member(member).logits(own[member]), rtol=0, atol=1e-12)
+    assert torch.equal(solution.logits_of_all(np.float32(x)), solution.logits_of_all(x.float()))
     with pytest.raises(ValueError, match="each of the 3 members; got 20"):
-        solution.predict_all(x, per_member=True)
-    with pytest.raises(ValueError, match="use predict"):
-        solution.member(0).predict_all(x)
+        solution.logits_of_all(x, per_member=True)
+    with pytest.raises(ValueError, match="use logits"):
+        solution.member(0).logits_of_all(x)

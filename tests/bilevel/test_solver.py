@@ -480,21 +480,21 @@ def test_both_precisions_agree():
 def test_predictions_take_what_training_takes():
     solution = run(problem(mlp(dtype=torch.float32)))
     x = blobs()[0]
-    expected = solution.predict(x.float())
-    assert torch.equal(solution.predict(x), expected)
-    assert torch.equal(solution.predict(x.numpy()), expected)
+    expected = solution.logits(x.float())
+    assert torch.equal(solution.logits(x), expected)
+    assert torch.equal(solution.logits(x.numpy()), expected)
 
 
 def test_predictions_of_many_rows_are_made_in_pieces():
     solution = run(problem(rich_mlp()))
     x, _ = blobs(8)
-    whole = solution.predict(x, rows=None)
+    whole = solution.logits(x, rows=None)
     sizes = []
     handle = solution.problem.view.module.register_forward_hook(lambda module, args, output: sizes.append(len(args[0])))
-    assert torch.allclose(solution.predict(x, rows=6), whole, rtol=0, atol=1e-12)
+    assert torch.allclose(solution.logits(x, rows=6), whole, rtol=0, atol=1e-12)
     assert sizes == [6, 6, 6, 2]
     handle.remove()
-    assert torch.equal(solution.predict(x, rows=SAMPLES), whole)
+    assert torch.equal(solution.logits(x, rows=SAMPLES), whole)
 
 
 def test_frozen_parameters_do_not_move():
@@ -514,8 +514,8 @@ def test_export_predicts_as_the_solution_does(make):
     x, _ = blobs(5)
     module = solution.export(make(seed=9)).eval()
     with torch.no_grad():
-        assert torch.allclose(module(x), solution.predict(x), rtol=0, atol=1e-12)
-    assert not solution.predict(x).requires_grad
+        assert torch.allclose(module(x), solution.logits(x), rtol=0, atol=1e-12)
+    assert not solution.logits(x).requires_grad
 
 
 def jitter(inputs, generator):

@@ -23,7 +23,7 @@ from calibrant.bilevel import (
     solve,
     standardisation,
 )
-from calibrant.bilevel.problem import DEFAULT_OUTER_LOSS
+from calibrant.bilevel.objectives import DEFAULT_OUTER_LOSS
 from calibrant.data import Batch
 
 TRAIN, CLASSES = 12, 3

@@ -10,7 +10,15 @@
 torch.Size([60])
 """
 
-from calibrant.bilevel.callbacks import Callback, Checkpoint, EarlyStopping, History, ProgressBar
+from calibrant.bilevel.callbacks import (
+    Callback,
+    Checkpoint,
+    EarlyStopping,
+    History,
+    MovingAverage,
+    ProgressBar,
+    pooled,
+)
 from calibrant.bilevel.hypergradients import (
     Forward,
     Hypergradient,
@@ -21,10 +29,14 @@ from calibrant.bilevel.hypergradients import (
     Unrolled,
 )
 from calibrant.bilevel.linear import CG, Neumann, Nystrom
+from calibrant.bilevel.objectives import averaged, composed
 from calibrant.bilevel.optimizers import SGD, Adam, AdamW, Grouped, Optimizer
 from calibrant.bilevel.outer_losses import OUTER_LOSSES, variance_loss
 from calibrant.bilevel.outer_variables import (
     L2,
+    ConstantGamma,
+    FocalWithGamma,
+    GammaNet,
     InitialPoint,
     LabelNoise,
     LabelSmoothing,
@@ -38,9 +50,9 @@ from calibrant.bilevel.outer_variables import (
     standardisation,
 )
 from calibrant.bilevel.population import Population
-from calibrant.bilevel.problem import Bilevel, averaged, composed
+from calibrant.bilevel.problem import Bilevel
 from calibrant.bilevel.run import NonFiniteError, Run
-from calibrant.bilevel.schedules import cosine, exponential, multistep
+from calibrant.bilevel.schedules import cosine, exponential, multistep, one_cycle
 from calibrant.bilevel.solver import Solution, solve
 
 __all__ = [
@@ -53,8 +65,11 @@ __all__ = [
     "Bilevel",
     "Callback",
     "Checkpoint",
+    "ConstantGamma",
     "EarlyStopping",
+    "FocalWithGamma",
     "Forward",
+    "GammaNet",
     "Grouped",
     "History",
     "Hypergradient",
@@ -62,6 +77,7 @@ __all__ = [
     "InitialPoint",
     "LabelNoise",
     "LabelSmoothing",
+    "MovingAverage",
     "Neumann",
     "NonFiniteError",
     "Nystrom",
@@ -86,6 +102,8 @@ __all__ = [
     "exponential",
     "multistep",
     "neighbourhood",
+    "one_cycle",
+    "pooled",
     "solve",
     "standardisation",
     "variance_loss",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from torch import Tensor
 
 from calibrant.bilevel import checkpoint
 from calibrant.bilevel.dynamics import State
+from calibrant.bilevel.features import join, join_answers
+from calibrant.bilevel.problem import Bilevel
 from calibrant.bilevel.run import NonFiniteError, Run
-from calibrant.data.batch import Batch
+from calibrant.data.batch import Batch, Tensors
+from calibrant.data.members import MemberStream
 
 
 class Callback:
@@ -74,11 +78,11 @@ class History(Callback):
             self.rows["phi"].append(run.phi.cpu())
 
     def _add(self, run: Run, name: str, values: Tensor) -> None:
-        rows = self.rows[name]
-        rows.append(run.select(run.ran, values.cpu(), rows[-1]) if rows else values.cpu())
+        rows = self.rows[name]  # on the device: moving them at each step would hold up training
+        rows.append(run.select(run.ran, values.detach(), rows[-1]) if rows else values.detach())
 
     def __getitem__(self, name: str) -> Tensor:
-        return torch.stack(self.rows[name]) if self.rows[name] else torch.empty(0)
+        return torch.stack(self.rows[name]).cpu() if self.rows[name] else torch.empty(0)
 
     def state_dict(self) -> dict[str, Any]:
         return {name: self[name] for name, rows in self.rows.items() if rows}
@@ -95,8 +99,8 @@ class EarlyStopping(Callback):
     Parameters
     ----------
     criterion : callable ``run -> Tensor``, optional
-        Smaller is better; one value a member. The default is the outer loss *after* the step's training, on all
-        validation data.
+        Smaller is better; one value for each member. The default is the outer loss *after* the step's training, of the
+        pooled predictions on all validation data. :func:`pooled` makes one of any function of logits and labels.
     patience : int, optional
         None never stops, and only remembers the best state.
     min_delta : float
@@ -164,8 +168,15 @@ class EarlyStopping(Callback):
             run.state, run.phi = self._best_state._replace(step=run.state.step), self._best_phi
 
     def _outer_loss(self, run: Run) -> Tensor:
-        sizes = [batch.targets.numel() for batch in self._batches]
-        return sum(run.evaluate(batch=b) * (n / sum(sizes)) for b, n in zip(self._batches, sizes, strict=True))  # type: ignore[return-value]
+        """The outer loss of all predictions at once: a calibration error has no meaning as a mean over batches."""
+        if len(self._batches) == 1:
+            return run.evaluate(batch=self._batches[0])
+        point = run.state.params, run.state.buffers, run.phi
+        with torch.no_grad():
+            answers = [run.problem.outer_answers(*point, batch) for batch in self._batches]
+            axes = run.problem.val.axes if isinstance(run.problem.val, MemberStream) else None
+            together = join_answers(answers, axes is not None)
+            return run.problem.outer_given(together, *point, join(self._batches, axes))
 
     def _refuse_nan(self, run: Run, value: Tensor) -> None:
         """NaN is never an improvement: without a word the run would stop and return to its first step."""
@@ -206,6 +217,99 @@ class EarlyStopping(Callback):
             self._best_state = State(state["params"], moments, buffers, state["step"])
 
 
+@dataclass(frozen=True)
+class pooled:
+    """A criterion for :class:`EarlyStopping`: ``function(logits, labels)`` of all validation data at once.
+
+    ``pooled(calibrant.losses.sece)``, say. One value; smaller is better.
+    """
+
+    function: Callable[[Tensor, Tensor], Tensor]
+
+    def __call__(self, run: Run) -> Tensor:
+        if run.problem.val is None:
+            raise ValueError("A criterion on held-out predictions needs validation data: Bilevel(..., val=…).")
+        single = not run.is_population
+        problems = [run.problem] if isinstance(run.problem, Bilevel) else run.problem.problems
+        values = []
+        for member, problem in enumerate(problems):
+            assert problem.val is not None
+            params = run.state.params if single else run.state.params[member]
+            buffers = run.state.buffers if single else {k: b[member] for k, b in run.state.buffers.items()}
+            net = problem.view.bind(params, buffers, train=False, autocast=problem.autocast)
+            batches = [problem.val_batch(step) for step in range(problem.val.batches)]
+            with torch.no_grad():
+                logits = torch.cat([net.logits(batch.inputs) for batch in batches])
+                values.append(self.function(logits, torch.cat([batch.targets for batch in batches])))
+        return torch.stack([torch.as_tensor(value) for value in values])
+
+
+class MovingAverage(Callback):
+    """An exponential moving average of the weights, which becomes the result.
+
+    After the share ``start`` of the run, every ``every`` outer steps, ``average ← decay·average + (1 − decay)·θ``.
+    Buffers (BatchNorm's statistics) are averaged the same way. Training itself is not changed.
+
+    Parameters
+    ----------
+    decay : float
+        Between 0 and 1.
+    every : int
+        Outer steps between two looks.
+    start : float
+        The share of the run before the first look.
+    use : bool
+        End the run with the average as its parameters. False only keeps it, as ``state``.
+    """
+
+    def __init__(self, decay: float = 0.98, *, every: int = 1, start: float = 0.5, use: bool = True) -> None:
+        if not 0 < decay < 1:
+            raise ValueError(f"decay must lie between 0 and 1; got {decay}.")
+        if every < 1 or not 0 <= start < 1:
+            raise ValueError(f"every must be at least 1 and start a share of the run; got {every} and {start}.")
+        self.decay, self.every, self.start, self.use = decay, every, start, use
+        self.params: Tensor | None = None
+        self.buffers: Tensors = {}
+
+    def on_start(self, run: Run) -> None:
+        if run.step == 0:
+            self.params, self.buffers = None, {}
+
+    def on_step(self, run: Run) -> None:
+        if run.step % self.every or run.step < self.start * run.outer_steps:
+            return
+        state = run.state
+        if self.params is None:
+            self.params, self.buffers = state.params.clone(), {k: b.clone() for k, b in state.buffers.items()}
+            return
+        self.params.lerp_(state.params, 1 - self.decay)
+        for name, buffer in state.buffers.items():
+            if buffer.is_floating_point():
+                self.buffers[name].lerp_(buffer, 1 - self.decay)
+            else:
+                self.buffers[name].copy_(buffer)
+
+    def on_end(self, run: Run) -> None:
+        if self.use and self.params is not None:
+            run.state = self.state(run)
+
+    def state(self, run: Run) -> State:
+        """The averaged state; that of the run before there is an average."""
+        if self.params is None:
+            return run.state
+        return run.state._replace(params=self.params, buffers=self.buffers)
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.params is None:
+            return {}
+        return {"params": self.params, **{f"buffer.{k}": b for k, b in self.buffers.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            self.params = state["params"]
+            self.buffers = {k.removeprefix("buffer."): b for k, b in state.items() if k.startswith("buffer.")}
+
+
 class Checkpoint(Callback):
     """Write the whole run, callbacks included, into one file every ``every`` outer steps. ``solve(resume=path)`` goes
     on.
@@ -232,10 +336,10 @@ class ProgressBar(Callback):
     def __init__(self, description: str = "training", *, force: bool = False) -> None:
         self.description, self.force = description, force
         self._bar: Any = None
-        self._begin = 0.0
+        self._begin = self._shown = 0.0
 
     def on_start(self, run: Run) -> None:
-        self._begin = time.perf_counter()
+        self._begin, self._shown = time.perf_counter(), 0.0
         if not (self.force or sys.stderr.isatty()):
             return
         try:
@@ -250,6 +354,10 @@ class ProgressBar(Callback):
         self._bar.start()
 
     def on_step(self, run: Run) -> None:
+        now = time.perf_counter()
+        if not (self.force or sys.stderr.isatty()) or (now - self._shown < 0.1 and run.step < run.outer_steps):
+            return  # reading a loss waits for the device
+        self._shown = now
         text = self.description + self._losses(run)
         if self._bar is not None:
             self._bar.update(self._task, completed=run.step, description=text)

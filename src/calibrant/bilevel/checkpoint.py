@@ -22,6 +22,7 @@ FORMAT = "calibrant-run-2"
 
 def save(path: str | Path, run: Run) -> None:
     """Write ``run`` and its callbacks' memories to ``path``."""
+    run.look()
     tensors = _tensors(run)
     plain: dict[str, Any] = {
         "step": run.step,

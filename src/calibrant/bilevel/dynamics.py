@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +11,11 @@ from torch import Tensor
 from calibrant.bilevel.level import Gradient, Level
 from calibrant.bilevel.optimizers import Linearization, Moments, Optimizer
 from calibrant.data.batch import Batch, Tensors
+
+if TYPE_CHECKING:
+    from calibrant.bilevel.native import Trainer
+
+Draws = Callable[[int], Batch]
 
 
 class State(NamedTuple):
@@ -46,14 +52,27 @@ class Recorded(NamedTuple):
 
 
 class Dynamics:
-    """Training as a map: an inner loss and an optimiser."""
+    """Training as a map: an inner loss and an optimiser.
 
-    def __init__(self, level: Level, optimizer: Optimizer) -> None:
-        self.level, self.optimizer = level, optimizer
+    ``trainer`` takes steps that are not differentiated, in place; without one they are steps of the map, too.
+    """
+
+    def __init__(self, level: Level, optimizer: Optimizer, trainer: Trainer | None = None) -> None:
+        self.level, self.optimizer, self.trainer = level, optimizer, trainer
 
     def start(self, params: Tensor, buffers: Tensors) -> State:
         """The state before the first step."""
         return State(params, self.optimizer.init(params), buffers, 0)
+
+    def train(self, state: State, phi: Tensor, draws: Draws, steps: int) -> tuple[State, list[Tensor]]:
+        """``steps`` training steps; the state after them, and the loss before each."""
+        if self.trainer is not None and steps > 0:
+            return self.trainer.train(state, phi, draws, steps)
+        losses = []
+        for _ in range(steps):
+            state, loss = self.advance(state, phi, draws(state.step))
+            losses.append(loss)
+        return state, losses
 
     def advance(self, state: State, phi: Tensor, batch: Batch) -> tuple[State, Tensor]:
         """One training step; the state after it, and the loss before it."""

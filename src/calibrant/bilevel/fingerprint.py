@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from calibrant.bilevel.optimizers import Optimizer
+from calibrant.data.loaders import LoaderStream
 from calibrant.data.members import MemberStream
-from calibrant.data.streams import LoaderStream, Stream, TensorStream
+from calibrant.data.streams import Stream, TensorStream
 
 if TYPE_CHECKING:
     from calibrant.bilevel.run import Run

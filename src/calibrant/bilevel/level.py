@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from calibrant.bilevel.detached import Gate, Keep
 from calibrant.bilevel.footprint import live_bytes
 from calibrant.data.batch import Batch, Tensors
 
@@ -67,10 +68,12 @@ class Level:
         The pure loss.
     differentiable_buffers : sequence of str
         Buffers through which gradient flows (BatchNorm's running statistics); all others are constants.
+    detaches : bool
+        Whether the loss detaches something on its way; see :mod:`calibrant.bilevel.detached`.
     """
 
-    def __init__(self, fn: LossFunction, differentiable_buffers: Sequence[str] = ()) -> None:
-        self.fn = fn
+    def __init__(self, fn: LossFunction, differentiable_buffers: Sequence[str] = (), *, detaches: bool = False) -> None:
+        self.fn, self.detaches = fn, detaches
         self.differentiable_buffers = tuple(differentiable_buffers)
         self.graph_bytes: int | None = None
 
@@ -88,8 +91,10 @@ class Level:
         """The gradient together with the graph that differentiates it."""
         params, phi = _leaf(params), _leaf(phi)
         buffers = {k: _leaf(b) if k in self.differentiable_buffers else b for k, b in buffers.items()}
+        gate = Gate()
         with seeded(batch.seed, params), torch.enable_grad():
-            loss, after = self.fn(params, buffers, phi, batch._replace(seed=None))
+            with Keep(gate) if self.detaches else _NOTHING:
+                loss, after = self.fn(params, buffers, phi, batch._replace(seed=None))
             grad = _gradients(loss.sum(), [params], create_graph=True)[0]
         tracked = {k: b for k, b in after.items() if b.requires_grad}
         inputs = [params, phi, *(buffers[k] for k in self.differentiable_buffers)]
@@ -101,7 +106,8 @@ class Level:
                     outputs.append(tracked[name])
                     seeds.append(adjoint)
             wanted = inputs if params else inputs[1:2]
-            found = _gradients(outputs, wanted, seeds, retain_graph=retain)
+            with gate.opened():
+                found = _gradients(outputs, wanted, seeds, retain_graph=retain)
             if not params:
                 return Adjoint(None, found[0], {})
             back = dict(zip(self.differentiable_buffers, found[2:], strict=True)) if d_buffers else {}
@@ -111,7 +117,8 @@ class Level:
             # The transpose is linear in its seeds, so its own transpose is the forward derivative.
             outputs = [grad, *(tracked[k] for k in tracked)]
             seeds = [_leaf(torch.zeros_like(o)) for o in outputs]
-            back = _gradients(outputs, inputs, seeds, create_graph=True)
+            with gate.opened():
+                back = _gradients(outputs, inputs, seeds, create_graph=True)
             tangents = [t_params, t_phi, *(t_buffers[k] for k in self.differentiable_buffers)]
             live = [(b, t) for b, t in zip(back, tangents, strict=True) if b.requires_grad]
             if not live:

@@ -4,6 +4,7 @@ An optimiser here is a value (its hyperparameters) with three pure methods::
 
     moments            = opt.init(params)
     params', moments'  = opt.update(params, moments, grad, step)
+    opt.update_(...)   : the same update in place, for training that is not differentiated
     opt.pull(...)      : the transpose of that update, for reverse sweeps
     opt.push(...)      : the update's derivative along a tangent, for forward sweeps
 
@@ -15,7 +16,8 @@ a schedule ``step -> number``, or a tensor with one value per member. In float64
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -33,15 +35,42 @@ def check_rate(name: str, value: float | Tensor) -> None:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """What SGD, Adam and AdamW share: the learning rate and the place of weight decay."""
+    """What SGD, Adam and AdamW share: the learning rate and the place of weight decay.
+
+    ``decay_on="weights"`` spares biases and normalisation layers: only matrices and kernels decay.
+    """
 
     lr: LearningRate
     weight_decay: float = field(default=0.0, kw_only=True)
+    decay_on: Literal["all", "weights"] = field(default="all", kw_only=True)
+    decays: Tensor | None = field(default=None, kw_only=True, repr=False, compare=False)
+    """The decay of each parameter, for ``decay_on="weights"``; :meth:`bound` fills it in."""
 
     def __post_init__(self) -> None:
         if not callable(self.lr):
             check_rate("lr", self.lr)
         check_rate("weight_decay", self.weight_decay)
+        if self.decay_on not in ("all", "weights"):
+            raise ValueError(f"decay_on must be 'all' or 'weights'; got {self.decay_on!r}.")
+
+    def bound(self, weights: Callable[[], Tensor]) -> Self:
+        """The optimiser for one network; ``weights()`` marks the entries of matrices and kernels by 1, others by 0."""
+        if self.decay_on == "all" or not self.weight_decay:
+            return self
+        return replace(self, decays=self.weight_decay * weights())
+
+    def on(self, stretch: slice) -> Self:
+        """The optimiser for a stretch of the parameter vector."""
+        return self if self.decays is None else replace(self, decays=self.decays[stretch])
+
+    @property
+    def decay(self) -> float | Tensor:
+        """The weight decay: one number, or one for each parameter."""
+        if self.decay_on == "all" or not self.weight_decay:
+            return self.weight_decay
+        if self.decays is None:
+            raise ValueError("decay_on='weights' needs to know the network: call optimizer.bound(view.weight_mask).")
+        return self.decays
 
     def rate(self, step: int, like: Tensor) -> float | Tensor:
         """The learning rate of step 1, 2, …; one per member comes as a column that broadcasts over parameters.
@@ -61,6 +90,13 @@ class Optimizer:
         """One step; ``step`` counts from 1."""
         raise NotImplementedError
 
+    def update_(self, params: Tensor, moments: Moments, grad: Tensor, step: int) -> None:
+        """One step in place. ``grad`` may be overwritten."""
+        new, after = self.update(params, moments, grad, step)
+        params.copy_(new)
+        for old, fresh in zip(moments, after, strict=True):
+            old.copy_(fresh)
+
     def pull(self, at: Linearization, d_params: Tensor, d_moments: Moments) -> tuple[Tensor, Moments, Tensor]:
         """Adjoints of ``(params, moments, grad)`` from those of ``(params', moments')``."""
         raise self._no_derivative()
@@ -75,9 +111,22 @@ class Optimizer:
             "Adam or AdamW at the inner level."
         )
 
-    def stationary_decay(self) -> float:
+    def stationary_decay(self) -> float | Tensor:
         """The weight decay that enters the condition ``∇L + decay·θ = 0`` which the optimiser's fixed points meet."""
-        return self.weight_decay
+        return self.decay
+
+
+def _add_decay_(grad: Tensor, decay: float | Tensor, params: Tensor) -> None:
+    """``grad += decay·params``."""
+    if isinstance(decay, Tensor):
+        grad.addcmul_(decay, params)
+    elif decay:
+        grad.add_(params, alpha=decay)
+
+
+def _has(decay: float | Tensor) -> bool:
+    """Whether there is any weight decay to apply."""
+    return isinstance(decay, Tensor) or decay != 0
 
 
 @dataclass(frozen=True)
@@ -112,13 +161,25 @@ class SGD(Optimizer):
         return (torch.zeros_like(params),) if self.momentum else ()
 
     def update(self, params: Tensor, moments: Moments, grad: Tensor, step: int) -> tuple[Tensor, Moments]:
-        if self.weight_decay:
-            grad = grad + self.weight_decay * params
+        if _has(self.decay):
+            grad = grad + self.decay * params
         if not self.momentum:
             return params - self.rate(step, params) * grad, ()
         buffer = self.momentum * moments[0] + grad
         direction = grad + self.momentum * buffer if self.nesterov else buffer
         return params - self.rate(step, params) * direction, (buffer,)
+
+    def update_(self, params: Tensor, moments: Moments, grad: Tensor, step: int) -> None:
+        rate = self.rate(step, params)
+        _add_decay_(grad, self.decay, params)
+        direction = grad
+        if self.momentum:
+            buffer = moments[0].mul_(self.momentum).add_(grad)
+            direction = grad.add_(buffer, alpha=self.momentum) if self.nesterov else buffer
+        if isinstance(rate, Tensor):
+            params.addcmul_(direction, -rate)
+        else:
+            params.add_(direction, alpha=-rate)
 
     def pull(self, at: Linearization, d_params: Tensor, d_moments: Moments) -> tuple[Tensor, Moments, Tensor]:
         d_direction = -self.rate(at.step, d_params) * d_params
@@ -131,8 +192,8 @@ class SGD(Optimizer):
         else:
             d_grad = d_moments[0] + d_direction
             d_before = (self.momentum * d_grad,)
-        if self.weight_decay:
-            d_params = d_params + self.weight_decay * d_grad
+        if _has(self.decay):
+            d_params = d_params + self.decay * d_grad
         return d_params, d_before, d_grad
 
     def push(self, at: Linearization, t_params: Tensor, t_moments: Moments, t_grad: Tensor) -> tuple[Tensor, Moments]:
@@ -165,7 +226,7 @@ class Adam(Optimizer):
 
     def update(self, params: Tensor, moments: Moments, grad: Tensor, step: int) -> tuple[Tensor, Moments]:
         b1, b2 = self.betas
-        if coupled := self._coupled_decay():
+        if _has(coupled := self._coupled_decay()):
             grad = grad + coupled * params
         first = torch.lerp(moments[0], grad, 1 - b1)
         second = (b2 * moments[1]).addcmul_(grad, grad, value=1 - b2)
@@ -176,6 +237,17 @@ class Adam(Optimizer):
             return start - rate / (1 - b1**step) * (first / denominator), (first, second)
         return torch.addcdiv(start, first, denominator, value=-rate / (1 - b1**step)), (first, second)
 
+    def update_(self, params: Tensor, moments: Moments, grad: Tensor, step: int) -> None:
+        rate, (b1, b2) = self.rate(step, params), self.betas
+        if isinstance(rate, Tensor):
+            return super().update_(params, moments, grad, step)
+        _add_decay_(grad, self._coupled_decay(), params)
+        first = moments[0].lerp_(grad, 1 - b1)
+        second = moments[1].mul_(b2).addcmul_(grad, grad, value=1 - b2)
+        self._shrink_(params, rate)
+        params.addcdiv_(first, self._root(second, step).add_(self.eps), value=-rate / (1 - b1**step))
+        return None
+
     def pull(self, at: Linearization, d_params: Tensor, d_moments: Moments) -> tuple[Tensor, Moments, Tensor]:
         (b1, b2), grad = self.betas, self._decayed(at)
         by_first, by_second = self._slopes(at)
@@ -183,14 +255,14 @@ class Adam(Optimizer):
         d_second = torch.addcmul(d_moments[1], by_second, d_params)
         d_grad = ((1 - b1) * d_first).addcmul_(grad, d_second, value=2 * (1 - b2))
         d_params = self._shrink(d_params, self.rate(at.step, d_params))
-        if coupled := self._coupled_decay():
+        if _has(coupled := self._coupled_decay()):
             d_params = d_params + coupled * d_grad
         return d_params, (b1 * d_first, b2 * d_second), d_grad
 
     def push(self, at: Linearization, t_params: Tensor, t_moments: Moments, t_grad: Tensor) -> tuple[Tensor, Moments]:
         (b1, b2), grad = self.betas, self._decayed(at)
         by_first, by_second = self._slopes(at)
-        if coupled := self._coupled_decay():
+        if _has(coupled := self._coupled_decay()):
             t_grad = t_grad + coupled * t_params
         t_first = b1 * t_moments[0] + (1 - b1) * t_grad
         t_second = b2 * t_moments[1] + 2 * (1 - b2) * grad * t_grad
@@ -214,13 +286,16 @@ class Adam(Optimizer):
 
     def _decayed(self, at: Linearization) -> Tensor:
         coupled = self._coupled_decay()
-        return at.grad + coupled * at.params if coupled else at.grad
+        return at.grad + coupled * at.params if _has(coupled) else at.grad
 
-    def _coupled_decay(self) -> float:
-        return self.weight_decay
+    def _coupled_decay(self) -> float | Tensor:
+        return self.decay
 
     def _shrink(self, params: Tensor, rate: float | Tensor) -> Tensor:
         return params
+
+    def _shrink_(self, params: Tensor, rate: float) -> None:
+        """The same in place."""
 
 
 @dataclass(frozen=True)
@@ -229,13 +304,17 @@ class AdamW(Adam):
 
     weight_decay: float = field(default=1e-2, kw_only=True)
 
-    def _coupled_decay(self) -> float:
+    def _coupled_decay(self) -> float | Tensor:
         return 0.0
 
     def _shrink(self, params: Tensor, rate: float | Tensor) -> Tensor:
-        return params * (1 - rate * self.weight_decay) if self.weight_decay else params
+        return params * (1 - rate * self.decay) if _has(self.decay) else params
 
-    def stationary_decay(self) -> float:
+    def _shrink_(self, params: Tensor, rate: float) -> None:
+        if _has(self.decay):
+            params.mul_(1 - rate * self.decay)
+
+    def stationary_decay(self) -> float | Tensor:
         if self.weight_decay:
             raise ValueError(
                 "AdamW's decoupled weight decay has no stationarity condition of the form ∇L + decay·θ = 0, which the "

@@ -1,21 +1,21 @@
-"""Outer losses by name: what held-out data are asked, ``OUTER_LOSSES[name](**settings) -> outer_loss`` for Bilevel.
+"""Outer losses by name: ``OUTER_LOSSES[name](**settings)`` is an ``outer_loss`` for Bilevel.
 
-Each constructor returns the *same* function for equal settings, because the members of a population must share theirs.
-Every one adds the outer variable's prior and heeds the data's sample weights.
+Each one is a value: equal settings give equal losses, as the members of a population need them, and all can be pickled.
+Every loss adds the outer variable's prior and uses the data's sample weights.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from calibrant.bilevel.objectives import DEFAULT_OUTER_LOSS, UserLoss, averaged
 from calibrant.bilevel.outer_variables import add_prior
-from calibrant.bilevel.problem import DEFAULT_OUTER_LOSS, UserLoss, averaged
 from calibrant.data.batch import Batch
 from calibrant.losses.calibration import Accuracy, dece, sece
 from calibrant.losses.classification import brier, cross_entropy
@@ -28,7 +28,7 @@ def bce_loss(*, alpha: float = 30.0) -> UserLoss:
 
     ``batch.hyper["alpha"]`` takes the place of `alpha` where it is given, so that members may differ in it.
     """
-    return _bce(float(alpha))
+    return ConfidenceBCE(float(alpha))
 
 
 def nll_loss() -> UserLoss:
@@ -47,7 +47,7 @@ def sece_loss(*, strength: float | None = 1.0, bandwidth: float = 0.01, accuracy
     Alone it is smallest for a network that knows nothing: it may serve where training itself keeps the accuracy up, and
     to show what happens where it does not.
     """
-    return _beside_cross_entropy(sece, _strength(strength), (("bandwidth", float(bandwidth)), ("accuracy", accuracy)))
+    return BesideCrossEntropy(sece, _strength(strength), (("bandwidth", float(bandwidth)), ("accuracy", accuracy)))
 
 
 def dece_loss(
@@ -55,7 +55,7 @@ def dece_loss(
 ) -> UserLoss:
     """``CE + strength·DECE`` (Bohdal et al. 2021, who take 0.5); None: DECE alone, as in :func:`sece_loss`."""
     settings = (("bins", bins), ("temperature", float(temperature)), ("accuracy", accuracy))
-    return _beside_cross_entropy(dece, _strength(strength), settings)
+    return BesideCrossEntropy(dece, _strength(strength), settings)
 
 
 def variance_loss(*, strength: float = 1.0, draws: int = 5) -> UserLoss:
@@ -69,7 +69,7 @@ def variance_loss(*, strength: float = 1.0, draws: int = 5) -> UserLoss:
         raise ValueError(f"a variance needs at least 2 draws; got {draws}.")
     if not 0 <= strength < math.inf:
         raise ValueError(f"strength must be at least 0 and finite; got {strength}.")
-    return _variance(float(strength), draws)
+    return DropoutVariance(float(strength), draws)
 
 
 OUTER_LOSSES: dict[str, Callable[..., UserLoss]] = {
@@ -83,38 +83,46 @@ OUTER_LOSSES: dict[str, Callable[..., UserLoss]] = {
 _BRIER = averaged(brier)
 
 
-@cache
-def _bce(alpha: float) -> UserLoss:
-    def outer(net: Network, variables: Any, batch: Batch) -> Tensor:
-        losses = confidence_bce(net(batch.inputs), batch.targets, batch.hyper.get("alpha", alpha))
+@dataclass(frozen=True)
+class ConfidenceBCE:
+    """See :func:`bce_loss`."""
+
+    alpha: float
+
+    def __call__(self, net: Network, variables: Any, batch: Batch) -> Tensor:
+        alpha = batch.hyper.get("alpha", self.alpha)
+        losses = confidence_bce(net.logits(batch.inputs), batch.targets, alpha)
         return add_prior(batch.weighted(losses).mean(), variables)
 
-    return outer
 
+@dataclass(frozen=True)
+class DropoutVariance:
+    """See :func:`variance_loss`."""
 
-@cache
-def _variance(strength: float, draws: int) -> UserLoss:
-    def outer(net: Network, variables: Any, batch: Batch) -> Tensor:
-        logits = torch.stack([net(batch.inputs) for _ in range(draws)])
+    strength: float
+    draws: int
+
+    def __call__(self, net: Network, variables: Any, batch: Batch) -> Tensor:
+        logits = torch.stack([net.logits(batch.inputs) for _ in range(self.draws)])
         losses = torch.stack([cross_entropy(own, batch.targets) for own in logits.unbind()]).mean(0)
         variance = logits.softmax(-1).var(0).sum(-1)
-        return add_prior(batch.weighted(losses + strength * variance).mean(), variables)
-
-    return outer
+        return add_prior(batch.weighted(losses + self.strength * variance).mean(), variables)
 
 
-@cache
-def _beside_cross_entropy(
-    error: Callable[..., Tensor], strength: float | None, settings: tuple[tuple[str, Any], ...]
-) -> UserLoss:
-    def outer(net: Network, variables: Any, batch: Batch) -> Tensor:
-        logits = net(batch.inputs)
-        value = error(logits, batch.targets, weights=batch.weights, **dict(settings))
-        if strength is not None:
-            value = batch.weighted(cross_entropy(logits, batch.targets)).mean() + strength * value
+@dataclass(frozen=True)
+class BesideCrossEntropy:
+    """``CE + strength·error(logits, targets)``; without a strength the error alone."""
+
+    error: Callable[..., Tensor]
+    strength: float | None
+    settings: tuple[tuple[str, Any], ...]
+
+    def __call__(self, net: Network, variables: Any, batch: Batch) -> Tensor:
+        logits = net.logits(batch.inputs)
+        value = self.error(logits, batch.targets, weights=batch.weights, **dict(self.settings))
+        if self.strength is not None:
+            value = batch.weighted(cross_entropy(logits, batch.targets)).mean() + self.strength * value
         return add_prior(value, variables)
-
-    return outer
 
 
 def _strength(value: float | None) -> float | None:

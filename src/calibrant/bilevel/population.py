@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -58,7 +58,7 @@ class Population:
                 "runs. Use nn.Dropout layers, or draw augmentation outside the loss."
             )
         self.view, self.outer_view, self.variables = first.view, first.outer_view, first.variables
-        self.head_size, self.moves_start = first.head_size, first.moves_start
+        self.moves_start, self.outer_mode, self.detaches = first.moves_start, first.outer_mode, first.detaches
         self.train = MemberStream([p.train for p in problems], self._masks(INNER_NOISE))
         self.val: MemberStream | None = None
         if first.val is not None:
@@ -88,6 +88,57 @@ class Population:
     def depends(self, level: Literal["inner", "outer"]) -> tuple[bool, bool]:
         """Whether a level's loss depends on θ and on φ; all members have the same losses."""
         return self.template.depends(level)
+
+    @property
+    def stretch(self) -> slice:
+        """Where the head's parameters stand in each member's parameter vector."""
+        return self.template.stretch
+
+    @property
+    def separable(self) -> bool:
+        """Whether the head's loss is a function of features that do not depend on φ."""
+        return self.template.separable
+
+    def inner_features(
+        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+    ) -> tuple[list[Tensor], Tensors]:
+        """The features that the members' inner losses ask for, and the buffers after the pass."""
+        every = torch.func.vmap(self.template.inner_features, in_dims=(0, 0, 0, self.train.axes))
+        return every(params, buffers, phi, batch)
+
+    def outer_features(
+        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+    ) -> tuple[list[Tensor], Tensors]:
+        """The features that the members' outer losses ask for, and the buffers after the pass."""
+        assert self.val is not None
+        every = torch.func.vmap(self.template.outer_features, in_dims=(0, 0, 0, self.val.axes))
+        return every(params, buffers, phi, batch)
+
+    def inner_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
+        """The members' inner losses as functions of their heads' parameters."""
+        axes = self.train.axes if batch.noise else self.train.axes._replace(noise={})
+        return torch.func.vmap(self.template.inner_of_head, in_dims=(0, 0, 0, 0, axes))(w, params, features, phi, batch)
+
+    def outer_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
+        """The members' outer losses as functions of their heads' parameters."""
+        assert self.val is not None
+        every = torch.func.vmap(self.template.outer_of_head, in_dims=(0, 0, 0, 0, self.val.axes))
+        return every(w, params, features, phi, batch)
+
+    def outer_answers(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> list[Any]:
+        """What the members' networks answer when their outer losses are evaluated."""
+        assert self.val is not None
+        every = torch.func.vmap(self.template.outer_answers, in_dims=(0, 0, 0, self.val.axes))
+        return every(params, buffers, phi, batch)
+
+    def outer_given(
+        self, answers: Sequence[Any], params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+    ) -> Tensor:
+        """The members' outer losses on batches whose answers are known."""
+        assert self.val is not None
+        axes = self.val.axes if batch.noise else self.val.axes._replace(noise={})
+        every = torch.func.vmap(self.template.outer_given, in_dims=(0, 0, 0, 0, axes))
+        return every(answers, params, buffers, phi, batch)
 
     def initial_params(self, phi: Tensor) -> Tensor:
         """θ_0 of every member."""
@@ -160,7 +211,7 @@ def _ties(
 
 def _difference(a: Bilevel, b: Bilevel) -> str | None:
     """What keeps two problems from running as one, in words."""
-    if a.inner_loss is not b.inner_loss or a.outer_loss is not b.outer_loss:
+    if a.inner_loss != b.inner_loss or a.outer_loss != b.outer_loss:
         return "its losses (give all members the same function, and put what differs into hyper)"
     if (a.val is None) != (b.val is None):
         return "whether there is validation data"

@@ -3,50 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from calibrant.bilevel import checks
+from calibrant.bilevel.detached import Watch
 from calibrant.bilevel.level import seeded
-from calibrant.bilevel.outer_variables import OuterVariable, add_prior
+from calibrant.bilevel.objectives import DEFAULT_INNER_LOSS, DEFAULT_OUTER_LOSS, UserLoss
+from calibrant.bilevel.outer_variables import OuterVariable
 from calibrant.data.batch import Batch, Tensors, map_tensors
 from calibrant.data.streams import Stream, TensorStream, as_stream, mix
-from calibrant.losses.classification import cross_entropy
-from calibrant.models.functional import FunctionalModule, Network
+from calibrant.models.functional import Answering, DividedNetwork, FunctionalModule
+from calibrant.models.heads import Head
 from calibrant.models.kernels import FusedKernels
 
-UserLoss = Callable[[Network, Any, Batch], Tensor]
 INNER_NOISE, OUTER_NOISE = 12, 13
-
-
-def composed(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
-    """The usual inner objective from a per-sample loss, with the hooks of an :class:`OuterVariable` in their places."""
-
-    def inner(net: Network, outer: OuterVariable, batch: Batch) -> Tensor:
-        logits = net(batch.inputs)
-        targets = outer.targets(batch.targets, batch, logits.shape[-1])
-        losses = batch.weighted(loss(outer.outputs(logits, batch), targets))
-        value = outer.weigh(losses, batch).mean()
-        penalty = outer.penalty(net.params)
-        return value + penalty if isinstance(penalty, Tensor) else value
-
-    return inner
-
-
-def averaged(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
-    """A loss on the network's output, averaged, plus the outer variable's prior: the usual outer objective."""
-
-    def outer(net: Network, variables: Any, batch: Batch) -> Tensor:
-        return add_prior(batch.weighted(loss(net(batch.inputs), batch.targets)).mean(), variables)
-
-    return outer
-
-
-DEFAULT_INNER_LOSS = composed()
-DEFAULT_OUTER_LOSS = averaged()
 
 
 class Bilevel:
@@ -62,9 +37,15 @@ class Bilevel:
     train, val : ``(inputs, targets)``, a loader, or a :class:`calibrant.data.Stream`
         Data of the inner and the outer level. ``val`` may be left out for plain training.
     inner_loss, outer_loss : callable ``(net, outer, batch) -> Tensor``
-        ``net(x)`` is the network at the current parameters (``net.params`` its named parameters), ``outer`` the outer
-        module at the current φ. Vectors are averaged. Defaults: cross-entropy with the outer variable's hooks,
-        and plain cross-entropy.
+        ``net.logits(x)`` are the logits at the current parameters, ``net.features(x)`` and ``net.head(h)`` the two
+        parts of the network, ``net(x)`` what the module itself returns, and ``net.params`` its named parameters; see
+        :class:`calibrant.models.Network`. ``outer`` is the outer module at the current φ. Vectors are averaged.
+        Defaults: cross-entropy with the outer variable's hooks, and plain cross-entropy.
+    head : str, optional
+        The name of the submodule that the logits come from, ``"fc"`` say. It is found by running the model where it is
+        asked for: the one linear layer whose output is the logits.
+    channels_last : bool
+        Run 2-D convolutions with the channel as the last dimension, which GPUs prefer.
     batch_size, val_batch_size : int, optional
         For tensors: None is the full batch.
     outer_mode : {"eval", "train"}
@@ -93,19 +74,21 @@ class Bilevel:
         outer_loss: UserLoss | None = None,
         batch_size: int | None = None,
         val_batch_size: int | None = None,
+        head: str | None = None,
         outer_mode: str = "eval",
         autocast: torch.dtype | None = None,
+        channels_last: bool = False,
         hyper: Tensors | None = None,
         seed: int = 0,
     ) -> None:
         if outer_mode not in ("eval", "train"):
             raise ValueError(f"outer_mode must be 'eval' or 'train'; got {outer_mode!r}.")
-        self.view = FunctionalModule(model)
+        self.view = FunctionalModule(model, channels_last=channels_last)
         if self.view.size == 0:
             raise ValueError("The model has no trainable parameters: nothing can be learned at the inner level.")
         outer = OuterVariable() if outer is None else outer
         checks.check_outer_module(outer)
-        self.start, self.start_buffers = self.view.initial(), self.view.initial_buffers()
+        self.start, self.start_buffers = self.view.values, self.view.initial_buffers()
         self.outer_view = FunctionalModule(copy.deepcopy(outer).to(self.start.device, self.start.dtype))
         self.start_phi = self.outer_view.initial()
         self.variables = self.outer_view.module
@@ -122,6 +105,9 @@ class Bilevel:
         self._kernels = FusedKernels(self.view.module)
         self._found: dict[str, Any] = {}  # what was found out about the losses; replicas share it
         self.stochastic = self._check()
+        self._head_name = head
+        if head is not None:
+            _ = self.head
 
     def replicate(
         self,
@@ -186,17 +172,46 @@ class Bilevel:
         self._data = _kept(data[0], self.train), _kept(data[1], self.val)
 
     @property
-    def head_size(self) -> int:
-        """How many entries at the end of the parameter vector belong to the last layer."""
-        prefix = self.view.names[-1].rpartition(".")[0]
-        return sum(s for k, s in zip(self.view.names, self.view.sizes, strict=True) if k.rpartition(".")[0] == prefix)
+    def head(self) -> Head:
+        """The layer that the logits come from, and the body before it; an error lists the candidates where unclear."""
+        if self.view.parts is None:
+            self.view.locate(self.train_batch(0).inputs, self._head_name)
+        return self.view.divided
+
+    @property
+    def stretch(self) -> slice:
+        """Where the head's parameters stand in the parameter vector."""
+        _ = self.head
+        return self.view.stretch()
+
+    @cached_property
+    def separable(self) -> bool:
+        """Whether the inner loss sees the network through features that do not depend on φ.
+
+        Then the head's loss is a function of these features. Not so where φ changes the inputs, where the loss takes
+        apart what the module returns beside the logits, or draws random numbers.
+        """
+        _ = self.head
+        if self.stochastic:
+            return False
+        batch, phi = self.train_batch(0), self.initial_phi().requires_grad_()
+        params, buffers = self.start, self.initial_buffers()
+        try:
+            with torch.enable_grad():
+                features, _ = self.inner_features(params, buffers, phi, batch)
+            apart = self.inner_of_head(params[self.stretch], params, features, phi.detach(), batch)
+        except (TypeError, ValueError, AttributeError, IndexError, StopIteration):
+            return False
+        with torch.no_grad():
+            whole = self.inner(params, buffers, phi.detach(), batch)[0]
+        near = torch.allclose(apart.detach(), whole, rtol=1e-4 if self.autocast is None else 0.05, equal_nan=True)
+        return near and not any(h.requires_grad for h in features)
 
     def inner(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
         """L(θ, φ) on a batch: a pure function."""
         net = self.view.bind(params, buffers, train=True, noise=batch.noise, autocast=self.autocast)
         with self._kernels.replaced():
-            loss = self.outer_view.run(phi, lambda outer: self.inner_loss(net, outer, batch))
-        return _scalar(loss, "inner"), net.buffers
+            return self.inner_value(net, phi, batch), net.buffers
 
     def outer(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
         """F(φ, θ) on a batch: a pure function."""
@@ -204,8 +219,68 @@ class Bilevel:
             params, buffers, train=self.outer_mode == "train", noise=batch.noise, autocast=self.autocast
         )
         with self._kernels.replaced(twice=False):
-            loss = self.outer_view.run(phi, lambda outer: self.outer_loss(net, outer, batch))
-        return _scalar(loss, "outer"), net.buffers
+            return self.outer_value(net, phi, batch), net.buffers
+
+    def inner_value(self, net: Any, phi: Tensor, batch: Batch) -> Tensor:
+        """L on a batch, of any object that stands for the network."""
+        return _scalar(self.outer_view.run(phi, lambda outer: self.inner_loss(net, outer, batch)), "inner")
+
+    def outer_value(self, net: Any, phi: Tensor, batch: Batch) -> Tensor:
+        """F on a batch, of any object that stands for the network."""
+        return _scalar(self.outer_view.run(phi, lambda outer: self.outer_loss(net, outer, batch)), "outer")
+
+    def inner_features(
+        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+    ) -> tuple[list[Tensor], Tensors]:
+        """The features that the inner loss asks for, and the buffers after the pass."""
+        net = self._divided(params, buffers, batch, train=True)
+        self.inner_value(net, phi, batch)
+        return net.kept, net.buffers
+
+    def outer_features(
+        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+    ) -> tuple[list[Tensor], Tensors]:
+        """The features that the outer loss asks for, and the buffers after the pass."""
+        net = self._divided(params, buffers, batch, train=self.outer_mode == "train")
+        self.outer_value(net, phi, batch)
+        return net.kept, net.buffers
+
+    def outer_answers(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> list[Any]:
+        """What the network answers when the outer loss is evaluated on ``batch``."""
+        net = self._answering(params, buffers, batch)
+        self.outer_value(net, phi, batch)
+        return net.answers
+
+    def outer_given(
+        self, answers: Sequence[Any], params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
+    ) -> Tensor:
+        """F on a batch whose answers are known."""
+        return self.outer_value(self._answering(params, buffers, batch, given=answers), phi, batch)
+
+    def _answering(self, params: Tensor, buffers: Tensors, batch: Batch, **settings: Any) -> Answering:
+        train = self.outer_mode == "train"
+        settings |= {"train": train, "noise": batch.noise, "autocast": self.autocast}
+        return Answering(self.view, self.view.unflatten(params), buffers, **settings)
+
+    def inner_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
+        """L as a function of the head's parameters ``w``, the features given and all else constant."""
+        return self.inner_value(self._of_head(w, params, features, batch, train=bool(batch.noise)), phi, batch)
+
+    def outer_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
+        """F as a function of the head's parameters ``w``, the features given and all else constant."""
+        train = self.outer_mode == "train" and bool(batch.noise)
+        return self.outer_value(self._of_head(w, params, features, batch, train=train), phi, batch)
+
+    def _divided(self, params: Tensor, buffers: Tensors, batch: Batch, *, train: bool) -> DividedNetwork:
+        _ = self.head
+        settings: dict[str, Any] = {"train": train, "noise": batch.noise, "autocast": self.autocast}
+        return DividedNetwork(self.view, self.view.unflatten(params), buffers, **settings)
+
+    def _of_head(
+        self, w: Tensor, params: Tensor, features: Sequence[Tensor], batch: Batch, *, train: bool
+    ) -> DividedNetwork:
+        named = self.view.unflatten(params) | self.view.head_params(w)
+        return DividedNetwork(self.view, named, self.start_buffers, given=features, train=train, noise=batch.noise)
 
     def initial_params(self, phi: Tensor) -> Tensor:
         """θ_0 = Φ_0(φ)."""
@@ -287,14 +362,15 @@ class Bilevel:
         batch = self.train_batch(0)
         if isinstance(self.variables, OuterVariable) and self.variables.needs_index:
             batch.require_index(type(self.variables).__name__)
-        phi, watch = self.initial_phi(), checks.SoftmaxWatch()
-        with self._kernels.observed(), watch:
+        phi, watch, detached = self.initial_phi(), checks.SoftmaxWatch(), Watch()
+        with self._kernels.observed(), watch, detached:
             drawn = checks.draws_random_numbers(
                 lambda: self.inner(self.start, self.initial_buffers(), phi, batch)[0],
                 level="inner",
                 like=self.start,
                 autocast=self.autocast,
             )
+        self.detaches = detached.seen
         watch.warn()
         self._check_buffers(batch)
         self.depends("inner")

@@ -1,14 +1,15 @@
 """A run in progress, and one outer step of it.
 
-An outer step is: train for a few steps, differentiate the outer loss through them, move φ, project. A look-ahead
-hypergradient moves φ first and trains afterwards.
+An outer step is: train for a few steps, differentiate the outer loss through them, move φ, project. A hypergradient
+that looks ahead moves φ first and trains afterwards.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,13 +17,17 @@ from torch import Tensor
 from calibrant.bilevel import hypergradients as hg
 from calibrant.bilevel.crowd import Crowd, crowd_rows
 from calibrant.bilevel.dynamics import Dynamics, State
+from calibrant.bilevel.features import Memory
 from calibrant.bilevel.fingerprint import fingerprint
-from calibrant.bilevel.level import Level
+from calibrant.bilevel.heads import Heads
+from calibrant.bilevel.level import Level, LossFunction
+from calibrant.bilevel.native import Trainer
 from calibrant.bilevel.optimizers import Moments, Optimizer
 from calibrant.bilevel.population import Population
 from calibrant.bilevel.problem import Bilevel
+from calibrant.bilevel.replay import Outcome, Replay, can_replay
 from calibrant.bilevel.tracing import Compiler, TracedLevel
-from calibrant.data.batch import Batch
+from calibrant.data.batch import Batch, Tensors
 
 if TYPE_CHECKING:
     from calibrant.bilevel.callbacks import Callback
@@ -47,6 +52,7 @@ class Run:
         restart: bool = False,
         clip_norm: float | None = None,
         compile: Compiler | None = None,
+        start: float = 0.0,
     ) -> None:
         for stream in (problem.train, problem.val):
             if stream is not None:
@@ -57,10 +63,20 @@ class Run:
         self.outer_optimizer = outer_optimizer
         self.budget = outer_steps
         self.outer_steps = int(outer_steps.max()) if isinstance(outer_steps, Tensor) else outer_steps
+        self.first_move = math.ceil(start * self.outer_steps)
         names = problem.view.differentiable_buffers
-        make = Level if compile is None else (lambda fn, names: TracedLevel(fn, names, compile))
-        self.dynamics = Dynamics(make(problem.inner, names), inner_optimizer)
-        self.outer_level = make(problem.outer, names)
+        inner_optimizer = inner_optimizer.bound(problem.view.weight_mask)
+        trainer = None
+        if isinstance(problem, Bilevel) and compile != "trace":
+            trainer = Trainer(problem, inner_optimizer, compile=compile == "inductor")
+        inner = _level(problem.inner, names, compile, detaches=problem.detaches)
+        self.dynamics = Dynamics(inner, inner_optimizer, trainer)
+        self.heads = Heads(problem, trainer) if hypergradient.of_head and problem.separable else None
+        self.features = None
+        if hypergradient.remembers:
+            axes = problem.train.axes if isinstance(problem, Population) else None
+            self.features = Memory(hypergradient.remembers, axes)
+        self.outer_level = _level(problem.outer, names, compile)
         self.phi = problem.initial_phi()
         self.state = self.fresh_state()
         self.outer_moments: Moments = outer_optimizer.init(self.phi) if outer_optimizer else ()
@@ -73,23 +89,18 @@ class Run:
         # A learned start is pulled back as a whole. Inductor would compile each new shape for longer than it saves, and
         # so would tracing on a GPU, where a step's time is that of its launches, however many members there are.
         costly = compile == "inductor" or (compile == "trace" and self.state.params.is_cuda)
-        self._compacts = self.is_population and not costly and not problem.moves_start
+        self._compacts = self.is_population and not costly and not problem.moves_start and not hypergradient.of_head
         self._crowd: Crowd | None = None
         self.reasons: dict[int, str] = {}
         self.failures: dict[int, str] = {}
         self.stop_steps: dict[int, int] = {}
+        self._unread: list[_Look] = []
+        self.replay = Replay(self, _compute) if can_replay(self, compile) else None
 
     @functools.cached_property
     def fingerprint(self) -> dict[str, Any]:
         """Settings and data in plain values; first asked for before batches are released (a checkpoint needs it)."""
         return fingerprint(self)
-
-    def extra_tensors(self) -> dict[str, Tensor]:
-        """Further state by name that a checkpoint must keep; shapes may change in the course of a run."""
-        return {}
-
-    def load_extra_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take up what :meth:`extra_tensors` gave."""
 
     @property
     def is_population(self) -> bool:
@@ -155,6 +166,28 @@ class Run:
             self._crowd = None if rows is None else Crowd(rows, len(self.active), self.state.params.device)
         return self._crowd
 
+    @property
+    def present(self) -> hg.Hypergradient:
+        """What this outer step differentiates by: nothing before the share ``start`` of the run is over."""
+        return self.hypergradient if self.step >= self.first_move else hg.Plain(self.hypergradient.steps)
+
+    def look(self) -> None:
+        """Read what a GPU has not been asked yet: raise the error of a step whose values were not finite."""
+        unread, self._unread = self._unread, []
+        if unread:
+            good = torch.stack([torch.stack([ok.all() for ok in look.found.values()]).all() for look in unread]).cpu()
+            for bad in (~good).nonzero().flatten().tolist():
+                raise NonFiniteError(unread[bad].message(0))
+
+    def extra_tensors(self) -> Tensors:
+        """What a checkpoint keeps beside parameters, moments, buffers and φ: the features of recent batches."""
+        return {} if self.features is None else self.features.tensors()
+
+    def load_extra_tensors(self, tensors: Tensors) -> None:
+        """Take up what :meth:`extra_tensors` gave."""
+        if self.features is not None:
+            self.features.restore(tensors, self.problem.train_batch(self.step * self.hypergradient.steps))
+
     def release(self) -> None:
         """Let loaders forget the batches that lie behind."""
         self.problem.train.release(self.step * self.hypergradient.steps)
@@ -162,10 +195,34 @@ class Run:
             self.problem.val.release(self.step)
 
 
+def _level(fn: LossFunction, names: Sequence[str], compile: Compiler | None, *, detaches: bool = False) -> Level:
+    if compile is None:
+        return Level(fn, names, detaches=detaches)
+    return TracedLevel(fn, names, compile, detaches=detaches)
+
+
 def outer_step(run: Run) -> None:
     """Take one outer step: training, the hypergradient, and the move of φ."""
-    problem, hypergradient, clip_norm = run.problem, run.hypergradient, run.clip_norm
-    taken = run.step * hypergradient.steps
+    taken = run.step * run.present.steps
+    run.ran = run.active.clone()
+    outcome = run.replay() if run.replay is not None else _from_state(run, taken)
+    run.inner_losses = torch.stack([loss.detach() for loss in outcome.inner_losses])
+    run.outer_loss, run.gradient = outcome.estimate.loss, outcome.gradient
+    if run.hypergradient.moves and run.outer_loss is None:  # φ waits: keep the rows of a history side by side
+        run.outer_loss = torch.full_like(run.inner_losses[-1], math.nan)
+        run.gradient = torch.zeros_like(run.phi)
+    keep = _examine(run, taken, outcome.state.params, outcome.phi, outcome.estimate) & run.active
+    run.state = run.select(keep, outcome.state, run.state)
+    moved = run.together(keep)
+    run.phi = run.select(moved, outcome.phi, run.phi)
+    run.outer_moments = run.select(moved, outcome.moments, run.outer_moments)
+    run.step += 1
+    run.release()
+
+
+def _from_state(run: Run, taken: int) -> Outcome:
+    """An outer step from the run's state, or from a fresh one."""
+    problem, hypergradient = run.problem, run.present
     start = run.fresh_state() if run.restart else run.state
     offset = taken - start.step  # a restarted state counts its steps from 0, the data goes on
     at_origin = run.restart or run.step == 0
@@ -173,42 +230,50 @@ def outer_step(run: Run) -> None:
         run.dynamics,
         run.outer_level,
         lambda step: problem.train_batch(step + offset),
-        problem.val_batch(run.step) if not isinstance(hypergradient, hg.Plain) else None,  # type: ignore[arg-type]
+        problem.val_batch(run.step) if hypergradient.moves else None,  # type: ignore[arg-type]
         pull_initial(problem, run.phi) if problem.moves_start and at_origin else None,
         push_initial(problem, run.phi) if problem.moves_start and at_origin else None,
+        problem.stretch if hypergradient.of_head else None,
+        run.heads,
+        run.features,
     )
-    run.ran = run.active.clone()
+    return _compute(run, view, start, run.phi, run.outer_moments, run.outer_optimizer, run.step)
+
+
+def _compute(
+    run: Run,
+    view: hg.Problem,
+    start: State,
+    phi: Tensor,
+    moments: Moments,
+    optimizer: Optimizer | None,
+    step: int,
+) -> Outcome:
+    """One outer step from ``start`` and ``phi``; nothing of the run is changed."""
+    problem, hypergradient, before = run.problem, run.present, phi
     crowd = run.crowd()
     if crowd is None:
-        estimate = hypergradient(view, start, run.phi)
+        estimate = hypergradient(view, start, phi)
     else:
         view = _of_crowd(view, crowd, problem)
-        estimate = crowd.estimate(hypergradient(view, crowd.take(start), crowd.take(run.phi)), start)
-    phi, moments, gradient = run.phi, run.outer_moments, estimate.gradient
-    if gradient is not None and run.outer_optimizer is not None:
+        estimate = crowd.estimate(hypergradient(view, crowd.take(start), crowd.take(phi)), start)
+    gradient = estimate.gradient
+    if gradient is not None and optimizer is not None:
         with torch.no_grad():
             if problem.ties is not None:
                 gradient = run.pool(gradient, run.active & _sound(run, estimate))
-            if clip_norm is not None:
+            if run.clip_norm is not None:
                 norm = gradient.norm(dim=-1, keepdim=True)
-                gradient = gradient * torch.where(norm > clip_norm, clip_norm / norm, 1.0)
-            phi, moments = run.outer_optimizer.update(run.phi, run.outer_moments, gradient, run.step + 1)
+                gradient = gradient * torch.where(norm > run.clip_norm, run.clip_norm / norm, 1.0)
+            phi, moments = optimizer.update(before, moments, gradient, step + 1)
             phi = problem.project(phi)
-    state, inner_losses, ahead = estimate.state, estimate.inner_losses, estimate.inner_losses
+    state, inner_losses = estimate.state, estimate.inner_losses
     if hypergradient.lookahead and crowd is None:
-        state, inner_losses = hypergradient._train(view, state, phi, hypergradient.steps)
+        state, inner_losses = hypergradient.train(view, state, phi, hypergradient.steps)
     elif hypergradient.lookahead and crowd is not None:
-        part, losses = hypergradient._train(view, crowd.take(state), crowd.take(phi), hypergradient.steps)
+        part, losses = hypergradient.train(view, crowd.take(state), crowd.take(phi), hypergradient.steps)
         state, inner_losses = crowd.spread(part, state), crowd.losses(losses)
-    run.inner_losses = torch.stack([loss.detach() for loss in inner_losses])
-    run.outer_loss, run.gradient = estimate.loss, gradient
-    keep = _examine(run, taken, state.params, phi, estimate.gradient, torch.stack(ahead)) & run.active
-    run.state = run.select(keep, state, run.state)
-    moved = run.together(keep)
-    run.phi = run.select(moved, phi, run.phi)
-    run.outer_moments = run.select(moved, moments, run.outer_moments)
-    run.step += 1
-    run.release()
+    return Outcome(estimate, gradient, phi, moments, state, inner_losses)
 
 
 def _of_crowd(view: hg.Problem, crowd: Crowd, problem: Bilevel | Population) -> hg.Problem:
@@ -222,6 +287,7 @@ def _of_crowd(view: hg.Problem, crowd: Crowd, problem: Bilevel | Population) -> 
 
 
 _REMEDIES = {
+    "training loss": "try a smaller inner or outer learning rate, or look for inputs that are not finite",
     "inner loss": "try a smaller inner learning rate, or look for inputs that are not finite",
     "inner parameter vector": "the inner losses are finite, so an update overflowed: try a smaller inner learning rate",
     "outer loss": "look for validation inputs that are not finite, or an outer loss that takes the logarithm of zero",
@@ -234,6 +300,8 @@ _REMEDIES = {
 
 def _finite(values: Tensor, members: int) -> Tensor:
     """Which members' rows are finite throughout, as one row."""
+    if members == 1:
+        return values.sum().isfinite().reshape(1, 1)  # one pass; a sum is finite only if its terms are
     return values.reshape(members, -1).isfinite().all(1).reshape(1, members)
 
 
@@ -244,38 +312,59 @@ def _sound(run: Run, estimate: hg.Estimate) -> Tensor:
     return torch.cat([_finite(part, members) for part in parts]).all(0).cpu()
 
 
-def _examine(run: Run, taken: int, params: Tensor, phi: Tensor, gradient: Tensor | None, ahead: Tensor) -> Tensor:
-    """Which members are still finite. The others fail with a message; a single problem raises it.
+class _Look(NamedTuple):
+    """What must be finite after an outer step, in the order of computation: one row for each member and value."""
 
-    ``ahead`` holds the inner losses that the hypergradient has seen, before φ moved.
-    """
+    found: dict[str, Tensor]
+    step: int
+    taken: int
+
+    def message(self, member: int) -> str:
+        """What was not finite first, where, and what to try."""
+        level, ok = next((k, ok) for k, ok in self.found.items() if not bool(ok[:, member].all()))
+        where = f"outer step {self.step + 1}"
+        if level == "inner loss":
+            first = int((~ok[:, member]).nonzero()[0])
+            where = f"inner step {self.taken + first + 1} ({where})"
+        return f"The {level} was not finite at {where}; {_REMEDIES[level]}."
+
+
+_UNREAD = 32
+"""Outer steps whose values a GPU may run ahead of being looked at: each look waits for all that was launched."""
+
+
+def _examine(run: Run, taken: int, params: Tensor, phi: Tensor, estimate: hg.Estimate) -> Tensor:
+    """Which members are still finite. The others fail with a message; a single problem raises it."""
     members = run.problem.members or 1
     inner = {
         "inner loss": run.inner_losses.reshape(-1, members).isfinite(),
         "inner parameter vector": _finite(params, members),
     }
     outer: dict[str, Tensor] = {}
-    if run.outer_loss is not None:
-        outer["outer loss"] = run.outer_loss.reshape(1, members).isfinite()
-    if gradient is not None:
-        outer |= {"hypergradient": _finite(gradient, members), "vector of outer variables": _finite(phi, members)}
+    if estimate.loss is not None:
+        outer["outer loss"] = estimate.loss.reshape(1, members).isfinite()
+    if estimate.gradient is not None:
+        outer |= {
+            "hypergradient": _finite(estimate.gradient, members),
+            "vector of outer variables": _finite(phi, members),
+        }
     # In the order of computation, so that the message names the first cause.
-    seen = {"inner loss before the update": ahead.reshape(-1, members).isfinite()}
-    found = seen | outer | inner if run.hypergradient.lookahead else inner | outer
-    good = torch.cat([ok.all(0, keepdim=True) for ok in found.values()]).cpu()
-    if bool(good.all()):
-        return torch.ones(members, dtype=torch.bool)
+    found = inner | outer
+    if run.present.lookahead:
+        ahead = [torch.stack(estimate.inner_losses).reshape(-1, members).isfinite()] if estimate.inner_losses else []
+        found = dict(zip(["inner loss"], ahead, strict=False)) | outer
+        found |= {"training loss": inner["inner loss"], "inner parameter vector": inner["inner parameter vector"]}
+    look = _Look(found, run.step, taken)
+    if not run.is_population and params.is_cuda:
+        run._unread.append(look)
+        if len(run._unread) >= _UNREAD:
+            run.look()
+        return torch.ones(1, dtype=torch.bool)
+    good = torch.cat([ok.all(0, keepdim=True) for ok in look.found.values()]).cpu()
     for member in ((~good.all(0)) & run.active).nonzero().flatten().tolist():
-        level, ok = next((k, ok) for k, ok in found.items() if not bool(ok[:, member].all()))
-        where = f"outer step {run.step + 1}"
-        if level.startswith("inner loss"):
-            level = "inner loss"
-            first = int((~ok[:, member]).nonzero()[0])
-            where = f"inner step {taken + first + 1} ({where})"
-        message = f"The {level} was not finite at {where}; {_REMEDIES[level]}."
         if not run.is_population:
-            raise NonFiniteError(message)
-        run.fail(member, message)
+            raise NonFiniteError(look.message(member))
+        run.fail(member, look.message(member))
     return good.all(0)
 
 

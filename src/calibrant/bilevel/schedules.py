@@ -37,6 +37,35 @@ def cosine(lr: float | Tensor, steps: int, warmup: int = 0, final: float | Tenso
     return at
 
 
+def one_cycle(
+    lr: float | Tensor, steps: int, *, warmup: float = 0.3, initial: float = 25.0, final: float = 1e4
+) -> Schedule:
+    """Up from ``lr/initial`` to ``lr`` and down to ``lr/(initial·final)``, both along half a cosine (Smith 2018).
+
+    ``warmup`` is the share of ``steps`` on the way up. The values are those of ``torch.optim.lr_scheduler.OneCycleLR``
+    with its default arguments; after the last step the rate stays where it is.
+    """
+    check_rate("lr", lr)
+    if not 0 < warmup < 1 or steps < 2:
+        raise ValueError(f"warmup must lie between 0 and 1 and steps be at least 2; got {warmup} and {steps}.")
+    if not (initial >= 1 and final >= 1):
+        raise ValueError(f"initial and final divide the rate and must be at least 1; got {initial} and {final}.")
+    low, lowest, top = lr / initial, lr / (initial * final), warmup * steps - 1
+
+    def at(step: int) -> float | Tensor:
+        position = min(step - 1, steps - 1)
+        if position <= top:
+            return _between(low, lr, position / top if top > 0 else 1.0)
+        return _between(lr, lowest, (position - top) / (steps - 1 - top))
+
+    return at
+
+
+def _between(start: float | Tensor, end: float | Tensor, share: float) -> float | Tensor:
+    """Half a cosine from ``start`` to ``end``."""
+    return end + (start - end) * (0.5 * (1 + math.cos(math.pi * share)))
+
+
 def multistep(lr: float | Tensor, milestones: Sequence[int], factor: float = 0.1) -> Schedule:
     """``lr·factor^k`` at step ``t``, with ``k`` the number of ``milestones`` ``≤ t − 1``.
 

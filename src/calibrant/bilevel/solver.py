@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,8 @@ from calibrant.data.batch import as_dtype
 if TYPE_CHECKING:
     from calibrant.bilevel.callbacks import Callback
 
-_ROWS = 65_536
-"""How many rows a prediction runs at once."""
+_ROWS, _ENTRIES = 65_536, 2**22
+"""How many rows, and how many entries of them, a prediction runs at once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,42 +83,61 @@ class Solution:
         with torch.no_grad():
             return self.problem.outer_view.run(self.phi, lambda outer: outer.quantities(constants))
 
-    def predict(self, inputs: Any, *, rows: int | None = _ROWS) -> Any:
-        """The trained network's output in evaluation mode, without gradient. Arrays are taken as in ``Bilevel``.
+    def logits(self, inputs: Any, *, rows: int | None = None) -> Tensor:
+        """The trained network's logits in evaluation mode, without gradient. Arrays are taken as in ``Bilevel``.
 
-        A tensor or array of more than ``rows`` rows is run in pieces, to bound memory; None runs it whole.
+        Many rows are run in pieces of ``rows``, to bound memory; by default as many as have four million entries.
         """
-        self._one("predict")
+        self._one("logits")
         net = self.problem.view.bind(self.params, self.buffers, train=False)
-        return _in_pieces(net, self._converted(inputs), rows)
+        return _in_pieces(net.logits, self._converted(inputs), rows)
 
-    def predict_all(self, inputs: Any, *, per_member: bool = False, rows: int | None = _ROWS) -> Any:
-        """All members' outputs, ``(members, n, …)``, as :meth:`predict` gives them for each, in one go.
+    def probs(self, inputs: Any, *, rows: int | None = None) -> Tensor:
+        """The probability of each class: the softmax of :meth:`logits`."""
+        return self.logits(inputs, rows=rows).softmax(-1)
+
+    def classes(self, inputs: Any, *, rows: int | None = None) -> Tensor:
+        """The index of the most probable class."""
+        return self.logits(inputs, rows=rows).argmax(-1)
+
+    def logits_of_all(self, inputs: Any, *, per_member: bool = False, rows: int | None = None) -> Tensor:
+        """All members' logits, ``(members, n, …)``, as :meth:`logits` gives them for each, in one go.
 
         Parameters
         ----------
         inputs : tensor or array
             ``(n, …)``, the same for all members, or with ``per_member=True`` ``(members, n, …)``.
         rows : int, optional
-            How many rows, over all members, to run at once; None runs everything whole.
+            How many rows, over all members, to run at once.
         """
         if not isinstance(self.problem, Population):
-            raise ValueError("This is the solution of a single problem: use predict.")
+            raise ValueError("This is the solution of a single problem: use logits.")
         inputs, members = self._converted(inputs), self.problem.members
         if per_member and len(inputs) != members:
             raise ValueError(f"per_member=True needs inputs for each of the {members} members; got {len(inputs)}.")
 
         def each(params: Tensor, buffers: dict[str, Tensor], piece: Tensor) -> Any:
-            return self.problem.view.bind(params, buffers, train=False)(piece)
+            return self.problem.view.bind(params, buffers, train=False).logits(piece)
 
         every = torch.func.vmap(each, in_dims=(0, 0, 0 if per_member else None))
         return _in_pieces(
             lambda piece: every(self.params, self.buffers, piece),
             inputs,
-            None if rows is None else max(1, rows // members),
+            rows,
+            members=members,
             dim=1 if per_member else 0,
             out_dim=1,
         )
+
+    def predict(self, inputs: Any, *, rows: int | None = None) -> Any:
+        """The old name of :meth:`logits`."""
+        _renamed("predict", "logits")
+        return self.logits(inputs, rows=rows)
+
+    def predict_all(self, inputs: Any, *, per_member: bool = False, rows: int | None = None) -> Any:
+        """The old name of :meth:`logits_of_all`."""
+        _renamed("predict_all", "logits_of_all")
+        return self.logits_of_all(inputs, per_member=per_member, rows=rows)
 
     def _converted(self, inputs: Any) -> Any:
         if isinstance(inputs, np.ndarray):
@@ -129,13 +149,31 @@ class Solution:
             raise ValueError(f"{what} works on one member: solution.member(k).{what}(…).")
 
 
-def _in_pieces(net: Callable[[Any], Any], inputs: Any, rows: int | None, *, dim: int = 0, out_dim: int = 0) -> Any:
+def _in_pieces(
+    net: Callable[[Any], Any],
+    inputs: Any,
+    rows: int | None,
+    *,
+    members: int = 1,
+    dim: int = 0,
+    out_dim: int = 0,
+) -> Any:
     """``net(inputs)``, with the rows of a tensor along ``dim`` in pieces, and the outputs joined along ``out_dim``."""
     with torch.no_grad():
-        if rows is None or not isinstance(inputs, Tensor) or inputs.shape[dim] <= rows:
+        if not isinstance(inputs, Tensor):
+            return net(inputs)
+        if rows is None:
+            entries = inputs[(slice(None),) * dim + (slice(0, 1),)].numel()
+            rows = min(_ENTRIES // max(entries, 1), _ROWS)
+        rows = max(1, rows // (members if dim == 0 else 1))
+        if inputs.shape[dim] <= rows:
             return net(inputs)
         pieces = [net(piece) for piece in inputs.split(rows, dim)]
         return pytree.tree_map(lambda *parts: torch.cat(parts, out_dim), *pieces)
+
+
+def _renamed(old: str, new: str) -> None:
+    warnings.warn(f"Solution.{old} is now called {new}; the old name goes with the next version.", FutureWarning, 3)
 
 
 def solve(
@@ -149,6 +187,7 @@ def solve(
     restart: bool = False,
     clip_norm: float | None = None,
     compile: Compiler | None = None,
+    start: float = 0.0,
     resume: str | Path | None = None,
 ) -> Solution:
     """Solve a bilevel problem, or train with φ fixed (``hypergradient=Plain(steps)``).
@@ -157,7 +196,7 @@ def solve(
     ----------
     problem : Bilevel or Population
     hypergradient : Hypergradient
-        How dF/dφ is had, and how many inner steps belong to one outer step.
+        How dF/dφ is computed, and how many training steps belong to one outer step.
     inner_optimizer, outer_optimizer : Optimizer
         ``SGD(lr)`` outside is plain projected descent, as Algorithm 1 (Sanguin et al. 2024) prints it.
     outer_steps : int, or a tensor with one number per member
@@ -167,16 +206,18 @@ def solve(
     clip_norm : float, optional
         Largest norm of the hypergradient (per member).
     compile : {None, "trace", "inductor"}
-        None is eager. ``"trace"`` records each kind of step once (about a second) and replays bare tensor operations;
-        ``"inductor"`` compiles them as well (much longer). See :mod:`calibrant.bilevel.tracing` for what tracing
-        asks.
+        None is eager. ``"trace"`` records each kind of step once (about a second) and replays bare tensor operations,
+        which pays for small networks; see :mod:`calibrant.bilevel.tracing` for what tracing asks. ``"inductor"`` runs
+        the network under ``torch.compile`` and compiles second-order steps (much longer), which pays for large ones.
+    start : float
+        The share of the run after which φ begins to move; before it the network is trained with φ as it is.
     resume : path, optional
         A checkpoint (:class:`calibrant.bilevel.callbacks.Checkpoint`) of the same run to go on from.
     """
     _check(problem, hypergradient, outer_optimizer, outer_steps, restart)
     _check_optimizers(problem, inner_optimizer, outer_optimizer, clip_norm)
-    if isinstance(hypergradient, hg.OneStep) and hypergradient.scope == "head" and hypergradient.head_size is None:
-        hypergradient = dataclasses.replace(hypergradient, head_size=problem.head_size)
+    if not 0 <= start < 1:
+        raise ValueError(f"start must be a share of the run, at least 0 and below 1; got {start}.")
     begin = time.perf_counter()
     run = Run(
         problem,
@@ -188,6 +229,7 @@ def solve(
         restart=restart,
         clip_norm=clip_norm,
         compile=compile,
+        start=start,
     )
     checks.check_levels(problem, plain=isinstance(hypergradient, hg.Plain))
     if resume is not None:
@@ -209,6 +251,7 @@ def solve(
                 run.stop("all outer steps done", run.step >= run.budget)
             for callback in run.callbacks:
                 callback.on_step(run)
+        run.look()
     finally:
         for callback in run.callbacks:
             callback.on_end(run)
@@ -235,7 +278,7 @@ def _check(
 ) -> None:
     if not isinstance(hypergradient, hg.Hypergradient):
         raise TypeError(f"hypergradient must be a value such as Unrolled(10); got {hypergradient!r}.")
-    plain = isinstance(hypergradient, hg.Plain)
+    plain = not hypergradient.moves
     if outer_optimizer is None and not plain:
         raise ValueError("A hypergradient without an outer optimiser moves nothing: give outer_optimizer=SGD(lr), say.")
     if not plain and problem.outer_view.size == 0:

@@ -6,16 +6,14 @@ import contextlib
 import ctypes
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from calibrant.bilevel.dynamics import Cotangent, Dynamics, Recorded, State
+from calibrant.bilevel.dynamics import Cotangent, Draws, Dynamics, Recorded, State
 from calibrant.bilevel.footprint import tensor_bytes
 from calibrant.data.batch import Batch
-
-Draws = Callable[[int], Batch]
 
 GRAPH_BUDGET = 2 * 1024**3
 """Bytes of kept graphs above which ``memory="auto"`` goes over to checkpoints on a CPU."""

@@ -50,9 +50,14 @@ class TracedLevel(Level):
     """
 
     def __init__(
-        self, fn: LossFunction, differentiable_buffers: Sequence[str] = (), compiler: Compiler = "trace"
+        self,
+        fn: LossFunction,
+        differentiable_buffers: Sequence[str] = (),
+        compiler: Compiler = "trace",
+        *,
+        detaches: bool = False,
     ) -> None:
-        super().__init__(fn, differentiable_buffers)
+        super().__init__(fn, differentiable_buffers, detaches=detaches)
         if compiler not in ("trace", "inductor"):
             raise ValueError(f"compile must be None, 'trace' or 'inductor'; got {compiler!r}.")
         self.compiler = compiler

@@ -3,8 +3,9 @@
 from calibrant.data.bac import BAC, BACConstants, bac, bac_level
 from calibrant.data.batch import Batch
 from calibrant.data.encoder import TableEncoder
+from calibrant.data.loaders import Indexed, LoaderStream
 from calibrant.data.splits import folds, split_indices, train_val_test
-from calibrant.data.streams import Indexed, LoaderStream, Stream, TensorStream, as_stream
+from calibrant.data.streams import Stream, TensorStream, as_stream
 from calibrant.data.suite import SETS, Problem, flip_labels, fresh, load
 from calibrant.data.synthetic import Synthetic, blobs, spirals
 from calibrant.data.tables import Table, read_columns, read_table

@@ -51,6 +51,25 @@ class Batch(NamedTuple):
         return self.index
 
 
+class Recent:
+    """Remembers the last few batches, so that a step that is asked for twice (look-ahead and training) is drawn once."""
+
+    def __init__(self, draw: Callable[[int], Any], keep: int = 3) -> None:
+        self.draw, self.keep = draw, keep
+        self._batches: dict[int, Any] = {}
+
+    def __call__(self, step: int) -> Any:
+        if step not in self._batches:
+            while len(self._batches) >= self.keep:
+                del self._batches[next(iter(self._batches))]
+            self._batches[step] = self.draw(step)
+        return self._batches[step]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the batches: they are drawn again."""
+        return self.__dict__ | {"_batches": {}}
+
+
 def map_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
     """Apply ``fn`` to the tensors of a nested structure and leave everything else."""
     if isinstance(tree, Tensor):

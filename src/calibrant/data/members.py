@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from calibrant.data.batch import Batch, Tensors, stack
+from calibrant.data.batch import Batch, Recent, Tensors, stack
 from calibrant.data.streams import Stream, TensorStream
 
 Noise = Callable[[int, Batch], Tensors]
@@ -36,7 +36,8 @@ class MemberStream(Stream):
         if _alike(self.streams):
             self._draw = _Gathered(self.streams)  # type: ignore[arg-type]
         else:
-            self._draw = lambda step: stack([s.batch(step) for s in self.streams])
+            self._draw = self._stacked
+        self._recent = Recent(self._at)
         self._bare, self._axes = self._draw(0)
         self._first = self._with_noise(0, self._bare)
         self.axes = self._axes._replace(noise=dict.fromkeys(self._first.noise, 0))  # type: ignore[arg-type]
@@ -48,12 +49,18 @@ class MemberStream(Stream):
     def batch(self, step: int) -> Batch:
         if self.constant or step == 0:
             return self._first
+        return self._recent(step)
+
+    def _at(self, step: int) -> Batch:
         if self._still:
             return self._with_noise(step, self._bare)
         stacked, axes = self._draw(step)
         if axes != self._axes:
             raise ValueError("What the members share changed between steps; give each member tensors of its own.")
         return self._with_noise(step, stacked)
+
+    def _stacked(self, step: int) -> tuple[Batch, Batch]:
+        return stack([s.batch(step) for s in self.streams])
 
     def _with_noise(self, step: int, batch: Batch) -> Batch:
         if self._noise is None:
@@ -104,6 +111,12 @@ class _Gathered:
 
 def _alike(streams: Sequence[Stream]) -> bool:
     """Whether all streams draw plain mini-batches, and as many of one size."""
-    return all(type(s) is TensorStream and s.batch_size is not None and s.augment is None for s in streams) and (
+    return all(type(s) is TensorStream and _plain(s) for s in streams) and (
         len({(s.size, s.batch_size, s.steps_per_epoch) for s in streams if isinstance(s, TensorStream)}) == 1
     )
+
+
+def _plain(stream: TensorStream) -> bool:
+    """Whether a stream's mini-batches are rows of one tensor."""
+    changed = stream.augment is not None or stream.prepare is not None
+    return stream.batch_size is not None and not changed and isinstance(stream.inputs, Tensor)

@@ -33,7 +33,7 @@ class Perceptron:
         """A tensor on the network's device."""
         return self.weights[0]
 
-    def predict(self, inputs: Tensor) -> Tensor:
+    def logits(self, inputs: Tensor) -> Tensor:
         """Logits, (n, C)."""
         return torch.cat([self._forward(piece) for piece in inputs.double().split(_ROWS)])
 

@@ -1,18 +1,47 @@
-"""Per-sample classification losses and differentiable calibration losses."""
+"""Per-sample classification losses and differentiable calibration losses.
+
+:data:`LOSSES` has the training losses by name.
+"""
 
 from calibrant.losses.calibration import dece, sece, soft_accuracy
 from calibrant.losses.classification import brier, cross_entropy, focal, nll, smoothed_cross_entropy
 from calibrant.losses.confidence import confidence_bce, smooth_max
+from calibrant.losses.focal_family import dual_focal, flsd, focal_gamma
+from calibrant.losses.regularisers import (
+    binary_discrimination,
+    binary_exclusion,
+    entropy,
+    logit_margin,
+    negative_entropy,
+)
+from calibrant.losses.table import LOSSES, Loss
+from calibrant.losses.trainable import mdca, mmce, soft_binned_ece
+from calibrant.losses.uncertainty import avuc, soft_binned_avuc
 
 __all__ = [
+    "LOSSES",
+    "Loss",
+    "avuc",
+    "binary_discrimination",
+    "binary_exclusion",
     "brier",
     "confidence_bce",
     "cross_entropy",
     "dece",
+    "dual_focal",
+    "entropy",
+    "flsd",
     "focal",
+    "focal_gamma",
+    "logit_margin",
+    "mdca",
+    "mmce",
+    "negative_entropy",
     "nll",
     "sece",
     "smooth_max",
     "smoothed_cross_entropy",
     "soft_accuracy",
+    "soft_binned_avuc",
+    "soft_binned_ece",
 ]

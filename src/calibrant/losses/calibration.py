@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from calibrant.losses.classification import one_hot
+from calibrant.losses.kernel_means import kernel_means
 from calibrant.metrics.kernel import nadaraya_watson
 
 Accuracy = Literal["soft", "hard"]
@@ -25,24 +26,36 @@ def sece(
     bandwidth: float = 0.01,
     accuracy: Accuracy = "soft",
     weights: Tensor | None = None,
+    order: int = 1,
+    rows: int = 1024,
 ) -> Tensor:
     """Smooth expected calibration error of "Towards Unbiased Calibration using Meta-Regularization".
 
-        SECE = (1/n) Σ_i |π̂(z_i) − z_i|                                        Eq. (7)
+        SECE = (1/n) Σ_i |π̂(z_i) − z_i|^order                                  Eq. (7), order = 1
         π̂(z) = Σ_j π_j K(z, z_j) / Σ_j K(z, z_j)                               Eq. (12)
         K(z, z') = exp(−(z − z')² / 2h²),  h = `bandwidth`                      Eq. (6)
 
-    z is the confidence (the largest probability), π whether the prediction was right. Eq. (5) as printed has π(x_i) for
-    π(x_j) and does not normalise, hence the form of Eq. (12), with its self term. ``accuracy="soft"`` is the paper's
-    (:func:`soft_accuracy`); ``"hard"`` takes 0 or 1 and holds it fixed, so that only confidences move. ``weights`` are
-    those of the samples. All pairs are summed: time and memory are O(n²). The metric of the same name is
-    :func:`calibrant.metrics.sece`.
+    z is the confidence (the largest probability), π whether the prediction was right. Eq. (5) as printed has π(x_i)
+    for π(x_j) and does not normalise, so this is the form of Eq. (12), with its self term. ``accuracy="soft"`` is the
+    paper's (:func:`soft_accuracy`); ``"hard"`` takes 0 or 1 and holds it fixed, so that only confidences move.
+    ``order=2`` is the squared form, without a root: |·| pulls with the same force however small the error, a square in
+    proportion to it. ``weights`` are those of the samples.
+
+    Time is O(n²). With more than `rows` samples, pairs are taken in blocks of so many rows, and memory is O(rows·n) for
+    the value and its gradient. The metric of the same name is :func:`calibrant.metrics.sece`.
     """
     if not bandwidth > 0:
         raise ValueError(f"bandwidth must be positive; got {bandwidth}.")
+    if order not in (1, 2) or rows < 1:
+        raise ValueError(f"order must be 1 or 2 and rows at least 1; got {order} and {rows}.")
     confidence, right = _confidence_and_accuracy(logits, labels, accuracy)
-    gap = nadaraya_watson(confidence, right, bandwidth, weight=weights) - confidence  # Eq. (12)
-    return _mean(gap.abs(), weights)  # Eq. (7)
+    if confidence.shape[0] <= rows:
+        means = nadaraya_watson(confidence, right, bandwidth, weight=weights)  # Eq. (12)
+    else:
+        log_weights = torch.zeros_like(confidence) if weights is None else weights.log()
+        means = kernel_means(confidence, right, bandwidth, log_weights, rows)
+    gap = means - confidence
+    return _mean(gap.abs() if order == 1 else gap.square(), weights)  # Eq. (7)
 
 
 def dece(

@@ -1,13 +1,16 @@
-"""Methods: compositions of the engine's parts, as values. ``METHODS`` lists them; ``fit_all`` trains any mixture."""
+"""Methods: declarations on one engine, as values. ``METHODS`` lists them; ``fit_all`` trains any mixture."""
 
-from calibrant.methods.base import Job, Method, fit_all
-from calibrant.methods.baselines import Calibrated, Ensemble, Recalibrated
+from calibrant.methods.base import Group, Method, Outcome, Solving
+from calibrant.methods.baselines import Calibrated, Ensemble
 from calibrant.methods.bo4sc import BO4SC, suspicion
+from calibrant.methods.default import default_method
+from calibrant.methods.fitted import Fitted, Mixture, Recalibrated, Trained
 from calibrant.methods.instance_weights import InstanceWeights
+from calibrant.methods.jobs import Job, fit_all
 from calibrant.methods.registry import METHODS, Entry
 from calibrant.methods.self_calibrated import SelfCalibrated
 from calibrant.methods.standard import Standard
-from calibrant.methods.task import Fitted, Mixture, Part, Task
+from calibrant.methods.task import Part, Task
 
 __all__ = [
     "BO4SC",
@@ -16,15 +19,20 @@ __all__ = [
     "Ensemble",
     "Entry",
     "Fitted",
+    "Group",
     "InstanceWeights",
     "Job",
     "Method",
     "Mixture",
+    "Outcome",
     "Part",
     "Recalibrated",
     "SelfCalibrated",
+    "Solving",
     "Standard",
     "Task",
+    "Trained",
+    "default_method",
     "fit_all",
     "suspicion",
 ]

@@ -1,122 +1,260 @@
-"""Methods as values, and the one function that trains them: any mixture of jobs, grouped into populations."""
+"""The seam between methods and the engine: a method declares, one function trains.
+
+A method says which problem it poses for a model and a task (``problem``), how that problem is solved (``solving``) and
+what is kept (``result``). :func:`solve_group` does the rest, for any model, alone or as a population.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from calibrant.bilevel import Callback, NonFiniteError
-from calibrant.methods.task import Failed, Fitted, Task, batch_size
+from calibrant._jobs import run_jobs
+from calibrant.bilevel import (
+    Bilevel,
+    Callback,
+    History,
+    Hypergradient,
+    NonFiniteError,
+    Optimizer,
+    Population,
+    Solution,
+    solve,
+)
+from calibrant.bilevel.tracing import Compiler
+from calibrant.methods.fitted import Fitted, Mixture
+from calibrant.methods.task import Task, streams, tensors, total_steps
+from calibrant.models.mlp import mlp
+
+Compile = Compiler | Literal["auto"] | None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
+class Group:
+    """Networks that are trained side by side: one method, one task and one problem for each."""
+
+    methods: Sequence[Any]
+    tasks: Sequence[Task]
+    problems: Sequence[Bilevel]
+
+    def each(self, value: str | Callable[[Any, Task], float]) -> float | Tensor:
+        """A setting by name, or a function of method and task: one number where all agree, else one for each."""
+        pairs = zip(self.methods, self.tasks, strict=True)
+        values = [getattr(m, value) if isinstance(value, str) else value(m, t) for m, t in pairs]
+        return values[0] if len(set(values)) == 1 else torch.tensor(values)
+
+    def steps(self, epochs: Callable[[Any], int | None] | None = None, default: int = 1200, passes: int = 20) -> list:
+        """Training steps of each network: its ``epochs``; None is ``default`` steps, or ``passes`` epochs if more.
+
+        An epoch has as many steps as the training stream has batches.
+        """
+        wanted = epochs or (lambda method: method.epochs)
+        pairs = zip(self.methods, self.problems, strict=True)
+        return [total_steps(p.train.batches, wanted(m), 1, default, passes) for m, p in pairs]
+
+
+@dataclass(frozen=True)
+class Solving:
+    """How the problems of a group are solved: what :func:`calibrant.bilevel.solve` is given."""
+
+    hypergradient: Hypergradient
+    inner_optimizer: Optimizer
+    steps: Sequence[int]
+    """Training steps of each network; :meth:`Group.steps` counts them in epochs."""
+    outer_optimizer: Optimizer | None = None
+    callbacks: Sequence[Callback] = ()
+    """Early stopping, a moving average of the weights, …"""
+    history: History | None = None
+    """What is recorded of every outer step; each network's :class:`Outcome` has its own rows."""
+    compile: Compile = "auto"
+    """As in ``solve``; ``"auto"`` traces the method's own perceptron and runs other modules eagerly."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of ``solve``: ``restart``, ``clip_norm``, …"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One trained network."""
+
+    task: Task
+    solution: Solution
+    history: dict[str, Tensor] = field(default_factory=dict)
+    """Rows of ``Solving.history`` that are this network's, by name."""
+
+
+@dataclass(frozen=True)
 class Method:
-    """A way of training a calibrated classifier: a value, whose fields are all its settings."""
+    """A way of training a calibrated classifier: a value, whose fields are all its settings.
+
+    Most methods declare ``problem`` and ``solving``, and nothing else. A method that is made of other methods (an
+    ensemble, a calibrator behind a network) defines ``fit_group`` in terms of theirs.
+    """
 
     varying: ClassVar[frozenset[str]] = frozenset()
     """Numeric fields in which the members of one population may differ."""
+    tied: ClassVar[bool] = False
+    """Whether the networks of one task (``parts``) share one φ."""
+
+    def parts(self, task: Task) -> Sequence[Task]:
+        """The tasks of the networks that are trained for one task: one network by default."""
+        return [task]
+
+    def data(self, task: Task) -> dict[str, Any]:
+        """The streams of both levels, ``train`` and ``val``, with the constants that the losses read."""
+        return streams(task, getattr(self, "batch_size", None))
+
+    def network(self, task: Task) -> nn.Module:
+        """The method's own model, for tasks that bring none: the first paper's perceptron."""
+        names = ("hidden", "activation", "dropout")
+        settings = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return perceptron(task, **settings)
+
+    def problem(self, model: nn.Module, task: Task) -> Bilevel:
+        """The problem that the method poses: its outer variables, its losses, and ``**self.data(task)``."""
+        raise NotImplementedError(f"{type(self).__name__} declares no problem.")
+
+    def solving(self, group: Group) -> Solving:
+        """How the problems of a group are solved. The methods of a group differ in ``varying`` fields only."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how its problem is solved.")
+
+    def result(self, task: Task, outcomes: Sequence[Outcome]) -> Fitted:
+        """The classifier that the trained networks of one task make."""
+        solutions = tuple(outcome.solution for outcome in outcomes)
+        return Mixture(solutions, extras=self.learned(outcomes[0]), failure=failure(*solutions))
+
+    def learned(self, outcome: Outcome) -> dict[str, Any]:
+        """What is kept besides the network, as ``extras`` of the result."""
+        return {}
 
     def rows_at_once(self, task: Task) -> int:
         """Rows whose activations one fit keeps at the same time: what its memory goes by."""
-        return batch_size(len(task.train), getattr(self, "batch_size", None)) or len(task.train)
+        return task.train.batch_size(getattr(self, "batch_size", None)) or len(task.train)
 
     @classmethod
     def fit_group(
-        cls, methods: Sequence[Any], tasks: Sequence[Task], callbacks: Sequence[Callback] = ()
+        cls,
+        methods: Sequence[Any],
+        tasks: Sequence[Task],
+        callbacks: Sequence[Callback] = (),
+        compile: Compile = "auto",
     ) -> list[Fitted]:
         """Train methods that differ in ``varying`` fields only, each on its task, as one population.
 
-        A network that breaks down is a ``failure`` among several, and a NonFiniteError where it is alone: ask ``fit``,
+        A network that breaks down is a ``failure`` among several, and a NonFiniteError where it is alone. Call ``fit``,
         which always raises, or ``fit_all``, which never does.
         """
-        raise NotImplementedError
+        found = solve_group(methods, tasks, callbacks, compile)
+        return [m.result(t, own) for m, t, own in zip(methods, tasks, found, strict=True)]
 
     def structure(self) -> tuple[Any, ...]:
         """All that must be equal between members of one population."""
         fields = [f.name for f in dataclasses.fields(self) if f.name not in self.varying]
         return type(self), *(getattr(self, name) for name in fields)
 
-    def fit(self, task: Task, *, callbacks: Sequence[Callback] = ()) -> Fitted:
+    def fit(self, task: Task, *, callbacks: Sequence[Callback] = (), compile: Compile = "auto") -> Fitted:
         """Train on one task. Training that breaks down raises a :class:`calibrant.bilevel.NonFiniteError`."""
-        (fitted,) = self.fit_group([self], [task], callbacks)
+        (fitted,) = self.fit_group([self], [task], callbacks, compile)
         if fitted.failure:
             raise NonFiniteError(fitted.failure)
         return fitted
 
 
-Job = tuple[Method, Task]
-ROWS_AT_ONCE = {"cpu": 262_144, "cuda": 2_097_152}
-"""Rows, over all networks and steps of a window, whose activations one population keeps: 10 KB each at 64 units."""
+def solve_group(
+    methods: Sequence[Method], tasks: Sequence[Task], callbacks: Sequence[Callback] = (), compile: Compile = "auto"
+) -> list[list[Outcome]]:
+    """Train the networks of every method and task, and give each task's outcomes in order.
 
-
-def fit_all(
-    jobs: Sequence[Job],
-    *,
-    device: torch.device | str | None = None,
-    callbacks: Callable[[str], Sequence[Callback]] | None = None,
-    on_group: Callable[[list[int]], Any] | None = None,
-) -> list[Fitted]:
-    """Train every job, in the order given; jobs of one structure and shape run as one population (or
-    a few, where one would need too much memory).
-
-    A job that breaks down does not end the others: its result says why (``failure``), however many ran beside it.
-
-    Parameters
-    ----------
-    jobs : sequence of (Method, Task)
-        Seeds, data sets and settings alike: a grid search is a longer list.
-    device : optional
-        Where to train.
-    callbacks : callable ``description -> callbacks``, optional
-        Makes the callbacks of each population (a progress bar, say).
-    on_group : callable ``positions -> context manager``, optional
-        Entered around each population's training: a place for stop-watches.
+    Networks run as one population where they can. Those whose data come from loaders, or whose layers draw random
+    numbers that cannot be passed in, run one after the other, unless they share φ.
     """
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for position, (method, task) in enumerate(jobs):
-        groups.setdefault((method.structure(), task.shape), []).append(position)
-    results: dict[int, Fitted] = {}
-    for positions in _bounded(groups.values(), jobs, device):
-        methods = [jobs[p][0] for p in positions]
-        moved: dict[int, Task] = {}  # jobs that share a task share its tensors too
-        for task in (jobs[p][1] for p in positions):
-            if id(task) not in moved:
-                moved[id(task)] = task.to(device)
-        tasks = [moved[id(jobs[p][1])] for p in positions]
-        made = callbacks(f"{type(methods[0]).__name__} × {len(positions)}") if callbacks else ()
-        if on_group is None:
-            fitted = _fit_group(methods, tasks, made)
-        else:
-            with on_group(positions):
-                fitted = _fit_group(methods, tasks, made)
-        results.update(zip(positions, fitted, strict=True))
-    return [results[p] for p in range(len(jobs))]
+    parts = [list(m.parts(t)) for m, t in zip(methods, tasks, strict=True)]
+    each = [m for m, own in zip(methods, parts, strict=True) for _ in own]
+    flat = [task for own in parts for task in own]
+    first = methods[0]
+    group = Group(each, flat, build(each, flat))
+    tied = [k for k, own in enumerate(parts) for _ in own] if first.tied else None
+    apart = tied is None and (group.problems[0].stochastic or any(t.train.loaded for t in flat))
+    if len(flat) > 1 and apart:
+        singles = [Group([m], [t], [p]) for m, t, p in zip(each, flat, group.problems, strict=True)]
+        found = [one for (one,) in run_jobs(_solve, [(g, None, callbacks, compile) for g in singles])]
+    else:
+        found = _solve(group, tied, callbacks, compile)
+    ends = iter(found)
+    return [[next(ends) for _ in own] for own in parts]
 
 
-def _fit_group(methods: Sequence[Method], tasks: Sequence[Task], callbacks: Sequence[Callback]) -> list[Fitted]:
-    """``fit_group``, where a network that is alone fails as one among several does: as a value."""
-    try:
-        return methods[0].fit_group(methods, tasks, callbacks)
-    except NonFiniteError as error:
-        return [Failed(str(error), task.classes) for task in tasks]
+def build(methods: Sequence[Method], tasks: Sequence[Task]) -> list[Bilevel]:
+    """One problem for each task; all but the first are replicas, which cost little."""
+    first, task = methods[0], tasks[0]
+    problem = first.problem(_model(first, task), task)
+    return [
+        problem,
+        *(
+            problem.replicate(
+                problem.view.draw(own.seed) if own.model is None else _model(method, own),
+                **method.data(own),
+                seed=own.seed,
+            )
+            for method, own in zip(methods[1:], tasks[1:], strict=True)
+        ),
+    ]
 
 
-def _bounded(
-    groups: Iterable[list[int]], jobs: Sequence[Job], device: torch.device | str | None
-) -> Iterator[list[int]]:
-    """Groups in pieces that fit into memory."""
-    kind = "cpu" if device is None else torch.device(device).type
-    limit = ROWS_AT_ONCE.get(kind, ROWS_AT_ONCE["cpu"])
-    for group in groups:
-        method, task = jobs[group[0]]
-        size = max(1, limit // method.rows_at_once(task))
-        yield from (group[k : k + size] for k in range(0, len(group), size))
+def perceptron(task: Task, **settings: Any) -> nn.Module:
+    """The first paper's network for a task's inputs, its start drawn from the task's seed."""
+    inputs = task.train.inputs
+    if not isinstance(inputs, Tensor) or inputs.dim() != 2 or not inputs.is_floating_point():
+        got = tuple(inputs.shape) if isinstance(inputs, Tensor) else type(inputs).__name__
+        raise ValueError(
+            f"The default network takes rows of numbers, (samples, features); got inputs of {got}. Give the task a "
+            "model of its own: Task(..., model=…), or calibrant.fit(model, …)."
+        )
+    return mlp(inputs.shape[1], task.classes, **settings, seed=task.seed).to(inputs)
 
 
-def stacked(values: Sequence[float]) -> float | Tensor:
-    """One number where all agree, else a vector with one entry a member."""
-    return values[0] if len(set(values)) == 1 else torch.tensor(values)
+def failure(*solutions: Solution) -> str | None:
+    """Why a run failed, if one did."""
+    return next((reason for solution in solutions for reason in solution.failures.values()), None)
+
+
+def _model(method: Method, task: Task) -> nn.Module:
+    """A network for one task, on the device of its data."""
+    if task.model is None:
+        return method.network(task)
+    model = task.model if isinstance(task.model, nn.Module) else task.model(task.seed)
+    device, own = tensors(task.train.inputs)[0].device, next(model.parameters()).device
+    return model if own == device else model.to(device)
+
+
+def _solve(group: Group, tied: Sequence[int] | None, callbacks: Sequence[Callback], compile: Compile) -> list[Outcome]:
+    """Solve one problem alone, several as a population."""
+    how: Solving = group.methods[0].solving(group)
+    wanted = how.compile if compile == "auto" else compile
+    if wanted == "auto":
+        wanted = "trace" if group.tasks[0].model is None else None
+    rounds = [-(-steps // how.hypergradient.steps) for steps in how.steps]
+    alone = len(group.problems) == 1
+    solution = solve(
+        group.problems[0] if alone else Population(group.problems, tied=tied),
+        hypergradient=how.hypergradient,
+        inner_optimizer=how.inner_optimizer,
+        outer_optimizer=how.outer_optimizer,
+        outer_steps=rounds[0] if len(set(rounds)) == 1 else torch.tensor(rounds),
+        callbacks=[*([how.history] if how.history else []), *callbacks, *how.callbacks],
+        compile=wanted,
+        **how.settings,
+    )
+    members = [solution] if alone else [solution.member(k) for k in range(len(group.problems))]
+    rows = {}
+    if how.history is not None:
+        recorded = {name: how.history[name] for name, values in how.history.rows.items() if values}
+        rows = {name: values.unsqueeze(1) if alone else values for name, values in recorded.items()}
+    return [
+        Outcome(task, own, {name: values[:, k] for name, values in rows.items()})
+        for k, (task, own) in enumerate(zip(group.tasks, members, strict=True))
+    ]

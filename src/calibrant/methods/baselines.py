@@ -1,19 +1,18 @@
-"""Baselines that are made of trained networks: the mean of several, and a calibrator fitted after training."""
+"""Methods that are made of other methods: the mean of several networks, and a calibrator fitted after training."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from calibrant.bilevel import Callback
 from calibrant.data.streams import mix
-from calibrant.methods.base import Method
+from calibrant.methods.base import Compile, Method
+from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
 from calibrant.methods.standard import Standard
-from calibrant.methods.task import Fitted, Mixture, Task
+from calibrant.methods.task import Task
 from calibrant.posthoc import make_calibrator
 
 _STANDARD = Standard()
@@ -23,9 +22,12 @@ STOPPED = Standard(patience=200)
 
 @dataclass(frozen=True)
 class Ensemble(Method):
-    """The mean of several networks that differ in their start (Lakshminarayanan et al. 2017)."""
+    """The mean of several networks that differ in their start (Lakshminarayanan et al. 2017).
 
-    base: Standard = STOPPED
+    ``base`` is any method that trains one network.
+    """
+
+    base: Method = STOPPED
     members: int = 5
 
     def rows_at_once(self, task: Task) -> int:
@@ -33,15 +35,19 @@ class Ensemble(Method):
 
     @classmethod
     def fit_group(
-        cls, methods: Sequence[Ensemble], tasks: Sequence[Task], callbacks: Sequence[Callback] = ()
+        cls,
+        methods: Sequence[Ensemble],
+        tasks: Sequence[Task],
+        callbacks: Sequence[Callback] = (),
+        compile: Compile = "auto",
     ) -> list[Fitted]:
         first = methods[0]
-        again = [replace(task, seed=mix(task.seed, k) % 2**31) for task in tasks for k in range(first.members)]
-        every = Standard.fit_group([first.base] * len(again), again, callbacks)
+        again = [task.again(mix(task.seed, k) % 2**31) for task in tasks for k in range(first.members)]
+        every = first.base.fit_group([first.base] * len(again), again, callbacks, compile)
         groups = [every[k : k + first.members] for k in range(0, len(every), first.members)]
         return [
             Mixture(
-                tuple(net for member in group for net in member.networks),  # type: ignore[attr-defined]
+                tuple(net for member in group for net in member.networks),
                 failure=next((m.failure for m in group if m.failure), None),
             )
             for group in groups
@@ -50,45 +56,40 @@ class Ensemble(Method):
 
 @dataclass(frozen=True)
 class Calibrated(Method):
-    """A calibrator fitted on the validation part, after training with ``base``."""
+    """A calibrator fitted on the validation part, after training with ``base``, any method."""
 
     calibrator: str
-    base: Standard = _STANDARD
+    base: Method = _STANDARD
 
     def rows_at_once(self, task: Task) -> int:
         return self.base.rows_at_once(task)
 
     @classmethod
     def fit_group(
-        cls, methods: Sequence[Calibrated], tasks: Sequence[Task], callbacks: Sequence[Callback] = ()
+        cls,
+        methods: Sequence[Calibrated],
+        tasks: Sequence[Task],
+        callbacks: Sequence[Callback] = (),
+        compile: Compile = "auto",
     ) -> list[Fitted]:
-        trained = Standard.fit_group([m.base for m in methods], tasks, callbacks)
+        for method, task in zip(methods, tasks, strict=True):
+            method.need_val(task)
+        trained = methods[0].base.fit_group([m.base for m in methods], tasks, callbacks, compile)
         return [method.calibrate(model, task) for method, model, task in zip(methods, trained, tasks, strict=True)]
+
+    def need_val(self, task: Task) -> None:
+        """Complain before training about a task without a validation part."""
+        task.need_val(f"The calibrator {self.calibrator!r}")
 
     def calibrate(self, model: Fitted, task: Task) -> Fitted:
         """Fit the calibrator to an already trained model."""
-        val = task.need_val(f"The calibrator {self.calibrator!r}")
+        self.need_val(task)
+        assert task.val is not None
         if model.failure:
             return model
+        val = task.val
+        scores, labels = zip(*((model.logits(x), y.cpu()) for x, y in val.pieces()), strict=True)
         weights = None if val.weights is None else val.weights.cpu().numpy()
         calibrator = make_calibrator(self.calibrator)
-        calibrator.fit(_scores(model, val.inputs), val.labels.cpu().numpy(), sample_weight=weights)
-        return Recalibrated(model, calibrator)
-
-
-@dataclass(frozen=True)
-class Recalibrated(Fitted):
-    """A trained model with a calibrator behind it."""
-
-    model: Fitted
-    calibrator: Any
-    extras: dict[str, Any] = field(default_factory=dict)
-    failure: str | None = None
-
-    def probs(self, inputs: Tensor) -> Tensor:
-        return torch.as_tensor(self.calibrator.predict_proba(_scores(self.model, inputs)))
-
-
-def _scores(model: Fitted, inputs: Tensor) -> Any:
-    """Logarithms of probabilities: logits as good as any."""
-    return model.probs(inputs).clamp_min(1e-300).log().numpy()
+        calibrator.fit(torch.cat(scores).numpy(), torch.cat(labels).numpy(), sample_weight=weights)
+        return Recalibrated(model, calibrator, extras=model.extras)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, Literal
@@ -18,7 +17,6 @@ from calibrant.bilevel import (
     SGD,
     Adam,
     Bilevel,
-    Callback,
     Grouped,
     History,
     Hypergradient,
@@ -36,11 +34,9 @@ from calibrant.bilevel import (
     WeightNetwork,
     neighbourhood,
 )
-from calibrant.bilevel.tracing import Compiler
 from calibrant.data.batch import Batch
-from calibrant.methods.base import Method, stacked
-from calibrant.methods.standard import failure, inner_steps, problems_for, run
-from calibrant.methods.task import Fitted, Mixture, Task
+from calibrant.methods.base import Group, Method, Outcome, Solving
+from calibrant.methods.task import Task, streams, tensors
 
 Companion = Literal["l2", "l2-unit", "label-smoothing", "label-noise"]
 
@@ -173,62 +169,31 @@ class BO4SC(Method):
                     f"{name}={value!r} must be left out: it does nothing with {other}={getattr(self, other)!r}."
                 )
 
-    @classmethod
-    def fit_group(
-        cls, methods: Sequence[BO4SC], tasks: Sequence[Task], callbacks: Sequence[Callback] = ()
-    ) -> list[Fitted]:
-        first = methods[0]
-        hyper = [first.constants(m, t) for m, t in zip(methods, tasks, strict=True)]
-        problems = problems_for(
-            tasks,
-            hidden=first.hidden,
-            size=first.batch_size,
-            outer=first.outer_variable,
-            outer_loss=OUTER_LOSSES[first.outer_loss](),
-            hyper=hyper,
-        )
-        return list(cls.fit_problems(methods, tasks, problems, hyper, callbacks))
+    def data(self, task: Task) -> dict[str, Any]:
+        return streams(task, self.batch_size, self.constants(task))
 
-    @staticmethod
-    def fit_problems(
-        methods: Sequence[BO4SC],
-        tasks: Sequence[Task],
-        problems: Sequence[Bilevel],
-        hyper: Sequence[dict[str, Tensor]],
-        callbacks: Sequence[Callback] = (),
-        compile: Compiler | None = "trace",
-    ) -> list[Mixture]:
-        """Train networks that are there already, one a method, with the constants that their losses read."""
-        first = methods[0]
-        history = History(phi_every=1 if first.keep_history else None)
-        solutions = run(
-            problems,
-            hypergradient=first.differentiation(),
-            inner_optimizer=(Adam if first.inner == "adam" else SGD)(stacked([m.learning_rate for m in methods])),
-            outer_optimizer=first.outer_optimizer(problems[0].variables, methods, tasks),
-            steps=inner_steps(methods, problems),
-            callbacks=[history, *callbacks],
-            compile=compile,
-            restart=first.restart,
+    def problem(self, model: nn.Module, task: Task) -> Bilevel:
+        task.need_val("BO4SC")
+        return Bilevel(
+            model,
+            self.outer_variable(model, task),
+            **self.data(task),
+            outer_loss=OUTER_LOSSES[self.outer_loss](),
+            seed=task.seed,
         )
-        rows = {name: history[name] if len(problems) > 1 else history[name].unsqueeze(1) for name in first.kept}
-        return [
-            Mixture(
-                (solution,),
-                extras=first.learned(solution, constants, {name: values[:, k] for name, values in rows.items()}),
-                failure=failure(solution),
-            )
-            for k, (solution, constants) in enumerate(zip(solutions, hyper, strict=True))
-        ]
+
+    def solving(self, group: Group) -> Solving:
+        return Solving(
+            hypergradient=self.differentiation(),
+            inner_optimizer=(Adam if self.inner == "adam" else SGD)(group.each("learning_rate")),
+            outer_optimizer=self.outer_optimizer(group),
+            steps=group.steps(),
+            history=History(phi_every=1 if self.keep_history else None),
+            settings={"restart": self.restart},
+        )
 
     def rows_at_once(self, task: Task) -> int:
         return self.steps * super().rows_at_once(task)
-
-    @property
-    def kept(self) -> tuple[str, ...]:
-        """What is kept of every outer step."""
-        losses = ("inner_loss", "outer_loss", "gradient_norm")
-        return (*losses, "phi") if self.keep_history else losses
 
     def differentiation(self) -> Hypergradient:
         """The hypergradient as a value of the engine."""
@@ -246,43 +211,56 @@ class BO4SC(Method):
         parts += [_ALSO[name](model, task) for name in self.also]
         return parts[0] if len(parts) == 1 else OuterVariables(*parts)
 
-    def outer_optimizer(self, variables: nn.Module, methods: Sequence[BO4SC], tasks: Sequence[Task]) -> Optimizer:
+    def outer_optimizer(self, group: Group) -> Optimizer:
         """Plain descent on the weights, Adam on everything else (a network's parameters among it)."""
-        rate = [
-            1.5 * len(t.train) if m.outer_rate is None else m.outer_rate for m, t in zip(methods, tasks, strict=True)
-        ]
-        descent, adam = SGD(stacked(rate)), Adam(self.also_rate)
-        parts = list(variables.parts) if isinstance(variables, OuterVariables) else [variables]
+        variables = group.problems[0].variables
+        adam = Adam(self.also_rate)
         groups = [
-            (sum(p.numel() for p in part.parameters()), descent if isinstance(part, SampleWeights) else adam)
-            for part in parts
+            (sum(p.numel() for p in part.parameters()), _descent(group) if isinstance(part, SampleWeights) else adam)
+            for part in _parts(variables)
         ]
         return groups[0][1] if len(groups) == 1 else Grouped(parts=tuple(groups))
 
-    @staticmethod
-    def constants(method: BO4SC, task: Task) -> dict[str, Tensor]:
+    def constants(self, task: Task) -> dict[str, Tensor]:
         """What the losses read beside the data: α, and the neighbourhood that weights are smoothed over."""
-        own = (
-            {"alpha": torch.tensor(float(method.alpha), device=task.train.inputs.device)}
-            if method.outer_loss == "bce"
-            else {}
-        )
-        return own | (neighbourhood(task.train.inputs, task.train.labels) if method.weights == "neighbours" else {})
+        device = tensors(task.train.inputs)[0].device
+        own = {"alpha": torch.tensor(float(self.alpha), device=device)} if self.outer_loss == "bce" else {}
+        if self.weights != "neighbours":
+            return own
+        entries(task, "weights='neighbours'")
+        return own | neighbourhood(task.train.inputs.flatten(1), task.train.labels)
 
-    def learned(self, solution: Solution, hyper: dict[str, Tensor], history: dict[str, Tensor]) -> dict[str, Any]:
+    def learned(self, outcome: Outcome) -> dict[str, Any]:
         """The weights, their history, and the other outer variables, in words of the method."""
-        found: dict[str, Any] = {"history": {name: rows for name, rows in history.items() if name != "phi"}}
-        found["sample_weights"] = weights_at(solution.phi, solution, hyper)
+        solution = outcome.solution
+        found: dict[str, Any] = {"history": {name: rows for name, rows in outcome.history.items() if name != "phi"}}
+        found["sample_weights"] = weights_at(solution.phi, solution)
         if self.keep_history:
-            found["sample_weights_history"] = torch.stack([weights_at(p, solution, hyper) for p in history["phi"]])
+            phis = outcome.history["phi"]
+            found["sample_weights_history"] = torch.stack([weights_at(p, solution) for p in phis])
         with torch.no_grad():
             return found | solution.problem.outer_view.run(solution.phi, read_outer)
 
 
+def _descent(group: Group) -> SGD:
+    """Projected descent on the sample weights, at a rate that grows with their number."""
+    return SGD(group.each(lambda m, t: 1.5 * len(t.train) if m.outer_rate is None else m.outer_rate))
+
+
+def entries(task: Task, who: str) -> int:
+    """How many numbers an input has, for what looks at all training inputs; they must be one tensor in memory."""
+    inputs = task.train.inputs
+    if task.train.loaded:
+        raise ValueError(f"{who} looks at all training inputs: give tensors instead of a loader.")
+    if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+        raise ValueError(f"{who} looks at inputs as numbers; they must be one tensor of floating-point numbers.")
+    return inputs[0].numel()
+
+
 @torch.no_grad()
-def weights_at(phi: Tensor, solution: Solution, hyper: dict[str, Tensor] | None = None) -> Tensor:
+def weights_at(phi: Tensor, solution: Solution) -> Tensor:
     """Every training sample's weight at a φ of a solved problem."""
-    whole = solution.problem.train.whole._replace(hyper=hyper or {})  # type: ignore[attr-defined]
+    whole = solution.problem.train.whole  # type: ignore[union-attr]
     return solution.problem.outer_view.run(phi.to(solution.phi), lambda outer: _weights(outer, whole)).cpu()
 
 
@@ -300,7 +278,8 @@ def _parts(outer: nn.Module) -> list[nn.Module]:
 
 def _weights(outer: nn.Module, whole: Batch) -> Tensor:
     """Every training sample's weight; ones where the method has none."""
-    ones = torch.ones(len(whole.targets), device=whole.targets.device, dtype=whole.inputs.dtype)
+    like = next(outer.parameters(), None)
+    ones = torch.ones(len(whole.targets), device=whole.targets.device, dtype=None if like is None else like.dtype)
     for part in _parts(outer):
         if isinstance(part, SampleWeights | WeightNetwork):
             return part.weigh(ones, whole)
@@ -331,7 +310,9 @@ _WEIGHTS: dict[str, Any] = {
     "neighbours": lambda m, t: SmoothedWeights(
         len(t.train), form=m.form, initial_weight=m.initial_weight, prior_strength=m.prior_strength or 0.0
     ),
-    "network": lambda m, t: WeightNetwork(t.train.inputs.shape[1], t.classes, prior_strength=m.prior_strength or 0.0),
+    "network": lambda m, t: WeightNetwork(
+        entries(t, "weights='network'"), t.classes, prior_strength=m.prior_strength or 0.0
+    ),
 }
 _ALSO: dict[str, Any] = {
     "l2": lambda model, task: L2(model),

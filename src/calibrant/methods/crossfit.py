@@ -11,22 +11,21 @@ The networks' mean is the classifier; what the networks that never saw a sample 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from calibrant.bilevel import Adam, Bilevel, Callback, Hypergradient, OuterVariable, Solution, cosine
+from calibrant.bilevel import Solution
 from calibrant.data.splits import folds
 from calibrant.data.streams import mix
-from calibrant.methods.base import stacked
-from calibrant.methods.standard import replicas, run
-from calibrant.methods.task import Part, batch_size, total_steps
-from calibrant.models.mlp import mlp
+from calibrant.methods.base import Outcome
+from calibrant.methods.fitted import network_logits
+from calibrant.methods.task import Part, Task
 
 
 @dataclass(frozen=True)
@@ -92,6 +91,45 @@ def deal(
 
 
 @dataclass(frozen=True)
+class FoldTask(Task):
+    """The task of one network: trained on all of ``pooled`` but a fold, which judges it."""
+
+    fold: Fold | None = None
+    pooled: Part | None = None
+    constants: dict[str, Tensor] = field(default_factory=dict)
+    """What the losses read beside the data."""
+
+    def streams(self, wanted: int | None) -> dict[str, Any]:
+        """The data of both levels; rows keep their numbers in ``pooled``."""
+        assert self.fold is not None
+        assert self.val is not None
+        levels = (("train", 10, self.train, self.fold.train), ("val", 11, self.val, self.fold.judge))
+        return {
+            name: part.stream(
+                batch_size=part.batch_size(wanted),
+                seed=mix(self.seed, purpose),
+                index=rows,
+                hyper=self.constants,
+                augment=name == "train",
+            )
+            for name, purpose, part, rows in levels
+        }
+
+
+def fold_tasks(
+    task: Task, pooled: Part, dealt: Sequence[Fold], constants: dict[str, Tensor] | None = None
+) -> list[FoldTask]:
+    """One task for each fold. Several networks each start anew; a single one starts from the model as it is."""
+    result = []
+    for k, fold in enumerate(dealt):
+        seed = mix(task.seed, k) % 2**31
+        model = task.again(seed).model if len(dealt) > 1 else task.model
+        parts = pooled[fold.train], pooled[fold.judge]
+        result.append(FoldTask(*parts, task.classes, seed, model, fold, pooled, constants or {}))
+    return result
+
+
+@dataclass(frozen=True)
 class CrossFit:
     """What cross-fitting one sample set gave."""
 
@@ -99,12 +137,20 @@ class CrossFit:
     folds: tuple[Fold, ...]
     data: Part
 
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome]) -> CrossFit:
+        """The networks that were trained on :func:`fold_tasks`."""
+        tasks = [o.task for o in outcomes if isinstance(o.task, FoldTask)]
+        data = tasks[0].pooled
+        assert data is not None
+        return cls(tuple(o.solution for o in outcomes), tuple(t.fold for t in tasks if t.fold is not None), data)
+
     @cached_property
     def held_out_logits(self) -> Tensor:
         """For each row the mean logits of the networks that never saw it, (n, C); NaN where all of them did."""
         total: Tensor | None = None
         for head, fold in zip(self.heads, self.folds, strict=True):
-            own = head.predict(self.data.inputs[fold.held]).double()
+            own = torch.cat([network_logits(head, x) for x, _ in self.data[fold.held].pieces()]).double()
             if total is None:
                 total, count = own.new_zeros(len(self.data), own.shape[1]), own.new_zeros(len(self.data), 1)
             total[fold.held] += own
@@ -115,60 +161,3 @@ class CrossFit:
     def rows(self, purpose: str) -> Tensor:
         """All rows that served one purpose ("judge", "choose" or "held"), in order."""
         return torch.cat([getattr(fold, purpose) for fold in self.folds]).unique()
-
-
-def crossfit(
-    sets: Sequence[Part],
-    dealt: Sequence[Sequence[Fold]],
-    *,
-    classes: int,
-    hidden: Sequence[int],
-    activation: str,
-    outer: Callable[[nn.Module], OuterVariable],
-    seeds: Sequence[int],
-    rates: Sequence[float],
-    outer_rate: float,
-    hypergradient: Hypergradient,
-    epochs: int | None,
-    default_steps: int,
-    size: int | None = None,
-    decay: bool = False,
-    hyper: Sequence[dict[str, Tensor]] | None = None,
-    callbacks: Sequence[Callback] = (),
-) -> list[CrossFit]:
-    """Train all folds of all sample sets as one population, φ shared within each set."""
-    starts: list[int] = []
-    streams: list[dict[str, Any]] = []
-    for position, (data, own) in enumerate(zip(sets, dealt, strict=True)):
-        constants = hyper[position] if hyper else {}
-        for k, fold in enumerate(own):
-            starts.append(seed := mix(seeds[position], k) % 2**31)
-            streams.append(
-                {
-                    name: data[rows].stream(
-                        batch_size=batch_size(len(rows), size), seed=mix(seed, purpose), index=rows, hyper=constants
-                    )
-                    for name, purpose, rows in (("train", 10, fold.train), ("val", 11, fold.judge))
-                }
-            )
-    inputs = sets[0].inputs
-    model = mlp(inputs.shape[1], classes, hidden=hidden, activation=activation, seed=starts[0]).to(inputs)
-    problem = Bilevel(model, outer(model), **streams[0], seed=starts[0])
-    problems = [problem, *replicas(problem, starts[1:], streams[1:])]
-    rows = len(dealt[0][0].train)
-    total = total_steps(rows, epochs, batch_size(rows, size), default_steps, passes=40)
-    rate = stacked([r for r, own in zip(rates, dealt, strict=True) for _ in own])
-    solutions = run(
-        problems,
-        hypergradient=hypergradient,
-        inner_optimizer=Adam(cosine(rate, total + hypergradient.steps, final=0.05 * rate) if decay else rate),
-        outer_optimizer=Adam(outer_rate),
-        steps=[total] * len(problems),
-        tied=[position for position, own in enumerate(dealt) for _ in own],
-        callbacks=callbacks,
-    )
-    found, start = [], 0
-    for data, own in zip(sets, dealt, strict=True):
-        found.append(CrossFit(tuple(solutions[start : start + len(own)]), tuple(own), data))
-        start += len(own)
-    return found

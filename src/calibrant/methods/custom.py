@@ -1,82 +1,66 @@
-"""Methods on a network of one's own: any module, tensors or loaders, the same compositions and the same loop."""
+"""``calibrant.fit``: any method on a network of your own, with tensors or loaders."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from calibrant._inputs import check_labels
-from calibrant.bilevel import OUTER_LOSSES, Bilevel, Callback, History, Solution
-from calibrant.bilevel.tracing import Compiler
-from calibrant.data.batch import Batch, as_dtype
-from calibrant.data.streams import LoaderStream
-from calibrant.methods.bo4sc import BO4SC
-from calibrant.methods.standard import Standard
-from calibrant.methods.task import Fitted, Mixture, Part, Task, streams
-
-
-@dataclass(frozen=True)
-class Trained(Fitted):
-    """A trained network. ``extras`` holds what its method learned: ``sample_weights``, ``history``, ``l2`` …"""
-
-    module: nn.Module
-    """A copy of the model that was given, with the trained parameters and buffers, in evaluation mode."""
-    solution: Solution
-    extras: dict[str, Any] = field(default_factory=dict)
-    failure: str | None = field(default=None, init=False)
-    """Always None: where the training of one network breaks down, ``fit`` raises."""
-
-    @property
-    def sample_weights(self) -> Tensor | None:
-        """The learned weight of each training sample; None for methods that learn none."""
-        return self.extras.get("sample_weights")
-
-    def probs(self, inputs: Any) -> Tensor:
-        """P(class | input), (n, C), float64 on the CPU."""
-        return Mixture((self.solution,)).probs(torch.as_tensor(inputs))
-
-    def predict(self, inputs: Any) -> Tensor:
-        """The most probable class of each input."""
-        return self.probs(inputs).argmax(1)
-
-    def confidence(self, inputs: Any) -> Tensor:
-        """The probability of that class."""
-        return self.probs(inputs).amax(1)
+from calibrant.bilevel import Callback
+from calibrant.data.batch import map_tensors
+from calibrant.methods.base import Compile, Method
+from calibrant.methods.default import default_method
+from calibrant.methods.fitted import Trained
+from calibrant.methods.loaded import as_part, checked
+from calibrant.methods.registry import METHODS
+from calibrant.methods.task import Model, Part, Task, Unchanged
+from calibrant.models.outputs import call, logits_of
 
 
 def fit(
-    model: nn.Module,
+    model: Model,
     train: Any,
     val: Any = None,
     *,
-    method: BO4SC | Standard | None = None,
+    method: Method | str | None = None,
     callbacks: Sequence[Callback] = (),
     seed: int = 0,
-    compile: Compiler | None = None,
+    compile: Compile = "auto",
+    labels: str | None = None,
+    redraw: bool = True,
 ) -> Trained:
-    """Train a network of one's own with a method of :mod:`calibrant.methods`.
+    """Train a network of your own with any method of :mod:`calibrant.methods`.
 
     Parameters
     ----------
-    model : nn.Module
-        Inputs to logits, (n, C). Copied; its present parameters are the start, and their device is where training runs.
+    model : nn.Module, or ``callable(seed) -> nn.Module``
+        Inputs to logits, (n, C). A module is copied; its present parameters are the start, and their device is where
+        training runs. Methods that train several networks (``SelfCalibrated``, ``Ensemble``) draw the parameters of
+        each anew, as its layers do; a function builds each network itself.
     train, val : ``(inputs, labels)`` as tensors or arrays, or a loader
-        Labels are whole numbers from 0 to C − 1. A loader has a length, and can be iterated again. For weights of
-        single samples its batches must say which samples they hold: ``DataLoader(calibrant.data.Indexed(dataset), …)``.
-        ``val`` is the outer level's data; ``Standard`` needs it for ``patience`` only.
-    method : BO4SC or Standard
-        Default ``BO4SC()``. Its ``hidden`` is not used, nor its ``batch_size`` where loaders are given.
+        Labels are whole numbers from 0 to C − 1. Inputs may be a mapping, whose entries the model takes by name. A
+        loader must be iterable again for each epoch; its batches are ``(inputs, labels)``, or mappings such as
+        ``{"input_ids": …, "attention_mask": …, "labels": …}``. A loader without a length is read once to count its
+        batches. For weights of single samples the batches must say which samples they hold:
+        ``DataLoader(calibrant.data.Indexed(dataset), …)``. Methods that deal out folds read a loader into memory.
+        ``val`` is the outer level's data; not all methods need it.
+    method : Method, or its name in ``calibrant.methods.METHODS``
+        Default: :func:`calibrant.methods.default_method`. ``hidden`` and ``activation`` of a method are not used, nor
+        its ``batch_size`` where loaders are given.
     callbacks : sequence of :class:`calibrant.bilevel.Callback`
     seed : int
-        Order of batches, dropout, augmentation.
-    compile : {None, "trace", "inductor"}
-        See :func:`calibrant.bilevel.solve`. ``"trace"`` is faster for small networks and long runs.
+        Order of batches, dropout, augmentation, and parameters that are drawn anew.
+    compile : {"auto", None, "trace", "inductor"}
+        See :func:`calibrant.bilevel.solve`. ``"auto"`` leaves it to the method, which runs modules of your own eagerly
+        unless it says otherwise. ``"trace"`` is faster for small networks and long runs.
+    labels : str, optional
+        The name of the labels where a loader gives mappings. Default: the first of "labels", "label", "targets",
+        "target" and "y".
+    redraw : bool
+        False starts every network of a method from the given parameters: for a pretrained model.
 
     Examples
     --------
@@ -88,118 +72,42 @@ def fit(
     >>> result.sample_weights.shape, result.probs(x).shape
     (torch.Size([80]), torch.Size([120, 2]))
     """
-    method = BO4SC() if method is None else method
-    if not isinstance(method, BO4SC | Standard):
-        raise TypeError(
-            f"fit trains one network, by BO4SC(...) or Standard(...); got {type(method).__name__}, which makes its "
-            "own networks. Use method.fit(task), or the estimators."
-        )
-    like = next(model.parameters())
-    train, val = _part(train, like), None if val is None else _part(val, like)
-    classes = _classes(model, train.inputs)
-    task = Task(_checked(train, classes), None if val is None else _checked(val, classes), classes, seed)
-    solution, extras = (_bilevel if isinstance(method, BO4SC) else _plain)(model, method, task, callbacks, compile)  # type: ignore[arg-type]
-    return Trained(solution.export(copy.deepcopy(model)).eval(), solution, extras)
-
-
-def _bilevel(
-    model: nn.Module, method: BO4SC, task: Task, callbacks: Sequence[Callback], compile: Compiler | None
-) -> tuple[Solution, dict[str, Any]]:
-    task.need_val("BO4SC")
-    if isinstance(task.train, Loaded) and method.weights in ("neighbours", "network"):
-        raise ValueError(f"weights={method.weights!r} looks at all training inputs: give tensors instead of a loader.")
-    hyper = method.constants(method, task)
-    problem = Bilevel(
-        model,
-        method.outer_variable(model, task),
-        **streams(task, method.batch_size, hyper),
-        outer_loss=OUTER_LOSSES[method.outer_loss](),
-        seed=task.seed,
+    example = model if isinstance(model, nn.Module) else model(seed)
+    like = next(example.parameters())
+    parts = [None if data is None else as_part(data, like, labels) for data in (train, val)]
+    assert parts[0] is not None
+    classes = count_classes(example, parts[0])
+    start = Unchanged(model) if isinstance(model, nn.Module) and not redraw else model
+    task = Task(
+        checked(parts[0], classes), None if parts[1] is None else checked(parts[1], classes), classes, seed, start
     )
-    (fitted,) = method.fit_problems([method], [task], [problem], [hyper], callbacks, compile)
-    return fitted.networks[0], fitted.extras
+    fitted = chosen(method, task).fit(task, callbacks=callbacks, compile=compile)
+    modules = [network.export(copy.deepcopy(example)).eval() for network in fitted.networks]
+    return Trained(fitted, tuple(modules))
 
 
-def _plain(
-    model: nn.Module, method: Standard, task: Task, callbacks: Sequence[Callback], compile: Compiler | None
-) -> tuple[Solution, dict[str, Any]]:
-    if method.patience is not None:
-        task.need_val("Early stopping (patience)")
-    history = History()
-    problem = Bilevel(model, **streams(task, method.batch_size), inner_loss=method.inner_loss(), seed=task.seed)
-    (solution,) = method.fit_problems([method], [problem], [history, *callbacks], compile)
-    return solution, {"history": {"inner_loss": history["inner_loss"]}}
+def chosen(method: Method | str | None, task: Task) -> Method:
+    """The method that is meant: a value, a name in the table of methods, or the default."""
+    if method is None:
+        return default_method(task)
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, or a Method; got {method!r}.")
+        return METHODS[method].method
+    if not isinstance(method, Method):
+        raise TypeError(f"method must be a value such as calibrant.methods.Standard(); got {method!r}.")
+    return method
 
 
-@dataclass(frozen=True)
-class Loaded(Part):
-    """The samples of a loader, as far as it shows them: its first batch, and how many there are."""
-
-    loader: Any = None
-    classes: int = 0
-
-    def __len__(self) -> int:
-        return len(self.loader.dataset)
-
-    def stream(self, *, seed: int = 0, hyper: dict[str, Tensor] | None = None, **_: Any) -> LoaderStream:  # type: ignore[override]
-        """The loader's batches, for the engine."""
-        like = self.inputs
-        return LoadedStream(
-            self.loader, classes=self.classes, seed=seed, device=like.device, dtype=like.dtype, hyper=hyper
-        )
-
-
-class LoadedStream(LoaderStream):
-    """A loader's batches, every label checked: on a GPU, a label beyond the classes would end the whole process."""
-
-    def __init__(self, loader: Any, *, classes: int, **settings: Any) -> None:
-        super().__init__(loader, **settings)
-        self.classes = classes
-
-    @property
-    def whole(self) -> Batch:
-        """Stands for all samples where each one's weight is read: how many there are, where, in which precision.
-
-        The samples themselves are nowhere in memory. Inputs have no columns and labels are −1, which no loss takes:
-        outer variables that would look at them are refused beforehand.
-        """
-        rows = len(self.loader.dataset)  # type: ignore[attr-defined]
-        inputs = torch.empty(rows, 0, device=self.device, dtype=self.dtype)
-        return Batch(inputs, torch.full((rows,), -1, device=self.device), slice(None))
-
-    def _unpack(self, item: Any) -> Batch:
-        batch = super()._unpack(item)
-        labels = check_labels(batch.targets, len(batch.targets), self.classes, torch.device(self.device or "cpu"))
-        return batch._replace(targets=labels)
-
-
-def _part(data: Any, like: Tensor) -> Part:
-    """Samples on the network's device and in its precision."""
-    if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(d, Tensor | np.ndarray) for d in data):
-        inputs, labels = (torch.as_tensor(d, device=like.device) for d in data)
-        return Part(as_dtype(inputs, like.dtype), labels)
-    if hasattr(data, "dataset") and hasattr(data, "__len__"):
-        first = LoaderStream(data, device=like.device, dtype=like.dtype).batch(0)
-        return Loaded(first.inputs, first.targets, loader=data)
-    raise TypeError(
-        "Data must be (inputs, labels) as tensors or arrays, or a loader with a length and a dataset, such as torch's "
-        f"DataLoader; got a {type(data).__name__}."
-    )
-
-
-def _checked(part: Part, classes: int) -> Part:
-    """The same samples, their labels whole numbers in 0..C−1 and as wide as torch's losses want them."""
-    labels = check_labels(part.labels, len(part.inputs), classes, part.inputs.device)
-    return replace(part, labels=labels, **({"classes": classes} if isinstance(part, Loaded) else {}))  # type: ignore[arg-type]
-
-
-def _classes(model: nn.Module, inputs: Tensor) -> int:
-    """How many logits the network gives. A copy is asked, so that nothing in the user's own changes."""
+def count_classes(model: nn.Module, part: Part) -> int:
+    """How many logits the network gives. A copy is called, so that nothing in the given one changes."""
+    inputs = map_tensors(lambda t: t[:2], part.inputs)
+    inputs = inputs if part.prepare is None else part.prepare(inputs)
     with torch.no_grad():
-        logits = copy.deepcopy(model).eval()(inputs[:2])
-    if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < 2:
-        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        logits = logits_of(call(copy.deepcopy(model).eval(), inputs))
+    if logits.dim() != 2 or logits.shape[1] < 2:
         raise ValueError(
-            f"The model must give one row of logits a sample, one for each of two or more classes; got {got}."
+            "The model must give one row of logits for each sample, one for each of two or more classes; got "
+            f"{tuple(logits.shape)}."
         )
     return logits.shape[1]

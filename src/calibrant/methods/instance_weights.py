@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from calibrant.bilevel import Adam, Callback, Unrolled, WeightNetwork, variance_loss
-from calibrant.methods.base import Method, stacked
-from calibrant.methods.bo4sc import weights_at
-from calibrant.methods.standard import failure, inner_steps, problems_for, run
-from calibrant.methods.task import Fitted, Mixture, Task
+from torch import nn
+
+from calibrant.bilevel import Adam, Bilevel, Unrolled, WeightNetwork, variance_loss
+from calibrant.methods.base import Group, Method, Outcome, Solving
+from calibrant.methods.bo4sc import entries, weights_at
+from calibrant.methods.task import Task
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class InstanceWeights(Method):
 
     Parameters
     ----------
-    dropout : share of hidden units left out
+    dropout : share of hidden units left out in the default network; a model of your own needs ``nn.Dropout`` layers
     draws, strength : passes that the variance is taken over, and what it counts beside the cross-entropy
     steps : inner steps to one outer step
     epochs : passes over the training data; None chooses, as in :class:`BO4SC`
@@ -56,33 +56,30 @@ class InstanceWeights(Method):
             )
         variance_loss(strength=self.strength, draws=self.draws)
 
-    @classmethod
-    def fit_group(
-        cls, methods: Sequence[InstanceWeights], tasks: Sequence[Task], callbacks: Sequence[Callback] = ()
-    ) -> list[Fitted]:
-        first = methods[0]
-        problems = problems_for(
-            tasks,
-            hidden=first.hidden,
-            dropout=first.dropout,
-            size=first.batch_size,
-            outer=lambda model, task: WeightNetwork(task.train.inputs.shape[1], task.classes, labels=False),
-            outer_loss=variance_loss(strength=first.strength, draws=first.draws),
+    def problem(self, model: nn.Module, task: Task) -> Bilevel:
+        task.need_val("InstanceWeights")
+        problem = Bilevel(
+            model,
+            WeightNetwork(entries(task, "InstanceWeights"), task.classes, labels=False),
+            **self.data(task),
+            outer_loss=variance_loss(strength=self.strength, draws=self.draws),
+            outer_mode="train",  # the outer loss sees dropout too, each time with its own masks
+            seed=task.seed,
         )
-        solutions = run(
-            problems,
-            hypergradient=Unrolled(first.steps),
-            inner_optimizer=Adam(stacked([m.learning_rate for m in methods])),
-            outer_optimizer=Adam(first.outer_rate),
-            steps=inner_steps(methods, problems),
-            callbacks=callbacks,
+        if not (problem.view.dropouts or problem.stochastic):
+            raise ValueError("InstanceWeights needs a model with dropout: without it the predictions do not vary.")
+        return problem
+
+    def solving(self, group: Group) -> Solving:
+        return Solving(
+            hypergradient=Unrolled(self.steps),
+            inner_optimizer=Adam(group.each("learning_rate")),
+            outer_optimizer=Adam(self.outer_rate),
+            steps=group.steps(),
         )
-        return [
-            Mixture(
-                (solution,), extras={"sample_weights": weights_at(solution.phi, solution)}, failure=failure(solution)
-            )
-            for solution in solutions
-        ]
+
+    def learned(self, outcome: Outcome) -> dict[str, Any]:
+        return {"sample_weights": weights_at(outcome.solution.phi, outcome.solution)}
 
     def rows_at_once(self, task: Task) -> int:
         return self.steps * super().rows_at_once(task)

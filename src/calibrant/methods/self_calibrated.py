@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from calibrant.bilevel import L2, Callback, LabelNoise, OuterVariables, Truncated
-from calibrant.methods.base import Method
+from calibrant.bilevel import L2, Adam, Bilevel, Callback, LabelNoise, OuterVariables, Truncated, cosine
+from calibrant.methods.base import Compile, Group, Method, Solving, failure, solve_group
 from calibrant.methods.bo4sc import read_outer, suspicion
-from calibrant.methods.crossfit import CrossFit, crossfit, deal
+from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks
+from calibrant.methods.fitted import Fitted, Mixture
 from calibrant.methods.held_out import fit_last_step
-from calibrant.methods.standard import failure
-from calibrant.methods.task import Fitted, Mixture, Task, batch_size
+from calibrant.methods.task import Task, batch_size
 from calibrant.methods.wrong_labels import flip_rate, labels_differ, wrong_label
 
 
@@ -90,75 +90,90 @@ class SelfCalibrated(Method):
 
     @classmethod
     def fit_group(
-        cls, methods: Sequence[SelfCalibrated], tasks: Sequence[Task], callbacks: Sequence[Callback] = ()
+        cls,
+        methods: Sequence[SelfCalibrated],
+        tasks: Sequence[Task],
+        callbacks: Sequence[Callback] = (),
+        compile: Compile = "auto",
     ) -> list[Fitted]:
-        first = methods[0]
-        pooled = first._pooled(methods, tasks, callbacks)
+        tasks = [task.read() for task in tasks]
+        found = solve_group([Pooled(m) for m in methods], tasks, callbacks, compile)
+        pooled = [CrossFit.of(outcomes) for outcomes in found]
         fitted = [_mixture(fit, "pooled", len(task.train)) for fit, task in zip(pooled, tasks, strict=True)]
-        noisy = [k for k, fit in enumerate(pooled) if first.refit and labels_differ(fit, len(tasks[k].train))]
+        refit = methods[0].refit
+        noisy = [k for k, fit in enumerate(pooled) if refit and labels_differ(fit, len(tasks[k].train))]
         if noisy:
-            others = first._label_noise([methods[k] for k in noisy], [tasks[k] for k in noisy], callbacks)
-            for k, other in zip(noisy, others, strict=True):
+            rivals = [LabelNoisy(methods[k]) for k in noisy]
+            found = solve_group(rivals, [tasks[k] for k in noisy], callbacks, compile)
+            for k, outcomes in zip(noisy, found, strict=True):
+                other = CrossFit.of(outcomes)
                 rival = _mixture(other, "label noise", len(tasks[k].train))
                 if rival.failure is None and (fitted[k].failure or preferable((other, rival), (pooled[k], fitted[k]))):
                     fitted[k] = rival
         return list(fitted)
 
-    def _pooled(
-        self, methods: Sequence[SelfCalibrated], tasks: Sequence[Task], callbacks: Sequence[Callback]
-    ) -> list[CrossFit]:
-        sets, dealt = [], []
-        for task in tasks:
-            data = task.train if task.val is None else task.train + task.val
-            val = None if task.val is None else slice(len(task.train), None)
-            sets.append(data)
-            if self.refit:
-                rows = {"repeats": self.repeats, "choose": self.choose, "choose_from": val}
-                dealt.append(deal(data.labels, self.folds, seed=task.seed, **rows))  # type: ignore[arg-type]
-            else:
-                task.need_val("SelfCalibrated(refit=False)")
-                dealt.append(deal(data.labels, 1, seed=task.seed, held_from=val))
-        return crossfit(
-            sets, dealt, outer=L2, default_steps=400, epochs=self.epochs, **self._common(methods, tasks, callbacks)
+
+@dataclass(frozen=True)
+class Pooled(Method):
+    """The pooled candidate: all labels are held out once a repeat, and φ is an L2 strength per layer."""
+
+    given: SelfCalibrated
+
+    tied: ClassVar[bool] = True
+
+    def parts(self, task: Task) -> Sequence[Task]:
+        own, val = self.given, None if task.val is None else slice(len(task.train), None)
+        pooled = task.train if task.val is None else task.train + task.val
+        if own.refit:
+            rows = {"repeats": own.repeats, "choose": own.choose, "choose_from": val}
+            return fold_tasks(task, pooled, deal(pooled.labels, own.folds, seed=task.seed, **rows))  # type: ignore[arg-type]
+        task.need_val("SelfCalibrated(refit=False)")
+        return fold_tasks(task, pooled, deal(pooled.labels, 1, seed=task.seed, held_from=val))
+
+    def network(self, task: Task) -> nn.Module:
+        return self.given.network(task)
+
+    def data(self, task: Task) -> dict[str, Any]:
+        assert isinstance(task, FoldTask)
+        return task.streams(self.given.batch_size)
+
+    def problem(self, model: nn.Module, task: Task) -> Bilevel:
+        return Bilevel(model, L2(model), **self.data(task), seed=task.seed)
+
+    def solving(self, group: Group) -> Solving:
+        return self._solving(group, group.steps(lambda m: m.given.epochs, 400, 40))
+
+    def _solving(self, group: Group, steps: list[int]) -> Solving:
+        own, rate = self.given, group.each(lambda m, _: m.given.learning_rate)
+        total = steps[0] + own.steps
+        return Solving(
+            hypergradient=Truncated(own.steps, min(own.last, own.steps)),
+            inner_optimizer=Adam(cosine(rate, total, final=0.05 * rate) if own.decay else rate),
+            outer_optimizer=Adam(own.outer_rate),
+            steps=steps,
         )
 
-    def _label_noise(
-        self, methods: Sequence[SelfCalibrated], tasks: Sequence[Task], callbacks: Sequence[Callback]
-    ) -> list[CrossFit]:
-        sets, dealt, trusted = [], [], []
-        for task in tasks:
-            assert task.val is not None
-            data, val = task.train + task.val, slice(len(task.train), None)
-            sets.append(data)
-            rows = {"held_from": val, "choose_from": val, "choose": self.choose, "repeats": self.repeats}
-            dealt.append(deal(data.labels, self.folds, seed=task.seed, **rows))  # type: ignore[arg-type]
-            trusted.append({"trusted": torch.arange(len(data), device=data.labels.device) >= len(task.train)})
-        classes = tasks[0].classes
-        return crossfit(
-            sets,
-            dealt,
-            outer=lambda model: OuterVariables(L2(model), LabelNoise(classes)),
-            default_steps=1200,
-            epochs=None if self.epochs is None else 3 * self.epochs,
-            hyper=trusted,
-            **self._common(methods, tasks, callbacks),
-        )
 
-    def _common(
-        self, methods: Sequence[SelfCalibrated], tasks: Sequence[Task], callbacks: Sequence[Callback]
-    ) -> dict[str, Any]:
-        return {
-            "classes": tasks[0].classes,
-            "hidden": self.hidden,
-            "activation": self.activation,
-            "seeds": [t.seed for t in tasks],
-            "rates": [m.learning_rate for m in methods],
-            "outer_rate": self.outer_rate,
-            "hypergradient": Truncated(self.steps, min(self.last, self.steps)),
-            "size": self.batch_size,
-            "decay": self.decay,
-            "callbacks": callbacks,
-        }
+@dataclass(frozen=True)
+class LabelNoisy(Pooled):
+    """The label-noise candidate: only validation labels are held out and trusted, and φ gains a rate of flips."""
+
+    def parts(self, task: Task) -> Sequence[Task]:
+        assert task.val is not None
+        own, val = self.given, slice(len(task.train), None)
+        pooled = task.train + task.val
+        rows = {"held_from": val, "choose_from": val, "choose": own.choose, "repeats": own.repeats}
+        trusted = torch.arange(len(pooled), device=pooled.labels.device) >= len(task.train)
+        dealt = deal(pooled.labels, own.folds, seed=task.seed, **rows)  # type: ignore[arg-type]
+        return fold_tasks(task, pooled, dealt, {"trusted": trusted})
+
+    def problem(self, model: nn.Module, task: Task) -> Bilevel:
+        outer = OuterVariables(L2(model), LabelNoise(task.classes))
+        return Bilevel(model, outer, **self.data(task), seed=task.seed)
+
+    def solving(self, group: Group) -> Solving:
+        steps = group.steps(lambda m: None if m.given.epochs is None else 3 * m.given.epochs, 1200, 40)
+        return self._solving(group, steps)
 
 
 def preferable(rival: tuple[CrossFit, Mixture], present: tuple[CrossFit, Mixture], *, least: int = 10) -> bool:
@@ -204,7 +219,10 @@ def _doubts(mixture: Mixture, fit: CrossFit, train: int) -> dict[str, Any]:
     """
     part, held = fit.data[slice(0, train)], mixture.calibrated(fit.held_out_logits[:train]).cpu()
     known = held.isnan().any(1)
-    probs = torch.where(known.unsqueeze(1), mixture.probs(part.inputs), held) if known.any() else held
+    probs = held
+    if known.any():
+        own = torch.cat([mixture.probs(x) for x, _ in part.pieces()])
+        probs = torch.where(known.unsqueeze(1), own, held)
     labels = part.labels.cpu()
     if "label_noise" not in mixture.extras:
         return {"suspicion": suspicion(torch.ones(train), probs, labels)}

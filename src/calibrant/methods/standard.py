@@ -1,35 +1,17 @@
-"""Ordinary training, the baselines that are a loss away from it, and the step that they share with bilevel methods."""
+"""Ordinary training, and the baselines that are a loss away from it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from calibrant.bilevel import (
-    Adam,
-    Bilevel,
-    Callback,
-    EarlyStopping,
-    Hypergradient,
-    Optimizer,
-    OuterVariable,
-    Plain,
-    Population,
-    Solution,
-    composed,
-    solve,
-)
-from calibrant.bilevel.problem import UserLoss
-from calibrant.bilevel.tracing import Compiler
-from calibrant.losses.classification import cross_entropy, focal, smoothed_cross_entropy
-from calibrant.methods.base import Method, stacked
-from calibrant.methods.task import Fitted, Mixture, Task, streams, total_steps
-from calibrant.models.mlp import mlp
+from calibrant.bilevel import Adam, Bilevel, EarlyStopping, History, Plain, composed
+from calibrant.bilevel.objectives import UserLoss
+from calibrant.losses.classification import focal, smoothed_cross_entropy
+from calibrant.methods.base import Group, Method, Outcome, Solving
+from calibrant.methods.task import Task, streams
 
 CHECK_EVERY = 5
 """Steps between two looks at the validation loss."""
@@ -41,13 +23,14 @@ class Standard(Method):
 
     Parameters
     ----------
-    hidden : units of the hidden layers
+    hidden : units of the hidden layers, for the default network
+    activation : of the hidden units, "relu", "silu" or "tanh"
     epochs : passes over the training data; None chooses (1,200 steps, or 20 epochs where those are more)
     learning_rate : Adam's
     batch_size : None is the full batch up to 4,096 rows and 512 above
-    activation : of the hidden units, "relu", "silu" or "tanh"
     patience : stop when the validation loss has not improved for so many steps, and return to its best. A step is an
         epoch of the full batch; with mini-batches, a loader's too, it is at least five epochs. None: train to the end
+    best : train to the end, and return to the best validation loss, which is computed once per epoch
     smoothing : label smoothing ε
     gamma : focal loss with this γ
     """
@@ -60,151 +43,71 @@ class Standard(Method):
     patience: int | None = None
     smoothing: float = 0.0
     gamma: float = 0.0
+    best: bool = False
 
     varying: ClassVar[frozenset[str]] = frozenset({"learning_rate", "epochs"})
 
-    @classmethod
-    def fit_group(
-        cls, methods: Sequence[Standard], tasks: Sequence[Task], callbacks: Sequence[Callback] = ()
-    ) -> list[Fitted]:
-        first = methods[0]
-        problems = problems_for(
-            tasks,
-            hidden=first.hidden,
-            activation=first.activation,
-            size=first.batch_size,
-            inner_loss=first.inner_loss(),
-            val=first.patience is not None,
-        )
-        solutions = cls.fit_problems(methods, problems, callbacks)
-        return [Mixture((solution,), failure=failure(solution)) for solution in solutions]
+    def __post_init__(self) -> None:
+        if self.best and self.patience is not None:
+            raise ValueError(f"best trains to the end, so patience must be None; got {self.patience}.")
+        if self.smoothing and self.gamma:
+            raise ValueError(
+                f"Label smoothing and the focal loss must not be combined; got smoothing={self.smoothing}, "
+                f"gamma={self.gamma}."
+            )
 
-    @staticmethod
-    def fit_problems(
-        methods: Sequence[Standard],
-        problems: Sequence[Bilevel],
-        callbacks: Sequence[Callback] = (),
-        compile: Compiler | None = "trace",
-    ) -> list[Solution]:
-        """Train networks that are there already, one a method."""
-        first = methods[0]
-        if first.patience is not None:
-            callbacks = [*callbacks, first.stopping(problems[0].train.batches)]
-        return run(
-            problems,
+    def data(self, task: Task) -> dict[str, Any]:
+        judged = self.best or self.patience is not None
+        if judged:
+            task.need_val("Early stopping (patience)" if self.patience else "The best state (best)")
+        return streams(task, self.batch_size, val=judged)
+
+    def problem(self, model: nn.Module, task: Task) -> Bilevel:
+        return Bilevel(model, **self.data(task), inner_loss=self.inner_loss(), seed=task.seed)
+
+    def solving(self, group: Group) -> Solving:
+        return Solving(
             hypergradient=Plain(CHECK_EVERY),
-            inner_optimizer=Adam(stacked([m.learning_rate for m in methods])),
-            steps=inner_steps(methods, problems),
-            callbacks=callbacks,
-            compile=compile,
+            inner_optimizer=Adam(group.each("learning_rate")),
+            steps=group.steps(),
+            callbacks=self.stopping(group.problems[0].train.batches),
+            history=History(),
         )
+
+    def learned(self, outcome: Outcome) -> dict[str, Any]:
+        return {"history": {"inner_loss": outcome.history.get("inner_loss")}}
 
     def inner_loss(self) -> UserLoss:
-        """The training loss; the same object for equal settings."""
-        return training_loss(self.smoothing, self.gamma)
+        """The training loss, with the outer variables' hooks."""
+        if self.smoothing:
+            return composed(Smoothed(self.smoothing))
+        return composed(Focal(self.gamma)) if self.gamma else composed()
 
-    def stopping(self, per_epoch: int) -> EarlyStopping:
+    def stopping(self, per_epoch: int) -> list[EarlyStopping]:
         """Return to the best validation loss. An epoch has ``per_epoch`` steps."""
-        assert self.patience is not None
+        if self.best:
+            return [EarlyStopping(patience=None, every=max(1, per_epoch // CHECK_EVERY))]
+        if self.patience is None:
+            return []
         steps = self.patience if per_epoch == 1 else max(self.patience, 5 * per_epoch)
-        return EarlyStopping(patience=-(-steps // CHECK_EVERY))
+        return [EarlyStopping(patience=-(-steps // CHECK_EVERY))]
 
 
-@cache
-def training_loss(smoothing: float = 0.0, gamma: float = 0.0) -> UserLoss:
-    """Cross-entropy, its smoothed form, or the focal loss, with the outer variables' hooks."""
-    if smoothing and gamma:
-        raise ValueError(
-            f"Label smoothing and the focal loss exclude each other here; got smoothing={smoothing}, gamma={gamma}."
-        )
-    loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
-    if smoothing:
-        loss = partial(smoothed_cross_entropy, epsilon=smoothing)
-    elif gamma:
-        loss = partial(focal, gamma=gamma)
-    return composed(loss)
+@dataclass(frozen=True)
+class Smoothed:
+    """Cross-entropy with smoothed labels, for one ε."""
+
+    epsilon: float
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return smoothed_cross_entropy(logits, targets, epsilon=self.epsilon)
 
 
-def problems_for(
-    tasks: Sequence[Task],
-    *,
-    hidden: Sequence[int] = (64, 64),
-    activation: str = "relu",
-    dropout: float = 0.0,
-    size: int | None = None,
-    outer: Callable[[nn.Module, Task], OuterVariable | None] | None = None,
-    inner_loss: UserLoss | None = None,
-    outer_loss: UserLoss | None = None,
-    hyper: Sequence[dict[str, Tensor]] | None = None,
-    val: bool = True,
-) -> list[Bilevel]:
-    """One problem a task, on the first paper's network; all but the first are replicas.
+@dataclass(frozen=True)
+class Focal:
+    """The focal loss, for one γ."""
 
-    With ``dropout`` the outer loss sees it too, each time with masks of its own.
-    """
-    if val:
-        for task in tasks:
-            task.need_val("Validation")
-    data = [streams(task, size, hyper[k] if hyper else None, val=val) for k, task in enumerate(tasks)]
-    first, inputs = tasks[0], tasks[0].train.inputs
-    shape: dict[str, Any] = {"hidden": hidden, "activation": activation, "dropout": dropout}
-    model = mlp(inputs.shape[1], first.classes, **shape, seed=first.seed).to(inputs)
-    problem = Bilevel(
-        model,
-        outer(model, first) if outer else None,
-        **data[0],
-        inner_loss=inner_loss,
-        outer_loss=outer_loss,
-        outer_mode="train" if dropout else "eval",
-        seed=first.seed,
-    )
-    return [problem, *replicas(problem, [task.seed for task in tasks[1:]], data[1:])]
+    gamma: float
 
-
-def replicas(problem: Bilevel, seeds: Sequence[int], data: Sequence[dict[str, Any]]) -> list[Bilevel]:
-    """Problems of the same kind, each with the start that its seed draws and with its own data."""
-    return [problem.replicate(problem.view.draw(seed), **own, seed=seed) for seed, own in zip(seeds, data, strict=True)]
-
-
-def inner_steps(methods: Sequence[Any], problems: Sequence[Bilevel]) -> list[int]:
-    """How long each is trained: for its ``epochs``; None is 1,200 steps, or 20 epochs where those are more.
-
-    An epoch is as many steps as its stream has batches, those of a loader or of tensors.
-    """
-    return [total_steps(p.train.batches, m.epochs, 1, 1200) for m, p in zip(methods, problems, strict=True)]
-
-
-def run(
-    problems: Sequence[Bilevel],
-    *,
-    hypergradient: Hypergradient,
-    inner_optimizer: Optimizer,
-    outer_optimizer: Optimizer | None = None,
-    steps: Sequence[int],
-    callbacks: Sequence[Callback] = (),
-    tied: Sequence[int] | None = None,
-    compile: Compiler | None = "trace",
-    **settings: Any,
-) -> list[Solution]:
-    """Solve one problem alone, several as a population.
-
-    A single one that fails raises, a member says so itself; ``Method.fit`` and ``fit_all`` make one of both.
-    """
-    rounds = [-(-s // hypergradient.steps) for s in steps]
-    alone = len(problems) == 1
-    solution = solve(
-        problems[0] if alone else Population(problems, tied=tied),
-        hypergradient=hypergradient,
-        inner_optimizer=inner_optimizer,
-        outer_optimizer=outer_optimizer,
-        outer_steps=rounds[0] if len(set(rounds)) == 1 else torch.tensor(rounds),
-        callbacks=callbacks,
-        compile=compile,
-        **settings,
-    )
-    return [solution] if alone else [solution.member(k) for k in range(len(problems))]
-
-
-def failure(*solutions: Solution) -> str | None:
-    """Why a run failed, if one did."""
-    return next((reason for solution in solutions for reason in solution.failures.values()), None)
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return focal(logits, targets, gamma=self.gamma)

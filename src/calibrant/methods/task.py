@@ -1,54 +1,93 @@
-"""What a method is given, and what it gives back."""
+"""What a method is given: the samples of both levels, and the model to train."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from calibrant.data.streams import TensorStream, mix
+from calibrant.data.batch import map_tensors
+from calibrant.data.streams import Augment, Prepare, Stream, TensorStream, mix
+from calibrant.models.functional import FunctionalModule
 
 FULL_BATCH = 4096
-"""Up to so many rows a step sees all of them, as in the first paper; above, mini-batches."""
+"""Up to this many rows a step sees all of them, as in the first paper; above, mini-batches."""
 BATCH = 512
+PIECE = 4096
+"""Rows that are prepared at once when a part is predicted."""
+
+Factory = Callable[[int], nn.Module]
+Model = nn.Module | Factory
 
 
 @dataclass(frozen=True)
 class Part:
-    """Samples: inputs as the network takes them, class indices, and optional sample weights."""
+    """Samples in memory: inputs as the network takes them, class indices, and optional sample weights."""
 
-    inputs: Tensor
+    inputs: Any
+    """A tensor with one row for each sample, or a mapping of such tensors."""
     labels: Tensor
     weights: Tensor | None = None
+    augment: Augment | None = field(default=None, kw_only=True)
+    """Random augmentation of a training batch, ``(inputs, generator) -> inputs``."""
+    prepare: Prepare | None = field(default=None, kw_only=True)
+    """What turns stored inputs into the network's, batch by batch: bytes into normalised numbers, say."""
 
     def __post_init__(self) -> None:
-        if len(self.inputs) != len(self.labels):
-            raise ValueError(
-                f"There are {len(self.inputs)} inputs and {len(self.labels)} labels; they must be the same samples."
-            )
+        for values in tensors(self.inputs):
+            if len(values) != len(self.labels):
+                raise ValueError(
+                    f"There are {len(values)} inputs and {len(self.labels)} labels; they must be the same samples."
+                )
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, rows: Any) -> Part:
-        return Part(self.inputs[rows], self.labels[rows], None if self.weights is None else self.weights[rows])
+        weights = None if self.weights is None else self.weights[rows]
+        return replace(self, inputs=_rows(self.inputs, rows), labels=self.labels[rows], weights=weights)
 
     def __add__(self, other: Part) -> Part:
         """Both samples as one. Weights say how the samples of one part compare; the parts themselves count by size."""
         weights = None
         if self.weights is not None or other.weights is not None:
             weights = torch.cat([_mean_one(self), _mean_one(other)])
-        return Part(torch.cat([self.inputs, other.inputs]), torch.cat([self.labels, other.labels]), weights)
+        return replace(
+            self,
+            inputs=_joined([self.inputs, other.inputs]),
+            labels=torch.cat([self.labels, other.labels]),
+            weights=weights,
+        )
 
     def to(self, device: torch.device | str | None) -> Part:
         """The same samples on another device."""
         if device is None:
             return self
-        return Part(
-            self.inputs.to(device), self.labels.to(device), None if self.weights is None else self.weights.to(device)
-        )
+        moved = map_tensors(lambda t: t.to(device), (self.inputs, self.labels, self.weights))
+        return replace(self, inputs=moved[0], labels=moved[1], weights=moved[2])
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """What must agree between parts that are trained side by side."""
+        kinds = tuple((tuple(t.shape), t.dtype) for t in tensors(self.inputs))
+        return kinds, self.weights is None, self.augment, self.prepare
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the samples come from a loader, and are not in memory."""
+        return False
+
+    def read(self) -> Part:
+        """The samples in memory; a loader is read once."""
+        return self
+
+    def batch_size(self, wanted: int | None) -> int | None:
+        """How many samples a training step sees: what is wanted, or all of them up to FULL_BATCH and BATCH of more."""
+        return batch_size(len(self), wanted)
 
     def stream(
         self,
@@ -57,17 +96,29 @@ class Part:
         seed: int = 0,
         index: Tensor | None = None,
         hyper: dict[str, Tensor] | None = None,
-    ) -> TensorStream:
-        """Batches of these samples, for the engine."""
+        augment: bool = False,
+    ) -> Stream:
+        """Batches of these samples, for the engine; augmented where that is asked for and the part knows how."""
         return TensorStream(
-            self.inputs, self.labels, weights=self.weights, index=index, batch_size=batch_size, seed=seed, hyper=hyper
+            self.inputs,
+            self.labels,
+            weights=self.weights,
+            index=index,
+            batch_size=batch_size,
+            seed=seed,
+            hyper=hyper,
+            augment=self.augment if augment else None,
+            prepare=self.prepare,
         )
 
-
-def _mean_one(part: Part) -> Tensor:
-    if part.weights is None:
-        return torch.ones(len(part), dtype=torch.float64, device=part.labels.device)
-    return part.weights.double() / part.weights.double().mean()
+    def pieces(self) -> Iterator[tuple[Any, Tensor]]:
+        """All samples once, in order and as the network takes them: inputs and labels, a few thousand at a time."""
+        if self.prepare is None:
+            yield self.inputs, self.labels
+            return
+        for start in range(0, len(self), PIECE):
+            rows = slice(start, start + PIECE)
+            yield self.prepare(_rows(self.inputs, rows)), self.labels[rows]
 
 
 @dataclass(frozen=True)
@@ -78,12 +129,15 @@ class Task:
     val: Part | None
     classes: int
     seed: int = 0
+    model: Model | None = None
+    """The network: a module, whose present parameters are the start, or ``callable(seed) -> module``; None is the
+    method's own, a perceptron."""
 
     @property
     def shape(self) -> tuple[Any, ...]:
         """Tasks of one shape can be trained as one population."""
         val = None if self.val is None else (len(self.val), self.val.weights is None)
-        return tuple(self.train.inputs.shape), self.train.weights is None, val, self.classes, self.train.inputs.dtype
+        return self.train.shape, val, self.classes, id(self.model)
 
     def to(self, device: torch.device | str | None) -> Task:
         """The same task on another device."""
@@ -95,70 +149,46 @@ class Task:
             raise ValueError(f"{who} needs a validation part beside the training part: give X_val and y_val.")
         return self.val
 
+    def read(self) -> Task:
+        """The same task with all samples in memory."""
+        return replace(self, train=self.train.read(), val=None if self.val is None else self.val.read())
 
-class Fitted:
-    """A trained classifier: probabilities, and whatever else its method learned."""
-
-    extras: dict[str, Any]
-    failure: str | None
-    """Why training broke down, for a job of ``fit_all``, which goes on without it; ``Method.fit`` raises instead."""
-
-    def probs(self, inputs: Tensor) -> Tensor:
-        """P(class | input), (n, C), on the CPU."""
-        raise NotImplementedError
+    def again(self, seed: int) -> Task:
+        """The task for one of several networks: each starts from parameters that its own seed draws."""
+        model = Redrawn(self.model) if isinstance(self.model, nn.Module) else self.model
+        return replace(self, seed=seed, model=model)
 
 
 @dataclass(frozen=True)
-class Failed(Fitted):
-    """A training that broke down and left no network: the reason, and NaN for every probability."""
+class Redrawn:
+    """A factory: copies of a module whose trainable parameters are drawn anew, as its layers draw them."""
 
-    failure: str | None
-    classes: int
-    extras: dict[str, Any] = field(default_factory=dict)
+    module: nn.Module
 
-    def probs(self, inputs: Tensor) -> Tensor:
-        return torch.full((len(inputs), self.classes), torch.nan, dtype=torch.float64)
+    def __call__(self, seed: int) -> nn.Module:
+        view = FunctionalModule(self.module)
+        try:
+            params = view.draw(seed)
+        except ValueError as error:
+            raise ValueError(
+                f"The method trains several networks, and the given one cannot be drawn anew: {error} Give a function "
+                "that builds one, model=lambda seed: …, or start every network from the given one by redraw=False."
+            ) from error
+        twin = copy.deepcopy(self.module)
+        for layer in twin.modules():
+            if layer.training and hasattr(layer, "reset_running_stats"):
+                layer.reset_running_stats()
+        return view.export(params, {}, twin)
 
 
 @dataclass(frozen=True)
-class Mixture(Fitted):
-    """The mean of networks, calibrated: one network is the common case.
+class Unchanged:
+    """A factory: the same module for every seed."""
 
-    ``pool="probs"``: ``p(x) = mean_k q(z_k(x))``, as ensembles do. ``pool="logits"``: ``p(x) = q(mean_k z_k(x))``,
-    which stays as sharp as its networks are where they agree. In both ``q(z) = (1 − λ)·softmax(z/T + b) + λ/C``.
-    """
+    module: nn.Module
 
-    networks: tuple[Any, ...]
-    """What gives logits: ``Solution`` objects of one problem each."""
-    temperature: float = 1.0
-    bias: Tensor | None = None
-    """b, one entry a class."""
-    lapse: float = 0.0
-    """λ, the share of labels that no input explains: confidence is at most 1 − λ + λ/C."""
-    pool: Literal["probs", "logits"] = "probs"
-    extras: dict[str, Any] = field(default_factory=dict)
-    failure: str | None = None
-
-    def probs(self, inputs: Tensor) -> Tensor:
-        total: Tensor | None = None
-        for network in self.networks:
-            logits = self.logits(network, inputs).double()
-            each = logits if self.pool == "logits" else self.calibrated(logits)
-            total = each if total is None else total + each
-        assert total is not None
-        mean = total / len(self.networks)
-        return (self.calibrated(mean) if self.pool == "logits" else mean).cpu()
-
-    def calibrated(self, logits: Tensor) -> Tensor:
-        """``q(z)`` of logits, (n, C)."""
-        scaled = logits / self.temperature
-        probs = (scaled if self.bias is None else scaled + self.bias.to(scaled)).softmax(1)
-        return torch.lerp(probs, torch.full_like(probs, 1 / probs.shape[1]), self.lapse) if self.lapse else probs
-
-    @staticmethod
-    def logits(network: Any, inputs: Tensor) -> Tensor:
-        """One network's logits."""
-        return network.predict(inputs.to(network.params.device))
+    def __call__(self, seed: int) -> nn.Module:
+        return self.module
 
 
 def streams(
@@ -169,7 +199,12 @@ def streams(
     if val and task.val is not None:
         levels.append(("val", task.val, None, 11))
     return {
-        name: part.stream(batch_size=batch_size(len(part), wanted), seed=mix(task.seed, purpose), hyper=hyper)
+        name: part.stream(
+            batch_size=part.batch_size(wanted),
+            seed=mix(task.seed, purpose),
+            hyper=hyper,
+            augment=name == "train",
+        )
         for name, part, wanted, purpose in levels
     }
 
@@ -190,3 +225,27 @@ def total_steps(samples: int, epochs: int | None, size: int | None, default: int
     if epochs is not None:
         return epochs * per_epoch
     return max(default, passes * per_epoch) if per_epoch > 1 else default
+
+
+def tensors(inputs: Any) -> list[Tensor]:
+    """The tensors of an input, in order."""
+    found: list[Tensor] = []
+    map_tensors(lambda t: found.append(t) or t, inputs)  # type: ignore[func-returns-value]
+    return found
+
+
+def _rows(inputs: Any, rows: Any) -> Any:
+    return map_tensors(lambda t: t[rows], inputs)
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Inputs of several parts, one after the other."""
+    columns = zip(*(tensors(part) for part in parts), strict=True)
+    joined = iter([torch.cat(list(column)) for column in columns])
+    return map_tensors(lambda _: next(joined), parts[0])
+
+
+def _mean_one(part: Part) -> Tensor:
+    if part.weights is None:
+        return torch.ones(len(part), dtype=torch.float64, device=part.labels.device)
+    return part.weights.double() / part.weights.double().mean()

@@ -1,6 +1,20 @@
 """Models, and any module as a pure function."""
 
+from calibrant.models.cnn import SmallCNN, small_cnn
 from calibrant.models.functional import FunctionalModule, Network
 from calibrant.models.mlp import mlp
+from calibrant.models.resnet import ResNet, resnet18, resnet50
+from calibrant.models.wide_resnet import WideResNet, wide_resnet
 
-__all__ = ["FunctionalModule", "Network", "mlp"]
+__all__ = [
+    "FunctionalModule",
+    "Network",
+    "ResNet",
+    "SmallCNN",
+    "WideResNet",
+    "mlp",
+    "resnet18",
+    "resnet50",
+    "small_cnn",
+    "wide_resnet",
+]

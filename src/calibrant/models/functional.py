@@ -15,7 +15,7 @@ Any other random layer (``F.dropout``, stochastic depth, attention dropout) is r
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from calibrant.data.batch import Tensors, map_tensors
+from calibrant.models.heads import Head, find_head
+from calibrant.models.outputs import call, logits_of
 from calibrant.models.pure_layers import MaskedDropout, PureNorm, purify
 
 
@@ -36,10 +38,15 @@ class FunctionalModule:
     module : nn.Module
         Copied; later changes to it are not seen. Parameters with ``requires_grad=False`` are frozen: they keep their
         values and do not appear in the flat vector.
+    channels_last : bool
+        Store the kernels of 2-D convolutions with the channel as the last dimension, which GPUs prefer. The shapes of
+        :meth:`unflatten` stay what they are; only the order inside the vector changes.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, *, channels_last: bool = False) -> None:
         self.description = describe(module)
+        self.channels_last = channels_last
+        self.parts: Head | None = None
         self.module = purify(copy.deepcopy(module))
         trainable = {k: p for k, p in self.module.named_parameters() if p.requires_grad}
         dtypes = {p.dtype for p in trainable.values()}
@@ -52,15 +59,18 @@ class FunctionalModule:
         self.shapes = [p.shape for p in trainable.values()]
         self.sizes = [p.numel() for p in trainable.values()]
         self.size = sum(self.sizes)
-        self._initial = _flatten(trainable.values(), next(iter(self.module.buffers()), None))
+        self._initial = self._vector(trainable.values(), next(iter(self.module.buffers()), None))
         self._initial_buffers = {k: b.detach().clone() for k, b in self.module.named_buffers()}
         for parameter in self.module.parameters():
             parameter.requires_grad_(False)
+        for name, values in self.unflatten(self._initial).items():
+            trainable[name].data = values  # the vector holds them; a second copy would only take memory
         self._dispatch = _Dispatch(self.module)
         if not self.module.training:
             self.module.eval()  # `set_mode` compares with the mode of the whole
         # Layers that the user put into evaluation mode inside a training module (a frozen BatchNorm) stay there.
-        self._always_eval = [m for m in self.module.modules() if not m.training] if self.module.training else []
+        self.always_eval = [k for k, m in self.module.named_modules() if not m.training] if self.module.training else []
+        self._always_eval = [self.module.get_submodule(k) for k in self.always_eval]
         self.dropouts = {k: m for k, m in self.module.named_modules() if isinstance(m, MaskedDropout) and m.p > 0}
         self.differentiable_buffers = [
             f"{k}.{b}" if k else b
@@ -70,6 +80,11 @@ class FunctionalModule:
         ]
         self._mask_shapes: dict[Any, dict[str, list[torch.Size]]] = {}
         self._scratch: nn.Module | None = None
+
+    @property
+    def values(self) -> Tensor:
+        """The same vector without a copy: not to be written to."""
+        return self._initial
 
     def initial(self) -> Tensor:
         """The parameters that the module was given with, as one vector."""
@@ -97,7 +112,7 @@ class FunctionalModule:
                     raise ValueError(f"The frozen parameter {name} has other values; frozen parameters are shared.")
         like = self._initial_buffers
         return (
-            _flatten((own[k] for k in names), None).to(self._initial, copy=True),
+            self._vector(own[k] for k in names).to(self._initial, copy=True),
             {k: b.detach().to(like[k], copy=True) for k, b in module.named_buffers()},
         )
 
@@ -122,18 +137,74 @@ class FunctionalModule:
                 if (reset := _reset(layer)) is not None:
                     reset()
         values = dict(self._scratch.named_parameters())
-        return _flatten((values[k] for k in self.names), None).to(self._initial)
+        return self._vector(values[k] for k in self.names).to(self._initial)
 
     def unflatten(self, params: Tensor) -> Tensors:
         """Named views into the flat vector."""
         parts = params.split(self.sizes, dim=-1)
         lead = params.shape[:-1]
-        return {k: p.view(lead + s) for k, p, s in zip(self.names, parts, self.shapes, strict=True)}
+        return {k: self._shaped(p, lead, s) for k, p, s in zip(self.names, parts, self.shapes, strict=True)}
+
+    def _shaped(self, values: Tensor, lead: torch.Size, shape: torch.Size) -> Tensor:
+        if self._moved(shape):
+            return _channels_second(values.view(*lead, shape[0], *shape[2:], shape[1]))
+        return values.view(lead + shape)
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """The inverse of :meth:`unflatten`."""
-        parts = [(tensors[k], len(s)) for k, s in zip(self.names, self.shapes, strict=True)]
-        return torch.cat([t.reshape(*t.shape[: t.dim() - dims], -1) for t, dims in parts], dim=-1)
+        parts = [(tensors[k], s) for k, s in zip(self.names, self.shapes, strict=True)]
+        parts = [(_channels_last(t) if self._moved(s) else t, s) for t, s in parts]
+        return torch.cat([t.reshape(*t.shape[: t.dim() - len(s)], -1) for t, s in parts], dim=-1)
+
+    def _moved(self, shape: torch.Size) -> bool:
+        """Whether a parameter of this shape is stored with its channels last."""
+        return self.channels_last and len(shape) == 4
+
+    def _vector(self, tensors: Iterable[Tensor], like: Tensor | None = None) -> Tensor:
+        """Parameters in the order of the module as one vector; an empty one on the device of ``like``."""
+        parts = [_channels_last(t.detach()) if self._moved(t.shape) else t.detach() for t in tensors]
+        if parts:
+            return torch.cat([t.reshape(-1) for t in parts])
+        return torch.zeros(0, device=like.device if like is not None else None)
+
+    def weight_mask(self) -> Tensor:
+        """1 for the entries of matrices and kernels, 0 for those of biases and normalisation layers."""
+        parts = [torch.full((n,), float(len(s) > 1)) for n, s in zip(self.sizes, self.shapes, strict=True)]
+        return torch.cat(parts or [torch.zeros(0)]).to(self._initial)
+
+    def locate(self, inputs: Any, name: str | None = None) -> Head:
+        """Find the head by running the module on ``inputs``, or take the one that ``name`` names; see ``find_head``."""
+        if self.parts is None or (name is not None and self.parts.name != name):
+            with torch.random.fork_rng(devices=_cuda_devices(self._initial)):
+                self.parts = find_head(self.module, inputs, name)
+            self._body, self._head = _Dispatch(self.parts.body), _Dispatch(self.parts.head)
+        return self.parts
+
+    @property
+    def divided(self) -> Head:
+        """The head and the body, once :meth:`locate` has found them."""
+        if self.parts is None:
+            raise ValueError("The head of this network is not known yet: call view.locate(inputs) first.")
+        return self.parts
+
+    def head_params(self, values: Tensor) -> Tensors:
+        """Named views into the head's stretch of the flat vector."""
+        own = [k for k, name in enumerate(self.names) if self.divided.owns(name)]
+        parts = values.split([self.sizes[k] for k in own], dim=-1)
+        lead = values.shape[:-1]
+        return {self.names[k]: self._shaped(part, lead, self.shapes[k]) for k, part in zip(own, parts, strict=True)}
+
+    def stretch(self) -> slice:
+        """Where the head's trainable parameters stand in the flat vector."""
+        own = [position for position, name in enumerate(self.names) if self.divided.owns(name)]
+        if not own:
+            raise ValueError(
+                f"The head {self.divided.name!r} is frozen (requires_grad=False), so nothing in it can move. Unfreeze "
+                "it, or use scope='all'."
+            )
+        if own != list(range(own[0], own[-1] + 1)):
+            raise ValueError(f"The parameters of the head {self.divided.name!r} do not stand together in the module.")
+        return slice(sum(self.sizes[: own[0]]), sum(self.sizes[: own[-1] + 1]))
 
     def bind(
         self,
@@ -145,13 +216,29 @@ class FunctionalModule:
         autocast: torch.dtype | None = None,
     ) -> Network:
         """The network at ``params``: call it like the module. ``autocast`` lowers the precision of its forward pass."""
-        return Network(self, params, buffers, train, noise or {}, autocast)
+        return Network(self, self.unflatten(params), buffers, train=train, noise=noise, autocast=autocast)
+
+    def laid_out(self, inputs: Any) -> Any:
+        """Images in the memory order of the kernels; everything else as it is."""
+        if not self.channels_last:
+            return inputs
+        return map_tensors(
+            lambda t: t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t,
+            inputs,
+        )
+
+    def working_copy(self) -> nn.Module:
+        """A copy of the module whose BatchNorm is torch's own again, for training in place; masks stay inputs."""
+        twin = copy.deepcopy(self.module)
+        for layer in twin.modules():
+            if isinstance(layer, PureNorm):
+                layer.__class__ = layer.original  # type: ignore[assignment]
+        return twin
 
     def run(self, values: Tensor, fn: Callable[..., Any], *args: Any) -> Any:
         """``fn(module, *args)`` with the module's parameters taken from the flat vector ``values``."""
-        return functional_call(
-            self._dispatch, {f"module.{k}": t for k, t in self.unflatten(values).items()}, (fn, *args)
-        )
+        swapped = {f"module.{k}": t for k, t in self.unflatten(values).items()}
+        return functional_call(self._dispatch, swapped, (_on_module, fn, *args))
 
     def set_mode(self, train: bool) -> None:
         """Training or evaluation mode, but for the layers that were given in evaluation mode."""
@@ -159,6 +246,9 @@ class FunctionalModule:
             self.module.train(train)
             for layer in self._always_eval:
                 layer.eval()
+        if self.parts is not None:
+            for layer in self.parts.copies:
+                layer.training = train
 
     def export(self, params: Tensor, buffers: Tensors, into: nn.Module) -> nn.Module:
         """Write a point of parameter space into ``into`` (a module like the one this view was made of)."""
@@ -198,11 +288,11 @@ class FunctionalModule:
         masks = {}
         for name, shapes in self._mask_shapes[key].items():
             p = self.dropouts[name].p
-            for call, shape in enumerate(shapes):
-                keep = _kept(shape.numel(), p, generators).to(self._initial.device)
+            for position, shape in enumerate(shapes):
+                keep = _kept(shape.numel(), p, generators, self._initial.device)
                 scale = self._initial.new_tensor(1 / (1 - p) if p < 1 else 1.0)
                 mask = (keep * scale).view(shape if isinstance(seed, int) else (len(generators), *shape))
-                masks[f"{name}.mask{call}".removeprefix(".")] = mask
+                masks[f"{name}.mask{position}".removeprefix(".")] = mask
         return masks
 
     def _probe_masks(self, evaluate: Callable[[Tensor, Tensors], Any]) -> dict[str, list[torch.Size]]:
@@ -221,45 +311,120 @@ class FunctionalModule:
 
 
 class Network:
-    """A module at given parameters and buffers. ``buffers`` holds the newest buffers after each call.
+    """A module at given parameters and buffers: what losses call.
 
-    Several calls use the masks in ``noise`` one after the other.
+    ``net.logits(x)`` gives the logits, whatever the module returns beside them; ``net.features(x)`` what goes into the
+    head, and ``net.head(h)`` the logits of features. ``net(x)`` is what the module itself returns, and ``net.params``
+    its named parameters. ``buffers`` holds the newest buffers after each call.
+
+    Several calls use the masks in ``noise`` one after the other. Under autocast the body runs in lower precision;
+    features are handed out in the parameters' precision, and the head on its own runs in that.
     """
 
     def __init__(
         self,
         view: FunctionalModule,
-        params: Tensor,
+        params: Tensors,
         buffers: Tensors,
-        train: bool,
-        noise: Tensors,
-        autocast: torch.dtype | None,
+        *,
+        train: bool = False,
+        noise: Tensors | None = None,
+        autocast: torch.dtype | None = None,
     ) -> None:
-        self.view, self.buffers, self.train, self.noise, self.autocast = view, buffers, train, noise, autocast
-        self.params = view.unflatten(params)
+        self.view, self.params, self.buffers, self.train = view, params, buffers, train
+        self.noise, self.autocast = noise or {}, autocast
         self._masks_used: dict[str, int] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(self.view._dispatch, "", self.view.laid_out(args), kwargs)
+
+    def logits(self, inputs: Any) -> Tensor:
+        """The logits, one row for each sample. A mapping of argument names is passed as keyword arguments."""
+        return logits_of(call(self, inputs, self.view.module))
+
+    def features(self, inputs: Any) -> Tensor:
+        """The input of the head."""
+        parts = self.view.locate(inputs)
+        return logits_of(call(self._run_body, inputs, parts.body))
+
+    def head(self, features: Tensor) -> Tensor:
+        """The logits of features."""
+        name = self.view.divided.name
+        prefix = f"{name}." if name else ""
+        return logits_of(self._run(self.view._head, prefix, (features,), {}, autocast=False))
+
+    def _run_body(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(self.view._body, "", self.view.laid_out(args), kwargs)
+
+    def _run(
+        self, part: _Dispatch, prefix: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, autocast: bool = True
+    ) -> Any:
         view = self.view
         view.set_mode(self.train)
         for name, layer in view.dropouts.items():
             layer.calls, layer.masked = self._masks_used.get(name, 0), bool(self.noise)
         # Clones: a module that updates a buffer in place must not reach back into an earlier step's state.
-        tensors = self.params | {k: b.clone() for k, b in self.buffers.items()} | self.noise
-        swapped = {f"module.{k}": t for k, t in tensors.items()}
-        call = (_call_and_read, args, kwargs, tuple(self.buffers))
-        if self.autocast is None:
-            output, buffers = functional_call(view._dispatch, swapped, call)
+        own = {k: self.buffers[k] for k in self.buffers if k.startswith(prefix)}
+        tensors = self.params | {k: b.clone() for k, b in own.items()} | self.noise
+        swapped = {f"module.{k[len(prefix) :]}": t for k, t in tensors.items() if k.startswith(prefix)}
+        swapped = {k: t for k, t in swapped.items() if k in part.known or k.rpartition(".")[2].startswith("mask")}
+        names = tuple(k[len(prefix) :] for k in own)
+        if self.autocast is None or not autocast:
+            output, buffers = functional_call(part, swapped, (_call_and_read, args, kwargs, names))
         else:
             device, dtype = view._initial.device.type, view._initial.dtype
             with torch.autocast(device, dtype=self.autocast):
-                output, buffers = functional_call(view._dispatch, swapped, call)
+                output, buffers = functional_call(part, swapped, (_call_and_read, args, kwargs, names))
             # Losses are taken in the parameters' own precision.
             output = map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, output)
         self._masks_used = {name: layer.calls for name, layer in view.dropouts.items()}
         if self.train:
-            self.buffers = buffers
+            self.buffers = self.buffers | {prefix + k: b for k, b in buffers.items()}
         return output
+
+
+class Divided:
+    """For networks whose body and head run apart: keeps the features of every call, or uses ``given`` ones instead.
+
+    Mixed into :class:`Network` and its like. Whatever a loss calls the network by, the features come first.
+    """
+
+    def __init__(self, *args: Any, given: Iterable[Tensor] | None = None, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.kept: list[Tensor] = []
+        self._given = None if given is None else iter(given)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.logits(kwargs if kwargs else args[0])
+
+    def logits(self, inputs: Any) -> Tensor:
+        """The logits, from the features."""
+        return self.head(self.features(inputs))  # type: ignore[attr-defined]
+
+    def features(self, inputs: Any) -> Tensor:
+        """The input of the head, computed or given."""
+        found = super().features(inputs) if self._given is None else next(self._given)  # type: ignore[misc]
+        self.kept.append(found)
+        return found
+
+
+class DividedNetwork(Divided, Network):
+    """A :class:`Network` whose body and head run apart."""
+
+
+class Answering(Network):
+    """A network that keeps what it answers, or gives the answers that it was ``given``, in the order of the calls."""
+
+    def __init__(self, *args: Any, given: Iterable[Any] | None = None, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.answers: list[Any] = []
+        self._given = None if given is None else iter(given)
+
+    def _run(self, *args: Any, **settings: Any) -> Any:
+        if self._given is not None:
+            return next(self._given)
+        self.answers.append(super()._run(*args, **settings))
+        return self.answers[-1]
 
 
 class _Dispatch(nn.Module):
@@ -268,24 +433,36 @@ class _Dispatch(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self.norms = [m for m in module.modules() if isinstance(m, PureNorm)]
+        self.norms = [(k, m) for k, m in module.named_modules() if isinstance(m, PureNorm)]
+        self.owners = {k: _owner(module, k) for k, _ in module.named_buffers()}
+        tensors = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+        self.known = {f"module.{k}" for k, _ in tensors}
 
     def forward(self, fn: Callable[..., Any], *args: Any) -> Any:
-        for layer in self.norms:
+        for _, layer in self.norms:
             layer.fresh = {}
-        return fn(self.module, *args)
+        return fn(self, *args)
 
 
-def _kept(count: int, p: float, generators: Sequence[np.random.BitGenerator]) -> Tensor:
-    """Which units stay, one row a generator: True with probability ``1 − p``, to the next 2⁻¹⁶.
+_DRAWN_ON_GPU = 2**20
+"""Units of one layer from which on a GPU draws its own mask: drawing more on the CPU would hold up training."""
 
-    Drawn on the CPU, so that devices agree, and four to a random word: masks are most of what a small network draws.
+
+def _kept(count: int, p: float, generators: Sequence[np.random.BitGenerator], device: torch.device) -> Tensor:
+    """Which units stay, one row for each generator: True with probability ``1 − p``, to the next 2⁻¹⁶.
+
+    Small masks are drawn on the CPU, so that devices agree, and four to a random word. Large ones on a GPU are drawn
+    there, from a seed that the generator gives.
     """
+    if device.type == "cuda" and count >= _DRAWN_ON_GPU:
+        seeds = [int(bits.random_raw() >> np.uint64(1)) for bits in generators]
+        own = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+        return torch.stack([torch.rand(count, generator=g, device=device) >= p for g in own])
     keep = np.empty((len(generators), count), dtype=bool)
     for row, bits in zip(keep, generators, strict=True):
         words = bits.random_raw(-(-count // 4)).astype("<u8", copy=False)
         np.greater_equal(words.view("<u2")[:count], round(p * 2**16), out=row)
-    return torch.from_numpy(keep)
+    return torch.from_numpy(keep).to(device)
 
 
 def describe(module: nn.Module) -> tuple[str, list[dict[str, str | int | float | None]]]:
@@ -309,23 +486,38 @@ def _reset(layer: nn.Module) -> Callable[[], None] | None:
     return getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
 
 
-def _call_and_read(module: nn.Module, args: tuple, kwargs: dict, names: tuple[str, ...]) -> tuple[Any, Tensors]:
-    output = module(*args, **kwargs)
-    if not names:
-        return output, {}
-    fresh = {k: b for k, b in module.named_buffers() if k in names}
-    for prefix, layer in module.named_modules():
-        if isinstance(layer, PureNorm):
-            fresh |= {f"{prefix}.{k}" if prefix else k: v for k, v in layer.fresh.items()}
-            layer.fresh = {}
+def _on_module(part: _Dispatch, fn: Callable[..., Any], *args: Any) -> Any:
+    return fn(part.module, *args)
+
+
+def _call_and_read(part: _Dispatch, args: tuple, kwargs: dict, names: tuple[str, ...]) -> tuple[Any, Tensors]:
+    """Call a part of the module; its output, and its buffers after the call."""
+    output = part.module(*args, **kwargs)
+    fresh: Tensors = {}
+    for name in names:
+        if name in part.owners:
+            owner, leaf = part.owners[name]
+            fresh[name] = owner._buffers[leaf]  # type: ignore[assignment]
+    for prefix, layer in part.norms:
+        fresh |= {f"{prefix}.{k}" if prefix else k: v for k, v in layer.fresh.items()}
+        layer.fresh = {}
     return output, fresh
 
 
-def _flatten(tensors: Any, like: Tensor | None) -> Tensor:
-    parts = [t.detach().reshape(-1) for t in tensors]
-    if parts:
-        return torch.cat(parts)
-    return torch.zeros(0, device=like.device if like is not None else None)
+def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The submodule that a buffer belongs to, and its name there."""
+    path, _, leaf = name.rpartition(".")
+    return module.get_submodule(path), leaf
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    """``(…, O, I, H, W)`` as ``(…, O, H, W, I)``."""
+    return tensor.movedim(-3, -1)
+
+
+def _channels_second(tensor: Tensor) -> Tensor:
+    """The inverse of :func:`_channels_last`."""
+    return tensor.movedim(-1, -3)
 
 
 def _cuda_devices(tensor: Tensor) -> list[torch.device]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-import torch
 from torch import nn
+
+from calibrant.models._seed import seeded
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
@@ -33,8 +34,7 @@ def mlp(
         raise ValueError(
             f"Layers need at least one unit each; got {features} inputs, hidden={tuple(hidden)}, {classes} classes."
         )
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with seeded(seed):
         layers: list[nn.Module] = []
         for width, following in itertools.pairwise((features, *hidden)):
             layers += [nn.Linear(width, following), ACTIVATIONS[activation]()]

@@ -131,7 +131,7 @@ def purify(module: nn.Module) -> nn.Module:
             raise ValueError("SyncBatchNorm has no pure form; use BatchNorm, or average the statistics outside.")
         for kind, pure in _NORMS.items():  # a forward pass of the user's own is kept as it is
             if isinstance(layer, kind) and type(layer).forward is kind.forward:
-                layer.__class__ = type(f"Pure{type(layer).__name__}", (pure, type(layer)), {})
+                layer.__class__ = type(f"Pure{type(layer).__name__}", (pure, type(layer)), {"original": type(layer)})
                 layer.fresh = {}  # type: ignore[assignment]
     for name, layer in list(module.named_modules(remove_duplicate=False)):
         if name and type(layer) in _CHANNEL_DIMS:

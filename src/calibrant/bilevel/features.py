@@ -1,0 +1,125 @@
+"""The last few batches a network trained on, as their features: what the head alone is differentiated on."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from calibrant.data.batch import Batch, Tensors, map_tensors
+
+
+class Memory:
+    """A bounded buffer of batches and their features, oldest first.
+
+    Parameters
+    ----------
+    size : int
+        How many batches are kept.
+    axes : Batch, optional
+        For a population, which leaves of a batch have a leading axis over members (0) and which are shared (None).
+    """
+
+    def __init__(self, size: int, axes: Batch | None = None) -> None:
+        self.axes = axes
+        self.kept: deque[tuple[Batch, list[Tensor]]] = deque(maxlen=size)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def add(self, batch: Batch, features: Sequence[Tensor]) -> None:
+        """Keep a batch; the oldest one goes when the buffer is full."""
+        batch = batch._replace(seed=None)
+        full = len(self.kept) == (1 if isinstance(batch.index, slice) else self.kept.maxlen)
+        if full and self._same_form(batch, features):
+            self._shift()
+            self._write(batch, features)
+        else:
+            if isinstance(batch.index, slice):
+                self.kept.clear()  # a full batch: all samples are in each one, so the newest features are all there is
+            self.kept.append(map_tensors(torch.clone, (batch, list(features))))
+
+    def _same_form(self, batch: Batch, features: Sequence[Tensor]) -> bool:
+        kept = [*_leaves(self.kept[-1][0]), *self.kept[-1][1]]
+        given = [*_leaves(batch), *features]
+        return [t.shape for t in kept] == [t.shape for t in given]
+
+    def _shift(self) -> None:
+        """Move every entry one place towards the front, in place: a recorded step does the same at each replay."""
+        entries = [[*_leaves(batch), *features] for batch, features in self.kept]
+        for own, following in itertools.pairwise(entries):
+            for kept, new in zip(own, following, strict=True):
+                kept.copy_(new)
+
+    def _write(self, batch: Batch, features: Sequence[Tensor]) -> None:
+        kept, own = self.kept[-1]
+        for old, new in zip([*_leaves(kept), *own], [*_leaves(batch), *features], strict=True):
+            old.copy_(new)
+
+    def joined(self) -> tuple[Batch, list[Tensor]]:
+        """All batches as one, and their features."""
+        batches, features = zip(*self.kept, strict=True)
+        if len(batches) == 1:
+            return batches[0], features[0]
+        return join(batches, self.axes), join_answers(features, self.axes is not None)
+
+    def tensors(self) -> Tensors:
+        """Everything kept, by name, for a checkpoint."""
+        return {
+            f"{position}.{kind}{number}": leaf
+            for position, (batch, features) in enumerate(self.kept)
+            for kind, leaves in (("batch", _leaves(batch)), ("features", features))
+            for number, leaf in enumerate(leaves)
+        }
+
+    def restore(self, tensors: Tensors, like: Batch) -> None:
+        """Take up what :meth:`tensors` gave; ``like`` is a batch of the same stream."""
+        self.kept.clear()
+        positions = sorted({int(name.partition(".")[0]) for name in tensors})
+        for position in positions:
+            batch = _with_leaves(like, _numbered(tensors, f"{position}.batch"))
+            self.kept.append((batch, list(_numbered(tensors, f"{position}.features"))))
+
+
+def join(batches: Sequence[Batch], axes: Batch | None = None) -> Batch:
+    """Batches as one, without their dropout masks. ``axes`` are those of a population's stream."""
+
+    def cat(name: str) -> Any:
+        parts = [getattr(batch, name) for batch in batches]
+        if parts[0] is None:
+            return None
+        shift = 0 if axes is None else 1
+        along = pytree.tree_map(lambda _: 0, parts[0]) if axes is None else getattr(axes, name)
+        return pytree.tree_map(
+            lambda axis, *leaves: torch.cat(leaves, 0 if axis is None else axis + shift), along, *parts
+        )
+
+    joined = {name: cat(name) for name in ("inputs", "targets", "index", "weights")}
+    return batches[0]._replace(noise={}, seed=None, **joined)
+
+
+def join_answers(answers: Sequence[Sequence[Any]], population: bool) -> list[Any]:
+    """What a network answered on several batches, call by call, as its answers on all of them."""
+    dim = 1 if population else 0
+    return [
+        pytree.tree_map(lambda *parts: torch.cat(parts, dim) if isinstance(parts[0], Tensor) else parts[0], *calls)
+        for calls in zip(*answers, strict=True)
+    ]
+
+
+def _leaves(batch: Batch) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(batch._replace(seed=None)) if isinstance(leaf, Tensor)]
+
+
+def _with_leaves(like: Batch, tensors: Iterator[Tensor]) -> Batch:
+    return pytree.tree_map(lambda leaf: next(tensors) if isinstance(leaf, Tensor) else leaf, like._replace(seed=None))
+
+
+def _numbered(tensors: Tensors, prefix: str) -> Iterator[Tensor]:
+    count = sum(name.startswith(prefix) for name in tensors)
+    return iter([tensors[f"{prefix}{k}"] for k in range(count)])

@@ -1,0 +1,56 @@
+"""The usual objectives of the two levels, as values: equal settings are equal objects, and they can be pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from calibrant.bilevel.outer_variables import OuterVariable, add_prior
+from calibrant.data.batch import Batch
+from calibrant.losses.classification import cross_entropy
+from calibrant.models.functional import Network
+
+UserLoss = Callable[[Network, Any, Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class Composed:
+    """An inner objective: a per-sample loss with the hooks of an :class:`OuterVariable` in their places."""
+
+    loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
+
+    def __call__(self, net: Network, outer: OuterVariable, batch: Batch) -> Tensor:
+        logits = net.logits(batch.inputs)
+        targets = outer.targets(batch.targets, batch, logits.shape[-1])
+        losses = batch.weighted(self.loss(outer.outputs(logits, batch), targets))
+        value = outer.weigh(losses, batch).mean()
+        penalty = outer.penalty(net.params)
+        return value + penalty if isinstance(penalty, Tensor) else value
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """An outer objective: the mean of a per-sample loss, plus the outer variable's prior."""
+
+    loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
+
+    def __call__(self, net: Network, variables: Any, batch: Batch) -> Tensor:
+        losses = self.loss(net.logits(batch.inputs), batch.targets)
+        return add_prior(batch.weighted(losses).mean(), variables)
+
+
+def composed(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
+    """The usual inner objective from a per-sample loss, with the hooks of an :class:`OuterVariable` in their places."""
+    return Composed(loss)
+
+
+def averaged(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
+    """A loss on the network's logits, averaged, plus the outer variable's prior: the usual outer objective."""
+    return Averaged(loss)
+
+
+DEFAULT_INNER_LOSS = composed()
+DEFAULT_OUTER_LOSS = averaged()

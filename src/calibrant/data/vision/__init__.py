@@ -1,0 +1,24 @@
+"""Images: published data sets from their files, augmentation on the device, and shifted test images."""
+
+from calibrant.data.vision.augment import CropAndFlip, Mixup, Normalise
+from calibrant.data.vision.images import Images, Parts, load_images, load_parts, split
+from calibrant.data.vision.shifts import SHIFTS, Shift, brightness, contrast, gaussian_blur, gaussian_noise
+from calibrant.data.vision.sources import SOURCES
+
+__all__ = [
+    "SHIFTS",
+    "SOURCES",
+    "CropAndFlip",
+    "Images",
+    "Mixup",
+    "Normalise",
+    "Parts",
+    "Shift",
+    "brightness",
+    "contrast",
+    "gaussian_blur",
+    "gaussian_noise",
+    "load_images",
+    "load_parts",
+    "split",
+]

@@ -1,0 +1,60 @@
+"""Downloads of the published files, checked before they are used."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tarfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from calibrant.data.vision.sources import Archive
+
+_CHUNK = 1 << 20
+
+
+def download_archives(archives: Iterable[Archive], folder: Path) -> None:
+    """Fetch each archive into ``folder``, verify its MD5 sum, and unpack ``.tar.gz`` and ``.zip`` files there.
+
+    An archive that lies there already, whole, is not fetched again.
+    """
+    for archive in archives:
+        path = folder / archive.folder / archive.urls[0].rpartition("/")[2]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not (path.is_file() and _md5(path) == archive.md5):
+            _fetch(archive, path)
+        if path.name.endswith(".tar.gz"):
+            with tarfile.open(path) as tar:
+                tar.extractall(path.parent, filter="data")
+        elif path.suffix == ".zip":
+            with zipfile.ZipFile(path) as file:
+                file.extractall(path.parent)
+
+
+def _fetch(archive: Archive, path: Path) -> None:
+    failures = []
+    partial = path.with_name(path.name + ".part")
+    for url in archive.urls:
+        try:
+            with urllib.request.urlopen(url, timeout=60) as answer, partial.open("wb") as file:
+                shutil.copyfileobj(answer, file, _CHUNK)
+        except (urllib.error.URLError, OSError) as error:
+            failures.append(f"{url}: {error}")
+            continue
+        if (found := _md5(partial)) == archive.md5:
+            partial.replace(path)
+            return
+        failures.append(f"{url}: its MD5 sum is {found}, and the published file's is {archive.md5}")
+    partial.unlink(missing_ok=True)
+    raise OSError(
+        f"{path.name} could not be downloaded ({'; '.join(failures)}). Try again, or put the file into {path.parent} "
+        "by hand."
+    )
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -1,0 +1,201 @@
+"""Labelled images by the name of their data set, and their split into training, validation and meta-validation."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import warnings
+import zipfile
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.data.splits import split_indices
+from calibrant.data.vision.download import download_archives
+from calibrant.data.vision.folders import class_names
+from calibrant.data.vision.readers import Arrays, Part
+from calibrant.data.vision.sources import SOURCES, Layout, Source
+
+_DAMAGED = (EOFError, ValueError, KeyError, TypeError, AttributeError, pickle.UnpicklingError, zlib.error, OSError)
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Labelled images of one size.
+
+    ``inputs`` is uint8 of shape ``(n, channels, height, width)``, ``labels`` holds class indices and ``names`` the
+    classes' names. ``mean`` and ``std`` are those of each channel over the whole training part, for pixels scaled to
+    [0, 1], whichever part this is: see :class:`calibrant.data.vision.Normalise`.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    names: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return len(self.names)
+
+    def select(self, index: Tensor | np.ndarray) -> Images:
+        """The images with these indices, in this order."""
+        rows = torch.as_tensor(index, device=self.labels.device)
+        return replace(self, inputs=self.inputs[rows], labels=self.labels[rows])
+
+    def sample(self, count: int, seed: int) -> Images:
+        """``count`` images drawn without replacement, every class in proportion; all where there are no more."""
+        if count >= len(self):
+            return self
+        (rows,) = split_indices(len(self), (count,), seed=seed, stratify=self.labels.cpu().numpy())
+        return self.select(rows)
+
+    def to(self, device: torch.device | str) -> Images:
+        """The same images on another device."""
+        return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
+
+
+class Parts(NamedTuple):
+    """The parts of a training set."""
+
+    train: Images
+    val: Images
+    meta_val: Images
+
+
+def load_images(name: str, folder: str | os.PathLike[str], *, part: Part = "train", download: bool = False) -> Images:
+    """One part of a published data set, from files in any of its usual layouts.
+
+    Parameters
+    ----------
+    name : {"cifar10", "cifar100", "tiny-imagenet", "fashion-mnist", "mnist"}
+    folder : the folder with the files, or the one above it
+    part : {"train", "test"}
+        Tiny-ImageNet's labelled validation folder is its test part. The training part is read in both cases, because
+        the constants of normalisation come from it; :func:`load_parts` reads both parts once.
+    download : bool
+        Fetch the published files into ``folder`` if they are not there.
+
+    Pixels and labels are checked against the published ones, whatever the layout. Files with another number of images
+    are read with a warning.
+    """
+    if part not in ("train", "test"):
+        raise ValueError(f"part must be 'train' or 'test'; got {part!r}.")
+    return load_parts(name, folder, download=download)[part == "test"]
+
+
+def load_parts(name: str, folder: str | os.PathLike[str], *, download: bool = False) -> tuple[Images, Images]:
+    """The training part and the test part of a data set; arguments as in :func:`load_images`."""
+    if name not in SOURCES:
+        raise ValueError(f"name must be one of {', '.join(map(repr, SOURCES))}; got {name!r}.")
+    source, folder = SOURCES[name], Path(folder)
+    parts: tuple[Part, Part] = ("train", "test")
+    found = [_find(source, folder, part) for part in parts]
+    if download and not all(found):
+        download_archives(source.archives, folder)
+        found = [_find(source, folder, part) for part in parts]
+    arrays = [_read(source, folder, part, where) for part, where in zip(parts, found, strict=True)]
+    names = source.names or _names(found[0], arrays)
+    mean, std = _channel_statistics(arrays[0][0])
+    train, test = (
+        Images(torch.from_numpy(np.array(x.transpose(0, 3, 1, 2), order="C")), torch.from_numpy(y), names, mean, std)
+        for x, y in arrays
+    )
+    return train, test
+
+
+def split(images: Images, seed: int, sizes: tuple[float, float, float] = (0.8, 0.1, 0.1)) -> Parts:
+    """Training, validation and meta-validation parts, 8:1:1 as in the second paper, every class in proportion.
+
+    Methods without an outer level train on the same 80 % as the others.
+    """
+    rows = split_indices(len(images), sizes, seed=seed, stratify=images.labels.cpu().numpy())
+    return Parts(*(images.select(part) for part in rows))
+
+
+def _find(source: Source, folder: Path, part: Part) -> tuple[Layout, list[Path]] | None:
+    """The first layout all of whose files are there."""
+    for layout in source.layouts:
+        for inside in (*layout.folders, ""):
+            paths = [_existing(folder / inside / file) for file in layout.files(part)]
+            if all(paths):
+                return layout, [path for path in paths if path is not None]
+    return None
+
+
+def _existing(path: Path) -> Path | None:
+    """The path itself or its compressed form, if there is one."""
+    return next((p for p in (path, path.with_name(path.name + ".gz")) if p.exists()), None)
+
+
+def _read(source: Source, folder: Path, part: Part, where: tuple[Layout, list[Path]] | None) -> Arrays:
+    if where is None:
+        raise FileNotFoundError(_missing(source, folder, part))
+    layout, paths = where
+    listed = ", ".join(map(str, paths))
+    try:
+        pixels, labels = layout.read(paths, part)
+        pixels, labels = np.ascontiguousarray(pixels, dtype=np.uint8), labels.astype(np.int64)
+        if pixels.ndim != 4 or labels.shape != pixels.shape[:1]:
+            raise ValueError(f"pixels have shape {pixels.shape} and labels {labels.shape}")
+    except (*_DAMAGED, zipfile.BadZipFile) as error:
+        raise ValueError(f"{listed}: damaged, or not {source.title} ({error}). Download it again.") from error
+    count, digest = source.counts[part], source.digests.get(part)
+    if len(labels) != count:
+        warnings.warn(
+            f"{listed}: {len(labels):,} images, and {source.title} has {count:,} in this part. It is read as it is.",
+            stacklevel=4,
+        )
+    elif digest is not None and _digest(pixels, labels) != digest:
+        raise ValueError(f"{listed}: pixels or labels are not those of {source.title}. Download it again.")
+    return pixels, labels
+
+
+def _digest(pixels: np.ndarray, labels: np.ndarray) -> str:
+    found = hashlib.md5(pixels.data, usedforsecurity=False)
+    found.update(labels.astype(np.uint8).data)
+    return found.hexdigest()
+
+
+def _missing(source: Source, folder: Path, part: Part) -> str:
+    ways = []
+    for layout in source.layouts:
+        inside = f"{layout.folders[0]}/" if layout.folders else ""
+        files = layout.files(part)
+        text = f"{inside}{{{','.join(files)}}}" if len(files) > 1 else f"{inside}{files[0]}"
+        keys = f" with the arrays x_{part} and y_{part}" if files[0].endswith(".npz") else ""
+        ways.append(text + keys)
+    which = "training" if part == "train" else "test"
+    published = ", ".join(archive.urls[0] for archive in source.archives)
+    return (
+        f"The {which} part of {source.title} was not found in {folder}. Expected files there: {'; or '.join(ways)}. "
+        f"Pass download=True to fetch them, or download them yourself from {published}."
+    )
+
+
+def _names(where: tuple[Layout, list[Path]] | None, arrays: list[Arrays]) -> tuple[str, ...]:
+    """The classes' names from the files of Tiny-ImageNet, or numbers where the files have none."""
+    if where is not None and where[1][0].name == "wnids.txt":
+        return class_names(where[1][0], where[1][0].with_name("words.txt"))
+    return tuple(map(str, range(1 + max(int(y.max()) for _, y in arrays))))
+
+
+def _channel_statistics(pixels: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, exactly, from the counts of the 256 values."""
+    values = np.arange(256) / 255
+    mean, std = [], []
+    for channel in range(pixels.shape[-1]):
+        share = np.bincount(pixels[..., channel].reshape(-1), minlength=256) / pixels[..., 0].size
+        mean.append(float(share @ values))
+        std.append(float(np.sqrt(share @ (values - mean[-1]) ** 2)))
+    return tuple(mean), tuple(std)

@@ -1,0 +1,76 @@
+"""Readers for the published file formats: each gives pixels ``(n, height, width, channels)`` and labels, as NumPy."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from calibrant.data.vision.unpickling import unpickle
+
+Part = Literal["train", "test"]
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+def read_cifar_pickles(paths: Sequence[Path], part: Part) -> Arrays:
+    """The "python version" of CIFAR-10 and CIFAR-100 (fine labels)."""
+    batches = []
+    for path in paths:
+        batch = {k.decode() if isinstance(k, bytes) else k: v for k, v in unpickle(path).items()}
+        batches.append((np.asarray(batch["data"]), np.asarray(batch.get("labels", batch.get("fine_labels")))))
+    return _from_planes(np.concatenate([x for x, _ in batches])), np.concatenate([y for _, y in batches])
+
+
+def read_cifar10_binary(paths: Sequence[Path], part: Part) -> Arrays:
+    """The "binary version" of CIFAR-10: records of one label and 3,072 pixels."""
+    return _cifar_records(paths, labels=1)
+
+
+def read_cifar100_binary(paths: Sequence[Path], part: Part) -> Arrays:
+    """The "binary version" of CIFAR-100: records of a coarse label, a fine label (the one used) and 3,072 pixels."""
+    return _cifar_records(paths, labels=2)
+
+
+def read_idx(paths: Sequence[Path], part: Part) -> Arrays:
+    """MNIST's format: one file of images and one of labels, compressed or not."""
+    images, labels = (_idx(path) for path in paths)
+    return images[..., None], labels
+
+
+def read_npz(paths: Sequence[Path], part: Part) -> Arrays:
+    """One file with ``x_train``, ``y_train``, ``x_test`` and ``y_test``; grey images may lack the last axis."""
+    with np.load(paths[0], allow_pickle=False) as file:
+        x, y = file[f"x_{part}"], file[f"y_{part}"]
+    return (x[..., None] if x.ndim == 3 else x), y.reshape(-1)
+
+
+def read_tiny_imagenet(paths: Sequence[Path], part: Part) -> Arrays:
+    """Folders of JPEG files; the labelled ``val`` folder serves as the test part. Needs Pillow."""
+    from calibrant.data.vision.folders import read_labelled_files, test_files, train_files
+
+    classes = {name: k for k, name in enumerate(paths[0].read_text().split())}
+    listed = train_files(paths[1], classes) if part == "train" else test_files(paths[1], classes)
+    return read_labelled_files(listed)
+
+
+def _cifar_records(paths: Sequence[Path], labels: int) -> Arrays:
+    raw = np.concatenate([np.fromfile(path, dtype=np.uint8).reshape(-1, labels + 3072) for path in paths])
+    return _from_planes(raw[:, labels:]), raw[:, labels - 1]
+
+
+def _from_planes(rows: np.ndarray) -> np.ndarray:
+    """CIFAR's rows hold the red plane, then the green, then the blue."""
+    return rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+
+
+def _idx(path: Path) -> np.ndarray:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        content = file.read()
+    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
+        raise ValueError("its first bytes are not those of an idx file of bytes")
+    axes = content[3]
+    shape = np.frombuffer(content, dtype=">u4", count=axes, offset=4)
+    return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * axes).reshape(shape)

@@ -1,0 +1,50 @@
+"""Relatives of the focal loss, per sample, and the γ that a given confidence asks for."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.special import lambertw
+from torch import Tensor
+
+from calibrant.losses.classification import cross_entropy, focal, log_of_others, one_hot
+
+
+def flsd(logits: Tensor, labels: Tensor, *, threshold: float = 0.2, low: float = 5.0, high: float = 3.0) -> Tensor:
+    """Focal loss with a sample-dependent γ (Mukhoti et al. 2020): FLSD-53 with the default values.
+
+    γ is `low` where ``p_y < threshold`` and `high` elsewhere. It is held fixed in differentiation.
+    """
+    below = cross_entropy(logits, labels).detach() > -np.log(threshold)  # p_y < threshold
+    return focal(logits, labels, torch.where(below, low, high))
+
+
+def dual_focal(logits: Tensor, labels: Tensor, gamma: float | Tensor = 5.0) -> Tensor:
+    """``−(1 − p_y + p_j)^γ log p_y`` (Tao et al. 2023, Eq. 5), p_j the largest probability below p_y.
+
+    p_j is 0 where no class has a smaller probability than the label's. The power is taken in log space as in
+    :func:`calibrant.losses.focal`.
+    """
+    log_probs = torch.log_softmax(logits, dim=-1)
+    own = (log_probs * one_hot(labels, logits.shape[-1], logits.dtype)).sum(-1, keepdim=True)
+    never = torch.finfo(logits.dtype).min / 4  # finite, so that no slope is inf − inf
+    runner_up = log_probs.masked_fill(log_probs >= own, never).amax(-1)
+    # log(1 − p_y + p_j); logaddexp has no second derivative where its arguments are far apart
+    base = torch.logsumexp(torch.stack([log_of_others(logits, labels), runner_up], dim=-1), dim=-1)
+    return torch.exp(gamma * base) * cross_entropy(logits, labels)
+
+
+def focal_gamma(confidence: float | np.ndarray) -> float | np.ndarray:
+    """The γ at which focal loss stops pushing harder than cross-entropy above this confidence p0 (Mukhoti et al. 2020).
+
+        γ = a/b + W₋₁(−a^(1 − a/b)·log(a)/b)/log(a),   a = 1 − p0,  b = p0·log p0
+
+    W₋₁ is the lower branch of Lambert's function. Their Proposition 1: with this γ both losses have slopes of the same
+    norm at p_y = p0, and focal loss the smaller one for p_y > p0. There is such a γ > 0 for 0 < p0 < ½.
+    """
+    p0 = np.asarray(confidence, dtype=float)
+    if not np.all((p0 > 0) & (p0 < 0.5)):
+        raise ValueError(f"confidence must lie strictly between 0 and 0.5; got {confidence}.")
+    a, b = 1 - p0, p0 * np.log(p0)
+    gamma = a / b + lambertw(-(a ** (1 - a / b)) * np.log(a) / b, -1).real / np.log(a)
+    return gamma if isinstance(confidence, np.ndarray) else float(gamma)

@@ -1,0 +1,57 @@
+"""Penalties on a sample's own prediction, one value for each sample, to be added to a classification loss."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from calibrant.losses.classification import one_hot
+
+
+def negative_entropy(logits: Tensor, targets: Tensor | None = None) -> Tensor:
+    """``Σ_c p_c log p_c`` = −H(p), the confidence penalty of Pereyra et al. (2017): added, it rewards entropy."""
+    return -entropy(logits)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """``H(p) = −Σ_c p_c log p_c`` of each prediction, in nats."""
+    log_probs = torch.log_softmax(logits, dim=-1)
+    return -(log_probs.exp() * log_probs).sum(-1)
+
+
+def logit_margin(logits: Tensor, targets: Tensor | None = None, *, margin: float = 10.0) -> Tensor:
+    """``(1/C) Σ_k max(0, max_j l_j − l_k − m)``: margin-based label smoothing (Liu et al. 2022, Eq. 10).
+
+    Their equation has a sum over classes; their code and its weight of 0.1 take the mean, and so does this. Margin 0 is
+    their form without a margin, whose gradient is that of label smoothing up to a factor.
+    """
+    distance = logits.amax(-1, keepdim=True) - logits
+    return torch.relu(distance - margin).mean(-1)
+
+
+def binary_discrimination(logits: Tensor, labels: Tensor) -> Tensor:
+    """``−1/(C − 1) Σ_{j≠y} log σ(l_y − l_j)``: BDC of Cheng & Vasconcelos (2022), the label against each class."""
+    own = _indicator(logits, labels)
+    differences = (logits * own).sum(-1, keepdim=True) - logits
+    return -(F.logsigmoid(differences) * (1 - own)).sum(-1) / (logits.shape[-1] - 1)
+
+
+def binary_exclusion(logits: Tensor, labels: Tensor) -> Tensor:
+    """BEC of Cheng & Vasconcelos (2022): classes other than the label should not be told apart.
+
+        −1/((C − 1)(C − 2)) Σ_{i≠j; i,j≠y} ½ log σ(l_i − l_j)
+
+    Each pair occurs twice, so this is half the mean cross-entropy between (½, ½) and the pair's two-class prediction.
+    It is 0 for two classes, where there is no such pair.
+    """
+    classes = logits.shape[-1]
+    others = 1 - _indicator(logits, labels)
+    pairs = others.unsqueeze(-1) * others.unsqueeze(-2)
+    pairs = pairs * (1 - torch.eye(classes, dtype=logits.dtype, device=logits.device))
+    values = F.logsigmoid(logits.unsqueeze(-1) - logits.unsqueeze(-2))
+    return -0.5 * (values * pairs).sum((-2, -1)) / max(1, (classes - 1) * (classes - 2))
+
+
+def _indicator(logits: Tensor, labels: Tensor) -> Tensor:
+    return one_hot(labels, logits.shape[-1], logits.dtype)

@@ -1,0 +1,83 @@
+"""Calibration errors of a batch that were made to be trained with: MMCE, MDCA and soft-binned ECE.
+
+Each is one number for the whole batch, to be added to a classification loss. Whether a prediction is right is taken as
+0 or 1 and held fixed in differentiation: only confidences move.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from calibrant.losses.classification import one_hot
+
+# A bin with a smaller share of the samples counts less than it should, by no more than this share; its cube is still a
+# float32, so that second derivatives are finite.
+_SMALLEST_MASS = 1e-12
+
+
+def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4, weighted: bool = False) -> Tensor:
+    """Maximum mean calibration error (Kumar et al. 2018) with the kernel ``k(r, r') = exp(−|r − r'|/width)``.
+
+        MMCE² = Σ_ij a_i a_j k(r_i, r_j),   a_i = (c_i − r_i)/m
+
+    r is the confidence, c whether the prediction is right and m the number of samples. ``weighted=True`` is their
+    MMCE_w, in which right and wrong predictions count the same: a_i = (1 − r_i)/n for the n right ones and
+    −r_i/(m − n) for the wrong ones. The root has slope 0 where the error is 0.
+    """
+    _positive("width", width)
+    confidence, right = confidence_and_right(logits, labels)
+    if weighted:
+        share = right / right.sum().clamp_min(1) + (1 - right) / (1 - right).sum().clamp_min(1)
+    else:
+        share = torch.full_like(right, 1 / right.shape[0])
+    gap = share * (right - confidence)
+    kernel = torch.exp(-(confidence.unsqueeze(-1) - confidence.unsqueeze(-2)).abs() / width)
+    return _root(gap @ kernel @ gap)
+
+
+def mdca(logits: Tensor, targets: Tensor) -> Tensor:
+    """``(1/C) Σ_c |mean_i p_ic − mean_i t_ic|`` (Hebbalaguppe et al. 2022): class frequencies against mean confidence.
+
+    `targets` are class indices or class probabilities.
+    """
+    soft = one_hot(targets, logits.shape[-1], logits.dtype) if targets.dim() < logits.dim() else targets
+    return (torch.softmax(logits, dim=-1) - soft).mean(-2).abs().mean(-1)
+
+
+def soft_binned_ece(
+    logits: Tensor, labels: Tensor, *, bins: int = 15, temperature: float = 0.01, order: int = 2
+) -> Tensor:
+    """SB-ECE (Karandikar et al. 2021): ``(Σ_m S_m/n·|A_m − C_m|^order)^(1/order)`` with soft bins.
+
+        u_m(c) = softmax_m(−(c − ξ_m)²/T),  ξ_m the centre of bin m of `bins` equal ones,  T = `temperature`
+
+    S_m, A_m and C_m are a bin's mass, accuracy and confidence under these memberships. `order` is 1 or 2 (theirs).
+    """
+    _positive("temperature", temperature)
+    if bins < 1 or order not in (1, 2):
+        raise ValueError(f"bins must be at least 1 and order 1 or 2; got {bins} and {order}.")
+    confidence, right = confidence_and_right(logits, labels)
+    centres = (torch.arange(bins, dtype=logits.dtype, device=logits.device) + 0.5) / bins
+    member = torch.softmax(-(confidence.unsqueeze(-1) - centres).square() / temperature, dim=-1)
+    gap = (member * (right - confidence).unsqueeze(-1)).mean(-2)  # S_m/n·(A_m − C_m)
+    if order == 1:
+        return gap.abs().sum(-1)
+    return _root((gap.square() / member.mean(-2).clamp_min(_SMALLEST_MASS)).sum(-1))
+
+
+def confidence_and_right(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest probability, and whether its class is the label, as 0 or 1."""
+    probs = torch.softmax(logits, dim=-1)
+    return probs.amax(-1), (logits.detach().argmax(-1) == labels).to(probs.dtype)
+
+
+def _root(square: Tensor) -> Tensor:
+    """``√x`` with slope 0 where x is 0 or, by rounding, below."""
+    positive = square > 0
+    return torch.where(positive, torch.where(positive, square, 1).sqrt(), 0)
+
+
+def _positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"{name} must be positive; got {value}.")

@@ -1,0 +1,67 @@
+"""Accuracy against uncertainty: AvUC and its soft-binned form, one number for a batch.
+
+A good prediction is right and certain, or wrong and uncertain. Both losses are ``log(1 + (n_AU + n_IC)/(n_AC + n_IU))``
+with soft counts of accurate (A) or inaccurate (I) and certain (C) or uncertain (U) predictions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from calibrant.losses.regularisers import entropy
+from calibrant.losses.trainable import confidence_and_right
+
+_SMALL = 1e-10
+
+
+def avuc(logits: Tensor, labels: Tensor, *, threshold: float | None = None) -> Tensor:
+    """AvUC (Krishnan & Tickoo 2020, Eq. 2–3) with the entropy u of a prediction as its uncertainty.
+
+        n_AC = Σ p·(1 − tanh u)     n_AU = Σ p·tanh u            p the confidence; sums over right predictions
+        n_IC = Σ (1 − p)·(1 − tanh u)   n_IU = Σ (1 − p)·tanh u   sums over wrong ones
+
+    A prediction is uncertain where u exceeds `threshold`, in nats. None takes the middle between the mean u of the
+    right and of the wrong predictions in the batch, held fixed in differentiation; the authors take that middle over
+    the training set after the first epochs.
+    """
+    confidence, right = confidence_and_right(logits, labels)
+    u = entropy(logits)
+    limit = _middle(u.detach(), right) if threshold is None else threshold
+    uncertain = (u.detach() > limit).to(u.dtype)
+    return _log_ratio(right, uncertain, torch.tanh(u), confidence, 1 - confidence)
+
+
+def soft_binned_avuc(logits: Tensor, labels: Tensor, *, threshold: float = 0.5, temperature: float = 0.1) -> Tensor:
+    """SB-AvUC (Karandikar et al. 2021, Eq. 15): AvUC with a soft decision between certain and uncertain.
+
+        t(v) = σ((logit v − logit κ)/T),   v = u/log C,  κ = `threshold` in (0, 1),  T = `temperature`
+        n_AU = Σ t·tanh u,  n_AC = Σ (1 − t)·(1 − tanh u) over right predictions; n_IU, n_IC likewise over wrong ones
+
+    As in their equation the counts carry no factor of confidence. They choose κ and T by search.
+    """
+    if not 0 < threshold < 1 or not temperature > 0:
+        raise ValueError(f"threshold must lie in (0, 1) and temperature be positive; got {threshold}, {temperature}.")
+    _, right = confidence_and_right(logits, labels)
+    u = entropy(logits)
+    share = (u / math.log(logits.shape[-1])).clamp(1e-6, 1 - 1e-6)
+    uncertain = torch.sigmoid((torch.logit(share) - math.log(threshold / (1 - threshold))) / temperature)
+    one = torch.ones_like(u)
+    return _log_ratio(right, uncertain, torch.tanh(u), one, one)
+
+
+def _middle(u: Tensor, right: Tensor) -> Tensor:
+    """Between the mean u of right and of wrong predictions; of those that there are, if all are alike."""
+    counts = torch.stack([right.sum(-1), (1 - right).sum(-1)])
+    means = torch.stack([(right * u).sum(-1), ((1 - right) * u).sum(-1)]) / counts.clamp_min(1)
+    there = (counts > 0).to(u.dtype)
+    return (means * there).sum(0) / there.sum(0)
+
+
+def _log_ratio(right: Tensor, uncertain: Tensor, spread: Tensor, if_right: Tensor, if_wrong: Tensor) -> Tensor:
+    wrong = 1 - right
+    bad = right * if_right * uncertain * spread + wrong * if_wrong * (1 - uncertain) * (1 - spread)
+    good = right * if_right * (1 - uncertain) * (1 - spread) + wrong * if_wrong * uncertain * spread
+    return torch.log(good.sum(-1) + bad.sum(-1) + _SMALL) - torch.log(good.sum(-1) + _SMALL)

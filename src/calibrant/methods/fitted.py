@@ -1,0 +1,176 @@
+"""What a method gives back: a trained classifier, with one vocabulary for its predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from calibrant.bilevel import Solution
+from calibrant.data.batch import map_tensors
+
+
+class Fitted:
+    """A trained classifier.
+
+    ``logits``, ``probs``, ``classes`` and ``confidence`` take inputs as the network takes them: a tensor or an array,
+    or a mapping of them.
+    """
+
+    extras: dict[str, Any]
+    """What the method learned besides: ``sample_weights``, ``history``, ``l2``, …"""
+    failure: str | None
+    """Why training broke down, for a job of ``fit_all``, which goes on without it; ``Method.fit`` raises instead."""
+
+    networks: tuple[Any, ...]
+    """The trained networks inside; each gives ``logits(inputs)``."""
+
+    def probs(self, inputs: Any) -> Tensor:
+        """P(class | input), (n, C), float64 on the CPU."""
+        raise NotImplementedError
+
+    def logits(self, inputs: Any) -> Tensor:
+        """Logits whose softmax is :meth:`probs`, (n, C): by default their logarithms."""
+        return self.probs(inputs).clamp_min(1e-300).log()
+
+    def classes(self, inputs: Any) -> Tensor:
+        """The most probable class of each input, (n,)."""
+        return self.probs(inputs).argmax(1)
+
+    def confidence(self, inputs: Any) -> Tensor:
+        """The probability of that class, (n,)."""
+        return self.probs(inputs).amax(1)
+
+    @property
+    def sample_weights(self) -> Tensor | None:
+        """The learned weight of each training sample; None for methods that learn none."""
+        return self.extras.get("sample_weights")
+
+
+@dataclass(frozen=True)
+class Failed(Fitted):
+    """A training that broke down and left no network: the reason, and NaN for every probability."""
+
+    failure: str | None
+    count: int
+    """How many classes there are."""
+    extras: dict[str, Any] = field(default_factory=dict)
+    networks: tuple[Any, ...] = ()
+
+    def probs(self, inputs: Any) -> Tensor:
+        rows = len(next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs)
+        return torch.full((rows, self.count), torch.nan, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Mixture(Fitted):
+    """The mean of networks, calibrated: one network is the common case.
+
+    ``pool="probs"``: ``p(x) = mean_k q(z_k(x))``, as ensembles do. ``pool="logits"``: ``p(x) = q(mean_k z_k(x))``,
+    which stays as sharp as its networks are where they agree. In both ``q(z) = (1 − λ)·softmax(z/T + b) + λ/C``.
+    """
+
+    networks: tuple[Any, ...]
+    """What gives logits: ``Solution`` objects of one problem each."""
+    temperature: float = 1.0
+    bias: Tensor | None = None
+    """b, one entry for each class."""
+    lapse: float = 0.0
+    """λ, the share of labels that no input explains: confidence is at most 1 − λ + λ/C."""
+    pool: Literal["probs", "logits"] = "probs"
+    extras: dict[str, Any] = field(default_factory=dict)
+    failure: str | None = None
+
+    def probs(self, inputs: Any) -> Tensor:
+        total: Tensor | None = None
+        for network in self.networks:
+            logits = network_logits(network, inputs).double()
+            each = logits if self.pool == "logits" else self.calibrated(logits)
+            total = each if total is None else total + each
+        assert total is not None
+        mean = total / len(self.networks)
+        return (self.calibrated(mean) if self.pool == "logits" else mean).cpu()
+
+    def calibrated(self, logits: Tensor) -> Tensor:
+        """``q(z)`` of logits, (n, C)."""
+        scaled = logits / self.temperature
+        probs = (scaled if self.bias is None else scaled + self.bias.to(scaled)).softmax(1)
+        return torch.lerp(probs, torch.full_like(probs, 1 / probs.shape[1]), self.lapse) if self.lapse else probs
+
+
+@dataclass(frozen=True)
+class Recalibrated(Fitted):
+    """A trained model with a calibrator behind it."""
+
+    model: Fitted
+    calibrator: Any
+    extras: dict[str, Any] = field(default_factory=dict)
+    failure: str | None = None
+
+    def probs(self, inputs: Any) -> Tensor:
+        return torch.as_tensor(self.calibrator.predict_proba(self.model.logits(inputs).numpy()))
+
+    @property
+    def networks(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return self.model.networks
+
+
+@dataclass(frozen=True)
+class Trained(Fitted):
+    """What :func:`calibrant.fit` gives: the classifier, and its networks as modules like the one that was given."""
+
+    fitted: Fitted
+    modules: tuple[nn.Module, ...]
+    """Copies of the given model with the trained parameters and buffers, in evaluation mode; one for each network."""
+
+    def probs(self, inputs: Any) -> Tensor:
+        return self.fitted.probs(inputs)
+
+    def logits(self, inputs: Any) -> Tensor:
+        return self.fitted.logits(inputs)
+
+    @property
+    def extras(self) -> dict[str, Any]:  # type: ignore[override]
+        return self.fitted.extras
+
+    @property
+    def failure(self) -> str | None:  # type: ignore[override]
+        return self.fitted.failure
+
+    @property
+    def networks(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return self.fitted.networks
+
+    @property
+    def module(self) -> nn.Module:
+        """The trained module, for methods that train one network.
+
+        Its logits are the network's own: what the method did after training (a temperature, say) is in :meth:`probs`.
+        """
+        return _only(self.modules, "modules")
+
+    @property
+    def solution(self) -> Solution:
+        """The engine's result, for methods that train one network."""
+        return _only(self.networks, "networks")
+
+
+def network_logits(network: Any, inputs: Any) -> Tensor:
+    """One trained network's logits, computed on its device."""
+    device = network.params.device
+
+    def moved(values: Any) -> Any:
+        return torch.as_tensor(values, device=device) if isinstance(values, np.ndarray) else values
+
+    given = {k: moved(v) for k, v in inputs.items()} if isinstance(inputs, Mapping) else moved(inputs)
+    return network.logits(map_tensors(lambda t: t.to(device), given))
+
+
+def _only(found: tuple[Any, ...], name: str) -> Any:
+    if len(found) != 1:
+        raise ValueError(f"The classifier is made of {len(found)} networks; use its {name} instead.")
+    return found[0]

@@ -1,0 +1,91 @@
+"""Any mixture of jobs, grouped into populations; joblib says where the populations are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from calibrant._jobs import run_jobs
+from calibrant.bilevel import Callback, NonFiniteError
+from calibrant.methods.base import Method
+from calibrant.methods.fitted import Failed, Fitted
+from calibrant.methods.task import Task
+
+Job = tuple[Method, Task]
+ROWS_AT_ONCE = {"cpu": 262_144, "cuda": 2_097_152}
+"""Rows, over all networks and steps of a window, whose activations one population keeps: 10 KB each at 64 units."""
+
+
+def fit_all(
+    jobs: Sequence[Job],
+    *,
+    device: torch.device | str | None = None,
+    callbacks: Callable[[str], Sequence[Callback]] | None = None,
+    on_group: Callable[[list[int]], Any] | None = None,
+    n_jobs: int | None = None,
+) -> list[Fitted]:
+    """Train every job, in the order given; jobs of one structure and shape run as one population (or
+    a few, where one would need too much memory).
+
+    A job that breaks down does not end the others: its result says why (``failure``), however many ran beside it.
+
+    Parameters
+    ----------
+    jobs : sequence of (Method, Task)
+        Seeds, data sets and settings alike: a grid search is a longer list.
+    device : optional
+        Where to train.
+    callbacks : callable ``description -> callbacks``, optional
+        Makes the callbacks of each population (a progress bar, say), in the process that trains it.
+    on_group : callable ``positions -> context manager``, optional
+        Entered around each population's training, in the process that trains it: a place for stop-watches.
+    n_jobs : int, optional
+        How many populations to train side by side, as in joblib. None: one at a time in this process, or what a
+        surrounding ``joblib.parallel_config(backend="loky" | "ray", n_jobs=…)`` says. A population is never divided.
+    """
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for position, (method, task) in enumerate(jobs):
+        groups.setdefault((method.structure(), task.shape), []).append(position)
+    pieces = list(_bounded(groups.values(), jobs, device))
+    work = [(positions, [jobs[p] for p in positions], device, callbacks, on_group) for positions in pieces]
+    results: dict[int, Fitted] = {}
+    for positions, fitted in zip(pieces, run_jobs(_fit_group, work, n_jobs), strict=True):
+        results.update(zip(positions, fitted, strict=True))
+    return [results[p] for p in range(len(jobs))]
+
+
+def _fit_group(
+    positions: list[int],
+    jobs: Sequence[Job],
+    device: torch.device | str | None,
+    callbacks: Callable[[str], Sequence[Callback]] | None,
+    on_group: Callable[[list[int]], Any] | None,
+) -> list[Fitted]:
+    """Train one population. A network that breaks down alone is a ``failure``, as one among several is."""
+    methods = [method for method, _ in jobs]
+    moved: dict[int, Task] = {}  # jobs that share a task share its tensors too
+    for _, task in jobs:
+        if id(task) not in moved:
+            moved[id(task)] = task.to(device)
+    tasks = [moved[id(task)] for _, task in jobs]
+    made = callbacks(f"{type(methods[0]).__name__} × {len(jobs)}") if callbacks else ()
+    with on_group(positions) if on_group else nullcontext():
+        try:
+            return methods[0].fit_group(methods, tasks, made)
+        except NonFiniteError as error:
+            return [Failed(str(error), task.classes) for task in tasks]
+
+
+def _bounded(
+    groups: Iterable[list[int]], jobs: Sequence[Job], device: torch.device | str | None
+) -> Iterator[list[int]]:
+    """Groups in pieces that fit into memory."""
+    kind = "cpu" if device is None else torch.device(device).type
+    limit = ROWS_AT_ONCE.get(kind, ROWS_AT_ONCE["cpu"])
+    for group in groups:
+        method, task = jobs[group[0]]
+        size = max(1, limit // method.rows_at_once(task))
+        yield from (group[k : k + size] for k in range(0, len(group), size))

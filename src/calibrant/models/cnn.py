@@ -1,0 +1,50 @@
+"""A small convolutional network for quick runs on a CPU."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from calibrant.models._seed import seeded
+
+
+class SmallCNN(nn.Module):
+    """Convolution, normalisation, rectifier and pooling, once for each width; then the mean over pixels and ``fc``."""
+
+    def __init__(self, classes: int, *, channels: int, widths: Sequence[int], batch_norm: bool) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for inputs, outputs in itertools.pairwise((channels, *widths)):
+            layers.append(nn.Conv2d(inputs, outputs, 3, padding=1, bias=not batch_norm))
+            layers += [nn.BatchNorm2d(outputs)] if batch_norm else []
+            layers += [nn.ReLU(), nn.MaxPool2d(2)]
+        self.body = nn.Sequential(*layers)
+        self.fc = nn.Linear(widths[-1], classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.body(x).mean((2, 3)))
+
+
+def small_cnn(
+    classes: int,
+    *,
+    channels: int = 1,
+    widths: Sequence[int] = (32, 64),
+    batch_norm: bool = True,
+    seed: int = 0,
+) -> SmallCNN:
+    """A small network for images from 8×8 to 32×32 pixels; its start is a pure function of ``seed``.
+
+    Each width halves the image, so ``widths`` may have at most three entries for images of 8×8 pixels. The last layer
+    is called ``fc`` and sees ``widths[-1]`` features.
+    """
+    widths = tuple(widths)
+    if not widths or any(width < 1 for width in widths) or classes < 1 or channels < 1:
+        raise ValueError(
+            "classes, channels and every width must be at least 1, and there must be a width; "
+            f"got {classes}, {channels} and widths={widths}."
+        )
+    with seeded(seed):
+        return SmallCNN(classes, channels=channels, widths=widths, batch_norm=batch_norm)

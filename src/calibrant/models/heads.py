@@ -1,0 +1,159 @@
+"""The head of a network: the layer that the logits come from, and the body that computes the features before it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.models.outputs import call, logits_of
+
+LINEAR = (nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""Layers that are taken for a head without being named."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where a network divides: ``logits = head(features)`` and ``features = body(inputs)``.
+
+    ``body`` is the network with an identity in the head's place. It shares all layers with the network it was made of.
+    """
+
+    name: str
+    """The head's name in the module; empty where the whole module is the head."""
+    head: nn.Module
+    body: nn.Module
+    copies: tuple[nn.Module, ...] = ()
+    """The modules of ``body`` that are copies: those on the way to the head."""
+
+    def owns(self, parameter: str) -> bool:
+        """Whether a named parameter of the module belongs to the head."""
+        return not self.name or parameter == self.name or parameter.startswith(self.name + ".")
+
+
+def find_head(module: nn.Module, inputs: Any, name: str | None = None) -> Head:
+    """Find the head by running ``module`` on ``inputs`` in evaluation mode, or check the one that ``name`` names.
+
+    The head is the one linear layer whose output *is* the logits, called once in a pass. Where there is none (a norm or
+    a sum comes after it, the decoder is tied to an embedding), the error lists the candidates: name one, or put what
+    ends the network into one submodule and name that.
+    """
+    calls = _Calls(module)
+    with torch.no_grad(), calls:
+        logits = logits_of(call(module, inputs))
+    if name is None:
+        found = [k for k, layer in module.named_modules() if isinstance(layer, LINEAR) and calls.gives(k, logits)]
+        if len(found) != 1:
+            raise ValueError(
+                "The head could not be found: the logits are not the output of one linear layer. " + _advice(calls)
+            )
+        name = found[0]
+    _check(module, name, calls, logits)
+    return divide(module, name)
+
+
+def divide(module: nn.Module, name: str) -> Head:
+    """The head by name, and the body: the module with an identity in the head's place, sharing everything else."""
+    if not name:
+        return Head("", module, nn.Identity())
+    head = module.get_submodule(name)
+    copies = [_shallow(module)]
+    parts = name.split(".")
+    for part in parts[:-1]:
+        child = _shallow(copies[-1].get_submodule(part))
+        copies[-1]._modules[part] = child
+        copies.append(child)
+    copies[-1]._modules[parts[-1]] = nn.Identity()
+    return Head(name, head, copies[0], tuple(copies))
+
+
+def _shallow(module: nn.Module) -> nn.Module:
+    """A module with a table of submodules of its own, which holds the same submodules."""
+    twin = copy.copy(module)
+    twin.__dict__ = dict(module.__dict__)
+    twin._modules = dict(module._modules)
+    return twin
+
+
+def _check(module: nn.Module, name: str, calls: _Calls, logits: Tensor) -> None:
+    modules = dict(module.named_modules())
+    if name not in modules:
+        raise ValueError(f"The model has no submodule {name!r} to be its head. " + _advice(calls))
+    if len(calls.outputs.get(name, ())) != 1:
+        times = len(calls.outputs.get(name, ()))
+        raise ValueError(f"The head must be called once in a pass; {name!r} was called {times} times. {_advice(calls)}")
+    if not calls.gives(name, logits):
+        raise ValueError(
+            f"The head's output must be the logits; something follows {name or 'it'!r}. Put it and what follows into "
+            "one submodule, and name that. " + _advice(calls)
+        )
+    if not calls.takes_tensor(name):
+        raise ValueError(f"The head must take one tensor, its features; {name!r} is called with other arguments.")
+    own = {id(p): k for k, p in modules[name].named_parameters()}
+    for other, layer in modules.items():
+        if other == name or other.startswith(name + ".") or not name or name.startswith(other + ".") or not other:
+            continue
+        for parameter in layer.parameters(recurse=False):
+            if id(parameter) in own:
+                raise ValueError(
+                    f"The head {name!r} shares {own[id(parameter)]!r} with {other!r}, so it cannot be moved alone. "
+                    "Untie them to treat the head apart."
+                )
+
+
+def _advice(calls: _Calls) -> str:
+    ran = [f"{k!r} ({type(m).__name__})" for k, m in calls.module.named_modules() if k and calls.outputs.get(k)]
+    linear = [f"{k!r}" for k, m in calls.module.named_modules() if isinstance(m, LINEAR) and calls.outputs.get(k) and k]
+    listed = ", ".join(linear) if linear else "none"
+    return f"Name it: Bilevel(..., head='…'). Linear layers that ran: {listed}; the last layer that ran: " + (
+        max(ran, key=lambda k: calls.order.get(k.split("'")[1], -1)) if ran else "none"
+    )
+
+
+class _Calls:
+    """Watches which submodules run, with what and to what result."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.outputs: dict[str, list[Any]] = {}
+        self.inputs: dict[str, tuple[Any, ...]] = {}
+        self.order: dict[str, int] = {}
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> _Calls:
+        self._training = [m for m in self.module.modules() if m.training]
+        self.module.eval()
+        for name, layer in self.module.named_modules():
+            self._hooks.append(layer.register_forward_hook(self._note(name), with_kwargs=True))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        for layer in self._training:
+            layer.training = True
+
+    def _note(self, name: str) -> Any:
+        def note(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            self.outputs.setdefault(name, []).append(output)
+            self.inputs[name] = (*args, *kwargs.values())
+            self.order[name] = len(self.order)
+
+        return note
+
+    def gives(self, name: str, logits: Tensor) -> bool:
+        """Whether the last output of this submodule is the logits themselves."""
+        outputs = self.outputs.get(name)
+        if not outputs:
+            return False
+        try:
+            return logits_of(outputs[-1]) is logits
+        except ValueError:
+            return False
+
+    def takes_tensor(self, name: str) -> bool:
+        """Whether this submodule was called with one tensor."""
+        return len(self.inputs[name]) == 1 and isinstance(self.inputs[name][0], Tensor)

@@ -1,0 +1,44 @@
+"""Logits of a network, however its module takes its inputs and returns its outputs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in what a module returned: a tensor, ``(logits, …)``, or something with ``logits``."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping):
+        found = output.get("logits")
+    elif hasattr(output, "logits"):
+        found = output.logits
+    else:
+        found = output[0] if isinstance(output, list | tuple) and output else None
+    if not isinstance(found, Tensor):
+        raise ValueError(
+            "A network must return logits: a tensor, (logits, …), a mapping with 'logits' or an object with .logits; "
+            f"got {type(output).__name__}."
+        )
+    return found
+
+
+def call(module: Any, inputs: Any, forward: nn.Module | None = None) -> Any:
+    """``module(inputs)``; a mapping whose keys are names of arguments is passed as ``module(**inputs)``.
+
+    ``forward`` is the module whose signature is read, where ``module`` is a wrapper around it.
+    """
+    if isinstance(inputs, Mapping) and _takes_by_name(forward or module, inputs):
+        return module(**inputs)
+    return module(inputs)
+
+
+def _takes_by_name(module: nn.Module, names: Iterable[str]) -> bool:
+    parameters = inspect.signature(module.forward).parameters
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return True
+    return all(name in parameters for name in names)

@@ -1,0 +1,124 @@
+"""Residual networks (He et al. 2016) for small and for large images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.models._seed import seeded
+
+Stem = Literal["cifar", "imagenet"]
+
+
+class ResNet(nn.Module):
+    """Four stages of residual blocks, average pooling, and a linear layer ``fc``; ``forward(x)`` gives logits.
+
+    ``stem="cifar"`` starts with one 3×3 convolution at full resolution, the usual form for images of 32×32 or 64×64
+    pixels. ``stem="imagenet"`` starts with a 7×7 convolution of stride 2 and a pooling layer of stride 2.
+    """
+
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        depths: Sequence[int],
+        classes: int,
+        *,
+        stem: Stem = "cifar",
+        channels: int = 3,
+    ) -> None:
+        super().__init__()
+        width = 64
+        if stem == "cifar":
+            self.stem = nn.Sequential(*_convolution(channels, width, 3), nn.ReLU())
+        elif stem == "imagenet":
+            pool = nn.MaxPool2d(3, stride=2, padding=1)
+            self.stem = nn.Sequential(*_convolution(channels, width, 7, stride=2), nn.ReLU(), pool)
+        else:
+            raise ValueError(f"stem must be 'cifar' or 'imagenet'; got {stem!r}.")
+        blocks: list[nn.Module] = []
+        for stage, depth in enumerate(depths):
+            for position in range(depth):
+                stride = 2 if stage > 0 and position == 0 else 1
+                blocks.append(block(width, 64 * 2**stage, stride))
+                width = 64 * 2**stage * block.expansion
+        self.blocks = nn.Sequential(*blocks)
+        self.fc = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.blocks(self.stem(x)).mean((2, 3)))
+
+
+class _Block(nn.Module):
+    """``relu(residual(x) + shortcut(x))``; the shortcut is a 1×1 convolution where the shape changes."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, outputs: int, stride: int, residual: nn.Sequential) -> None:
+        super().__init__()
+        self.residual = residual
+        same = stride == 1 and inputs == outputs
+        self.shortcut = nn.Identity() if same else nn.Sequential(*_convolution(inputs, outputs, 1, stride))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.residual(x) + self.shortcut(x))
+
+
+class BasicBlock(_Block):
+    """Two 3×3 convolutions."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        residual = nn.Sequential(*_convolution(inputs, width, 3, stride), nn.ReLU(), *_convolution(width, width, 3))
+        super().__init__(inputs, width, stride, residual)
+
+
+class Bottleneck(_Block):
+    """1×1, 3×3 (with the stride) and 1×1 convolutions, the last four times as wide."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        outputs = self.expansion * width
+        residual = nn.Sequential(
+            *_convolution(inputs, width, 1),
+            nn.ReLU(),
+            *_convolution(width, width, 3, stride),
+            nn.ReLU(),
+            *_convolution(width, outputs, 1),
+        )
+        super().__init__(inputs, outputs, stride, residual)
+
+
+def resnet18(classes: int, *, stem: Stem = "cifar", channels: int = 3, seed: int = 0) -> ResNet:
+    """ResNet-18: the network of the second paper, 512 features before the layer ``fc``.
+
+    The start is a pure function of ``seed`` and is PyTorch's default for each layer, as in the public code that the
+    paper extends (He et al. draw from a normal distribution instead).
+    """
+    return _resnet(BasicBlock, (2, 2, 2, 2), classes, stem, channels, seed)
+
+
+def resnet50(classes: int, *, stem: Stem = "cifar", channels: int = 3, seed: int = 0) -> ResNet:
+    """ResNet-50: bottleneck blocks, 2,048 features before the layer ``fc``; arguments as in :func:`resnet18`."""
+    return _resnet(Bottleneck, (3, 4, 6, 3), classes, stem, channels, seed)
+
+
+def _resnet(
+    block: type[BasicBlock] | type[Bottleneck],
+    depths: Sequence[int],
+    classes: int,
+    stem: Stem,
+    channels: int,
+    seed: int,
+) -> ResNet:
+    if classes < 1 or channels < 1:
+        raise ValueError(f"classes and channels must be at least 1; got {classes} and {channels}.")
+    with seeded(seed):
+        return ResNet(block, depths, classes, stem=stem, channels=channels)
+
+
+def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
+    """A convolution that keeps the image's size at stride 1, and its normalisation."""
+    return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False), nn.BatchNorm2d(outputs)

@@ -1,0 +1,371 @@
+"""The head alone: one look-ahead step of it, and the head taken as solved on the features of recent batches."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from calibrant.bilevel import (
+    CG,
+    L2,
+    SGD,
+    Adam,
+    Bilevel,
+    Checkpoint,
+    Implicit,
+    OneStep,
+    Plain,
+    Population,
+    SampleWeights,
+    Truncated,
+    solve,
+)
+from calibrant.bilevel.run import Run, outer_step
+from calibrant.losses import cross_entropy, focal
+
+TRAIN, VAL, CLASSES = 24, 15, 3
+
+
+class Net(nn.Module):
+    """A head that is declared first, over convolutions and a norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, CLASSES)
+        self.conv, self.norm = nn.Conv2d(2, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        self.calls = getattr(self, "calls", 0) + 1
+        return self.fc(torch.tanh(self.norm(self.conv(x))).mean((2, 3)))
+
+
+class Gamma(nn.Module):
+    """A focal γ for each sample from its features."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, features):
+        return nn.functional.softplus(self.layer(features)).squeeze(1)
+
+
+def gamma_loss(net, outer, batch):
+    features = net.features(batch.inputs)
+    return focal(net.head(features), batch.targets, outer(features.detach()))
+
+
+def data(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(TRAIN + VAL, 2, 5, 5, dtype=torch.float64, generator=generator)
+    y = torch.randint(0, CLASSES, (TRAIN + VAL,), generator=generator)
+    return {"train": (x[:TRAIN], y[:TRAIN]), "val": (x[TRAIN:], y[TRAIN:])}
+
+
+def problem(outer="gamma", seed=0, **settings):
+    torch.manual_seed(seed)
+    model = Net().double()
+    torch.manual_seed(seed + 100)
+    variables = {"gamma": Gamma, "weights": lambda: SampleWeights(TRAIN, initial_weight=0.8), "l2": lambda: L2(model)}
+    settings = {"batch_size": 8, "val_batch_size": 5, "seed": seed, **settings}
+    if outer == "gamma":
+        settings["inner_loss"] = gamma_loss
+    return Bilevel(model, variables[outer](), **data(seed), **settings)
+
+
+def steps(one, hypergradient, count=3, inner=None, compile=None):
+    run = Run(
+        one, hypergradient, inner or SGD(0.3, momentum=0.9, weight_decay=0.01), Adam(0.05), count, compile=compile
+    )
+    for _ in range(count):
+        outer_step(run)
+    return run
+
+
+OUTERS = ("gamma", "weights", "l2")
+INNERS = {
+    "momentum": SGD(0.3, momentum=0.9, weight_decay=0.01),
+    "adam, spared": Adam(0.02, weight_decay=0.01, decay_on="weights"),
+}
+
+
+@pytest.mark.parametrize("inner", INNERS)
+@pytest.mark.parametrize("first", ["outer", "inner"])
+@pytest.mark.parametrize("outer", OUTERS)
+def test_sharing_the_body_changes_no_number(outer, first, inner):
+    hypergradient = OneStep(2, scope="head", first=first)
+    shared, apart = problem(outer), problem(outer)
+    apart.separable = False  # the whole network is recorded, and the derivative of the head picked out
+    one, two = (steps(p, hypergradient, inner=INNERS[inner]) for p in (shared, apart))
+    assert one.heads is not None
+    assert two.heads is None
+    torch.testing.assert_close(one.phi, two.phi, rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(one.state.params, two.state.params, rtol=1e-10, atol=1e-11)
+    for name, buffer in one.state.buffers.items():
+        torch.testing.assert_close(buffer, two.state.buffers[name], rtol=1e-10, atol=1e-11)
+    assert not torch.equal(one.phi, shared.initial_phi())
+
+
+def gradient(one, hypergradient, phi, state=None, features=None, batch=0):
+    """The hypergradient at φ from a given state, and the run that computed it."""
+    run = Run(one, hypergradient, SGD(0.3, momentum=0.9, weight_decay=0.01), Adam(0.05), 10)
+    run.phi = phi
+    if state is not None:
+        run.state = state
+    outer_step(run)
+    return run
+
+
+def differences(function, phi, step=1e-5):
+    found = torch.zeros_like(phi)
+    for k in range(len(phi)):
+        line = torch.zeros_like(phi)
+        line[k] = step
+        found[k] = (function(phi + line) - function(phi - line)) / (2 * step)
+    return found
+
+
+def test_one_step_of_the_head_agrees_with_finite_differences():
+    one, optimizer = problem(), SGD(0.3, momentum=0.9, weight_decay=0.01)
+    phi, at = one.initial_phi(), one.stretch
+
+    def ahead(phi):
+        """F after a step of the head alone."""
+        params = one.start.clone().requires_grad_()
+        loss, buffers = one.inner(params, one.initial_buffers(), phi, one.train_batch(0))
+        (grad,) = torch.autograd.grad(loss, params)
+        moved, _ = optimizer.update(params.detach(), optimizer.init(params.detach()), grad, 1)
+        params = one.start.clone()
+        params[at] = moved[at]
+        return one.outer(params, buffers, phi, one.val_batch(0))[0].detach()
+
+    found = gradient(one, OneStep(scope="head"), phi).gradient
+    torch.testing.assert_close(found, differences(ahead, phi), rtol=1e-6, atol=1e-9)
+
+
+def test_the_solved_head_agrees_with_finite_differences():
+    """The map: the head's minimiser on the features of the last batches. It is solved to 1e-12 here, by Newton."""
+    one, decay = problem(), 0.01
+    run = Run(
+        one,
+        Implicit(5, scope="head", solve=CG(200, 1e-14), damping=0.0, batches=3),
+        SGD(0.3, momentum=0.9, weight_decay=decay),
+        Adam(0.05),
+        10,
+    )
+    run.phi = one.initial_phi()
+    phi = run.phi
+    run.state, _ = run.hypergradient.train(_view(run), run.state, phi, 5)  # features of the last three batches
+    batch, features = run.features.joined()
+    assert len(batch.targets) == 3 * 8
+
+    def solution(phi):
+        w = run.state.params[one.stretch].clone()
+        for _ in range(60):
+            w.requires_grad_()
+            value = one.inner_of_head(w, run.state.params, features, phi, batch) + decay / 2 * w.square().sum()
+            (grad,) = torch.autograd.grad(value, w, create_graph=True)
+            hessian = torch.stack([torch.autograd.grad(g, w, retain_graph=True)[0] for g in grad])
+            move = torch.linalg.solve(hessian, grad.detach())
+            w = (w - min(1.0, 1.0 / float(move.norm())) * move).detach()
+        assert float(grad.detach().norm()) < 1e-12
+        return w
+
+    def outer(phi):
+        params = run.state.params.clone()
+        params[one.stretch] = solution(phi)
+        return one.outer(params, run.state.buffers, phi, one.val_batch(0))[0].detach()
+
+    run.state.params[one.stretch] = solution(phi)
+    run.state = run.state._replace(params=run.state.params.clone())
+    estimate = run.hypergradient._of_head(_view(run), run.state, [], phi)
+    torch.testing.assert_close(estimate.gradient, differences(outer, phi), rtol=1e-6, atol=1e-9)
+
+
+def _view(run):
+    from calibrant.bilevel import hypergradients as hg
+
+    p = run.problem
+    return hg.Problem(
+        run.dynamics,
+        run.outer_level,
+        p.train_batch,
+        p.val_batch(0),
+        stretch=p.stretch,
+        heads=run.heads,
+        features=run.features,
+    )
+
+
+@pytest.mark.parametrize("first", ["outer", "inner"])
+def test_the_body_runs_once_for_look_ahead_and_step(first):
+    one = problem()
+    run = Run(one, OneStep(3, scope="head", first=first), SGD(0.1), Adam(0.05), 1)
+    _ = one.head
+    counts = {"train": 0, "eval": 0}
+    module = run.dynamics.trainer.module
+    module.conv.register_forward_hook(lambda m, a, o: counts.__setitem__(key(m), counts[key(m)] + 1))
+    outer_step(run)
+    assert counts == {"train": 3, "eval": 1}
+
+
+def key(module):
+    return "train" if module.training else "eval"
+
+
+@pytest.mark.parametrize("scope", ["all", "head"])
+@pytest.mark.parametrize("inner", INNERS)
+def test_a_look_ahead_rate_goes_with_any_optimiser(inner, scope):
+    run = steps(problem("weights"), OneStep(2, scope=scope, lr=0.1), inner=INNERS[inner])
+    assert len(run.state.moments) == len(INNERS[inner].init(run.state.params))
+    assert run.state.step == 6
+
+
+def test_training_first_differentiates_the_last_step():
+    one, two = (steps(problem("weights"), h) for h in (OneStep(3, first="inner"), Truncated(3, 1)))
+    torch.testing.assert_close(one.phi, two.phi, rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(one.state.params, two.state.params, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("hypergradient", [OneStep(2, scope="head"), Implicit(2, scope="head", batches=3)], ids=repr)
+@pytest.mark.parametrize("outer", ["gamma", "weights"])
+def test_members_of_a_population_equal_their_single_runs(hypergradient, outer):
+    template = problem(outer)
+    members = [template, template.replicate(Net().double(), **data(1), seed=1)]
+    together = steps(Population(members), hypergradient)
+    for k, member in enumerate(members):
+        alone = steps(member, hypergradient)
+        torch.testing.assert_close(together.phi[k], alone.phi, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(together.state.params[k], alone.state.params, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("first", ["outer", "inner"])
+def test_a_resumed_run_has_the_features_that_it_had(tmp_path, first):
+    hypergradient = Implicit(2, scope="head", batches=3, first=first)
+    settings = {
+        "hypergradient": hypergradient,
+        "inner_optimizer": SGD(0.3, momentum=0.9),
+        "outer_optimizer": Adam(0.05),
+    }
+    whole = solve(problem(), outer_steps=6, **settings)
+    path = tmp_path / "run.safetensors"
+    solve(problem(), outer_steps=3, callbacks=[Checkpoint(path, every=3)], **settings)
+    again = solve(problem(), outer_steps=6, callbacks=[Checkpoint(path, every=100)], resume=path, **settings)
+    assert torch.equal(whole.phi, again.phi)
+    assert torch.equal(whole.params, again.params)
+
+
+def test_phi_waits_for_its_share_of_the_run():
+    one = problem()
+    settings = {"inner_optimizer": SGD(0.1), "outer_optimizer": Adam(0.05), "hypergradient": OneStep(2, scope="head")}
+    moved = []
+
+    class Watch(Checkpoint):
+        def __init__(self):
+            self.path = None
+
+        def on_step(self, run):
+            moved.append(not torch.equal(run.phi, one.initial_phi()))
+
+    solve(one, outer_steps=10, start=0.35, callbacks=[Watch()], **settings)
+    assert moved == [False] * 4 + [True] * 6
+    plain = solve(problem(), outer_steps=4, hypergradient=Plain(2), inner_optimizer=SGD(0.1))
+    waited = solve(problem(), outer_steps=4, start=0.99, **settings)
+    assert torch.equal(plain.params, waited.params)
+    with pytest.raises(ValueError, match="start must be a share"):
+        solve(one, outer_steps=4, start=1.0, **settings)
+
+
+def test_a_loss_that_hides_the_features_falls_back_to_the_whole_network():
+    def shifted(net, outer, batch):
+        shift = outer.layer.weight.sum()
+        return cross_entropy(net.logits(batch.inputs * (1 + shift)), batch.targets)
+
+    torch.manual_seed(0)
+    one = Bilevel(Net().double(), Gamma(), inner_loss=shifted, **data())
+    assert not one.separable
+    run = steps(one, OneStep(scope="head"), 1)
+    assert run.heads is None
+    assert run.gradient.abs().sum() > 0
+    with pytest.raises(ValueError, match="sees the network through its features"):
+        steps(one, Implicit(scope="head"), 1)
+
+
+def test_training_in_place_is_training():
+    """The working copy against the map's own steps: the same network, the same statistics."""
+    one = problem("weights")
+    run = Run(one, Plain(7), INNERS["adam, spared"], None, 1)
+    outer_step(run)
+    dynamics, state = copy.copy(run.dynamics), one
+    dynamics.trainer = None
+    state, losses = dynamics.train(run.fresh_state(), one.initial_phi(), one.train_batch, 7)
+    torch.testing.assert_close(run.state.params, state.params, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(run.inner_losses, torch.stack(losses), rtol=1e-11, atol=1e-12)
+    for name, buffer in state.buffers.items():
+        torch.testing.assert_close(run.state.buffers[name], buffer, rtol=1e-11, atol=1e-12)
+
+
+def test_states_are_values_that_later_steps_leave_alone():
+    run = Run(problem("weights"), Plain(2), SGD(0.1, momentum=0.9), None, 3)
+    outer_step(run)
+    kept, copied = run.state, run.state.map(torch.clone)
+    outer_step(run)
+    assert torch.equal(kept.params, copied.params)
+    assert all(torch.equal(a, b) for a, b in zip(kept.moments, copied.moments, strict=True))
+    assert all(torch.equal(b, copied.buffers[k]) for k, b in kept.buffers.items())
+    run.state, run.step = kept, 1
+    again = Run(problem("weights"), Plain(2), SGD(0.1, momentum=0.9), None, 3)
+    outer_step(run)
+    for _ in range(2):
+        outer_step(again)
+    assert torch.equal(run.state.params, again.state.params)
+
+
+def test_channels_last_changes_the_order_of_storage_only():
+    one, two = problem("l2"), problem("l2", channels_last=True)
+    assert torch.equal(two.view.flatten(two.view.unflatten(two.start)), two.start)
+    assert not torch.equal(one.start, two.start)
+    for hypergradient in (Plain(3), Truncated(3, 2), OneStep(scope="head")):
+        a, b = (steps(p, hypergradient, 2) for p in (one, two))
+        for name, value in one.view.unflatten(a.state.params).items():
+            torch.testing.assert_close(two.view.unflatten(b.state.params)[name], value, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(a.phi, b.phi, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("inner", INNERS)
+@pytest.mark.parametrize(
+    "hypergradient",
+    [
+        Plain(2),
+        OneStep(2, scope="head"),
+        OneStep(2, scope="head", first="inner"),
+        OneStep(2),
+        Implicit(2, scope="head", batches=3),
+        Implicit(2, scope="head", batches=3, first="outer"),
+        Truncated(2, 1),
+    ],
+    ids=repr,
+)
+def test_steps_in_fixed_memory_are_the_same_steps(hypergradient, inner, monkeypatch):
+    """What is recorded on a GPU, run without recording: fixed memory, and rates and step numbers as tensors."""
+    from calibrant.bilevel import capture
+    from calibrant.bilevel.replay import Replay
+    from calibrant.bilevel.run import _compute
+
+    monkeypatch.setattr(capture, "_WARM_UP", 10**9)
+    schedule = INNERS[inner].__class__(lambda step: 0.1 / step, weight_decay=0.01, decay_on="weights")
+    outer = None if isinstance(hypergradient, Plain) else Adam(0.05)
+    runs = [Run(problem("weights"), hypergradient, schedule, outer, 5) for _ in range(2)]
+    runs[1].replay = Replay(runs[1], _compute)
+    for run in runs:
+        for _ in range(5):
+            outer_step(run)
+    one, two = runs
+    torch.testing.assert_close(one.state.params, two.state.params, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(one.phi, two.phi, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(one.inner_losses, two.inner_losses, rtol=1e-10, atol=1e-12)
+    for name, buffer in one.state.buffers.items():
+        torch.testing.assert_close(buffer, two.state.buffers[name], rtol=1e-10, atol=1e-12)
