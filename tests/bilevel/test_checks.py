@@ -171,14 +171,17 @@ def test_an_outer_loss_with_random_numbers_that_cannot_be_replayed_is_refused(lo
         run(problem(outer_loss=loss, outer_mode=outer_mode))
 
 
-def test_an_augmentation_must_use_its_generator():
+@pytest.mark.parametrize("draw", [lambda: np.random.normal(), lambda: torch.randn(())])  # noqa: NPY002
+def test_an_augmentation_must_use_its_generator(draw):
     x, y = blobs()
-
-    def wrong(inputs, generator):
-        return inputs + np.random.normal()  # noqa: NPY002
-
+    model, before = mlp(), torch.get_rng_state()
     with pytest.raises(ValueError, match="must take all its random numbers from the generator"):
-        problem(train=TensorStream(x, y, augment=wrong))
+        problem(model, train=TensorStream(x, y, augment=lambda inputs, generator: inputs + draw()))
+    with pytest.raises(ValueError, match="must take all its random numbers from the generator"):
+        problem(model, train=TensorStream(x, y, augment_batch=lambda inputs, targets, g: (inputs + draw(), targets)))
+    assert torch.equal(torch.get_rng_state(), before)
+    x[0] = float("nan")
+    problem(train=TensorStream(x, y, augment=lambda inputs, generator: 2 * inputs))
 
 
 def test_checking_leaves_all_global_generators_as_they_were():

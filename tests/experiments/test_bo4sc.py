@@ -188,8 +188,13 @@ def test_calibrators_are_fitted_behind_the_one_trained_network():
 
 
 def test_isotonic_confidence_keeps_the_networks_class_and_may_fall_below_chance():
-    """As published: the confidence belongs to the network's class, even where another class has more."""
+    """As published: the confidence belongs to the network's class, even where another class has more.
+
+    The validation labels are turned round, so that the network is wrong there wherever it is sure.
+    """
     prepared = prepare("spirals-3.5", 0)
+    turned = replace(prepared.task.val, labels=1 - prepared.task.val.labels)
+    prepared = replace(prepared, task=replace(prepared.task, val=turned))
     base = Standard(epochs=300)
     standard, isotonic = run_all(
         [("standard", base, prepared), ("isotonic", Calibrated("isotonic-confidence", base), prepared)]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from calibrant.bilevel.level import seeded
@@ -66,13 +67,15 @@ def check_outer_module(module: nn.Module) -> None:
 
 def check_augment(stream: Stream | None) -> None:
     """Refuse an augmentation that does not take all its random numbers from the generator that it is given."""
-    if not isinstance(stream, TensorStream) or stream.augment is None:
+    if not isinstance(stream, TensorStream) or (stream.augment is None and stream.augment_batch is None):
         return
-    with foreign_generators_restored():
-        first, second = (stream.batch(0).inputs for _ in range(2))
-    if not torch.equal(first, second):
+    cuda = [stream.targets.device] if stream.targets.is_cuda else []
+    with foreign_generators_restored(), torch.random.fork_rng(devices=cuda):
+        drawn = [stream.draw(0) for _ in range(2)]
+    first, second = (pytree.tree_leaves((batch.inputs, batch.targets)) for batch in drawn)
+    if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True)):
         raise ValueError(
-            "The augmentation gave other inputs for the same step when it was called again. It must take all its "
+            "The augmentation gave another batch for the same step when it was called again. It must take all its "
             "random numbers from the generator that it is given, not from NumPy, random or torch's global generator."
         )
 

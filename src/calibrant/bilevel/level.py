@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from calibrant.bilevel.detached import Gate, Keep
+from calibrant.bilevel.footprint import live_bytes
 from calibrant.data.batch import Batch, Tensors
 
 LossFunction = Callable[[Tensor, Tensors, Tensor, Batch], tuple[Tensor, Tensors]]
@@ -138,23 +138,7 @@ class Level:
 
     def measure(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> int:
         """Bytes that one kept graph holds beyond its inputs."""
-        given = {
-            t.untyped_storage().data_ptr()
-            for t in pytree.tree_leaves((params, buffers, phi, batch))
-            if isinstance(t, Tensor)
-        }
-        held: dict[int, int] = {}
-
-        def pack(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in given:
-                held[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            kept = self.linearize(params, buffers, phi, batch)
-        del kept
-        return sum(held.values())
+        return live_bytes(lambda: self.linearize(params, buffers, phi, batch), params.device)
 
     def gradients(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> FullGradient:
         """First derivatives in parameters, outer variables and buffers at once (the outer level's ∇f of Eq. 8)."""

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from calibrant.bilevel import checkpoint, checks
 from calibrant.bilevel import hypergradients as hg
 from calibrant.bilevel.optimizers import Optimizer
+from calibrant.bilevel.outer_variables import OuterVariable
 from calibrant.bilevel.population import Population
 from calibrant.bilevel.problem import Bilevel
 from calibrant.bilevel.run import Run, outer_step
@@ -66,8 +67,21 @@ class Solution:
         return self.problem.view.export(self.params, self.buffers, into)
 
     def outer_variables(self) -> dict[str, Tensor]:
-        """φ by name."""
+        """φ by name, as the outer module's parameters hold it; :meth:`outer_quantities` says what it stands for."""
         return self.problem.outer_view.unflatten(self.phi)
+
+    def outer_quantities(self) -> dict[str, Tensor]:
+        """What φ stands for, by name and in its own units: sample weights, rates, coefficients.
+
+        ``{"weights": …}`` holds weights in [0, 1] for :class:`SampleWeights` of either form. A module that is no
+        :class:`OuterVariable` gives its parameters.
+        """
+        self._one("outer_quantities")
+        if not isinstance(self.problem.variables, OuterVariable):
+            return self.outer_variables()
+        constants = getattr(self.problem.train, "hyper", {})
+        with torch.no_grad():
+            return self.problem.outer_view.run(self.phi, lambda outer: outer.quantities(constants))
 
     def logits(self, inputs: Any, *, rows: int | None = None) -> Tensor:
         """The trained network's logits in evaluation mode, without gradient. Arrays are taken as in ``Bilevel``.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrant.bilevel.dynamics import Cotangent, Draws, Dynamics, Recorded, State
+from calibrant.bilevel.footprint import tensor_bytes
 from calibrant.data.batch import Batch
 
 GRAPH_BUDGET = 2 * 1024**3
@@ -31,7 +32,8 @@ class Tape:
         self.recorded: list[Recorded] = []
         self.keep_graphs = memory == "graphs"
         self.kept = None if self.keep_graphs else _Shelf(start, -(-count // self.stride))
-        self.lean = memory == "checkpoints" and not phi.is_cuda
+        large = memory == "checkpoints" or count * (dynamics.level.graph_bytes or 0) > _LARGE_TAPE
+        self.lean = large and not phi.is_cuda
 
     def forward(self) -> tuple[State, list[Tensor]]:
         """Train; the state at the end, and the loss before each step."""
@@ -106,6 +108,8 @@ class _Shelf:
 
 _M_MMAP_THRESHOLD = -3
 _LARGE, _GLIBC_MAXIMUM = 2**20, 32 * 2**20
+_LARGE_TAPE = 128 * 2**20
+"""Bytes of kept graphs above which freed blocks go back to the system at once."""
 
 
 @contextlib.contextmanager
@@ -135,13 +139,18 @@ def _glibc() -> ctypes.CDLL | None:
         return None
 
 
-def graphs_fit(dynamics: Dynamics, state: State, phi: Tensor, batch: Batch, count: int) -> bool:
-    """Whether ``count`` kept graphs stay below :data:`GRAPH_BUDGET` bytes, or half of what is free on a GPU.
-
-    One graph is measured, once for each level.
-    """
+def step_bytes(dynamics: Dynamics, state: State, phi: Tensor, batch: Batch) -> int:
+    """Bytes that a recorded step keeps: its graph, its batch, and the state after it. Measured once for each level."""
     level = dynamics.level
     if level.graph_bytes is None:
         level.graph_bytes = level.measure(state.params, state.buffers, phi, batch)
+    return level.graph_bytes + tensor_bytes((state.params, state.moments, state.buffers, batch._replace(seed=None)))
+
+
+def graphs_fit(dynamics: Dynamics, state: State, phi: Tensor, batch: Batch, count: int) -> bool:
+    """Whether ``count`` recorded steps stay below :data:`GRAPH_BUDGET` bytes, or half of what is free on a GPU.
+
+    The backward sweep needs room for about two further steps while all of them are still kept.
+    """
     budget = torch.cuda.mem_get_info(phi.device)[0] // 2 if phi.is_cuda else GRAPH_BUDGET
-    return count * level.graph_bytes <= budget
+    return (count + 2) * step_bytes(dynamics, state, phi, batch) <= budget

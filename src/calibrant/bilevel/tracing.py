@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from calibrant.bilevel import graphs
 from calibrant.bilevel.capture import Captured, recordable
+from calibrant.bilevel.footprint import tensor_bytes
 from calibrant.bilevel.level import (
     Adjoint,
     FullGradient,
@@ -99,8 +100,8 @@ class TracedLevel(Level):
             loss, d_params, d_phi, *d_buffers = run(*point.tensors)
         return FullGradient(loss, d_params, d_phi, dict(zip(used, d_buffers, strict=True)))
 
-    def linearize(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> Gradient:
-        point = self._point(params, buffers, phi, batch)
+    def _halves(self, point: _Point, params: Tensor, buffers: Tensors) -> tuple[Callable[..., Any], ...]:
+        """The recorded step; the product with its transpose, whole; and its part for φ alone."""
         names = self.differentiable_buffers
 
         def build(example: list[Tensor]) -> tuple[Callable[..., Any], ...]:
@@ -117,7 +118,11 @@ class TracedLevel(Level):
             halves = graphs.split(traced, len(adjoints), 2 + len(buffers))
             return tuple(self._finish(m, params.device) for m in halves)
 
-        early, rest, phi_only = self._cached("linearize", point, build)
+        return self._cached("linearize", point, build)
+
+    def linearize(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> Gradient:
+        point, names = self._point(params, buffers, phi, batch), self.differentiable_buffers
+        early, rest, phi_only = self._halves(point, params, buffers)
         with torch.no_grad(), seeded(batch.seed, params):
             outputs = early(*point.tensors)
         head = 2 + len(buffers)
@@ -137,7 +142,10 @@ class TracedLevel(Level):
         return Gradient(outputs[0], outputs[1], dict(zip(buffers, outputs[2:head], strict=True)), pull, push)
 
     def measure(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> int:
-        return Level(self.fn, self.differentiable_buffers, detaches=self.detaches).measure(params, buffers, phi, batch)
+        point = self._point(params, buffers, phi, batch)
+        early, *_ = self._halves(point, params, buffers)
+        with torch.no_grad(), seeded(batch.seed, params):
+            return tensor_bytes(early(*point.tensors), beside=point.tensors)
 
     def _point(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> _Point:
         if self._layout is None or self._layout.batch is not batch:  # a full batch is the same object at every step

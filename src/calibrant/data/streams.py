@@ -116,7 +116,7 @@ class TensorStream(Stream):
         self.index = None if index is None else _checked_index(index, targets, self.device)
         self.weights = None if weights is None else _normalised(weights, targets, given[0])
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
-        self._recent = Recent(self._draw)
+        self._recent = Recent(self.draw)
 
     @property
     def batches(self) -> int:
@@ -132,7 +132,8 @@ class TensorStream(Stream):
     def batch(self, step: int) -> Batch:
         return self.whole if self.constant else self._recent(step)
 
-    def _draw(self, step: int) -> Batch:
+    def draw(self, step: int) -> Batch:
+        """The batch of a step, drawn anew; :meth:`batch` remembers the last few."""
         if self.batch_size is None:
             names = slice(None) if self.index is None else self.index
             batch = Batch(self.inputs, self.targets, names, hyper=self.hyper, weights=self.weights)

@@ -10,8 +10,9 @@ variables are chained by :class:`OuterVariables`::
     L        = losses.mean() + outer.penalty(params)        whatever is added
     F        = outer loss + outer.prior()                   the outer loss sees the network's own output
 
-``project(values)`` maps the values back into their set after an outer step. A module of one's own needs none of this:
-any ``nn.Module`` may be φ when the inner loss is written as a function of it (:class:`calibrant.bilevel.Bilevel`).
+``project(values)`` maps the values back into their set after an outer step, and ``quantities(hyper)`` says what φ
+stands for. Any ``nn.Module`` may be φ without these hooks when the inner loss is written as a function of it
+(:class:`calibrant.bilevel.Bilevel`).
 Constants that belong to the data (a neighbourhood, a standardisation) come in through ``batch.hyper``, so that the
 members of a population may differ in them.
 """

@@ -47,6 +47,13 @@ class OuterVariable(nn.Module):
         """The nearest allowed values; a pure function, called after each outer step."""
         return values
 
+    def quantities(self, hyper: Tensors) -> Tensors:
+        """What φ stands for, by name and in its own units: weights, rates, coefficients.
+
+        ``hyper`` holds the constants of the training data. The default is the parameters themselves.
+        """
+        return dict(self.named_parameters())
+
 
 class OuterVariables(OuterVariable):
     """Several outer variables at once, applied in the order given."""
@@ -92,6 +99,10 @@ class OuterVariables(OuterVariable):
             own = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
             values = values | {prefix + k: v for k, v in part.project(own).items()}
         return values
+
+    def quantities(self, hyper: Tensors) -> Tensors:
+        each = [(f"parts.{position}.", part.quantities(hyper)) for position, part in enumerate(self._each())]
+        return {prefix + name: value for prefix, part in each for name, value in part.items()}
 
     def _each(self) -> Iterable[OuterVariable]:
         return self.parts  # type: ignore[return-value]

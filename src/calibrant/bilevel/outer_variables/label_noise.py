@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant.bilevel.outer_variables.base import OuterVariable, of_batch
-from calibrant.data.batch import Batch
+from calibrant.data.batch import Batch, Tensors
 from calibrant.losses.classification import one_hot
 
 
@@ -74,6 +74,9 @@ class LabelNoise(OuterVariable):
         rate = self.rate().unsqueeze(1)
         own = torch.eye(self.classes, dtype=rate.dtype, device=rate.device)
         return own * (1 - rate) + (1 - own) * rate / (self.classes - 1)
+
+    def quantities(self, hyper: Tensors) -> Tensors:
+        return {"transition": self.transition()} if self.per == "matrix" else {"rate": self.rate()}
 
     def outputs(self, logits: Tensor, batch: Batch) -> Tensor:
         """``log q``, which is its own logarithm of a softmax."""

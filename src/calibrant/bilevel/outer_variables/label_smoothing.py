@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.bilevel.outer_variables.base import OuterVariable, of_batch
-from calibrant.data.batch import Batch
+from calibrant.data.batch import Batch, Tensors
 from calibrant.losses.classification import one_hot
 
 
@@ -37,6 +37,9 @@ class LabelSmoothing(OuterVariable):
     def smoothing(self) -> Tensor:
         """All ε, in the order of the samples or classes."""
         return self.largest * torch.sigmoid(self.raw)
+
+    def quantities(self, hyper: Tensors) -> Tensors:
+        return {"smoothing": self.smoothing()}
 
     def targets(self, labels: Tensor, batch: Batch, classes: int) -> Tensor:
         hard = one_hot(labels, classes, self.raw.dtype) if labels.dim() == 1 else labels

@@ -29,6 +29,9 @@ class SmoothedWeights(SampleWeights):
         """All weights, in the order of the samples; ``hyper`` holds the neighbourhood that they were learned with."""
         return self._smoothed(*self._neighbourhood(hyper or {}))
 
+    def quantities(self, hyper: Tensors) -> Tensors:
+        return {"weights": self.weights(hyper)}
+
     def weigh(self, losses: Tensor, batch: Batch) -> Tensor:
         size = len(losses) if losses.dim() else None
         neighbours, kernel = self._neighbourhood(batch.hyper)

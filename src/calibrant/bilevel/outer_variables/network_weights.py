@@ -49,6 +49,9 @@ class L2(OuterVariable):
         """The penalties' strengths, in the order of the layers."""
         return self.log.exp()
 
+    def quantities(self, hyper: Tensors) -> Tensors:
+        return {"coefficients": self.coefficients()}
+
     def penalty(self, params: Tensors) -> Tensor | float:
         strengths = self.coefficients()
         if self.per == "model":

@@ -69,5 +69,8 @@ class SampleWeights(OuterVariable):
             return 0.0
         return 0.5 * self.prior_strength * (self.values() - 1).square().mean()
 
+    def quantities(self, hyper: Tensors) -> Tensors:
+        return {"weights": self.weights()}
+
     def project(self, values: Tensors) -> Tensors:
         return {k: v.clamp(0.0, 1.0) for k, v in values.items()} if self.form == "clip" else values

@@ -1,0 +1,109 @@
+"""What kept graphs are taken to need is not below what they hold."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from calibrant.bilevel import Adam, Bilevel, Population, SampleWeights
+from calibrant.bilevel.dynamics import Dynamics
+from calibrant.bilevel.footprint import Allocations, tensor_bytes
+from calibrant.bilevel.level import Level
+from calibrant.bilevel.tape import Tape, step_bytes
+from calibrant.bilevel.tracing import TracedLevel
+
+STEPS = 6
+
+
+def wide() -> nn.Module:
+    """More parameters than activations: the states weigh more than the graphs."""
+    return nn.Sequential(nn.Linear(12, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 3))
+
+
+def convolutional() -> nn.Module:
+    layers = [nn.Unflatten(1, (3, 2, 2)), nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(32, 3))
+
+
+def made(model: nn.Module, samples: int = 40, batch_size: int | None = 8) -> Bilevel:
+    x, y = torch.randn(samples, 12), torch.randint(0, 3, (samples,))
+    outer = SampleWeights(samples, initial_weight=0.7)
+    return Bilevel(model, outer, train=(x, y), val=(x, y), batch_size=batch_size)
+
+
+PROBLEMS = {
+    "mini-batches": lambda: made(wide()),
+    "full batch": lambda: made(wide(), samples=300, batch_size=None),
+    "convolutional": lambda: made(convolutional()),
+    "population": lambda: (lambda first: Population([first, first.replicate(seed=1)]))(made(wide())),
+}
+
+
+@pytest.mark.parametrize("make", [Level, TracedLevel])
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_the_estimate_is_what_recorded_steps_hold(kind, make):
+    torch.manual_seed(0)
+    problem = PROBLEMS[kind]()
+    phi = problem.initial_phi()
+    dynamics = Dynamics(make(problem.inner, problem.view.differentiable_buffers), Adam(1e-2))
+    start = dynamics.start(problem.initial_params(phi), problem.initial_buffers())
+    one = step_bytes(dynamics, start, phi, problem.train_batch(0))
+    tape = Tape(dynamics, problem.train_batch, phi, start, STEPS, "graphs")
+    with Allocations() as seen:
+        tape.forward()
+    assert 0.5 * STEPS * one < seen.alive() <= STEPS * one
+
+
+def test_shared_and_given_storage_is_counted_once():
+    x, y = torch.zeros(100), torch.zeros(50)
+    assert tensor_bytes({"a": x, "b": [x[:10], x.view(10, 10)], "c": y}) == 600
+    assert tensor_bytes((x[:3], y), beside=[x]) == 200
+    assert tensor_bytes(("text", None, 3)) == 0
+
+
+def test_what_was_freed_is_not_alive():
+    with Allocations() as seen:
+        kept = torch.zeros(1000) + 1
+        kept.add_(1)
+        gone = torch.zeros(5000) * 2
+        del gone
+    assert seen.alive() == tensor_bytes(kept) == 4000
+
+
+RESIDENT = """
+import resource, torch
+from torch import nn
+from calibrant.bilevel import Adam, Bilevel, SampleWeights
+from calibrant.bilevel.dynamics import Dynamics
+from calibrant.bilevel.level import Level
+from calibrant.bilevel.tape import Tape, step_bytes
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+x, y = torch.randn(5000, 20), torch.randint(0, 5, (5000,))
+model = nn.Sequential(nn.Linear(20, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 5))
+problem = Bilevel(model, SampleWeights(5000), train=(x, y), val=(x[:100], y[:100]))
+dynamics, phi = Dynamics(Level(problem.inner), Adam(1e-3)), problem.initial_phi()
+state = dynamics.start(problem.initial_params(phi), {})
+one = step_bytes(dynamics, state, phi, problem.train_batch(0))
+before = resident()
+tape = Tape(dynamics, problem.train_batch, phi, state, 16, "graphs")
+end, losses = tape.forward()
+print((resident() - before) / (16 * one))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
+def test_the_process_holds_no_more_than_the_estimate():
+    """Large blocks that are freed go back to the system; holes between kept ones would nearly double the memory."""
+    share = float(subprocess.run([sys.executable, "-c", RESIDENT], capture_output=True, text=True, check=True).stdout)
+    assert 0.3 < share < 1.3
