@@ -153,7 +153,8 @@ def reproduce_meta_reg(
         typer.Option(help="resnet18, resnet50, wide-resnet or small-cnn; by default the one of the data set."),
     ] = None,
     recipe: Annotated[
-        Recipe, typer.Option(help="short: 30 epochs, one-cycle. paper: 350 epochs, the state of least validation error.")
+        Recipe,
+        typer.Option(help="short: 30 epochs, one-cycle. paper: 350 epochs, the state of least validation error."),
     ] = Recipe.short,
     methods: Annotated[
         list[str] | None, typer.Option(help="Ids of methods; by default all but those of the paper's Table 3.")
@@ -191,7 +192,9 @@ def reproduce_meta_reg(
 ) -> None:
     """Tables 1 to 3 and Figures 2 to 5 of the second paper (γ-Net, SECE), its claims, shifted images and targets."""
     if quick and (data is not None or dataset not in (ImageData.cifar10, ImageData.digits)):
-        raise typer.BadParameter("it runs on scikit-learn's digits; leave out --dataset and --data.", param_hint="--quick")
+        raise typer.BadParameter(
+            "it runs on scikit-learn's digits; leave out --dataset and --data.", param_hint="--quick"
+        )
     call(
         "meta_reg.reproduce",
         dataset=dataset.value,

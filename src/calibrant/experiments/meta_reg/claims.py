@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -83,8 +83,8 @@ def upper_bound() -> Claim:
         "SECE ≥ ECE always",
         f"in {share:.0%} of {len(gaps)} made-up samples; least difference {min(gaps):.4f}",
         share == 1,
-        "2,000 predictions each, from under- to over-confident; ECE with 15 bins, h = 0.01. In Eq. (10) a product of two "
-        "integrals, each at most 1, stands for ECE, which it is not",
+        "2,000 predictions each, from under- to over-confident; ECE with 15 bins, h = 0.01. Eq. (10) puts a product of "
+        "two integrals, each at most 1, in the place of ECE",
     )
 
 
@@ -111,7 +111,7 @@ def cheaper(samples: int = 1024, repeats: int = 5) -> Claim:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(samples, 10, generator=generator) * 3
     labels = torch.randint(0, 10, (samples,), generator=generator)
-    took = {n: _seconds(lambda f=f: _gradient(f, logits, labels), repeats) for n, f in (("SECE", sece), ("DECE", dece))}
+    took = {n: _seconds(partial(_gradient, f, logits, labels), repeats) for n, f in (("SECE", sece), ("DECE", dece))}
     ratio = took["SECE"] / took["DECE"]
     return Claim(
         "SECE costs less than DECE",
@@ -168,5 +168,3 @@ def _seconds(call: Callable[[], None], repeats: int) -> float:
         call()
         best = min(best, time.perf_counter() - begin)
     return best
-
-

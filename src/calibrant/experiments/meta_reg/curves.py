@@ -1,4 +1,4 @@
-"""What happens by epoch (Figure 3): error and ECE on held-out images, mean and spread of γ, and the time of an epoch."""
+"""What happens by epoch (Figure 3): error and ECE on held-out images, mean and spread of γ, and how long it took."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def curves(group: Group) -> Any | None:
                     ax.plot([], [], gid="model", **look)
             ax.set(xlabel="epoch", title=title)
             ax.set_ylim(bottom=0)
-        _style.add_legend(axes[0], below=False)
+        axes[0].legend(loc="upper right", frameon=False)
     return figure
 
 

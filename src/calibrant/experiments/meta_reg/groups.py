@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from calibrant.experiments.common.verdicts import methods as methods_of
 from calibrant.experiments.meta_reg.data import DATASETS
+from calibrant.metrics import Estimate
 from calibrant.report.results import Record
 
 Records = Sequence[Mapping[str, Any]]
@@ -70,3 +71,8 @@ def spread(values: Sequence[float], digits: int, scale: float = 1.0) -> str | No
     if len(scaled) == 1:
         return f"{scaled[0]:.{digits}f}"
     return f"{average(scaled):.{digits}f} ± {stdev(scaled):.{digits}f}"
+
+
+def times(value: Estimate, factor: float) -> Estimate:
+    """An estimate in another unit."""
+    return Estimate(factor * value.value, factor * value.low, factor * value.high, value.level, value.method)

@@ -76,7 +76,7 @@ def softmax(scores: Tensor, temperature: float) -> Probs:
 
 
 def scored(probs: Probs, labels: np.ndarray) -> dict[str, float]:
-    """The columns of Table 1, as fractions: 15 bins of equal width, ACE 15 bins of equal mass of the predicted class."""
+    """The columns of Table 1, as fractions: 15 bins of equal width, for ACE 15 bins of equal mass."""
     raised = probs.clip(LEAST)
     found: tuple[Any, ...] = (
         1 - metrics.accuracy(probs, labels),  # type: ignore[operator]

@@ -12,10 +12,10 @@ from calibrant.experiments.meta_reg.targets import targets
 from calibrant.report import Report, Results, Table, format_number
 
 SUMMARY = """
-γ-Net and SECE of "Towards Unbiased Calibration using Meta-Regularization" beside their rivals. All methods train on the
-same 80 % of the training set; 10 % serve temperatures and the choice of a state, 10 % move outer variables. ECE, MCE and
-classwise ECE have 15 bins of equal width, ACE has 15 bins of equal mass, of the predicted class. `recommended` is judged
-against `ce-average-ts`: cross-entropy with the same moving average of the weights, and a temperature.
+γ-Net and SECE of "Towards Unbiased Calibration using Meta-Regularization" beside their rivals. All methods train on
+the same 80 % of the training set; 10 % serve temperatures and the choice of a state, 10 % move outer variables. ECE,
+MCE and classwise ECE have 15 bins of equal width; ACE has 15 bins of equal mass, of the predicted class. `recommended`
+is judged against `ce-average-ts`: cross-entropy with the same moving average of the weights, and a temperature.
 """
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from calibrant.experiments.common.keys import Key, make_key
 from calibrant.experiments.common.shared import checked_methods
 from calibrant.experiments.meta_reg.data import DATASETS, MODELS, digest, prepare
+from calibrant.experiments.meta_reg.variants import variants
 from calibrant.methods import Calibrated, Method
 from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, with_recipe
-from calibrant.methods.meta_regularization import MetaRegularization
 
 FIRST = ("ce", "ce-ts", "ce-average", "ce-average-ts", "focal", "focal-control", "flg-sece", "recommended")
 """The methods that the targets are about; these run first, and with most seeds."""
@@ -22,8 +22,6 @@ SEEDS = {"first": 5, "others": 2, "table 3": 1}
 """How many seeds a full study has, by group of methods."""
 EARLY = 3
 """So many seeds of the first group run before everything else."""
-RATES = {"flg-sece-rate-0.1": 0.1, "flg-sece-rate-10": 10.0}
-"""``flg-sece`` with a multiple of its meta rate: the first target asks for errors that do not depend on it."""
 VERSION = "1"
 """Part of every key; raise it when a change of the code makes stored runs out of date.
 
@@ -35,14 +33,11 @@ STEPS = 20
 
 def known_methods() -> dict[str, Method]:
     """All methods of the study by id, with the default recipe."""
-    found = {name: entry.method for name, entry in (IMAGE_METHODS | TABLE_3).items()}
-    base = found["flg-sece"]
-    assert isinstance(base, MetaRegularization)
-    return found | {name: replace(base, meta_rate=base.meta_rate * factor) for name, factor in RATES.items()}
+    return {name: entry.method for name, entry in (IMAGE_METHODS | TABLE_3).items()} | variants()
 
 
 def default_methods() -> list[str]:
-    """The methods of a study that names none: the paper's and ours, without Table 3 and the other meta rates."""
+    """The methods of a study that names none: the paper's and ours, without Table 3 and variants."""
     return list(IMAGE_METHODS)
 
 

@@ -20,6 +20,7 @@ from calibrant.experiments.meta_reg.plan import QUICK, Planned, Setup, known_met
 from calibrant.experiments.meta_reg.resuming import EVERY, OutOfTime
 from calibrant.experiments.meta_reg.training import train
 from calibrant.report import Results
+from calibrant.report.results import Record
 
 NAME = "meta-reg"
 QUICK_SEEDS, QUICK_EPOCHS = 2, 12
@@ -118,7 +119,9 @@ def work(
         together = [
             (other, methods[other])
             for other in missing
-            if other["seed"] == key["seed"] and trained(methods[other]) == trained(methods[key]) and not store.has(other)
+            if other["seed"] == key["seed"]
+            and trained(methods[other]) == trained(methods[key])
+            and not store.has(other)
         ]
         together.sort(key=lambda entry: entry[0] != key)
         prepared = prepare(setup.dataset, setup.folder, key["seed"], model=setup.model, limit=setup.limit).to(device)
@@ -140,7 +143,7 @@ def work(
     return True
 
 
-def _line(key: Key, record: dict[str, object]) -> str:
+def _line(key: Key, record: Record) -> str:
     """One finished run, for the terminal."""
     about = f"{DATASETS[key['dataset']].title}, {key['method']}, seed {key['seed']}"
     if record["failure"]:

@@ -6,9 +6,8 @@ from typing import Any
 
 from calibrant.data.vision import SHIFTS
 from calibrant.experiments.common.verdicts import difference
-from calibrant.experiments.meta_reg.groups import Group, spread
+from calibrant.experiments.meta_reg.groups import Group, spread, times
 from calibrant.experiments.meta_reg.paper import METRICS, Printed, printed, quoted
-from calibrant.metrics import Estimate
 from calibrant.report import Column, Table
 
 HEADINGS = {
@@ -54,7 +53,7 @@ def table2(group: Group) -> Table:
     rows: list[list[Any]] = []
     for method, rival in RIVALS:
         if method in group.methods and rival in group.methods:
-            gaps = [_scaled(difference(group.records, m, group.dataset, method, rival), scale(m)) for m in HEADINGS]
+            gaps = [times(difference(group.records, m, group.dataset, method, rival), scale(m)) for m in HEADINGS]
             rows.append([f"{method} − {rival}", *gaps])
     theirs = _printed_gain(group.dataset)
     return Table(columns, rows + theirs, "Paired over seeds, with 95 % intervals; below zero SECE is better.")
@@ -132,10 +131,3 @@ def _printed(cell: Printed | None, metric: str) -> str | None:
         return None
     digits = HEADINGS[metric][1]
     return f"{scale(metric) * cell.mean:.{digits}f} ± {scale(metric) * cell.std:.{digits}f}"
-
-
-def _scaled(value: Estimate, factor: float) -> Estimate:
-    ends = (factor * end for end in (value.value, value.low, value.high))
-    return Estimate(*ends, value.level, value.method)
-
-

@@ -17,7 +17,7 @@ from calibrant.experiments.common.verdicts import (
     shared_difference,
 )
 from calibrant.experiments.meta_reg.groups import Group
-from calibrant.experiments.meta_reg.plan import RATES
+from calibrant.experiments.meta_reg.variants import RATES
 from calibrant.metrics import Estimate
 from calibrant.report import Verdict, by_seed, excludes_zero, mean_interval, ratio_of_means
 

@@ -1,0 +1,161 @@
+"""The paper's printed figures, its claims, and the verdicts, on numbers that are known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from calibrant import metrics
+from calibrant.data.vision import SHIFTS
+from calibrant.experiments.meta_reg import claims, measured_claims, targets
+from calibrant.experiments.meta_reg.figures import diagram, drop
+from calibrant.experiments.meta_reg.groups import Group, flat, groups, spread
+from calibrant.experiments.meta_reg.measures import diagrams
+from calibrant.experiments.meta_reg.paper import METRICS, claimed_gains, paper, printed, printed_gains, quoted
+from calibrant.experiments.meta_reg.plan import known_methods
+from calibrant.experiments.meta_reg.tables import table2
+
+
+def test_printed_tables_are_whole_and_agree_with_each_other() -> None:
+    content = paper()
+    assert [len(own) for own in content["table1"].values()] == [12, 12, 10]
+    for own in (*content["table1"].values(), *content["table2"].values()):
+        for method, row in own.items():
+            assert method in known_methods()
+            assert list(row) == list(METRICS)
+    for dataset in ("cifar10", "cifar100"):
+        for metric in METRICS:
+            assert printed(dataset, "flg-sece", metric) == printed(dataset, "flg-sece", metric, table=2)
+        (ours,) = [row for row in quoted(dataset) if row.method == "flg-sece"]
+        assert ours.ece == pytest.approx(printed(dataset, "flg-sece", "ece").mean, abs=1e-4)
+        assert ours.error == pytest.approx(printed(dataset, "flg-sece", "error").mean, abs=1e-4)
+    assert printed("cifar10", "ce", "ece").mean == pytest.approx(0.04056)
+    assert printed("cifar10", "ce", "nll").mean == pytest.approx(0.335)
+    assert printed("digits", "ce", "ece") is None
+
+
+def test_the_papers_mean_gain_in_ece_is_not_that_of_its_own_table() -> None:
+    assert claimed_gains()["ece"] == pytest.approx(0.04198)
+    found = printed_gains()
+    assert found["ece"] == pytest.approx(0.04079, abs=5e-6)
+    assert found["mce"] == pytest.approx(0.1437, abs=5e-5)
+    assert found["ace"] == pytest.approx(0.03917, abs=1e-5)
+    assert claims.gains().holds is False
+
+
+def test_claims_that_need_no_training() -> None:
+    assert claims.parameters().holds is True
+    assert claims.dirac().holds is False
+    assert claims.unbiased().holds is False
+    confidence, correct = claims.made_up(50_000, seed=0)
+    assert abs(metrics.confidence_gap(confidence=confidence, correct=correct)) < 0.01
+    sharp, right = claims.made_up(50_000, seed=0, sharpening=3.0)
+    assert metrics.confidence_gap(confidence=sharp, correct=right) > 0.02
+
+
+def record(method: str, seed: int, **values) -> dict:
+    base = {"dataset": "cifar10", "model": "resnet18", "recipe": "short", "epochs": 30, "limit": 0, "failure": None}
+    scores = dict.fromkeys(METRICS, 0.05) | {"floor": 0.01, "nll_ts": 0.2, "steady_seconds": 10.0}
+    sweep = {"bins": list(targets.SWEEP)}
+    sweep |= {name: [0.012] * 7 for name in ("ece", "mce")} | {n: [0.01] * 7 for n in ("ece_floor", "mce_floor")}
+    shifts = {name: {"error": 0.1, "ece": 0.1, "nll": 0.3} for name in SHIFTS}
+    return base | scores | {"method": method, "seed": seed, "bins": sweep, "shifts": shifts, "curve": {}} | values
+
+
+def made(**by_method) -> list[Group]:
+    """Three seeds of each method, whose values rise by 0.0001 with the seed."""
+    return groups(
+        record(name.replace("_", "-"), seed, **{k: v + 1e-4 * seed for k, v in values.items()})
+        for name, values in by_method.items()
+        for seed in range(3)
+    )
+
+
+def by_statement(found, start: str):
+    (verdict,) = [v for v in found if v.statement.startswith(start)]
+    return verdict
+
+
+def test_the_first_targets_are_judged_by_paired_differences() -> None:
+    found = targets.first(made(ce={"ece": 0.03}, flg_sece={"ece": 0.02, "gamma_std": 0.4, "gamma_on_bound": 0.0}))
+    assert by_statement(found, "flg-sece: ECE below").holds is True
+    assert by_statement(found, "flg-sece: ECE not above the paper's").holds is True
+    assert by_statement(found, "flg-sece: standard deviation").holds is True
+    assert by_statement(found, "flg-sece: error within").holds is None  # the other meta rates were not run
+    assert by_statement(found, "Does a γ").holds is None
+    worse = targets.first(made(ce={"ece": 0.01}, flg_sece={"ece": 0.03, "gamma_std": 2.0, "gamma_on_bound": 0.5}))
+    for start in ("ECE below", "ECE not above the paper's", "standard deviation", "fewer than a tenth"):
+        assert by_statement(worse, f"flg-sece: {start}").holds is False
+
+
+def test_recommended_is_judged_against_its_rival() -> None:
+    settings = {"recommended": {"ece": 0.01, "nll_ts": 0.19}, "ce_average_ts": {"ece": 0.012, "nll": 0.2}, "ce": {}}
+    found = targets.second(made(**settings))
+    for start in ("ECE without", "NLL with", "error within", "at most 1.3"):
+        assert by_statement(found, f"recommended: {start}").holds is True, start
+    slow = targets.second(made(**settings | {"recommended": {"ece": 0.02, "steady_seconds": 14.0, "error": 0.06}}))
+    for start in ("ECE without", "error within", "at most 1.3"):
+        assert by_statement(slow, f"recommended: {start}").holds is False, start
+
+
+def test_shifts_are_compared_by_the_mean_of_logarithms() -> None:
+    double = {name: {"error": 0.1, "ece": 0.2, "nll": 0.3} for name in SHIFTS}
+    (group,) = groups([record("recommended", 0), record("ce-average-ts", 0, shifts=double)])
+    assert targets.shift_ratio(group, "recommended", "ce-average-ts").value == pytest.approx(-math.log(2))
+
+
+def test_the_third_target_takes_the_mean_of_ratios_at_each_number_of_bins() -> None:
+    (good,) = targets.third(groups([record("recommended", s) for s in range(2)]))
+    assert good.holds is True
+    high = record("recommended", 0)
+    high["bins"] = high["bins"] | {"ece": [0.012] * 6 + [0.02]}
+    (bad,) = targets.third(groups([high]))
+    assert bad.holds is False
+    assert "1000" in bad.note
+
+
+def test_setups_are_kept_apart_and_failures_left_out() -> None:
+    found = groups([record("ce", 0), record("ce", 0, epochs=350, recipe="paper"), record("ce", 1, failure="NaN")])
+    assert [len(group.records) for group in found] == [1, 1]
+    assert "350 epochs" in found[1].label
+
+
+def test_gains_of_sece_are_paired_by_seed() -> None:
+    (group,) = made(flg_sece={"ece": 0.02}, flg_dece={"ece": 0.03})
+    row = table2(group).rows[0]
+    assert row[0] == "flg-sece − flg-dece"
+    assert row[3].value == pytest.approx(-1.0)  # percentage points
+    assert row[3].high - row[3].low == pytest.approx(0.0, abs=1e-9)
+
+
+def test_measured_claims_say_what_was_not_run() -> None:
+    found = measured_claims.measured(made(ce={"ece": 0.03}, mmce={"ece": 0.04}))
+    judged = {claim.statement.partition(": ")[2][:4]: claim for claim in found}
+    assert judged["MMCE"].holds is True
+    assert judged["FLγ-"].holds is None
+    assert judged["the "].measured == "not run"
+
+
+def test_the_rise_after_a_drop_is_later_mean_minus_earlier_mean() -> None:
+    curve = {"epoch": list(range(1, 351)), "ece": [0.02] * 150 + [0.05] * 200}
+    assert drop(curve, 150) == pytest.approx(0.03)
+    assert math.isnan(drop({"epoch": [1, 2], "ece": [0.1, 0.1]}, 150))
+
+
+def test_a_diagram_from_a_record_has_the_errors_of_the_predictions() -> None:
+    rng = np.random.default_rng(0)
+    probs, labels = rng.dirichlet(np.ones(4), 500), rng.integers(0, 4, 500)
+    data = diagram({"diagrams": diagrams(probs, labels), "test_size": 500}, 20)
+    assert data.ece == pytest.approx(metrics.ece(probs, labels, 20))
+    assert data.mce == pytest.approx(metrics.mce(probs, labels, 20))
+
+
+def test_flat_names_and_spread() -> None:
+    found = flat(record("ce", 0))
+    assert found["ece@noise-1"] == 0.1
+    assert found["mce_floor/50"] == 0.01
+    assert spread([0.01, 0.03], 1, 100) == "2.0 ± 1.4"
+    assert spread([0.01], 1, 100) == "1.0"
+    assert spread([], 1) is None

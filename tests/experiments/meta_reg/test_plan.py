@@ -1,0 +1,75 @@
+"""The order of the runs, what identifies them, and the data that they are trained on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from calibrant.experiments.meta_reg.data import prepare
+from calibrant.experiments.meta_reg.plan import FIRST, Setup, in_order, known_methods, runs, settings_text
+from calibrant.methods.images import IMAGE_METHODS, TABLE_3
+
+
+def test_methods_of_the_targets_come_first_and_their_last_seeds_last() -> None:
+    order = list(in_order(list(IMAGE_METHODS), None))
+    assert len(set(order)) == len(order)
+    first = [place for place, (name, _) in enumerate(order) if name in FIRST]
+    assert order[: 3 * len(FIRST)] == [(n, s) for s in range(3) for n in IMAGE_METHODS if n in FIRST]
+    assert first[-1] == len(order) - 1
+    assert {s for n, s in order if n == "mmce"} == {0, 1}
+    assert {s for n, s in order if n == "ce"} == set(range(5))
+    assert [s for _, s in in_order(["mdca"], None)] == [0]
+    assert list(in_order(["ce", "mmce"], 1)) == [("ce", 0), ("mmce", 0)]
+
+
+def test_settings_are_the_same_text_in_every_process() -> None:
+    code = (
+        "from calibrant.experiments.meta_reg.plan import *;"
+        "print(*(settings_text(m) for m in known_methods().values()), sep='\\n')"
+    )
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    here = [settings_text(method) for method in known_methods().values()]
+    assert other.splitlines() == here
+    assert "0x" not in other
+    assert len(set(here)) == len(here)
+
+
+def test_all_methods_are_known_and_none_is_hidden_by_a_variant() -> None:
+    assert len(known_methods()) > len(IMAGE_METHODS) + len(TABLE_3)
+    for name, entry in (IMAGE_METHODS | TABLE_3).items():
+        assert known_methods()[name] == entry.method
+
+
+def test_parts_are_disjoint_and_depend_on_the_seed() -> None:
+    task = prepare("digits", None, 3).task
+    sizes = [len(part) for part in (task.train, task.val, task.meta)]
+    assert sum(sizes) == 1257 or sum(sizes) == 1258
+    assert sizes[0] == pytest.approx(0.8 * sum(sizes), abs=2)
+    again, other = prepare("digits", None, 3).task, prepare("digits", None, 4).task
+    assert torch.equal(task.train.inputs, again.train.inputs)
+    assert not torch.equal(task.train.inputs, other.train.inputs)
+    assert task.train.inputs.dtype == torch.uint8
+    assert task.train.augment is not None
+    assert task.val.augment is None
+    assert torch.equal(prepare("digits", None, 3).test.inputs, prepare("digits", None, 4).test.inputs)
+
+
+def test_a_limit_takes_every_class_in_proportion() -> None:
+    task = prepare("digits", None, 0, limit=500).task
+    labels = torch.cat([task.train.labels, task.val.labels, task.meta.labels])
+    counts = labels.bincount()
+    assert len(labels) == 500
+    assert counts.min() >= 45
+    assert counts.max() <= 55
+
+
+def test_small_training_parts_get_small_batches_and_epochs_are_part_of_the_key() -> None:
+    setup = Setup("digits", epochs=3)
+    assert setup.trained_by().batch_size < 64
+    ((key, method),) = runs(setup, ["ce"], 1)
+    assert key["epochs"] == method.recipe.epochs == 3
+    ((other, _),) = runs(Setup("digits", epochs=4), ["ce"], 1)
+    assert key.name != other.name

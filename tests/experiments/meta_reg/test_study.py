@@ -1,0 +1,145 @@
+"""The study of the second paper as a user runs it, on images that the test makes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from calibrant.cli.commands import app
+from calibrant.experiments.common.store import Store
+from calibrant.experiments.meta_reg import reproduce
+from calibrant.experiments.meta_reg import training as training_module
+from calibrant.experiments.meta_reg.measures import BINS, SCORES
+from tests.experiments.meta_reg.conftest import SMALL
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*images, and CIFAR-10 has")
+
+
+def records(folder: Path) -> list[dict]:
+    return json.loads((folder / "results.json").read_text())["records"]
+
+
+def test_every_run_has_a_record_with_all_that_is_reported(finished: Path) -> None:
+    found = records(finished)
+    assert {(r["method"], r["seed"]) for r in found} == {(m, s) for m in SMALL["methods"] for s in (0, 1)}
+    for record in found:
+        assert record["failure"] is None
+        assert all(math.isfinite(record[name]) for name in (*SCORES, "floor", "seconds", "temperature", "ece_ts"))
+        assert 0 <= record["error"] <= 1
+        assert (record["epochs"], record["train_size"], record["test_size"]) == (2, 256, 120)
+        assert record["bins"]["bins"] == list(BINS)
+        assert record["bins"]["ece"][BINS.index(15)] == record["ece"]
+        assert record["curve"]["epoch"] == [1, 2]
+        assert len(record["shifts"]) == 8
+        diagram = record["diagrams"]["15"]
+        assert sum(diagram["share"]) == pytest.approx(1)
+        gaps = [
+            s * abs(a - c)
+            for s, c, a in zip(diagram["share"], diagram["confidence"], diagram["accuracy"], strict=True)
+            if s
+        ]
+        assert sum(gaps) == pytest.approx(record["ece"], abs=1e-4)
+
+
+def test_gamma_is_recorded_for_methods_that_learn_one(finished: Path) -> None:
+    for record in records(finished):
+        learns = record["method"] in ("flg-sece", "recommended")
+        assert (record["gamma_mean"] is not None) == learns
+        assert ("gamma_std" in record["curve"]) == learns
+
+
+def test_the_temperature_row_is_the_same_network_as_the_row_without(finished: Path) -> None:
+    by_name = {(r["method"], r["seed"]): r for r in records(finished)}
+    for seed in (0, 1):
+        plain, scaled = by_name["ce", seed], by_name["ce-ts", seed]
+        assert plain["curve"] == scaled["curve"]
+        assert plain["error"] == scaled["error"]
+        assert plain["temperature"] == pytest.approx(scaled["temperature"], rel=1e-4)
+        assert plain["ece_ts"] == pytest.approx(scaled["ece"], rel=1e-3)
+
+
+def test_a_second_call_trains_nothing(
+    finished: Path, images: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("calibrant.experiments.meta_reg.study.train", lambda *a, **k: pytest.fail("trained again"))
+    reproduce(**SMALL, data=images, out=finished)
+    assert "Found 8 of 8 runs" in capsys.readouterr().err
+
+
+def test_the_report_is_made_from_the_file_alone(finished: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        app, ["reproduce", "meta-reg", "--from", str(finished / "results.json"), "--out", str(tmp_path)]
+    )
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "report.html").read_text()
+    for text in ("Targets", "CIFAR-10, small-cnn, short recipe, 2 epochs", "4.81 ± 0.12", "Figure 5", "4.079"):
+        assert text in page
+    assert {p.stem for p in (tmp_path / "figures").glob("*.png")} == {
+        "reliability-1",
+        "curves-1",
+        "reliability-bins-1",
+        "bins-1",
+    }
+
+
+class Interrupted(Exception):
+    """Stands for a machine that goes away."""
+
+
+def test_an_interrupted_run_goes_on_from_its_checkpoint(
+    images: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    class Fragile(training_module.TimedCheckpoint):
+        def on_start(self, run) -> None:
+            super().on_start(run)
+            seen.append(run.step)
+
+        def on_step(self, run) -> None:
+            super().on_step(run)
+            if run.step == run.outer_steps // 2 and len(seen) == 1:
+                raise Interrupted
+
+    Fragile.__name__ = "TimedCheckpoint"
+    monkeypatch.setattr(training_module, "TimedCheckpoint", Fragile)
+    settings = SMALL | {"methods": ["flg-sece"], "seeds": 1, "data": images, "out": tmp_path, "checkpoint_every": 0.0}
+    with pytest.raises(Interrupted):
+        reproduce(**settings)
+    assert not Store(tmp_path).current
+    reproduce(**settings)
+    assert seen[0] == 0
+    assert seen[1] > 0
+    (own,) = records(tmp_path)
+    (whole,) = [r for r in records(finished) if (r["method"], r["seed"]) == ("flg-sece", 0)]
+    assert own["curve"]["epoch"] == whole["curve"]["epoch"]
+    assert own["nll"] == pytest.approx(whole["nll"], rel=1e-2)
+    assert not list((tmp_path / "checkpoints").rglob("*.safetensors"))
+
+
+def test_time_that_is_over_ends_the_command_and_leaves_a_checkpoint(images: Path, tmp_path: Path) -> None:
+    settings = SMALL | {"methods": ["ce"], "seeds": 1, "data": images, "out": tmp_path}
+    with pytest.raises(ValueError, match="allow more --minutes"):
+        reproduce(**settings, minutes=0.0)
+    assert reproduce(**settings).name == "report.html"
+
+
+def test_wrong_arguments_are_sentences(images: Path, tmp_path: Path) -> None:
+    for settings, message in (
+        ({"dataset": "cifar10"}, "--data must name the folder"),
+        ({"dataset": "cifar10", "data": images, "model": "vgg"}, "--model must be one of resnet18"),
+        ({"dataset": "cifar10", "data": images, "methods": ["cee"]}, "there is no method called cee"),
+        ({"dataset": "cifar10", "data": images, "limit": 40}, "--limit must leave"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            reproduce(**settings, out=tmp_path)
+
+
+def test_the_folder_is_tried_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="--out must be a folder"):
+        reproduce(dataset="digits", out=tmp_path / "file")
