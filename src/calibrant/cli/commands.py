@@ -28,6 +28,23 @@ class Criterion(StrEnum):
     ece10 = "ece10"
 
 
+class ImageData(StrEnum):
+    """Images of the second paper's study."""
+
+    cifar10 = "cifar10"
+    cifar100 = "cifar100"
+    tiny_imagenet = "tiny-imagenet"
+    fashion_mnist = "fashion-mnist"
+    digits = "digits"
+
+
+class Recipe(StrEnum):
+    """How image networks are trained."""
+
+    short = "short"
+    paper = "paper"
+
+
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, counted from 0.")]
 Out = Annotated[Path, typer.Option(file_okay=False, help="Folder for results, figures and report.")]
 Sets = Annotated[list[str] | None, typer.Option(help="Names of synthetic sets; all five where not given.")]
@@ -119,6 +136,78 @@ def reproduce_bo4sc(
         jobs=jobs,
         fresh=fresh,
         source=source,
+    )
+
+
+@reproduce.command("meta-reg", cls=Experiment)
+def reproduce_meta_reg(
+    dataset: Annotated[
+        ImageData, typer.Option(help="The images; digits come with scikit-learn and need no --data.")
+    ] = ImageData.cifar10,
+    data: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Folder with the files of the data set, in any usual layout."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="resnet18, resnet50, wide-resnet or small-cnn; by default the one of the data set."),
+    ] = None,
+    recipe: Annotated[
+        Recipe, typer.Option(help="short: 30 epochs, one-cycle. paper: 350 epochs, the state of least validation error.")
+    ] = Recipe.short,
+    methods: Annotated[
+        list[str] | None, typer.Option(help="Ids of methods; by default all but those of the paper's Table 3.")
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many seeds; by default 5 for the methods of the targets and 2 for the others."),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs; by default the recipe's.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Take so many training images, every class in proportion.")
+    ] = None,
+    device: On = Device.auto,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few methods on scikit-learn's digits: about a minute on two cores.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Folder for results, figures and report; by default out/meta-reg-DATASET."),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.0, help="Stop after so many minutes; the same command goes on later.")
+    ] = None,
+    fresh: Fresh = False,
+    source: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            exists=True,
+            dir_okay=False,
+            help="Make the report from these result files or stores, of one data set or several; train nothing. Only "
+            "--out goes with it.",
+        ),
+    ] = None,
+) -> None:
+    """Tables 1 to 3 and Figures 2 to 5 of the second paper (γ-Net, SECE), its claims, shifted images and targets."""
+    if quick and (data is not None or dataset not in (ImageData.cifar10, ImageData.digits)):
+        raise typer.BadParameter("it runs on scikit-learn's digits; leave out --dataset and --data.", param_hint="--quick")
+    call(
+        "meta_reg.reproduce",
+        dataset=dataset.value,
+        data=data,
+        model=model,
+        recipe=recipe.value,
+        methods=methods or None,
+        seeds=seeds,
+        epochs=epochs,
+        limit=limit,
+        device=device.value,
+        quick=quick,
+        out=out,
+        minutes=minutes,
+        fresh=fresh,
+        source=source or None,
     )
 
 

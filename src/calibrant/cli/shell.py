@@ -41,7 +41,7 @@ class Experiment(TyperCommand):
         except ValueError as error:
             ctx.fail(str(error))
         left = super().parse_args(ctx, args)
-        if ctx.params.get("source") is not None:
+        if ctx.params.get("source"):
             idle = [p.opts[0] for p in self.params if p.name not in HEEDED and _given(ctx, p.name)]
             if idle:
                 ctx.fail(

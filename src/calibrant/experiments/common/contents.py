@@ -35,6 +35,11 @@ KINDS = {
     ),
     "bo4sc-ablation": Kind("ablate bo4sc", ("sets", "variants", "seeds")),
     "noise": Kind("bench noise", ("rates", "sets", "methods", "seeds"), ("dataset", "method", "rate", "seed")),
+    "meta-reg": Kind(
+        "reproduce meta-reg",
+        ("sets", "methods", "seeds"),
+        ("dataset", "model", "recipe", "epochs", "limit", "method", "seed"),
+    ),
     "tables": Kind("bench tables", ("split", "tables", "methods"), ("table", "method", "seed")),
 }
 """By what a result file's config calls its ``experiment``."""

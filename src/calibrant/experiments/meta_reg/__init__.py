@@ -1,0 +1,5 @@
+"""The second paper: γ-Net, SECE and their rivals on images, with the paper's tables and figures beside our runs."""
+
+from calibrant.experiments.meta_reg.study import reproduce
+
+__all__ = ["reproduce"]

@@ -1,0 +1,152 @@
+"""From the name of an image data set, its folder and a seed to a training task and a test part."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from calibrant.data.splits import split_indices
+from calibrant.data.vision import CropAndFlip, Images, Normalise, load_parts, split
+from calibrant.methods import Part, Task
+from calibrant.models import resnet18, resnet50, small_cnn, wide_resnet
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "resnet18": resnet18,
+    "resnet50": resnet50,
+    "wide-resnet": wide_resnet,
+    "small-cnn": small_cnn,
+}
+"""Networks by name; each takes ``classes``, ``channels`` and ``seed``."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """How a data set enters the study: its title, the network it is trained with by default, and its augmentation."""
+
+    title: str
+    model: str
+    augment: CropAndFlip | None
+    files: bool = True
+    """Whether it is read from a folder; scikit-learn's digits are not."""
+
+
+DATASETS = {
+    "cifar10": Dataset("CIFAR-10", "resnet18", CropAndFlip()),
+    "cifar100": Dataset("CIFAR-100", "resnet18", CropAndFlip()),
+    "tiny-imagenet": Dataset("Tiny-ImageNet", "resnet18", CropAndFlip(8)),
+    "fashion-mnist": Dataset("Fashion-MNIST", "small-cnn", CropAndFlip(2)),
+    "digits": Dataset("scikit-learn's digits", "small-cnn", CropAndFlip(1, flip=False), files=False),
+}
+"""The data sets of the study. Digits have no mirror image, so they are cropped and not flipped."""
+TEST_SHARE = 0.3
+"""The share of scikit-learn's digits that is the test part; the same images for every seed."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A factory of networks, ``network(seed)``: a name of :data:`MODELS` with the shape of its task."""
+
+    name: str
+    classes: int
+    channels: int
+
+    def __call__(self, seed: int) -> nn.Module:
+        return MODELS[self.name](self.classes, channels=self.channels, seed=seed)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One data set at one seed: the task, and the test part, which no method sees."""
+
+    task: Task
+    test: Part
+
+    def to(self, device: torch.device | str) -> Prepared:
+        """The same on another device."""
+        return Prepared(self.task.to(device), self.test.to(device))
+
+
+def prepare(
+    name: str, folder: str | Path | None, seed: int, *, model: str | None = None, limit: int | None = None
+) -> Prepared:
+    """The task of a data set: 80 % for training, 10 % as validation part, 10 % as meta-validation part, by seed.
+
+    Parameters
+    ----------
+    name : a name of :data:`DATASETS`
+    folder : where its files are; None for digits
+    seed : of the split and of the network
+    model : a name of :data:`MODELS`; by default the data set's own
+    limit : how many images of the published training set to take, every class in proportion; None takes all
+
+    Methods without outer variables train on the same 80 % as the others. The validation part serves temperatures and
+    the choice of a state, the meta-validation part moves outer variables.
+    """
+    train, test = load(name, None if folder is None else str(folder))
+    if limit is not None:
+        train = train.sample(limit, seed=seed)
+    parts = split(train, seed)
+    if min(map(len, parts)) < train.classes:
+        raise ValueError(
+            f"--limit must leave at least one image of each class in every part, {10 * train.classes:,} or more for "
+            f"{DATASETS[name].title}; got {len(train):,} images."
+        )
+    normalise = Normalise(train.mean, train.std)
+
+    def part(images: Images, augment: Any = None) -> Part:
+        return Part(images.inputs, images.labels, augment=augment, prepare=normalise)
+
+    network = Network(model or DATASETS[name].model, train.classes, train.inputs.shape[1])
+    task = Task(
+        part(parts.train, DATASETS[name].augment),
+        part(parts.val),
+        train.classes,
+        seed,
+        network,
+        meta=part(parts.meta_val),
+    )
+    return Prepared(task, part(test))
+
+
+@cache
+def load(name: str, folder: str | None) -> tuple[Images, Images]:
+    """The published training and test parts; the last ones that were read are kept."""
+    if not DATASETS[name].files:
+        return _digits()
+    if folder is None:
+        raise ValueError(f"{DATASETS[name].title} is read from files; name their folder by --data.")
+    return load_parts(name, folder)
+
+
+def digest(name: str, folder: str | Path | None) -> str:
+    """A digest of all pixels and labels, for the keys of runs."""
+    found = hashlib.sha256()
+    for images in load(name, None if folder is None else str(folder)):
+        found.update(images.inputs.numpy().data)
+        found.update(images.labels.numpy().data)
+    return found.hexdigest()[:12]
+
+
+def _digits() -> tuple[Images, Images]:
+    """scikit-learn's 1,797 digits, 8×8 pixels, 0 to 16 scaled to 0 to 255."""
+    data = load_digits()
+    pixels: Tensor = torch.from_numpy(np.rint(data.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
+    labels = torch.from_numpy(data.target.astype(np.int64))
+    rows = split_indices(len(labels), (1 - TEST_SHARE, TEST_SHARE), seed=0, stratify=data.target)
+    train, test = (torch.as_tensor(part) for part in rows)
+    scaled = pixels[train].double() / 255
+    mean, std = (float(scaled.mean()),), (float(scaled.std(correction=0)),)
+    names = tuple(map(str, range(10)))
+    return (
+        Images(pixels[train], labels[train], names, mean, std),
+        Images(pixels[test], labels[test], names, mean, std),
+    )

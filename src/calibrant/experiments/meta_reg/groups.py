@@ -1,0 +1,72 @@
+"""Records of one setup, with the numbers of their nested tables as fields of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import mean as average
+from statistics import stdev
+from typing import Any, NamedTuple
+
+from calibrant.experiments.common.verdicts import methods as methods_of
+from calibrant.experiments.meta_reg.data import DATASETS
+from calibrant.report.results import Record
+
+Records = Sequence[Mapping[str, Any]]
+
+
+class Group(NamedTuple):
+    """Finished runs that differ in method and seed only: one data set, network, recipe, and size."""
+
+    label: str
+    dataset: str
+    records: list[Record]
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods in the order of the records."""
+        return methods_of(self.records)
+
+    def of(self, method: str) -> list[Record]:
+        """The runs of a method, in the order of the seeds."""
+        return [r for r in self.records if r["method"] == method]
+
+    def values(self, method: str, metric: str) -> list[float]:
+        """A metric of all seeds of a method, those without a value left out."""
+        return [r[metric] for r in self.of(method) if r.get(metric) is not None]
+
+
+def groups(records: Iterable[Mapping[str, Any]]) -> list[Group]:
+    """Records by what they share; runs that failed are left out, and nested numbers are made flat."""
+    found: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        if not record.get("failure"):
+            place = tuple(record[name] for name in ("dataset", "model", "recipe", "epochs", "limit"))
+            found.setdefault(place, []).append(flat(record))
+    return [Group(label(*place), place[0], own) for place, own in found.items()]
+
+
+def label(dataset: str, model: str, recipe: str, epochs: int, limit: int) -> str:
+    """A setup in words."""
+    images = f", {limit:,} training images" if limit else ""
+    return f"{DATASETS[dataset].title}, {model}, {recipe} recipe, {epochs} epochs{images}"
+
+
+def flat(record: Mapping[str, Any]) -> Record:
+    """A record with a field for each shift and for each number of bins: ``ece@noise-1``, ``ece/50``."""
+    found = dict(record)
+    for shift, scores in record.get("shifts", {}).items():
+        found |= {f"{name}@{shift}": value for name, value in scores.items()}
+    table = record.get("bins", {})
+    for name in ("ece", "mce", "ece_floor", "mce_floor"):
+        found |= {f"{name}/{m}": value for m, value in zip(table.get("bins", ()), table.get(name, ()), strict=True)}
+    return found
+
+
+def spread(values: Sequence[float], digits: int, scale: float = 1.0) -> str | None:
+    """Mean ± standard deviation over seeds as the paper writes it; one value stands alone, none is None."""
+    if not values:
+        return None
+    scaled = [scale * value for value in values]
+    if len(scaled) == 1:
+        return f"{scaled[0]:.{digits}f}"
+    return f"{average(scaled):.{digits}f} ± {stdev(scaled):.{digits}f}"

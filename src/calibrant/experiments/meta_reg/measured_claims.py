@@ -1,0 +1,146 @@
+"""The paper's claims about trained networks, judged on our records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from calibrant.experiments.common.verdicts import difference
+from calibrant.experiments.meta_reg.claims import Claim
+from calibrant.experiments.meta_reg.figures import drop
+from calibrant.experiments.meta_reg.groups import Group
+from calibrant.experiments.meta_reg.paper import paper
+from calibrant.experiments.meta_reg.targets import SWEEP
+from calibrant.metrics import Estimate
+from calibrant.report import format_number
+
+DROP = 150
+"""The epoch of the first drop of the learning rate in the paper's recipe."""
+SMOOTHED = ("ls-0.05", "ls-0.1", "mixup")
+MISSING = "not run"
+
+
+def measured(found: list[Group]) -> list[Claim]:
+    """The claims that need trained networks; what was not run is said."""
+    return [claim for group in found for claim in _of(group)] + [positivity()]
+
+
+def _of(group: Group) -> Iterator[Claim]:
+    yield gains(group)
+    yield rises(group)
+    yield mmce(group)
+    yield smoothing(group)
+    yield spread_grows(group)
+    yield low_mce(group)
+
+
+def gains(group: Group) -> Claim:
+    """How far FLγ-SECE lies below CE-DECE."""
+    found = [difference(group.records, m, group.dataset, "ce-dece", "flg-sece") for m in ("ece", "mce", "ace")]
+    known = not any(math.isnan(value.value) for value in found)
+    text = ", ".join(f"{n} {_points(v)}" for n, v in zip(("ECE", "MCE", "ACE"), found, strict=True))
+    return Claim(
+        f"{group.dataset}: FLγ-SECE gains over CE-DECE in ECE, MCE and ACE (points)",
+        "4.198, 14.37, 3.917 in the mean over three data sets",
+        text if known else MISSING,
+        all(v.value > 0 for v in found) if known else None,
+        "it holds where all three gains are positive",
+    )
+
+
+def rises(group: Group) -> Claim:
+    """ECE by epoch around the first drop of the learning rate."""
+    methods = [m for m in group.methods if not m.endswith("-ts")]
+    found = {m: float(np.nanmean(v)) for m in methods if not np.isnan(v := _drops(group, m)).all()}
+    steps = bool(group.records) and group.records[0]["recipe"] == "paper"
+    known = bool(found) and steps
+    text = ", ".join(f"{m} {100 * v:+.2f}" for m, v in found.items())
+    most = max(found, key=lambda m: found[m]) if found else ""
+    return Claim(
+        f"{group.dataset}: test ECE rises after the first drop of the learning rate, most for FLSD (points)",
+        "rises for all, most for FLSD",
+        text if known else MISSING,
+        (min(found.values()) > 0 and most == "flsd") if known and "flsd" in found else None,
+        "" if known else "needs the paper's recipe: the short one has no drop",
+    )
+
+
+def mmce(group: Group) -> Claim:
+    """MMCE against cross-entropy."""
+    gap = difference(group.records, "ece", group.dataset, "mmce", "ce")
+    known = not math.isnan(gap.value)
+    return Claim(
+        f"{group.dataset}: MMCE is calibrated no better than CE (ECE, points)",
+        "no better",
+        _points(gap) if known else MISSING,
+        gap.value >= 0 if known else None,
+    )
+
+
+def smoothing(group: Group) -> Claim:
+    """Label smoothing and mixup: error and ECE."""
+    run = [m for m in SMOOTHED if m in group.methods]
+    printed = [m for m in group.methods if m in paper()["table1"]["cifar10"]]
+    if not run or "ce" not in group.methods:
+        statement = f"{group.dataset}: label smoothing and mixup have the lowest error and a higher ECE than CE"
+        return Claim(statement, "yes", MISSING, None)
+    errors = {m: float(np.mean(group.values(m, "error"))) for m in printed}
+    best = min(errors, key=lambda m: errors[m])
+    gaps = {m: difference(group.records, "ece", group.dataset, m, "ce") for m in run}
+    text = "; ".join(f"{m} {_points(gap)}" for m, gap in gaps.items())
+    return Claim(
+        f"{group.dataset}: label smoothing and mixup have the lowest error and a higher ECE than CE",
+        "yes",
+        f"lowest error: {best}; ECE minus ce's, points: {text}",
+        best in SMOOTHED and all(gap.value > 0 for gap in gaps.values()),
+    )
+
+
+def spread_grows(group: Group) -> Claim:
+    """The standard deviation of γ on the test images by epoch."""
+    runs = [r["curve"]["gamma_std"] for r in group.of("flg-sece") if r.get("curve", {}).get("gamma_std")]
+    statement = f"{group.dataset}: the spread of γ over the test images grows during training"
+    if not runs:
+        return Claim(statement, "grows", MISSING, None)
+    first, last = (float(np.mean([run[k] for run in runs])) for k in (0, -1))
+    return Claim(statement, "grows", f"{first:.3f} after the first epoch, {last:.3f} after the last", last > first)
+
+
+def low_mce(group: Group) -> Claim:
+    """MCE of FLγ-SECE among the paper's methods, by number of bins."""
+    rivals = [m for m in group.methods if m in paper()["table1"]["cifar10"]]
+    statement = f"{group.dataset}: FLγ-SECE keeps a low MCE at every number of bins"
+    if "flg-sece" not in rivals or len(rivals) < 2:
+        return Claim(statement, "lower than other methods", MISSING, None)
+    means = {m: [float(np.mean(group.values(m, f"mce/{b}"))) for b in SWEEP] for m in rivals}
+    ranks = [sorted(rivals, key=lambda m, k=k: means[m][k]).index("flg-sece") + 1 for k in range(len(SWEEP))]  # type: ignore[misc]
+    text = ", ".join(f"{b}: {rank}" for b, rank in zip(SWEEP, ranks, strict=True))
+    return Claim(
+        statement,
+        "lower than other methods",
+        f"rank among {len(rivals)} by number of bins: {text}",
+        max(ranks) == 1,
+        "it holds where the rank is 1 throughout",
+    )
+
+
+def positivity() -> Claim:
+    """Section 4.1: the absolute value against its alternatives."""
+    return Claim(
+        "|·|/τ keeps γ positive better than min-max, sigmoid, relu and softplus",
+        "better across data sets",
+        MISSING,
+        None,
+        "a comparison of variants: `calibrant ablate meta-reg`",
+    )
+
+
+def _drops(group: Group, method: str) -> np.ndarray:
+    return np.array([drop(r.get("curve", {}), DROP) for r in group.of(method)])
+
+
+def _points(value: Estimate) -> str:
+    ends = (100 * end for end in (value.value, value.low, value.high))
+    return format_number(Estimate(*ends, value.level, value.method), 2)

@@ -1,0 +1,80 @@
+"""The report on the second paper: targets, tables, figures, shifted images and claims, from a result file alone."""
+
+from __future__ import annotations
+
+from calibrant.experiments.common.shared import failures, foot
+from calibrant.experiments.meta_reg import figures, tables
+from calibrant.experiments.meta_reg.claims import computed
+from calibrant.experiments.meta_reg.groups import Group, groups
+from calibrant.experiments.meta_reg.measured_claims import measured
+from calibrant.experiments.meta_reg.paper import paper
+from calibrant.experiments.meta_reg.targets import targets
+from calibrant.report import Report, Results, Table, format_number
+
+SUMMARY = """
+γ-Net and SECE of "Towards Unbiased Calibration using Meta-Regularization" beside their rivals. All methods train on the
+same 80 % of the training set; 10 % serve temperatures and the choice of a state, 10 % move outer variables. ECE, MCE and
+classwise ECE have 15 bins of equal width, ACE has 15 bins of equal mass, of the predicted class. `recommended` is judged
+against `ce-average-ts`: cross-entropy with the same moving average of the weights, and a temperature.
+"""
+
+
+def tell(results: Results) -> Report:
+    """Everything, in the order of the paper."""
+    found = groups(results.records)
+    report = Report("Meta-regularisation", SUMMARY)
+    report.section("Targets", "Paired over seeds, with 95 % intervals (Student's t).")
+    report.verdicts(targets(found))
+    for position, group in enumerate(found, 1):
+        _results(report, group, position)
+    _claims(report, found)
+    failures(report, results.records, "They are left out of all tables.")
+    foot(report, results, hidden=("methods",))
+    return report
+
+
+def _results(report: Report, group: Group, position: int) -> None:
+    """Tables and figures of one setup."""
+    report.section(group.label)
+    _add(report, tables.table1(group))
+    with report.details("Temperature, γ, time and memory"):
+        _add(report, tables.further(group))
+    for table, title in ((tables.table2(group), "Table 2: what SECE gains"), (tables.table3(group), "Table 3")):
+        if table.rows:
+            report.text(title)
+            _add(report, table)
+    with report.details("Shifted images"):
+        _add(report, tables.shifts(group))
+    if not figures.shown(group):
+        return
+    report.figure(
+        figures.reliability(group, (15,)),
+        f"Figure 2, {group.label}: reliability diagrams of the last seed, 15 bins.",
+        f"reliability-{position}",
+    )
+    if (drawn := figures.curves(group)) is not None:
+        caption = f"Figure 3, {group.label}: test error, ECE and γ on the test images by epoch, means over seeds."
+        report.figure(drawn, caption, f"curves-{position}")
+    report.figure(
+        figures.reliability(group, (20, 50, 100)),
+        f"Figure 4, {group.label}: reliability diagrams of the last seed with 20, 50 and 100 bins.",
+        f"reliability-bins-{position}",
+    )
+    report.figure(
+        figures.bin_sweep(group),
+        f"Figure 5, {group.label}: ECE and MCE by number of bins, means over seeds; dotted, the noise floors.",
+        f"bins-{position}",
+    )
+
+
+def _claims(report: Report, found: list[Group]) -> None:
+    rows = [
+        [c.statement, c.paper, c.measured, format_number(c.holds), c.note or None]
+        for c in (*computed(), *measured(found))
+    ]
+    report.section("The paper's claims", f"Printed figures are quoted from {paper()['source']}")
+    report.table(["claim", "paper", "measured here", "holds", "remark"], rows)
+
+
+def _add(report: Report, table: Table) -> None:
+    report.table(table.columns, table.rows, table.caption)

@@ -1,0 +1,153 @@
+"""Which runs the study consists of, and in which order they are made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from calibrant.experiments.common.keys import Key, make_key
+from calibrant.experiments.common.shared import checked_methods
+from calibrant.experiments.meta_reg.data import DATASETS, MODELS, digest, prepare
+from calibrant.methods import Calibrated, Method
+from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, with_recipe
+from calibrant.methods.meta_regularization import MetaRegularization
+
+FIRST = ("ce", "ce-ts", "ce-average", "ce-average-ts", "focal", "focal-control", "flg-sece", "recommended")
+"""The methods that the targets are about; these run first, and with most seeds."""
+QUICK = ("ce", "ce-ts", "ce-average", "ce-average-ts", "focal", "flg-sece", "focal-control", "recommended")
+SEEDS = {"first": 5, "others": 2, "table 3": 1}
+"""How many seeds a full study has, by group of methods."""
+EARLY = 3
+"""So many seeds of the first group run before everything else."""
+RATES = {"flg-sece-rate-0.1": 0.1, "flg-sece-rate-10": 10.0}
+"""``flg-sece`` with a multiple of its meta rate: the first target asks for errors that do not depend on it."""
+VERSION = "1"
+"""Part of every key; raise it when a change of the code makes stored runs out of date.
+
+A digest of the code, which other experiments have in its place, would discard hours of a GPU for any change of a file.
+"""
+STEPS = 20
+"""The least number of steps in an epoch: a small training part gets smaller batches."""
+
+
+def known_methods() -> dict[str, Method]:
+    """All methods of the study by id, with the default recipe."""
+    found = {name: entry.method for name, entry in (IMAGE_METHODS | TABLE_3).items()}
+    base = found["flg-sece"]
+    assert isinstance(base, MetaRegularization)
+    return found | {name: replace(base, meta_rate=base.meta_rate * factor) for name, factor in RATES.items()}
+
+
+def default_methods() -> list[str]:
+    """The methods of a study that names none: the paper's and ours, without Table 3 and the other meta rates."""
+    return list(IMAGE_METHODS)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all runs of a command share.
+
+    ``limit`` is how many training images are taken (None: all), ``epochs`` how many passes (None: the recipe's).
+    """
+
+    dataset: str
+    folder: Path | None = None
+    model: str | None = None
+    recipe: str = "short"
+    epochs: int | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        for what, name, known in (
+            ("--dataset", self.dataset, DATASETS),
+            ("--recipe", self.recipe, RECIPES),
+            ("--model", self.network, MODELS),
+        ):
+            if name not in known:
+                raise ValueError(f"{what} must be one of {', '.join(known)}; got {name!r}.")
+        for what, number in (("--epochs", self.epochs), ("--limit", self.limit)):
+            if number is not None and number < 1:
+                raise ValueError(f"{what} must be at least 1; got {number}.")
+        if self.folder is None and DATASETS[self.dataset].files:
+            raise ValueError(f"--data must name the folder with the files of {DATASETS[self.dataset].title}.")
+
+    @property
+    def network(self) -> str:
+        """The name of the network."""
+        return self.model or DATASETS[self.dataset].model
+
+    def trained_by(self) -> Recipe:
+        """The recipe with this setup's epochs, and batches that leave at least ``STEPS`` steps in an epoch."""
+        recipe = RECIPES[self.recipe]
+        samples = len(prepare(self.dataset, self.folder, 0, limit=self.limit).task.train)
+        return replace(
+            recipe, epochs=self.epochs or recipe.epochs, batch_size=max(8, min(recipe.batch_size, samples // STEPS))
+        )
+
+    def fields(self, recipe: Recipe) -> dict[str, Any]:
+        """What identifies the runs of this setup besides method and seed."""
+        return {
+            "dataset": self.dataset,
+            "model": self.network,
+            "recipe": self.recipe,
+            "epochs": recipe.epochs,
+            "limit": self.limit or 0,
+        }
+
+
+Planned = tuple[Key, Method]
+
+
+def runs(setup: Setup, methods: Sequence[str] | None, seeds: int | None) -> list[Planned]:
+    """All runs of a setup in the order in which they are made.
+
+    First three seeds of the methods that the targets are about, then the other methods, then further seeds. ``seeds``
+    is the number for every method; None takes five for the first group, two for the others, one for Table 3.
+    """
+    if seeds is not None and seeds < 1:
+        raise ValueError(f"--seeds must be at least 1; got {seeds}.")
+    known = known_methods()
+    names = checked_methods(methods, known) if methods is not None else default_methods()
+    recipe, data = setup.trained_by(), digest(setup.dataset, setup.folder)
+    chosen = {name: with_recipe(known[name], recipe) for name in names}
+    found = []
+    for name, seed in in_order(names, seeds):
+        key = make_key(
+            settings=settings_text(chosen[name]),
+            code=VERSION,
+            data=data,
+            **setup.fields(recipe),
+            method=name,
+            seed=seed,
+        )
+        found.append((key, chosen[name]))
+    return found
+
+
+def in_order(names: Sequence[str], seeds: int | None) -> Iterator[tuple[str, int]]:
+    """Methods and seeds in the order of the runs."""
+
+    def count(name: str) -> int:
+        if seeds is not None:
+            return seeds
+        return SEEDS["first" if name in FIRST else "table 3" if name in TABLE_3 else "others"]
+
+    stages = (
+        [(n, s) for s in range(EARLY) for n in names if n in FIRST],
+        [(n, s) for s in range(EARLY) for n in names if n not in FIRST],
+        [(n, s) for s in range(EARLY, max(map(count, names), default=0)) for n in names],
+    )
+    yield from ((name, seed) for stage in stages for name, seed in stage if seed < count(name))
+
+
+def trained(method: Method) -> Method:
+    """The method that trains the network: the one behind a calibrator, or the method itself."""
+    return method.base if isinstance(method, Calibrated) else method
+
+
+def settings_text(method: Method) -> str:
+    """A method in words, the same in every process: without the addresses of its functions."""
+    return re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", repr(method))

@@ -1,0 +1,49 @@
+"""Long runs in pieces: a checkpoint every minute, from which an interrupted run goes on."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from calibrant.bilevel import Callback, Checkpoint, checkpoint
+from calibrant.bilevel.run import Run
+
+EVERY = 60.0
+"""Seconds between two checkpoints."""
+
+
+class OutOfTime(Exception):
+    """The time that a command was given is over; the run that it was in goes on from its checkpoint."""
+
+
+class Resume(Callback):
+    """Puts a fresh run where its checkpoint stood, if there is one. It must come before callbacks with a memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_start(self, run: Run) -> None:
+        if run.step == 0 and self.path.exists():
+            checkpoint.load(self.path, run)
+
+
+class TimedCheckpoint(Checkpoint):
+    """A checkpoint every ``seconds``, and one at ``deadline`` (by ``time.monotonic``), which ends the run."""
+
+    def __init__(self, path: Path, *, seconds: float = EVERY, deadline: float | None = None) -> None:
+        super().__init__(path, every=1)
+        self.seconds, self.deadline = seconds, deadline
+        self._saved = 0.0
+
+    def on_start(self, run: Run) -> None:
+        super().on_start(run)
+        self._saved = time.monotonic()
+
+    def on_step(self, run: Run) -> None:
+        now = time.monotonic()
+        over = self.deadline is not None and now > self.deadline and run.step < run.outer_steps
+        if over or now - self._saved >= self.seconds:
+            super().on_step(run)
+            self._saved = now
+        if over:
+            raise OutOfTime

@@ -1,0 +1,172 @@
+"""The study of the second paper: which runs are missing, one after the other, and the report on all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from calibrant.experiments.common.command import begin, export, open_store, tell_user, usable_folder
+from calibrant.experiments.common.contents import in_order, position, read_own, settings_of
+from calibrant.experiments.common.keys import Key, name_of
+from calibrant.experiments.common.records import resolve_device
+from calibrant.experiments.common.shared import made
+from calibrant.experiments.common.store import Line, Store, merged
+from calibrant.experiments.meta_reg.data import DATASETS, prepare
+from calibrant.experiments.meta_reg.page import tell
+from calibrant.experiments.meta_reg.plan import QUICK, Planned, Setup, known_methods, runs, trained
+from calibrant.experiments.meta_reg.resuming import EVERY, OutOfTime
+from calibrant.experiments.meta_reg.training import train
+from calibrant.report import Results
+
+NAME = "meta-reg"
+QUICK_SEEDS, QUICK_EPOCHS = 2, 12
+
+
+def reproduce(
+    *,
+    dataset: str = "cifar10",
+    data: str | Path | None = None,
+    model: str | None = None,
+    recipe: str = "short",
+    methods: Sequence[str] | None = None,
+    seeds: int | None = None,
+    epochs: int | None = None,
+    limit: int | None = None,
+    device: str = "auto",
+    quick: bool = False,
+    out: str | Path | None = None,
+    source: Sequence[str | Path] | None = None,
+    minutes: float | None = None,
+    fresh: bool = False,
+    checkpoint_every: float = EVERY,
+) -> Path:
+    """Train what is missing of the study, and write its report; returns the path of the report.
+
+    Parameters
+    ----------
+    dataset : a name of ``DATASETS``
+    data : the folder with its files; digits need none
+    model, recipe : names of a network and of a recipe; by default the data set's network and the short recipe
+    methods : ids; by default all but those of Table 3
+    seeds : how many for every method; by default five for the methods of the targets, and two for the others
+    epochs, limit : passes over the training part, and how many training images; by default the recipe's, and all
+    quick : few methods, seeds and epochs on scikit-learn's digits: about a minute on two cores
+    out : folder for the store, results and the report; by default ``out/meta-reg-<dataset>``
+    source : result files or stores of this study, of one data set or of several: the report is made from them alone
+    minutes : begin nothing after so many minutes; the run that is under way then goes on at the next call
+    fresh : repeat what the folder holds
+    checkpoint_every : seconds between two checkpoints of a run
+    """
+    if quick:
+        dataset, seeds, epochs = "digits", seeds or QUICK_SEEDS, epochs or QUICK_EPOCHS
+        methods = methods or QUICK
+    folder = Path(out) if out is not None else Path("out") / f"{NAME}-{dataset}"
+    if source:
+        return write_report([Path(path) for path in source], usable_folder(folder))
+    setup = Setup(dataset, None if data is None else Path(data), model, recipe, epochs, limit)
+    usable_folder(folder)
+    where = resolve_device(device)
+    store = open_store(folder, NAME, device=where)
+    planned = runs(setup, methods, seeds)
+    keys = [key for key, _ in planned]
+    config = {
+        "experiment": NAME,
+        "sets": [dataset],
+        "model": setup.network,
+        "recipe": repr(setup.trained_by()),
+        "device": str(where),
+        **made(),
+    }
+    by_name = {key.name: key for key in keys}
+
+    def expected(line: Line) -> Key | None:
+        return by_name.get(name_of(line["key"].items()))
+
+    missing = begin(store, config, keys, expected=expected, fresh=fresh)
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    whole = work(store, planned, missing, setup, device=where, deadline=deadline, seconds=checkpoint_every)
+    if not whole:
+        tell_user("Time is over. Run the same command again: it goes on where it stopped.")
+    if not store.current:
+        raise ValueError("no run was finished in the time given; run the same command again, or allow more --minutes.")
+    return write_report([export(store, arrange)], store.folder)
+
+
+def work(
+    store: Store,
+    planned: Sequence[Planned],
+    missing: Sequence[Key],
+    setup: Setup,
+    *,
+    device: torch.device,
+    deadline: float | None,
+    seconds: float,
+) -> bool:
+    """Make the missing runs in their order; False if time was over before the last of them.
+
+    A calibrator is measured with the network that it stands behind, which is not trained twice.
+    """
+    methods = dict(planned)
+    asked = set(missing)
+    total = len(missing)
+    for key in store.take(missing):
+        if deadline is not None and time.monotonic() > deadline:
+            return False
+        together = [
+            (other, methods[other])
+            for other in missing
+            if other["seed"] == key["seed"] and trained(methods[other]) == trained(methods[key]) and not store.has(other)
+        ]
+        together.sort(key=lambda entry: entry[0] != key)
+        prepared = prepare(setup.dataset, setup.folder, key["seed"], model=setup.model, limit=setup.limit).to(device)
+        try:
+            found = train(
+                together,
+                prepared,
+                device=device,
+                folder=store.checkpoint(key),
+                seconds=seconds,
+                deadline=deadline,
+            )
+        except OutOfTime:
+            return False
+        store.add(found)
+        asked -= found.keys()
+        for own, record in found.items():
+            tell_user(f"[{total - len(asked)}/{total}] {_line(own, record)}")
+    return True
+
+
+def _line(key: Key, record: dict[str, object]) -> str:
+    """One finished run, for the terminal."""
+    about = f"{DATASETS[key['dataset']].title}, {key['method']}, seed {key['seed']}"
+    if record["failure"]:
+        return f"{about}: failed ({record['failure']})"
+    numbers = "error {error:.2%}, NLL {nll:.3f}, ECE {ece:.2%} (floor {floor:.2%})".format(**record)
+    return f"{about}: {numbers}, {record['seconds']:.0f} s"
+
+
+def arrange(results: Results) -> Results:
+    """Records set by set, in the order of the methods, seed by seed."""
+    order = position(DATASETS, known_methods())
+    records = in_order(
+        results.records,
+        lambda r: (order.get(r["dataset"]), r["model"], r["recipe"], r["limit"], order.get(r["method"]), r["seed"]),
+    )
+    told = {"seeds": sorted({r["seed"] for r in records}), "methods": settings_of(records)}
+    return results._replace(config=results.config | told, records=records)
+
+
+def write_report(paths: Sequence[Path], out: Path) -> Path:
+    """Make the report from result files or stores alone, and print it."""
+    found = [read_own(path, NAME, arrange) for path in paths]
+    config = found[0].config
+    for results in found[1:]:
+        config = merged(config, results.config)
+    together = Results(config, found[0].versions, [record for results in found for record in results.records])
+    report = tell(together)
+    print(report.to_markdown())
+    return report.write(out)

@@ -1,0 +1,186 @@
+"""The targets of the study as verdicts: paired over seeds, with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from calibrant.data.vision import SHIFTS
+from calibrant.experiments.common.verdicts import (
+    UNMEASURED,
+    Case,
+    difference,
+    judge,
+    mean,
+    not_above,
+    shared_difference,
+)
+from calibrant.experiments.meta_reg.groups import Group
+from calibrant.experiments.meta_reg.plan import RATES
+from calibrant.metrics import Estimate
+from calibrant.report import Verdict, by_seed, excludes_zero, mean_interval, ratio_of_means
+
+RIVAL = "ce-average-ts"
+"""What ``recommended`` is compared with: cross-entropy with the same moving average and a temperature."""
+PRINTED = {"cifar10": 0.0214, "cifar100": 0.0194}
+"""The paper's ECE of FLγ-SECE."""
+ERROR_MARGIN, RATE_MARGIN, TIME, RATIO = 0.002, 0.007, 1.3, 1.5
+SWEEP = (10, 20, 50, 100, 200, 500, 1000)
+
+
+def targets(found: Sequence[Group]) -> list[Verdict]:
+    """All verdicts; one that no group can judge says that it was not measured."""
+    return [*first(found), *second(found), *third(found)]
+
+
+def first(found: Sequence[Group]) -> list[Verdict]:
+    """``flg-sece``, the dependable form of the paper's method."""
+    rates = {"flg-sece": 1.0, **RATES}
+    errors = [
+        (f"{_where(g)} × {factor:g}", difference(g.records, "error", g.dataset, name, "ce"))
+        for g in found
+        for name, factor in rates.items()
+    ]
+    gaps = [(_where(g), difference(g.records, "ece", g.dataset, "flg-sece", "ce")) for g in found]
+    levels = [(g, mean(g.records, "ece", g.dataset, "flg-sece")) for g in found if g.dataset in PRINTED]
+    spreads = [(_where(g), _mean(g, "gamma_std", "flg-sece")) for g in found]
+    bounds = [(_where(g), _mean(g, "gamma_on_bound", "flg-sece")) for g in found]
+    rivals = [
+        (f"{_where(g)} {name}", difference(g.records, metric, g.dataset, "flg-sece", "focal-control"))
+        for g in found
+        for metric, name in (("ece", "ECE"), ("nll", "NLL"))
+    ]
+    return [
+        judge(
+            f"flg-sece: error within {100 * RATE_MARGIN:g} points of ce's at a tenth, once and ten times its meta rate "
+            "(paired difference)",
+            [Case(where, gap, not_above(gap, RATE_MARGIN)) for where, gap in errors],
+            digits=4,
+        ),
+        judge(
+            "flg-sece: standard deviation of γ on the test images between 0.1 and 1.5",
+            [Case(where, value, _between(value, 0.1, 1.5)) for where, value in spreads],
+        ),
+        judge(
+            "flg-sece: fewer than a tenth of the test images have a γ on a bound",
+            [Case(where, value, not_above(value, 0.1)) for where, value in bounds],
+        ),
+        judge(
+            "flg-sece: ECE below ce's (paired difference)",
+            [Case(where, gap, not_above(gap, 0.0)) for where, gap in gaps],
+            digits=4,
+        ),
+        judge(
+            "flg-sece: ECE not above the paper's, 0.0214 on CIFAR-10 and 0.0194 on CIFAR-100 (the latter a stretch)",
+            [Case(_where(g), value, not_above(value, PRINTED[g.dataset])) for g, value in levels],
+            digits=4,
+        ),
+        judge(
+            "Does a γ for each sample beat one γ for all? flg-sece − focal-control, paired: significantly below zero",
+            [Case(where, gap, _significantly_below(gap)) for where, gap in rivals],
+            digits=4,
+        ),
+    ]
+
+
+def second(found: Sequence[Group]) -> list[Verdict]:
+    """``recommended`` against its rival."""
+
+    def gaps(metric: str, to: str, other: str | None = None) -> list[tuple[str, Estimate]]:
+        def own(g: Group) -> Estimate:
+            a, b = (by_seed(g.records, m, dataset=g.dataset, method=n) for m, n in pairs)
+            return shared_difference(a, b)
+
+        pairs = ((metric, "recommended"), (other or metric, to))
+        return [(_where(g), own(g)) for g in found]
+
+    def verdict(statement: str, cases: list[tuple[str, Estimate]], limit: float = 0.0) -> Verdict:
+        return judge(statement, [Case(where, value, not_above(value, limit)) for where, value in cases], digits=4)
+
+    times = [(_where(g), _time_ratio(g)) for g in found]
+    return [
+        verdict(
+            f"recommended: ECE without any post-hoc step not above {RIVAL}'s (paired difference)", gaps("ece", RIVAL)
+        ),
+        verdict(
+            f"recommended: NLL with its own temperature not above {RIVAL}'s (paired difference)",
+            gaps("nll_ts", RIVAL, "nll"),
+        ),
+        verdict(
+            f"recommended: error within {100 * ERROR_MARGIN:g} points of ce's (paired difference)",
+            gaps("error", "ce"),
+            ERROR_MARGIN,
+        ),
+        verdict(
+            f"recommended: mean over shifts of log(ECE / {RIVAL}'s ECE) below zero",
+            [(_where(g), shift_ratio(g, "recommended", RIVAL)) for g in found],
+        ),
+        judge(
+            f"recommended: at most {TIME:g} × the training time of ce (ratio)",
+            [Case(where, value, not_above(value, TIME)) for where, value in times],
+            note="epochs in which something was compiled count as the others do",
+        ),
+    ]
+
+
+def third(found: Sequence[Group]) -> list[Verdict]:
+    """ECE of ``recommended`` over its own noise floor."""
+    cases = []
+    for g in found:
+        for bins in SWEEP:
+            values = [r[f"ece/{bins}"] / r[f"ece_floor/{bins}"] for r in g.of("recommended")]
+            ratio = mean_interval(values) if values else UNMEASURED
+            cases.append(Case(f"{_where(g)} {bins}", ratio, _below(ratio, RATIO)))
+    statement = f"recommended: ECE below {RATIO:g} × its own noise floor at every number of bins"
+    return [judge(statement, cases, digits=2)]
+
+
+def shift_ratio(group: Group, method: str, rival: str) -> Estimate:
+    """Mean over shifts of log(ECE / the rival's), with an interval over the seeds that both have."""
+    values = []
+    rivals = {r["seed"]: r for r in group.of(rival)}
+    for record in group.of(method):
+        if other := rivals.get(record["seed"]):
+            logs = [math.log(record[f"ece@{s}"] / other[f"ece@{s}"]) for s in SHIFTS]
+            values.append(sum(logs) / len(logs))
+    return mean_interval(values) if values else UNMEASURED
+
+
+def _time_ratio(group: Group) -> Estimate:
+    own, other = (
+        {r["seed"]: r["steady_seconds"] for r in group.of(m) if r.get("steady_seconds")} for m in ("recommended", "ce")
+    )
+    shared = [seed for seed in own if seed in other]
+    return ratio_of_means([own[s] for s in shared], [other[s] for s in shared]) if shared else UNMEASURED
+
+
+def _mean(group: Group, metric: str, method: str) -> Estimate:
+    values = group.values(method, metric)
+    return mean_interval(values) if values else UNMEASURED
+
+
+def _where(group: Group) -> str:
+    return group.dataset
+
+
+def _known(judged: Callable[..., bool]) -> Callable[..., bool | None]:
+    def answer(value: Estimate, *limits: Any) -> bool | None:
+        return None if math.isnan(value.value) else judged(value, *limits)
+
+    return answer
+
+
+@_known
+def _between(value: Estimate, low: float, high: float) -> bool:
+    return low <= value.value <= high
+
+
+@_known
+def _below(value: Estimate, limit: float) -> bool:
+    return value.value < limit
+
+
+def _significantly_below(value: Estimate) -> bool | None:
+    """Whether the whole interval lies below zero; None where there is no interval."""
+    return None if math.isnan(value.low) else excludes_zero(value) < 0
