@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.harness import markdown, show, write
 
-GROUPS = ("classifiers", "engine", "gpu", "metrics", "posthoc", "reproduce")
+GROUPS = ("classifiers", "engine", "gpu", "metrics", "networks", "posthoc", "reproduce")
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ def test_the_example_in_the_docstring_runs():
 
 
 ROOMS = {
-    "data": set(),
+    "data": {"_inputs"},
     "models": {"data"},
     "losses": {"data", "models", "metrics"},
     "bilevel": {"data", "models", "losses"},
@@ -53,7 +53,7 @@ ROOMS = {
     "selective": {"_inputs", "metrics"},
     "posthoc": {"_files", "_inputs", "metrics"},
     "plots": {"_inputs", "metrics", "selective"},
-    "methods": {"_inputs", "data", "models", "losses", "bilevel", "metrics", "posthoc"},
+    "methods": {"_inputs", "_jobs", "data", "models", "losses", "bilevel", "metrics", "posthoc"},
     "estimators": {"_device", "_files", "_inputs", "data", "bilevel", "methods"},
     "report": {"_version", "metrics", "plots"},
     "cli": {"_version", "methods", "report"},

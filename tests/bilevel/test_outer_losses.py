@@ -157,7 +157,9 @@ ROWS = [(outer, loss, None, None) for outer, loss in zip(OUTERS, [*VALUES, "nll"
 ]
 
 
-@pytest.mark.parametrize(("outer", "loss", "batch_size", "inner"), ROWS, ids=lambda v: getattr(v, "__name__", str(v)))
+@pytest.mark.parametrize(
+    ("outer", "loss", "batch_size", "inner"), ROWS, ids=lambda v: "focal" if v is FOCAL else str(v)
+)
 def test_traced_populations_equal_eager_single_runs(outer, loss, batch_size, inner):
     """vmap, two derivatives and the tracer at once, in float64."""
     members = [member(outer, loss, m, batch_size, inner) for m in range(2)]

@@ -37,6 +37,7 @@ def fingerprint(run: Run) -> Plain:
     found: Plain = {
         "restart": run.restart,
         "clip_norm": run.clip_norm,
+        "first_move": run.first_move,
         "outer_mode": members[0].outer_mode,
         "autocast": str(members[0].autocast),
         "seed": [member.seed for member in members],
@@ -62,6 +63,8 @@ def _optimizer(prefix: str, optimizer: Optimizer | None) -> Plain:
     found: Plain = {prefix: type(optimizer).__name__}
     for field in dataclasses.fields(optimizer):
         value, name = getattr(optimizer, field.name), f"{prefix}.{field.name}"
+        if field.name == "decays":  # follows from the network, weight_decay and decay_on
+            continue
         if field.name == "parts":
             for position, (length, part) in enumerate(value):
                 found |= {f"{name}.{position}": length, **_optimizer(f"{name}.{position}", part)}

@@ -363,9 +363,14 @@ class Bilevel:
         if isinstance(self.variables, OuterVariable) and self.variables.needs_index:
             batch.require_index(type(self.variables).__name__)
         phi, watch, detached = self.initial_phi(), checks.SoftmaxWatch(), Watch()
-        with self._kernels.observed(), watch, detached:
+
+        def evaluate() -> Tensor:
+            with detached:
+                return self.inner(self.start, self.initial_buffers(), phi, batch)[0]
+
+        with self._kernels.observed(), watch:
             drawn = checks.draws_random_numbers(
-                lambda: self.inner(self.start, self.initial_buffers(), phi, batch)[0],
+                evaluate,
                 level="inner",
                 like=self.start,
                 autocast=self.autocast,

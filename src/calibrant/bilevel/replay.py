@@ -149,7 +149,8 @@ class Replay:
         key = (hypergradient.moves, memory, str(structure), str(constants), forms)
         if key not in self._recorded:
             self._recorded[key] = Captured(_Step(self, structure, constants, hypergradient.steps))
-        trainer.load(run.state)
+        if not run.deferred:
+            trainer.load(run.state)
         if run.phi is not self._last:
             self.phi.copy_(run.phi)
             for own, given in zip(self.moments, run.outer_moments, strict=True):
@@ -172,7 +173,7 @@ class Replay:
 
     def _outcome(self, results: Any, step: int, moves: bool) -> Outcome:
         inner_losses, loss, gradient, moved, ahead = results
-        state = self.trainer.hand_out(step)
+        state = self.trainer.live(step)
         phi, moments = self.run.phi, self.run.outer_moments
         if moves:
             phi, moments = self.phi.clone(), tuple(m.clone() for m in self.moments)

@@ -6,9 +6,9 @@ that looks ahead moves φ first and trains afterwards.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -78,6 +78,8 @@ class Run:
             self.features = Memory(hypergradient.remembers, axes)
         self.outer_level = _level(problem.outer, names, compile)
         self.phi = problem.initial_phi()
+        self._state: State | None = None
+        self._read_state: Callable[[], State] | None = None
         self.state = self.fresh_state()
         self.outer_moments: Moments = outer_optimizer.init(self.phi) if outer_optimizer else ()
         self.step = 0
@@ -97,10 +99,31 @@ class Run:
         self._unread: list[_Look] = []
         self.replay = Replay(self, _compute) if can_replay(self, compile) else None
 
-    @functools.cached_property
+    @cached_property
     def fingerprint(self) -> dict[str, Any]:
         """Settings and data in plain values; first asked for before batches are released (a checkpoint needs it)."""
         return fingerprint(self)
+
+    @property
+    def state(self) -> State:
+        """Where training stands. A replayed step leaves it on the device, and it is copied out when it is asked for."""
+        if self._state is None:
+            assert self._read_state is not None
+            self._state = self._read_state()
+        return self._state
+
+    @state.setter
+    def state(self, value: State) -> None:
+        self._state, self._read_state = value, None
+
+    def defer_state(self, read: Callable[[], State]) -> None:
+        """Let ``read`` give the state, if anyone asks before the next step."""
+        self._state, self._read_state = None, read
+
+    @property
+    def deferred(self) -> bool:
+        """Whether nobody has asked for the state since the last step."""
+        return self._state is None
 
     @property
     def is_population(self) -> bool:
@@ -212,7 +235,10 @@ def outer_step(run: Run) -> None:
         run.outer_loss = torch.full_like(run.inner_losses[-1], math.nan)
         run.gradient = torch.zeros_like(run.phi)
     keep = _examine(run, taken, outcome.state.params, outcome.phi, outcome.estimate) & run.active
-    run.state = run.select(keep, outcome.state, run.state)
+    if run.replay is not None:
+        run.defer_state(partial(run.replay.trainer.hand_out, outcome.state.step))
+    else:
+        run.state = run.select(keep, outcome.state, run.state)
     moved = run.together(keep)
     run.phi = run.select(moved, outcome.phi, run.phi)
     run.outer_moments = run.select(moved, outcome.moments, run.outer_moments)

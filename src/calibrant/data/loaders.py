@@ -158,7 +158,11 @@ class LoaderStream(Stream):
 
     def _take(self) -> Batch:
         """The next batch: the one that the thread has ready, or one that is drawn now."""
-        ready = None if self._ahead is None else self._ahead.result()
+        try:
+            ready = None if self._ahead is None else self._ahead.result()
+        except BaseException:
+            self._drop_iterator()  # its workers end now, and not when the error is forgotten
+            raise
         self._ahead = None
         batch = self._unpack(self._draw()) if ready is None else ready
         if self._background and self._iterator is not None:
@@ -169,10 +173,9 @@ class LoaderStream(Stream):
 
     def _following(self, iterator: Iterator[Any]) -> Batch | None:
         """In the thread: the next batch of the epoch; None at its end."""
-        try:
-            return self._unpack(next(iterator))
-        except StopIteration:
-            return None
+        item = next(iterator, None)
+        del iterator  # an error would keep it, and its workers, alive
+        return None if item is None else self._unpack(item)
 
     def _drop_iterator(self) -> None:
         if self._ahead is not None:

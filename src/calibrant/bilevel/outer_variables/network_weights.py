@@ -38,8 +38,8 @@ class L2(OuterVariable):
         inside = model if only is None else model.get_submodule(only)
         prefix = f"{only}." if only else ""
         shapes = {prefix + k: p.shape for k, p in inside.named_parameters() if p.requires_grad and p.dim() > 1}
-        if not shapes:
-            raise ValueError(f"There are no trainable weights to penalise in {only or 'the model'!r}.")
+        if only is not None and not shapes:
+            raise ValueError(f"There are no trainable weights to penalise in {only!r}.")
         self.names = list(shapes)
         sizes = {"layer": [1] * len(shapes), "unit": [s[0] for s in shapes.values()], "model": [1]}[per]
         self.sizes = sizes
