@@ -20,8 +20,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $(STAMP)
 
-reproduce: setup ## the first paper's experiments with 3 seeds: tables, figures and one report in out/bo4sc
+reproduce: setup ## both papers' experiments on a small scale: reports in out/bo4sc and out/meta-reg-digits
 	$(PY) -m calibrant reproduce bo4sc --quick
+	$(PY) -m calibrant reproduce meta-reg --quick
 
 test: setup     ## the fast tests
 	$(PY) -m pytest -n 2 --dist loadfile

@@ -67,6 +67,34 @@ Fresh = Annotated[
     bool, typer.Option("--fresh", help="Run again what --out holds already; by default only missing runs are done.")
 ]
 
+Images = Annotated[ImageData, typer.Option(help="The images; digits come with scikit-learn and need no --data.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option(exists=True, file_okay=False, help="Folder with the files of the data set, in any usual layout."),
+]
+Network = Annotated[
+    str | None,
+    typer.Option(help="resnet18, resnet50, wide-resnet or small-cnn; by default the one of the data set."),
+]
+Training = Annotated[
+    Recipe, typer.Option(help="short: 30 epochs, one-cycle. paper: 350 epochs, the state of least validation error.")
+]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs; by default the recipe's.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Take so many training images, every class in proportion.")]
+Minutes = Annotated[
+    float | None, typer.Option(min=0.0, help="Stop after so many minutes; the same command goes on later.")
+]
+Sources = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--from",
+        exists=True,
+        dir_okay=False,
+        help="Make the report from these result files or stores, of one data set or several; train nothing. Only "
+        "--out goes with it.",
+    ),
+]
+
 app = typer.Typer(
     cls=Sentences,
     help="Neural classifiers whose confidence can be believed: calibration as bilevel optimisation.",
@@ -141,21 +169,10 @@ def reproduce_bo4sc(
 
 @reproduce.command("meta-reg", cls=Experiment)
 def reproduce_meta_reg(
-    dataset: Annotated[
-        ImageData, typer.Option(help="The images; digits come with scikit-learn and need no --data.")
-    ] = ImageData.cifar10,
-    data: Annotated[
-        Path | None,
-        typer.Option(exists=True, file_okay=False, help="Folder with the files of the data set, in any usual layout."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="resnet18, resnet50, wide-resnet or small-cnn; by default the one of the data set."),
-    ] = None,
-    recipe: Annotated[
-        Recipe,
-        typer.Option(help="short: 30 epochs, one-cycle. paper: 350 epochs, the state of least validation error."),
-    ] = Recipe.short,
+    dataset: Images = ImageData.cifar10,
+    data: Folder = None,
+    model: Network = None,
+    recipe: Training = Recipe.short,
     methods: Annotated[
         list[str] | None, typer.Option(help="Ids of methods; by default all but those of the paper's Table 3.")
     ] = None,
@@ -163,10 +180,8 @@ def reproduce_meta_reg(
         int | None,
         typer.Option(min=1, help="How many seeds; by default 5 for the methods of the targets and 2 for the others."),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs; by default the recipe's.")] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Take so many training images, every class in proportion.")
-    ] = None,
+    epochs: Epochs = None,
+    limit: Limit = None,
     device: On = Device.auto,
     quick: Annotated[
         bool, typer.Option("--quick", help="A few methods on scikit-learn's digits: about a minute on two cores.")
@@ -175,20 +190,9 @@ def reproduce_meta_reg(
         Path | None,
         typer.Option(file_okay=False, help="Folder for results, figures and report; by default out/meta-reg-DATASET."),
     ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(min=0.0, help="Stop after so many minutes; the same command goes on later.")
-    ] = None,
+    minutes: Minutes = None,
     fresh: Fresh = False,
-    source: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--from",
-            exists=True,
-            dir_okay=False,
-            help="Make the report from these result files or stores, of one data set or several; train nothing. Only "
-            "--out goes with it.",
-        ),
-    ] = None,
+    source: Sources = None,
 ) -> None:
     """Tables 1 to 3 and Figures 2 to 5 of the second paper (γ-Net, SECE), its claims, shifted images and targets."""
     if quick and (data is not None or dataset not in (ImageData.cifar10, ImageData.digits)):
@@ -265,6 +269,39 @@ def ablate_bo4sc(
 ) -> None:
     """BO4SC's variants (hypergradients, outer losses, weights, other outer variables) and self-calibrated's parts."""
     call("bo4sc.ablation.run", seeds=seeds, out=out, device=device.value, jobs=jobs, fresh=fresh, source=source)
+
+
+@ablate.command("meta-reg", cls=Experiment)
+def ablate_meta_reg(
+    dataset: Images = ImageData.cifar10,
+    data: Folder = None,
+    model: Network = None,
+    recipe: Training = Recipe.short,
+    seeds: Seeds = 3,
+    epochs: Epochs = None,
+    limit: Limit = None,
+    device: On = Device.auto,
+    out: Out = Path("out/meta-reg-ablation"),
+    minutes: Minutes = None,
+    fresh: Fresh = False,
+    source: Sources = None,
+) -> None:
+    """Variants of the second paper's methods: φ, outer loss, hypergradient, meta rate, moving average, positive γ."""
+    call(
+        "meta_reg.ablate",
+        dataset=dataset.value,
+        data=data,
+        model=model,
+        recipe=recipe.value,
+        seeds=seeds,
+        epochs=epochs,
+        limit=limit,
+        device=device.value,
+        out=out,
+        minutes=minutes,
+        fresh=fresh,
+        source=source or None,
+    )
 
 
 @bench.command("tables", cls=Experiment)

@@ -1,5 +1,5 @@
 """The second paper: γ-Net, SECE and their rivals on images, with the paper's tables and figures beside our runs."""
 
-from calibrant.experiments.meta_reg.study import reproduce
+from calibrant.experiments.meta_reg.study import ablate, reproduce
 
-__all__ = ["reproduce"]
+__all__ = ["ablate", "reproduce"]

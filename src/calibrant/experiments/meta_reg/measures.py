@@ -36,18 +36,18 @@ Probs = np.ndarray
 def measure(fitted: Fitted, method: Any, prepared: Prepared) -> dict[str, Any]:
     """All numbers of one trained method on the test part.
 
-    Names that end in ``_ts`` are with a temperature that was fitted on the validation part. For a method that has one
-    already, both are the same.
+    Names that end in ``_ts`` are with a temperature that was fitted on the validation part; for a method that has one
+    already, both are the same. Names that end in ``_val`` are of the validation part, by which variants are chosen.
     """
     network = fitted.model if isinstance(fitted, Recalibrated) else fitted
     test, val = prepared.test, prepared.task.need_val("A temperature")
-    labels = test.labels.cpu().numpy()
+    labels, val_labels = (part.labels.cpu().numpy() for part in (test, val))
+    scores = logits(network, val)
     if isinstance(fitted, Recalibrated):
         temperature = float(fitted.calibrator.temperature_)
         own = temperature
     else:
-        scores = logits(network, val).numpy()
-        temperature, own = float(Temperature().fit(scores, val.labels.cpu().numpy()).temperature_), 1.0
+        temperature, own = float(Temperature().fit(scores.numpy(), val_labels).temperature_), 1.0
     raw = logits(network, test)
     probs, scaled = (softmax(raw, t) for t in (own, temperature))
     found: dict[str, Any] = scored(probs, labels)
@@ -56,6 +56,8 @@ def measure(fitted: Fitted, method: Any, prepared: Prepared) -> dict[str, Any]:
     found["sece"] = float(metrics.sece(probs, labels))  # type: ignore[arg-type]
     found |= {"temperature": temperature}
     found |= {f"{name}_ts": value for name, value in scored(scaled, labels).items()}
+    on_val = scored(softmax(scores, own), val_labels)
+    found |= {f"{name}_val": on_val[name] for name in ("error", "nll", "ece")}
     found["floor_ts"] = _floor(scaled, 15, "l1")
     found |= gammas(network, method, test)
     found["bins"] = over_bins(probs, labels)

@@ -37,7 +37,7 @@ def _results(report: Report, group: Group, position: int) -> None:
     """Tables and figures of one setup."""
     report.section(group.label)
     _add(report, tables.table1(group))
-    with report.details("Temperature, γ, time and memory"):
+    with report.details("Validation part, temperature, γ, time and memory"):
         _add(report, tables.further(group))
     for table, title in ((tables.table2(group), "Table 2: what SECE gains"), (tables.table3(group), "Table 3")):
         if table.rows:

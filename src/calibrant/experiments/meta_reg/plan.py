@@ -17,6 +17,8 @@ from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, wi
 
 FIRST = ("ce", "ce-ts", "ce-average", "ce-average-ts", "focal", "focal-control", "flg-sece", "recommended")
 """The methods that the targets are about; these run first, and with most seeds."""
+ABLATION = ("ce", "ce-average-ts", "focal-control", "flg-sece", "flg-sece-published", "recommended")
+"""What the variants stand beside."""
 QUICK = ("ce", "ce-ts", "ce-average", "ce-average-ts", "focal", "flg-sece", "focal-control", "recommended")
 SEEDS = {"first": 5, "others": 2, "table 3": 1}
 """How many seeds a full study has, by group of methods."""

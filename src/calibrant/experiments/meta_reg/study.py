@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,14 +17,15 @@ from calibrant.experiments.common.shared import made
 from calibrant.experiments.common.store import Line, Store, merged
 from calibrant.experiments.meta_reg.data import DATASETS, prepare
 from calibrant.experiments.meta_reg.page import tell
-from calibrant.experiments.meta_reg.plan import QUICK, Planned, Setup, known_methods, runs, trained
+from calibrant.experiments.meta_reg.plan import ABLATION, QUICK, Planned, Setup, known_methods, runs, trained
 from calibrant.experiments.meta_reg.resuming import EVERY, OutOfTime
 from calibrant.experiments.meta_reg.training import train
+from calibrant.experiments.meta_reg.variants import variants
 from calibrant.report import Results
 from calibrant.report.results import Record
 
 NAME = "meta-reg"
-QUICK_SEEDS, QUICK_EPOCHS = 2, 12
+QUICK_SEEDS, QUICK_EPOCHS, ABLATION_SEEDS = 2, 12, 3
 
 
 def reproduce(
@@ -96,6 +98,13 @@ def reproduce(
     return write_report([export(store, arrange)], store.folder)
 
 
+def ablate(*, seeds: int | None = None, out: str | Path | None = None, **settings: Any) -> Path:
+    """Compare the variants of the study's methods; arguments as in :func:`reproduce`, three seeds by default."""
+    methods = [*ABLATION, *variants()]
+    folder = Path("out") / f"{NAME}-ablation" if out is None else out
+    return reproduce(methods=methods, seeds=seeds or ABLATION_SEEDS, out=folder, **settings)
+
+
 def work(
     store: Store,
     planned: Sequence[Planned],
@@ -163,13 +172,17 @@ def arrange(results: Results) -> Results:
     return results._replace(config=results.config | told, records=records)
 
 
-def write_report(paths: Sequence[Path], out: Path) -> Path:
-    """Make the report from result files or stores alone, and print it."""
+def read_all(paths: Sequence[Path]) -> Results:
+    """Result files or stores of this study as one."""
     found = [read_own(path, NAME, arrange) for path in paths]
     config = found[0].config
     for results in found[1:]:
         config = merged(config, results.config)
-    together = Results(config, found[0].versions, [record for results in found for record in results.records])
-    report = tell(together)
+    return Results(config, found[0].versions, [record for results in found for record in results.records])
+
+
+def write_report(paths: Sequence[Path], out: Path) -> Path:
+    """Make the report from result files or stores alone, and print it."""
+    report = tell(read_all(paths))
     print(report.to_markdown())
     return report.write(out)

@@ -110,9 +110,12 @@ def shifts(group: Group) -> Table:
 
 
 def further(group: Group) -> Table:
-    """What Table 1 has no place for: the temperature and the scores with it, γ, time and memory."""
-    columns = ["method", "T", "ECE % with T", "NLL with T", "γ mean", "γ std", "γ on bound %", "seconds", "GB"]
+    """What Table 1 has no place for: validation scores, the temperature and the scores with it, γ, time and memory."""
+    columns = ["method", "ECE % (val)", "NLL (val)", "T", "ECE % with T", "NLL with T"]
+    columns += ["γ mean", "γ std", "γ on bound %", "seconds", "GB"]
     wanted = (
+        ("ece_val", 2, 100.0),
+        ("nll_val", 3, 1.0),
         ("temperature", 3, 1.0),
         ("ece_ts", 2, 100.0),
         ("nll_ts", 3, 1.0),
@@ -123,7 +126,11 @@ def further(group: Group) -> Table:
         ("peak_memory", 2, 1e-9),
     )
     rows = [[m, *(spread(group.values(m, name), d, s) for name, d, s in wanted)] for m in group.methods]
-    return Table([Column(name) for name in columns], rows, "γ is that of the test images at the end of training.")
+    return Table(
+        [Column(name) for name in columns],
+        rows,
+        "γ is that of the test images at the end of training; (val) is the validation part.",
+    )
 
 
 def _printed(cell: Printed | None, metric: str) -> str | None:

@@ -8,8 +8,8 @@ from calibrant.bilevel import OneStep
 from calibrant.bilevel.outer_variables.gamma_net import Positive
 from calibrant.methods import Method
 from calibrant.methods.images import IMAGE_METHODS
-from calibrant.methods.meta_regularization import MetaRegularization
-from calibrant.methods.networks import STRIDE, NetworkTraining
+from calibrant.methods.meta_regularization import FocalControl, MetaRegularization
+from calibrant.methods.networks import STRIDE
 
 RATES = {"flg-sece-rate-0.1": 0.1, "flg-sece-rate-10": 10.0}
 """``flg-sece`` with a multiple of its meta rate: the first target asks for errors that do not depend on it."""
@@ -29,20 +29,30 @@ def variants() -> dict[str, Method]:
     ``gamma-sece``              one γ for all, moved by the same hypergradient
     ``published-…``             the published γ-Net with another way to keep γ positive
     ``recommended-no-average``  without the moving average
+    ``recommended-sece``        CE + squared SECE as outer loss, as ``flg-sece`` has it
+    ``recommended-one-step``    one look-ahead step of the head for the solved head
+    ``recommended-feedback``    γ moved by the held-out gap, without any gradient
+    ``recommended-gamma-net``   a γ for each sample
     ==========================  ===================================================================================
     """
     base, published = _meta("flg-sece"), _meta("flg-sece-published")
-    recommended = IMAGE_METHODS["recommended"].method
-    assert isinstance(recommended, NetworkTraining)
+    recommended = _meta("recommended")
+    averaged = replace(base.recipe, average=AVERAGE)
     alone = (("strength", None), *(pair for pair in base.outer_settings if pair[0] != "strength"))
     found: dict[str, Method] = {name: replace(base, meta_rate=base.meta_rate * f) for name, f in RATES.items()}
     return found | {
         "flg-sece-one-step": replace(base, hypergradient=OneStep(STRIDE, scope="head")),
         "flg-sece-alone": replace(base, outer_settings=alone),
-        "flg-sece-average": replace(base, recipe=replace(base.recipe, average=AVERAGE)),
+        "flg-sece-average": replace(base, recipe=averaged),
         "gamma-sece": replace(base, outer_variable="gamma"),
         **{f"published-{name}": replace(published, positive=name) for name in POSITIVE},
         "recommended-no-average": replace(recommended, recipe=replace(recommended.recipe, average=None)),
+        "recommended-sece": replace(
+            recommended, outer_loss=base.outer_loss, outer_settings=base.outer_settings, meta_rate=base.meta_rate
+        ),
+        "recommended-one-step": replace(recommended, hypergradient=OneStep(STRIDE, scope="head")),
+        "recommended-feedback": FocalControl(averaged),
+        "recommended-gamma-net": replace(recommended, outer_variable="gamma-net"),
     }
 
 
