@@ -7,13 +7,17 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from calibrant.cli.commands import app
 from calibrant.experiments.common.store import Store
 from calibrant.experiments.meta_reg import reproduce
 from calibrant.experiments.meta_reg import training as training_module
+from calibrant.experiments.meta_reg.data import prepare
 from calibrant.experiments.meta_reg.measures import BINS, SCORES
+from calibrant.experiments.meta_reg.plan import Setup, runs
+from calibrant.experiments.meta_reg.resuming import OutOfTime
 from tests.experiments.meta_reg.conftest import SMALL
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*images, and CIFAR-10 has")
@@ -121,11 +125,32 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
     assert not list((tmp_path / "checkpoints").rglob("*.safetensors"))
 
 
-def test_time_that_is_over_ends_the_command_and_leaves_a_checkpoint(images: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_does_not_fit_is_left_and_the_run_begins_anew(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    settings = SMALL | {"methods": ["ce"], "seeds": 1, "epochs": 1, "data": images, "out": tmp_path}
+    setup = Setup("cifar10", images, "small-cnn", epochs=1)
+    ((key, _),) = runs(setup, ["ce"], 1)
+    path = Store(tmp_path).checkpoint(key) / f"{key.config}.safetensors"
+    path.write_bytes(b"not a checkpoint")
+    reproduce(**settings)
+    assert "begins anew" in capsys.readouterr().err
+    assert len(records(tmp_path)) == 1
+    assert not path.exists()
+
+
+def test_time_that_is_over_ends_the_command(images: Path, tmp_path: Path) -> None:
     settings = SMALL | {"methods": ["ce"], "seeds": 1, "data": images, "out": tmp_path}
     with pytest.raises(ValueError, match="allow more --minutes"):
         reproduce(**settings, minutes=0.0)
-    assert reproduce(**settings).name == "report.html"
+
+
+def test_a_run_at_its_deadline_leaves_a_checkpoint(images: Path, tmp_path: Path) -> None:
+    planned = runs(Setup("cifar10", images, "small-cnn", epochs=1), ["ce"], 1)
+    prepared = prepare("cifar10", images, 0, model="small-cnn")
+    with pytest.raises(OutOfTime):
+        training_module.train(planned, prepared, device=torch.device("cpu"), folder=tmp_path, deadline=0.0)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 1
 
 
 def test_wrong_arguments_are_sentences(images: Path, tmp_path: Path) -> None:

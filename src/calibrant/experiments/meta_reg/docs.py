@@ -14,7 +14,7 @@ from calibrant.experiments.meta_reg.claims import computed
 from calibrant.experiments.meta_reg.groups import groups
 from calibrant.experiments.meta_reg.measured_claims import measured
 from calibrant.experiments.meta_reg.study import read_all
-from calibrant.experiments.meta_reg.targets import targets
+from calibrant.experiments.meta_reg.targets import judged, targets
 from calibrant.report import Results, format_number, to_markdown
 
 BEGIN, END = "<!-- results: written by calibrant.experiments.meta_reg.docs -->", "<!-- end of results -->"
@@ -23,7 +23,7 @@ BEGIN, END = "<!-- results: written by calibrant.experiments.meta_reg.docs -->",
 def results_section(results: Results) -> str:
     """Targets, claims and Table 1 as Markdown."""
     found = groups(results.records)
-    verdicts = [[v.statement, v.shown, v.word, v.note or None] for v in targets(found)]
+    verdicts = [[v.statement, v.shown, v.word, v.note or None] for v in targets(judged(found) or found)]
     claims = [[c.statement, c.paper, c.measured, format_number(c.holds)] for c in (*computed(), *measured(found))]
     parts = [
         "### Targets",

@@ -23,6 +23,13 @@ class Group(NamedTuple):
     records: list[Record]
 
     @property
+    def name(self) -> str:
+        """The setup in a few characters: what differs from the full runs with the short recipe is added."""
+        first = self.records[0]
+        recipe = "" if first["recipe"] == "short" else f" ({first['recipe']} recipe)"
+        return self.dataset + recipe + (f" ({first['limit']:,} images)" if first["limit"] else "")
+
+    @property
     def methods(self) -> list[str]:
         """The methods in the order of the records."""
         return methods_of(self.records)

@@ -44,7 +44,7 @@ def gains(group: Group) -> Claim:
     known = not any(math.isnan(value.value) for value in found)
     text = ", ".join(f"{n} {_points(v)}" for n, v in zip(("ECE", "MCE", "ACE"), found, strict=True))
     return Claim(
-        f"{group.dataset}: FLγ-SECE gains over CE-DECE in ECE, MCE and ACE (points)",
+        f"{group.name}: FLγ-SECE gains over CE-DECE in ECE, MCE and ACE (points)",
         "4.198, 14.37, 3.917 in the mean over three data sets",
         text if known else MISSING,
         all(v.value > 0 for v in found) if known else None,
@@ -61,7 +61,7 @@ def rises(group: Group) -> Claim:
     text = ", ".join(f"{m} {100 * v:+.2f}" for m, v in found.items())
     most = max(found, key=lambda m: found[m]) if found else ""
     return Claim(
-        f"{group.dataset}: test ECE rises after the first drop of the learning rate, most for FLSD (points)",
+        f"{group.name}: test ECE rises after the first drop of the learning rate, most for FLSD (points)",
         "rises for all, most for FLSD",
         text if known else MISSING,
         (min(found.values()) > 0 and most == "flsd") if known and "flsd" in found else None,
@@ -74,7 +74,7 @@ def mmce(group: Group) -> Claim:
     gap = difference(group.records, "ece", group.dataset, "mmce", "ce")
     known = not math.isnan(gap.value)
     return Claim(
-        f"{group.dataset}: MMCE is calibrated no better than CE (ECE, points)",
+        f"{group.name}: MMCE is calibrated no better than CE (ECE, points)",
         "no better",
         _points(gap) if known else MISSING,
         gap.value >= 0 if known else None,
@@ -86,14 +86,14 @@ def smoothing(group: Group) -> Claim:
     run = [m for m in SMOOTHED if m in group.methods]
     printed = [m for m in group.methods if m in paper()["table1"]["cifar10"]]
     if not run or "ce" not in group.methods:
-        statement = f"{group.dataset}: label smoothing and mixup have the lowest error and a higher ECE than CE"
+        statement = f"{group.name}: label smoothing and mixup have the lowest error and a higher ECE than CE"
         return Claim(statement, "yes", MISSING, None)
     errors = {m: float(np.mean(group.values(m, "error"))) for m in printed}
     best = min(errors, key=lambda m: errors[m])
     gaps = {m: difference(group.records, "ece", group.dataset, m, "ce") for m in run}
     text = "; ".join(f"{m} {_points(gap)}" for m, gap in gaps.items())
     return Claim(
-        f"{group.dataset}: label smoothing and mixup have the lowest error and a higher ECE than CE",
+        f"{group.name}: label smoothing and mixup have the lowest error and a higher ECE than CE",
         "yes",
         f"lowest error: {best}; ECE minus ce's, points: {text}",
         best in SMOOTHED and all(gap.value > 0 for gap in gaps.values()),
@@ -103,7 +103,7 @@ def smoothing(group: Group) -> Claim:
 def spread_grows(group: Group) -> Claim:
     """The standard deviation of γ on the test images by epoch."""
     runs = [r["curve"]["gamma_std"] for r in group.of("flg-sece") if r.get("curve", {}).get("gamma_std")]
-    statement = f"{group.dataset}: the spread of γ over the test images grows during training"
+    statement = f"{group.name}: the spread of γ over the test images grows during training"
     if not runs:
         return Claim(statement, "grows", MISSING, None)
     first, last = (float(np.mean([run[k] for run in runs])) for k in (0, -1))
@@ -113,7 +113,7 @@ def spread_grows(group: Group) -> Claim:
 def low_mce(group: Group) -> Claim:
     """MCE of FLγ-SECE among the paper's methods, by number of bins."""
     rivals = [m for m in group.methods if m in paper()["table1"]["cifar10"]]
-    statement = f"{group.dataset}: FLγ-SECE keeps a low MCE at every number of bins"
+    statement = f"{group.name}: FLγ-SECE keeps a low MCE at every number of bins"
     if "flg-sece" not in rivals or len(rivals) < 2:
         return Claim(statement, "lower than other methods", MISSING, None)
     means = {m: [float(np.mean(group.values(m, f"mce/{b}"))) for b in SWEEP] for m in rivals}
@@ -131,7 +131,7 @@ def low_mce(group: Group) -> Claim:
 def positivity(group: Group) -> Claim:
     """Section 4.1: the absolute value against its alternatives."""
     run = {name: f"published-{name}" for name in POSITIVE if f"published-{name}" in group.methods}
-    statement = f"{group.dataset}: |·|/τ keeps γ positive better than min-max, sigmoid, relu and softplus (ECE, points)"
+    statement = f"{group.name}: |·|/τ keeps γ positive better than min-max, sigmoid, relu and softplus (ECE, points)"
     if not run or "flg-sece-published" not in group.methods:
         return Claim(statement, "better across data sets", MISSING, None, "needs the variants `published-…`")
     gaps = {n: difference(group.records, "ece", group.dataset, "flg-sece-published", m) for n, m in run.items()}

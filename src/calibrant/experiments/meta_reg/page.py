@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from calibrant.experiments.common.shared import failures, foot
 from calibrant.experiments.meta_reg import figures, tables
 from calibrant.experiments.meta_reg.claims import computed
 from calibrant.experiments.meta_reg.groups import Group, groups
 from calibrant.experiments.meta_reg.measured_claims import measured
 from calibrant.experiments.meta_reg.paper import paper
-from calibrant.experiments.meta_reg.targets import targets
+from calibrant.experiments.meta_reg.targets import judged, targets
 from calibrant.report import Report, Results, Table, format_number
 
 SUMMARY = """
@@ -24,7 +26,12 @@ def tell(results: Results) -> Report:
     found = groups(results.records)
     report = Report("Meta-regularisation", SUMMARY)
     report.section("Targets", "Paired over seeds, with 95 % intervals (Student's t).")
-    report.verdicts(targets(found))
+    if whole := judged(found):
+        report.verdicts(targets(whole))
+    else:
+        report.text("They are about whole runs on CIFAR-10 and CIFAR-100, which are not among these.")
+        with report.details("The same questions, put to these runs"):
+            report.verdicts(targets(found))
     for position, group in enumerate(found, 1):
         _results(report, group, position)
     _claims(report, found)
@@ -47,24 +54,36 @@ def _results(report: Report, group: Group, position: int) -> None:
         _add(report, tables.shifts(group))
     if not figures.shown(group):
         return
-    report.figure(
+    about = group.label
+    _draw(
+        report,
         figures.reliability(group, (15,)),
-        f"Figure 2, {group.label}: reliability diagrams of the last seed, 15 bins.",
+        f"Figure 2, {about}: reliability diagrams of the last seed, 15 bins.",
         f"reliability-{position}",
     )
     if (drawn := figures.curves(group)) is not None:
-        caption = f"Figure 3, {group.label}: test error, ECE and γ on the test images by epoch, means over seeds."
-        report.figure(drawn, caption, f"curves-{position}")
-    report.figure(
+        caption = f"Figure 3, {about}: test error, ECE and γ on the test images by epoch, means over seeds."
+        _draw(report, drawn, caption, f"curves-{position}")
+    _draw(
+        report,
         figures.reliability(group, (20, 50, 100)),
-        f"Figure 4, {group.label}: reliability diagrams of the last seed with 20, 50 and 100 bins.",
+        f"Figure 4, {about}: reliability diagrams of the last seed with 20, 50 and 100 bins.",
         f"reliability-bins-{position}",
     )
-    report.figure(
+    _draw(
+        report,
         figures.bin_sweep(group),
-        f"Figure 5, {group.label}: ECE and MCE by number of bins, means over seeds; dotted, the noise floors.",
+        f"Figure 5, {about}: ECE and MCE by number of bins, means over seeds; dotted, the noise floors.",
         f"bins-{position}",
     )
+
+
+def _draw(report: Report, figure: Any, caption: str, name: str) -> None:
+    """Add a figure and close it: pyplot would keep it."""
+    import matplotlib.pyplot as plt
+
+    report.figure(figure, caption, name)
+    plt.close(figure)
 
 
 def _claims(report: Report, found: list[Group]) -> None:

@@ -16,15 +16,25 @@ class OutOfTime(Exception):
     """The time that a command was given is over; the run that it was in goes on from its checkpoint."""
 
 
+class UnusableCheckpoint(Exception):
+    """A checkpoint of another problem, other settings or another version; the run must begin anew."""
+
+
 class Resume(Callback):
-    """Puts a fresh run where its checkpoint stood, if there is one. It must come before callbacks with a memory."""
+    """Puts a fresh run where its checkpoint stood, if there is one. It must come before callbacks with a memory.
+
+    A checkpoint that does not fit raises :class:`UnusableCheckpoint`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def on_start(self, run: Run) -> None:
         if run.step == 0 and self.path.exists():
-            checkpoint.load(self.path, run)
+            try:
+                checkpoint.load(self.path, run)
+            except ValueError as error:
+                raise UnusableCheckpoint(str(error)) from error
 
 
 class TimedCheckpoint(Checkpoint):

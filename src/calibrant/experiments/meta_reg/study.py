@@ -122,6 +122,7 @@ def work(
     methods = dict(planned)
     asked = set(missing)
     total = len(missing)
+    prepared, seed = None, None
     for key in store.take(missing):
         if deadline is not None and time.monotonic() > deadline:
             return False
@@ -133,7 +134,9 @@ def work(
             and not store.has(other)
         ]
         together.sort(key=lambda entry: entry[0] != key)
-        prepared = prepare(setup.dataset, setup.folder, key["seed"], model=setup.model, limit=setup.limit).to(device)
+        if prepared is None or seed != key["seed"]:
+            seed = key["seed"]
+            prepared = prepare(setup.dataset, setup.folder, seed, model=setup.model, limit=setup.limit).to(device)
         try:
             found = train(
                 together,

@@ -29,6 +29,11 @@ ERROR_MARGIN, RATE_MARGIN, TIME, RATIO = 0.002, 0.007, 1.3, 1.5
 SWEEP = (10, 20, 50, 100, 200, 500, 1000)
 
 
+def judged(found: Sequence[Group]) -> list[Group]:
+    """The groups that the targets are about: whole runs on the two CIFARs."""
+    return [g for g in found if g.dataset in PRINTED and not g.records[0]["limit"]]
+
+
 def targets(found: Sequence[Group]) -> list[Verdict]:
     """All verdicts; one that no group can judge says that it was not measured."""
     return [*first(found), *second(found), *third(found)]
@@ -38,16 +43,16 @@ def first(found: Sequence[Group]) -> list[Verdict]:
     """``flg-sece``, the dependable form of the paper's method."""
     rates = {"flg-sece": 1.0, **RATES}
     errors = [
-        (f"{_where(g)} × {factor:g}", difference(g.records, "error", g.dataset, name, "ce"))
+        (f"{g.name} × {factor:g}", difference(g.records, "error", g.dataset, name, "ce"))
         for g in found
         for name, factor in rates.items()
     ]
-    gaps = [(_where(g), difference(g.records, "ece", g.dataset, "flg-sece", "ce")) for g in found]
+    gaps = [(g.name, difference(g.records, "ece", g.dataset, "flg-sece", "ce")) for g in found]
     levels = [(g, mean(g.records, "ece", g.dataset, "flg-sece")) for g in found if g.dataset in PRINTED]
-    spreads = [(_where(g), _mean(g, "gamma_std", "flg-sece")) for g in found]
-    bounds = [(_where(g), _mean(g, "gamma_on_bound", "flg-sece")) for g in found]
+    spreads = [(g.name, _mean(g, "gamma_std", "flg-sece")) for g in found]
+    bounds = [(g.name, _mean(g, "gamma_on_bound", "flg-sece")) for g in found]
     rivals = [
-        (f"{_where(g)} {name}", difference(g.records, metric, g.dataset, "flg-sece", "focal-control"))
+        (f"{g.name} {name}", difference(g.records, metric, g.dataset, "flg-sece", "focal-control"))
         for g in found
         for metric, name in (("ece", "ECE"), ("nll", "NLL"))
     ]
@@ -73,7 +78,7 @@ def first(found: Sequence[Group]) -> list[Verdict]:
         ),
         judge(
             "flg-sece: ECE not above the paper's, 0.0214 on CIFAR-10 and 0.0194 on CIFAR-100 (the latter a stretch)",
-            [Case(_where(g), value, not_above(value, PRINTED[g.dataset])) for g, value in levels],
+            [Case(g.name, value, not_above(value, PRINTED[g.dataset])) for g, value in levels],
             digits=4,
         ),
         judge(
@@ -93,12 +98,12 @@ def second(found: Sequence[Group]) -> list[Verdict]:
             return shared_difference(a, b)
 
         pairs = ((metric, "recommended"), (other or metric, to))
-        return [(_where(g), own(g)) for g in found]
+        return [(g.name, own(g)) for g in found]
 
     def verdict(statement: str, cases: list[tuple[str, Estimate]], limit: float = 0.0) -> Verdict:
         return judge(statement, [Case(where, value, not_above(value, limit)) for where, value in cases], digits=4)
 
-    times = [(_where(g), _time_ratio(g)) for g in found]
+    times = [(g.name, _time_ratio(g)) for g in found]
     return [
         verdict(
             f"recommended: ECE without any post-hoc step not above {RIVAL}'s (paired difference)", gaps("ece", RIVAL)
@@ -114,7 +119,7 @@ def second(found: Sequence[Group]) -> list[Verdict]:
         ),
         verdict(
             f"recommended: mean over shifts of log(ECE / {RIVAL}'s ECE) below zero",
-            [(_where(g), shift_ratio(g, "recommended", RIVAL)) for g in found],
+            [(g.name, shift_ratio(g, "recommended", RIVAL)) for g in found],
         ),
         judge(
             f"recommended: at most {TIME:g} × the training time of ce (ratio)",
@@ -131,7 +136,7 @@ def third(found: Sequence[Group]) -> list[Verdict]:
         for bins in SWEEP:
             values = [r[f"ece/{bins}"] / r[f"ece_floor/{bins}"] for r in g.of("recommended")]
             ratio = mean_interval(values) if values else UNMEASURED
-            cases.append(Case(f"{_where(g)} {bins}", ratio, _below(ratio, RATIO)))
+            cases.append(Case(f"{g.name} {bins}", ratio, _below(ratio, RATIO)))
     statement = f"recommended: ECE below {RATIO:g} × its own noise floor at every number of bins"
     return [judge(statement, cases, digits=2)]
 
@@ -158,10 +163,6 @@ def _time_ratio(group: Group) -> Estimate:
 def _mean(group: Group, metric: str, method: str) -> Estimate:
     values = group.values(method, metric)
     return mean_interval(values) if values else UNMEASURED
-
-
-def _where(group: Group) -> str:
-    return group.dataset
 
 
 def _known(judged: Callable[..., bool]) -> Callable[..., bool | None]:

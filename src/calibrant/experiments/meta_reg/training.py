@@ -10,18 +10,17 @@ from typing import Any
 import torch
 
 from calibrant.bilevel import Callback, NonFiniteError, ProgressBar
+from calibrant.experiments.common.command import tell_user
 from calibrant.experiments.common.keys import Key, own_code
 from calibrant.experiments.common.runs import Meter
 from calibrant.experiments.meta_reg.curves import EpochCurve
 from calibrant.experiments.meta_reg.data import Prepared
 from calibrant.experiments.meta_reg.measures import SCORES, measure
 from calibrant.experiments.meta_reg.plan import Planned, trained
-from calibrant.experiments.meta_reg.resuming import Resume, TimedCheckpoint
+from calibrant.experiments.meta_reg.resuming import Resume, TimedCheckpoint, UnusableCheckpoint
 from calibrant.methods import Calibrated, Fitted
 from calibrant.methods.fitted import Failed
 from calibrant.report.results import Record
-
-CHECKPOINT = "run.safetensors"
 
 
 def train(
@@ -44,18 +43,27 @@ def train(
     """
     key, method = planned[0]
     base = trained(method)
-    curve = EpochCurve(prepared.test)
-    callbacks: list[Callback] = [curve, ProgressBar(f"{key['method']}, seed {key['seed']}")]
-    path = None if folder is None else folder / CHECKPOINT
-    if path is not None:
-        callbacks = [Resume(path), *callbacks, TimedCheckpoint(path, seconds=seconds, deadline=deadline)]
+    path = None if folder is None else folder / f"{key.config}.safetensors"
     meter = Meter(device)
-    with meter([0]):
-        fitted: Fitted
-        try:
-            fitted = base.fit(prepared.task, callbacks=callbacks)
-        except NonFiniteError as error:
-            fitted = Failed(str(error), prepared.task.classes)
+
+    def fit() -> tuple[Fitted, EpochCurve]:
+        curve = EpochCurve(prepared.test)
+        callbacks: list[Callback] = [curve, ProgressBar(f"{key['method']}, seed {key['seed']}")]
+        if path is not None:
+            callbacks = [Resume(path), *callbacks, TimedCheckpoint(path, seconds=seconds, deadline=deadline)]
+        with meter([0]):
+            try:
+                return base.fit(prepared.task, callbacks=callbacks), curve
+            except NonFiniteError as error:
+                return Failed(str(error), prepared.task.classes), curve
+
+    try:
+        fitted, curve = fit()
+    except UnusableCheckpoint as error:
+        assert path is not None
+        tell_user(f"The run begins anew, because its checkpoint does not fit. {error}")
+        path.unlink()
+        fitted, curve = fit()
     cost = meter.costs[0]
     epochs = sum(row["seconds"] for row in curve.rows)
     common: dict[str, Any] = {
