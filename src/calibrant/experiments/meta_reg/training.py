@@ -50,7 +50,9 @@ def train(
     if path is not None:
         callbacks = [Resume(path), *callbacks, TimedCheckpoint(path, seconds=seconds, deadline=deadline)]
     meter = Meter(device)
-    with meter([0]):
+    # Shapes stay the same throughout a run, so that looking for the fastest convolutions pays.
+    fast = torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True)
+    with meter([0]), fast:
         fitted: Fitted
         try:
             fitted = base.fit(prepared.task, callbacks=callbacks)
