@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 
 from benchmarks.harness import markdown, show, write
+from calibrant.report.results import read_results, write_results
 
 GROUPS = ("classifiers", "engine", "gpu", "metrics", "networks", "posthoc", "reproduce")
 
@@ -26,12 +27,11 @@ def main() -> None:
         print(markdown(json.loads(arguments.out.read_text())["records"]))
         return
     if arguments.merge:
-        other = json.loads(arguments.merge.read_text())["records"]
-        target = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"records": []}
-        names = {r["name"] for r in other}
-        target["records"] = [r for r in target["records"] if r["name"] not in names] + other
-        arguments.out.write_text(json.dumps(target, indent=1) + "\n")
-        print(show(other))
+        other, target = read_results(arguments.merge), read_results(arguments.out)
+        names = {r["name"] for r in other.records}
+        kept = [r for r in target.records if r["name"] not in names]
+        write_results(arguments.out, target.config, kept + other.records)
+        print(show(other.records))
         return
     for group in arguments.groups or GROUPS:
         records = importlib.import_module(f"benchmarks.{group}").run()

@@ -96,7 +96,7 @@ class Run:
         self.reasons: dict[int, str] = {}
         self.failures: dict[int, str] = {}
         self.stop_steps: dict[int, int] = {}
-        self._unread: list[_Look] = []
+        self._unread: list[_Values] = []
         self.replay = Replay(self, _compute) if can_replay(self, compile) else None
 
     @cached_property
@@ -196,7 +196,7 @@ class Run:
 
     def look(self) -> None:
         """Read what a GPU has not been asked yet: raise the error of a step whose values were not finite."""
-        unread, self._unread = self._unread, []
+        unread, self._unread = [values.look(1) for values in self._unread], []
         if unread:
             good = torch.stack([torch.stack([ok.all() for ok in look.found.values()]).all() for look in unread]).cpu()
             for bad in (~good).nonzero().flatten().tolist():
@@ -234,7 +234,7 @@ def outer_step(run: Run) -> None:
     if run.hypergradient.moves and run.outer_loss is None:  # φ waits: keep the rows of a history side by side
         run.outer_loss = torch.full_like(run.inner_losses[-1], math.nan)
         run.gradient = torch.zeros_like(run.phi)
-    keep = _examine(run, taken, outcome.state.params, outcome.phi, outcome.estimate) & run.active
+    keep = _examine(run, taken, outcome) & run.active
     if run.replay is not None:
         run.defer_state(partial(run.replay.trainer.hand_out, outcome.state.step))
     else:
@@ -359,39 +359,53 @@ _UNREAD = 32
 """Outer steps whose values a GPU may run ahead of being looked at: each look waits for all that was launched."""
 
 
-def _examine(run: Run, taken: int, params: Tensor, phi: Tensor, estimate: hg.Estimate) -> Tensor:
+def _examine(run: Run, taken: int, outcome: Outcome) -> Tensor:
     """Which members are still finite. The others fail with a message; a single problem raises it."""
-    members = run.problem.members or 1
-    inner = {
-        "inner loss": run.inner_losses.reshape(-1, members).isfinite(),
-        "inner parameter vector": _finite(params, members),
-    }
-    outer: dict[str, Tensor] = {}
-    if estimate.loss is not None:
-        outer["outer loss"] = estimate.loss.reshape(1, members).isfinite()
-    if estimate.gradient is not None:
-        outer |= {
-            "hypergradient": _finite(estimate.gradient, members),
-            "vector of outer variables": _finite(phi, members),
-        }
-    # In the order of computation, so that the message names the first cause.
-    found = inner | outer
-    if run.present.lookahead:
-        ahead = [torch.stack(estimate.inner_losses).reshape(-1, members).isfinite()] if estimate.inner_losses else []
-        found = dict(zip(["inner loss"], ahead, strict=False)) | outer
-        found |= {"training loss": inner["inner loss"], "inner parameter vector": inner["inner parameter vector"]}
-    look = _Look(found, run.step, taken)
-    if not run.is_population and params.is_cuda:
-        run._unread.append(look)
+    values = _Values(
+        run.inner_losses, outcome.estimate, outcome.phi, outcome.state.params, run.step, taken, run.present.lookahead
+    )
+    if run.replay is not None:  # what is looked at later costs nothing now
+        run._unread.append(values)
         if len(run._unread) >= _UNREAD:
             run.look()
         return torch.ones(1, dtype=torch.bool)
+    look = values.look(run.problem.members or 1)
     good = torch.cat([ok.all(0, keepdim=True) for ok in look.found.values()]).cpu()
     for member in ((~good.all(0)) & run.active).nonzero().flatten().tolist():
         if not run.is_population:
             raise NonFiniteError(look.message(member))
         run.fail(member, look.message(member))
     return good.all(0)
+
+
+class _Values(NamedTuple):
+    """What an outer step computed, to be looked at."""
+
+    inner_losses: Tensor
+    estimate: hg.Estimate
+    phi: Tensor
+    params: Tensor
+    step: int
+    taken: int
+    lookahead: bool
+
+    def look(self, members: int) -> _Look:
+        """Which of it is finite."""
+        losses, estimate = self.inner_losses.reshape(-1, members).isfinite(), self.estimate
+        params = {"inner parameter vector": _finite(self.params, members)}
+        outer: dict[str, Tensor] = {}
+        if estimate.loss is not None:
+            outer["outer loss"] = estimate.loss.reshape(1, members).isfinite()
+        if estimate.gradient is not None:
+            outer["hypergradient"] = _finite(estimate.gradient, members)
+            outer["vector of outer variables"] = _finite(self.phi, members)
+        # In the order of computation, so that the message names the first cause.
+        if not self.lookahead:
+            return _Look({"inner loss": losses} | params | outer, self.step, self.taken)
+        found: dict[str, Tensor] = {}
+        if estimate.inner_losses:
+            found["inner loss"] = torch.stack(estimate.inner_losses).reshape(-1, members).isfinite()
+        return _Look(found | outer | {"training loss": losses} | params, self.step, self.taken)
 
 
 def pull_initial(problem: Bilevel | Population, phi: Tensor) -> Callable[[Tensor], Tensor]:
