@@ -1,0 +1,105 @@
+"""The second paper's methods by id, on a small network and images that the test makes."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+
+from calibrant.bilevel import Callback, pooled
+from calibrant.methods import Calibrated
+from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, gamma_of, with_recipe
+from calibrant.methods.meta_regularization import MetaRegularization
+from calibrant.methods.networks import NetworkTraining, error, head_and_width
+from calibrant.methods.task import Part, Task
+from calibrant.models import small_cnn
+
+CLASSES, EACH = 3, 60
+METHODS = IMAGE_METHODS | TABLE_3
+RECIPE = Recipe(epochs=2, batch_size=16, learning_rate=0.05)
+
+
+def images(seed):
+    """A bright bar whose place tells the class, under noise."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(EACH) % CLASSES
+    pixels = 0.3 * torch.randn(EACH, 1, 8, 8, generator=generator)
+    for row, label in enumerate(labels.tolist()):
+        pixels[row, 0, :, 2 * label : 2 * label + 2] += 1
+    return Part(pixels, labels)
+
+
+def make(seed):
+    return small_cnn(CLASSES, widths=(8, 8), seed=seed)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return Task(images(0), images(1), CLASSES, 0, make, meta=images(2))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_trains_a_network(task, name):
+    method = with_recipe(METHODS[name].method, RECIPE)
+    fitted = method.fit(task)
+    probs = fitted.probs(task.val.inputs)
+    assert probs.shape == (EACH, CLASSES)
+    torch.testing.assert_close(probs.sum(1), torch.ones(EACH, dtype=probs.dtype), rtol=1e-6, atol=1e-6)
+    assert pickle.loads(pickle.dumps(method)) == method
+    if isinstance(method, MetaRegularization):
+        start = method.problem(make(0), task).initial_phi()
+        assert not torch.equal(fitted.networks[0].phi, start)
+    if isinstance(method, MetaRegularization) and method.outer_variable.startswith("gamma"):
+        gamma = gamma_of(fitted, task.val)
+        assert gamma.shape == (EACH,)
+        assert bool((gamma >= 0).all())
+
+
+def test_phi_is_moved_by_the_meta_part_alone(task):
+    method = with_recipe(IMAGE_METHODS["flg-sece"].method, RECIPE)
+    first = method.fit(task).networks[0].phi
+    same = method.fit(replace(task, val=images(7))).networks[0].phi
+    other = method.fit(replace(task, meta=images(7))).networks[0].phi
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+def test_without_a_meta_part_the_validation_part_moves_phi(task):
+    method = with_recipe(IMAGE_METHODS["recommended"].method, RECIPE)
+    a = method.fit(replace(task, meta=None)).networks[0].phi
+    b = method.fit(replace(task, meta=task.val)).networks[0].phi
+    assert torch.equal(a, b)
+    with pytest.raises(ValueError, match="needs a validation part"):
+        method.fit(replace(task, meta=None, val=None))
+
+
+def test_a_method_keeps_its_own_average_under_another_recipe():
+    averaged = IMAGE_METHODS["ce-average-ts"].method
+    assert isinstance(averaged, Calibrated)
+    base = with_recipe(averaged, RECIPES["paper"]).base
+    assert isinstance(base, NetworkTraining)
+    assert base.recipe == replace(RECIPES["paper"], average=0.98)
+
+
+def test_the_best_validation_error_is_returned(task):
+    recipe = replace(RECIPE, epochs=6, batch_size=15, learning_rate=0.3, select="error", schedule="steps")
+    seen = []
+
+    class Watch(Callback):
+        def on_step(self, run):
+            seen.append(float(pooled(error)(run)))
+
+    fitted = NetworkTraining(recipe).fit(task, callbacks=[Watch()])
+    assert len(seen) == 6  # an epoch has four steps, as many as lie between two looks
+    assert float(error(fitted.logits(task.val.inputs), task.val.labels)) == min(seen)
+
+
+def test_head_and_width_leave_the_model_alone(task):
+    model = make(3)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    model.train()
+    assert head_and_width(model, task) == ("fc", 8)
+    assert model.training
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
