@@ -57,7 +57,10 @@ def test_parts_are_disjoint_and_depend_on_the_seed() -> None:
 
 
 def test_a_limit_takes_every_class_in_proportion() -> None:
-    task = prepare("digits", None, 0, limit=500).task
+    prepared = prepare("digits", None, 0, limit=500)
+    task = prepared.task
+    assert len(prepared.test) == 100
+    assert torch.equal(prepared.test.inputs, prepare("digits", None, 1, limit=500).test.inputs)
     labels = torch.cat([task.train.labels, task.val.labels, task.meta.labels])
     counts = labels.bincount()
     assert len(labels) == 500

@@ -47,6 +47,8 @@ DATASETS = {
     "digits": Dataset("scikit-learn's digits", "small-cnn", CropAndFlip(1, flip=False), files=False),
 }
 """The data sets of the study. Digits have no mirror image, so they are cropped and not flipped."""
+PER_TEST = 5
+"""A limited data set has so many training images to a test image, as the CIFARs have."""
 TEST_SHARE = 0.3
 """The share of scikit-learn's digits that is the test part; the same images for every seed."""
 
@@ -86,14 +88,15 @@ def prepare(
     folder : where its files are; None for digits
     seed : of the split and of the network
     model : a name of :data:`MODELS`; by default the data set's own
-    limit : how many images of the published training set to take, every class in proportion; None takes all
+    limit : how many images of the published training set to take, every class in proportion, and a fifth as many test
+        images, the same for all seeds; None takes all
 
     Methods without outer variables train on the same 80 % as the others. The validation part serves temperatures and
     the choice of a state, the meta-validation part moves outer variables.
     """
     train, test = load(name, None if folder is None else str(folder))
     if limit is not None:
-        train = train.sample(limit, seed=seed)
+        train, test = train.sample(limit, seed=seed), test.sample(max(limit // PER_TEST, test.classes), seed=0)
     parts = split(train, seed)
     if min(map(len, parts)) < train.classes:
         raise ValueError(

@@ -25,6 +25,8 @@ from calibrant.report import Results
 from calibrant.report.results import Record
 
 NAME = "meta-reg"
+SMALL, SMALL_EPOCHS = 10_000, 6
+"""Up to so many training images a study is a small one, with these epochs and the methods and seeds of a quick one."""
 QUICK_SEEDS, QUICK_EPOCHS, ABLATION_SEEDS = 2, 12, 3
 
 
@@ -55,7 +57,8 @@ def reproduce(
     model, recipe : names of a network and of a recipe; by default the data set's network and the short recipe
     methods : ids; by default all but those of Table 3
     seeds : how many for every method; by default five for the methods of the targets, and two for the others
-    epochs, limit : passes over the training part, and how many training images; by default the recipe's, and all
+    epochs, limit : passes over the training part, and how many training images; by default the recipe's, and all. With
+        up to 10,000 images the defaults are those of a small study: the methods of the targets, two seeds, six epochs
     quick : few methods, seeds and epochs on scikit-learn's digits: about a minute on two cores
     out : folder for the store, results and the report; by default ``out/meta-reg-<dataset>``
     source : result files or stores of this study, of one data set or of several: the report is made from them alone
@@ -66,6 +69,8 @@ def reproduce(
     if quick:
         dataset, seeds, epochs = "digits", seeds or QUICK_SEEDS, epochs or QUICK_EPOCHS
         methods = methods or QUICK
+    elif limit is not None and limit <= SMALL:
+        seeds, epochs, methods = seeds or QUICK_SEEDS, epochs or SMALL_EPOCHS, methods or QUICK
     folder = Path(out) if out is not None else Path("out") / f"{NAME}-{dataset}"
     if source:
         return write_report([Path(path) for path in source], usable_folder(folder))
