@@ -62,6 +62,7 @@ ROOMS = {
         "_jobs",
         "bilevel",
         "data",
+        "losses",
         "methods",
         "metrics",
         "models",

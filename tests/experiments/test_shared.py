@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.experiments import bo4sc, label_noise, tables
+from calibrant.experiments import bo4sc, label_noise, meta_reg, tables
 from calibrant.experiments.bo4sc import ablation, grid
 from calibrant.experiments.common.contents import KINDS, read_own
 from calibrant.experiments.common.shared import checked_sets
@@ -26,6 +26,7 @@ EXPERIMENTS = {
     "bo4sc-ablation": ablation.run,
     "noise": label_noise.run,
     "tables": tables.run,
+    "meta-reg": lambda source, out: meta_reg.reproduce(source=[source], out=out),
 }
 
 

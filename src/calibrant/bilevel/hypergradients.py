@@ -98,6 +98,11 @@ class Hypergradient:
         return False
 
     @property
+    def trains(self) -> bool:
+        """Whether it takes training steps that are not differentiated."""
+        return True
+
+    @property
     def remembers(self) -> int:
         """How many recent batches it needs the features of."""
         return 0
@@ -167,6 +172,10 @@ class Truncated(Hypergradient):
     def sees_start(self) -> bool:
         return self.last == self.steps
 
+    @property
+    def trains(self) -> bool:
+        return self.last < self.steps
+
     def __call__(self, problem: Problem, start: State, phi: Tensor) -> Estimate:
         dynamics = problem.dynamics
         entry, losses = self.train(problem, start, phi, self.steps - self.last)
@@ -208,6 +217,10 @@ class Forward(Hypergradient):
     @property
     def sees_start(self) -> bool:
         return True
+
+    @property
+    def trains(self) -> bool:
+        return False
 
     def __call__(self, problem: Problem, start: State, phi: Tensor) -> Estimate:
         count = phi.shape[-1]

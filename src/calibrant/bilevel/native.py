@@ -93,7 +93,7 @@ class Trainer:
         with seeded(batch.seed, self.params), torch.enable_grad(), _plain_errors():
             loss = self.problem.inner_value(net, phi, batch._replace(seed=None))
         self.grad.zero_()
-        loss.backward()
+        loss.backward(inputs=list(self.named.values()))  # what else the loss touches keeps its own gradients
         with torch.no_grad():
             self.optimizer.update_(self.params, self.moments, self.grad, step)
         if memory is not None:
@@ -205,6 +205,11 @@ class WorkingNetwork:
                 owner, _, leaf = key.rpartition(".")
                 if owner == name:
                     setattr(layer, leaf, mask)
+
+    @property
+    def buffers(self) -> Tensors:
+        """The newest buffers."""
+        return self.trainer.live().buffers
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._run("module", args, kwargs)

@@ -67,7 +67,7 @@ class Run:
         names = problem.view.differentiable_buffers
         inner_optimizer = inner_optimizer.bound(problem.view.weight_mask)
         trainer = None
-        if isinstance(problem, Bilevel) and compile != "trace":
+        if isinstance(problem, Bilevel) and compile != "trace" and (hypergradient.trains or start):
             trainer = Trainer(problem, inner_optimizer, compile=compile == "inductor")
         inner = _level(problem.inner, names, compile, detaches=problem.detaches)
         self.dynamics = Dynamics(inner, inner_optimizer, trainer)
