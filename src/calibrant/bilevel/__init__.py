@@ -19,18 +19,11 @@ from calibrant.bilevel.callbacks import (
     ProgressBar,
     pooled,
 )
-from calibrant.bilevel.hypergradients import (
-    Feedback,
-    Forward,
-    Hypergradient,
-    Implicit,
-    OneStep,
-    Plain,
-    Truncated,
-    Unrolled,
-)
+from calibrant.bilevel.finite import NonFiniteError
+from calibrant.bilevel.hypergradients import Forward, Hypergradient, Plain, Truncated, Unrolled
 from calibrant.bilevel.linear import CG, Neumann, Nystrom
 from calibrant.bilevel.objectives import averaged, composed
+from calibrant.bilevel.one_step import Feedback, OneStep
 from calibrant.bilevel.optimizers import SGD, Adam, AdamW, Grouped, Optimizer
 from calibrant.bilevel.outer_losses import OUTER_LOSSES, confidence_gap_loss, variance_loss
 from calibrant.bilevel.outer_variables import (
@@ -52,8 +45,9 @@ from calibrant.bilevel.outer_variables import (
 )
 from calibrant.bilevel.population import Population
 from calibrant.bilevel.problem import Bilevel
-from calibrant.bilevel.run import NonFiniteError, Run
+from calibrant.bilevel.run import Run
 from calibrant.bilevel.schedules import cosine, exponential, multistep, one_cycle
+from calibrant.bilevel.solved import Implicit
 from calibrant.bilevel.solver import Solution, solve
 
 __all__ = [

@@ -15,8 +15,9 @@ from torch import Tensor
 from calibrant.bilevel import checkpoint
 from calibrant.bilevel.dynamics import State
 from calibrant.bilevel.features import join, join_answers
+from calibrant.bilevel.finite import NonFiniteError
 from calibrant.bilevel.problem import Bilevel
-from calibrant.bilevel.run import NonFiniteError, Run
+from calibrant.bilevel.run import Run
 from calibrant.data.batch import Batch, Tensors
 from calibrant.data.members import MemberStream
 

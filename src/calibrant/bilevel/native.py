@@ -24,8 +24,8 @@ from calibrant.bilevel.features import Memory
 from calibrant.bilevel.level import seeded
 from calibrant.bilevel.optimizers import Optimizer
 from calibrant.data.batch import Batch, Tensors, map_tensors
-from calibrant.models.functional import Divided
 from calibrant.models.heads import Head, divide
+from calibrant.models.network import Divided
 from calibrant.models.outputs import call, logits_of
 from calibrant.models.pure_layers import MaskedDropout
 

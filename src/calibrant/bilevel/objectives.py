@@ -11,7 +11,7 @@ from torch import Tensor
 from calibrant.bilevel.outer_variables import OuterVariable, add_prior
 from calibrant.data.batch import Batch
 from calibrant.losses.classification import cross_entropy
-from calibrant.models.functional import Network
+from calibrant.models.network import Network
 
 UserLoss = Callable[[Network, Any, Batch], Tensor]
 

@@ -20,7 +20,7 @@ from calibrant.data.batch import Batch
 from calibrant.losses.calibration import Accuracy, dece, sece
 from calibrant.losses.classification import brier, cross_entropy
 from calibrant.losses.confidence import confidence_bce
-from calibrant.models.functional import Network
+from calibrant.models.network import Network
 
 
 def bce_loss(*, alpha: float = 30.0) -> UserLoss:

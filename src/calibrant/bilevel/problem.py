@@ -17,9 +17,10 @@ from calibrant.bilevel.objectives import DEFAULT_INNER_LOSS, DEFAULT_OUTER_LOSS,
 from calibrant.bilevel.outer_variables import OuterVariable
 from calibrant.data.batch import Batch, Tensors, map_tensors
 from calibrant.data.streams import Stream, TensorStream, as_stream, mix
-from calibrant.models.functional import Answering, DividedNetwork, FunctionalModule
+from calibrant.models.functional import FunctionalModule
 from calibrant.models.heads import Head
 from calibrant.models.kernels import FusedKernels
+from calibrant.models.network import Answering, DividedNetwork
 
 INNER_NOISE, OUTER_NOISE = 12, 13
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from calibrant.bilevel.crowd import Crowd, crowd_rows
 from calibrant.bilevel.dynamics import Dynamics, State
 from calibrant.bilevel.features import Memory
 from calibrant.bilevel.fingerprint import fingerprint
+from calibrant.bilevel.finite import NonFiniteError, Values, examine, sound
 from calibrant.bilevel.heads import Heads
 from calibrant.bilevel.level import Level, LossFunction
 from calibrant.bilevel.native import Trainer
@@ -31,10 +32,6 @@ from calibrant.data.batch import Batch, Tensors
 
 if TYPE_CHECKING:
     from calibrant.bilevel.callbacks import Callback
-
-
-class NonFiniteError(FloatingPointError):
-    """A loss or hypergradient that is not a number; the message names the level and the step, and says what to try."""
 
 
 class Run:
@@ -96,7 +93,7 @@ class Run:
         self.reasons: dict[int, str] = {}
         self.failures: dict[int, str] = {}
         self.stop_steps: dict[int, int] = {}
-        self._unread: list[_Values] = []
+        self.unread: list[Values] = []
         self.replay = Replay(self, _compute) if can_replay(self, compile) else None
 
     @cached_property
@@ -196,7 +193,7 @@ class Run:
 
     def look(self) -> None:
         """Read what a GPU has not been asked yet: raise the error of a step whose values were not finite."""
-        unread, self._unread = [values.look(1) for values in self._unread], []
+        unread, self.unread = [values.look(1) for values in self.unread], []
         if unread:
             good = torch.stack([torch.stack([ok.all() for ok in look.found.values()]).all() for look in unread]).cpu()
             for bad in (~good).nonzero().flatten().tolist():
@@ -234,7 +231,7 @@ def outer_step(run: Run) -> None:
     if run.hypergradient.moves and run.outer_loss is None:  # φ waits: keep the rows of a history side by side
         run.outer_loss = torch.full_like(run.inner_losses[-1], math.nan)
         run.gradient = torch.zeros_like(run.phi)
-    keep = _examine(run, taken, outcome) & run.active
+    keep = examine(run, taken, outcome) & run.active
     if run.replay is not None:
         run.defer_state(partial(run.replay.trainer.hand_out, outcome.state.step))
     else:
@@ -287,7 +284,7 @@ def _compute(
     if gradient is not None and optimizer is not None:
         with torch.no_grad():
             if problem.ties is not None:
-                gradient = run.pool(gradient, run.active & _sound(run, estimate))
+                gradient = run.pool(gradient, run.active & sound(run, estimate))
             if run.clip_norm is not None:
                 norm = gradient.norm(dim=-1, keepdim=True)
                 gradient = gradient * torch.where(norm > run.clip_norm, run.clip_norm / norm, 1.0)
@@ -310,102 +307,6 @@ def _of_crowd(view: hg.Problem, crowd: Crowd, problem: Bilevel | Population) -> 
         draws=lambda step: crowd.batch(view.draws(step), problem.train.axes),
         outer_batch=crowd.batch(view.outer_batch, problem.val.axes) if problem.val and view.outer_batch else None,  # type: ignore[arg-type]
     )
-
-
-_REMEDIES = {
-    "training loss": "try a smaller inner or outer learning rate, or look for inputs that are not finite",
-    "inner loss": "try a smaller inner learning rate, or look for inputs that are not finite",
-    "inner parameter vector": "the inner losses are finite, so an update overflowed: try a smaller inner learning rate",
-    "outer loss": "look for validation inputs that are not finite, or an outer loss that takes the logarithm of zero",
-    "hypergradient": "the losses are finite, so differentiation overflowed: try fewer inner steps, Truncated, a lower "
-    "inner learning rate, or float64",
-    "vector of outer variables": "the hypergradient is finite, so the update overflowed: try a smaller outer learning "
-    "rate, or clip_norm",
-}
-
-
-def _finite(values: Tensor, members: int) -> Tensor:
-    """Which members' rows are finite throughout, as one row."""
-    if members == 1:
-        return values.sum().isfinite().reshape(1, 1)  # one pass; a sum is finite only if its terms are
-    return values.reshape(members, -1).isfinite().all(1).reshape(1, members)
-
-
-def _sound(run: Run, estimate: hg.Estimate) -> Tensor:
-    """The members whose share in the hypergradient of a tied group is to be trusted: nothing on its way was NaN."""
-    members = run.problem.members or 1
-    parts = [estimate.state.params, *estimate.inner_losses, *(t for t in estimate[:2] if t is not None)]
-    return torch.cat([_finite(part, members) for part in parts]).all(0).cpu()
-
-
-class _Look(NamedTuple):
-    """What must be finite after an outer step, in the order of computation: one row for each member and value."""
-
-    found: dict[str, Tensor]
-    step: int
-    taken: int
-
-    def message(self, member: int) -> str:
-        """What was not finite first, where, and what to try."""
-        level, ok = next((k, ok) for k, ok in self.found.items() if not bool(ok[:, member].all()))
-        where = f"outer step {self.step + 1}"
-        if level == "inner loss":
-            first = int((~ok[:, member]).nonzero()[0])
-            where = f"inner step {self.taken + first + 1} ({where})"
-        return f"The {level} was not finite at {where}; {_REMEDIES[level]}."
-
-
-_UNREAD = 32
-"""Outer steps whose values a GPU may run ahead of being looked at: each look waits for all that was launched."""
-
-
-def _examine(run: Run, taken: int, outcome: Outcome) -> Tensor:
-    """Which members are still finite. The others fail with a message; a single problem raises it."""
-    values = _Values(
-        run.inner_losses, outcome.estimate, outcome.phi, outcome.state.params, run.step, taken, run.present.lookahead
-    )
-    if run.replay is not None:  # what is looked at later costs nothing now
-        run._unread.append(values)
-        if len(run._unread) >= _UNREAD:
-            run.look()
-        return torch.ones(1, dtype=torch.bool)
-    look = values.look(run.problem.members or 1)
-    good = torch.cat([ok.all(0, keepdim=True) for ok in look.found.values()]).cpu()
-    for member in ((~good.all(0)) & run.active).nonzero().flatten().tolist():
-        if not run.is_population:
-            raise NonFiniteError(look.message(member))
-        run.fail(member, look.message(member))
-    return good.all(0)
-
-
-class _Values(NamedTuple):
-    """What an outer step computed, to be looked at."""
-
-    inner_losses: Tensor
-    estimate: hg.Estimate
-    phi: Tensor
-    params: Tensor
-    step: int
-    taken: int
-    lookahead: bool
-
-    def look(self, members: int) -> _Look:
-        """Which of it is finite."""
-        losses, estimate = self.inner_losses.reshape(-1, members).isfinite(), self.estimate
-        params = {"inner parameter vector": _finite(self.params, members)}
-        outer: dict[str, Tensor] = {}
-        if estimate.loss is not None:
-            outer["outer loss"] = estimate.loss.reshape(1, members).isfinite()
-        if estimate.gradient is not None:
-            outer["hypergradient"] = _finite(estimate.gradient, members)
-            outer["vector of outer variables"] = _finite(self.phi, members)
-        # In the order of computation, so that the message names the first cause.
-        if not self.lookahead:
-            return _Look({"inner loss": losses} | params | outer, self.step, self.taken)
-        found: dict[str, Tensor] = {}
-        if estimate.inner_losses:
-            found["inner loss"] = torch.stack(estimate.inner_losses).reshape(-1, members).isfinite()
-        return _Look(found | outer | {"training loss": losses} | params, self.step, self.taken)
 
 
 def pull_initial(problem: Bilevel | Population, phi: Tensor) -> Callable[[Tensor], Tensor]:

@@ -1,8 +1,9 @@
 """Models, and any module as a pure function."""
 
 from calibrant.models.cnn import SmallCNN, small_cnn
-from calibrant.models.functional import FunctionalModule, Network
+from calibrant.models.functional import FunctionalModule
 from calibrant.models.mlp import mlp
+from calibrant.models.network import Network
 from calibrant.models.resnet import ResNet, resnet18, resnet50
 from calibrant.models.wide_resnet import WideResNet, wide_resnet
 

@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from calibrant.data.batch import Tensors, map_tensors
 from calibrant.models.heads import Head, find_head
-from calibrant.models.outputs import call, logits_of
+from calibrant.models.network import Dispatch, Network
 from calibrant.models.pure_layers import MaskedDropout, PureNorm, purify
 
 
@@ -65,7 +65,7 @@ class FunctionalModule:
             parameter.requires_grad_(False)
         for name, values in self.unflatten(self._initial).items():
             trainable[name].data = values  # the vector holds them; a second copy would only take memory
-        self._dispatch = _Dispatch(self.module)
+        self._dispatch = Dispatch(self.module)
         if not self.module.training:
             self.module.eval()  # `set_mode` compares with the mode of the whole
         # Layers that the user put into evaluation mode inside a training module (a frozen BatchNorm) stay there.
@@ -177,7 +177,7 @@ class FunctionalModule:
         if self.parts is None or (name is not None and self.parts.name != name):
             with torch.random.fork_rng(devices=_cuda_devices(self._initial)):
                 self.parts = find_head(self.module, inputs, name)
-            self._body, self._head = _Dispatch(self.parts.body), _Dispatch(self.parts.head)
+            self._body, self._head = Dispatch(self.parts.body), Dispatch(self.parts.head)
         return self.parts
 
     @property
@@ -310,140 +310,6 @@ class FunctionalModule:
                 layer.probe = None
 
 
-class Network:
-    """A module at given parameters and buffers: what losses call.
-
-    ``net.logits(x)`` gives the logits, whatever the module returns beside them; ``net.features(x)`` what goes into the
-    head, and ``net.head(h)`` the logits of features. ``net(x)`` is what the module itself returns, and ``net.params``
-    its named parameters. ``buffers`` holds the newest buffers after each call.
-
-    Several calls use the masks in ``noise`` one after the other. Under autocast the body runs in lower precision;
-    features are handed out in the parameters' precision, and the head on its own runs in that.
-    """
-
-    def __init__(
-        self,
-        view: FunctionalModule,
-        params: Tensors,
-        buffers: Tensors,
-        *,
-        train: bool = False,
-        noise: Tensors | None = None,
-        autocast: torch.dtype | None = None,
-    ) -> None:
-        self.view, self.params, self.buffers, self.train = view, params, buffers, train
-        self.noise, self.autocast = noise or {}, autocast
-        self._masks_used: dict[str, int] = {}
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(self.view._dispatch, "", self.view.laid_out(args), kwargs)
-
-    def logits(self, inputs: Any) -> Tensor:
-        """The logits, one row for each sample. A mapping of argument names is passed as keyword arguments."""
-        return logits_of(call(self, inputs, self.view.module))
-
-    def features(self, inputs: Any) -> Tensor:
-        """The input of the head."""
-        parts = self.view.locate(inputs)
-        return logits_of(call(self._run_body, inputs, parts.body))
-
-    def head(self, features: Tensor) -> Tensor:
-        """The logits of features."""
-        name = self.view.divided.name
-        prefix = f"{name}." if name else ""
-        return logits_of(self._run(self.view._head, prefix, (features,), {}, autocast=False))
-
-    def _run_body(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(self.view._body, "", self.view.laid_out(args), kwargs)
-
-    def _run(
-        self, part: _Dispatch, prefix: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, autocast: bool = True
-    ) -> Any:
-        view = self.view
-        view.set_mode(self.train)
-        for name, layer in view.dropouts.items():
-            layer.calls, layer.masked = self._masks_used.get(name, 0), bool(self.noise)
-        # Clones: a module that updates a buffer in place must not reach back into an earlier step's state.
-        own = {k: self.buffers[k] for k in self.buffers if k.startswith(prefix)}
-        tensors = self.params | {k: b.clone() for k, b in own.items()} | self.noise
-        swapped = {f"module.{k[len(prefix) :]}": t for k, t in tensors.items() if k.startswith(prefix)}
-        swapped = {k: t for k, t in swapped.items() if k in part.known or k.rpartition(".")[2].startswith("mask")}
-        names = tuple(k[len(prefix) :] for k in own)
-        if self.autocast is None or not autocast:
-            output, buffers = functional_call(part, swapped, (_call_and_read, args, kwargs, names))
-        else:
-            device, dtype = view._initial.device.type, view._initial.dtype
-            with torch.autocast(device, dtype=self.autocast):
-                output, buffers = functional_call(part, swapped, (_call_and_read, args, kwargs, names))
-            # Losses are taken in the parameters' own precision.
-            output = map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, output)
-        self._masks_used = {name: layer.calls for name, layer in view.dropouts.items()}
-        if self.train:
-            self.buffers = self.buffers | {prefix + k: b for k, b in buffers.items()}
-        return output
-
-
-class Divided:
-    """For networks whose body and head run apart: keeps the features of every call, or uses ``given`` ones instead.
-
-    Mixed into :class:`Network` and its like. Whatever a loss calls the network by, the features come first.
-    """
-
-    def __init__(self, *args: Any, given: Iterable[Tensor] | None = None, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.kept: list[Tensor] = []
-        self._given = None if given is None else iter(given)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self.logits(kwargs if kwargs else args[0])
-
-    def logits(self, inputs: Any) -> Tensor:
-        """The logits, from the features."""
-        return self.head(self.features(inputs))  # type: ignore[attr-defined]
-
-    def features(self, inputs: Any) -> Tensor:
-        """The input of the head, computed or given."""
-        found = super().features(inputs) if self._given is None else next(self._given)  # type: ignore[misc]
-        self.kept.append(found)
-        return found
-
-
-class DividedNetwork(Divided, Network):
-    """A :class:`Network` whose body and head run apart."""
-
-
-class Answering(Network):
-    """A network that keeps what it answers, or gives the answers that it was ``given``, in the order of the calls."""
-
-    def __init__(self, *args: Any, given: Iterable[Any] | None = None, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.answers: list[Any] = []
-        self._given = None if given is None else iter(given)
-
-    def _run(self, *args: Any, **settings: Any) -> Any:
-        if self._given is not None:
-            return next(self._given)
-        self.answers.append(super()._run(*args, **settings))
-        return self.answers[-1]
-
-
-class _Dispatch(nn.Module):
-    """Lets ``functional_call`` run any function of a module, not only its ``forward``."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-        self.norms = [(k, m) for k, m in module.named_modules() if isinstance(m, PureNorm)]
-        self.owners = {k: _owner(module, k) for k, _ in module.named_buffers()}
-        tensors = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
-        self.known = {f"module.{k}" for k, _ in tensors}
-
-    def forward(self, fn: Callable[..., Any], *args: Any) -> Any:
-        for _, layer in self.norms:
-            layer.fresh = {}
-        return fn(self, *args)
-
-
 _DRAWN_ON_GPU = 2**20
 """Units of one layer from which on a GPU draws its own mask: drawing more on the CPU would hold up training."""
 
@@ -486,30 +352,6 @@ def _reset(layer: nn.Module) -> Callable[[], None] | None:
     return getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
 
 
-def _on_module(part: _Dispatch, fn: Callable[..., Any], *args: Any) -> Any:
-    return fn(part.module, *args)
-
-
-def _call_and_read(part: _Dispatch, args: tuple, kwargs: dict, names: tuple[str, ...]) -> tuple[Any, Tensors]:
-    """Call a part of the module; its output, and its buffers after the call."""
-    output = part.module(*args, **kwargs)
-    fresh: Tensors = {}
-    for name in names:
-        if name in part.owners:
-            owner, leaf = part.owners[name]
-            fresh[name] = owner._buffers[leaf]  # type: ignore[assignment]
-    for prefix, layer in part.norms:
-        fresh |= {f"{prefix}.{k}" if prefix else k: v for k, v in layer.fresh.items()}
-        layer.fresh = {}
-    return output, fresh
-
-
-def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The submodule that a buffer belongs to, and its name there."""
-    path, _, leaf = name.rpartition(".")
-    return module.get_submodule(path), leaf
-
-
 def _channels_last(tensor: Tensor) -> Tensor:
     """``(…, O, I, H, W)`` as ``(…, O, H, W, I)``."""
     return tensor.movedim(-3, -1)
@@ -522,3 +364,7 @@ def _channels_second(tensor: Tensor) -> Tensor:
 
 def _cuda_devices(tensor: Tensor) -> list[torch.device]:
     return [tensor.device] if tensor.is_cuda else []
+
+
+def _on_module(part: Dispatch, fn: Callable[..., Any], *args: Any) -> Any:
+    return fn(part.module, *args)

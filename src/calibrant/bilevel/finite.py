@@ -1,0 +1,114 @@
+"""Whether what an outer step computed is finite; where it is not, a sentence that says what to try."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from calibrant.bilevel import hypergradients as hg
+from calibrant.bilevel.replay import Outcome
+
+if TYPE_CHECKING:
+    from calibrant.bilevel.run import Run
+
+
+class NonFiniteError(FloatingPointError):
+    """A loss or hypergradient that is not a number; the message names the level and the step, and says what to try."""
+
+
+_REMEDIES = {
+    "training loss": "try a smaller inner or outer learning rate, or look for inputs that are not finite",
+    "inner loss": "try a smaller inner learning rate, or look for inputs that are not finite",
+    "inner parameter vector": "the inner losses are finite, so an update overflowed: try a smaller inner learning rate",
+    "outer loss": "look for validation inputs that are not finite, or an outer loss that takes the logarithm of zero",
+    "hypergradient": "the losses are finite, so differentiation overflowed: try fewer inner steps, Truncated, a lower "
+    "inner learning rate, or float64",
+    "vector of outer variables": "the hypergradient is finite, so the update overflowed: try a smaller outer learning "
+    "rate, or clip_norm",
+}
+
+
+def _finite(values: Tensor, members: int) -> Tensor:
+    """Which members' rows are finite throughout, as one row."""
+    if members == 1:
+        return values.sum().isfinite().reshape(1, 1)  # one pass; a sum is finite only if its terms are
+    return values.reshape(members, -1).isfinite().all(1).reshape(1, members)
+
+
+def sound(run: Run, estimate: hg.Estimate) -> Tensor:
+    """The members whose share in the hypergradient of a tied group is to be trusted: nothing on its way was NaN."""
+    members = run.problem.members or 1
+    parts = [estimate.state.params, *estimate.inner_losses, *(t for t in estimate[:2] if t is not None)]
+    return torch.cat([_finite(part, members) for part in parts]).all(0).cpu()
+
+
+class Look(NamedTuple):
+    """What must be finite after an outer step, in the order of computation: one row for each member and value."""
+
+    found: dict[str, Tensor]
+    step: int
+    taken: int
+
+    def message(self, member: int) -> str:
+        """What was not finite first, where, and what to try."""
+        level, ok = next((k, ok) for k, ok in self.found.items() if not bool(ok[:, member].all()))
+        where = f"outer step {self.step + 1}"
+        if level == "inner loss":
+            first = int((~ok[:, member]).nonzero()[0])
+            where = f"inner step {self.taken + first + 1} ({where})"
+        return f"The {level} was not finite at {where}; {_REMEDIES[level]}."
+
+
+_UNREAD = 32
+"""Outer steps whose values a GPU may run ahead of being looked at: each look waits for all that was launched."""
+
+
+def examine(run: Run, taken: int, outcome: Outcome) -> Tensor:
+    """Which members are still finite. The others fail with a message; a single problem raises it."""
+    values = Values(
+        run.inner_losses, outcome.estimate, outcome.phi, outcome.state.params, run.step, taken, run.present.lookahead
+    )
+    if run.replay is not None:  # what is looked at later costs nothing now
+        run.unread.append(values)
+        if len(run.unread) >= _UNREAD:
+            run.look()
+        return torch.ones(1, dtype=torch.bool)
+    look = values.look(run.problem.members or 1)
+    good = torch.cat([ok.all(0, keepdim=True) for ok in look.found.values()]).cpu()
+    for member in ((~good.all(0)) & run.active).nonzero().flatten().tolist():
+        if not run.is_population:
+            raise NonFiniteError(look.message(member))
+        run.fail(member, look.message(member))
+    return good.all(0)
+
+
+class Values(NamedTuple):
+    """What an outer step computed, to be looked at."""
+
+    inner_losses: Tensor
+    estimate: hg.Estimate
+    phi: Tensor
+    params: Tensor
+    step: int
+    taken: int
+    lookahead: bool
+
+    def look(self, members: int) -> Look:
+        """Which of it is finite."""
+        losses, estimate = self.inner_losses.reshape(-1, members).isfinite(), self.estimate
+        params = {"inner parameter vector": _finite(self.params, members)}
+        outer: dict[str, Tensor] = {}
+        if estimate.loss is not None:
+            outer["outer loss"] = estimate.loss.reshape(1, members).isfinite()
+        if estimate.gradient is not None:
+            outer["hypergradient"] = _finite(estimate.gradient, members)
+            outer["vector of outer variables"] = _finite(self.phi, members)
+        # In the order of computation, so that the message names the first cause.
+        if not self.lookahead:
+            return Look({"inner loss": losses} | params | outer, self.step, self.taken)
+        found: dict[str, Tensor] = {}
+        if estimate.inner_losses:
+            found["inner loss"] = torch.stack(estimate.inner_losses).reshape(-1, members).isfinite()
+        return Look(found | outer | {"training loss": losses} | params, self.step, self.taken)
