@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from calibrant.estimators import BO4SCClassifier, SelfCalibratedClassifier
     from calibrant.methods import Trained
     from calibrant.methods.custom import fit
+    from calibrant.report.evaluation import evaluate
 
 __all__ = [
     "BO4SCClassifier",
@@ -32,6 +33,7 @@ __all__ = [
     "bilevel",
     "data",
     "estimators",
+    "evaluate",
     "experiments",
     "fit",
     "losses",
@@ -48,6 +50,7 @@ _HOMES = {
     "BO4SCClassifier": "calibrant.estimators",
     "SelfCalibratedClassifier": "calibrant.estimators",
     "Trained": "calibrant.methods",
+    "evaluate": "calibrant.report.evaluation",
     "fit": "calibrant.methods.custom",
 }
 """Where the names live that are no rooms."""
