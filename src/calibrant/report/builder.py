@@ -129,7 +129,7 @@ class Report:
 
     def to_html(self) -> str:
         """Return the whole page."""
-        return _template().render(
+        return template("report.html.j2").render(
             title=self.title,
             summary=_paragraphs(self.summary),
             blocks=self._blocks,
@@ -169,7 +169,8 @@ def _need(package: str, purpose: str) -> None:
         ) from error
 
 
-def _template() -> Any:
+def template(name: str) -> Any:
+    """Return a template of this package; what it shows is escaped."""
     _need("jinja2", "writes HTML with Jinja2")
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup, escape
@@ -183,7 +184,7 @@ def _template() -> Any:
     environment.globals["asset"] = lambda name: Markup(_asset(name))
     environment.filters["code"] = lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
     environment.filters["drawing"] = lambda picture: Markup(picture.inline())
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)
 
 
 def _asset(name: str) -> str:
