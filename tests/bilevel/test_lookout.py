@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.bilevel import SGD, Bilevel, NonFiniteError, Plain
-from calibrant.bilevel import capture
+from calibrant.bilevel import SGD, Bilevel, NonFiniteError, Plain, capture
 from calibrant.bilevel import finite as module
 from calibrant.bilevel.replay import Replay
 from calibrant.bilevel.run import Run, _compute, outer_step
