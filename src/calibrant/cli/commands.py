@@ -36,6 +36,9 @@ class ImageData(StrEnum):
     tiny_imagenet = "tiny-imagenet"
     fashion_mnist = "fashion-mnist"
     digits = "digits"
+    cifar10n_worse = "cifar10n-worse"
+    cifar10n_aggregate = "cifar10n-aggregate"
+    cifar10n_random = "cifar10n-random"
 
 
 class Recipe(StrEnum):
@@ -71,6 +74,15 @@ Images = Annotated[ImageData, typer.Option(help="The images; digits come with sc
 Folder = Annotated[
     Path | None,
     typer.Option(exists=True, file_okay=False, help="Folder with the files of the data set, in any usual layout."),
+]
+NoisyLabels = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        dir_okay=False,
+        help="For the data sets cifar10n-…: an .npz file with the labels of CIFAR-10N (worse_label …); --data has the "
+        "images of CIFAR-10.",
+    ),
 ]
 Network = Annotated[
     str | None,
@@ -189,6 +201,7 @@ def reproduce_meta_reg(
     ] = None,
     epochs: Epochs = None,
     limit: Limit = None,
+    noisy_labels: NoisyLabels = None,
     device: On = Device.auto,
     quick: Annotated[
         bool, typer.Option("--quick", help="A few methods on scikit-learn's digits: about a minute on two cores.")
@@ -216,6 +229,7 @@ def reproduce_meta_reg(
         seeds=seeds,
         epochs=epochs,
         limit=limit,
+        noisy_labels=noisy_labels,
         device=device.value,
         quick=quick,
         out=out,

@@ -15,7 +15,8 @@ from calibrant.experiments.common.keys import Key, name_of
 from calibrant.experiments.common.records import resolve_device
 from calibrant.experiments.common.shared import made
 from calibrant.experiments.common.store import Line, Store, merged
-from calibrant.experiments.meta_reg.data import DATASETS, prepare
+from calibrant.experiments.meta_reg.data import DATASETS
+from calibrant.experiments.meta_reg.noisy import has_noisy_labels
 from calibrant.experiments.meta_reg.page import tell
 from calibrant.experiments.meta_reg.plan import ABLATION, QUICK, Planned, Setup, known_methods, runs, trained
 from calibrant.experiments.meta_reg.resuming import EVERY, OutOfTime
@@ -40,6 +41,7 @@ def reproduce(
     seeds: int | None = None,
     epochs: int | None = None,
     limit: int | None = None,
+    noisy_labels: str | Path | None = None,
     device: str = "auto",
     quick: bool = False,
     out: str | Path | None = None,
@@ -59,6 +61,7 @@ def reproduce(
     seeds : how many for every method; by default five for the methods of the targets, and two for the others
     epochs, limit : passes over the training part, and how many training images; by default the recipe's, and all. With
         up to 10,000 images the defaults are those of a small study: the methods of the targets, two seeds, six epochs
+    noisy_labels : the file with the labels of CIFAR-10N, for its data sets
     quick : few methods, seeds and epochs on scikit-learn's digits: about a minute on two cores
     out : folder for the store, results and the report; by default ``out/meta-reg-<dataset>``
     source : result files or stores of this study, of one data set or of several: the report is made from them alone
@@ -70,11 +73,13 @@ def reproduce(
         dataset, seeds, epochs = "digits", seeds or QUICK_SEEDS, epochs or QUICK_EPOCHS
         methods = methods or QUICK
     elif limit is not None and limit <= SMALL:
-        seeds, epochs, methods = seeds or QUICK_SEEDS, epochs or SMALL_EPOCHS, methods or QUICK
+        seeds, epochs = seeds or QUICK_SEEDS, epochs or SMALL_EPOCHS
+        methods = methods or (None if has_noisy_labels(dataset) else QUICK)
     folder = Path(out) if out is not None else Path("out") / f"{NAME}-{dataset}"
     if source:
         return write_report([Path(path) for path in source], usable_folder(folder))
-    setup = Setup(dataset, None if data is None else Path(data), model, recipe, epochs, limit)
+    paths = [None if path is None else Path(path) for path in (data, noisy_labels)]
+    setup = Setup(dataset, paths[0], model, recipe, epochs, limit, paths[1])
     usable_folder(folder)
     where = resolve_device(device)
     store = open_store(folder, NAME, device=where)
@@ -141,7 +146,7 @@ def work(
         together.sort(key=lambda entry: entry[0] != key)
         if prepared is None or seed != key["seed"]:
             seed = key["seed"]
-            prepared = prepare(setup.dataset, setup.folder, seed, model=setup.model, limit=setup.limit).to(device)
+            prepared = setup.prepared(seed).to(device)
         try:
             found = train(
                 together,
