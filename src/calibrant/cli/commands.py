@@ -100,6 +100,10 @@ Limit = Annotated[
         "mean a small study: by default few methods, 2 seeds, 6 epochs.",
     ),
 ]
+Export = Annotated[
+    Path | None,
+    typer.Option(dir_okay=False, help="Write the results into this file as well, results/meta-reg-cifar10.json say."),
+]
 Minutes = Annotated[
     float | None, typer.Option(min=0.0, help="Stop after so many minutes; the same command goes on later.")
 ]
@@ -212,6 +216,7 @@ def reproduce_meta_reg(
     ] = None,
     minutes: Minutes = None,
     fresh: Fresh = False,
+    export: Export = None,
     source: Sources = None,
 ) -> None:
     """Tables 1 to 3 and Figures 2 to 5 of the second paper (γ-Net, SECE), its claims, shifted images and targets."""
@@ -235,6 +240,7 @@ def reproduce_meta_reg(
         out=out,
         minutes=minutes,
         fresh=fresh,
+        export=export,
         source=source or None,
     )
 
@@ -279,6 +285,54 @@ def sweep_bo4sc(
     )
 
 
+@sweep.command("meta-reg", cls=Experiment)
+def sweep_meta_reg(
+    bandwidth: Annotated[list[float] | None, typer.Option(help="h, the bandwidth of SECE in flg-sece.")] = None,
+    tau: Annotated[list[float] | None, typer.Option(help="τ of the published γ-Net.")] = None,
+    meta_rate: Annotated[list[float] | None, typer.Option(help="Multiples of flg-sece's meta rate.")] = None,
+    dataset: Images = ImageData.cifar10,
+    data: Folder = None,
+    model: Network = None,
+    recipe: Training = Recipe.short,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds; 2, or 1 with --quick.")] = None,
+    epochs: Epochs = None,
+    limit: Limit = None,
+    device: On = Device.auto,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="On some of scikit-learn's digits: about a minute on two cores.")
+    ] = False,
+    out: Out = Path("out/meta-reg-sweep"),
+    minutes: Minutes = None,
+    fresh: Fresh = False,
+    export: Export = None,
+    source: Sources = None,
+) -> None:
+    """Settings of the second paper's method, one at a time: h, τ and the meta rate, judged on validation data.
+
+    Each of the three options takes several values, `--tau 0.001 0.1`; one that is not given keeps the study's own.
+    """
+    call(
+        "meta_reg.sweep",
+        bandwidths=bandwidth or None,
+        temperatures=tau or None,
+        rates=meta_rate or None,
+        dataset=dataset.value,
+        data=data,
+        model=model,
+        recipe=recipe.value,
+        seeds=seeds,
+        epochs=epochs,
+        limit=limit,
+        device=device.value,
+        quick=quick,
+        out=out,
+        minutes=minutes,
+        fresh=fresh,
+        export=export,
+        source=source or None,
+    )
+
+
 @ablate.command("bo4sc", cls=Experiment)
 def ablate_bo4sc(
     seeds: Seeds = 20,
@@ -305,6 +359,7 @@ def ablate_meta_reg(
     out: Out = Path("out/meta-reg-ablation"),
     minutes: Minutes = None,
     fresh: Fresh = False,
+    export: Export = None,
     source: Sources = None,
 ) -> None:
     """Variants of the second paper's methods: φ, outer loss, hypergradient, meta rate, moving average, positive γ."""
@@ -321,6 +376,7 @@ def ablate_meta_reg(
         out=out,
         minutes=minutes,
         fresh=fresh,
+        export=export,
         source=source or None,
     )
 

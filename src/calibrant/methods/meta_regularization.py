@@ -68,6 +68,8 @@ class MetaRegularization(NetworkTraining):
         How the published γ-Net keeps γ positive.
     initial : float
         γ at the start.
+    temperature : float
+        τ of the published γ-Net.
     """
 
     outer_variable: Literal["gamma-net", "gamma", "l2-head", "l2-units"] = "gamma-net"
@@ -80,6 +82,7 @@ class MetaRegularization(NetworkTraining):
     form: Literal["bounded", "published"] = "bounded"
     positive: Literal["abs", "min-max", "sigmoid", "relu", "softplus"] = "abs"
     initial: float = 1.0
+    temperature: float = field(default=0.01, repr=False)
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
         return self.pose(model, task, self.variable(model, task), inner_loss=self.inner(), outer_loss=self.outer())
@@ -107,7 +110,13 @@ class MetaRegularization(NetworkTraining):
             return ConstantGamma(self.initial)
         if self.outer_variable == "gamma-net":
             return GammaNet(
-                width, task.classes, form=self.form, positive=self.positive, initial=self.initial, seed=task.seed
+                width,
+                task.classes,
+                form=self.form,
+                positive=self.positive,
+                temperature=self.temperature,
+                initial=self.initial,
+                seed=task.seed,
             )
         return L2(model, per="unit" if self.outer_variable == "l2-units" else "model", only=name)
 

@@ -49,7 +49,7 @@ class Reweighting(NetworkTraining):
     """
 
     hypergradient: Hypergradient = SOLVED_HEAD
-    meta_rate: float = 0.03
+    meta_rate: float = 0.05
     meta_batch: int = 256
     start: float = 0.1
 

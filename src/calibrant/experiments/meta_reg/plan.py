@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,16 +114,18 @@ class Setup:
 Planned = tuple[Key, Method]
 
 
-def runs(setup: Setup, methods: Sequence[str] | None, seeds: int | None) -> list[Planned]:
+def runs(
+    setup: Setup, methods: Sequence[str] | None, seeds: int | None, further: Mapping[str, Method] | None = None
+) -> list[Planned]:
     """All runs of a setup in the order in which they are made.
 
     First three seeds of the methods that the targets are about, then the other methods, then further seeds. ``seeds``
     is the number for every method; None takes five for the first group, two for the others, one for Table 3, and three
-    for all where training labels are noisy.
+    for all where training labels are noisy. ``further`` are methods that have no id of their own, by name.
     """
     if seeds is not None and seeds < 1:
         raise ValueError(f"--seeds must be at least 1; got {seeds}.")
-    known = known_methods()
+    known = known_methods() | dict(further or {})
     names = checked_methods(methods, known) if methods is not None else default_methods(setup.dataset)
     if seeds is None and has_noisy_labels(setup.dataset):
         seeds = NOISY_SEEDS
@@ -165,5 +167,11 @@ def trained(method: Method) -> Method:
 
 
 def settings_text(method: Method) -> str:
-    """A method in words, the same in every process: without the addresses of its functions."""
-    return re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", repr(method))
+    """A method in words, the same in every process: without the addresses of its functions.
+
+    A setting that its ``repr`` leaves out is added where it is not the default.
+    """
+    text = re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", repr(method))
+    own = trained(method)
+    hidden = [f for f in fields(own) if not f.repr and getattr(own, f.name) != f.default]
+    return " ".join([text, *(f"{f.name}={getattr(own, f.name)!r}" for f in hidden)])
