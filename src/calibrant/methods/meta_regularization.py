@@ -73,6 +73,8 @@ class MetaRegularization(NetworkTraining):
         How the published γ-Net keeps γ positive.
     initial : float
         γ at the start.
+    temperature : float
+        τ of the published γ-Net.
     anneal : bool
         Let the learning rate of φ fall to zero along a cosine.
     """
@@ -87,7 +89,8 @@ class MetaRegularization(NetworkTraining):
     form: Literal["bounded", "published"] = "bounded"
     positive: Literal["abs", "min-max", "sigmoid", "relu", "softplus"] = "abs"
     initial: float = 1.0
-    anneal: bool = False
+    temperature: float = field(default=0.01, repr=False)
+    anneal: bool = field(default=False, repr=False)
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
         return self.pose(model, task, self.variable(model, task), inner_loss=self.inner(), outer_loss=self.outer())
@@ -118,7 +121,8 @@ class MetaRegularization(NetworkTraining):
             if part == "gamma":
                 found.append(ConstantGamma(self.initial))
             elif part == "gamma-net":
-                settings: dict[str, Any] = {"form": self.form, "positive": self.positive, "initial": self.initial}
+                names = ("form", "positive", "temperature", "initial")
+                settings: dict[str, Any] = {name: getattr(self, name) for name in names}
                 found.append(GammaNet(width, task.classes, **settings, seed=task.seed))
             else:
                 found.append(LogitScale())
