@@ -216,6 +216,9 @@ def reproduce_meta_reg(
     ] = None,
     minutes: Minutes = None,
     fresh: Fresh = False,
+    shared: Annotated[
+        bool, typer.Option("--shared-device", help="Other work runs on the device: leave its times out of comparisons.")
+    ] = False,
     export: Export = None,
     source: Sources = None,
 ) -> None:
@@ -240,6 +243,7 @@ def reproduce_meta_reg(
         out=out,
         minutes=minutes,
         fresh=fresh,
+        shared=shared,
         export=export,
         source=source or None,
     )

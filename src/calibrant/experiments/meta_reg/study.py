@@ -51,6 +51,7 @@ def reproduce(
     fresh: bool = False,
     checkpoint_every: float = EVERY,
     export: str | Path | None = None,
+    shared: bool = False,
 ) -> Path:
     """Train what is missing of the study, and write its report; returns the path of the report.
 
@@ -70,6 +71,7 @@ def reproduce(
     minutes : begin nothing after so many minutes; the run that is under way then goes on at the next call
     fresh : repeat what the folder holds
     checkpoint_every : seconds between two checkpoints of a run
+    shared : other work runs on the device, so that these runs say nothing about training times
     export : write the results into this file as well, ``results/meta-reg-cifar10.json`` say
     """
     if quick:
@@ -86,7 +88,14 @@ def reproduce(
     setup = Setup(dataset, paths[0], model, recipe, epochs, limit, paths[1])
     planned = runs(setup, methods, seeds)
     results = make_runs(
-        setup, planned, folder, device=device, minutes=minutes, fresh=fresh, checkpoint_every=checkpoint_every
+        setup,
+        planned,
+        folder,
+        device=device,
+        minutes=minutes,
+        fresh=fresh,
+        checkpoint_every=checkpoint_every,
+        shared=shared,
     )
     return write_report([results], folder, export=export)
 
@@ -100,6 +109,7 @@ def make_runs(
     minutes: float | None = None,
     fresh: bool = False,
     checkpoint_every: float = EVERY,
+    shared: bool = False,
 ) -> Path:
     """Make the planned runs that a folder's store does not hold; returns the path of its result file.
 
@@ -123,7 +133,9 @@ def make_runs(
 
     missing = begin(store, config, keys, expected=expected, fresh=fresh)
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    whole = work(store, planned, missing, setup, device=where, deadline=deadline, seconds=checkpoint_every)
+    whole = work(
+        store, planned, missing, setup, device=where, deadline=deadline, seconds=checkpoint_every, shared=shared
+    )
     if not whole:
         tell_user("Time is over. Run the same command again: it goes on where it stopped.")
     if not store.current:
@@ -147,6 +159,7 @@ def work(
     device: torch.device,
     deadline: float | None,
     seconds: float,
+    shared: bool = False,
 ) -> bool:
     """Make the missing runs in their order; False if time was over before the last of them.
 
@@ -178,6 +191,7 @@ def work(
                 folder=store.checkpoint(key),
                 seconds=seconds,
                 deadline=deadline,
+                shared=shared,
             )
         except OutOfTime:
             return False
