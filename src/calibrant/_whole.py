@@ -26,6 +26,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         yield unfinished
+        unfinished.chmod(0o666 & ~_umask())
         unfinished.replace(target)
     except PermissionError:
         raise ValueError(f"{path} cannot be written: no permission. Give another place.") from None
@@ -35,6 +36,13 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """The permissions that new files do not get; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def write_text_whole(path: str | os.PathLike[str], text: str) -> None:

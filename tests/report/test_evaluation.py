@@ -24,7 +24,7 @@ def predictions(n=1500, n_classes=3, temperature=2.0, seed=0):
 @pytest.fixture(scope="module")
 def over():
     probs, labels = predictions()
-    return probs, labels, calibrant.evaluate(probs, labels, n_resamples=50)
+    return probs, labels, calibrant.evaluate(probs, labels, n_resamples=20)
 
 
 def test_the_numbers_are_those_of_the_metrics(over):
@@ -51,7 +51,7 @@ def test_the_numbers_are_those_of_the_metrics(over):
 @pytest.mark.parametrize(("temperature", "kind"), [(2.0, "over-confident"), (0.4, "under-confident")])
 def test_the_verdict_says_which_way_and_by_how_much(temperature, kind):
     probs, labels = predictions(temperature=temperature)
-    result = calibrant.evaluate(probs, labels, n_resamples=50)
+    result = calibrant.evaluate(probs, labels, n_resamples=20)
     assert result.verdict.kind == kind
     gap = abs(probs.max(axis=1).mean() - (probs.argmax(axis=1) == labels).mean())
     assert f"{kind.capitalize()} by {100 * gap:.1f} points" in result.verdict.sentence
@@ -69,7 +69,7 @@ def test_opposite_errors_are_miscalibration_without_a_direction():
     rng = np.random.default_rng(0)
     confidence = np.repeat([0.6, 0.9], 2000)
     correct = rng.random(4000) < np.repeat([0.75, 0.75], 2000)
-    verdict = calibrant.evaluate(confidence=confidence, correct=correct, n_resamples=50).verdict
+    verdict = calibrant.evaluate(confidence=confidence, correct=correct, n_resamples=20).verdict
     assert verdict.kind == "miscalibrated"
     assert "too high in some places and too low in others" in verdict.sentence
 
@@ -85,12 +85,12 @@ def test_logits_scores_and_names_give_the_same_numbers(over):
     reference = {k: m.value for k, m in result.models["model"].measures.items()}
     names = np.array(["cat", "dog", "ape"])
     forms = {
-        "logits": calibrant.evaluate(Logits(np.log(probs) + 3), labels, n_resamples=50),
-        "from_logits": calibrant.evaluate(torch.from_numpy(np.log(probs)), labels, from_logits=True, n_resamples=50),
-        "names": calibrant.evaluate(probs, names[labels], classes=names, n_resamples=50),
-        "sorted": calibrant.evaluate(probs[:, [2, 0, 1]], names[labels], n_resamples=50),
-        "floats": calibrant.evaluate(probs, labels.astype(float), n_resamples=50),
-        "numbers": calibrant.evaluate(probs, 10 * labels + 5, n_resamples=50),
+        "logits": calibrant.evaluate(Logits(np.log(probs) + 3), labels, n_resamples=20),
+        "from_logits": calibrant.evaluate(torch.from_numpy(np.log(probs)), labels, from_logits=True, n_resamples=20),
+        "names": calibrant.evaluate(probs, names[labels], classes=names, n_resamples=20),
+        "sorted": calibrant.evaluate(probs[:, [2, 0, 1]], names[labels], n_resamples=20),
+        "floats": calibrant.evaluate(probs, labels.astype(float), n_resamples=20),
+        "numbers": calibrant.evaluate(probs, 10 * labels + 5, n_resamples=20),
     }
     for form, other in forms.items():
         for key, value in reference.items():

@@ -156,8 +156,13 @@ class Report:
 
 def require() -> None:
     """Raise an ImportError now where a page could not be written later: to be called before hours of training."""
-    _need("jinja2", "writes HTML with Jinja2")
+    need_jinja()
     _need("matplotlib", "draws with matplotlib")
+
+
+def need_jinja() -> None:
+    """Raise an ImportError that says how to install Jinja2 where it is missing."""
+    _need("jinja2", "writes HTML with Jinja2")
 
 
 def _need(package: str, purpose: str) -> None:
@@ -171,7 +176,7 @@ def _need(package: str, purpose: str) -> None:
 
 def template(name: str) -> Any:
     """Return a template of this package; what it shows is escaped."""
-    _need("jinja2", "writes HTML with Jinja2")
+    need_jinja()
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup, escape
 

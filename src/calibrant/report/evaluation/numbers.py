@@ -79,7 +79,7 @@ def measure_model(
     name: str, sample: Sample, groups: np.ndarray | None, *, level: float, bins: int, resamples: int, seed: int
 ) -> ModelNumbers:
     """Measure one model."""
-    draws = {"n_resamples": _resamples(resamples, len(sample)), "seed": seed, "level": _FLOOR_LEVEL}
+    draws: dict[str, Any] = {"n_resamples": _resamples(resamples, len(sample)), "seed": seed, "level": _FLOOR_LEVEL}
     measures = {
         "accuracy": _measure("accuracy", asymptotic_interval(**sample.given, metric=accuracy, level=level)),
         "nll": _score("NLL", sample, nll, level),
@@ -137,7 +137,8 @@ def _smooth(sample: Sample, resamples: int, draws: dict[str, Any]) -> Measure:
     # One value costs a few transforms of 65,537 nodes, whatever the sample's size.
     few = draws | {"n_resamples": min(draws["n_resamples"], max(_FEWEST_DRAWS, resamples // 5))}
     floor = noise_floor(confidence=sample.confidence, metric=smooth_ece, **few)
-    return Measure("smooth ECE", float(smooth_ece(**sample.pairs)), None, None, floor.mean, floor.high)
+    value = float(smooth_ece(**sample.pairs))  # type: ignore[arg-type]
+    return Measure("smooth ECE", value, None, None, floor.mean, floor.high)
 
 
 def _split(sample: Sample) -> dict[str, float]:
