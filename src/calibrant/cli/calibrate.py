@@ -12,8 +12,10 @@ from calibrant.cli.shell import Tool
 
 
 def calibrate(
-    predictions: Annotated[Path, typer.Argument(help="File of predictions with labels.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Write the calibrator to this file.", show_default=False)],
+    predictions: Annotated[
+        Path, typer.Argument(help="File of predictions with labels.", readable=False, show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(help="Write the calibrator to this file.", readable=False, show_default=False)],
     method: Annotated[str, typer.Option(help="A calibrator (temperature, vector, …), or auto: the best one.")] = "auto",
     labels: Labels = None,
     columns: Columns = None,
@@ -25,8 +27,8 @@ def calibrate(
     The rows must be ones that the model was not trained on. The method auto compares all calibrators by
     cross-validation, shows the table, and keeps the raw scores where nothing is clearly better.
 
-    Examples
-    --------
+    For example:
+
     calibrant calibrate validation.csv --out model.calibrator
 
     calibrant calibrate validation.csv --method temperature --labels churn --out model.calibrator
@@ -47,15 +49,20 @@ def calibrate(
 
 
 def apply(
-    calibrator: Annotated[Path, typer.Argument(help="File of `calibrant calibrate`.", show_default=False)],
-    predictions: Annotated[Path, typer.Argument(help="File of predictions.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Write the table here: .csv, .tsv, .parquet or .npz.", show_default=False)],
+    calibrator: Annotated[
+        Path, typer.Argument(help="File of `calibrant calibrate`.", readable=False, show_default=False)
+    ],
+    predictions: Annotated[Path, typer.Argument(help="File of predictions.", readable=False, show_default=False)],
+    out: Annotated[
+        Path,
+        typer.Option(help="Write the table here: .csv, .tsv, .parquet or .npz.", readable=False, show_default=False),
+    ],
     columns: Columns = None,
     logits: AsLogits = False,
 ) -> None:
     """Calibrate a file of predictions: prob_<class>, predicted and confidence beside its other columns.
 
-    Example:
+    For example:
 
     calibrant apply model.calibrator new.csv --out calibrated.csv
     """

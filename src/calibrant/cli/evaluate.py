@@ -11,7 +11,8 @@ import typer
 from calibrant.cli.shell import Tool
 
 Files = Annotated[
-    list[Path], typer.Argument(help="Files of predictions: CSV, TSV, Parquet or npz.", show_default=False)
+    list[Path],
+    typer.Argument(help="Files of predictions: CSV, TSV, Parquet or npz.", readable=False, show_default=False),
 ]
 Labels = Annotated[
     str | None, typer.Option(help="Column with the true classes; found by its name where not given (label, y, …).")
@@ -53,8 +54,8 @@ def evaluate(
     A file has one row per prediction: columns prob_<class> (or logit_<class>, or one column score) and label; or
     confidence and correct. Several files of the same rows are compared by paired differences.
 
-    Examples
-    --------
+    For example:
+
     calibrant evaluate predictions.csv --out report.html
 
     calibrant evaluate old.csv new.csv --labels churn --group country
