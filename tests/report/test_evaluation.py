@@ -10,6 +10,7 @@ from scipy.special import softmax
 import calibrant
 from calibrant import metrics
 from calibrant._inputs import Logits
+from calibrant.report.evaluation.numbers import off
 from calibrant.selective import aurc
 
 
@@ -124,6 +125,23 @@ def test_classes_and_groups_are_judged_each(over):
     classes = result.models["model"].classes
     assert [row["ece"] for row in classes] == pytest.approx(list(metrics.classwise_ece(probs, labels, average=None)))
     assert "groups confidence is off by more than chance" in str(result.verdict)
+
+
+def test_a_rare_class_that_never_came_is_not_marked():
+    rng = np.random.default_rng(0)
+    probs = np.column_stack([np.full(300, 0.995), np.full(300, 0.005)])
+    probs[:, 1] += rng.uniform(-0.001, 0.001, 300)
+    probs[:, 0] = 1 - probs[:, 1]
+    rare = calibrant.evaluate(probs, np.zeros(300, dtype=int), n_resamples=20).models["model"].classes[1]
+    assert rare["gap_low"] < 0 < rare["gap_high"]
+
+
+def test_intervals_of_many_calibrated_classes_hold_together():
+    marked = 0
+    for seed in range(10):
+        probs, labels = predictions(500, 12, 1.0, seed)
+        marked += bool(off(calibrant.evaluate(probs, labels, n_resamples=20).models["model"].classes))
+    assert marked <= 3
 
 
 def test_models_are_compared_by_paired_differences(over):
