@@ -32,6 +32,11 @@ class Claim:
     holds: bool | None
     note: str = ""
 
+    @property
+    def verdict(self) -> str:
+        """Whether it holds, in a word or two."""
+        return "not yet measured" if self.holds is None else "yes" if self.holds else "no"
+
 
 @cache
 def computed() -> tuple[Claim, ...]:
