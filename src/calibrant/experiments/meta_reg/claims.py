@@ -123,7 +123,8 @@ def cheaper(samples: int = 1024, repeats: int = 10) -> Claim:
         "more efficient",
         f"SECE {1000 * took['SECE']:.2f} ms, DECE {1000 * took['DECE']:.2f} ms, ratio {ratio:.1f}",
         ratio < 1,
-        f"value and gradient of {samples:,} predictions of 10 classes, processor time, best of {repeats}, where this report was made; "
+        f"value and gradient of {samples:,} predictions of 10 classes, processor time, best of {repeats}, where this "
+        "report was made; "
         "SECE compares all pairs of samples, DECE samples with 15 bins",
     )
 
