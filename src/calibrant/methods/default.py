@@ -53,9 +53,9 @@ def recommended(task: Task) -> Method:
 
     The regularisation is moved by the validation part while the network is trained. The same part chooses the state
     and fits the temperature: outer variables act on validation samples only through the training of the network, so
-    that they can hardly fit single ones, and a further part would cost labels. Training is Adam with a one-cycle schedule, 1,200 steps or 20 epochs where those
-    are more, in the place of an image network's SGD; the state of least validation NLL takes the place of the moving
-    average.
+    that they can hardly fit single ones, and a further part would cost labels. Training is Adam with a one-cycle
+    schedule, 1,200 steps or 20 epochs where those are more, in the place of an image network's SGD; the state of least
+    validation NLL takes the place of the moving average.
     """
     method = IMAGE_METHODS["recommended"].method
     base = method.base if isinstance(method, Calibrated) else method
