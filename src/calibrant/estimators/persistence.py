@@ -15,12 +15,13 @@ from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.bo4sc import BO4SCClassifier
 from calibrant.estimators.networks import ACTIVATIONS, Perceptron
 from calibrant.estimators.scaling import Scaling
+from calibrant.estimators.selective import MOST_ENTRIES, HeldOut
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
 from calibrant.methods import Mixture
 
 CLASSIFIERS: dict[str, type[NetworkClassifier]] = {c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier)}
 FORMAT = Format("calibrant.estimators", 2, "classifier", CLASSIFIERS, "save")
-_MIXTURE, _SCALING = "model_", "scaling_"
+_MIXTURE, _SCALING, _HELD_OUT = "model_", "scaling_", "held_out_"
 POOLS = ("probs", "logits")
 
 
@@ -34,8 +35,9 @@ def save(classifier: NetworkClassifier, path: str | os.PathLike[str]) -> None:
     if isinstance(params["random_state"], np.random.RandomState):
         params["random_state"] = None
     arrays: Arrays = {}
-    plain: dict[str, Callable[[Any], Any]] = {_MIXTURE: _plain_mixture, _SCALING: tuple}
-    state = {key: plain[key](value) if key in plain else value for key, value in fitted_state(classifier).items()}
+    plain: dict[str, Callable[[Any], Any]] = {_MIXTURE: _plain_mixture, _SCALING: tuple, _HELD_OUT: tuple}
+    fitted = without_large(fitted_state(classifier))
+    state = {key: plain[key](value) if key in plain else value for key, value in fitted.items()}
     FORMAT.write(path, name, arrays, params=_packed(params, "params.", arrays), state=_packed(state, "", arrays))
 
 
@@ -43,6 +45,15 @@ def load(path: str | os.PathLike[str]) -> NetworkClassifier:
     """Read what :func:`save` wrote; a ValueError says what is wrong with any other file."""
     classifier: NetworkClassifier = FORMAT.read(path, _build)
     return classifier
+
+
+def without_large(state: dict[str, Any]) -> dict[str, Any]:
+    """The fitted state with large out-of-fold probabilities replaced by what rules and sets need of them."""
+    probs = state.get("oof_proba_")
+    if probs is None or probs.size <= MOST_ENTRIES:
+        return state
+    kept = {key: value for key, value in state.items() if key not in ("oof_proba_", "oof_labels_")}
+    return kept | {_HELD_OUT: HeldOut.of(probs, state["oof_labels_"])}
 
 
 def _packed(values: dict[str, Any], prefix: str, arrays: Arrays) -> dict[str, Tree]:
@@ -56,6 +67,8 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassif
         if key.startswith("_") or not key.endswith("_"):  # it might stand in the way of a method
             raise ValueError(f"{key!r} is no fitted attribute, whose names end with an underscore")
     state[_MIXTURE], state[_SCALING] = _mixture(**state[_MIXTURE]), Scaling(*state[_SCALING])
+    if _HELD_OUT in state:
+        state[_HELD_OUT] = HeldOut(*state[_HELD_OUT])
     for key, value in state.items():
         setattr(classifier, key, value)
     _check(classifier)
@@ -102,6 +115,12 @@ def _check(classifier: Any) -> None:
         raise ValueError(f"pool must be one of {', '.join(map(repr, POOLS))}, not {mixture.pool!r}")
     if not scaling.mean.shape == scaling.scale.shape == (features,):
         raise ValueError(f"scaling must have a mean and a scale for each of {features} columns")
+    held = getattr(classifier, _HELD_OUT, None)
+    if held is not None and len({values.shape for values in held}) != 1:
+        raise ValueError("the held-out rows do not fit together")
+    probs, labels = (getattr(classifier, name, None) for name in ("oof_proba_", "oof_labels_"))
+    if probs is not None and (labels is None or probs.shape != (len(labels), classes)):
+        raise ValueError(f"out-of-fold probabilities must have a label for each row, and {classes} columns")
     if not mixture.networks:
         raise ValueError("there is no network")
     for network in mixture.networks:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+import numpy as np
 from numpy.random import RandomState
 
 from calibrant.bilevel import History
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.history import as_arrays
 from calibrant.estimators.reading import Samples
+from calibrant.estimators.selective import SelectiveMixin
 from calibrant.methods import Method, Mixture, SelfCalibrated
 
 
-class SelfCalibratedClassifier(NetworkClassifier):
+class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     """A classifier whose confidence can be believed, with nothing to tune: the recommended one.
 
     Networks, each blind to one of K folds of the data, dealt twice. Their held-out losses together learn how strongly
@@ -83,6 +85,11 @@ class SelfCalibratedClassifier(NetworkClassifier):
         How wrong each label looks, 0 to 1, by networks that never saw it, where there are any. The label-noise
         candidate gives the probability that the label is wrong; the pooled one ``1 − p(y_i | x_i)``, the chance of
         another class, which labels that are right have too where classes overlap.
+    oof_proba_ : (n_samples, n_classes) array
+        Out-of-fold probabilities of the training rows, by networks that never saw them; NaN for rows that all networks
+        trained on and rows of weight zero. :meth:`rejection_rule` and :meth:`predict_set` use them.
+    oof_labels_ : (n_samples,) array
+        The column number of each training row's class.
     train_indices_, validation_indices_ : rows of X that were trained on and that were held out
     history_ : dict of (outer steps,) arrays
         ``inner_loss``, ``outer_loss`` and ``gradient_norm`` (of the hypergradient), means over the networks.
@@ -150,6 +157,10 @@ class SelfCalibratedClassifier(NetworkClassifier):
         self.lapse_ = fitted.lapse
         self.suspicion_ = self._suspicion(samples.inputs, samples.codes)  # for rows that were not trained on
         self.suspicion_[self.train_indices_] = fitted.extras["suspicion"].double().numpy()
+        rows = np.concatenate([self.train_indices_, self.validation_indices_])
+        self.oof_labels_ = samples.codes
+        self.oof_proba_ = np.full((len(samples), len(self.classes_)), np.nan)
+        self.oof_proba_[rows] = fitted.extras["out_of_fold"][: len(rows)].numpy()
         self.history_ = as_arrays(runs[0 if self.candidate_ == "pooled" else 1])
         self.l2_ = fitted.extras["l2"].double().numpy()
         noise = fitted.extras.get("label_noise")

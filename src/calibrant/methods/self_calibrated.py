@@ -208,6 +208,7 @@ def calibrated_mean(fit: CrossFit, candidate: str, train: int) -> Mixture:
     mixture = Mixture(
         fit.heads, last.temperature, extras["bias"], last.lapse, "logits", extras, failure=failure(*fit.heads)
     )
+    extras["out_of_fold"] = mixture.calibrated(logits).cpu()
     return replace(mixture, extras=extras | _doubts(mixture, fit, train))
 
 

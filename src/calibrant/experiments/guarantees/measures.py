@@ -1,0 +1,109 @@
+"""One data set of the study: fit, take rule and sets from out-of-fold rows, and measure both by the exact posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+
+from calibrant.data import fresh, load
+from calibrant.experiments.common.keys import Key
+from calibrant.experiments.guarantees.learners import FOLDS, LEARNERS, NETWORK, FoldMean
+from calibrant.report.results import Record
+from calibrant.selective import RAPS, RejectionRule, conformal_rule, threshold_for_risk
+
+ROWS = 500
+NEW_ROWS = 20_000
+RISKS = (0.05, 0.1, 0.15)
+CONFIDENCE, COVERAGE = 0.9, 0.9
+TESTS: tuple[Literal["ranks", "fixed-sequence"], ...] = ("ranks", "fixed-sequence")
+"""How thresholds are tested: the default, and the sharper method, which assumes that risk falls with confidence."""
+SCORES: dict[str, Any] = {"aps": "aps", "raps": RAPS(k_reg=1, penalty=0.1), "lac": "lac"}
+"""Scores of the sets. There are at most five classes, for which RAPS at its default is APS."""
+Rules = dict[str, RejectionRule]
+
+
+class World(NamedTuple):
+    """New rows of one set, the same for all its data sets, and their posterior."""
+
+    inputs: np.ndarray
+    posterior: np.ndarray
+
+    def risk(self, rule: RejectionRule, probs: np.ndarray) -> tuple[float | None, float]:
+        """The exact error rate on accepted rows (None where there is none), and their share."""
+        accepted = rule.accepts(probs.max(axis=1))
+        wrong = 1 - np.take_along_axis(self.posterior, probs.argmax(axis=1)[:, None], axis=1)[:, 0]
+        return (float(wrong[accepted].mean()) if accepted.any() else None), float(accepted.mean())
+
+    def coverage(self, sets: np.ndarray) -> float:
+        """The exact probability that the sets hold the true class."""
+        return float((self.posterior * sets).sum(axis=1).mean())
+
+
+@cache
+def world(dataset: str) -> World:
+    """New rows from a stream of random numbers that no training set uses."""
+    data = fresh(dataset, NEW_ROWS, 0)
+    return World(data.inputs, data.posterior(data.inputs))
+
+
+def measure(key: Key) -> dict[Key, Record]:
+    """The record of one data set: numbers for each final classifier, and for a sample set aside."""
+    dataset, learner, seed = key["dataset"], key["learner"], key["seed"]
+    X, y = load(dataset, seed, sizes=(ROWS, 0, 0)).train
+    new = world(dataset)
+    if learner == NETWORK:
+        clf: Any = clone(LEARNERS[NETWORK]).set_params(random_state=seed).fit(X, y)
+        finals = {"mean": clf.predict_proba(new.inputs)}
+        found: Record = {}
+    else:
+        clf = FoldMean(LEARNERS[learner], random_state=seed).fit(X, y)
+        each = [model.predict_proba(new.inputs) for model in clf.models_]
+        finals = {"mean": np.mean(each, axis=0), "refit": clf.refitted_.predict_proba(new.inputs)}
+        found = {"split": _split(learner, X, y, new)}
+    rules = _rules(partial(clf.rejection_rule, confidence=CONFIDENCE))
+    if learner != NETWORK:
+        found["folds"] = {"rules": {name: _kept(rule, each, new) for name, rule in rules.items()}}
+    sets = {name: clf.set_rule(COVERAGE, score) for name, score in SCORES.items()}
+    found |= {name: _judged(rules, sets, probs, new) for name, probs in finals.items()}
+    return {key: {"dataset": dataset, "learner": learner, "seed": seed, **found}}
+
+
+def rule_name(test: str, risk: float) -> str:
+    """What a record calls a rule."""
+    return f"{test} {risk:g}"
+
+
+def _rules(make: Callable[..., RejectionRule]) -> Rules:
+    """A rule for each test and risk."""
+    return {rule_name(test, risk): make(risk, method=test) for test in TESTS for risk in RISKS}
+
+
+def _judged(rules: Rules, sets: dict[str, Any], probs: np.ndarray, new: World) -> Record:
+    """Risk and share of accepted rows for each rule, coverage and size for each score."""
+    applied = {name: own.apply(probs) for name, own in sets.items()}
+    covered = {name: {"coverage": new.coverage(own), "size": own.sum(1).mean()} for name, own in applied.items()}
+    return {"rules": {name: _kept(rule, [probs], new) for name, rule in rules.items()}, "sets": covered}
+
+
+def _kept(rule: RejectionRule, each: list[np.ndarray], new: World) -> Record:
+    """The pooled risk of some classifiers at one threshold, and the share of rows that they accept."""
+    if not rule.found:
+        return {"found": False, "risk": None, "accepted": 0.0}
+    pairs = [new.risk(rule, probs) for probs in each]
+    accepted = sum(share for _, share in pairs)
+    risk = sum(own * share for own, share in pairs if own is not None) / accepted if accepted else None
+    return {"found": True, "risk": risk, "accepted": accepted / len(each)}
+
+
+def _split(learner: str, X: np.ndarray, y: np.ndarray, new: World) -> Record:
+    """The same promises from a fifth of the rows set aside: one model of the other rows."""
+    held = np.arange(len(y)) % FOLDS == 0
+    model = clone(LEARNERS[learner]).fit(X[~held], y[~held])
+    probs = model.predict_proba(X[held])
+    choose = partial(threshold_for_risk, probs.max(axis=1), probs.argmax(axis=1) == y[held], level=CONFIDENCE)
+    sets = {name: conformal_rule(probs, y[held], COVERAGE, score=score) for name, score in SCORES.items()}
+    return _judged(_rules(choose), sets, model.predict_proba(new.inputs), new)
