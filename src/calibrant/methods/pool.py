@@ -122,9 +122,9 @@ class Objective:
         members, _, classes = evidence.shape
         self.evidence, self.prior, self.labels, self.share = evidence, prior, labels, share
         self.rows = np.arange(len(labels))
-        self.centre = np.concatenate([np.full(members, 1 / members), [_RARE], np.zeros(classes)])
-        scale = [np.full(members, spread / np.sqrt(members)), [lapse_spread], np.full(classes, spread)]
-        self.scale = np.concatenate(scale)
+        self.centre = np.concatenate([np.full(members, 1 / members), np.full(1, _RARE), np.zeros(classes)])
+        spreads = np.full(members, spread / np.sqrt(members)), np.full(1, lapse_spread), np.full(classes, spread)
+        self.scale = np.concatenate(spreads)
 
     def __call__(self, values: np.ndarray) -> tuple[float, np.ndarray]:
         members, _, classes = self.evidence.shape
