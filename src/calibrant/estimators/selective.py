@@ -138,7 +138,7 @@ class SelectiveMixin(RejectMixin):
         """
         if method not in ("ranks", "fixed-sequence", "uniform"):
             raise ValueError(f"method must be 'ranks', 'fixed-sequence' or 'uniform'; got {method!r}.")
-        held = self._held_out("rejection_rule", groups)
+        held = self._out_of_fold("rejection_rule", groups)
         return threshold_for_risk(held.confidence, held.correct, risk, level=confidence, method=method)
 
     def set_rule(
@@ -153,7 +153,7 @@ class SelectiveMixin(RejectMixin):
     ) -> SetRule:
         """Return the rule of :meth:`predict_set`, which can be kept as JSON and applied to ``predict_proba(X)``."""
         score = find_score(method)
-        held = self._held_out("set_rule", groups)
+        held = self._out_of_fold("set_rule", groups)
         return rule_of_ranked(
             held.ranked, held.labels, len(self.classes_), coverage, score, None, by_class, allow_empty, seed
         )
@@ -202,7 +202,7 @@ class SelectiveMixin(RejectMixin):
         )
         return rule.apply(self.predict_proba(X), seed=generator)  # type: ignore[attr-defined]
 
-    def _held_out(self, asked: str, groups: Any = None) -> HeldOut:
+    def _out_of_fold(self, asked: str, groups: Any = None) -> HeldOut:
         """Rows with out-of-fold probabilities; of each group one, always the same."""
         check_is_fitted(self)
         held = getattr(self, "held_out_", None)
@@ -227,3 +227,22 @@ def one_of_each(groups: Any, n: int, rows: np.ndarray) -> np.ndarray:
         raise ValueError(f"groups must have one entry for each of {n} training rows; got shape {names.shape}.")
     drawn = np.random.default_rng(0).permutation(rows)
     return np.sort(drawn[np.unique(names[drawn], return_index=True)[1]])
+
+
+def without_large(state: dict[str, Any]) -> dict[str, Any]:
+    """The fitted state for a file, large out-of-fold probabilities replaced by what rules and sets need of them."""
+    probs = state.get("oof_proba_")
+    if probs is None or probs.size <= MOST_ENTRIES:
+        return state
+    kept = {key: value for key, value in state.items() if key not in ("oof_proba_", "oof_labels_")}
+    return kept | {"held_out_": HeldOut.of(probs, state["oof_labels_"])}
+
+
+def check_out_of_fold(classifier: Any) -> None:
+    """Raise an error if what a file says about out-of-fold rows does not fit together."""
+    held = getattr(classifier, "held_out_", None)
+    if held is not None and len({values.shape for values in held}) != 1:
+        raise ValueError("the held-out rows do not fit together")
+    probs, labels = (getattr(classifier, name, None) for name in ("oof_proba_", "oof_labels_"))
+    if probs is not None and (labels is None or probs.shape != (len(labels), len(classifier.classes_))):
+        raise ValueError("out-of-fold probabilities must have a label for each row and a column for each class")
