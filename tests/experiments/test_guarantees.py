@@ -7,7 +7,7 @@ from sklearn.base import clone
 from calibrant.experiments import guarantees
 from calibrant.experiments.guarantees import measures, page, study
 from calibrant.experiments.guarantees.learners import LEARNERS, FoldMean
-from calibrant.experiments.guarantees.measures import SCORES, TESTS, World, rule_name
+from calibrant.experiments.guarantees.measures import SCORES, TESTS, World, kept, rule_name
 from calibrant.report import Results, read_results
 from calibrant.selective import RejectionRule, Window
 
@@ -21,18 +21,18 @@ def rule(threshold):
 
 
 def test_risk_and_coverage_by_hand():
-    risk, accepted = WORLD.risk(rule(0.6), PROBS)
-    assert (risk, accepted) == (pytest.approx((0.1 + 0.4 + 0.2) / 3), 0.75)
-    assert WORLD.risk(rule(0.99), PROBS) == (None, 0.0)
+    found = kept(rule(0.6), [WORLD.outcome(PROBS)])
+    assert found == {"found": True, "risk": pytest.approx((0.1 + 0.4 + 0.2) / 3), "accepted": 0.75}
+    assert kept(rule(0.99), [WORLD.outcome(PROBS)]) == {"found": True, "risk": None, "accepted": 0.0}
     sets = np.array([[1, 0], [1, 1], [0, 1], [0, 0]], bool)
     assert WORLD.coverage(sets) == pytest.approx((0.9 + 1 + 0.8 + 0) / 4)
 
 
 def test_the_pooled_risk_of_fold_models_weighs_them_by_what_they_accept():
     sure = np.array([[0.9, 0.1], [0.6, 0.4], [0.1, 0.9], [0.6, 0.4]])
-    found = measures._kept(rule(0.8), [PROBS, sure], WORLD)  # accept row 0, and rows 0 and 2
+    found = kept(rule(0.8), [WORLD.outcome(PROBS), WORLD.outcome(sure)])  # accept row 0, and rows 0 and 2
     assert found == {"found": True, "risk": pytest.approx((0.1 + 0.1 + 0.2) / 3), "accepted": pytest.approx(3 / 8)}
-    assert measures._kept(rule(None), [PROBS], WORLD) == {"found": False, "risk": None, "accepted": 0.0}
+    assert kept(rule(None), [WORLD.outcome(PROBS)]) == {"found": False, "risk": None, "accepted": 0.0}
 
 
 def record(dataset, seed, risk, coverage):

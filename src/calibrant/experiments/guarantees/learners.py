@@ -20,7 +20,7 @@ FOLDS = 5
 NETWORK = "self-calibrated"
 LEARNERS: dict[str, Any] = {
     "logistic": make_pipeline(
-        StandardScaler(), PolynomialFeatures(2, include_bias=False), LogisticRegression(max_iter=1000)
+        StandardScaler(), PolynomialFeatures(2, include_bias=False), LogisticRegression(solver="newton-cholesky")
     ),
     "neighbours": KNeighborsClassifier(15),
     "tree": DecisionTreeClassifier(min_samples_leaf=5, random_state=0),

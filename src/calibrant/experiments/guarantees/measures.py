@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +16,7 @@ from calibrant.report.results import Record
 from calibrant.selective import RAPS, RejectionRule, conformal_rule, threshold_for_risk
 
 ROWS = 500
-NEW_ROWS = 20_000
+NEW_ROWS = 8_000
 RISKS = (0.05, 0.1, 0.15)
 CONFIDENCE, COVERAGE = 0.9, 0.9
 TESTS: tuple[Literal["ranks", "fixed-sequence"], ...] = ("ranks", "fixed-sequence")
@@ -26,17 +26,24 @@ SCORES: dict[str, Any] = {"aps": "aps", "raps": RAPS(k_reg=1, penalty=0.1), "lac
 Rules = dict[str, RejectionRule]
 
 
+class Outcome(NamedTuple):
+    """What one classifier says about the new rows."""
+
+    confidence: np.ndarray
+    wrong: np.ndarray
+
+
 class World(NamedTuple):
     """New rows of one set, the same for all its data sets, and their posterior."""
 
     inputs: np.ndarray
     posterior: np.ndarray
 
-    def risk(self, rule: RejectionRule, probs: np.ndarray) -> tuple[float | None, float]:
-        """The exact error rate on accepted rows (None where there is none), and their share."""
-        accepted = rule.accepts(probs.max(axis=1))
-        wrong = 1 - np.take_along_axis(self.posterior, probs.argmax(axis=1)[:, None], axis=1)[:, 0]
-        return (float(wrong[accepted].mean()) if accepted.any() else None), float(accepted.mean())
+    def outcome(self, probs: np.ndarray) -> Outcome:
+        """Confidence, and the exact probability of an error, of each row."""
+        chosen = probs.argmax(axis=1)[:, None]
+        confidence, right = (np.take_along_axis(values, chosen, axis=1)[:, 0] for values in (probs, self.posterior))
+        return Outcome(confidence, 1 - right)
 
     def coverage(self, sets: np.ndarray) -> float:
         """The exact probability that the sets hold the true class."""
@@ -66,7 +73,8 @@ def measure(key: Key) -> dict[Key, Record]:
         found = {"split": _split(learner, X, y, new)}
     rules = _rules(partial(clf.rejection_rule, confidence=CONFIDENCE))
     if learner != NETWORK:
-        found["folds"] = {"rules": {name: _kept(rule, each, new) for name, rule in rules.items()}}
+        outcomes = [new.outcome(probs) for probs in each]
+        found["folds"] = {"rules": {name: kept(rule, outcomes) for name, rule in rules.items()}}
     sets = {name: clf.set_rule(COVERAGE, score) for name, score in SCORES.items()}
     found |= {name: _judged(rules, sets, probs, new) for name, probs in finals.items()}
     return {key: {"dataset": dataset, "learner": learner, "seed": seed, **found}}
@@ -86,17 +94,19 @@ def _judged(rules: Rules, sets: dict[str, Any], probs: np.ndarray, new: World) -
     """Risk and share of accepted rows for each rule, coverage and size for each score."""
     applied = {name: own.apply(probs) for name, own in sets.items()}
     covered = {name: {"coverage": new.coverage(own), "size": own.sum(1).mean()} for name, own in applied.items()}
-    return {"rules": {name: _kept(rule, [probs], new) for name, rule in rules.items()}, "sets": covered}
+    outcome = new.outcome(probs)
+    return {"rules": {name: kept(rule, [outcome]) for name, rule in rules.items()}, "sets": covered}
 
 
-def _kept(rule: RejectionRule, each: list[np.ndarray], new: World) -> Record:
-    """The pooled risk of some classifiers at one threshold, and the share of rows that they accept."""
+def kept(rule: RejectionRule, outcomes: Sequence[Outcome]) -> Record:
+    """The pooled risk of some classifiers at one threshold (None if they accept nothing), and the share accepted."""
     if not rule.found:
         return {"found": False, "risk": None, "accepted": 0.0}
-    pairs = [new.risk(rule, probs) for probs in each]
-    accepted = sum(share for _, share in pairs)
-    risk = sum(own * share for own, share in pairs if own is not None) / accepted if accepted else None
-    return {"found": True, "risk": risk, "accepted": accepted / len(each)}
+    accepted = [rule.accepts(own.confidence) for own in outcomes]
+    number = sum(int(rows.sum()) for rows in accepted)
+    wrong = sum(own.wrong[rows].sum() for own, rows in zip(outcomes, accepted, strict=True))
+    share = number / sum(len(rows) for rows in accepted)
+    return {"found": True, "risk": float(wrong / number) if number else None, "accepted": share}
 
 
 def _split(learner: str, X: np.ndarray, y: np.ndarray, new: World) -> Record:
