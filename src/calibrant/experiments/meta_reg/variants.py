@@ -35,8 +35,8 @@ def variants() -> dict[str, Method]:
     ``recommended-gamma-net``   a γ for each sample
     ==========================  ===================================================================================
     """
-    base, published = _meta("flg-sece"), _meta("flg-sece-published")
-    recommended = _meta("recommended")
+    base, published = meta("flg-sece"), meta("flg-sece-published")
+    recommended = meta("recommended")
     averaged = replace(base.recipe, average=AVERAGE)
     alone = (("strength", None), *(pair for pair in base.outer_settings if pair[0] != "strength"))
     found: dict[str, Method] = {name: replace(base, meta_rate=base.meta_rate * f) for name, f in RATES.items()}
@@ -56,7 +56,8 @@ def variants() -> dict[str, Method]:
     }
 
 
-def _meta(name: str) -> MetaRegularization:
+def meta(name: str) -> MetaRegularization:
+    """A method that moves outer variables, by id."""
     method = IMAGE_METHODS[name].method
     assert isinstance(method, MetaRegularization)
     return method
