@@ -107,6 +107,10 @@ def test_one_row_of_each_group_counts(fitted):
     rows = one_of_each(groups, 800, np.arange(400, 800))
     np.testing.assert_array_equal(groups[rows], np.arange(50, 100))
     assert len(set(rows % 8)) > 1  # not always the first of a group
+    kept = CrossFitted().fit(*blobs(800))
+    kept.oof_groups_ = groups
+    assert kept.rejection_rule(0.3) == rule
+    assert kept.set_rule().n == 100
     with pytest.raises(ValueError, match="one entry for each of 800 training rows"):
         fitted.rejection_rule(groups=groups[:10])
 

@@ -26,10 +26,10 @@ cautious. (A2) fails if the classifier is more confident than the f_k without be
 coverage holds if the classifier's scores of the true class are distributed like the out-of-fold ones, or lower; see
 :mod:`calibrant.selective.cross_conformal` for what is known.
 
-**Groups and copies.** Rows of one group (a patient, a sensor) or copies of one row are not independent, so n rows are
-worth fewer. Folds must not divide a group. Then give ``groups`` to :meth:`SelectiveMixin.rejection_rule` and
-:meth:`SelectiveMixin.predict_set`: one row of each group is drawn, and the statements are about one random row of a new
-group. Without ``groups`` the confidence level is overstated.
+**Groups and copies.** Rows of one group (a patient, a sensor) and copies of a row (oversampling) are not independent, so
+n rows are worth fewer. If ``fit`` was given groups, or ``groups`` is given to the methods here, one row of each group is
+drawn, and the statements are about one random row of a new group. Folds must not divide a group. Without groups the
+confidence level is overstated. Rows that are equal by chance, as in a table of a few categories, need no group.
 
 **Weights.** The rules count rows, so that risk and coverage are those of the distribution that the rows come from,
 whatever the sample weights in training were.
@@ -97,11 +97,13 @@ class SelectiveMixin(RejectMixin):
     - ``classes_``;
     - ``oof_proba_``, (n_samples, n_classes): of each training row the probabilities by models that never saw it, NaN
       for rows that took no part;
-    - ``oof_labels_``, (n_samples,): the column number of each training row's class.
+    - ``oof_labels_``, (n_samples,): the column number of each training row's class;
+    - ``oof_groups_``, (n_samples,), optional: the group of each training row, None without groups.
     """
 
     oof_proba_: np.ndarray
     oof_labels_: np.ndarray
+    oof_groups_: np.ndarray | None
     held_out_: HeldOut
 
     def rejection_rule(
@@ -130,6 +132,7 @@ class SelectiveMixin(RejectMixin):
             As in :func:`calibrant.selective.threshold_for_risk`.
         groups : array-like of shape (n_samples,), optional
             The group of each training row, if rows within a group depend on each other. One row of each group counts.
+            By default the groups that ``fit`` was given.
 
         Returns
         -------
@@ -215,6 +218,7 @@ class SelectiveMixin(RejectMixin):
                 "rows, or the file is of an older version. Set a sample aside and use threshold_for_risk or "
                 "conformal_rule of calibrant.selective."
             )
+        groups = getattr(self, "oof_groups_", None) if groups is None else groups
         if groups is not None:
             rows = one_of_each(groups, len(held.labels), rows)
         return held.take(rows)
