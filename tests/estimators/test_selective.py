@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
@@ -115,13 +116,20 @@ def test_one_row_of_each_group_counts(fitted):
         fitted.rejection_rule(groups=groups[:10])
 
 
-def test_copies_overstate_the_evidence_and_groups_correct_it():
-    """Ten copies of each row look like ten times as many samples; with groups the rule knows better."""
-    X, y = blobs(60)
-    clf = CrossFitted().fit(X, y)
-    clf.oof_proba_, clf.oof_labels_ = np.repeat(clf.oof_proba_, 10, axis=0), np.repeat(clf.oof_labels_, 10)
-    assert clf.rejection_rule(0.15).found
-    assert clf.rejection_rule(0.15, groups=np.arange(600) // 10) == CrossFitted().fit(X, y).rejection_rule(0.15)
+def test_copies_break_the_promise_and_groups_keep_it():
+    """Predictions are wrong a little more often than allowed, whatever the confidence: every rule found is broken."""
+    generator, trials, risk = np.random.default_rng(0), 150, 0.1
+    clf = CrossFitted()
+    clf.classes_, clf.model_ = np.arange(2), None
+    groups, broken = np.repeat(np.arange(100), 5), np.zeros(2, int)
+    for _ in range(trials):
+        confidence = np.repeat(generator.uniform(0.5, 1, 100), 5)
+        clf.oof_proba_ = np.stack([confidence, 1 - confidence], axis=1)
+        clf.oof_labels_ = np.repeat(generator.random(100) < risk + 1e-6, 5).astype(int)
+        asked = {"risk": risk, "confidence": 0.9, "method": "fixed-sequence"}
+        broken += [clf.rejection_rule(**asked).found, clf.rejection_rule(**asked, groups=groups).found]
+    assert broken[0] > binom.isf(1e-6, trials, 0.1)
+    assert broken[1] <= binom.isf(1e-6, trials, 0.1)
 
 
 def test_rows_that_took_no_part_are_left_out(fitted):

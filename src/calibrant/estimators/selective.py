@@ -26,10 +26,11 @@ cautious. (A2) fails if the classifier is more confident than the f_k without be
 coverage holds if the classifier's scores of the true class are distributed like the out-of-fold ones, or lower; see
 :mod:`calibrant.selective.cross_conformal` for what is known.
 
-**Groups and copies.** Rows of one group (a patient, a sensor) and copies of a row (oversampling) are not independent, so
-n rows are worth fewer. If ``fit`` was given groups, or ``groups`` is given to the methods here, one row of each group is
-drawn, and the statements are about one random row of a new group. Folds must not divide a group. Without groups the
-confidence level is overstated. Rows that are equal by chance, as in a table of a few categories, need no group.
+**Groups and copies.** Rows of one group (a patient, a sensor) and copies of a row (oversampling) are not independent,
+so n rows are worth fewer. If ``fit`` was given groups, or ``groups`` is given to the methods here, one row of each
+group is drawn, and the statements are about one random row of a new group. Folds must not divide a group. Without
+groups the confidence level is overstated. Rows that are equal by chance, as in a table of a few categories, need no
+group.
 
 **Weights.** The rules count rows, so that risk and coverage are those of the distribution that the rows come from,
 whatever the sample weights in training were.
