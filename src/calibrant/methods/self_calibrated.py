@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from calibrant.bilevel import L2, Adam, Bilevel, Callback, LabelNoise, OuterVariables, Truncated, cosine
 from calibrant.methods.base import Compile, Group, Method, Solving, failure, solve_group
 from calibrant.methods.bo4sc import read_outer, suspicion
-from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks
+from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks, folds_of, row_groups
 from calibrant.methods.fitted import Fitted, Mixture
 from calibrant.methods.held_out import fit_last_step
 from calibrant.methods.task import Task, batch_size
@@ -125,10 +125,11 @@ class Pooled(Method):
         own, val = self.given, None if task.val is None else slice(len(task.train), None)
         pooled = task.train if task.val is None else task.train + task.val
         if own.refit:
-            rows = {"repeats": own.repeats, "choose": own.choose, "choose_from": val}
-            return fold_tasks(task, pooled, deal(pooled.labels, own.folds, seed=task.seed, **rows))  # type: ignore[arg-type]
+            return fold_tasks(task, pooled, folds_of(task, pooled, own.folds, own.repeats, own.choose))
         task.need_val("SelfCalibrated(refit=False)")
-        return fold_tasks(task, pooled, deal(pooled.labels, 1, seed=task.seed, held_from=val))
+        return fold_tasks(
+            task, pooled, deal(pooled.labels, 1, seed=task.seed, held_from=val, groups=row_groups(pooled))
+        )
 
     def network(self, task: Task) -> nn.Module:
         return self.given.network(task)
@@ -162,9 +163,17 @@ class LabelNoisy(Pooled):
         assert task.val is not None
         own, val = self.given, slice(len(task.train), None)
         pooled = task.train + task.val
-        rows = {"held_from": val, "choose_from": val, "choose": own.choose, "repeats": own.repeats}
         trusted = torch.arange(len(pooled), device=pooled.labels.device) >= len(task.train)
-        dealt = deal(pooled.labels, own.folds, seed=task.seed, **rows)  # type: ignore[arg-type]
+        dealt = deal(
+            pooled.labels,
+            own.folds,
+            seed=task.seed,
+            repeats=own.repeats,
+            held_from=val,
+            choose=own.choose,
+            choose_from=val,
+            groups=row_groups(pooled),
+        )
         return fold_tasks(task, pooled, dealt, {"trusted": trusted})
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
