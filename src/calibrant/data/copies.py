@@ -82,6 +82,16 @@ def joined(groups: np.ndarray | None, others: np.ndarray | None) -> np.ndarray |
     return np.unique(connected_components(graph, directed=False)[1][a], return_inverse=True)[1]
 
 
+def distinct_size(groups: np.ndarray | None, weights: np.ndarray) -> float:
+    """How many independent rows there are among copies: ``(Σ_g W_g)²/Σ_g W_g²`` with the weight W_g of a row's copies.
+
+    This is the effective sample size of Kish (1965): 100 rows that are repeated ten times are 100. Without copies, and
+    with equal weights, it is the number of rows.
+    """
+    totals = weights if groups is None else np.bincount(np.unique(groups, return_inverse=True)[1], weights)
+    return float(totals.sum() ** 2 / (totals @ totals))
+
+
 class NearCopies(NamedTuple):
     """What :func:`near_copies` found."""
 
@@ -115,6 +125,7 @@ def near_copies(values: np.ndarray, *, seed: int = 0) -> NearCopies | None:
     """
     values = np.asarray(values, dtype=np.float32).reshape(len(values), -1)
     codes = row_codes(values)
+    assert codes is not None
     values = values[np.unique(codes, return_index=True)[1]]
     n, columns = values.shape
     if n < 3 * _NEIGHBOUR or not columns:

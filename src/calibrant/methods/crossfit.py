@@ -158,7 +158,8 @@ def folds_of(task: Task, pooled: Part, number: int, repeats: int = 1, choose: fl
             raise ValueError("Folds can be named for the training rows only; leave out the validation part.")
         place = pooled.labels.device
         none = torch.empty(0, dtype=torch.long, device=place)
-        return [Fold(*(torch.as_tensor(rows, device=place) for rows in pair), none) for pair in task.splits]
+        pairs = [(torch.as_tensor(a, device=place), torch.as_tensor(b, device=place)) for a, b in task.splits]
+        return [Fold(train, held, none) for train, held in pairs]
     val = None if task.val is None or not choose else slice(len(task.train), None)
     return deal(
         pooled.labels,
