@@ -31,6 +31,8 @@ class Format:
     known: Mapping[str, type]
     writer: str
     """The function that writes such files, for messages."""
+    older: tuple[int, ...] = ()
+    """Earlier versions that can be read as well."""
 
     def write(self, path: str | os.PathLike[str], kind: str, arrays: Arrays, **parts: Any) -> None:
         """Write arrays, and parts that JSON can hold."""
@@ -75,7 +77,7 @@ class Format:
                 f"{path} is a safetensors file but not a {self.noun}: its header does not name the format {self.name}. "
                 f"Give a file that {self.writer} wrote."
             )
-        if header.get("version") != self.version:
+        if header.get("version") not in (self.version, *self.older):
             raise ValueError(
                 f"{path} has version {header.get('version')} of the format {self.name} (written by calibrant "
                 f"{header.get('calibrant')}); this is calibrant {__version__}, which reads version {self.version}. "

@@ -64,6 +64,12 @@ class Forest:
         return cls(**arrays, starts=starts, column=np.tile(np.asarray(column), len(chosen)), baseline=baseline)
 
     @classmethod
+    def constant(cls, baseline: np.ndarray) -> Forest:
+        """No tree at all."""
+        count, number = np.empty(0, dtype=np.int32), np.empty(0)
+        return cls(count, number, count, count, count, count, number, np.zeros(1, dtype=np.int64), count, baseline)
+
+    @classmethod
     def mean(cls, forests: Sequence[Forest]) -> Forest:
         """One forest whose logits are the mean of these forests' logits."""
         names = [f.name for f in fields(cls) if f.name not in ("starts", "baseline", "value")]
@@ -84,6 +90,26 @@ class Forest:
             nodes[own] = getattr(self, name)
         ends = zip(self.starts[:-1], self.starts[1:], strict=True)
         return [TreePredictor(nodes[a:b], _NO_CATEGORIES, _NO_CATEGORIES) for a, b in ends]
+
+    def check(self, features: int, classes: int) -> None:
+        """An error where arrays do not fit together: compiled code follows child numbers without looking."""
+        nodes = (self.feature, self.threshold, self.missing_left, self.left, self.right, self.leaf, self.value)
+        sizes = np.diff(self.starts)
+        count = len(self.feature)
+        if any(part.shape != (count,) for part in nodes) or self.baseline.shape != (classes,):
+            raise ValueError("the arrays of a forest differ in length")
+        if self.starts[0] != 0 or self.starts[-1] != count or (sizes < 1).any() or len(sizes) != len(self.column):
+            raise ValueError("the trees of a forest do not fill its nodes")
+        inner = self.leaf == 0
+        room = np.repeat(sizes, sizes)
+        own = np.arange(count) - np.repeat(self.starts[:-1], sizes)
+        for child in (self.left, self.right):
+            if ((child <= own) | (child >= room))[inner].any():  # later ones only: no walk can be endless
+                raise ValueError("a tree of a forest has a child that is not there")
+        if ((self.feature < 0) | (self.feature >= features))[inner].any():
+            raise ValueError(f"a tree of a forest splits a column beyond the {features} there are")
+        if ((self.column < 0) | (self.column >= classes)).any():
+            raise ValueError("a tree of a forest belongs to a class that is not there")
 
     def scores(self, inputs: np.ndarray) -> np.ndarray:
         """Logits, (n, C). NaN counts as missing."""

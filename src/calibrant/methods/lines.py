@@ -23,6 +23,11 @@ class Line:
     weight: np.ndarray
     bias: np.ndarray
 
+    def check(self, features: int, classes: int) -> None:
+        """An error where arrays do not fit together."""
+        if self.weight.shape != (classes, features) or self.bias.shape != (classes,):
+            raise ValueError(f"a line must have {features} coefficients for each of {classes} classes")
+
     def scores(self, inputs: np.ndarray) -> np.ndarray:
         """Logits, (n, C)."""
         return np.asarray(inputs @ self.weight.T + self.bias)

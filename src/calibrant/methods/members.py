@@ -36,12 +36,18 @@ class Model(Protocol):
         """Logits, (n, C)."""
         ...
 
+    def check(self, features: int, classes: int) -> None:
+        """Raise a ValueError where arrays that were read from a file do not fit together."""
+        ...
+
 
 class Path(Protocol):
     """Models of one fold from simple to complex."""
 
-    losses: np.ndarray
-    """The held-out loss at each place of the path, in order. A path that stopped early is shorter than others."""
+    @property
+    def losses(self) -> np.ndarray:
+        """The held-out loss at each place of the path, in order. A path that stopped early is shorter than others."""
+        ...
 
     def at(self, place: int) -> Any:
         """The model at one place; the last one for places beyond the end."""

@@ -65,8 +65,7 @@ class Trees:
         baseline = np.full(train.classes, unseen(train))
         baseline[present] = 0.0
         if len(present) < 2:
-            none = np.empty(0)
-            forest = Forest(*[none.astype(int)] * 6, none, np.zeros(1, dtype=int), none.astype(int), baseline)
+            forest = Forest.constant(baseline)
             return ConstantPath(np.array([held_out_loss(forest.scores(held.inputs), held)]), forest)
         model = HistGradientBoostingClassifier(
             learning_rate=self.learning_rate,
