@@ -11,6 +11,7 @@ import torch
 from scipy.special import log_softmax
 from torch import Tensor
 
+from calibrant.data.copies import copy_groups, distinct_size
 from calibrant.methods.bo4sc import suspicion
 from calibrant.methods.crossfit import CrossFit
 from calibrant.methods.fitted import Fitted, Mixture
@@ -79,13 +80,16 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
     judges[fit.rows("judge").cpu().numpy()] = True
     own = fit.data.weights
     weights = None if own is None else own.double().cpu().numpy()
+    copies = copy_groups(rows.inputs)
     known: dict[str, np.ndarray] = {NETWORK: log_softmax(fit.held_out_logits.cpu().numpy(), axis=1)}
     models: dict[str, Model] = {}
 
     def pooled(found: Mapping[str, np.ndarray], among: np.ndarray) -> Pool:
         both = np.stack(list(found.values()))
         usable = among[judges[among] & ~np.isnan(both[:, among]).any((0, 2))]
-        return fit_pool(both[:, usable], rows.labels[usable], None if weights is None else weights[usable])
+        size = distinct_size(None if copies is None else copies[usable], np.ones(len(usable)))
+        own = None if weights is None else weights[usable]
+        return fit_pool(both[:, usable], rows.labels[usable], own, size=size)
 
     for name in (name for name in KINDS if name in members):
 

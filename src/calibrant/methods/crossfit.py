@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from calibrant.bilevel import Solution
-from calibrant.data.copies import copy_groups, joined
+from calibrant.data.copies import copy_groups, distinct_size, joined
 from calibrant.data.splits import folds, group_folds
 from calibrant.data.streams import mix
 from calibrant.methods.base import Outcome
@@ -174,9 +174,18 @@ def folds_of(task: Task, pooled: Part, number: int, repeats: int = 1, choose: fl
 
 def row_groups(part: Part) -> np.ndarray | None:
     """Which rows must be in one fold: those of a group, and exact copies, whatever their labels; None if no two."""
-    stored = [t.detach().cpu().reshape(len(t), -1).numpy() for t in tensors(part.inputs)]
-    copies = copy_groups(stored[0] if len(stored) == 1 else np.concatenate(stored, axis=1))
-    return joined(None if part.groups is None else part.groups.cpu().numpy(), copies)
+    return joined(None if part.groups is None else part.groups.cpu().numpy(), copy_groups(_stored(part)))
+
+
+def distinct_rows(part: Part) -> float:
+    """How many independent rows there are, where copies of a row count as one."""
+    return distinct_size(copy_groups(_stored(part)), np.ones(len(part)))
+
+
+def _stored(part: Part) -> np.ndarray:
+    """Inputs as one array with a row for each sample."""
+    found = [t.detach().cpu().reshape(len(t), -1).numpy() for t in tensors(part.inputs)]
+    return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
 
 @dataclass(frozen=True)
