@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from calibrant.data.copies import copy_groups, joined, near_copies, row_codes
+from calibrant.data.copies import copy_groups, independent_size, joined, near_copies, row_codes
 
 
 def normal(rows: int, columns: int, seed: int = 0) -> np.ndarray:
@@ -106,3 +106,26 @@ def test_few_rows_and_exact_copies_are_no_near_copies():
     assert near_copies(normal(50, 3)) is None
     assert near_copies(np.tile(normal(30, 3), (10, 1))) is None
     assert not near_copies(np.tile(normal(200, 3), (10, 1))).suspicious
+
+
+def test_rows_that_err_together_count_once():
+    generator = np.random.default_rng(0)
+    probs = generator.dirichlet(np.ones(3), 2000)
+    labels = (probs.cumsum(1) > generator.random((2000, 1))).argmax(1)
+    groups = np.arange(2000) // 10
+    assert independent_size(labels, probs, None) == 2000
+    assert independent_size(labels, probs, np.arange(2000)) == 2000
+    alone = independent_size(labels, probs, groups)  # drawn one by one, though they are of one group
+    assert 1000 < alone <= 2000
+    copies = np.repeat(labels[:200], 10), np.repeat(probs[:200], 10, axis=0)
+    assert independent_size(*copies, groups) == pytest.approx(200)
+    some = np.concatenate([np.zeros(1000), np.arange(1, 1001)])  # one row a thousand times, and as many others
+    mixed = (
+        np.concatenate([np.full(1000, 2), labels[:1000]]),
+        np.concatenate([np.tile(probs[0], (1000, 1)), probs[:1000]]),
+    )
+    assert independent_size(*mixed, some) == pytest.approx(1001, rel=1e-3)
+
+
+def test_certain_predictions_that_were_right_give_no_division_by_zero():
+    assert independent_size(np.zeros(6, dtype=int), np.eye(2)[np.zeros(6, dtype=int)], np.arange(6) // 3) == 2

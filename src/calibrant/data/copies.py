@@ -82,14 +82,31 @@ def joined(groups: np.ndarray | None, others: np.ndarray | None) -> np.ndarray |
     return np.unique(connected_components(graph, directed=False)[1][a], return_inverse=True)[1]
 
 
-def distinct_size(groups: np.ndarray | None, weights: np.ndarray) -> float:
-    """How many independent rows there are among copies: ``(Σ_g W_g)²/Σ_g W_g²`` with the weight W_g of a row's copies.
+def independent_size(labels: np.ndarray, probs: np.ndarray, groups: np.ndarray | None) -> float:
+    """How many independent rows there are, where rows of a group may err together: ``Σ_g m_g/(1 + (m_g − 1)·ρ)``.
 
-    This is the effective sample size of Kish (1965): 100 rows that are repeated ten times are 100. Without copies, and
-    with equal weights, it is the number of rows.
+    This is the effective sample size of Kish (1965) for groups of m_g rows. ρ is the intraclass correlation of the
+    residuals "label less probability", between 0 and 1. For copies of a row it is 1, and each row counts once however
+    often it is repeated; for rows whose labels are drawn one by one it is 0, and all of them count.
+
+    Parameters
+    ----------
+    labels, probs : class indices (n,) and held-out probabilities (n, C)
+    groups : one number per row; None where each row is by itself
     """
-    totals = weights if groups is None else np.bincount(np.unique(groups, return_inverse=True)[1], weights)
-    return float(totals.sum() ** 2 / (totals @ totals))
+    if groups is None:
+        return float(len(labels))
+    numbers = np.unique(groups, return_inverse=True)[1]
+    sizes = np.bincount(numbers)
+    residuals = -np.asarray(probs, dtype=np.float64)
+    residuals[np.arange(len(labels)), labels] += 1
+    several = sizes[numbers] > 1
+    squares = np.bincount(numbers, (residuals**2).sum(1))
+    sums = np.stack([np.bincount(numbers, column) for column in residuals.T], axis=1)
+    between = ((sums**2).sum(1) - squares)[sizes > 1] / (sizes[sizes > 1] - 1)
+    total = (residuals[several] ** 2).sum()
+    correlation = float(np.clip(between.sum() / total, 0, 1)) if total > 0 else 1.0
+    return float((sizes / (1 + (sizes - 1) * correlation)).sum())
 
 
 class NearCopies(NamedTuple):

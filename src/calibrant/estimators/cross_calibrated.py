@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -24,7 +24,7 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
-from calibrant.data.copies import distinct_size
+from calibrant.data.copies import independent_size
 from calibrant.estimators.folds import (
     Splits,
     dealt_splits,
@@ -142,15 +142,16 @@ class CrossCalibrated(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         estimator = self._get_estimator()
         to_fit, to_split = self._routed(estimator, weights, groups, fit_params)
         used = np.ones(len(y), dtype=bool) if weights is None else weights > 0
-        splits, copies = self._splits(X, y, codes, used, groups, to_split)
+        splits, together = self._splits(X, y, codes, used, groups, to_split)
         fit_one = delayed(_fit_one)
         train_rows = [train for train, _ in splits] + [np.flatnonzero(used)] * (not self.ensemble)
         models = Parallel(n_jobs=self.n_jobs)(fit_one(clone(estimator), X, y, rows, to_fit) for rows in train_rows)
         sizes = [len(rows) for rows in train_rows]
         held = self._held_out(X, models, sizes, splits, len(y))
         known = np.flatnonzero(~np.isnan(held).any(axis=1))
-        size = distinct_size(None if copies is None else copies[known], np.ones(len(known)))
         counted = np.ones(len(known)) if weights is None else weights[known]
+        together = None if together is None else together[known]
+        size = independent_size(codes[known], softmax(held[known], axis=1), together)
         counted = counted * (size / counted.sum())
         proba = hasattr(models[0], "predict_proba")
         self._scale = 1.0 if proba else _scale(Rows(held[known], codes[known], counted, len(self.classes_)))
@@ -158,7 +159,7 @@ class CrossCalibrated(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         if self.calibrator_ is not None:
             self.calibrator_.fit(log_softmax(self._scale * held[known], axis=1), codes[known], counted)
         log_probs = self._log_probs(held[known])
-        self.pool_ = fit_pool(log_probs[None], codes[known], counted, size=size)
+        self.pool_ = fit_pool(log_probs[None], codes[known], counted, groups=together)
         self.oof_proba_ = np.full(held.shape, np.nan)
         self.oof_proba_[known] = self.pool_.probs(log_probs[None])
         self.estimators_ = models if self.ensemble else models[-1:]
@@ -237,20 +238,20 @@ class CrossCalibrated(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def _splits(
         self, X: Any, y: np.ndarray, codes: np.ndarray, used: np.ndarray, groups: Any, to_split: dict[str, Any]
     ) -> tuple[Splits, np.ndarray | None]:
-        """Training and held-out rows of each fold, without rows of weight zero; and which rows are copies."""
+        """Training and held-out rows of each fold, without rows of weight zero; and which rows belong together."""
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         numbers, rows = group_numbers(groups, X), np.flatnonzero(used)
-        copies = np.arange(len(y)) + len(y)
         if not isinstance(self.cv, Integral):
-            return tuple((a[used[a]], b[used[b]]) for a, b in named_splits(self.cv, X, y, **to_split)), None
+            return tuple((a[used[a]], b[used[b]]) for a, b in named_splits(self.cv, X, y, **to_split)), numbers
         warn_of_near_copies(X if hasattr(X, "dtype") else np.asarray(X), numbers, seed=seed, stacklevel=4)
         own = _safe_indexing(X, rows)
         splits, found = dealt_splits(
             own, codes[rows], fold_count(self.cv), seed=seed, groups=None if numbers is None else numbers[rows]
         )
-        if found is not None:
-            copies[rows] = found
-        return tuple((rows[a], rows[b]) for a, b in splits), None if found is None else copies
+        together = None if found is None else np.zeros(len(y), dtype=int)
+        if together is not None:
+            together[rows] = found
+        return tuple((rows[a], rows[b]) for a, b in splits), together
 
     def _held_out(self, X: Any, models: list[Any], sizes: list[int], splits: Splits, rows: int) -> np.ndarray:
         """Mean scores of the models that never saw a row, (n, C); NaN where all of them did.

@@ -35,7 +35,7 @@ def group_numbers(groups: Any, X: Any) -> np.ndarray | None:
 def dealt_splits(
     X: Any, codes: np.ndarray, number: int, *, seed: int, groups: np.ndarray | None = None
 ) -> tuple[Splits, np.ndarray | None]:
-    """Stratified folds that keep groups and exact copies together, and the copies.
+    """Stratified folds that keep groups and exact copies together, and what they keep together.
 
     Parameters
     ----------
@@ -47,14 +47,11 @@ def dealt_splits(
     Returns
     -------
     splits : training rows and held-out rows of each fold
-    copies : one number for each row, equal for exact copies; None where there are none
+    together : one number for each row, equal for rows of a group and for exact copies; None where there are neither
     """
-    copies = copy_groups(X)
-    together = joined(groups, copies)
-    if groups is None and together is not None and together.max() == 0:
-        together = None
+    together = joined(groups, copy_groups(X))
     folds = deal(torch.as_tensor(codes), number, seed=seed, groups=together)
-    return tuple((fold.train.numpy(), fold.held.numpy()) for fold in folds), copies
+    return tuple((fold.train.numpy(), fold.held.numpy()) for fold in folds), together
 
 
 def named_splits(cv: Any, X: Any, y: np.ndarray, groups: Any = None, **params: Any) -> Splits:

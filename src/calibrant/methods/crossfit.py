@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from calibrant.bilevel import Solution
-from calibrant.data.copies import copy_groups, distinct_size, joined
+from calibrant.data.copies import copy_groups, joined
 from calibrant.data.splits import folds, group_folds
 from calibrant.data.streams import mix
 from calibrant.methods.base import Outcome
@@ -175,11 +175,6 @@ def folds_of(task: Task, pooled: Part, number: int, repeats: int = 1, choose: fl
 def row_groups(part: Part) -> np.ndarray | None:
     """Which rows must be in one fold: those of a group, and exact copies, whatever their labels; None if no two."""
     return joined(None if part.groups is None else part.groups.cpu().numpy(), copy_groups(_stored(part)))
-
-
-def distinct_rows(part: Part) -> float:
-    """How many independent rows there are, where copies of a row count as one."""
-    return distinct_size(copy_groups(_stored(part)), np.ones(len(part)))
 
 
 def _stored(part: Part) -> np.ndarray:

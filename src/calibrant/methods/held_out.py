@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import expit, log_softmax, logit
+from scipy.special import expit, log_softmax, logit, softmax
 
+from calibrant.data.copies import independent_size
 from calibrant.methods.pool import least_lapse
 
 _RARE = -6.0
@@ -27,7 +28,7 @@ def fit_last_step(
     labels: np.ndarray,
     weights: np.ndarray | None = None,
     *,
-    size: float | None = None,
+    groups: np.ndarray | None = None,
     spread: float = 0.5,
     lapse_spread: float = 2.0,
 ) -> LastStep:
@@ -43,12 +44,11 @@ def fit_last_step(
     ----------
     logits, labels : (n, C) and (n,)
     weights : (n,), optional; their scale does not matter
-    size : how many independent samples these are: n by default, fewer where some are copies. λ is at least what
-        :func:`calibrant.methods.pool.least_lapse` says for so many
+    groups : (n,), optional; numbers of samples that belong together, which count as fewer
     spread, lapse_spread : standard deviations of the priors
     """
     rows, count = np.arange(len(labels)), logits.shape[1]
-    size = float(len(labels)) if size is None else size
+    size = independent_size(labels, softmax(logits, axis=1), groups)
     share = np.ones(len(labels)) if weights is None else weights
     share = share * (size / share.sum())
     centre = np.concatenate([[0.0, _RARE], np.zeros(count)])

@@ -17,6 +17,8 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit, log_softmax, logit
 
+from calibrant.data.copies import independent_size
+
 FLOOR = -23.0
 """Log-probabilities below are raised to it (1e-10): one member's rounding to zero must not outvote all others."""
 _RARE = -6.0
@@ -76,7 +78,7 @@ def fit_pool(
     labels: np.ndarray,
     weights: np.ndarray | None = None,
     *,
-    size: float | None = None,
+    groups: np.ndarray | None = None,
     spread: float = 0.5,
     lapse_spread: float = 2.0,
 ) -> Pool:
@@ -98,9 +100,9 @@ def fit_pool(
         Class indices.
     weights : (n,), optional
         Sample weights; their scale does not matter.
-    size : float, optional
-        How many independent samples these are, for the balance between prior and likelihood: n by default, fewer where
-        samples are copies of one another (:func:`calibrant.data.copies.distinct_size`).
+    groups : (n,), optional
+        Numbers of samples that are copies of one another or belong together. They count as fewer samples against the
+        prior, by :func:`calibrant.data.copies.independent_size`.
     """
     values, labels = bounded(log_probs), np.asarray(labels)
     if values.ndim != 3 or not len(values) or values.shape[1] != len(labels):
@@ -112,7 +114,7 @@ def fit_pool(
         raise ValueError("log_probs must not be NaN; leave out samples that a member has no prediction for.")
     members, _, classes = values.shape
     share = np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64)
-    size = float(len(share)) if size is None else size
+    size = independent_size(labels, np.exp(values).mean(0), groups)
     share = share * (size / share.sum())
     prior = np.log(class_shares(labels, classes, share))
     evidence = values - prior

@@ -13,7 +13,7 @@ from calibrant.bilevel import L2, Adam, Bilevel, Callback, LabelNoise, OuterVari
 from calibrant.methods.base import Compile, Group, Method, Solving, failure, solve_group
 from calibrant.methods.blend import blended, check_members
 from calibrant.methods.bo4sc import read_outer, suspicion
-from calibrant.methods.crossfit import CrossFit, FoldTask, deal, distinct_rows, fold_tasks, folds_of, row_groups
+from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks, folds_of, row_groups
 from calibrant.methods.fitted import Fitted, Mixture
 from calibrant.methods.held_out import fit_last_step
 from calibrant.methods.task import Task, batch_size
@@ -220,8 +220,8 @@ def calibrated_mean(fit: CrossFit, candidate: str, train: int) -> Mixture:
     logits, data, head = fit.held_out_logits, fit.data, fit.heads[0]
     rows = fit.rows("judge")
     weights = None if data.weights is None else data.weights[rows].double().cpu().numpy()
-    size = distinct_rows(data[rows])
-    last = fit_last_step(logits[rows].cpu().numpy(), data.labels[rows].cpu().numpy(), weights, size=size)
+    groups = row_groups(data[rows])
+    last = fit_last_step(logits[rows].cpu().numpy(), data.labels[rows].cpu().numpy(), weights, groups=groups)
     extras: dict[str, Any] = {"candidate": candidate, **last._asdict(), "bias": torch.as_tensor(last.bias)}
     with torch.no_grad():
         extras |= head.problem.outer_view.run(head.phi, read_outer)

@@ -22,7 +22,6 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from calibrant.data.copies import distinct_size
 from calibrant.estimators import CrossCalibrated, SelfCalibratedClassifier
 from calibrant.estimators.folds import dealt_splits
 from calibrant.estimators.scaling import fit_scaling
@@ -72,11 +71,11 @@ class Alone(ClassifierMixin, BaseEstimator):
         self.classes_, codes = np.unique(y, return_inverse=True)
         self.scaling_ = fit_scaling(np.asarray(X, dtype=np.float64), None)
         rows = Rows(self._inputs(X), codes, None, len(self.classes_))
-        splits, copies = dealt_splits(rows.inputs, codes, 5, seed=self.seed, groups=groups)
+        splits, together = dealt_splits(rows.inputs, codes, 5, seed=self.seed, groups=groups)
         found = cross_fit(KINDS[self.kind], rows, splits, self.seed)
         assert found is not None
         self.model_ = found.model
-        self.pool_ = fit_pool(found.held_out[None], codes, size=distinct_size(copies, np.ones(len(codes))))
+        self.pool_ = fit_pool(found.held_out[None], codes, groups=together)
         return self
 
     def predict_proba(self, X: np.ndarray) -> np.ndarray:
