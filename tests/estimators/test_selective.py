@@ -8,7 +8,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 
-from calibrant import BO4SCClassifier, SelfCalibratedClassifier
+from calibrant import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier
 from calibrant.data import fresh
 from calibrant.estimators import load, selective
 from calibrant.estimators.selective import HeldOut, SelectiveMixin, one_of_each
@@ -172,6 +172,27 @@ def test_rows_of_weight_zero_and_single_networks():
     single = clone(QUICK["self-calibrated"]).set_params(refit=False).fit(X, y)
     np.testing.assert_array_equal(
         np.flatnonzero(np.isfinite(single.oof_proba_[:, 0])), np.sort(single.validation_indices_)
+    )
+
+
+def test_groups_given_to_fit_count_once():
+    X, y = three_classes(120)
+    groups = np.arange(120) // 4
+    clf = clone(QUICK["self-calibrated"]).fit(X, y, groups=groups)
+    assert clf.set_rule().n == len(np.unique(groups[np.isfinite(clf.oof_proba_[:, 0])])) <= 30
+    assert CrossCalibrated(LogisticRegression(max_iter=1000), cv=3).fit(X, y, groups=groups).set_rule().n == 30
+
+
+def test_cross_calibrated_has_rules_and_sets():
+    X, y = blobs(300)
+    clf = CrossCalibrated(LogisticRegression(max_iter=1000), cv=3, random_state=0).fit(X, y)
+    rule = clf.rejection_rule(0.15)
+    assert rule.n == 300
+    new, _ = blobs(40, seed=1)
+    accepted = rule.accepts(clf.confidence(new))
+    np.testing.assert_array_equal(clf.predict(new, reject=rule), np.where(accepted, clf.predict(new), None))
+    np.testing.assert_array_equal(
+        clf.predict_set(new), conformal_rule(clf.oof_proba_, clf.oof_labels_).apply(clf.predict_proba(new))
     )
 
 

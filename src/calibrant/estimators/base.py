@@ -21,6 +21,8 @@ from calibrant._device import resolve_device
 from calibrant._files import fitted_state
 from calibrant._inputs import class_columns
 from calibrant.bilevel import Callback, History, ProgressBar
+from calibrant.data.copies import copy_groups, joined
+from calibrant.estimators.folds import Splits, group_numbers, warn_of_near_copies
 from calibrant.estimators.history import Runs
 from calibrant.estimators.networks import freeze
 from calibrant.estimators.reading import Samples, as_weights, digest, encode, hold_out
@@ -53,6 +55,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         y: Any,
         sample_weight: Any = None,
         *,
+        groups: Any = None,
         X_val: Any = None,
         y_val: Any = None,
         sample_weight_val: Any = None,
@@ -69,6 +72,8 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
             Labels of two or more classes: text, whole numbers or truth values.
         sample_weight : array-like of shape (n_samples,), optional
             Not negative. Rows of weight zero take no part.
+        groups : array-like of shape (n_samples,), optional
+            Rows with equal values (one patient, one recording) are held out together. Exact copies of a row always are.
         X_val, y_val, sample_weight_val : optional
             Held-out samples of one's own choice: clean labels, say, where those of ``y`` are doubtful.
         callbacks : sequence of :class:`calibrant.bilevel.Callback`
@@ -77,26 +82,33 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         fresh = copy.copy(self)
         for name in fitted_state(self):
             delattr(fresh, name)
-        fresh._fit(X, y, sample_weight, (X_val, y_val, sample_weight_val), callbacks)
+        fresh._fit(X, y, sample_weight, groups, (X_val, y_val, sample_weight_val), callbacks)
         self.__dict__ = fresh.__dict__
         return self
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, validation: tuple[Any, Any, Any], callbacks: Any) -> None:
+    def _fit(
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, validation: tuple[Any, Any, Any], callbacks: Any
+    ) -> None:
         """Train a classifier that was never fitted: on the way, and after an error, it may be half of one."""
         X, y = self._read(X, y)
         check_classification_targets(y)
         weights = as_weights(sample_weight, X)
         classes, codes = encode(y, weights)
-        samples = Samples(X, codes, weights)
+        samples = Samples(X, codes, weights, group_numbers(groups, X))
         given = self._given_validation(*validation, classes)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         rows, held = np.arange(len(y)) if weights is None else np.flatnonzero(weights), np.empty(0, dtype=int)
+        splits = self._named_splits(X, y, groups, rows)
         if given is None and self._holds_out():
-            own, other = hold_out(codes[rows], self.validation_fraction, seed=seed)
+            together = joined(samples.take(rows).groups, copy_groups(X[rows]))
+            own, other = hold_out(codes[rows], self.validation_fraction, seed=seed, groups=together)
             rows, held = rows[own], rows[other]
         train, val = samples.take(rows), samples.take(held) if len(held) else given
         scaling = fit_scaling(train.inputs, train.weights)
-        task = Task(train.part(scaling), val and val.part(scaling), len(classes), seed)
+        part = train.part(scaling)
+        if splits is None:
+            warn_of_near_copies(part.inputs.numpy(), groups, seed=seed, stacklevel=4)
+        task = Task(part, val and val.part(scaling), len(classes), seed, splits=splits)
         fitted, runs = self._train(task, callbacks)
         self.classes_, self.scaling_, self.model_ = classes, scaling, freeze(fitted)
         self.train_indices_, self.validation_indices_ = rows, held
@@ -166,7 +178,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted classifier to one file: arrays as safetensors, the rest as JSON in its header.
 
-        A RandomState instance among the parameters cannot be written and is read back as None.
+        A RandomState instance and a splitter among the parameters cannot be written and are read back as None.
         """
         from calibrant.estimators.persistence import save
 
@@ -186,6 +198,10 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
+
+    def _named_splits(self, X: np.ndarray, y: np.ndarray, groups: Any, rows: np.ndarray) -> Splits | None:
+        """The folds that a splitter names, as positions among ``rows``; None where folds are dealt by the method."""
+        return None
 
     def _holds_out(self) -> bool:
         """Whether training needs a validation part, so that one is held out where none is given."""

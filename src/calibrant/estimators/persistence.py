@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import fields
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ def save(classifier: NetworkClassifier, path: str | os.PathLike[str]) -> None:
     params = classifier.get_params(deep=False)
     if isinstance(params["random_state"], np.random.RandomState):
         params["random_state"] = None
+    if not isinstance(params.get("cv"), Integral):
+        params.pop("cv", None)
     arrays: Arrays = {}
     plain: dict[str, Callable[[Any], Any]] = {_MODEL: _plain_model, _SCALING: tuple, _HELD_OUT: tuple}
     fitted = without_large(fitted_state(classifier))

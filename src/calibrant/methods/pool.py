@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import expit, log_softmax
+from scipy.special import expit, log_softmax, logit
+
+from calibrant.data.copies import independent_size
 
 FLOOR = -23.0
 """Log-probabilities below are raised to it (1e-10): one member's rounding to zero must not outvote all others."""
@@ -61,11 +63,22 @@ def class_shares(labels: np.ndarray, classes: int, weights: np.ndarray | None = 
     return counts / counts.sum()
 
 
+def least_lapse(size: float, classes: int) -> float:
+    """The least lapse rate that so many held-out samples allow.
+
+    Of a classifier that was right n times out of n, the rule of succession (Laplace 1774: a uniform prior for its
+    accuracy) expects an error with probability ``1/(n + 2)`` the next time. Confidence is at most ``1 − λ + λ/C``, and
+    ``λ·(1 − 1/C) ≥ 1/(n + 2)`` keeps it from going beyond: two samples support 75 %, and 1,000 support 99.9 %.
+    """
+    return classes / ((classes - 1) * (size + 2))
+
+
 def fit_pool(
     log_probs: np.ndarray,
     labels: np.ndarray,
     weights: np.ndarray | None = None,
     *,
+    groups: np.ndarray | None = None,
     spread: float = 0.5,
     lapse_spread: float = 2.0,
 ) -> Pool:
@@ -74,6 +87,8 @@ def fit_pool(
     The prior draws the weights towards 1/M each, with a penalty ``M·Σ(w_m − 1/M)²/(2·spread²)``. It is as strong for
     the sum of the weights as for the difference between them, and it costs a few samples' likelihood to leave a member
     out or to give up all of them. Each b_c comes from N(0, spread²), and λ's log-odds from N(−6, lapse_spread²).
+
+    λ is at least :func:`least_lapse`, so that no confidence exceeds what so many samples can support.
 
     Without a lapse the problem is convex, so that the order of the members does not matter.
 
@@ -84,7 +99,10 @@ def fit_pool(
     labels : (n,)
         Class indices.
     weights : (n,), optional
-        Sample weights; they are scaled to mean 1.
+        Sample weights; their scale does not matter.
+    groups : (n,), optional
+        Numbers of samples that are copies of one another or belong together. They count as fewer samples against the
+        prior, by :func:`calibrant.data.copies.independent_size`.
     """
     values, labels = bounded(log_probs), np.asarray(labels)
     if values.ndim != 3 or not len(values) or values.shape[1] != len(labels):
@@ -96,11 +114,13 @@ def fit_pool(
         raise ValueError("log_probs must not be NaN; leave out samples that a member has no prediction for.")
     members, _, classes = values.shape
     share = np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64)
-    share = share * (len(share) / share.sum())
+    size = independent_size(labels, np.exp(values).mean(0), groups)
+    share = share * (size / share.sum())
     prior = np.log(class_shares(labels, classes, share))
     evidence = values - prior
     objective = Objective(evidence, prior, labels, share, spread, lapse_spread)
-    bounds = [(0.0, 20.0)] * members + [(-12.0, 3.0)] + [(-5.0, 5.0)] * classes
+    lowest = logit(least_lapse(size, classes))
+    bounds = [(0.0, 20.0)] * members + [(lowest, 3.0)] + [(-5.0, 5.0)] * classes
     options = {"maxiter": 500, "ftol": 1e-13, "gtol": 1e-7}
     found = minimize(objective, objective.centre, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
     own, lapse, bias = found[:members], float(expit(found[members])), found[members + 1 :]

@@ -45,6 +45,7 @@ KINDS = {
         ("sets", "rows", "new_rows", "risks", "confidence", "coverage"),
         ("dataset", "learner", "seed"),
     ),
+    "hostile": Kind("bench hostile", ("cases", "methods", "seeds")),
     "tables": Kind("bench tables", ("split", "tables", "methods"), ("table", "method", "seed")),
 }
 """By what a result file's config calls its ``experiment``."""
