@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 from sklearn.base import clone
 
 from calibrant.experiments import guarantees
 from calibrant.experiments.guarantees import measures, page, study
 from calibrant.experiments.guarantees.learners import LEARNERS, FoldMean
-from calibrant.experiments.guarantees.measures import SCORES, TESTS, World, kept, rule_name
+from calibrant.experiments.guarantees.measures import FIXED, SCORES, TESTS, World, fixed_rules, kept, rule_name
 from calibrant.report import Results, read_results
 from calibrant.selective import RejectionRule, Window
 
@@ -17,13 +18,13 @@ PROBS = np.array([[0.95, 0.05], [0.7, 0.3], [0.4, 0.6], [0.45, 0.55]])
 
 def rule(threshold):
     window = None if threshold is None else Window.below(threshold)
-    return RejectionRule(window, "risk", 0.1, "by hand", 4, 1.0, 0.0)
+    return RejectionRule(window, "risk", 0.1, "by hand", 4, 1.0, 0.0, 0.9, 0.1)
 
 
 def test_risk_and_coverage_by_hand():
     found = kept(rule(0.6), [WORLD.outcome(PROBS)])
-    assert found == {"found": True, "risk": pytest.approx((0.1 + 0.4 + 0.2) / 3), "accepted": 0.75}
-    assert kept(rule(0.99), [WORLD.outcome(PROBS)]) == {"found": True, "risk": None, "accepted": 0.0}
+    assert found == {"found": True, "bound": 0.1, "risk": pytest.approx((0.1 + 0.4 + 0.2) / 3), "accepted": 0.75}
+    assert kept(rule(0.99), [WORLD.outcome(PROBS)]) == {"found": True, "bound": 0.1, "risk": None, "accepted": 0.0}
     sets = np.array([[1, 0], [1, 1], [0, 1], [0, 0]], bool)
     assert WORLD.coverage(sets) == pytest.approx((0.9 + 1 + 0.8 + 0) / 4)
 
@@ -31,14 +32,31 @@ def test_risk_and_coverage_by_hand():
 def test_the_pooled_risk_of_fold_models_weighs_them_by_what_they_accept():
     sure = np.array([[0.9, 0.1], [0.6, 0.4], [0.1, 0.9], [0.6, 0.4]])
     found = kept(rule(0.8), [WORLD.outcome(PROBS), WORLD.outcome(sure)])  # accept row 0, and rows 0 and 2
-    assert found == {"found": True, "risk": pytest.approx((0.1 + 0.1 + 0.2) / 3), "accepted": pytest.approx(3 / 8)}
-    assert kept(rule(None), [WORLD.outcome(PROBS)]) == {"found": False, "risk": None, "accepted": 0.0}
+    assert found["risk"] == pytest.approx((0.1 + 0.1 + 0.2) / 3)
+    assert found["accepted"] == 3 / 8
+    assert kept(rule(None), [WORLD.outcome(PROBS)]) == {"found": False, "bound": 0.1, "risk": None, "accepted": 0.0}
+
+
+def test_the_bound_at_a_fixed_threshold_is_the_binomial_one():
+    probs = np.array([[0.95, 0.05]] * 20 + [[0.75, 0.25]] * 10)
+    labels = np.array([0] * 18 + [1] * 2 + [0] * 10)
+    found = fixed_rules(probs, labels)
+    for name, n in (("fixed 0.7", 30), ("fixed 0.9", 20)):
+        assert binom.cdf(2, n, found[name].risk_bound) == pytest.approx(0.1)
+    assert fixed_rules(probs[:2], np.ones(2, int))["fixed 0.9"].risk_bound == 1.0
 
 
 def record(dataset, seed, risk, coverage):
-    rules = {rule_name(test, 0.1): {"found": True, "risk": risk, "accepted": 0.5} for test in TESTS}
+    names = [*(rule_name(test, 0.1) for test in TESTS), *(rule_name("fixed", t) for t in FIXED)]
+    rules = {name: {"found": True, "bound": 0.1, "risk": risk, "accepted": 0.5} for name in names}
     sets = {name: {"coverage": coverage + 0.001 * (seed % 2), "size": 1.2} for name in SCORES}
-    return {"dataset": dataset, "learner": "tree", "seed": seed, "mean": {"rules": rules, "sets": sets}}
+    return {
+        "dataset": dataset,
+        "learner": "tree",
+        "seed": seed,
+        "mean": {"rules": rules, "sets": sets},
+        "folds": {"rules": rules},
+    }
 
 
 def results(broken, coverage):
@@ -61,7 +79,7 @@ def test_verdicts(broken, coverage, holds):
     assert [v.holds for v in verdicts] == holds
     text = page.tell(found).to_markdown()
     assert (f"b: {broken / 30:.3f}" in text) == (broken > 0)
-    assert cases[0].broken(rule_name("ranks", 0.1), 0.1).value == broken / 60
+    assert cases[0].broken(rule_name("ranks", 0.1)).value == broken / 60
 
 
 def test_fold_models_never_saw_the_row():

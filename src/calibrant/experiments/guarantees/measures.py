@@ -7,13 +7,14 @@ from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from scipy.stats import beta
 from sklearn.base import clone
 
 from calibrant.data import fresh, load
 from calibrant.experiments.common.keys import Key
 from calibrant.experiments.guarantees.learners import FOLDS, LEARNERS, NETWORK, FoldMean
 from calibrant.report.results import Record
-from calibrant.selective import RAPS, RejectionRule, conformal_rule, threshold_for_risk
+from calibrant.selective import RAPS, RejectionRule, Window, conformal_rule, threshold_for_risk
 
 ROWS = 500
 NEW_ROWS = 8_000
@@ -21,6 +22,9 @@ RISKS = (0.05, 0.1, 0.15)
 CONFIDENCE, COVERAGE = 0.9, 0.9
 TESTS: tuple[Literal["ranks", "fixed-sequence"], ...] = ("ranks", "fixed-sequence")
 """How thresholds are tested: the default, and the sharper method, which assumes that risk falls with confidence."""
+FIXED = (0.7, 0.9)
+"""Thresholds that do not depend on the data. Clopper and Pearson's upper limit for the risk at each, at the confidence
+level, is nearly exact for independent rows: a sharper test of out-of-fold rows than rules that search."""
 SCORES: dict[str, Any] = {"aps": "aps", "raps": RAPS(k_reg=1, penalty=0.1), "lac": "lac"}
 """Scores of the sets. There are at most five classes, for which RAPS at its default is APS."""
 Rules = dict[str, RejectionRule]
@@ -71,7 +75,9 @@ def measure(key: Key) -> dict[Key, Record]:
         each = [model.predict_proba(new.inputs) for model in clf.models_]
         finals = {"mean": np.mean(each, axis=0), "refit": clf.refitted_.predict_proba(new.inputs)}
         found = {"split": _split(learner, X, y, new)}
+    known = np.isfinite(clf.oof_proba_).all(axis=1)
     rules = _rules(partial(clf.rejection_rule, confidence=CONFIDENCE))
+    rules |= fixed_rules(clf.oof_proba_[known], clf.oof_labels_[known])
     if learner != NETWORK:
         outcomes = [new.outcome(probs) for probs in each]
         found["folds"] = {"rules": {name: kept(rule, outcomes) for name, rule in rules.items()}}
@@ -90,6 +96,29 @@ def _rules(make: Callable[..., RejectionRule]) -> Rules:
     return {rule_name(test, risk): make(risk, method=test) for test in TESTS for risk in RISKS}
 
 
+def fixed_rules(probs: np.ndarray, labels: np.ndarray) -> Rules:
+    """The thresholds ``FIXED``, each with an upper limit for its risk."""
+    confidence, wrong = probs.max(axis=1), probs.argmax(axis=1) != labels
+    found = {}
+    for threshold in FIXED:
+        window = Window.below(threshold)
+        accepted = window.accepts(confidence)
+        n, errors = int(accepted.sum()), int(wrong[accepted].sum())
+        bound = float(beta.ppf(CONFIDENCE, errors + 1, n - errors)) if errors < n else 1.0
+        found[rule_name("fixed", threshold)] = RejectionRule(
+            window,
+            "none",
+            None,
+            "Clopper and Pearson",
+            len(labels),
+            n / len(labels),
+            errors / max(n, 1),
+            CONFIDENCE,
+            bound,
+        )
+    return found
+
+
 def _judged(rules: Rules, sets: dict[str, Any], probs: np.ndarray, new: World) -> Record:
     """Risk and share of accepted rows for each rule, coverage and size for each score."""
     applied = {name: own.apply(probs) for name, own in sets.items()}
@@ -101,12 +130,17 @@ def _judged(rules: Rules, sets: dict[str, Any], probs: np.ndarray, new: World) -
 def kept(rule: RejectionRule, outcomes: Sequence[Outcome]) -> Record:
     """The pooled risk of some classifiers at one threshold (None if they accept nothing), and the share accepted."""
     if not rule.found:
-        return {"found": False, "risk": None, "accepted": 0.0}
+        return {"found": False, "bound": rule.target, "risk": None, "accepted": 0.0}
     accepted = [rule.accepts(own.confidence) for own in outcomes]
     number = sum(int(rows.sum()) for rows in accepted)
     wrong = sum(own.wrong[rows].sum() for own, rows in zip(outcomes, accepted, strict=True))
     share = number / sum(len(rows) for rows in accepted)
-    return {"found": True, "risk": float(wrong / number) if number else None, "accepted": share}
+    return {
+        "found": True,
+        "bound": rule.risk_bound,
+        "risk": float(wrong / number) if number else None,
+        "accepted": share,
+    }
 
 
 def _split(learner: str, X: np.ndarray, y: np.ndarray, new: World) -> Record:
@@ -116,4 +150,5 @@ def _split(learner: str, X: np.ndarray, y: np.ndarray, new: World) -> Record:
     probs = model.predict_proba(X[held])
     choose = partial(threshold_for_risk, probs.max(axis=1), probs.argmax(axis=1) == y[held], level=CONFIDENCE)
     sets = {name: conformal_rule(probs, y[held], COVERAGE, score=score) for name, score in SCORES.items()}
-    return _judged(_rules(choose), sets, model.predict_proba(new.inputs), new)
+    rules = _rules(choose) | fixed_rules(probs, y[held])
+    return _judged(rules, sets, model.predict_proba(new.inputs), new)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from scipy.stats import beta
 
 from calibrant.experiments.common.shared import foot
-from calibrant.experiments.guarantees.measures import SCORES, TESTS, rule_name
+from calibrant.experiments.guarantees.measures import FIXED, SCORES, TESTS, rule_name
 from calibrant.metrics import Estimate
 from calibrant.report import Column, Report, Results, Verdict, mean_interval
 from calibrant.report.results import Record
@@ -31,10 +31,10 @@ class Case(NamedTuple):
         """A field of one rule, data set by data set."""
         return [r[final or self.final]["rules"][rule][field] for r in self.records]
 
-    def broken(self, rule: str, risk: float, final: str = "") -> Estimate:
-        """The share of data sets whose rule has a higher risk on new data, with Clopper and Pearson's interval."""
-        values = self.values(rule, "risk", final)
-        n, count = len(values), sum(v is not None and v > risk for v in values)
+    def broken(self, rule: str, final: str = "") -> Estimate:
+        """The share of data sets whose risk on new data is above its bound, with Clopper and Pearson's interval."""
+        pairs = zip(self.values(rule, "risk", final), self.values(rule, "bound", final), strict=True)
+        n, count = len(self.records), sum(risk is not None and risk > bound for risk, bound in pairs)
         low = beta.ppf(0.025, count, n - count + 1) if count else 0.0
         high = beta.ppf(0.975, count + 1, n - count) if count < n else 1.0
         return Estimate(count / n, float(low), float(high), 0.95, "Clopper and Pearson")
@@ -67,6 +67,16 @@ def tell(results: Results) -> Report:
     columns += [Column(name, digits=2 if name.startswith("accepted") else 3) for name in headings]
     columns += ["most broken on", Column("broken by fold models")]
     report.table(columns, [rule_row(case, sets, risk) for case in cases for risk in risks])
+    report.section(
+        "What out-of-fold rows do to a bound",
+        "At a threshold that is fixed beforehand, Clopper and Pearson give an upper limit for the risk at level "
+        f"{confidence}. If rows are independent and new to the model, {1 - confidence:.0%} of data sets or a little less "
+        "have a risk above it. `Fold models` tests whether out-of-fold errors are like errors on new rows. `Classifier` "
+        "tests as well whether the final classifier is no worse than the models that left out a fold; `difference` is its "
+        "risk minus theirs.",
+    )
+    named = [Column(f"{what}, threshold {t:g}") for t in FIXED for what in ("fold models", "classifier", "difference")]
+    report.table(["learner", "classifier", "data sets", *named], [bound_row(case) for case in cases])
     report.section(
         "Prediction sets",
         f"`predict_set(X, coverage={coverage})` promises this coverage on average over data sets. RAPS has k_reg=1 and "
@@ -103,12 +113,26 @@ def rule_row(case: Case, sets: Sequence[str], risk: float) -> list[Any]:
     each: list[Any] = []
     for test in TESTS:
         name = rule_name(test, risk)
-        each += [case.broken(name, risk), mean_interval(case.values(name, "accepted"))]
-    worst = max(sets, key=lambda dataset: case.of(dataset).broken(first, risk).value)
-    most = case.of(worst).broken(first, risk)
-    folds = case.broken(first, risk, "folds") if case.final == "mean" and "folds" in case.records[0] else None
+        each += [case.broken(name), mean_interval(case.values(name, "accepted"))]
+    worst = max(sets, key=lambda dataset: case.of(dataset).broken(first).value)
+    most = case.of(worst).broken(first)
+    folds = case.broken(first, "folds") if case.final == "mean" and "folds" in case.records[0] else None
     told = f"{worst}: {most.value:.3f}" if most.value else "none"
     return [case.learner, FINALS[case.final], risk, len(found), sum(found) / len(found), *each, told, folds]
+
+
+def bound_row(case: Case) -> list[Any]:
+    """How often bounds at fixed thresholds are exceeded, and how much riskier the classifier is than fold models."""
+    cells: list[Any] = []
+    for threshold in FIXED:
+        name = rule_name("fixed", threshold)
+        if "folds" not in case.records[0] or case.final == "split":
+            cells += [None, case.broken(name), None]
+            continue
+        pairs = zip(case.values(name, "risk"), case.values(name, "risk", "folds"), strict=True)
+        gaps = [own - other for own, other in pairs if own is not None and other is not None]
+        cells += [case.broken(name, "folds"), case.broken(name), mean_interval(gaps) if gaps else None]
+    return [case.learner, FINALS[case.final], len(case.records), *cells]
 
 
 def rule_verdicts(
@@ -121,7 +145,7 @@ def rule_verdicts(
     for final, label in FINALS.items():
         for test in TESTS:
             found = {
-                (case.learner, dataset, risk): case.of(dataset).broken(rule_name(test, risk), risk)
+                (case.learner, dataset, risk): case.of(dataset).broken(rule_name(test, risk))
                 for case in cases
                 if case.final == final
                 for dataset in sets
