@@ -70,10 +70,10 @@ def tell(results: Results) -> Report:
     report.section(
         "What out-of-fold rows do to a bound",
         "At a threshold that is fixed beforehand, Clopper and Pearson give an upper limit for the risk at level "
-        f"{confidence}. If rows are independent and new to the model, {1 - confidence:.0%} of data sets or a little less "
-        "have a risk above it. `Fold models` tests whether out-of-fold errors are like errors on new rows. `Classifier` "
-        "tests as well whether the final classifier is no worse than the models that left out a fold; `difference` is its "
-        "risk minus theirs.",
+        f"{confidence}. If rows are independent and new to the model, {1 - confidence:.0%} of data sets or a little "
+        "less have a risk above it. `fold models` tests whether out-of-fold errors are like errors on new rows. "
+        "`classifier` tests as well whether the final classifier is no worse than the models that left out a fold. "
+        "`difference` is its risk minus theirs.",
     )
     named = [Column(f"{what}, threshold {t:g}") for t in FIXED for what in ("fold models", "classifier", "difference")]
     report.table(["learner", "classifier", "data sets", *named], [bound_row(case) for case in cases])
