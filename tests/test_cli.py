@@ -43,6 +43,7 @@ def calls(monkeypatch):
         ("bo4sc.ablation", "run"),
         ("tables", "run"),
         ("label_noise", "run"),
+        ("hostile", "run"),
     ):
         stand_in = types.ModuleType(f"calibrant.experiments.{module}")
         setattr(stand_in, function, experiment(f"{module}.{function}"))

@@ -24,6 +24,10 @@ FLOOR = -23.0
 _RARE = -6.0
 """The log-odds of a lapse before any label is seen: 0.25 %."""
 
+_ODDS = 10.0
+"""For one table with nothing to learn there are ten with something."""
+_LEAST_TRUST = 0.1
+
 
 class Pool(NamedTuple):
     """A fitted pool of M members and C classes."""
@@ -90,6 +94,10 @@ def fit_pool(
 
     λ is at least :func:`least_lapse`, so that no confidence exceeds what so many samples can support.
 
+    Weights and biases are then multiplied by the posterior probability that the members know more than the class
+    frequencies (:meth:`Objective.trust`): where there is nothing to learn, small weights that fit noise would still
+    cost a little.
+
     Without a lapse the problem is convex, so that the order of the members does not matter.
 
     Parameters
@@ -123,7 +131,8 @@ def fit_pool(
     bounds = [(0.0, 20.0)] * members + [(lowest, 3.0)] + [(-5.0, 5.0)] * classes
     options = {"maxiter": 500, "ftol": 1e-13, "gtol": 1e-7}
     found = minimize(objective, objective.centre, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
-    own, lapse, bias = found[:members], float(expit(found[members])), found[members + 1 :]
+    lapse, trust = float(expit(found[members])), objective.trust(found)
+    own, bias = trust * found[:members], trust * found[members + 1 :]
     return Pool(own, bias + (1 - own.sum()) * prior, lapse)
 
 
@@ -145,6 +154,28 @@ class Objective:
         self.centre = np.concatenate([np.full(members, 1 / members), np.full(1, _RARE), np.zeros(classes)])
         spreads = np.full(members, spread / np.sqrt(members)), np.full(1, lapse_spread), np.full(classes, spread)
         self.scale = np.concatenate(spreads)
+
+    def trust(self, values: np.ndarray) -> float:
+        """The posterior probability that the members know more than the class frequencies; 0 if it is below 0.1.
+
+        The evidence for the pool is Laplace's approximation at its mode (MacKay 2003, chapter 27): log-likelihood, less
+        what the prior says against the weights, less the Occam factor ``½·log det(1 + H/precision)`` with the curvature
+        H of the log-likelihood in w. The class frequencies have no weights to pay for. Beforehand the odds are 10 to 1
+        for the members.
+        """
+        members = len(self.evidence)
+        away = (values - self.centre) / self.scale
+        pool = 0.5 * away @ away - self(values)[0]
+        frequencies = float(self.share @ self.prior[self.labels])
+        scores = np.tensordot(values[:members], self.evidence, axes=1) + self.prior + values[members + 1 :]
+        probs = np.exp(log_softmax(scores, axis=1))
+        mean = (probs * self.evidence).sum(2)
+        centred = (self.evidence - mean[:, :, None]) * np.sqrt(probs * self.share[:, None])
+        flat = centred.reshape(members, -1) * self.scale[:members, None]
+        occam = 0.5 * float(np.linalg.slogdet(np.eye(members) + flat @ flat.T)[1])
+        gain = pool - frequencies - 0.5 * float(away[:members] @ away[:members]) - occam
+        found = float(expit(gain + np.log(_ODDS)))
+        return found if found >= _LEAST_TRUST else 0.0
 
     def __call__(self, values: np.ndarray) -> tuple[float, np.ndarray]:
         members, _, classes = self.evidence.shape
