@@ -73,8 +73,8 @@ def fit_pool(
     """Weights, biases and lapse rate of greatest posterior density, in float64 by L-BFGS-B.
 
     The prior draws the weights towards 1/M each, with a penalty ``M·Σ(w_m − 1/M)²/(2·spread²)``. It is as strong for
-    the sum of the weights as for the difference between them, and it costs a sample's likelihood to leave members out or
-    to give up all of them. Each b_c comes from N(0, bias_spread²), and λ's log-odds from N(−6, lapse_spread²).
+    the sum of the weights as for the difference between them, and it costs a sample's likelihood to leave members out
+    or to give up all of them. Each b_c comes from N(0, bias_spread²), and λ's log-odds from N(−6, lapse_spread²).
 
     Without a lapse the problem is convex, so that the order of the members does not matter.
 
