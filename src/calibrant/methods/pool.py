@@ -83,14 +83,15 @@ def fit_pool(
     weights: np.ndarray | None = None,
     *,
     groups: np.ndarray | None = None,
-    spread: float = 0.5,
+    spread: float = 1.0,
+    bias_spread: float = 0.5,
     lapse_spread: float = 2.0,
 ) -> Pool:
     """Weights, biases and lapse rate of greatest posterior density, in float64 by L-BFGS-B.
 
     The prior draws the weights towards 1/M each, with a penalty ``M·Σ(w_m − 1/M)²/(2·spread²)``. It is as strong for
-    the sum of the weights as for the difference between them, and it costs a few samples' likelihood to leave a member
-    out or to give up all of them. Each b_c comes from N(0, spread²), and λ's log-odds from N(−6, lapse_spread²).
+    the sum of the weights as for the difference between them, and it costs a sample's likelihood to leave members out
+    or to give up all of them. Each b_c comes from N(0, bias_spread²), and λ's log-odds from N(−6, lapse_spread²).
 
     λ is at least :func:`least_lapse`, so that no confidence exceeds what so many samples can support.
 
@@ -126,7 +127,7 @@ def fit_pool(
     share = share * (size / share.sum())
     prior = np.log(class_shares(labels, classes, share))
     evidence = values - prior
-    objective = Objective(evidence, prior, labels, share, spread, lapse_spread)
+    objective = Objective(evidence, prior, labels, share, (spread, bias_spread, lapse_spread))
     lowest = logit(least_lapse(size, classes))
     bounds = [(0.0, 20.0)] * members + [(lowest, 3.0)] + [(-5.0, 5.0)] * classes
     options = {"maxiter": 500, "ftol": 1e-13, "gtol": 1e-7}
@@ -145,15 +146,15 @@ class Objective:
         prior: np.ndarray,
         labels: np.ndarray,
         share: np.ndarray,
-        spread: float,
-        lapse_spread: float,
+        spreads: tuple[float, float, float],
     ) -> None:
         members, _, classes = evidence.shape
         self.evidence, self.prior, self.labels, self.share = evidence, prior, labels, share
         self.rows = np.arange(len(labels))
         self.centre = np.concatenate([np.full(members, 1 / members), np.full(1, _RARE), np.zeros(classes)])
-        spreads = np.full(members, spread / np.sqrt(members)), np.full(1, lapse_spread), np.full(classes, spread)
-        self.scale = np.concatenate(spreads)
+        each, bias, lapse = spreads
+        scales = np.full(members, each / np.sqrt(members)), np.full(1, lapse), np.full(classes, bias)
+        self.scale = np.concatenate(scales)
 
     def trust(self, values: np.ndarray) -> float:
         """The posterior probability that the members know more than the class frequencies; 0 if it is below 0.1.
