@@ -83,6 +83,7 @@ def fit_pool(
     weights: np.ndarray | None = None,
     *,
     groups: np.ndarray | None = None,
+    doubt: bool = True,
     spread: float = 1.0,
     bias_spread: float = 0.5,
     lapse_spread: float = 2.0,
@@ -95,9 +96,9 @@ def fit_pool(
 
     λ is at least :func:`least_lapse`, so that no confidence exceeds what so many samples can support.
 
-    Weights and biases are then multiplied by the posterior probability that the members know more than the class
-    frequencies (:meth:`Objective.trust`): where there is nothing to learn, small weights that fit noise would still
-    cost a little.
+    With ``doubt``, weights and biases are then multiplied by the posterior probability that the members know more than
+    the class frequencies (:meth:`Objective.trust`): where there is nothing to learn, small weights that fit noise would
+    still cost a little.
 
     Without a lapse the problem is convex, so that the order of the members does not matter.
 
@@ -112,6 +113,8 @@ def fit_pool(
     groups : (n,), optional
         Numbers of samples that are copies of one another or belong together. They count as fewer samples against the
         prior, by :func:`calibrant.data.copies.independent_size`.
+    doubt : bool
+        Whether the class frequencies are a rival. Without it, few samples leave the weights near those of the prior.
     """
     values, labels = bounded(log_probs), np.asarray(labels)
     if values.ndim != 3 or not len(values) or values.shape[1] != len(labels):
@@ -132,7 +135,7 @@ def fit_pool(
     bounds = [(0.0, 20.0)] * members + [(lowest, 3.0)] + [(-5.0, 5.0)] * classes
     options = {"maxiter": 500, "ftol": 1e-13, "gtol": 1e-7}
     found = minimize(objective, objective.centre, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
-    lapse, trust = float(expit(found[members])), objective.trust(found)
+    lapse, trust = float(expit(found[members])), objective.trust(found) if doubt else 1.0
     own, bias = trust * found[:members], trust * found[members + 1 :]
     return Pool(own, bias + (1 - own.sum()) * prior, lapse)
 
