@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from calibrant.data.copies import copy_groups, independent_size, joined, near_copies, row_codes
+from calibrant.data.copies import copy_groups, independent_size, joined, near_copies, near_copy_groups, row_codes
 
 
 def normal(rows: int, columns: int, seed: int = 0) -> np.ndarray:
@@ -88,6 +88,24 @@ def test_near_copies_are_noticed(columns, rows):
     distinct = normal(rows // 5, columns)
     repeated = np.repeat(distinct, 5, axis=0)
     assert near_copies(repeated + 1e-3 * normal(len(repeated), columns, 1)).suspicious
+
+
+@pytest.mark.parametrize("columns", [2, 5, 40])
+def test_near_copies_are_put_together(columns):
+    repeated = np.repeat(normal(200, columns), 4, axis=0)
+    repeated[0] = repeated[1]  # an exact copy among them
+    groups = near_copy_groups(repeated + 1e-3 * normal(len(repeated), columns, 1))
+    together = groups.reshape(200, 4)
+    assert np.mean((together == together[:, :1]).all(1)) > 0.9
+    assert len(np.unique(groups)) > 150
+
+
+def test_rows_that_chain_together_are_left_alone():
+    line = np.concatenate([np.linspace(0, 1, 300), 100 + np.arange(300.0)])[:, None]
+    tight = np.repeat(line, 2, axis=0) + 1e-9 * normal(1200, 1)
+    groups = near_copy_groups(tight)
+    assert groups is None or np.bincount(groups).max() < 240
+    assert near_copy_groups(normal(30, 3)) is None
 
 
 @pytest.mark.parametrize("columns", [1, 2, 5, 40, 300])

@@ -42,16 +42,22 @@ def test_repeated_rows_give_what_the_same_rows_give_once():
     assert loss(scattered, repeated) > 2 * once
 
 
-def test_groups_are_held_out_together():
-    X, y = noisy(40)
-    X = np.repeat(X, 6, axis=0) + 1e-3 * np.random.default_rng(1).normal(size=(240, 2))
-    y, groups = np.repeat(y, 6), np.repeat(np.arange(40).astype(str), 6)
+def test_near_copies_are_held_out_together_with_a_warning():
+    X, y = noisy(60)
+    X = np.repeat(X, 6, axis=0) + 1e-3 * np.random.default_rng(1).normal(size=(360, 2))
+    y, groups = np.repeat(y, 6), np.repeat(np.arange(60).astype(str), 6)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        clf = SelfCalibratedClassifier(**QUICK).fit(X, y, groups=groups)
-    with pytest.warns(UserWarning, match="near copy"):
-        blind = SelfCalibratedClassifier(**QUICK).fit(X, y)
-    assert nll(clf) < nll(blind)
+        named = SelfCalibratedClassifier(**QUICK).fit(X, y, groups=groups)
+        scattered = SelfCalibratedClassifier(cv=KFold(5, shuffle=True, random_state=0), **QUICK).fit(X, y)
+    with pytest.warns(UserWarning, match="held out together"):
+        found = SelfCalibratedClassifier(**QUICK).fit(X, y)
+
+    def held_out(clf):
+        return -np.log(clf.oof_proba_[np.arange(360), y]).mean()
+
+    assert held_out(found) == pytest.approx(held_out(named), abs=0.08)
+    assert held_out(scattered) < held_out(named)
 
 
 @pytest.mark.parametrize("kind", [BO4SCClassifier, SelfCalibratedClassifier])

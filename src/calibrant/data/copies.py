@@ -21,6 +21,8 @@ _EXCUSED = 10.0
 _SAMPLED = 20_000
 _WORK = 5e7
 """Products that :func:`near_copies` may spend: about a tenth of a second. At least 30 rows are looked at."""
+_TILE = 1024
+"""Rows whose distances to all others are held at once."""
 _NEIGHBOUR = 20
 _NEAR = 0.1
 
@@ -157,6 +159,47 @@ def near_copies(values: np.ndarray, *, seed: int = 0) -> NearCopies | None:
     dimension = np.log(2) / max(float(np.mean(np.log(last / middle))), 1e-3)
     expected = 1 - (1 - _NEAR**dimension) ** _NEIGHBOUR
     return NearCopies(float(np.mean(first < _NEAR * middle)), float(expected))
+
+
+def near_copy_groups(values: np.ndarray) -> np.ndarray | None:
+    """Which rows are near copies of one another, as one group number for each row.
+
+    Two rows are linked if their distance is below a tenth of what both have to their 20th neighbour, and links make
+    groups. Call it where :func:`near_copies` is suspicious: elsewhere it would link what is near by chance.
+
+    Parameters
+    ----------
+    values : (n, d) array of standardised numbers
+
+    Returns
+    -------
+    groups : None for more than 20,000 different rows, which would take long, and where links chain a fifth of the rows
+        together, which copies do not
+    """
+    values = np.asarray(values, dtype=np.float32).reshape(len(values), -1)
+    codes = row_codes(values)
+    assert codes is not None
+    _, kept, place = np.unique(codes, return_index=True, return_inverse=True)
+    values = values[kept] - values.mean(0)
+    n = len(values)
+    if not 3 * _NEIGHBOUR <= n <= _SAMPLED:
+        return None
+    squares = (values**2).sum(1)
+    links, limits = [], np.empty(n, dtype=np.float32)
+    for start in range(0, n, _TILE):
+        own = slice(start, start + _TILE)
+        distance = squares[own, None] + squares - 2 * values[own] @ values.T
+        nearest = np.argpartition(distance, _NEIGHBOUR, axis=1)[:, : _NEIGHBOUR + 1]
+        found = np.take_along_axis(distance, nearest, axis=1)
+        limits[own] = _NEAR**2 * found.max(1)
+        rows, columns = np.nonzero(found < limits[own, None])
+        links.append(np.stack([rows + start, nearest[rows, columns], found[rows, columns]]))
+    a, b, distance = np.concatenate(links, axis=1)
+    a, b = a.astype(int), b.astype(int)
+    mutual = distance < limits[b]
+    graph = coo_array((np.ones(mutual.sum(), dtype=bool), (a[mutual], b[mutual])), shape=(n, n))
+    groups = connected_components(graph, directed=False)[1]
+    return None if np.bincount(groups).max() > max(_NEIGHBOUR, n / 5) else groups[place]
 
 
 def _by_chance(inputs: Any, pairs: float) -> bool:

@@ -22,7 +22,7 @@ from calibrant._files import fitted_state
 from calibrant._inputs import class_columns
 from calibrant.bilevel import Callback, History, ProgressBar
 from calibrant.data.copies import copy_groups, joined
-from calibrant.estimators.folds import Splits, group_numbers, warn_of_near_copies
+from calibrant.estimators.folds import Splits, group_numbers, near_groups
 from calibrant.estimators.history import Runs
 from calibrant.estimators.networks import freeze
 from calibrant.estimators.reading import Samples, as_weights, digest, encode, hold_out
@@ -73,7 +73,8 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         sample_weight : array-like of shape (n_samples,), optional
             Not negative. Rows of weight zero take no part.
         groups : array-like of shape (n_samples,), optional
-            Rows with equal values (one patient, one recording) are held out together. Exact copies of a row always are.
+            Rows with equal values (one patient, one recording) are held out together. Exact copies of a row always are,
+            and near copies, with a warning, where there are many and neither ``groups`` nor folds are given.
         X_val, y_val, sample_weight_val : optional
             Held-out samples of one's own choice: clean labels, say, where those of ``y`` are doubtful.
         callbacks : sequence of :class:`calibrant.bilevel.Callback`
@@ -99,16 +100,16 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         rows, held = np.arange(len(y)) if weights is None else np.flatnonzero(weights), np.empty(0, dtype=int)
         splits = self._named_splits(X, y, groups, rows)
+        if groups is None and splits is None:
+            values = fit_scaling(X, weights).apply(X).numpy()
+            samples = Samples(X, codes, weights, near_groups(values, groups, seed=seed, stacklevel=4))
         if given is None and self._holds_out():
             together = joined(samples.take(rows).groups, copy_groups(X[rows]))
             own, other = hold_out(codes[rows], self.validation_fraction, seed=seed, groups=together)
             rows, held = rows[own], rows[other]
         train, val = samples.take(rows), samples.take(held) if len(held) else given
         scaling = fit_scaling(train.inputs, train.weights)
-        part = train.part(scaling)
-        if splits is None:
-            warn_of_near_copies(part.inputs.numpy(), groups, seed=seed, stacklevel=4)
-        task = Task(part, val and val.part(scaling), len(classes), seed, splits=splits)
+        task = Task(train.part(scaling), val and val.part(scaling), len(classes), seed, splits=splits)
         fitted, runs = self._train(task, callbacks)
         self.classes_, self.scaling_, self.model_ = classes, scaling, freeze(fitted)
         self.train_indices_, self.validation_indices_ = rows, held

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 from scipy.optimize import minimize_scalar
+from scipy.sparse import issparse
 from scipy.special import log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.dummy import DummyClassifier
@@ -31,9 +32,10 @@ from calibrant.estimators.folds import (
     fold_count,
     group_numbers,
     named_splits,
-    warn_of_near_copies,
+    near_groups,
 )
 from calibrant.estimators.reading import as_weights, encode
+from calibrant.estimators.scaling import fit_scaling
 from calibrant.estimators.selective import SelectiveMixin
 from calibrant.methods.members import Rows, held_out_loss
 from calibrant.methods.pool import fit_pool
@@ -243,11 +245,9 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         numbers, rows = group_numbers(groups, X), np.flatnonzero(used)
         if not isinstance(self.cv, Integral):
             return tuple((a[used[a]], b[used[b]]) for a, b in named_splits(self.cv, X, y, **to_split)), numbers
-        warn_of_near_copies(X if hasattr(X, "dtype") else np.asarray(X), numbers, seed=seed, stacklevel=4)
-        own = _safe_indexing(X, rows)
-        splits, found = dealt_splits(
-            own, codes[rows], fold_count(self.cv), seed=seed, groups=None if numbers is None else numbers[rows]
-        )
+        number, own = fold_count(self.cv), _safe_indexing(X, rows)
+        named = near_groups(_standardised(own), None, seed=seed, stacklevel=4) if numbers is None else numbers[rows]
+        splits, found = dealt_splits(own, codes[rows], number, seed=seed, groups=named)
         together = None if found is None else np.zeros(len(y), dtype=int)
         if together is not None:
             together[rows] = found
@@ -274,6 +274,16 @@ def _fit_one(estimator: Any, X: Any, y: np.ndarray, rows: np.ndarray, params: di
     if len(np.unique(labels)) < 2:
         return DummyClassifier(strategy="prior").fit(own, labels)
     return estimator.fit(own, labels, **_check_method_params(X, params=params, indices=rows))
+
+
+def _standardised(X: Any) -> np.ndarray | None:
+    """Numbers in an array as the search for near copies takes them; None for other inputs."""
+    if hasattr(X, "iloc") or issparse(X):
+        return None
+    values = np.asarray(X)
+    if values.dtype.kind not in "fiu" or values.ndim != 2 or not np.isfinite(values).all():
+        return None
+    return fit_scaling(values.astype(np.float64)).apply(values).numpy()
 
 
 def _scores(model: Any, X: Any, classes: np.ndarray, size: int) -> np.ndarray:

@@ -12,7 +12,7 @@ import torch
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_consistent_length, column_or_1d
 
-from calibrant.data.copies import copy_groups, joined, near_copies
+from calibrant.data.copies import copy_groups, joined, near_copies, near_copy_groups
 from calibrant.methods.crossfit import deal
 
 Splits = tuple[tuple[np.ndarray, np.ndarray], ...]
@@ -80,16 +80,27 @@ def fold_count(cv: Any, name: str = "cv") -> int:
     return int(cv)
 
 
-def warn_of_near_copies(values: Any, groups: Any, *, seed: int = 0, stacklevel: int = 3) -> None:
-    """Warn where many rows have a neighbour that is suspiciously near, and nobody said which rows belong together."""
+def near_groups(values: Any, groups: Any, *, seed: int = 0, stacklevel: int = 3) -> np.ndarray | None:
+    """Groups of near copies, with a warning, where many rows have one and nobody said which rows belong together.
+
+    Parameters
+    ----------
+    values : standardised numbers, (n, d); rows of another kind are not looked at
+    groups : the user's, which are taken as they are
+    """
     if groups is not None or not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
-        return
-    found = near_copies(np.nan_to_num(np.asarray(values, dtype=np.float32)), seed=seed)
-    if found is not None and found.suspicious:
-        warnings.warn(
-            f"{found.share:.0%} of the rows looked at have a near copy among the others; {found.expected:.0%} would be "
-            "expected. If rows are repeated with small changes, or belong to one patient, place or recording, pass "
-            "groups= so that they are held out together; otherwise the probabilities will be overconfident.",
-            UserWarning,
-            stacklevel=stacklevel,
-        )
+        return None
+    values = np.nan_to_num(np.asarray(values, dtype=np.float32))
+    suspicion = near_copies(values, seed=seed)
+    if suspicion is None or not suspicion.suspicious:
+        return None
+    found = near_copy_groups(values)
+    done = "They are held out together" if found is not None else "The probabilities may be overconfident"
+    warnings.warn(
+        f"{suspicion.share:.0%} of the rows looked at have a near copy among the others, and {suspicion.expected:.0%} "
+        f"would be expected. {done}. If rows belong to one patient, place or recording, pass groups=; if they are "
+        "separate samples, pass a splitter as cv=.",
+        UserWarning,
+        stacklevel=stacklevel,
+    )
+    return found
