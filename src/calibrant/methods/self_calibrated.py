@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from calibrant.bilevel import L2, Adam, Bilevel, Callback, LabelNoise, OuterVariables, Truncated, cosine
 from calibrant.methods.base import Compile, Group, Method, Solving, failure, solve_group
+from calibrant.methods.blend import blended, check_members
 from calibrant.methods.bo4sc import read_outer, suspicion
-from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks
+from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks, folds_of, row_groups
 from calibrant.methods.fitted import Fitted, Mixture
 from calibrant.methods.held_out import fit_last_step
 from calibrant.methods.task import Task, batch_size
@@ -49,6 +50,9 @@ class SelfCalibrated(Method):
     last : how many of these the hypergradient goes back through, all of them if there are fewer
     outer_rate : Adam's, outside, on the logarithms of the L2 strengths and the log-odds of the noise rate
     choose : share of each held-out validation fold that is kept for choosing
+    members : kinds of classifiers in the log-linear pool (:mod:`calibrant.methods.pool`): "network", and beside it
+        "trees" (gradient boosting) and "linear" (logistic regression), cross-fitted on the networks' folds. Networks
+        alone need no pool
     refit : True uses all labels as above. False is one network without cross-fitting: the training part trains it, the
         validation part, which must be given, moves φ and fits T, b and λ. There are no folds and no search for label
         noise, so that ``folds``, ``repeats`` and ``choose`` are not used
@@ -64,6 +68,7 @@ class SelfCalibrated(Method):
     last: int = 5
     outer_rate: float = 0.2
     choose: float = 1 / 3
+    members: tuple[str, ...] = ("network",)
     refit: bool = True
     decay: bool = True
     batch_size: int | None = None
@@ -78,6 +83,7 @@ class SelfCalibrated(Method):
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
         if not 0 < self.choose < 1:
             raise ValueError(f"choose must be a share between 0 and 1; got {self.choose}.")
+        check_members(self.members)
 
     @property
     def networks(self) -> int:
@@ -101,6 +107,7 @@ class SelfCalibrated(Method):
         pooled = [CrossFit.of(outcomes) for outcomes in found]
         fitted = [calibrated_mean(fit, "pooled", len(task.train)) for fit, task in zip(pooled, tasks, strict=True)]
         refit = methods[0].refit
+        chosen = list(pooled)
         noisy = [k for k, fit in enumerate(pooled) if refit and labels_differ(fit, len(tasks[k].train))]
         if noisy:
             rivals = [LabelNoisy(methods[k]) for k in noisy]
@@ -109,8 +116,11 @@ class SelfCalibrated(Method):
                 other = CrossFit.of(outcomes)
                 rival = calibrated_mean(other, "label noise", len(tasks[k].train))
                 if rival.failure is None and (fitted[k].failure or preferable((other, rival), (pooled[k], fitted[k]))):
-                    fitted[k] = rival
-        return list(fitted)
+                    fitted[k], chosen[k] = rival, other
+        if methods[0].members == ("network",):
+            return list(fitted)
+        triples = zip(methods, fitted, chosen, tasks, strict=True)
+        return [blended(m.members, mixture, fit, len(t.train), t.seed) for m, mixture, fit, t in triples]
 
 
 @dataclass(frozen=True)
@@ -125,10 +135,11 @@ class Pooled(Method):
         own, val = self.given, None if task.val is None else slice(len(task.train), None)
         pooled = task.train if task.val is None else task.train + task.val
         if own.refit:
-            rows = {"repeats": own.repeats, "choose": own.choose, "choose_from": val}
-            return fold_tasks(task, pooled, deal(pooled.labels, own.folds, seed=task.seed, **rows))  # type: ignore[arg-type]
+            return fold_tasks(task, pooled, folds_of(task, pooled, own.folds, own.repeats, own.choose))
         task.need_val("SelfCalibrated(refit=False)")
-        return fold_tasks(task, pooled, deal(pooled.labels, 1, seed=task.seed, held_from=val))
+        return fold_tasks(
+            task, pooled, deal(pooled.labels, 1, seed=task.seed, held_from=val, groups=row_groups(pooled))
+        )
 
     def network(self, task: Task) -> nn.Module:
         return self.given.network(task)
@@ -162,9 +173,17 @@ class LabelNoisy(Pooled):
         assert task.val is not None
         own, val = self.given, slice(len(task.train), None)
         pooled = task.train + task.val
-        rows = {"held_from": val, "choose_from": val, "choose": own.choose, "repeats": own.repeats}
         trusted = torch.arange(len(pooled), device=pooled.labels.device) >= len(task.train)
-        dealt = deal(pooled.labels, own.folds, seed=task.seed, **rows)  # type: ignore[arg-type]
+        dealt = deal(
+            pooled.labels,
+            own.folds,
+            seed=task.seed,
+            repeats=own.repeats,
+            held_from=val,
+            choose=own.choose,
+            choose_from=val,
+            groups=row_groups(pooled),
+        )
         return fold_tasks(task, pooled, dealt, {"trusted": trusted})
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
@@ -201,13 +220,15 @@ def calibrated_mean(fit: CrossFit, candidate: str, train: int) -> Mixture:
     logits, data, head = fit.held_out_logits, fit.data, fit.heads[0]
     rows = fit.rows("judge")
     weights = None if data.weights is None else data.weights[rows].double().cpu().numpy()
-    last = fit_last_step(logits[rows].cpu().numpy(), data.labels[rows].cpu().numpy(), weights)
+    groups = row_groups(data[rows])
+    last = fit_last_step(logits[rows].cpu().numpy(), data.labels[rows].cpu().numpy(), weights, groups=groups)
     extras: dict[str, Any] = {"candidate": candidate, **last._asdict(), "bias": torch.as_tensor(last.bias)}
     with torch.no_grad():
         extras |= head.problem.outer_view.run(head.phi, read_outer)
     mixture = Mixture(
         fit.heads, last.temperature, extras["bias"], last.lapse, "logits", extras, failure=failure(*fit.heads)
     )
+    extras["held_out"] = mixture.calibrated(logits).cpu()
     return replace(mixture, extras=extras | _doubts(mixture, fit, train))
 
 
@@ -217,7 +238,7 @@ def _doubts(mixture: Mixture, fit: CrossFit, train: int) -> dict[str, Any]:
     By networks that never saw a label, where there are any: in the label-noise candidate all of them trained on it,
     knowing that it might be wrong.
     """
-    part, held = fit.data[slice(0, train)], mixture.calibrated(fit.held_out_logits[:train]).cpu()
+    part, held = fit.data[slice(0, train)], mixture.extras["held_out"][:train]
     known = held.isnan().any(1)
     probs = held
     if known.any():
