@@ -20,13 +20,14 @@ if TYPE_CHECKING:
         report,
         selective,
     )
-    from calibrant.estimators import BO4SCClassifier, SelfCalibratedClassifier
+    from calibrant.estimators import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier
     from calibrant.methods import Trained
     from calibrant.methods.custom import fit
     from calibrant.report.evaluation import evaluate
 
 __all__ = [
     "BO4SCClassifier",
+    "CrossCalibrated",
     "SelfCalibratedClassifier",
     "Trained",
     "__version__",
@@ -48,6 +49,7 @@ __all__ = [
 
 _HOMES = {
     "BO4SCClassifier": "calibrant.estimators",
+    "CrossCalibrated": "calibrant.estimators",
     "SelfCalibratedClassifier": "calibrant.estimators",
     "Trained": "calibrant.methods",
     "evaluate": "calibrant.report.evaluation",

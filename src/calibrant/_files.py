@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ class Format:
     known: Mapping[str, type]
     writer: str
     """The function that writes such files, for messages."""
+    older: tuple[int, ...] = ()
+    """Earlier versions that can be read as well."""
 
     def write(self, path: str | os.PathLike[str], kind: str, arrays: Arrays, **parts: Any) -> None:
         """Write arrays, and parts that JSON can hold."""
@@ -75,7 +78,7 @@ class Format:
                 f"{path} is a safetensors file but not a {self.noun}: its header does not name the format {self.name}. "
                 f"Give a file that {self.writer} wrote."
             )
-        if header.get("version") != self.version:
+        if header.get("version") not in (self.version, *self.older):
             raise ValueError(
                 f"{path} has version {header.get('version')} of the format {self.name} (written by calibrant "
                 f"{header.get('calibrant')}); this is calibrant {__version__}, which reads version {self.version}. "
@@ -107,6 +110,8 @@ def pack(value: Any, key: str, arrays: Arrays) -> Tree:
         items = [pack(item, f"{key}.{i}", arrays) for i, item in enumerate(value)]
         return {"tuple" if isinstance(value, tuple) else "list": items}
     value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(value)}  # JSON has no infinity
     if value is None or isinstance(value, bool | int | float | str):
         return {"value": value}  # JSON writes the shortest decimal that reads back as the same float64
     kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
@@ -125,6 +130,8 @@ def unpack(tree: Tree, arrays: Arrays) -> Any:
     if kind in ("list", "tuple"):
         items = [unpack(item, arrays) for item in value]
         return tuple(items) if kind == "tuple" else items
+    if kind == "float":
+        return float(value)
     if kind == "value":
         return value
     raise ValueError(f"unknown kind {kind!r}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import fields
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -13,15 +15,22 @@ from sklearn.utils.validation import check_is_fitted
 from calibrant._files import Arrays, Format, Tree, fitted_state, pack, unpack
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.bo4sc import BO4SCClassifier
-from calibrant.estimators.networks import ACTIVATIONS, Perceptron
+from calibrant.estimators.networks import Frozen, from_tree, perceptron, to_tree
 from calibrant.estimators.scaling import Scaling
+from calibrant.estimators.selective import HeldOut, check_out_of_fold, without_large
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
 from calibrant.methods import Mixture
+from calibrant.methods.blend import Blend
+from calibrant.methods.forest import Forest
+from calibrant.methods.lines import Line
+from calibrant.methods.pool import Pool
 
 CLASSIFIERS: dict[str, type[NetworkClassifier]] = {c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier)}
-FORMAT = Format("calibrant.estimators", 2, "classifier", CLASSIFIERS, "save")
-_MIXTURE, _SCALING = "model_", "scaling_"
+FORMAT = Format("calibrant.estimators", 3, "classifier", CLASSIFIERS, "save", older=(2,))
+_MODEL, _SCALING, _HELD_OUT = "model_", "scaling_", "held_out_"
 POOLS = ("probs", "logits")
+OTHERS: dict[str, type[Forest] | type[Line]] = {"trees": Forest, "linear": Line}
+"""How members beside the networks are kept: dataclasses of arrays."""
 
 
 def save(classifier: NetworkClassifier, path: str | os.PathLike[str]) -> None:
@@ -33,9 +42,12 @@ def save(classifier: NetworkClassifier, path: str | os.PathLike[str]) -> None:
     params = classifier.get_params(deep=False)
     if isinstance(params["random_state"], np.random.RandomState):
         params["random_state"] = None
+    if not isinstance(params.get("cv"), Integral):
+        params.pop("cv", None)
     arrays: Arrays = {}
-    plain: dict[str, Callable[[Any], Any]] = {_MIXTURE: _plain_mixture, _SCALING: tuple}
-    state = {key: plain[key](value) if key in plain else value for key, value in fitted_state(classifier).items()}
+    plain: dict[str, Callable[[Any], Any]] = {_MODEL: _plain_model, _SCALING: tuple, _HELD_OUT: tuple}
+    fitted = without_large(fitted_state(classifier))
+    state = {key: plain[key](value) if key in plain else value for key, value in fitted.items()}
     FORMAT.write(path, name, arrays, params=_packed(params, "params.", arrays), state=_packed(state, "", arrays))
 
 
@@ -50,64 +62,96 @@ def _packed(values: dict[str, Any], prefix: str, arrays: Arrays) -> dict[str, Tr
 
 
 def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassifier:
-    classifier: NetworkClassifier = kind(**{key: unpack(value, arrays) for key, value in header["params"].items()})
+    params = {key: unpack(value, arrays) for key, value in header["params"].items()}
     state = {key: unpack(value, arrays) for key, value in header["state"].items()}
+    if header["version"] == 2:
+        _upgrade(kind, params, state)
+    classifier: NetworkClassifier = kind(**params)
     for key in state:
         if key.startswith("_") or not key.endswith("_"):  # it might stand in the way of a method
             raise ValueError(f"{key!r} is no fitted attribute, whose names end with an underscore")
-    state[_MIXTURE], state[_SCALING] = _mixture(**state[_MIXTURE]), Scaling(*state[_SCALING])
+    state[_MODEL], state[_SCALING] = _model(**state[_MODEL]), Scaling(*state[_SCALING])
+    if _HELD_OUT in state:
+        state[_HELD_OUT] = HeldOut(*state[_HELD_OUT])
     for key, value in state.items():
         setattr(classifier, key, value)
     _check(classifier)
     return classifier
 
 
-def _plain_mixture(mixture: Mixture) -> dict[str, Any]:
-    """A mixture of frozen networks as arrays, numbers and text."""
-    return {
-        "networks": [
-            {
-                "weights": [w.numpy() for w in network.weights],
-                "biases": [b.numpy() for b in network.biases],
-                "activation": network.activation,
-            }
-            for network in mixture.networks
-        ],
-        "temperature": float(mixture.temperature),
-        "bias": None if mixture.bias is None else mixture.bias.numpy(),
-        "lapse": float(mixture.lapse),
-        "pool": mixture.pool,
-    }
+def _upgrade(kind: type, params: dict[str, Any], state: dict[str, Any]) -> None:
+    """Files of version 2 hold perceptrons as lists of matrices, and know no other members."""
+    model = state[_MODEL]
+    model["networks"] = [to_tree(perceptron(**network)) for network in model["networks"]]
+    if kind is SelfCalibratedClassifier:
+        params["members"] = state["members_"] = ("network",)
+        state["pool_weights_"] = np.array([1 / model["temperature"]])
 
 
-def _mixture(*, networks: list[dict[str, Any]], bias: np.ndarray | None, **rest: Any) -> Mixture:
-    frozen = [
-        Perceptron(
-            tuple(map(torch.from_numpy, n["weights"])), tuple(map(torch.from_numpy, n["biases"])), n["activation"]
-        )
-        for n in networks
-    ]
-    return Mixture(tuple(frozen), bias=None if bias is None else torch.from_numpy(bias), **rest)
+def _plain_model(model: Mixture | Blend) -> dict[str, Any]:
+    """A classifier of frozen members as arrays, numbers and text."""
+    if isinstance(model, Mixture):
+        return {
+            "networks": [to_tree(network.module) for network in model.networks],
+            "temperature": float(model.temperature),
+            "bias": None if model.bias is None else model.bias.numpy(),
+            "lapse": float(model.lapse),
+            "pool": model.pool,
+            "shares": model.shares,
+        }
+    others = {name: {f.name: getattr(own, f.name) for f in fields(own)} for name, own in model.others.items()}  # type: ignore[arg-type]
+    mixture = None if model.mixture is None else _plain_model(model.mixture)
+    return {"mixture": mixture, "others": others, "pool": model.pool._asdict()}
+
+
+def _model(*, pool: Any, **parts: Any) -> Mixture | Blend:
+    if "others" in parts:
+        others = {name: OTHERS[name](**own) for name, own in parts["others"].items()}
+        mixture = None if parts["mixture"] is None else _model(**parts["mixture"])
+        assert mixture is None or isinstance(mixture, Mixture)
+        return Blend(mixture, others, Pool(**pool))
+    bias = parts.pop("bias")
+    networks = tuple(Frozen(from_tree(network)) for network in parts.pop("networks"))
+    return Mixture(networks, bias=None if bias is None else torch.from_numpy(bias), pool=pool, **parts)
 
 
 def _check(classifier: Any) -> None:
     """A file that was cut or patched must not predict nonsense."""
-    mixture, scaling = classifier.model_, classifier.scaling_
+    model, scaling = classifier.model_, classifier.scaling_
     features, classes = classifier.n_features_in_, len(classifier.classes_)
+    if not scaling.mean.shape == scaling.scale.shape == (features,):
+        raise ValueError(f"scaling must have a mean and a scale for each of {features} columns")
+    check_out_of_fold(classifier)
+    mixture = model
+    if isinstance(model, Blend):
+        _check_blend(model, features, classes)
+        mixture = model.mixture
+    if mixture is None:
+        return
     if not (mixture.temperature > 0 and 0 <= mixture.lapse <= 1):
         raise ValueError("temperature or lapse is out of range")
     if mixture.bias is not None and mixture.bias.shape != (classes,):
         raise ValueError(f"bias must have one entry for each of {classes} classes, not shape {(*mixture.bias.shape,)}")
     if mixture.pool not in POOLS:
         raise ValueError(f"pool must be one of {', '.join(map(repr, POOLS))}, not {mixture.pool!r}")
-    if not scaling.mean.shape == scaling.scale.shape == (features,):
-        raise ValueError(f"scaling must have a mean and a scale for each of {features} columns")
     if not mixture.networks:
         raise ValueError("there is no network")
+    if mixture.shares is not None and (len(mixture.shares) != len(mixture.networks) or min(mixture.shares) <= 0):
+        raise ValueError("shares must have a positive number for each network")
     for network in mixture.networks:
-        widths = [w.shape[1] for w in network.weights] + [classes]
-        fits = [w.shape[0] for w in network.weights] == widths[1:] == [len(b) for b in network.biases]
-        if not fits or widths[0] != features:
+        try:
+            shape = tuple(network.logits(torch.zeros(1, features)).shape)
+        except (RuntimeError, AttributeError, IndexError) as error:
+            raise ValueError(f"the layers of a network do not fit together: {error}") from None
+        if shape != (1, classes):
             raise ValueError("the layers of a network do not fit together")
-        if network.activation not in ACTIVATIONS:
-            raise ValueError(f"unknown activation {network.activation!r}")
+
+
+def _check_blend(blend: Blend, features: int, classes: int) -> None:
+    weights, bias, lapse = blend.pool
+    if weights.shape != (len(blend.members),) or not (weights >= 0).all() or not 0 <= lapse <= 1:
+        raise ValueError("the pool's weights or lapse are out of range")
+    if bias.shape != (classes,):
+        raise ValueError(f"the pool's bias must have one entry for each of {classes} classes")
+    for member in blend.others.values():
+        member.check(features, classes)
