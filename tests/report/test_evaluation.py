@@ -201,6 +201,7 @@ def test_html_for_notebooks_is_escaped():
         ({"probs": np.ones((3, 2)) / 2, "labels": ["a", "b", "c"], "classes": ["a", "b"]}, "'c', which is not among"),
         ({"probs": np.ones((3, 2)) / 2, "labels": [0, 1, 0], "classes": ["a"]}, "2 different names"),
         ({"probs": np.ones((3, 2)) / 2, "labels": ["a", None, "b"]}, "missing entries"),
+        ({"probs": np.ones((3, 2)) / 2, "labels": [0.0, 1.0, np.inf]}, "2 columns and 3 different labels"),
         ({"probs": np.ones((3, 2)) / 2, "labels": [0, 1, 0], "groups": ["x"]}, "groups must be 1-D"),
         ({"probs": np.ones((3, 2)) / 2, "labels": [0, 1, 0], "rows": [1]}, "rows must have 3 entries"),
         ({"probs": {"a": np.ones((3, 2)) / 2, "b": np.ones((2, 2)) / 2}, "labels": [0, 1, 0]}, "one per prediction"),

@@ -11,6 +11,8 @@ import numpy as np
 from calibrant._inputs import Logits, as_tensor, check_confidence, check_logits, check_probs, class_names
 
 FEWEST = 2
+# Whole numbers up to here are exact in float64.
+_EXACT = 2.0**53
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def read_labels(
     if y.dtype.kind == "f":
         if np.isnan(y).any():
             raise ValueError(f"labels has {int(np.isnan(y).sum())} missing entries: drop these rows.")
-        if (y == np.floor(y)).all():
+        if (np.abs(y) <= _EXACT).all() and (y == np.floor(y)).all():
             y = y.astype(np.int64)
     if classes is not None:
         return _by_name(y, classes, n_classes)
