@@ -206,6 +206,8 @@ def test_html_for_notebooks_is_escaped():
         ({"probs": np.ones((3, 2)) / 2, "labels": [0, 1, 0], "rows": [1]}, "rows must have 3 entries"),
         ({"probs": {"a": np.ones((3, 2)) / 2, "b": np.ones((2, 2)) / 2}, "labels": [0, 1, 0]}, "one per prediction"),
         ({"confidence": [0.5, 0.6]}, "go together"),
+        ({"probs": [0.5, np.inf], "labels": [0, 1], "from_logits": True}, r"\+inf"),
+        ({"probs": [0.5, np.inf], "labels": [0, 1]}, "must lie in"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(given, words):

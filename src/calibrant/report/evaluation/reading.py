@@ -80,7 +80,7 @@ def _columns(values: Any, name: str) -> Any:
     if np.ndim(given) != 1 or len(given) == 0:
         return given
     score = as_tensor(given, name).cpu().numpy()
-    return np.stack([0 * score, score] if name == "logits" else [1 - score, score], axis=1)
+    return np.stack([np.zeros_like(score), score] if name == "logits" else [1 - score, score], axis=1)
 
 
 def read_labels(
