@@ -11,8 +11,8 @@ from sklearn.exceptions import NotFittedError
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier
 from calibrant._device import resolve_device
 from calibrant.bilevel import Callback, NonFiniteError
+from calibrant.data.scaling import LIMIT, fit_scaling
 from calibrant.estimators.reading import hold_out
-from calibrant.estimators.scaling import LIMIT, fit_scaling
 from tests.estimators.cases import QUICK, three_classes
 
 each = pytest.mark.parametrize("quick", QUICK.values(), ids=QUICK)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
+from sklearn.utils import check_array
 
 Columns = dict[str, np.ndarray]
 
@@ -26,39 +28,48 @@ _WORDS = {**TRUTH, "nan": math.nan}
 
 
 class Code(str):
-    """Text of a category that may look like a number (01234), in a column that is surely one of categories."""
+    """Text of a category that may look like a number (01234), in a column that surely holds categories."""
 
     __slots__ = ()
 
 
 def as_columns(data: Any) -> Columns:
     """The columns of a data frame, of a mapping from names to values, or of a two-dimensional array (x0, x1, …)."""
-    if isinstance(getattr(data, "columns", None), Mapping):  # a Table
-        data = data.columns
-    if isinstance(data, Mapping):
-        _refuse_twice(data)
-        columns = {str(name): _column(values) for name, values in data.items()}
-    elif hasattr(data, "columns") and hasattr(data, "__getitem__"):
-        _refuse_twice(data.columns)
-        columns = {str(name): _column(data[name]) for name in data.columns}
-    else:
-        array = np.asarray(data)
-        if array.ndim != 2:
-            raise ValueError(
-                "A table is a data frame, a dictionary of columns or an array of two dimensions; "
-                f"got shape {array.shape}."
-            )
-        columns = {f"x{k}": array[:, k] for k in range(array.shape[1])}
+    names = column_names(data)
+    if names is None:
+        array = check_array(_as_array(data), dtype=None, ensure_all_finite=False)
+        return {f"x{k}": array[:, k] for k in range(array.shape[1])}
+    if twice := sorted(name for name, count in Counter(map(str, names)).items() if count > 1):
+        raise ValueError(
+            f"Columns are matched by name, and these names occur twice: {', '.join(twice)}. Rename one of each."
+        )
+    source = _named(data)
+    columns = {str(name): _column(source[name]) for name in names}
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"The columns of a table must be of one length; got {lengths}.")
+        raise ValueError(f"The columns of a table must have the same length; got {lengths}.")
     return columns
 
 
-def _refuse_twice(names: Iterable[Any]) -> None:
-    texts = [str(name) for name in names]
-    if twice := sorted({n for n in texts if texts.count(n) > 1}):
-        raise ValueError(f"Columns are matched by name, and these names occur twice: {', '.join(twice)}.")
+def column_names(data: Any) -> list[Any] | None:
+    """The names of a table's columns; None for an array."""
+    source = _named(data)
+    return None if source is None else list(source if isinstance(source, Mapping) else source.columns)
+
+
+def _named(data: Any) -> Any:
+    """Whatever gives columns by name: the mapping of a Table, a mapping, or a data frame; None for anything else."""
+    if isinstance(getattr(data, "columns", None), Mapping):
+        return data.columns
+    return data if isinstance(data, Mapping) or (hasattr(data, "columns") and hasattr(data, "__getitem__")) else None
+
+
+def _as_array(data: Any) -> Any:
+    """The data, as objects if they are rows that mix text and numbers: NumPy would make text of all of them."""
+    if hasattr(data, "dtype") or not isinstance(data, Sequence):
+        return data
+    array = np.asarray(data)
+    return np.array(data, dtype=object) if array.dtype.kind in "US" else array
 
 
 def is_numeric(column: np.ndarray) -> bool:
@@ -74,18 +85,18 @@ def numbers(column: np.ndarray, name: str) -> np.ndarray:
     if column.dtype.kind in "biuf":
         values = column.astype(float)
     elif column.dtype.kind in "Mm":
-        raise ValueError(f"Column {name!r} is one of numbers, and here it holds dates or durations.")
+        raise ValueError(f"Column {name!r} is numeric, but here it holds dates or durations.")
     else:
         values = np.array([_number(v, name) for v in column.tolist()], dtype=float)
     if np.any(np.abs(values) > LARGEST):
         raise ValueError(
-            f"Column {name!r} holds an infinite number or one beyond {LARGEST:g}; mend it or leave it empty (missing)."
+            f"Column {name!r} holds an infinite number or one beyond {LARGEST:g}; correct it or leave it empty."
         )
     return values
 
 
 def strays(column: np.ndarray) -> list[str] | None:
-    """The texts that are no numbers, each once, in a column of text that is nearly all numbers; None of any other."""
+    """The texts that are not numbers, each once, in a column of text that is nearly all numbers; None for any other."""
     present = [v for v in column.tolist() if not is_missing(v)] if column.dtype.kind in "OU" else []
     if not present:
         return None
@@ -104,7 +115,7 @@ def others_than_numbers(column: np.ndarray) -> list[str]:
 
 
 def without_strays(column: np.ndarray) -> np.ndarray:
-    """The column with None in place of whatever is no number."""
+    """The column with None in place of whatever is not a number."""
     if column.dtype.kind not in "OU":
         return column
     return np.array([v if _is_number(v) else None for v in column.tolist()], dtype=object)
@@ -117,7 +128,7 @@ def are_codes(values: Iterable[str]) -> bool:
 
 
 def holds_codes(column: np.ndarray) -> bool:
-    """Whether a column is surely one of categories: marked as such, or with leading zeros."""
+    """Whether a column surely holds categories: marked as such, or with leading zeros."""
     values = [v for v in column.tolist() if isinstance(v, str)] if column.dtype.kind in "OU" else []
     return any(isinstance(v, Code) for v in values) or are_codes(values)
 
@@ -155,16 +166,18 @@ def missing_count(column: np.ndarray) -> int:
 
 def _column(values: Any) -> np.ndarray:
     dtype = getattr(values, "dtype", None)
+    if str(dtype).startswith(
+        ("category", "Categorical", "Enum")
+    ):  # a category stays one, even if its names are numbers
+        return _as_codes(np.array(texts(np.array(list(values), dtype=object)), dtype=object))
     if not hasattr(values, "to_numpy") or not hasattr(values, "isna"):
         column = np.asarray(values)
         if column.ndim == 1 and column.dtype.kind in "US" and not isinstance(values, np.ndarray):
             column = np.array(list(values), dtype=object)  # NumPy makes text of numbers that stand beside text
         if column.ndim != 1:
-            raise ValueError(f"A column must be one row of values; got shape {column.shape}.")
+            raise ValueError(f"A column must have one dimension; got shape {column.shape}.")
         return _marked(column)
     kind = getattr(dtype, "kind", "O")
-    if str(dtype) == "category":  # a category stays one, even if its names are numbers
-        return _as_codes(np.array(texts(values.to_numpy(dtype=object)), dtype=object))
     if kind in "biuf":
         return values.to_numpy(dtype=float, na_value=np.nan) if values.isna().any() else values.to_numpy()
     if kind == "M":
@@ -174,7 +187,7 @@ def _column(values: Any) -> np.ndarray:
 
 
 def _marked(column: np.ndarray) -> np.ndarray:
-    """The column, its texts as codes if they are: a part of the rows without leading zeros is one of codes still."""
+    """The column, its texts marked as codes if they are: then a part of the rows without leading zeros stays so."""
     if column.dtype.kind != "O" or any(isinstance(v, Code) for v in column.tolist()):
         return column
     return _as_codes(column) if are_codes(v for v in column.tolist() if isinstance(v, str)) else column
@@ -197,12 +210,12 @@ def _number(value: Any, name: str) -> float:
         return math.nan
     number = _read(value)
     if number is None:
-        raise ValueError(f"Column {name!r} is one of numbers, and {value!r} is none.")
+        raise ValueError(f"Column {name!r} is numeric, but {value!r} is not a number.")
     return number
 
 
 def _read(value: Any) -> float | None:
-    """The number that a value is or, as text, says; None of anything else."""
+    """The number that a value is or, as text, spells; None for anything else."""
     if isinstance(value, str):
         text = value.strip().lower()
         return _WORDS[text] if text in _WORDS else float(text) if _NUMBER.fullmatch(text) else None
@@ -217,13 +230,13 @@ def _day(value: Any, name: str) -> float:
         return math.nan
     try:
         if isinstance(value, np.datetime64):
-            value = value.astype("datetime64[us]").item()  # one of nanoseconds would be a whole number
+            value = value.astype("datetime64[us]").item()  # in nanoseconds it would be a whole number
         moment = datetime.fromisoformat(value.strip()) if isinstance(value, str) else value
         if isinstance(moment, date) and not isinstance(moment, datetime):
             moment = datetime(moment.year, moment.month, moment.day)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / 86_400
     except (AttributeError, TypeError, ValueError):
-        raise ValueError(f"Column {name!r} is one of dates, and {value!r} is none; write them as 2024-12-31.") from None
+        raise ValueError(f"Column {name!r} holds dates, but {value!r} is not a date; write it as 2024-12-31.") from None
 
 
 def _text(value: Any) -> str:

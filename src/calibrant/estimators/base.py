@@ -21,11 +21,11 @@ from calibrant._device import resolve_device
 from calibrant._files import fitted_state
 from calibrant._inputs import class_columns
 from calibrant.bilevel import Callback, History, ProgressBar
+from calibrant.data.scaling import fit_scaling
 from calibrant.estimators.history import Runs
 from calibrant.estimators.networks import freeze
 from calibrant.estimators.reading import Samples, as_weights, digest, encode, hold_out
 from calibrant.estimators.rejection import reject
-from calibrant.estimators.scaling import fit_scaling
 from calibrant.methods import Method, Mixture, Task, suspicion
 
 WHOLE = ("steps", "epochs", "batch_size", "folds", "repeats", "last")

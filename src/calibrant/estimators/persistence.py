@@ -11,10 +11,10 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant._files import Arrays, Format, Tree, fitted_state, pack, unpack
+from calibrant.data.scaling import Scaling
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.bo4sc import BO4SCClassifier
 from calibrant.estimators.networks import ACTIVATIONS, Perceptron
-from calibrant.estimators.scaling import Scaling
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
 from calibrant.methods import Mixture
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from sklearn.utils.validation import _check_sample_weight
 
+from calibrant.data.scaling import Scaling
 from calibrant.data.splits import split_indices
-from calibrant.estimators.scaling import Scaling
 from calibrant.methods import Part
 
 
