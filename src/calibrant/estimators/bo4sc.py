@@ -67,6 +67,9 @@ class BO4SCClassifier(NetworkClassifier):
         Keep the weights of every outer step in ``sample_weights_history_``.
     validation_fraction : float
         The share of the rows that is held out, each class in proportion, when ``fit`` is not given ``X_val``.
+    class_weight : dict, "balanced" or None
+        Weights of the classes, as in scikit-learn; they multiply ``sample_weight``. The probabilities are then those of
+        a population that is weighted so, not of the data: leave it at None unless that is what you want.
     random_state : int, RandomState instance or None
         Decides the held-out rows, the networks' start and the order of mini-batches.
     device : {"auto", "cpu", "cuda"}
@@ -77,6 +80,8 @@ class BO4SCClassifier(NetworkClassifier):
     Attributes
     ----------
     classes_, n_features_in_, feature_names_in_ : as everywhere in scikit-learn
+    encoder_ : :class:`calibrant.data.TableEncoder` or None
+        What turned a table with text, categories or dates into numbers; None where all columns were numbers.
     sample_weights_ : (n_samples,) array
         The learned weight of each row of X, 0 to 1; NaN for rows that were not trained on: those held out, and those
         whose ``sample_weight`` is zero.
@@ -129,6 +134,7 @@ class BO4SCClassifier(NetworkClassifier):
         restart: bool = BO4SC.restart,
         keep_history: bool = BO4SC.keep_history,
         validation_fraction: float = 0.25,
+        class_weight: dict[Any, float] | Literal["balanced"] | None = None,
         random_state: int | RandomState | None = None,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         verbose: bool = False,
@@ -154,6 +160,7 @@ class BO4SCClassifier(NetworkClassifier):
         self.restart = restart
         self.keep_history = keep_history
         self.validation_fraction = validation_fraction
+        self.class_weight = class_weight
         self.random_state = random_state
         self.device = device
         self.verbose = verbose

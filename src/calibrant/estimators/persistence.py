@@ -11,6 +11,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant._files import Arrays, Format, Tree, fitted_state, pack, unpack
+from calibrant.data import TableEncoder
 from calibrant.data.scaling import Scaling
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.bo4sc import BO4SCClassifier
@@ -20,7 +21,7 @@ from calibrant.methods import Mixture
 
 CLASSIFIERS: dict[str, type[NetworkClassifier]] = {c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier)}
 FORMAT = Format("calibrant.estimators", 2, "classifier", CLASSIFIERS, "save")
-_MIXTURE, _SCALING = "model_", "scaling_"
+_MIXTURE, _SCALING, _ENCODER = "model_", "scaling_", "encoder_"
 POOLS = ("probs", "logits")
 
 
@@ -34,7 +35,7 @@ def save(classifier: NetworkClassifier, path: str | os.PathLike[str]) -> None:
     if isinstance(params["random_state"], np.random.RandomState):
         params["random_state"] = None
     arrays: Arrays = {}
-    plain: dict[str, Callable[[Any], Any]] = {_MIXTURE: _plain_mixture, _SCALING: tuple}
+    plain: dict[str, Callable[[Any], Any]] = {_MIXTURE: _plain_mixture, _SCALING: tuple, _ENCODER: _plain_encoder}
     state = {key: plain[key](value) if key in plain else value for key, value in fitted_state(classifier).items()}
     FORMAT.write(path, name, arrays, params=_packed(params, "params.", arrays), state=_packed(state, "", arrays))
 
@@ -56,10 +57,16 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassif
         if key.startswith("_") or not key.endswith("_"):  # it might stand in the way of a method
             raise ValueError(f"{key!r} is no fitted attribute, whose names end with an underscore")
     state[_MIXTURE], state[_SCALING] = _mixture(**state[_MIXTURE]), Scaling(*state[_SCALING])
+    encoder = state.get(_ENCODER)  # files that were written before there were encoders lack it
+    state[_ENCODER] = None if encoder is None else TableEncoder.from_json(encoder)
     for key, value in state.items():
         setattr(classifier, key, value)
     _check(classifier)
     return classifier
+
+
+def _plain_encoder(encoder: TableEncoder | None) -> str | None:
+    return None if encoder is None else encoder.to_json()
 
 
 def _plain_mixture(mixture: Mixture) -> dict[str, Any]:
@@ -93,7 +100,8 @@ def _mixture(*, networks: list[dict[str, Any]], bias: np.ndarray | None, **rest:
 def _check(classifier: Any) -> None:
     """A file that was cut or patched must not predict nonsense."""
     mixture, scaling = classifier.model_, classifier.scaling_
-    features, classes = classifier.n_features_in_, len(classifier.classes_)
+    encoder, classes = classifier.encoder_, len(classifier.classes_)
+    features = classifier.n_features_in_ if encoder is None else len(encoder.get_feature_names_out())
     if not (mixture.temperature > 0 and 0 <= mixture.lapse <= 1):
         raise ValueError("temperature or lapse is out of range")
     if mixture.bias is not None and mixture.bias.shape != (classes,):
@@ -102,12 +110,14 @@ def _check(classifier: Any) -> None:
         raise ValueError(f"pool must be one of {', '.join(map(repr, POOLS))}, not {mixture.pool!r}")
     if not scaling.mean.shape == scaling.scale.shape == (features,):
         raise ValueError(f"scaling must have a mean and a scale for each of {features} columns")
+    if any(part is not None and part.shape != (features,) for part in (scaling.missing, scaling.categories)):
+        raise ValueError(f"scaling must say for each of {features} columns what it holds")
     if not mixture.networks:
         raise ValueError("there is no network")
     for network in mixture.networks:
         widths = [w.shape[1] for w in network.weights] + [classes]
         fits = [w.shape[0] for w in network.weights] == widths[1:] == [len(b) for b in network.biases]
-        if not fits or widths[0] != features:
+        if not fits or widths[0] != scaling.width:
             raise ValueError("the layers of a network do not fit together")
         if network.activation not in ACTIVATIONS:
             raise ValueError(f"unknown activation {network.activation!r}")
