@@ -31,6 +31,8 @@ class Format:
     known: Mapping[str, type]
     writer: str
     """The function that writes such files, for messages."""
+    older: tuple[int, ...] = ()
+    """Earlier versions that can be read as well."""
 
     def write(self, path: str | os.PathLike[str], kind: str, arrays: Arrays, **parts: Any) -> None:
         """Write arrays, and parts that JSON can hold."""
@@ -75,7 +77,7 @@ class Format:
                 f"{path} is a safetensors file but not a {self.noun}: its header does not name the format {self.name}. "
                 f"Give a file that {self.writer} wrote."
             )
-        if header.get("version") != self.version:
+        if header.get("version") not in (self.version, *self.older):
             raise ValueError(
                 f"{path} has version {header.get('version')} of the format {self.name} (written by calibrant "
                 f"{header.get('calibrant')}); this is calibrant {__version__}, which reads version {self.version}. "
@@ -101,6 +103,9 @@ def pack(value: Any, key: str, arrays: Arrays) -> Tree:
         return {"array": key}
     if isinstance(value, np.ndarray) and all(isinstance(v, str) for v in value.tolist()):
         return {"texts": value.tolist(), "dtype": value.dtype.str}
+    if isinstance(value, dict) and not all(isinstance(name, str) for name in value):  # JSON has only text for keys
+        pairs = enumerate(value.items())
+        return {"pairs": [[pack(part, f"{key}.{i}", arrays) for part in pair] for i, pair in pairs]}
     if isinstance(value, dict):
         return {"dict": {name: pack(item, f"{key}.{name}", arrays) for name, item in value.items()}}
     if isinstance(value, list | tuple):
@@ -122,6 +127,8 @@ def unpack(tree: Tree, arrays: Arrays) -> Any:
         return np.array(value, dtype=np.dtype(tree["dtype"]))
     if kind == "dict":
         return {name: unpack(item, arrays) for name, item in value.items()}
+    if kind == "pairs":
+        return {unpack(name, arrays): unpack(item, arrays) for name, item in value}
     if kind in ("list", "tuple"):
         items = [unpack(item, arrays) for item in value]
         return tuple(items) if kind == "tuple" else items

@@ -95,7 +95,7 @@ def test_columns_must_be_those_of_the_training_table():
     with pytest.raises(ValueError, match="'age' is numeric, but 'old' is not a number"):
         fitted.predict(frame.assign(age="old"))
     twice = frame.set_axis(["town", *frame.columns[1:]], axis=1)
-    with pytest.raises(ValueError, match="(?s)names.*town"):
+    with pytest.raises(ValueError, match=r"(?s)names.*town"):
         fitted_on(twice, y)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         fitted_on(frame, y[:-1])
@@ -193,6 +193,14 @@ def test_class_weights_are_sample_weights_by_class(quick):
         clone(quick).set_params(class_weight="even").fit(X, y)
     with pytest.raises(ValueError, match="class_weight must not be negative"):
         clone(quick).set_params(class_weight={0: -1.0, 1: 1.0, 2: 1.0}).fit(X, y)
+
+
+@pytest.mark.parametrize("weights", [{0: 1.0, 1: 2.0, 2: 0.5}, {"a": 1.0, "b": 2.0, "c": 0.5}, "balanced"])
+def test_class_weights_are_kept_in_files(weights, tmp_path):
+    X, y = three_classes()
+    y = np.array(["a", "b", "c"])[y] if isinstance(weights, dict) and "a" in weights else y
+    clone(QUICK_ONE).set_params(class_weight=weights, epochs=5).fit(X, y).save(tmp_path / "model.calibrant")
+    assert load(tmp_path / "model.calibrant").class_weight == weights
 
 
 def test_balanced_weights_raise_the_rare_class():

@@ -26,7 +26,7 @@ from calibrant.estimators.history import Runs
 from calibrant.estimators.networks import freeze
 from calibrant.estimators.reading import Samples, as_weights, category_counts, digest, encode, hold_out, read
 from calibrant.estimators.rejection import reject
-from calibrant.methods import Method, Mixture, Task, suspicion
+from calibrant.methods import Fitted, Method, Task, suspicion
 
 WHOLE = ("steps", "epochs", "batch_size", "folds", "repeats", "last")
 POSITIVE = ("learning_rate", "outer_rate", "also_rate", "alpha")
@@ -219,7 +219,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         """Whether training needs a validation part, so that one is held out where none is given."""
         raise NotImplementedError
 
-    def _keep(self, fitted: Mixture, runs: list[History], samples: Samples) -> None:
+    def _keep(self, fitted: Fitted, runs: list[History], samples: Samples) -> None:
         """Set the attributes that the method learned beside the networks, ``suspicion_`` of all samples among them."""
         raise NotImplementedError
 
@@ -245,11 +245,10 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
                 raise ValueError(f"{name} must be a positive number; got {value!r}.")
         return self.method(**settings)
 
-    def _train(self, task: Task, callbacks: Sequence[Callback]) -> tuple[Mixture, list[History]]:
+    def _train(self, task: Task, callbacks: Sequence[Callback]) -> tuple[Fitted, list[History]]:
         runs = Runs()
         bar = [ProgressBar(type(self).__name__, force=True)] if self.verbose else []
         fitted = self._method().fit(task.to(resolve_device(self.device)), callbacks=[runs, *bar, *callbacks])
-        assert isinstance(fitted, Mixture)
         return fitted, runs.each
 
     def _given_validation(self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray) -> Samples | None:

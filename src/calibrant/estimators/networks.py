@@ -1,62 +1,120 @@
-"""Trained networks without the machinery that trained them: a few matrices, to be kept, copied and written to disk."""
+"""Trained networks without the machinery that trained them: plain modules, and these as arrays, numbers and text."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from calibrant.bilevel import Solution
-from calibrant.methods import Mixture
+from calibrant.methods import Fitted, Mixture
+from calibrant.methods.blend import Blend
 
 _ROWS = 16_384
 """Rows of one forward pass, to bound memory."""
-ACTIVATIONS = {"relu": torch.relu, "silu": F.silu, "tanh": torch.tanh}
+LAYERS: dict[str, type[nn.Module]] = {
+    layer.__name__: layer for layer in (nn.Sequential, nn.Linear, nn.ReLU, nn.SiLU, nn.Tanh)
+}
+"""The layers that a classifier's file may hold."""
 
 
 @dataclass(frozen=True)
-class Perceptron:
-    """A trained multilayer perceptron: ``x ↦ W_L·σ(… σ(W_1·x + b_1) …) + b_L``.
+class Frozen:
+    """A trained network on the CPU.
 
     It predicts in float64, so that a row's logits do not depend, beyond the last digits of that, on the rows that
     happen to be asked for with it.
     """
 
-    weights: tuple[Tensor, ...]
-    biases: tuple[Tensor, ...]
-    activation: str = "relu"
+    module: nn.Module
 
     @property
     def params(self) -> Tensor:
         """A tensor on the network's device."""
-        return self.weights[0]
+        return next(self.module.parameters())
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Logits, (n, C)."""
-        return torch.cat([self._forward(piece) for piece in inputs.double().split(_ROWS)])
-
-    def _forward(self, x: Tensor) -> Tensor:
-        for position, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.addmm(bias, x if position == 0 else ACTIVATIONS[self.activation](x), weight.T)
-        return x
+        with torch.no_grad():
+            return torch.cat([self.module(piece) for piece in inputs.double().split(_ROWS)])
 
 
-def freeze(mixture: Mixture) -> Mixture:
-    """The same classifier, made of nothing but matrices on the CPU, and without what its training left behind."""
-    return replace(mixture, networks=tuple(_perceptron(s) for s in mixture.networks), extras={})
+def freeze(fitted: Fitted) -> Mixture | Blend:
+    """The same classifier, on the CPU and without what its training left behind."""
+    if isinstance(fitted, Blend):
+        return replace(fitted, mixture=fitted.mixture and _frozen(fitted.mixture), extras={})
+    assert isinstance(fitted, Mixture)
+    return _frozen(fitted)
 
 
-def _perceptron(solution: Solution) -> Perceptron:
-    layers = solution.problem.view.unflatten(solution.params.detach().double().cpu())
-    # A network without hidden layers has no activation, and any name will do.
-    kinds = {type(m).__name__.lower() for m in solution.problem.view.module.children()} - {"linear"} or {"relu"}
-    (activation,) = kinds
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"Networks with {activation} units cannot be kept; known are {', '.join(ACTIVATIONS)}.")
-    return Perceptron(
-        tuple(t.clone() for name, t in layers.items() if name.endswith("weight")),
-        tuple(t.clone() for name, t in layers.items() if name.endswith("bias")),
-        activation,
+def _frozen(mixture: Mixture) -> Mixture:
+    return replace(mixture, networks=tuple(_network(s) for s in mixture.networks), extras={})
+
+
+def _network(solution: Solution) -> Frozen:
+    view = solution.problem.view
+    module = view.export(solution.params, solution.buffers or {}, copy.deepcopy(view.module))
+    check_layers(module)
+    return Frozen(module.cpu().double().eval().requires_grad_(False))
+
+
+def check_layers(module: nn.Module) -> None:
+    """An error where a module is made of layers that cannot be written to a file."""
+    kinds = {type(layer) for layer in module.modules()}
+    unknown = sorted(kind.__name__ for kind in kinds - set(LAYERS.values()))
+    if unknown:
+        raise ValueError(f"Networks with {', '.join(unknown)} cannot be kept; known are {', '.join(LAYERS)}.")
+
+
+def to_tree(module: nn.Module) -> dict[str, Any]:
+    """A module as its layer's name, settings, arrays and inner layers."""
+    settings = {k: v for k, v in vars(module).items() if not k.startswith("_") and k != "training"}
+    tensors: Iterable[tuple[str, Tensor]] = (
+        *module.named_parameters(recurse=False),
+        *module.named_buffers(recurse=False),
     )
+    return {
+        "layer": type(module).__name__,
+        "settings": settings,
+        "arrays": {name: value.detach().numpy() for name, value in tensors},
+        "inner": {name: to_tree(inner) for name, inner in module.named_children()},
+    }
+
+
+def from_tree(tree: dict[str, Any]) -> nn.Module:
+    """What :func:`to_tree` wrote, built without calling a constructor."""
+    if (kind := LAYERS.get(tree["layer"])) is None:
+        raise ValueError(f"unknown layer {tree['layer']!r}; known are {', '.join(LAYERS)}")
+    module = kind.__new__(kind)
+    nn.Module.__init__(module)
+    for name, value in tree["settings"].items():
+        if hasattr(kind, name) or name.startswith("_") or not _plain(value):
+            raise ValueError(f"{name!r} is no setting of a layer")
+        setattr(module, name, value)
+    for name, value in tree["arrays"].items():
+        module.register_parameter(name, nn.Parameter(torch.from_numpy(value), requires_grad=False))
+    for name, inner in tree["inner"].items():
+        module.add_module(name, from_tree(inner))
+    return module.eval()
+
+
+def perceptron(weights: list[np.ndarray], biases: list[np.ndarray], activation: str) -> nn.Module:
+    """A multilayer perceptron from its matrices: what files of version 2 hold."""
+    between = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}[activation]
+    layers: list[nn.Module] = []
+    for weight, bias in zip(weights, biases, strict=True):
+        linear = nn.Linear(weight.shape[1], weight.shape[0], dtype=torch.float64)
+        linear.load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
+        layers += [*([between()] if layers else []), linear]
+    return nn.Sequential(*layers)
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,20 @@ from calibrant.data import TableEncoder
 from calibrant.data.scaling import Scaling
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.bo4sc import BO4SCClassifier
-from calibrant.estimators.networks import ACTIVATIONS, Perceptron
+from calibrant.estimators.networks import Frozen, from_tree, perceptron, to_tree
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
 from calibrant.methods import Mixture
+from calibrant.methods.blend import Blend
+from calibrant.methods.forest import Forest
+from calibrant.methods.lines import Line
+from calibrant.methods.pool import Pool
 
 CLASSIFIERS: dict[str, type[NetworkClassifier]] = {c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier)}
-FORMAT = Format("calibrant.estimators", 2, "classifier", CLASSIFIERS, "save")
-_MIXTURE, _SCALING, _ENCODER = "model_", "scaling_", "encoder_"
+FORMAT = Format("calibrant.estimators", 3, "classifier", CLASSIFIERS, "save", older=(2,))
+_MODEL, _SCALING, _ENCODER = "model_", "scaling_", "encoder_"
 POOLS = ("probs", "logits")
+OTHERS: dict[str, type[Forest] | type[Line]] = {"trees": Forest, "linear": Line}
+"""How members beside the networks are kept: dataclasses of arrays."""
 
 
 def save(classifier: NetworkClassifier, path: str | os.PathLike[str]) -> None:
@@ -35,7 +42,7 @@ def save(classifier: NetworkClassifier, path: str | os.PathLike[str]) -> None:
     if isinstance(params["random_state"], np.random.RandomState):
         params["random_state"] = None
     arrays: Arrays = {}
-    plain: dict[str, Callable[[Any], Any]] = {_MIXTURE: _plain_mixture, _SCALING: tuple, _ENCODER: _plain_encoder}
+    plain: dict[str, Callable[[Any], Any]] = {_MODEL: _plain_model, _SCALING: tuple, _ENCODER: _plain_encoder}
     state = {key: plain[key](value) if key in plain else value for key, value in fitted_state(classifier).items()}
     FORMAT.write(path, name, arrays, params=_packed(params, "params.", arrays), state=_packed(state, "", arrays))
 
@@ -51,12 +58,15 @@ def _packed(values: dict[str, Any], prefix: str, arrays: Arrays) -> dict[str, Tr
 
 
 def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassifier:
-    classifier: NetworkClassifier = kind(**{key: unpack(value, arrays) for key, value in header["params"].items()})
+    params = {key: unpack(value, arrays) for key, value in header["params"].items()}
     state = {key: unpack(value, arrays) for key, value in header["state"].items()}
+    if header["version"] == 2:
+        _upgrade(kind, params, state)
+    classifier: NetworkClassifier = kind(**params)
     for key in state:
         if key.startswith("_") or not key.endswith("_"):  # it might stand in the way of a method
             raise ValueError(f"{key!r} is no fitted attribute, whose names end with an underscore")
-    state[_MIXTURE], state[_SCALING] = _mixture(**state[_MIXTURE]), Scaling(*state[_SCALING])
+    state[_MODEL], state[_SCALING] = _model(**state[_MODEL]), Scaling(*state[_SCALING])
     encoder = state.get(_ENCODER)  # files that were written before there were encoders lack it
     state[_ENCODER] = None if encoder is None else TableEncoder.from_json(encoder)
     for key, value in state.items():
@@ -69,55 +79,78 @@ def _plain_encoder(encoder: TableEncoder | None) -> str | None:
     return None if encoder is None else encoder.to_json()
 
 
-def _plain_mixture(mixture: Mixture) -> dict[str, Any]:
-    """A mixture of frozen networks as arrays, numbers and text."""
-    return {
-        "networks": [
-            {
-                "weights": [w.numpy() for w in network.weights],
-                "biases": [b.numpy() for b in network.biases],
-                "activation": network.activation,
-            }
-            for network in mixture.networks
-        ],
-        "temperature": float(mixture.temperature),
-        "bias": None if mixture.bias is None else mixture.bias.numpy(),
-        "lapse": float(mixture.lapse),
-        "pool": mixture.pool,
-    }
+def _upgrade(kind: type, params: dict[str, Any], state: dict[str, Any]) -> None:
+    """Files of version 2 hold perceptrons as lists of matrices, and know no other members."""
+    model = state[_MODEL]
+    model["networks"] = [to_tree(perceptron(**network)) for network in model["networks"]]
+    if kind is SelfCalibratedClassifier:
+        params["members"] = state["members_"] = ("network",)
+        state["pool_weights_"] = np.array([1 / model["temperature"]])
 
 
-def _mixture(*, networks: list[dict[str, Any]], bias: np.ndarray | None, **rest: Any) -> Mixture:
-    frozen = [
-        Perceptron(
-            tuple(map(torch.from_numpy, n["weights"])), tuple(map(torch.from_numpy, n["biases"])), n["activation"]
-        )
-        for n in networks
-    ]
-    return Mixture(tuple(frozen), bias=None if bias is None else torch.from_numpy(bias), **rest)
+def _plain_model(model: Mixture | Blend) -> dict[str, Any]:
+    """A classifier of frozen members as arrays, numbers and text."""
+    if isinstance(model, Mixture):
+        return {
+            "networks": [to_tree(network.module) for network in model.networks],
+            "temperature": float(model.temperature),
+            "bias": None if model.bias is None else model.bias.numpy(),
+            "lapse": float(model.lapse),
+            "pool": model.pool,
+        }
+    others = {name: {f.name: getattr(own, f.name) for f in fields(own)} for name, own in model.others.items()}  # type: ignore[arg-type]
+    mixture = None if model.mixture is None else _plain_model(model.mixture)
+    return {"mixture": mixture, "others": others, "pool": model.pool._asdict()}
+
+
+def _model(*, pool: Any, **parts: Any) -> Mixture | Blend:
+    if "others" in parts:
+        others = {name: OTHERS[name](**own) for name, own in parts["others"].items()}
+        mixture = None if parts["mixture"] is None else _model(**parts["mixture"])
+        assert mixture is None or isinstance(mixture, Mixture)
+        return Blend(mixture, others, Pool(**pool))
+    bias = parts.pop("bias")
+    networks = tuple(Frozen(from_tree(network)) for network in parts.pop("networks"))
+    return Mixture(networks, bias=None if bias is None else torch.from_numpy(bias), pool=pool, **parts)
 
 
 def _check(classifier: Any) -> None:
     """A file that was cut or patched must not predict nonsense."""
-    mixture, scaling = classifier.model_, classifier.scaling_
-    encoder, classes = classifier.encoder_, len(classifier.classes_)
-    features = classifier.n_features_in_ if encoder is None else len(encoder.get_feature_names_out())
+    model, scaling, encoder = classifier.model_, classifier.scaling_, classifier.encoder_
+    columns = classifier.n_features_in_ if encoder is None else len(encoder.get_feature_names_out())
+    if not scaling.mean.shape == scaling.scale.shape == (columns,):
+        raise ValueError(f"scaling must have a mean and a scale for each of {columns} columns")
+    if any(part is not None and part.shape != (columns,) for part in (scaling.missing, scaling.categories)):
+        raise ValueError(f"scaling must say for each of {columns} columns what it holds")
+    features, classes = scaling.width, len(classifier.classes_)
+    mixture = model
+    if isinstance(model, Blend):
+        _check_blend(model, features, classes)
+        mixture = model.mixture
+    if mixture is None:
+        return
     if not (mixture.temperature > 0 and 0 <= mixture.lapse <= 1):
         raise ValueError("temperature or lapse is out of range")
     if mixture.bias is not None and mixture.bias.shape != (classes,):
         raise ValueError(f"bias must have one entry for each of {classes} classes, not shape {(*mixture.bias.shape,)}")
     if mixture.pool not in POOLS:
         raise ValueError(f"pool must be one of {', '.join(map(repr, POOLS))}, not {mixture.pool!r}")
-    if not scaling.mean.shape == scaling.scale.shape == (features,):
-        raise ValueError(f"scaling must have a mean and a scale for each of {features} columns")
-    if any(part is not None and part.shape != (features,) for part in (scaling.missing, scaling.categories)):
-        raise ValueError(f"scaling must say for each of {features} columns what it holds")
     if not mixture.networks:
         raise ValueError("there is no network")
     for network in mixture.networks:
-        widths = [w.shape[1] for w in network.weights] + [classes]
-        fits = [w.shape[0] for w in network.weights] == widths[1:] == [len(b) for b in network.biases]
-        if not fits or widths[0] != scaling.width:
+        try:
+            shape = tuple(network.logits(torch.zeros(1, features)).shape)
+        except (RuntimeError, AttributeError) as error:
+            raise ValueError(f"the layers of a network do not fit together: {error}") from None
+        if shape != (1, classes):
             raise ValueError("the layers of a network do not fit together")
-        if network.activation not in ACTIVATIONS:
-            raise ValueError(f"unknown activation {network.activation!r}")
+
+
+def _check_blend(blend: Blend, features: int, classes: int) -> None:
+    weights, bias, lapse = blend.pool
+    if weights.shape != (len(blend.members),) or not (weights >= 0).all() or not 0 <= lapse <= 1:
+        raise ValueError("the pool's weights or lapse are out of range")
+    if bias.shape != (classes,):
+        raise ValueError(f"the pool's bias must have one entry for each of {classes} classes")
+    for member in blend.others.values():
+        member.check(features, classes)

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from numpy.random import RandomState
 
 from calibrant.bilevel import History
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.history import as_arrays
 from calibrant.estimators.reading import Samples
-from calibrant.methods import Method, Mixture, SelfCalibrated
+from calibrant.methods import Fitted, Method, SelfCalibrated
+from calibrant.methods.blend import MEMBERS
 
 
 class SelfCalibratedClassifier(NetworkClassifier):
     """A classifier whose confidence can be believed, with nothing to tune: the recommended one.
 
-    Networks, each blind to one of K folds of the data, dealt twice. Their held-out losses together learn how strongly
-    to regularise, by hypergradients; the classifier is their mean, with a temperature, class biases and a lapse rate
-    that held-out predictions ask for. No data is lost to validation, and there is no early stopping. Where held-out
-    labels are given (``X_val``) and are met more often than the training labels, the rate of wrong training labels is
-    learned as well, and kept unless samples that learned neither speak against it.
+    Networks, boosted trees and a linear model, each trained on all but one of K folds of the data. The networks'
+    held-out losses together learn how strongly to regularise, by hypergradients. The classifier is a log-linear pool of
+    all members: their weights, class biases and a lapse rate are fitted to predictions for rows that the predicting
+    model never saw. Members that do not help are left out, and where nothing can be learned the pool answers with the
+    class frequencies. No data is lost to validation.
+
+    Where held-out labels are given (``X_val``) and are met more often than the training labels, the rate of wrong
+    training labels is learned as well, and kept unless samples that learned neither speak against it.
 
     Parameters
     ----------
@@ -48,6 +54,10 @@ class SelfCalibratedClassifier(NetworkClassifier):
         None: the full batch up to 4,096 rows, 512 above.
     choose : float
         The share of the validation part that is kept for choosing between candidates.
+    members : sequence of {"network", "trees", "linear"}
+        The kinds of classifiers in the pool: cross-fitted networks, which must be there, gradient boosting
+        (:class:`sklearn.ensemble.HistGradientBoostingClassifier`) and logistic regression. ``("network",)`` has no
+        pool: the networks' mean with a temperature, class biases and a lapse rate.
     refit : bool
         False is one network without cross-fitting: ``validation_fraction`` of the rows are held out (or ``X_val`` is),
         the rest trains it, and the held-out rows learn the regularisation, temperature, biases and lapse rate. There is
@@ -73,10 +83,19 @@ class SelfCalibratedClassifier(NetworkClassifier):
         What turned a table with text, categories or dates into numbers; None where all columns were numbers.
     candidate_ : str
         What was chosen: ``"pooled"``, or ``"label noise"`` if training labels were found to be flipped.
+    members_ : tuple of str
+        The members that the pool kept.
+    pool_weights_ : (len(members_),) array
+        Their weights w in ``p(x) = (1 − λ)·softmax(Σ_m w_m·log p_m(x) + b) + λ/C``. The networks' ``p_m`` is the
+        softmax of their mean logits.
     temperature_ : float
-        T of ``p(x) = (1 − λ)·softmax(mean_k z_k(x)/T + b) + λ/C``.
+        ``1/Σ_m w_m``; infinite where the classifier answers with the class frequencies alone.
     bias_ : (n_classes,) array
         b.
+    oof_proba_ : (n_samples, n_classes) array
+        Out-of-fold probabilities of the training rows: each member's part comes from models that never saw the row.
+        The pool's few numbers were fitted to all of them. NaN where a row was held out by no fold: rows of weight zero,
+        rows that the folds leave over, and the training rows of the label-noise candidate or of ``refit=False``.
     lapse_ : float
         λ: the share of labels that look wrong however clear the input. Confidence is at most ``1 − λ + λ/C``.
     l2_ : array
@@ -120,6 +139,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
         outer_rate: float = SelfCalibrated.outer_rate,
         batch_size: int | None = SelfCalibrated.batch_size,
         choose: float = SelfCalibrated.choose,
+        members: Sequence[str] = MEMBERS,
         refit: bool = SelfCalibrated.refit,
         decay: bool = SelfCalibrated.decay,
         validation_fraction: float = 0.25,
@@ -139,6 +159,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
         self.outer_rate = outer_rate
         self.batch_size = batch_size
         self.choose = choose
+        self.members = members
         self.refit = refit
         self.decay = decay
         self.validation_fraction = validation_fraction
@@ -150,14 +171,20 @@ class SelfCalibratedClassifier(NetworkClassifier):
     def _holds_out(self) -> bool:
         return not self.refit
 
-    def _keep(self, fitted: Mixture, runs: list[History], samples: Samples) -> None:
-        self.candidate_ = fitted.extras["candidate"]
-        self.temperature_ = fitted.temperature
-        self.bias_ = fitted.extras["bias"].numpy()
-        self.lapse_ = fitted.lapse
+    def _keep(self, fitted: Fitted, runs: list[History], samples: Samples) -> None:
+        found: dict[str, Any] = fitted.extras
+        self.candidate_ = found["candidate"]
+        self.temperature_ = found["temperature"]
+        self.bias_ = found["bias"].numpy()
+        self.lapse_ = found["lapse"]
+        self.members_ = found.get("members", ("network",))
+        self.pool_weights_ = found.get("pool_weights", np.array([1 / self.temperature_]))
+        self.oof_proba_ = np.full((len(samples), len(self.classes_)), np.nan)
+        rows = np.concatenate([self.train_indices_, self.validation_indices_])
+        self.oof_proba_[rows] = found["held_out"][: len(rows)].numpy()
         self.suspicion_ = self._suspicion(samples.inputs, samples.codes)  # for rows that were not trained on
-        self.suspicion_[self.train_indices_] = fitted.extras["suspicion"].double().numpy()
+        self.suspicion_[self.train_indices_] = found["suspicion"].double().numpy()
         self.history_ = as_arrays(runs[0 if self.candidate_ == "pooled" else 1])
-        self.l2_ = fitted.extras["l2"].double().numpy()
-        noise = fitted.extras.get("label_noise")
+        self.l2_ = found["l2"].double().numpy()
+        noise = found.get("label_noise")
         self.label_noise_ = None if noise is None else float(noise[0])  # the same for every class

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -87,14 +87,18 @@ class Mixture(Fitted):
     failure: str | None = None
 
     def probs(self, inputs: Any) -> Tensor:
+        if self.pool == "logits":
+            return self.calibrated(self.mean(inputs)).cpu()
+        return self.mean(inputs, self.calibrated).cpu()
+
+    def mean(self, inputs: Any, each: Callable[[Tensor], Tensor] = lambda logits: logits) -> Tensor:
+        """The mean over networks of their logits, or of what ``each`` makes of these."""
         total: Tensor | None = None
         for network in self.networks:
-            logits = network_logits(network, inputs).double()
-            each = logits if self.pool == "logits" else self.calibrated(logits)
-            total = each if total is None else total + each
+            own = each(network_logits(network, inputs).double())
+            total = own if total is None else total + own
         assert total is not None
-        mean = total / len(self.networks)
-        return (self.calibrated(mean) if self.pool == "logits" else mean).cpu()
+        return total / len(self.networks)
 
     def calibrated(self, logits: Tensor) -> Tensor:
         """``q(z)`` of logits, (n, C)."""

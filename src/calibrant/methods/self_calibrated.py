@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from calibrant.bilevel import L2, Adam, Bilevel, Callback, LabelNoise, OuterVariables, Truncated, cosine
 from calibrant.methods.base import Compile, Group, Method, Solving, failure, solve_group
+from calibrant.methods.blend import blended, check_members
 from calibrant.methods.bo4sc import read_outer, suspicion
 from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks
 from calibrant.methods.fitted import Fitted, Mixture
@@ -49,6 +50,9 @@ class SelfCalibrated(Method):
     last : how many of these the hypergradient goes back through, all of them if there are fewer
     outer_rate : Adam's, outside, on the logarithms of the L2 strengths and the log-odds of the noise rate
     choose : share of each held-out validation fold that is kept for choosing
+    members : kinds of classifiers in the log-linear pool (:mod:`calibrant.methods.pool`): "network", and beside it
+        "trees" (gradient boosting) and "linear" (logistic regression), cross-fitted on the networks' folds. Networks
+        alone need no pool
     refit : True uses all labels as above. False is one network without cross-fitting: the training part trains it, the
         validation part, which must be given, moves φ and fits T, b and λ. There are no folds and no search for label
         noise, so that ``folds``, ``repeats`` and ``choose`` are not used
@@ -64,6 +68,7 @@ class SelfCalibrated(Method):
     last: int = 5
     outer_rate: float = 0.2
     choose: float = 1 / 3
+    members: tuple[str, ...] = ("network",)
     refit: bool = True
     decay: bool = True
     batch_size: int | None = None
@@ -78,6 +83,7 @@ class SelfCalibrated(Method):
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
         if not 0 < self.choose < 1:
             raise ValueError(f"choose must be a share between 0 and 1; got {self.choose}.")
+        check_members(self.members)
 
     @property
     def networks(self) -> int:
@@ -101,6 +107,7 @@ class SelfCalibrated(Method):
         pooled = [CrossFit.of(outcomes) for outcomes in found]
         fitted = [calibrated_mean(fit, "pooled", len(task.train)) for fit, task in zip(pooled, tasks, strict=True)]
         refit = methods[0].refit
+        chosen = list(pooled)
         noisy = [k for k, fit in enumerate(pooled) if refit and labels_differ(fit, len(tasks[k].train))]
         if noisy:
             rivals = [LabelNoisy(methods[k]) for k in noisy]
@@ -109,8 +116,11 @@ class SelfCalibrated(Method):
                 other = CrossFit.of(outcomes)
                 rival = calibrated_mean(other, "label noise", len(tasks[k].train))
                 if rival.failure is None and (fitted[k].failure or preferable((other, rival), (pooled[k], fitted[k]))):
-                    fitted[k] = rival
-        return list(fitted)
+                    fitted[k], chosen[k] = rival, other
+        if methods[0].members == ("network",):
+            return list(fitted)
+        triples = zip(methods, fitted, chosen, tasks, strict=True)
+        return [blended(m.members, mixture, fit, len(t.train), t.seed) for m, mixture, fit, t in triples]
 
 
 @dataclass(frozen=True)
@@ -208,6 +218,7 @@ def calibrated_mean(fit: CrossFit, candidate: str, train: int) -> Mixture:
     mixture = Mixture(
         fit.heads, last.temperature, extras["bias"], last.lapse, "logits", extras, failure=failure(*fit.heads)
     )
+    extras["held_out"] = mixture.calibrated(logits).cpu()
     return replace(mixture, extras=extras | _doubts(mixture, fit, train))
 
 
@@ -217,7 +228,7 @@ def _doubts(mixture: Mixture, fit: CrossFit, train: int) -> dict[str, Any]:
     By networks that never saw a label, where there are any: in the label-noise candidate all of them trained on it,
     knowing that it might be wrong.
     """
-    part, held = fit.data[slice(0, train)], mixture.calibrated(fit.held_out_logits[:train]).cpu()
+    part, held = fit.data[slice(0, train)], mixture.extras["held_out"][:train]
     known = held.isnan().any(1)
     probs = held
     if known.any():

@@ -1,0 +1,123 @@
+"""Boosted trees as plain arrays: what a fitted forest predicts, without the estimator that fitted it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.ensemble._hist_gradient_boosting.common import PREDICTOR_RECORD_DTYPE
+from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
+from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
+
+_BLOCK = 8192
+"""Rows that all trees see before the next ones do: they stay in the cache."""
+_NO_CATEGORIES = np.zeros((0, 8), dtype=np.uint32)
+_FIELDS = {
+    "feature": "feature_idx",
+    "threshold": "num_threshold",
+    "missing_left": "missing_go_to_left",
+    "left": "left",
+    "right": "right",
+    "leaf": "is_leaf",
+    "value": "value",
+}
+"""Our names of the fields of scikit-learn's nodes."""
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Sums of trees, one sum for each class: ``baseline_c + Σ_t leaf value of tree t``.
+
+    Nodes of all trees lie one after the other. Child numbers count from the tree's first node.
+    """
+
+    feature: np.ndarray
+    threshold: np.ndarray
+    """A row goes left if its value is at most this."""
+    missing_left: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    leaf: np.ndarray
+    value: np.ndarray
+    starts: np.ndarray
+    """The first node of each tree, and the number of all nodes at the end."""
+    column: np.ndarray
+    """The class whose logit each tree adds to."""
+    baseline: np.ndarray
+    """Logits before any tree, (C,)."""
+
+    @classmethod
+    def of(cls, model: HistGradientBoostingClassifier, iterations: int, baseline: np.ndarray, column: Any) -> Forest:
+        """The first trees of a fitted model. ``column`` holds the class of each tree of an iteration."""
+        chosen = model._predictors[:iterations]
+        trees = [tree.nodes for each in chosen for tree in each]
+        nodes = np.concatenate(trees) if trees else np.empty(0, dtype=PREDICTOR_RECORD_DTYPE)
+        if nodes["is_categorical"].any():
+            raise ValueError("A forest of plain arrays holds numeric splits only; got trees with categorical splits.")
+        kinds = {"feature": np.int32, "left": np.int32, "right": np.int32}
+        arrays = {name: nodes[own].astype(kinds.get(name, nodes[own].dtype)) for name, own in _FIELDS.items()}
+        starts = np.concatenate([[0], np.cumsum([len(nodes) for nodes in trees], dtype=np.int64)])
+        return cls(**arrays, starts=starts, column=np.tile(np.asarray(column), len(chosen)), baseline=baseline)
+
+    @classmethod
+    def constant(cls, baseline: np.ndarray) -> Forest:
+        """No tree at all."""
+        count, number = np.empty(0, dtype=np.int32), np.empty(0)
+        return cls(count, number, count, count, count, count, number, np.zeros(1, dtype=np.int64), count, baseline)
+
+    @classmethod
+    def mean(cls, forests: Sequence[Forest]) -> Forest:
+        """One forest whose logits are the mean of these forests' logits."""
+        names = [f.name for f in fields(cls) if f.name not in ("starts", "baseline", "value")]
+        joined = {name: np.concatenate([getattr(forest, name) for forest in forests]) for name in names}
+        sizes = np.concatenate([np.diff(forest.starts) for forest in forests])
+        return cls(
+            **joined,
+            value=np.concatenate([forest.value for forest in forests]) / len(forests),
+            starts=np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]),
+            baseline=np.mean([forest.baseline for forest in forests], axis=0),
+        )
+
+    @cached_property
+    def _trees(self) -> list[TreePredictor]:
+        """scikit-learn's predictors, which walk through the nodes in compiled code."""
+        nodes = np.zeros(len(self.feature), dtype=PREDICTOR_RECORD_DTYPE)
+        for name, own in _FIELDS.items():
+            nodes[own] = getattr(self, name)
+        ends = zip(self.starts[:-1], self.starts[1:], strict=True)
+        return [TreePredictor(nodes[a:b], _NO_CATEGORIES, _NO_CATEGORIES) for a, b in ends]
+
+    def check(self, features: int, classes: int) -> None:
+        """An error where arrays do not fit together: compiled code follows child numbers without looking."""
+        nodes = (self.feature, self.threshold, self.missing_left, self.left, self.right, self.leaf, self.value)
+        sizes = np.diff(self.starts)
+        count = len(self.feature)
+        if any(part.shape != (count,) for part in nodes) or self.baseline.shape != (classes,):
+            raise ValueError("the arrays of a forest differ in length")
+        if self.starts[0] != 0 or self.starts[-1] != count or (sizes < 1).any() or len(sizes) != len(self.column):
+            raise ValueError("the trees of a forest do not fill its nodes")
+        inner = self.leaf == 0
+        room = np.repeat(sizes, sizes)
+        own = np.arange(count) - np.repeat(self.starts[:-1], sizes)
+        for child in (self.left, self.right):
+            if ((child <= own) | (child >= room))[inner].any():  # later ones only: no walk can be endless
+                raise ValueError("a tree of a forest has a child that is not there")
+        if ((self.feature < 0) | (self.feature >= features))[inner].any():
+            raise ValueError(f"a tree of a forest splits a column beyond the {features} there are")
+        if ((self.column < 0) | (self.column >= classes)).any():
+            raise ValueError("a tree of a forest belongs to a class that is not there")
+
+    def scores(self, inputs: np.ndarray) -> np.ndarray:
+        """Logits, (n, C). NaN counts as missing."""
+        result = np.tile(self.baseline, (len(inputs), 1))
+        places, threads = np.zeros(inputs.shape[1], dtype=np.uint32), _openmp_effective_n_threads()
+        for start in range(0, len(inputs), _BLOCK):
+            block = np.ascontiguousarray(inputs[start : start + _BLOCK], dtype=np.float64)
+            own = result[start : start + _BLOCK]
+            for tree, column in zip(self._trees, self.column.tolist(), strict=True):
+                own[:, column] += tree.predict(block, _NO_CATEGORIES, places, threads)
+        return result

@@ -1,0 +1,96 @@
+"""The linear member: logistic regression whose regularisation is chosen by held-out loss."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+
+from calibrant.methods.members import Rows, held_out_loss, unseen
+
+_NEWTON = 400
+"""Up to this many coefficients the Hessian is formed, which takes a few steps; above, L-BFGS."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Logits ``x·Wᵀ + b``."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+
+    def check(self, features: int, classes: int) -> None:
+        """An error where arrays do not fit together."""
+        if self.weight.shape != (classes, features) or self.bias.shape != (classes,):
+            raise ValueError(f"a line must have {features} coefficients for each of {classes} classes")
+
+    def scores(self, inputs: np.ndarray) -> np.ndarray:
+        """Logits, (n, C)."""
+        return np.asarray(inputs @ self.weight.T + self.bias)
+
+
+@dataclass(frozen=True)
+class LinePath:
+    """Lines from strong to weak regularisation."""
+
+    losses: np.ndarray
+    lines: tuple[Line, ...]
+
+    def at(self, place: int) -> Line:
+        """The line at one place, or the last one."""
+        return self.lines[min(place, len(self.lines) - 1)]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Multinomial logistic regression with an L2 penalty.
+
+    Parameters
+    ----------
+    path : inverse penalties ``C`` as in scikit-learn, from strong to weak. Each fit starts from the one before, and a
+        path ends where the held-out loss rises
+    steps : most iterations of one fit
+    """
+
+    path_of_c: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
+    steps: int = 100
+
+    def path(self, train: Rows, held: Rows, seed: int) -> LinePath:
+        """Fit with weaker and weaker penalties until the held-out loss rises."""
+        present = np.unique(train.labels)
+        if len(present) < 2:
+            line = _line(np.zeros((1, train.inputs.shape[1])), np.zeros(1), present, train)
+            return LinePath(np.array([held_out_loss(line.scores(held.inputs), held)]), (line,))
+        small = train.inputs.shape[1] * (1 if len(present) == 2 else len(present)) <= _NEWTON
+        model = LogisticRegression(
+            solver="newton-cholesky" if small else "lbfgs", max_iter=self.steps, tol=1e-4, warm_start=True
+        )
+        weights = None if train.weights is None else train.weights / train.weights.mean()
+        losses: list[float] = []
+        lines: list[Line] = []
+        for c in self.path_of_c:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # an unfinished fit is judged by its loss
+                model.set_params(C=c).fit(train.inputs, train.labels, weights)
+            lines.append(_line(model.coef_.copy(), model.intercept_.copy(), present, train))
+            losses.append(held_out_loss(lines[-1].scores(held.inputs), held))
+            if len(losses) > 1 and losses[-1] > losses[-2]:
+                break
+        return LinePath(np.array(losses), tuple(lines))
+
+    def mean(self, models: Sequence[Line]) -> Line:
+        """The line of mean coefficients."""
+        return Line(np.mean([m.weight for m in models], axis=0), np.mean([m.bias for m in models], axis=0))
+
+
+def _line(coef: np.ndarray, intercept: np.ndarray, present: np.ndarray, train: Rows) -> Line:
+    """A line for all classes: one of two classes has a logit of 0, and classes that were not there a low constant."""
+    weight, bias = np.zeros((train.classes, coef.shape[1])), np.full(train.classes, unseen(train))
+    bias[present] = 0.0
+    columns = present if len(coef) == len(present) and len(present) != 1 else present[1:]
+    weight[columns], bias[columns] = coef[: len(columns)], intercept[: len(columns)]
+    return Line(weight, bias)

@@ -1,0 +1,131 @@
+"""Members of the pool beside the networks: kinds of classifiers that are cross-fitted on the networks' folds.
+
+A kind gives, for each fold, a *path* of models from simple to complex: more and more trees, less and less
+regularisation. One place on the path is chosen for all folds, by their held-out losses together, so that a single
+number is fitted to the labels that the pool is fitted to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from scipy.special import log_softmax
+
+
+class Rows(NamedTuple):
+    """Samples as arrays: inputs (n, d), class indices (n,), weights (n,) or None, and the number of classes."""
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray | None
+    classes: int
+
+    def take(self, rows: np.ndarray) -> Rows:
+        """Some of the samples."""
+        weights = None if self.weights is None else self.weights[rows]
+        return Rows(self.inputs[rows], self.labels[rows], weights, self.classes)
+
+
+class Model(Protocol):
+    """A trained member."""
+
+    def scores(self, inputs: np.ndarray) -> np.ndarray:
+        """Logits, (n, C)."""
+        ...
+
+    def check(self, features: int, classes: int) -> None:
+        """Raise a ValueError where arrays that were read from a file do not fit together."""
+        ...
+
+
+class Path(Protocol):
+    """Models of one fold from simple to complex."""
+
+    @property
+    def losses(self) -> np.ndarray:
+        """The held-out loss at each place of the path, in order. A path that stopped early is shorter than others."""
+        ...
+
+    def at(self, place: int) -> Any:
+        """The model at one place; the last one for places beyond the end."""
+        ...
+
+
+class Kind(Protocol):
+    """A kind of member."""
+
+    def path(self, train: Rows, held: Rows, seed: int) -> Path:
+        """Train on some rows; the held-out rows judge each place of the path."""
+        ...
+
+    def mean(self, models: Sequence[Any]) -> Model:
+        """One model whose logits are the mean of these."""
+        ...
+
+
+@dataclass(frozen=True)
+class CrossFitted:
+    """A cross-fitted member: what its fold models say of rows that they never saw, and the mean of these models."""
+
+    held_out: np.ndarray
+    """Log-probabilities, (n, C); NaN for rows that no fold held out."""
+    model: Model
+    place: int
+    """The place on the path that was chosen for all folds."""
+
+
+Judge = Callable[[np.ndarray, np.ndarray], bool]
+
+
+def cross_fit(
+    kind: Kind,
+    rows: Rows,
+    folds: Sequence[tuple[np.ndarray, np.ndarray]],
+    seed: int,
+    promising: Judge | None = None,
+) -> CrossFitted | None:
+    """Train one kind on every fold; None where the first fold shows that it cannot help.
+
+    Parameters
+    ----------
+    folds : training rows and held-out rows of each fold
+    promising : callable, optional
+        Is given the held-out rows of the first fold and the log-probabilities there, and says whether to go on.
+    """
+    paths: list[Path] = []
+    for train, held in folds:
+        paths.append(kind.path(rows.take(train), rows.take(held), seed))
+        if promising and len(paths) == 1 and len(folds) > 1:
+            scores = paths[0].at(best_place(paths)).scores(rows.inputs[held])
+            if not promising(held, log_softmax(scores, axis=1)):
+                return None
+    place = best_place(paths)
+    models = [path.at(place) for path in paths]
+    total, count = np.zeros((len(rows.labels), rows.classes)), np.zeros((len(rows.labels), 1))
+    for model, (_, held) in zip(models, folds, strict=True):
+        total[held] += model.scores(rows.inputs[held])
+        count[held] += 1
+    mean = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+    return CrossFitted(log_softmax(mean, axis=1), kind.mean(models), place)
+
+
+def best_place(paths: Sequence[Path]) -> int:
+    """The place of least mean loss; a path that ended earlier stays at its last loss."""
+    length = max(len(path.losses) for path in paths)
+    curves = [np.pad(path.losses, (0, length - len(path.losses)), mode="edge") for path in paths]
+    return int(np.argmin(np.mean(curves, axis=0)))
+
+
+def held_out_loss(scores: np.ndarray, held: Rows) -> float:
+    """The mean log-loss of logits; infinite where it is no number."""
+    losses = -log_softmax(scores, axis=1)[np.arange(len(held.labels)), held.labels]
+    found = float(np.average(losses, weights=held.weights)) if len(losses) else 0.0
+    return found if np.isfinite(found) else float("inf")
+
+
+def unseen(train: Rows) -> float:
+    """The log-odds of a class that the training rows lack: half a row of so many."""
+    return float(np.log(0.5 / max(len(train.labels), 1)))

@@ -1,0 +1,143 @@
+"""The log-linear pool: classifiers of several kinds combined by weights that held-out labels choose.
+
+With log-probabilities ``ℓ_m(x)`` of M members, class frequencies π, weights ``w_m ≥ 0``, biases b and a lapse rate λ::
+
+    p(x) = (1 − λ)·softmax(log π + Σ_m w_m·(ℓ_m(x) − log π) + b) + λ/C
+
+This is the logarithmic opinion pool (Genest & Zidek 1986) in the form that starts from a common prior π (Bordley 1982).
+Where the weights sum to 1, π cancels; where all of them are 0, the pool answers with the class frequencies. The sum of
+the weights is an inverse temperature.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import expit, log_softmax
+
+FLOOR = -23.0
+"""Log-probabilities below are raised to it (1e-10): one member's rounding to zero must not outvote all others."""
+_RARE = -6.0
+"""The log-odds of a lapse before any label is seen: 0.25 %."""
+
+
+class Pool(NamedTuple):
+    """A fitted pool of M members and C classes."""
+
+    weights: np.ndarray
+    """w, (M,), none negative. Members of weight 0 are left out."""
+    bias: np.ndarray
+    """``b + (1 − Σ w)·log π``, (C,): all that is added to the weighted log-probabilities."""
+    lapse: float
+    """λ."""
+
+    @property
+    def temperature(self) -> float:
+        """1/Σw; infinite where the pool answers with class frequencies alone."""
+        total = float(self.weights.sum())
+        return 1 / total if total > 0 else float("inf")
+
+    def probs(self, log_probs: np.ndarray) -> np.ndarray:
+        """Probabilities, (n, C), from the members' log-probabilities, (M, n, C)."""
+        return pooled(log_probs, self.weights, self.bias, self.lapse)
+
+
+def pooled(log_probs: np.ndarray, weights: np.ndarray, bias: np.ndarray, lapse: float) -> np.ndarray:
+    """``(1 − λ)·softmax(Σ_m w_m·ℓ_m + bias) + λ/C`` of log-probabilities, (M, n, C)."""
+    scores = np.tensordot(weights, bounded(log_probs), axes=1) + bias
+    return (1 - lapse) * np.exp(log_softmax(scores, axis=1)) + lapse / len(bias)
+
+
+def bounded(log_probs: np.ndarray) -> np.ndarray:
+    """Log-probabilities in float64, none below FLOOR."""
+    return np.maximum(np.asarray(log_probs, dtype=np.float64), FLOOR)
+
+
+def class_shares(labels: np.ndarray, classes: int, weights: np.ndarray | None = None) -> np.ndarray:
+    """The classes' shares of the weight, after one further sample that is spread over all classes."""
+    counts = np.bincount(labels, weights, minlength=classes) + 1 / classes
+    return counts / counts.sum()
+
+
+def fit_pool(
+    log_probs: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray | None = None,
+    *,
+    spread: float = 0.5,
+    lapse_spread: float = 2.0,
+) -> Pool:
+    """Weights, biases and lapse rate of greatest posterior density, in float64 by L-BFGS-B.
+
+    The prior draws the weights towards 1/M each, with a penalty ``M·Σ(w_m − 1/M)²/(2·spread²)``. It is as strong for
+    the sum of the weights as for the difference between them, and it costs a few samples' likelihood to leave a member
+    out or to give up all of them. Each b_c comes from N(0, spread²), and λ's log-odds from N(−6, lapse_spread²).
+
+    Without a lapse the problem is convex, so that the order of the members does not matter.
+
+    Parameters
+    ----------
+    log_probs : (M, n, C)
+        Log-probabilities of each member for samples that it was not trained on.
+    labels : (n,)
+        Class indices.
+    weights : (n,), optional
+        Sample weights; they are scaled to mean 1.
+    """
+    values, labels = bounded(log_probs), np.asarray(labels)
+    if values.ndim != 3 or not len(values) or values.shape[1] != len(labels):
+        raise ValueError(
+            f"log_probs must have the shape (members, {len(labels)}, classes), with a row for each label; got "
+            f"{np.shape(log_probs)}."
+        )
+    if np.isnan(values).any():
+        raise ValueError("log_probs must not be NaN; leave out samples that a member has no prediction for.")
+    members, _, classes = values.shape
+    share = np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64)
+    share = share * (len(share) / share.sum())
+    prior = np.log(class_shares(labels, classes, share))
+    evidence = values - prior
+    objective = Objective(evidence, prior, labels, share, spread, lapse_spread)
+    bounds = [(0.0, 20.0)] * members + [(-12.0, 3.0)] + [(-5.0, 5.0)] * classes
+    options = {"maxiter": 500, "ftol": 1e-13, "gtol": 1e-7}
+    found = minimize(objective, objective.centre, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+    own, lapse, bias = found[:members], float(expit(found[members])), found[members + 1 :]
+    return Pool(own, bias + (1 - own.sum()) * prior, lapse)
+
+
+class Objective:
+    """Minus the log-posterior of ``(w, log-odds of λ, b)`` and its gradient."""
+
+    def __init__(
+        self,
+        evidence: np.ndarray,
+        prior: np.ndarray,
+        labels: np.ndarray,
+        share: np.ndarray,
+        spread: float,
+        lapse_spread: float,
+    ) -> None:
+        members, _, classes = evidence.shape
+        self.evidence, self.prior, self.labels, self.share = evidence, prior, labels, share
+        self.rows = np.arange(len(labels))
+        self.centre = np.concatenate([np.full(members, 1 / members), np.full(1, _RARE), np.zeros(classes)])
+        spreads = np.full(members, spread / np.sqrt(members)), np.full(1, lapse_spread), np.full(classes, spread)
+        self.scale = np.concatenate(spreads)
+
+    def __call__(self, values: np.ndarray) -> tuple[float, np.ndarray]:
+        members, _, classes = self.evidence.shape
+        lapse = expit(values[members])
+        scores = np.tensordot(values[:members], self.evidence, axes=1) + self.prior + values[members + 1 :]
+        probs = np.exp(log_softmax(scores, axis=1))
+        own = probs[self.rows, self.labels]
+        mixed = (1 - lapse) * own + lapse / classes
+        slope = probs  # d(−log p)/d scores, row by row
+        slope[self.rows, self.labels] -= 1
+        slope *= (self.share * (1 - lapse) * own / mixed)[:, None]
+        to_weights = np.tensordot(self.evidence, slope, axes=([1, 2], [0, 1]))
+        to_lapse = -lapse * (1 - lapse) * (self.share @ ((1 / classes - own) / mixed))
+        away = (values - self.centre) / self.scale
+        cost = 0.5 * away @ away - self.share @ np.log(mixed)
+        return float(cost), away / self.scale + np.concatenate([to_weights, [to_lapse], slope.sum(0)])

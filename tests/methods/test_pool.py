@@ -1,0 +1,129 @@
+"""The log-linear pool: what made the labels is found, noise is left out, and nothing to learn is said to be so."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime
+from scipy.special import log_softmax
+
+from calibrant.methods.held_out import fit_last_step
+from calibrant.methods.pool import FLOOR, Objective, class_shares, fit_pool, pooled
+
+
+def members(n: int, count: int = 3, classes: int = 3, *, scale: float = 2.0, seed: int = 0) -> np.ndarray:
+    """Log-probabilities of independent members, (count, n, classes)."""
+    return log_softmax(scale * np.random.default_rng(seed).normal(size=(count, n, classes)), axis=2)
+
+
+def drawn(probs: np.ndarray, seed: int = 1) -> np.ndarray:
+    """A label for each row of probabilities."""
+    return (probs.cumsum(1) > np.random.default_rng(seed).random((len(probs), 1))).argmax(1)
+
+
+def loss(probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return -np.log(probs[np.arange(len(labels)), labels])
+
+
+def test_what_made_the_labels_is_found():
+    log_probs = members(40_000)
+    weights, bias, lapse = np.array([0.9, 0.4, 0.1]), np.array([0.4, -0.1, -0.3]), 0.05
+    labels = drawn(pooled(log_probs, weights, bias, lapse))
+    found = fit_pool(log_probs, labels)
+    assert found.weights == pytest.approx(weights, abs=0.05)
+    assert found.bias - found.bias.mean() == pytest.approx(bias, abs=0.06)
+    assert found.lapse == pytest.approx(lapse, abs=0.015)
+    assert found.temperature == pytest.approx(1 / 1.4, rel=0.05)
+
+
+def test_members_that_mislead_are_left_out():
+    """A member whose truth is a negative weight gets exactly 0."""
+    log_probs = members(5_000, 2)
+    found = fit_pool(log_probs, drawn(pooled(log_probs, np.array([1.0, -0.2]), np.zeros(3), 0.0)))
+    assert found.weights[1] == 0
+    assert found.weights[0] == pytest.approx(1, abs=0.1)
+
+
+def test_a_member_of_pure_noise_hardly_counts():
+    log_probs = members(5_000, 2)
+    found = fit_pool(log_probs, drawn(np.exp(log_probs[0])))
+    assert found.weights[1] < 0.05
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9])
+@pytest.mark.parametrize("n", [100, 5_000])
+def test_labels_that_nothing_explains_give_the_class_frequencies(n, share):
+    """The loss of fresh labels exceeds that of the frequencies by less than the parameters could cost by chance."""
+    excess = []
+    for seed in range(10):
+        log_probs = members(n, 3, 2, seed=seed)
+        labels = (np.random.default_rng(100 + seed).random(n) > share).astype(int)
+        found = fit_pool(log_probs, labels)
+        fresh = members(4_000, 3, 2, seed=200 + seed)
+        probs = found.probs(fresh)
+        truth = np.array([share, 1 - share])
+        excess.append(float((truth * (np.log(truth) - np.log(probs))).sum(1).mean()))
+    assert np.mean(excess) < 3 / n  # Kullback-Leibler divergence from the truth; one parameter costs 1/(2n)
+
+
+def test_few_samples_leave_equal_weights():
+    log_probs = members(5)
+    found = fit_pool(log_probs, drawn(np.exp(log_probs[0]))[:5])
+    assert np.abs(found.weights - 1 / 3).max() < 0.35
+    assert 0.3 < found.weights.sum() < 2
+
+
+def test_the_order_of_members_does_not_matter():
+    log_probs = members(400)
+    labels = drawn(pooled(log_probs, np.array([0.7, 0.3, 0.0]), np.zeros(3), 0.02))
+    expected = fit_pool(log_probs, labels)
+    for order in itertools.permutations(range(3)):
+        found = fit_pool(log_probs[list(order)], labels)
+        assert found.weights == pytest.approx(expected.weights[list(order)], abs=1e-4)
+        assert found.bias == pytest.approx(expected.bias, abs=1e-4)
+
+
+def test_weights_of_samples_count_and_their_scale_does_not():
+    log_probs = members(300)
+    labels = drawn(np.exp(log_probs[0]))
+    weights = np.random.default_rng(2).integers(1, 4, 300).astype(float)
+    expected, scaled = fit_pool(log_probs, labels, weights), fit_pool(log_probs, labels, 7 * weights)
+    assert scaled.weights == pytest.approx(expected.weights, abs=1e-5)
+    assert np.abs(expected.weights - fit_pool(log_probs, labels).weights).max() > 1e-3
+
+
+def test_the_gradient_is_that_of_the_objective():
+    log_probs = members(200)
+    labels = drawn(np.exp(log_probs[0]))
+    prior = np.log(class_shares(labels, 3))
+    objective = Objective(log_probs - prior, prior, labels, np.linspace(0.5, 2, 200), 0.5, 2.0)
+    at = objective.centre + np.linspace(-0.2, 0.9, 7)
+    numeric = approx_fprime(at, lambda v: objective(v)[0], 1e-7)
+    assert objective(at)[1] == pytest.approx(numeric, rel=1e-3, abs=1e-3)
+
+
+def test_one_member_is_calibrated_as_by_the_last_step():
+    log_probs = members(3_000, 1)
+    labels = drawn(pooled(log_probs, np.array([0.5]), np.array([0.3, 0.0, -0.3]), 0.05))
+    found, step = fit_pool(log_probs, labels), fit_last_step(log_probs[0], labels)
+    fresh = members(2_000, 1, seed=5)
+    expected = pooled(fresh, np.array([1 / step.temperature]), step.bias, step.lapse)
+    assert found.probs(fresh) == pytest.approx(expected, abs=0.02)
+
+
+def test_probabilities_of_zero_are_survived():
+    log_probs = members(500, 2)
+    labels = drawn(np.exp(log_probs[1]))
+    log_probs[0, np.arange(20), labels[:20]] = -np.inf
+    found = fit_pool(log_probs, labels)
+    assert np.isfinite(loss(found.probs(log_probs), labels)).all()
+    assert found.probs(np.full((2, 1, 3), FLOOR)).sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("log_probs", "words"),
+    [(np.zeros((5, 3)), "shape"), (np.zeros((1, 4, 3)), "shape"), (np.full((1, 5, 3), np.nan), "NaN")],
+)
+def test_inputs_are_checked(log_probs, words):
+    with pytest.raises(ValueError, match=words):
+        fit_pool(log_probs, np.zeros(5, dtype=int))
