@@ -394,3 +394,13 @@ def test_sizes_of_layers_are_whole_numbers(sizes):
 def test_an_infinite_rate_is_refused():
     with pytest.raises(ValueError, match="learning_rate must be a positive number"):
         SelfCalibratedClassifier(learning_rate=float("inf")).fit([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1])
+
+
+def test_without_weights_none_are_shown_and_each_label_counts_in_full(tmp_path):
+    X, y = three_classes()
+    fitted = BO4SCClassifier(8, weights=None, also=("l2",), epochs=20, keep_history=True, random_state=0).fit(X, y)
+    assert fitted.sample_weights_ is None
+    assert not hasattr(fitted, "sample_weights_history_")
+    np.testing.assert_allclose(fitted.suspicion_, 1 - fitted.predict_proba(X)[np.arange(90), y], rtol=1e-12)
+    fitted.save(tmp_path / "model.calibrant")
+    assert BO4SCClassifier.load(tmp_path / "model.calibrant").sample_weights_ is None

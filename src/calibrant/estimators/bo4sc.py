@@ -82,10 +82,10 @@ class BO4SCClassifier(NetworkClassifier):
     classes_, n_features_in_, feature_names_in_ : as everywhere in scikit-learn
     encoder_ : :class:`calibrant.data.TableEncoder` or None
         What turned a table with text, categories or dates into numbers; None where all columns were numbers.
-    sample_weights_ : (n_samples,) array
+    sample_weights_ : (n_samples,) array, or None with ``weights=None``
         The learned weight of each row of X, 0 to 1; NaN for rows that were not trained on: those held out, and those
         whose ``sample_weight`` is zero.
-    sample_weights_history_ : (outer steps + 1, n_samples) array, with ``keep_history``
+    sample_weights_history_ : (outer steps + 1, n_samples) array, with ``keep_history`` and weights
     suspicion_ : (n_samples,) array
         How wrong each label looks, 0 to 1: ``1 − w_i·p(y_i | x_i)``, with w = 1 for rows that were not trained on. A
         score to sort by, and no probability: the network saw the rows that it was trained on.
@@ -176,8 +176,9 @@ class BO4SCClassifier(NetworkClassifier):
                 setattr(self, f"{name}_", learned[name].double().numpy())
         if "label_noise" in learned:
             self.label_noise_ = float(learned["label_noise"][0])  # the same for every class
-        self.sample_weights_ = _spread(learned["sample_weights"], rows, n)
-        if self.keep_history:
+        weights = learned.get("sample_weights")
+        self.sample_weights_ = None if weights is None else _spread(weights, rows, n)
+        if "sample_weights_history" in learned:
             self.sample_weights_history_ = _spread(learned["sample_weights_history"], rows, n)
         self.suspicion_ = self._suspicion(samples.inputs, samples.codes, self.sample_weights_)
 
