@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -112,6 +113,8 @@ def pack(value: Any, key: str, arrays: Arrays) -> Tree:
         items = [pack(item, f"{key}.{i}", arrays) for i, item in enumerate(value)]
         return {"tuple" if isinstance(value, tuple) else "list": items}
     value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(value)}  # JSON has no infinity
     if value is None or isinstance(value, bool | int | float | str):
         return {"value": value}  # JSON writes the shortest decimal that reads back as the same float64
     kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
@@ -132,6 +135,8 @@ def unpack(tree: Tree, arrays: Arrays) -> Any:
     if kind in ("list", "tuple"):
         items = [unpack(item, arrays) for item in value]
         return tuple(items) if kind == "tuple" else items
+    if kind == "float":
+        return float(value)
     if kind == "value":
         return value
     raise ValueError(f"unknown kind {kind!r}")

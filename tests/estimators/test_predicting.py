@@ -178,10 +178,10 @@ def test_copies(quick, how):
 def test_a_file_is_small_and_says_what_it_is(tmp_path):
     X, y = three_classes()
     path = tmp_path / "model.calibrant"
-    fitted = clone(QUICK["self-calibrated"]).fit(X, y)
+    fitted = clone(QUICK["self-calibrated"]).set_params(members=("network",)).fit(X, y)
     fitted.save(path)
     assert load(path).lapse_ == fitted.lapse_ == fitted.model_.lapse > 0
-    assert path.stat().st_size < 20_000  # networks and results, no training data
+    assert path.stat().st_size < 25_000  # networks and results, no training data
     with safe_open(str(path), framework="numpy") as file:
         header = json.loads(file.metadata()["calibrant"])
     assert header["classifier"] == "SelfCalibratedClassifier"

@@ -15,6 +15,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_dataframe_column_names_consistency, parametrize_with_checks
 
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier
+from calibrant.methods import SelfCalibrated
+from calibrant.methods.blend import MEMBERS
 from tests.estimators.cases import QUICK, three_classes
 
 CHECKED = [
@@ -43,6 +45,9 @@ def test_column_names_are_remembered_and_compared(quick):
 @pytest.mark.parametrize("cls", [BO4SCClassifier, SelfCalibratedClassifier])
 def test_every_setting_of_the_method_is_a_parameter_with_its_default(cls):
     defaults = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
+    if cls is SelfCalibratedClassifier:  # the method is one for any network; the classifier knows that it has a table
+        assert defaults.pop("members") == MEMBERS
+        defaults["members"] = SelfCalibrated.members
     for field in dataclasses.fields(cls.method):
         assert defaults["hidden_layer_sizes" if field.name == "hidden" else field.name] == field.default
         assert field.name == "hidden" or f"{field.name} :" in cls.__doc__

@@ -58,7 +58,7 @@ class Forest:
         nodes = np.concatenate(trees) if trees else np.empty(0, dtype=PREDICTOR_RECORD_DTYPE)
         if nodes["is_categorical"].any():
             raise ValueError("A forest of plain arrays holds numeric splits only; got trees with categorical splits.")
-        kinds = {"feature": np.int32, "left": np.int32, "right": np.int32}
+        kinds = {"feature": np.int32, "left": np.int16, "right": np.int16}
         arrays = {name: nodes[own].astype(kinds.get(name, nodes[own].dtype)) for name, own in _FIELDS.items()}
         starts = np.concatenate([[0], np.cumsum([len(nodes) for nodes in trees], dtype=np.int64)])
         return cls(**arrays, starts=starts, column=np.tile(np.asarray(column), len(chosen)), baseline=baseline)

@@ -51,12 +51,12 @@ class Linear:
 
     Parameters
     ----------
-    path : inverse penalties ``C`` as in scikit-learn, from strong to weak. Each fit starts from the one before, and a
+    inverse_penalties : ``C`` of scikit-learn, from strong to weak. Each fit starts from the one before, and a
         path ends where the held-out loss rises
     steps : most iterations of one fit
     """
 
-    path_of_c: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
+    inverse_penalties: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
     steps: int = 100
 
     def path(self, train: Rows, held: Rows, seed: int) -> LinePath:
@@ -72,7 +72,7 @@ class Linear:
         weights = None if train.weights is None else train.weights / train.weights.mean()
         losses: list[float] = []
         lines: list[Line] = []
-        for c in self.path_of_c:
+        for c in self.inverse_penalties:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # an unfinished fit is judged by its loss
                 model.set_params(C=c).fit(train.inputs, train.labels, weights)

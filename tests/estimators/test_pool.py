@@ -1,0 +1,141 @@
+"""Networks, trees and lines in one classifier: what is kept, what is left out, and what comes back from a file."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+
+from calibrant import SelfCalibratedClassifier
+from calibrant.methods import Mixture, Part, SelfCalibrated, Task
+from calibrant.methods.blend import Blend
+from tests.estimators.cases import QUICK, three_classes
+
+POOL = QUICK["self-calibrated"]
+OLD = Path(__file__).parent / "files" / "version-2.calibrant"
+
+
+def steps(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Labels by a fine chequerboard, which trees see at once and small networks do not, with a tenth of them wrong."""
+    random = np.random.default_rng(seed)
+    X = random.uniform(size=(n, 2))
+    return X, (np.floor(4 * X).sum(1) % 2 != (random.random(n) < 0.1)).astype(int)
+
+
+def coin(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Labels that nothing explains."""
+    random = np.random.default_rng(seed)
+    return random.normal(size=(n, 3)), (random.random(n) < 0.3).astype(int)
+
+
+def nll(probs: np.ndarray, y: np.ndarray) -> float:
+    return float(-np.log(probs[np.arange(len(y)), y]).mean())
+
+
+def test_the_pool_is_the_default_and_says_what_it_kept():
+    X, y = three_classes()
+    fitted = clone(POOL).fit(X, y)
+    assert POOL.members == ("network", "trees", "linear")
+    assert isinstance(fitted.model_, Blend)
+    assert fitted.members_ == fitted.model_.members
+    assert set(fitted.members_) <= set(POOL.members)
+    assert len(fitted.pool_weights_) == len(fitted.members_)
+    assert (fitted.pool_weights_ > 0).all()
+    assert fitted.temperature_ == pytest.approx(1 / fitted.pool_weights_.sum())
+
+
+def test_a_member_that_knows_better_carries_the_pool():
+    X, y = steps(800)
+    fitted = clone(POOL).fit(X, y)
+    weights = dict(zip(fitted.members_, fitted.pool_weights_, strict=True))
+    assert weights["trees"] > 0.5 * fitted.pool_weights_.sum()
+    fresh, labels = steps(2_000, seed=1)
+    alone = clone(POOL).set_params(members=("network",)).fit(X, y)
+    assert nll(fitted.predict_proba(fresh), labels) < nll(alone.predict_proba(fresh), labels) - 0.05
+
+
+def test_labels_that_nothing_explains_give_their_frequencies():
+    X, y = coin(150)
+    probs = clone(POOL).fit(X, y).predict_proba(coin(1_000, seed=1)[0])
+    assert np.abs(probs[:, 1] - y.mean()).mean() < 0.05
+
+
+def test_networks_alone_need_no_pool():
+    """Then the classifier is the method's: the mean of networks with a temperature, biases and a lapse rate."""
+    X, y = three_classes()
+    fitted = clone(POOL).set_params(members=["network"]).fit(X, y)
+    assert isinstance(fitted.model_, Mixture)
+    assert fitted.members_ == ("network",)
+    assert fitted.pool_weights_ == pytest.approx(1 / fitted.temperature_)
+    own = SelfCalibrated((8,), folds=2, epochs=20, steps=5, learning_rate=0.05)
+    seed = int(np.random.RandomState(0).randint(np.iinfo(np.int32).max))
+    task = Task(Part(fitted.scaling_.apply(X), torch.from_numpy(y)), None, 3, seed)
+    found = own.fit(task)
+    assert fitted.predict_proba(X) == pytest.approx(found.probs(fitted.scaling_.apply(X)).numpy(), abs=1e-5)
+    assert fitted.temperature_ == found.temperature
+
+
+@pytest.mark.parametrize("members", [("network",), ("network", "trees"), ("network", "trees", "linear")], ids=str)
+def test_out_of_fold_probabilities(members):
+    """They are of models that never saw the label: coin flips are not known in advance."""
+    X, y = coin(90)
+    weights = np.ones(90)
+    weights[5] = 0
+    fitted = clone(POOL).set_params(members=members).fit(X, y, weights)
+    found = fitted.oof_proba_
+    assert found.shape == (90, 2)
+    missing = np.isnan(found).any(1)
+    assert missing[5]
+    assert missing.sum() <= 3  # folds of equal size leave over less than one row each
+    assert found[~missing].sum(1) == pytest.approx(1)
+    assert nll(found[~missing], y[~missing]) > 0.9 * nll(np.tile([1 - y.mean(), y.mean()], (90, 1)), y)
+
+
+def test_out_of_fold_probabilities_of_a_held_out_part():
+    X, y = three_classes()
+    fitted = clone(POOL).set_params(refit=False).fit(X, y)
+    known = np.flatnonzero(~np.isnan(fitted.oof_proba_).any(1))
+    assert known.tolist() == fitted.validation_indices_.tolist()
+    given = clone(POOL).set_params(refit=False).fit(X, y, X_val=X[:30], y_val=y[:30])
+    assert np.isnan(given.oof_proba_).all()
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        (("trees",), "must include 'network'"),
+        (("network", "forest"), "'network', 'linear', 'trees', each once; got"),
+        (("network", "trees", "trees"), "each once"),
+        ("network", "must be a tuple"),
+    ],
+)
+def test_members_are_checked(members, words):
+    X, y = three_classes()
+    with pytest.raises(ValueError, match=words):
+        clone(POOL).set_params(members=members).fit(X, y)
+
+
+def test_a_file_of_an_earlier_version_is_read():
+    found = SelfCalibratedClassifier.load(OLD)
+    expected = [
+        [0.9985802533719189, 0.0007126750156502713, 0.0007070716124307075],
+        [0.005352294406553095, 0.9940140670119018, 0.0006336385815451723],
+        [0.0006749737251756911, 0.000618158948863305, 0.998706867325961],
+    ]
+    assert found.predict_proba(three_classes()[0][:3]) == pytest.approx(np.array(expected), abs=1e-12)
+    assert found.members == found.members_ == ("network",)
+    assert found.pool_weights_ == pytest.approx(1 / found.temperature_)
+    assert found.fit(*three_classes()).members_ == ("network",)
+
+
+def test_a_pool_that_knows_nothing_is_saved_and_read(tmp_path):
+    X, y = coin(150)
+    fitted = clone(POOL).fit(X, y)
+    fitted.model_ = Blend(None, {}, fitted.model_.pool._replace(weights=np.empty(0)))
+    fitted.temperature_ = float("inf")
+    fitted.save(tmp_path / "model")
+    again = SelfCalibratedClassifier.load(tmp_path / "model")
+    assert again.temperature_ == float("inf")
+    np.testing.assert_array_equal(again.predict_proba(X), fitted.predict_proba(X))
+    assert np.ptp(again.predict_proba(X), axis=0).max() == 0

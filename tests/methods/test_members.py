@@ -1,0 +1,159 @@
+"""Members of the pool beside the networks: frozen trees are scikit-learn's, paths are chosen by all folds together."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+
+from calibrant.methods.forest import Forest
+from calibrant.methods.lines import Line, Linear, LinePath
+from calibrant.methods.members import Rows, best_place, cross_fit, held_out_loss
+from calibrant.methods.trees import Trees
+
+FEW = Trees(learning_rate=0.1, iterations=30, patience=10)
+
+
+def table(n: int = 300, classes: int = 3, seed: int = 0) -> Rows:
+    """Classes that one column and the product of two others tell apart."""
+    random = np.random.default_rng(seed)
+    inputs = random.normal(size=(n, 4))
+    scores = np.stack([2 * inputs[:, 0] * k + k * inputs[:, 1] * inputs[:, 2] for k in range(classes)], axis=1)
+    return Rows(inputs, (scores + random.gumbel(size=(n, classes))).argmax(1), None, classes)
+
+
+def folds(n: int, number: int = 3) -> list[tuple[np.ndarray, np.ndarray]]:
+    rows = np.arange(n)
+    return [(rows[rows % number != k], rows[rows % number == k]) for k in range(number)]
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_frozen_forest_predicts_what_scikit_learn_does(classes):
+    """Missing values included, some of them in columns that had none in training."""
+    rows = table(500, classes)
+    inputs = rows.inputs.copy()
+    inputs[::7, 0] = np.nan
+    model = HistGradientBoostingClassifier(max_iter=20, early_stopping=False).fit(inputs, rows.labels)
+    start = model._baseline_prediction.ravel()
+    baseline, column = (np.array([0.0, start[0]]), [1]) if classes == 2 else (start, range(3))
+    forest = Forest.of(model, 20, baseline, column)
+    fresh = table(9_000, classes, seed=1).inputs  # more rows than one block
+    fresh[::5, 0] = fresh[::3, 2] = np.nan
+    expected = model.predict_proba(fresh)
+    assert np.exp(log_softmax(forest.scores(fresh), axis=1)) == pytest.approx(expected, abs=1e-12)
+    fewer = list(model.staged_predict_proba(fresh))[6]
+    first = Forest.of(model, 7, forest.baseline, forest.column[: len(start)])
+    assert np.exp(log_softmax(first.scores(fresh), axis=1)) == pytest.approx(fewer, abs=1e-12)
+    forest.check(4, classes)
+
+
+def test_the_mean_of_forests_has_the_mean_of_their_logits():
+    rows = table()
+    forests = [FEW.path(rows.take(a), rows.take(b), 0).at(k + 3) for k, (a, b) in enumerate(folds(300))]
+    mean = FEW.mean(forests)
+    expected = np.mean([forest.scores(rows.inputs) for forest in forests], axis=0)
+    assert mean.scores(rows.inputs) == pytest.approx(expected, abs=1e-12)
+    mean.check(4, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("left", lambda v: v + 100),
+        ("right", lambda v: v * 0),
+        ("feature", lambda v: v + 4),
+        ("feature", lambda v: -1 - v),
+        ("column", lambda v: v + 3),
+        ("starts", lambda v: v[1:]),
+        ("value", lambda v: v[1:]),
+        ("baseline", lambda v: v[1:]),
+    ],
+)
+def test_a_forest_that_was_tampered_with_is_refused(name, change):
+    """Compiled code would follow a wrong child number into memory that is not the forest's."""
+    rows = table(100)
+    forest = FEW.path(rows, rows, 0).at(5)
+    forest.check(4, 3)
+    with pytest.raises(ValueError, match="forest"):
+        dataclasses.replace(forest, **{name: change(getattr(forest, name))}).check(4, 3)
+
+
+@pytest.mark.parametrize("kind", [FEW, Linear()], ids=["trees", "linear"])
+def test_rows_are_judged_by_models_that_never_saw_them(kind):
+    """Labels of held-out rows do not move their own predictions, given the place on the path."""
+    rows = table(150)
+    found = cross_fit(kind, rows, folds(150), 0)
+    assert found.held_out.shape == (150, 3)
+    assert np.exp(found.held_out).sum(1) == pytest.approx(1)
+    for train, held in folds(150):
+        own = kind.path(rows.take(train), rows.take(held), 0).at(found.place)
+        assert log_softmax(own.scores(rows.inputs[held]), axis=1) == pytest.approx(found.held_out[held])
+
+
+@pytest.mark.parametrize("kind", [FEW, Linear()], ids=["trees", "linear"])
+def test_rows_that_no_fold_holds_out_have_no_prediction(kind):
+    rows = table(150)
+    found = cross_fit(kind, rows, [(np.arange(100), np.arange(100, 120))], 0)
+    assert np.isnan(found.held_out).all(1).tolist() == [not 100 <= k < 120 for k in range(150)]
+
+
+@pytest.mark.parametrize("kind", [FEW, Linear()], ids=["trees", "linear"])
+@pytest.mark.parametrize("present", [[0, 1, 2], [1, 3], [0, 3], [2]], ids=str)
+def test_classes_that_a_fold_lacks_are_improbable_and_not_impossible(kind, present):
+    rows = table(120)
+    rows = rows._replace(labels=np.array(present)[rows.labels % len(present)], classes=4)
+    held = rows._replace(labels=np.arange(120) % 4)
+    log_probs = log_softmax(kind.path(rows, held, 0).at(2).scores(rows.inputs), axis=1)
+    absent = [k for k in range(4) if k not in present]
+    assert np.isfinite(log_probs).all()
+    assert np.exp(log_probs[:, absent]).mean() < 0.05
+    if len(present) > 1:
+        assert (log_probs.argmax(1) == rows.labels).mean() > 1 / len(present)
+
+
+@pytest.mark.parametrize("kind", [FEW, Linear()], ids=["trees", "linear"])
+def test_a_member_that_the_first_fold_speaks_against_is_not_trained_to_the_end(kind, monkeypatch):
+    rows, seen, trained = table(150), [], []
+    path = type(kind).path
+    monkeypatch.setattr(type(kind), "path", lambda self, *a: (trained.append(1), path(self, *a))[1])
+
+    def promising(held, log_probs):
+        seen.append((held, log_probs.shape))
+        return False
+
+    assert cross_fit(kind, rows, folds(150), 0, promising) is None
+    assert len(trained) == 1
+    assert seen[0][0].tolist() == folds(150)[0][1].tolist()
+    assert seen[0][1] == (50, 3)
+
+
+def test_one_place_is_chosen_for_all_folds():
+    paths = [LinePath(np.array(losses), ()) for losses in ([3.0, 2.0, 1.0, 4.0], [3.0, 1.0, 2.0], [1.0, 1.0, 0.5, 9.0])]
+    assert best_place(paths) == 2
+
+
+def test_the_line_is_logistic_regression_at_the_chosen_penalty():
+    rows = table(400)
+    train, held = folds(400)[0]
+    path = Linear().path(rows.take(train), rows.take(held), 0)
+    place = best_place([path])
+    expected = LogisticRegression(C=Linear().inverse_penalties[place], tol=1e-8, max_iter=1000)
+    expected.fit(rows.inputs[train], rows.labels[train])
+    found = np.exp(log_softmax(path.at(place).scores(rows.inputs[held]), axis=1))
+    assert found == pytest.approx(expected.predict_proba(rows.inputs[held]), abs=1e-3)
+    assert path.losses[place] == pytest.approx(held_out_loss(path.at(place).scores(rows.inputs[held]), rows.take(held)))
+
+
+@pytest.mark.parametrize("kind", [FEW, Linear()], ids=["trees", "linear"])
+def test_weights_of_rows_count(kind):
+    rows = table(300, 2)
+    heavy = rows._replace(weights=np.where(rows.labels == 1, 5.0, 1.0))
+    plain, tilted = (cross_fit(kind, each, folds(300), 0).held_out for each in (rows, heavy))
+    assert np.exp(tilted[:, 1]).mean() > np.exp(plain[:, 1]).mean() + 0.05
+
+
+def test_a_line_of_the_wrong_size_is_refused():
+    with pytest.raises(ValueError, match="4 coefficients"):
+        Line(np.zeros((2, 3)), np.zeros(2)).check(4, 2)
