@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -76,7 +76,7 @@ def is_numeric(column: np.ndarray) -> bool:
     """Whether a column holds numbers (truth values are 0 and 1), missing ones aside."""
     if column.dtype.kind != "O":
         return column.dtype.kind in "biuf"
-    present = [v for v in column if not is_missing(v)]
+    present = [v for v in set_of(column) if not is_missing(v)]
     return bool(present) and all(isinstance(v, int | float | np.number | np.bool_ | Decimal) for v in present)
 
 
@@ -87,7 +87,7 @@ def numbers(column: np.ndarray, name: str) -> np.ndarray:
     elif column.dtype.kind in "Mm":
         raise ValueError(f"Column {name!r} is numeric, but here it holds dates or durations.")
     else:
-        values = np.array([_number(v, name) for v in column.tolist()], dtype=float)
+        values = np.array(each(lambda v: _number(v, name), column), dtype=float)
     if np.any(np.abs(values) > LARGEST):
         raise ValueError(
             f"Column {name!r} holds an infinite number or one beyond {LARGEST:g}; correct it or leave it empty."
@@ -97,12 +97,12 @@ def numbers(column: np.ndarray, name: str) -> np.ndarray:
 
 def strays(column: np.ndarray) -> list[str] | None:
     """The texts that are not numbers, each once, in a column of text that is nearly all numbers; None for any other."""
-    present = [v for v in column.tolist() if not is_missing(v)] if column.dtype.kind in "OU" else []
+    present = len(column) - missing_count(column) if column.dtype.kind in "OU" else 0
     if not present:
         return None
     others = others_than_numbers(column)
-    words = sum(isinstance(v, str) and v.strip().lower() in _WORDS for v in present)  # do not make a column numeric
-    if len(others) + words > (1 - NEARLY) * len(present) + 1e-9 or holds_codes(column):
+    words = sum(each(_is_word, column))  # do not make a column numeric
+    if len(others) + words > (1 - NEARLY) * present + 1e-9 or holds_codes(column):
         return None
     return list(dict.fromkeys(others))
 
@@ -111,25 +111,26 @@ def others_than_numbers(column: np.ndarray) -> list[str]:
     """The values that are neither missing nor numbers, as text, in order."""
     if column.dtype.kind not in "OU":
         return []
-    return [str(v).strip() for v in column.tolist() if not is_missing(v) and not _is_number(v)]
+    found = each(lambda v: None if is_missing(v) or _is_number(v) else str(v).strip(), column)
+    return [text for text in found if text is not None]
 
 
 def without_strays(column: np.ndarray) -> np.ndarray:
     """The column with None in place of whatever is not a number."""
     if column.dtype.kind not in "OU":
         return column
-    return np.array([v if _is_number(v) else None for v in column.tolist()], dtype=object)
+    return _objects(each(lambda v: v if _is_number(v) else None, column))
 
 
 def are_codes(values: Iterable[str]) -> bool:
     """Whether some texts begin with a zero as codes do (007) and no other shows by a point or a sign that it counts."""
-    numbers = [v for v in (value.strip() for value in values) if _NUMBER.fullmatch(v)]
+    numbers = [v for v in {value.strip() for value in set(values)} if _NUMBER.fullmatch(v)]
     return any(len(v) > 1 and v[0] == "0" and v.isdigit() for v in numbers) and all(map(str.isdigit, numbers))
 
 
 def holds_codes(column: np.ndarray) -> bool:
     """Whether a column surely holds categories: marked as such, or with leading zeros."""
-    values = [v for v in column.tolist() if isinstance(v, str)] if column.dtype.kind in "OU" else []
+    values = [v for v in set_of(column) if isinstance(v, str)] if column.dtype.kind in "OU" else []
     return any(isinstance(v, Code) for v in values) or are_codes(values)
 
 
@@ -138,12 +139,12 @@ def days(column: np.ndarray, name: str) -> np.ndarray:
     if column.dtype.kind in "Mm":
         whole = column.astype(column.dtype.str[:2] + "8[us]")
         return np.where(np.isnat(whole), np.nan, whole.astype(np.int64) / 86_400e6)
-    return np.array([_day(v, name) for v in column], dtype=float)
+    return np.array(each(lambda v: _day(v, name), column), dtype=float)
 
 
 def texts(column: np.ndarray) -> list[str | None]:
     """The column as text, missing values as None. A whole number is written without a point, whatever its type."""
-    return [None if is_missing(v) else _text(v) for v in column.tolist()]
+    return each(lambda v: None if is_missing(v) else _text(v), column)
 
 
 def is_missing(value: Any) -> bool:
@@ -161,7 +162,38 @@ def missing_count(column: np.ndarray) -> int:
     """How many values of a column are missing."""
     if column.dtype.kind in "Mm":
         return int(np.isnat(column).sum())
-    return sum(is_missing(v) for v in column.tolist())
+    return sum(each(is_missing, column))
+
+
+def each(function: Callable[[Any], Any], column: np.ndarray) -> list[Any]:
+    """The function of each value, called once for each distinct value: long columns of text hold few."""
+    values = column.tolist()
+    keys = _keys(values)
+    try:
+        table = {key: function(value) for key, value in dict(zip(keys, values, strict=True)).items()}
+    except TypeError:  # lists and other values without a hash
+        return [function(value) for value in values]
+    return [table[key] for key in keys]
+
+
+def set_of(column: np.ndarray) -> list[Any]:
+    """The distinct values of a column, those that cannot be compared each time that they occur."""
+    values = column.tolist()
+    try:
+        return list(dict(zip(_keys(values), values, strict=True)).values())
+    except TypeError:
+        return values
+
+
+def _keys(values: list[Any]) -> list[Any]:
+    """What tells values apart: 1, 1.0 and True are three, which Python counts as equal."""
+    return [v if type(v) is str else (type(v), v) for v in values]
+
+
+def _objects(values: list[Any]) -> np.ndarray:
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
 
 
 def _column(values: Any) -> np.ndarray:
@@ -169,7 +201,7 @@ def _column(values: Any) -> np.ndarray:
     if str(dtype).startswith(
         ("category", "Categorical", "Enum")
     ):  # a category stays one, even if its names are numbers
-        return _as_codes(np.array(texts(np.array(list(values), dtype=object)), dtype=object))
+        return _as_codes(_objects(texts(_objects(list(values)))))
     if not hasattr(values, "to_numpy") or not hasattr(values, "isna"):
         column = np.asarray(values)
         if column.ndim == 1 and column.dtype.kind in "US" and not isinstance(values, np.ndarray):
@@ -188,15 +220,18 @@ def _column(values: Any) -> np.ndarray:
 
 def _marked(column: np.ndarray) -> np.ndarray:
     """The column, its texts marked as codes if they are: then a part of the rows without leading zeros stays so."""
-    if column.dtype.kind != "O" or any(isinstance(v, Code) for v in column.tolist()):
+    values = set_of(column) if column.dtype.kind == "O" else []
+    if any(isinstance(v, Code) for v in values):
         return column
-    return _as_codes(column) if are_codes(v for v in column.tolist() if isinstance(v, str)) else column
+    return _as_codes(column) if are_codes(v for v in values if isinstance(v, str)) else column
 
 
 def _as_codes(column: np.ndarray) -> np.ndarray:
-    marked = np.empty(len(column), dtype=object)
-    marked[:] = [Code(v) if isinstance(v, str) else v for v in column.tolist()]
-    return marked
+    return _objects(each(lambda v: Code(v) if isinstance(v, str) else v, column))
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and value.strip().lower() in _WORDS
 
 
 def _is_number(value: Any) -> bool:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,15 +13,11 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
+from calibrant.data.choosing import choose
 from calibrant.data.columns import Columns, as_columns, column_names
-from calibrant.data.encodings import Categorical, Dropped, Encoding, Numeric, Used, choose
+from calibrant.data.encoder_files import from_json, to_json
+from calibrant.data.encodings import Categorical, Dropped, Encoding, Numeric, Used, distinct
 from calibrant.data.scaling import LIMIT, Scaling
-
-FORMAT = "calibrant.encoder"
-FORMAT_VERSION = 2
-_KINDS: dict[str, type] = {cls.kind: cls for cls in (Numeric, Categorical, Dropped)}
-_LIMITS = {1: 1e30, 2: LIMIT}
-"""Where scaled values are drawn in, by version of the format."""
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):
@@ -118,7 +113,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         own = dict(zip((e.name for e in self.columns_), map(str, given), strict=True))
         used = [replace(e, name=own[e.name]) for e in self._used]
         ordinal = self.output == "ordinal"
-        return np.array(_distinct([n for e in used for n in ([e.name] if ordinal else e.outputs)]), dtype=object)
+        return np.array(distinct([n for e in used for n in ([e.name] if ordinal else e.outputs)]), dtype=object)
 
     @property
     def dropped_(self) -> dict[str, str]:
@@ -129,16 +124,13 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def to_json(self) -> str:
         """Everything that the encoder knows, as JSON."""
         check_is_fitted(self)
-        content = {
-            "format": FORMAT,
-            "version": FORMAT_VERSION,
-            "params": self.get_params() | {"categorical": self._categorical()},
-            "named": hasattr(self, "feature_names_in_"),
-            "limit": self.scaling_.limit,
-            "columns": [{"kind": e.kind, **asdict(e)} for e in self.columns_],
-            "notes": self.notes_,
-        }
-        return json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
+        return to_json(
+            self.get_params() | {"categorical": self._categorical()},
+            self.columns_,
+            named=hasattr(self, "feature_names_in_"),
+            limit=self.scaling_.limit,
+            notes=self.notes_,
+        )
 
     @classmethod
     def from_json(cls, text: str) -> TableEncoder:
@@ -148,15 +140,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         classes of labels, which are not read.
         """
         try:
-            content = json.loads(text)
-            version = content["version"]
-            if content["format"] != FORMAT or version not in _LIMITS:
-                raise ValueError(f"its format is {content['format']} {version}")
-            encoder = cls(**content["params"])
+            params, columns, rest = from_json(text)
+            encoder = cls(**params)
             encoder._check()
-            columns = [_encoding(dict(entry)) for entry in content["columns"]]
-            limit = float(content.get("limit", _LIMITS[version]))
-            encoder._set(columns, list(content["notes"]), named=bool(content.get("named", True)), limit=limit)
+            encoder._set(columns, **rest)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(
                 f"This is not an encoder that this version's TableEncoder.to_json wrote ({error!r}). Fit it again."
@@ -209,12 +196,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 f"No column of the table tells its rows apart (n_samples={rows}; {reasons}). Give columns that vary."
             )
         notes = [note for _, note in chosen if note]
-        self._set([encoding for encoding, _ in chosen], notes, named=named, limit=LIMIT)
+        self._set([encoding for encoding, _ in chosen], notes=notes, named=named, limit=LIMIT)
         for note in notes:
-            warnings.warn(note, stacklevel=4)  # the caller of fit, which set_output wraps
+            warnings.warn(note, stacklevel=3)  # the caller of fit
         return self
 
-    def _set(self, columns: list[Encoding], notes: list[str], *, named: bool, limit: float) -> None:
+    def _set(self, columns: list[Encoding], *, notes: list[str], named: bool, limit: float) -> None:
         self.columns_, self.notes_, self.n_features_in_ = columns, notes, len(columns)
         if named:
             self.feature_names_in_ = np.array([e.name for e in columns], dtype=object)
@@ -300,20 +287,3 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             raise ValueError(f"unseen must be 'rare' or 'error'; got {self.unseen!r}.")
         if self.output not in ("one-hot", "ordinal"):
             raise ValueError(f"output must be 'one-hot' or 'ordinal'; got {self.output!r}.")
-
-
-def _distinct(names: list[str]) -> list[str]:
-    """The names in order; one that occurred before, or occurs later, gets the next free number behind it."""
-    found: dict[str, None] = {}
-    for name in names:
-        number, unique = 1, name
-        while unique in found or (number > 1 and unique in names):
-            number += 1
-            unique = f"{name} ({number})"
-        found[unique] = None
-    return list(found)
-
-
-def _encoding(entry: dict[str, Any]) -> Encoding:
-    cls = _KINDS[entry.pop("kind")]
-    return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
