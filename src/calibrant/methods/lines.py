@@ -57,7 +57,7 @@ class Linear:
     """
 
     inverse_penalties: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
-    steps: int = 100
+    steps: int = 50
 
     def path(self, train: Rows, held: Rows, seed: int) -> LinePath:
         """Fit with weaker and weaker penalties until the held-out loss rises."""
@@ -67,7 +67,7 @@ class Linear:
             return LinePath(np.array([held_out_loss(line.scores(held.inputs), held)]), (line,))
         small = train.inputs.shape[1] * (1 if len(present) == 2 else len(present)) <= _NEWTON
         model = LogisticRegression(
-            solver="newton-cholesky" if small else "lbfgs", max_iter=self.steps, tol=1e-4, warm_start=True
+            solver="newton-cholesky" if small else "lbfgs", max_iter=self.steps, tol=1e-3, warm_start=True
         )
         weights = None if train.weights is None else train.weights / train.weights.mean()
         losses: list[float] = []

@@ -66,14 +66,15 @@ def fit_pool(
     labels: np.ndarray,
     weights: np.ndarray | None = None,
     *,
-    spread: float = 0.5,
+    spread: float = 1.0,
+    bias_spread: float = 0.5,
     lapse_spread: float = 2.0,
 ) -> Pool:
     """Weights, biases and lapse rate of greatest posterior density, in float64 by L-BFGS-B.
 
     The prior draws the weights towards 1/M each, with a penalty ``M·Σ(w_m − 1/M)²/(2·spread²)``. It is as strong for
-    the sum of the weights as for the difference between them, and it costs a few samples' likelihood to leave a member
-    out or to give up all of them. Each b_c comes from N(0, spread²), and λ's log-odds from N(−6, lapse_spread²).
+    the sum of the weights as for the difference between them, and it costs a sample's likelihood to leave members out
+    or to give up all of them. Each b_c comes from N(0, bias_spread²), and λ's log-odds from N(−6, lapse_spread²).
 
     Without a lapse the problem is convex, so that the order of the members does not matter.
 
@@ -99,7 +100,7 @@ def fit_pool(
     share = share * (len(share) / share.sum())
     prior = np.log(class_shares(labels, classes, share))
     evidence = values - prior
-    objective = Objective(evidence, prior, labels, share, spread, lapse_spread)
+    objective = Objective(evidence, prior, labels, share, (spread, bias_spread, lapse_spread))
     bounds = [(0.0, 20.0)] * members + [(-12.0, 3.0)] + [(-5.0, 5.0)] * classes
     options = {"maxiter": 500, "ftol": 1e-13, "gtol": 1e-7}
     found = minimize(objective, objective.centre, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
@@ -116,15 +117,15 @@ class Objective:
         prior: np.ndarray,
         labels: np.ndarray,
         share: np.ndarray,
-        spread: float,
-        lapse_spread: float,
+        spreads: tuple[float, float, float],
     ) -> None:
         members, _, classes = evidence.shape
         self.evidence, self.prior, self.labels, self.share = evidence, prior, labels, share
         self.rows = np.arange(len(labels))
         self.centre = np.concatenate([np.full(members, 1 / members), np.full(1, _RARE), np.zeros(classes)])
-        spreads = np.full(members, spread / np.sqrt(members)), np.full(1, lapse_spread), np.full(classes, spread)
-        self.scale = np.concatenate(spreads)
+        each, bias, lapse = spreads
+        scales = np.full(members, each / np.sqrt(members)), np.full(1, lapse), np.full(classes, bias)
+        self.scale = np.concatenate(scales)
 
     def __call__(self, values: np.ndarray) -> tuple[float, np.ndarray]:
         members, _, classes = self.evidence.shape

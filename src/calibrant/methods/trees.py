@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.feature_selection import f_classif
 
 from calibrant.methods.forest import Forest
 from calibrant.methods.members import Rows, held_out_loss, unseen
+
+FEW = 5000
+"""Below so many rows trees are small and look at half of the columns for each split, which is a lower loss there."""
+MANY = 10
+"""Classes above which the learning rate is doubled."""
+WIDE = 200
+"""Trees see at most so many columns: those that tell the classes apart best, one by one."""
+MOST = 500
+"""Trees for each logit that the mean of fold models may have, if one model has fewer: prediction takes their time."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +29,16 @@ class TreePath:
     losses: np.ndarray
     model: HistGradientBoostingClassifier
     baseline: np.ndarray
-    column: Any
+    """Logits before any tree."""
+    classes: np.ndarray
+    """The class of each tree of an iteration."""
+    columns: np.ndarray
+    """The columns of the inputs that the trees were given."""
 
     def at(self, place: int) -> Forest:
         """The forest after so many iterations, or all of them."""
-        return Forest.of(self.model, place, self.baseline, self.column)
+        forest = Forest.of(self.model, place, self.baseline, self.classes)
+        return replace(forest, feature=self.columns[forest.feature])
 
 
 @dataclass(frozen=True)
@@ -45,56 +59,66 @@ class Trees:
 
     Parameters
     ----------
-    learning_rate, leaves, least : shrinkage, most leaves of a tree, and least rows of a leaf
+    learning_rate : shrinkage of each tree; twice as much for more than ten classes, where an iteration takes long
     iterations : most boosting iterations
-    patience : iterations without a better held-out loss after which a fold stops
-    penalty : L2 penalty of the leaf values
+    patience : iterations without a better held-out loss after which a fold stops, at a learning rate of 0.1
+    least : least rows of a leaf; a tenth of the rows where that is less
+    trees : most trees of one fold, each class having one in every iteration
     """
 
-    learning_rate: float = 0.05
-    leaves: int = 31
-    least: int = 20
-    iterations: int = 1000
+    learning_rate: float = 0.1
+    iterations: int = 500
     patience: int = 20
-    penalty: float = 0.0
-    columns: float = 1.0
+    least: int = 20
+    trees: int = 1500
 
     def path(self, train: Rows, held: Rows, seed: int) -> TreePath | ConstantPath:
-        """Boost until the held-out loss rises for so long."""
+        """Boost until the held-out loss has not fallen for so long."""
         present = np.unique(train.labels)
         baseline = np.full(train.classes, unseen(train))
         baseline[present] = 0.0
         if len(present) < 2:
             forest = Forest.constant(baseline)
             return ConstantPath(np.array([held_out_loss(forest.scores(held.inputs), held)]), forest)
+        few, columns = len(train.labels) < FEW, telling_columns(train)
+        pair = len(present) == 2  # one tree an iteration, for the second class
+        rate = self.learning_rate * (2 if len(present) > MANY else 1)
         model = HistGradientBoostingClassifier(
-            learning_rate=self.learning_rate,
-            max_leaf_nodes=self.leaves,
+            learning_rate=rate,
+            max_leaf_nodes=15 if few else 31,
+            max_features=0.5 if few else 1.0,
             min_samples_leaf=max(1, min(self.least, len(train.labels) // 10)),
-            max_iter=self.iterations,
-            l2_regularization=self.penalty,
-            max_features=self.columns,
+            max_iter=max(1, min(self.iterations, self.trees // (1 if pair else len(present)))),
             early_stopping=True,
-            n_iter_no_change=self.patience,
+            n_iter_no_change=max(1, round(self.patience * 0.1 / rate)),
             tol=0.0,
             random_state=seed,
         )
         judges = held.take(np.flatnonzero(np.isin(held.labels, present)))
-        if not len(judges.labels):
-            judges = train
+        judges = judges if len(judges.labels) else train
         model.fit(
-            train.inputs,
+            train.inputs[:, columns],
             train.labels,
             train.weights,
-            X_val=judges.inputs,
+            X_val=judges.inputs[:, columns],
             y_val=judges.labels,
             sample_weight_val=judges.weights,
         )
-        column = present[1:] if len(present) == 2 else present
         start = model._baseline_prediction.ravel()
-        baseline[present] = [0.0, start[0]] if len(present) == 2 else start
-        return TreePath(-model.validation_score_, model, baseline, column)
+        baseline[present] = [0.0, start[0]] if pair else start
+        return TreePath(-model.validation_score_, model, baseline, present[1:] if pair else present, columns)
 
     def mean(self, models: Sequence[Forest]) -> Forest:
-        """The forest of all trees, each with its share."""
-        return Forest.mean(models)
+        """The forest of all trees, each with its share; of the first models only where all would be too many."""
+        sizes = np.cumsum([np.bincount(model.column, minlength=1).max() for model in models])
+        return Forest.mean(models[: max(1, int((sizes <= MOST).sum()))])
+
+
+def telling_columns(rows: Rows, most: int = WIDE) -> np.ndarray:
+    """All columns; of more than ``most`` those with the greatest F, the spread of class means against that within."""
+    count = rows.inputs.shape[1]
+    if count <= most:
+        return np.arange(count)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.nan_to_num(f_classif(np.nan_to_num(rows.inputs), rows.labels)[0], posinf=np.finfo(float).max)
+    return np.sort(np.argsort(-found, kind="stable")[:most])
