@@ -6,7 +6,20 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.bilevel import SGD, Adam, Bilevel, Population, SampleWeights, Unrolled, solve
+from calibrant.bilevel import (
+    SGD,
+    Adam,
+    Bilevel,
+    FocalWithGamma,
+    GammaNet,
+    Implicit,
+    OneStep,
+    Plain,
+    Population,
+    SampleWeights,
+    Unrolled,
+    solve,
+)
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -78,3 +91,28 @@ def test_bfloat16_forward_pass():
     assert half.params.dtype == torch.float32
     assert torch.isfinite(half.phi).all()
     assert (half.params - full.params).norm() < 0.1 * full.params.norm()
+
+
+@pytest.mark.parametrize(
+    "hypergradient",
+    [Plain(2), OneStep(1, scope="head"), OneStep(2, scope="head"), Implicit(2, "head"), OneStep(2)],
+    ids=["plain", "one-step", "every-second", "solved", "all"],
+)
+def test_recorded_outer_steps_equal_the_cpu(hypergradient):
+    """The third and later outer steps are replays of a CUDA graph."""
+
+    def found(device, compile):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.BatchNorm1d(8), nn.Linear(8, 3)).to(device, torch.float64)
+        x, y = torch.randn(60, 6, dtype=torch.float64), torch.randint(0, 3, (60,))
+        data = {"train": (x[:32].to(device), y[:32].to(device)), "val": (x[32:].to(device), y[32:].to(device))}
+        outer, loss = (None, None) if not hypergradient.moves else (GammaNet(8, 3), FocalWithGamma())
+        one = Bilevel(net, outer, inner_loss=loss, batch_size=16, **data)
+        rates = {"inner_optimizer": SGD(0.1, momentum=0.9, nesterov=True, weight_decay=1e-3)}
+        if hypergradient.moves:
+            rates["outer_optimizer"] = Adam(0.02)
+        return solve(one, hypergradient=hypergradient, outer_steps=8, compile=compile, **rates)
+
+    expected, recorded = found("cpu", None), found("cuda", "inductor")
+    assert torch.allclose(recorded.params.cpu(), expected.params, rtol=1e-7, atol=1e-9)
+    assert torch.allclose(recorded.phi.cpu(), expected.phi, rtol=1e-6, atol=1e-8)

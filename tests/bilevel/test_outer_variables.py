@@ -19,6 +19,7 @@ from calibrant.bilevel import (
     Bilevel,
     InitialPoint,
     LabelSmoothing,
+    LogitScale,
     OuterVariable,
     OuterVariables,
     SampleWeights,
@@ -254,6 +255,8 @@ def test_a_chain_needs_what_its_parts_need():
         (lambda: LabelSmoothing(3, initial=0.0), ValueError, "0 < initial < largest <= 1 must hold; got initial=0.0"),
         (lambda: LabelSmoothing(3, initial=0.3, largest=0.2), ValueError, "got initial=0.3, largest=0.2"),
         (lambda: LabelSmoothing(3, largest=1.5), ValueError, "largest=1.5"),
+        (lambda: LogitScale(0.0), ValueError, "initial between 1/largest and largest; got initial=0.0"),
+        (lambda: LogitScale(largest=1.0), ValueError, "largest=1.0"),
         (lambda: OuterVariables(nn.Linear(2, 2)), TypeError, "chains OuterVariable modules; got a Linear"),
         (
             lambda: SampleWeights(TRAIN).weigh(torch.ones(4), UNKNOWN),
@@ -414,3 +417,34 @@ def test_one_step_of_descent_by_hand():
     after = (theta - 0.7 * 0.5 * each.mean(0)).detach().requires_grad_()
     (outer,) = torch.autograd.grad(cross_entropy(problem.view.bind(after, {})(vx), vy).mean(), after)
     torch.testing.assert_close(kept.gradient, -0.7 * (each @ outer) / TRAIN, rtol=1e-12, atol=1e-14)
+
+
+def test_a_scale_of_the_training_logits_divides_the_fitted_ones():
+    """At the minimum of the training loss the logits are 1/s times those of s = 1: temperature scaling with T = s."""
+    torch.manual_seed(0)
+    inputs, labels = torch.randn(40, 2, dtype=torch.float64), torch.randint(0, 3, (40,))
+    weights = []
+    for scale in (1.0, 2.0):
+        model = nn.Linear(2, 3).double()
+        with torch.no_grad():
+            model.weight.zero_(), model.bias.zero_()
+        outer = LogitScale(scale).double()
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=500, tolerance_grad=1e-12, tolerance_change=0)
+        batch = Batch(inputs, labels)
+
+        def closure(model=model, outer=outer, optimizer=optimizer, batch=batch):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(outer.outputs(model(batch.inputs), batch), batch.targets)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        weights.append(model.weight.detach())
+    assert torch.allclose(weights[0], 2 * weights[1], atol=1e-6)
+
+
+def test_a_scale_stays_within_its_bounds():
+    outer = LogitScale(2.0, largest=4.0)
+    found = outer.project({"log_scale": torch.tensor([-9.0, 0.1, 9.0])})["log_scale"]
+    assert found.exp().tolist() == pytest.approx([0.25, math.exp(0.1), 4.0])
+    assert outer.quantities({})["scale"].item() == pytest.approx(2.0)

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from calibrant.bilevel import Callback, pooled
+from calibrant.bilevel import Callback
 from calibrant.methods import Calibrated
 from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, gamma_of, with_recipe
 from calibrant.methods.meta_regularization import MetaRegularization
-from calibrant.methods.networks import NetworkTraining, error, head_and_width
+from calibrant.methods.networks import ErrorOn, NetworkTraining, error, head_and_width
 from calibrant.methods.task import Part, Task
 from calibrant.models import small_cnn
 
@@ -85,15 +85,28 @@ def test_a_method_keeps_its_own_average_under_another_recipe():
 
 def test_the_best_validation_error_is_returned(task):
     recipe = replace(RECIPE, epochs=6, batch_size=15, learning_rate=0.3, select="error", schedule="steps")
-    seen = []
+    hard = replace(task, val=replace(task.val, inputs=task.val.inputs + torch.randn_like(task.val.inputs)))
+    for method in (NetworkTraining(recipe), replace(IMAGE_METHODS["recommended"].method, recipe=recipe)):
+        seen = []
 
-    class Watch(Callback):
-        def on_step(self, run):
-            seen.append(float(pooled(error)(run)))
+        class Watch(Callback):
+            def on_step(self, run, seen=seen):
+                seen.append(float(ErrorOn(hard.val)(run)))
 
-    fitted = NetworkTraining(recipe).fit(task, callbacks=[Watch()])
-    assert len(seen) == 6  # an epoch has four steps, as many as lie between two looks
-    assert float(error(fitted.logits(task.val.inputs), task.val.labels)) == min(seen)
+        fitted = method.fit(hard, callbacks=[Watch()])
+        assert len(seen) == 6  # an epoch has four steps, as many as lie between two looks
+        assert float(error(fitted.logits(hard.val.inputs), hard.val.labels)) == min(seen)
+
+
+def test_states_are_chosen_by_the_validation_part_and_not_by_the_meta_part(task):
+    """Labels that are all wrong: the best state is the one that fits them best, which training never aims at."""
+    recipe = replace(RECIPE, epochs=4, batch_size=15, learning_rate=0.1, select="error", schedule="steps")
+    method = replace(IMAGE_METHODS["recommended"].method, recipe=recipe)
+    wrong = replace(task.val, labels=(task.val.labels + 1) % CLASSES)
+    usual, other = (method.fit(replace(task, val=part)).networks[0].params for part in (task.val, wrong))
+    assert not torch.equal(usual, other)
+    with pytest.raises(ValueError, match="choice of the best state needs a validation part"):
+        method.fit(replace(task, val=None))
 
 
 def test_head_and_width_leave_the_model_alone(task):

@@ -61,19 +61,13 @@ class Look(NamedTuple):
         return f"The {level} was not finite at {where}; {_REMEDIES[level]}."
 
 
-_UNREAD = 32
-"""Outer steps whose values a GPU may run ahead of being looked at: each look waits for all that was launched."""
-
-
 def examine(run: Run, taken: int, outcome: Outcome) -> Tensor:
     """Which members are still finite. The others fail with a message; a single problem raises it."""
     values = Values(
         run.inner_losses, outcome.estimate, outcome.phi, outcome.state.params, run.step, taken, run.present.lookahead
     )
-    if run.replay is not None:  # what is looked at later costs nothing now
-        run.unread.append(values)
-        if len(run.unread) >= _UNREAD:
-            run.look()
+    if run.replay is not None:
+        run.lookout.add(values)
         return torch.ones(1, dtype=torch.bool)
     look = values.look(run.problem.members or 1)
     good = torch.cat([ok.all(0, keepdim=True) for ok in look.found.values()]).cpu()
@@ -112,3 +106,64 @@ class Values(NamedTuple):
         if estimate.inner_losses:
             found["inner loss"] = torch.stack(estimate.inner_losses).reshape(-1, members).isfinite()
         return Look(found | outer | {"training loss": losses} | params, self.step, self.taken)
+
+    def all_finite(self) -> list[Tensor]:
+        """Everything that must be finite, in vectors, but for the parameters, which show what went wrong before."""
+        estimate, found = self.estimate, [self.inner_losses, *self.estimate.inner_losses, self.phi]
+        return [t.reshape(-1) for t in (*found, estimate.loss, estimate.gradient) if t is not None]
+
+
+_TOGETHER = 32
+"""Outer steps that are looked at together."""
+
+
+class Lookout:
+    """Looks at the steps of a single problem on a GPU without waiting for them.
+
+    Steps are gathered, and one number says whether all of them were finite. It is on its way from the GPU while the
+    next steps run, and is read when these are gathered. :meth:`look` waits and reads everything.
+    """
+
+    def __init__(self) -> None:
+        self.unread: list[Values] = []
+        self._asked: list[Values] = []
+        self._answer: Tensor | None = None
+        self._arrived: torch.cuda.Event | None = None
+
+    def add(self, values: Values) -> None:
+        """Take note of a step."""
+        self.unread.append(values)
+        if len(self.unread) >= _TOGETHER:
+            self._read()
+            self._ask()
+
+    def look(self) -> None:
+        """Raise the error of the first step whose values were not finite, if there is one."""
+        self._read()
+        if self.unread:
+            self._ask()
+            self._read()
+
+    def _ask(self) -> None:
+        self._asked, self.unread = self.unread, []
+        pieces = [piece for values in self._asked for piece in values.all_finite()]
+        total = torch.cat([torch.cat(pieces), self._asked[-1].params.sum().reshape(1)])
+        answer = total.isfinite().all()
+        if answer.is_cuda:
+            self._answer = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(answer, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+        else:
+            self._answer = answer
+
+    def _read(self) -> None:
+        if self._answer is None:
+            return
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        good, asked = bool(self._answer), self._asked
+        self._answer, self._asked, self._arrived = None, [], None
+        for values in [] if good else asked:
+            look = values.look(1)
+            if not all(bool(ok.all()) for ok in look.found.values()):
+                raise NonFiniteError(look.message(0))

@@ -67,6 +67,7 @@ class Trainer:
         self._last: State | None = None
         self._copies = True
         self._begun: tuple[State, list[Tensor]] | None = None
+        self._asks_for_batch: set[str] = set()
 
     def train(
         self, state: State, phi: Tensor, draws: Draws, steps: int, memory: Memory | None = None
@@ -109,7 +110,7 @@ class Trainer:
         self._set_mode(train=True)
         net = DividedWorkingNetwork(self, batch.noise)
         with torch.enable_grad():
-            self.problem.inner_value(net, phi, batch)
+            self._ask("inner", net, batch, lambda: self.problem.inner_value(net, phi, batch))
         self._begun = state, net.kept
         self._last = None  # the buffers have moved
         return [h.detach() for h in net.kept]
@@ -120,10 +121,25 @@ class Trainer:
         net = DividedWorkingNetwork(self, batch.noise)
         saved = self.read_buffers() if train else {}
         with torch.no_grad():
-            self.problem.outer_value(net, phi, batch)
+            self._ask("outer", net, batch, lambda: self.problem.outer_value(net, phi, batch))
         if train:  # an outer pass leaves the state of training alone
             self._write_buffers(saved)
         return net.kept
+
+    def _ask(self, level: str, net: DividedWorkingNetwork, batch: Batch, evaluate: Callable[[], Tensor]) -> None:
+        """Run the body on what a loss asks for.
+
+        Only the loss knows what that is, so it is evaluated. A recording fixes what the loss decides, and most losses
+        ask once, for the batch itself: then the body alone runs.
+        """
+        if not self._copies and level in self._asks_for_batch:
+            net.features(batch.inputs)
+            return
+        evaluate()
+        if len(net.asked) == 1 and net.asked[0] is batch.inputs:
+            self._asks_for_batch.add(level)
+        else:
+            self._asks_for_batch.discard(level)
 
     def load(self, state: State) -> None:
         """Put the working copy at ``state``."""

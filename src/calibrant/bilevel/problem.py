@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -12,20 +11,19 @@ from torch import Tensor, nn
 
 from calibrant.bilevel import checks
 from calibrant.bilevel.detached import Watch
+from calibrant.bilevel.divided_losses import DividedLosses
 from calibrant.bilevel.level import seeded
 from calibrant.bilevel.objectives import DEFAULT_INNER_LOSS, DEFAULT_OUTER_LOSS, UserLoss
 from calibrant.bilevel.outer_variables import OuterVariable
 from calibrant.data.batch import Batch, Tensors, map_tensors
 from calibrant.data.streams import Stream, TensorStream, as_stream, mix
 from calibrant.models.functional import FunctionalModule
-from calibrant.models.heads import Head
 from calibrant.models.kernels import FusedKernels
-from calibrant.models.network import Answering, DividedNetwork
 
 INNER_NOISE, OUTER_NOISE = 12, 13
 
 
-class Bilevel:
+class Bilevel(DividedLosses):
     """``min_φ F(φ, θ_T(φ))`` with ``θ_T`` the result of training: all that the solver needs to know.
 
     Parameters
@@ -172,42 +170,6 @@ class Bilevel:
         self.val = None if data[1] is None else stream(data[1], sizes[1], 11)
         self._data = _kept(data[0], self.train), _kept(data[1], self.val)
 
-    @property
-    def head(self) -> Head:
-        """The layer that the logits come from, and the body before it; an error lists the candidates where unclear."""
-        if self.view.parts is None:
-            self.view.locate(self.train_batch(0).inputs, self._head_name)
-        return self.view.divided
-
-    @property
-    def stretch(self) -> slice:
-        """Where the head's parameters stand in the parameter vector."""
-        _ = self.head
-        return self.view.stretch()
-
-    @cached_property
-    def separable(self) -> bool:
-        """Whether the inner loss sees the network through features that do not depend on φ.
-
-        Then the head's loss is a function of these features. Not so where φ changes the inputs, where the loss takes
-        apart what the module returns beside the logits, or draws random numbers.
-        """
-        _ = self.head
-        if self.stochastic:
-            return False
-        batch, phi = self.train_batch(0), self.initial_phi().requires_grad_()
-        params, buffers = self.start, self.initial_buffers()
-        try:
-            with torch.enable_grad():
-                features, _ = self.inner_features(params, buffers, phi, batch)
-            apart = self.inner_of_head(params[self.stretch], params, features, phi.detach(), batch)
-        except (TypeError, ValueError, AttributeError, IndexError, StopIteration):
-            return False
-        with torch.no_grad():
-            whole = self.inner(params, buffers, phi.detach(), batch)[0]
-        near = torch.allclose(apart.detach(), whole, rtol=1e-4 if self.autocast is None else 0.05, equal_nan=True)
-        return near and not any(h.requires_grad for h in features)
-
     def inner(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
         """L(θ, φ) on a batch: a pure function."""
         net = self.view.bind(params, buffers, train=True, noise=batch.noise, autocast=self.autocast)
@@ -229,59 +191,6 @@ class Bilevel:
     def outer_value(self, net: Any, phi: Tensor, batch: Batch) -> Tensor:
         """F on a batch, of any object that stands for the network."""
         return _scalar(self.outer_view.run(phi, lambda outer: self.outer_loss(net, outer, batch)), "outer")
-
-    def inner_features(
-        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
-    ) -> tuple[list[Tensor], Tensors]:
-        """The features that the inner loss asks for, and the buffers after the pass."""
-        net = self._divided(params, buffers, batch, train=True)
-        self.inner_value(net, phi, batch)
-        return net.kept, net.buffers
-
-    def outer_features(
-        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
-    ) -> tuple[list[Tensor], Tensors]:
-        """The features that the outer loss asks for, and the buffers after the pass."""
-        net = self._divided(params, buffers, batch, train=self.outer_mode == "train")
-        self.outer_value(net, phi, batch)
-        return net.kept, net.buffers
-
-    def outer_answers(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> list[Any]:
-        """What the network answers when the outer loss is evaluated on ``batch``."""
-        net = self._answering(params, buffers, batch)
-        self.outer_value(net, phi, batch)
-        return net.answers
-
-    def outer_given(
-        self, answers: Sequence[Any], params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
-    ) -> Tensor:
-        """F on a batch whose answers are known."""
-        return self.outer_value(self._answering(params, buffers, batch, given=answers), phi, batch)
-
-    def _answering(self, params: Tensor, buffers: Tensors, batch: Batch, **settings: Any) -> Answering:
-        train = self.outer_mode == "train"
-        settings |= {"train": train, "noise": batch.noise, "autocast": self.autocast}
-        return Answering(self.view, self.view.unflatten(params), buffers, **settings)
-
-    def inner_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
-        """L as a function of the head's parameters ``w``, the features given and all else constant."""
-        return self.inner_value(self._of_head(w, params, features, batch, train=bool(batch.noise)), phi, batch)
-
-    def outer_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
-        """F as a function of the head's parameters ``w``, the features given and all else constant."""
-        train = self.outer_mode == "train" and bool(batch.noise)
-        return self.outer_value(self._of_head(w, params, features, batch, train=train), phi, batch)
-
-    def _divided(self, params: Tensor, buffers: Tensors, batch: Batch, *, train: bool) -> DividedNetwork:
-        _ = self.head
-        settings: dict[str, Any] = {"train": train, "noise": batch.noise, "autocast": self.autocast}
-        return DividedNetwork(self.view, self.view.unflatten(params), buffers, **settings)
-
-    def _of_head(
-        self, w: Tensor, params: Tensor, features: Sequence[Tensor], batch: Batch, *, train: bool
-    ) -> DividedNetwork:
-        named = self.view.unflatten(params) | self.view.head_params(w)
-        return DividedNetwork(self.view, named, self.start_buffers, given=features, train=train, noise=batch.noise)
 
     def initial_params(self, phi: Tensor) -> Tensor:
         """θ_0 = Φ_0(φ)."""

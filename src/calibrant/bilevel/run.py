@@ -19,7 +19,7 @@ from calibrant.bilevel.crowd import Crowd, crowd_rows
 from calibrant.bilevel.dynamics import Dynamics, State
 from calibrant.bilevel.features import Memory
 from calibrant.bilevel.fingerprint import fingerprint
-from calibrant.bilevel.finite import NonFiniteError, Values, examine, sound
+from calibrant.bilevel.finite import Lookout, examine, sound
 from calibrant.bilevel.heads import Heads
 from calibrant.bilevel.level import Level, LossFunction
 from calibrant.bilevel.native import Trainer
@@ -93,7 +93,7 @@ class Run:
         self.reasons: dict[int, str] = {}
         self.failures: dict[int, str] = {}
         self.stop_steps: dict[int, int] = {}
-        self.unread: list[Values] = []
+        self.lookout = Lookout()
         self.replay = Replay(self, _compute) if can_replay(self, compile) else None
 
     @cached_property
@@ -193,11 +193,7 @@ class Run:
 
     def look(self) -> None:
         """Read what a GPU has not been asked yet: raise the error of a step whose values were not finite."""
-        unread, self.unread = [values.look(1) for values in self.unread], []
-        if unread:
-            good = torch.stack([torch.stack([ok.all() for ok in look.found.values()]).all() for look in unread]).cpu()
-            for bad in (~good).nonzero().flatten().tolist():
-                raise NonFiniteError(unread[bad].message(0))
+        self.lookout.look()
 
     def extra_tensors(self) -> Tensors:
         """What a checkpoint keeps beside parameters, moments, buffers and φ: the features of recent batches."""

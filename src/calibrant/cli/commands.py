@@ -36,6 +36,9 @@ class ImageData(StrEnum):
     tiny_imagenet = "tiny-imagenet"
     fashion_mnist = "fashion-mnist"
     digits = "digits"
+    cifar10n_worse = "cifar10n-worse"
+    cifar10n_aggregate = "cifar10n-aggregate"
+    cifar10n_random = "cifar10n-random"
 
 
 class Recipe(StrEnum):
@@ -72,6 +75,15 @@ Folder = Annotated[
     Path | None,
     typer.Option(exists=True, file_okay=False, help="Folder with the files of the data set, in any usual layout."),
 ]
+NoisyLabels = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        dir_okay=False,
+        help="For the data sets cifar10n-…: an .npz file with the labels of CIFAR-10N (worse_label …); --data has the "
+        "images of CIFAR-10.",
+    ),
+]
 Network = Annotated[
     str | None,
     typer.Option(help="resnet18, resnet50, wide-resnet or small-cnn; by default the one of the data set."),
@@ -87,6 +99,10 @@ Limit = Annotated[
         help="Take so many training images, every class in proportion, and a fifth as many test images. Up to 10,000 "
         "mean a small study: by default few methods, 2 seeds, 6 epochs.",
     ),
+]
+Export = Annotated[
+    Path | None,
+    typer.Option(dir_okay=False, help="Write the results into this file as well, results/meta-reg-cifar10.json say."),
 ]
 Minutes = Annotated[
     float | None, typer.Option(min=0.0, help="Stop after so many minutes; the same command goes on later.")
@@ -189,6 +205,7 @@ def reproduce_meta_reg(
     ] = None,
     epochs: Epochs = None,
     limit: Limit = None,
+    noisy_labels: NoisyLabels = None,
     device: On = Device.auto,
     quick: Annotated[
         bool, typer.Option("--quick", help="A few methods on scikit-learn's digits: about a minute on two cores.")
@@ -199,6 +216,10 @@ def reproduce_meta_reg(
     ] = None,
     minutes: Minutes = None,
     fresh: Fresh = False,
+    shared: Annotated[
+        bool, typer.Option("--shared-device", help="Other work runs on the device: leave its times out of comparisons.")
+    ] = False,
+    export: Export = None,
     source: Sources = None,
 ) -> None:
     """Tables 1 to 3 and Figures 2 to 5 of the second paper (γ-Net, SECE), its claims, shifted images and targets."""
@@ -216,11 +237,14 @@ def reproduce_meta_reg(
         seeds=seeds,
         epochs=epochs,
         limit=limit,
+        noisy_labels=noisy_labels,
         device=device.value,
         quick=quick,
         out=out,
         minutes=minutes,
         fresh=fresh,
+        shared=shared,
+        export=export,
         source=source or None,
     )
 
@@ -265,6 +289,54 @@ def sweep_bo4sc(
     )
 
 
+@sweep.command("meta-reg", cls=Experiment)
+def sweep_meta_reg(
+    bandwidth: Annotated[list[float] | None, typer.Option(help="h, the bandwidth of SECE in flg-sece.")] = None,
+    tau: Annotated[list[float] | None, typer.Option(help="τ of the published γ-Net.")] = None,
+    meta_rate: Annotated[list[float] | None, typer.Option(help="Multiples of flg-sece's meta rate.")] = None,
+    dataset: Images = ImageData.cifar10,
+    data: Folder = None,
+    model: Network = None,
+    recipe: Training = Recipe.short,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds; 2, or 1 with --quick.")] = None,
+    epochs: Epochs = None,
+    limit: Limit = None,
+    device: On = Device.auto,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="On some of scikit-learn's digits: about a minute on two cores.")
+    ] = False,
+    out: Out = Path("out/meta-reg-sweep"),
+    minutes: Minutes = None,
+    fresh: Fresh = False,
+    export: Export = None,
+    source: Sources = None,
+) -> None:
+    """Settings of the second paper's method, one at a time: h, τ and the meta rate, judged on validation data.
+
+    Each of the three options takes several values, `--tau 0.001 0.1`; one that is not given keeps the study's own.
+    """
+    call(
+        "meta_reg.sweep",
+        bandwidths=bandwidth or None,
+        temperatures=tau or None,
+        rates=meta_rate or None,
+        dataset=dataset.value,
+        data=data,
+        model=model,
+        recipe=recipe.value,
+        seeds=seeds,
+        epochs=epochs,
+        limit=limit,
+        device=device.value,
+        quick=quick,
+        out=out,
+        minutes=minutes,
+        fresh=fresh,
+        export=export,
+        source=source or None,
+    )
+
+
 @ablate.command("bo4sc", cls=Experiment)
 def ablate_bo4sc(
     seeds: Seeds = 20,
@@ -291,6 +363,7 @@ def ablate_meta_reg(
     out: Out = Path("out/meta-reg-ablation"),
     minutes: Minutes = None,
     fresh: Fresh = False,
+    export: Export = None,
     source: Sources = None,
 ) -> None:
     """Variants of the second paper's methods: φ, outer loss, hypergradient, meta rate, moving average, positive γ."""
@@ -307,6 +380,7 @@ def ablate_meta_reg(
         out=out,
         minutes=minutes,
         fresh=fresh,
+        export=export,
         source=source or None,
     )
 

@@ -51,7 +51,7 @@ class Experiment(TyperCommand):
         return left
 
 
-HEEDED = ("source", "out")
+HEEDED = ("source", "out", "export")
 """Parameters of a report from a result file."""
 
 

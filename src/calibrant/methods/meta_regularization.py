@@ -27,9 +27,12 @@ from calibrant.bilevel import (
     GammaNet,
     Hypergradient,
     Implicit,
+    LogitScale,
     Optimizer,
     OuterVariable,
+    OuterVariables,
     confidence_gap_loss,
+    cosine,
 )
 from calibrant.bilevel.objectives import DEFAULT_INNER_LOSS, UserLoss
 from calibrant.bilevel.run import Run
@@ -39,6 +42,7 @@ from calibrant.methods.networks import STRIDE, NetworkTraining, head_and_width
 from calibrant.methods.task import Part, Task
 
 SOLVED = Implicit(STRIDE, "head")
+Variable = Literal["gamma-net", "gamma", "gamma-net+scale", "gamma+scale", "scale", "l2-head", "l2-units"]
 
 
 @dataclass(frozen=True)
@@ -47,9 +51,10 @@ class MetaRegularization(NetworkTraining):
 
     Parameters
     ----------
-    outer_variable : {"gamma-net", "gamma", "l2-head", "l2-units"}
-        φ: a γ for each sample (γ-Net), one γ for all, or L2 strengths of the head, one or one for each unit (Bohdal et
-        al. 2021). SGD's own weight decay stays in every case.
+    outer_variable : {"gamma-net", "gamma", "gamma-net+scale", "gamma+scale", "scale", "l2-head", "l2-units"}
+        φ: a γ for each sample (γ-Net), one γ for all, a factor of the training logits
+        (:class:`calibrant.bilevel.LogitScale`), alone or with γ, or L2 strengths of the head, one or one for each unit
+        (Bohdal et al. 2021). SGD's own weight decay stays in every case.
     outer_loss : str
         A name of :data:`calibrant.bilevel.OUTER_LOSSES`.
     outer_settings : tuple of (name, value)
@@ -68,9 +73,13 @@ class MetaRegularization(NetworkTraining):
         How the published γ-Net keeps γ positive.
     initial : float
         γ at the start.
+    temperature : float
+        τ of the published γ-Net.
+    anneal : bool
+        Let the learning rate of φ fall to zero along a cosine.
     """
 
-    outer_variable: Literal["gamma-net", "gamma", "l2-head", "l2-units"] = "gamma-net"
+    outer_variable: Variable = "gamma-net"
     outer_loss: str = "sece"
     outer_settings: tuple[tuple[str, Any], ...] = (("strength", 10.0), ("order", 2), ("bandwidth", 0.02))
     hypergradient: Hypergradient = SOLVED
@@ -80,6 +89,8 @@ class MetaRegularization(NetworkTraining):
     form: Literal["bounded", "published"] = "bounded"
     positive: Literal["abs", "min-max", "sigmoid", "relu", "softplus"] = "abs"
     initial: float = 1.0
+    temperature: float = field(default=0.01, repr=False)
+    anneal: bool = field(default=False, repr=False)
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
         return self.pose(model, task, self.variable(model, task), inner_loss=self.inner(), outer_loss=self.outer())
@@ -89,7 +100,7 @@ class MetaRegularization(NetworkTraining):
         how = self.solve_by(
             group,
             hypergradient=self.hypergradient,
-            outer_optimizer=self.outer_optimizer(),
+            outer_optimizer=self.outer_optimizer(group),
             settings={"start": self.start},
         )
         return _with_callbacks(how, callbacks)
@@ -103,13 +114,19 @@ class MetaRegularization(NetworkTraining):
     def variable(self, model: nn.Module, task: Task) -> OuterVariable:
         """φ."""
         name, width = head_and_width(model, task)
-        if self.outer_variable == "gamma":
-            return ConstantGamma(self.initial)
-        if self.outer_variable == "gamma-net":
-            return GammaNet(
-                width, task.classes, form=self.form, positive=self.positive, initial=self.initial, seed=task.seed
-            )
-        return L2(model, per="unit" if self.outer_variable == "l2-units" else "model", only=name)
+        if self.outer_variable.startswith("l2"):
+            return L2(model, per="unit" if self.outer_variable == "l2-units" else "model", only=name)
+        found: list[OuterVariable] = []
+        for part in self.outer_variable.split("+"):
+            if part == "gamma":
+                found.append(ConstantGamma(self.initial))
+            elif part == "gamma-net":
+                names = ("form", "positive", "temperature", "initial")
+                settings: dict[str, Any] = {name: getattr(self, name) for name in names}
+                found.append(GammaNet(width, task.classes, **settings, seed=task.seed))
+            else:
+                found.append(LogitScale())
+        return found[0] if len(found) == 1 else OuterVariables(*found)
 
     def inner(self) -> UserLoss:
         """The training loss: focal with φ's γ (Eq. 2), or cross-entropy with φ's penalty."""
@@ -119,9 +136,12 @@ class MetaRegularization(NetworkTraining):
         """What held-out data are judged by."""
         return OUTER_LOSSES[self.outer_loss](**dict(self.outer_settings))
 
-    def outer_optimizer(self) -> Optimizer:
+    def outer_optimizer(self, group: Group) -> Optimizer:
         """How φ moves."""
-        return Adam(self.meta_rate)
+        if not self.anneal:
+            return Adam(self.meta_rate)
+        steps = self.recipe.epochs * group.problems[0].train.batches
+        return Adam(cosine(self.meta_rate, -(-steps // self.hypergradient.steps)))
 
 
 @dataclass(frozen=True)
@@ -132,14 +152,14 @@ class FocalControl(MetaRegularization):
     learned γ.
     """
 
-    outer_variable: Literal["gamma-net", "gamma", "l2-head", "l2-units"] = "gamma"
+    outer_variable: Variable = "gamma"
     hypergradient: Hypergradient = field(default=Feedback(STRIDE))
     gain: float = 1.0
 
     def outer(self) -> UserLoss:
         return confidence_gap_loss()
 
-    def outer_optimizer(self) -> Optimizer:
+    def outer_optimizer(self, group: Group) -> Optimizer:
         return SGD(0.2 * self.gain, momentum=0.8)  # a moving average of the gap with weight 0.8, times the gain
 
 

@@ -15,14 +15,15 @@ from calibrant.bilevel import (
     Callback,
     EarlyStopping,
     History,
+    Hypergradient,
     MovingAverage,
     Optimizer,
     Plain,
     composed,
     multistep,
     one_cycle,
-    pooled,
 )
+from calibrant.bilevel.run import Run
 from calibrant.data.streams import mix
 from calibrant.data.vision import Mixup
 from calibrant.losses import Loss
@@ -47,7 +48,8 @@ class Recipe:
     learning_rate, momentum, nesterov, weight_decay : SGD's
     schedule : "one-cycle" (Smith 2018), or "steps": a tenth of the rate from each of ``milestones`` on, in epochs
     warmup : share of a one-cycle run on the way up
-    select : "last" returns the last state, "error" the one with the lowest validation error, looked at after each epoch
+    select : "last" returns the last state, "error" the one of least error on the validation part, looked at after each
+        epoch
     average : decay of a moving average of the weights, every four steps of the second half of the run; the average is
         then the result. None: no average
     """
@@ -73,14 +75,18 @@ class Recipe:
             rate = multistep(self.learning_rate, [m * per_epoch for m in self.milestones])
         return SGD(rate, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay)
 
-    def callbacks(self, steps: int) -> list[Callback]:
-        """The moving average, and the choice of the best state."""
+    def callbacks(self, steps: int, task: Task, stride: int = STRIDE) -> list[Callback]:
+        """The moving average, and the choice of the best state.
+
+        ``steps`` is the length of the run, ``stride`` the number of training steps to one outer step.
+        """
         found: list[Callback] = []
         if self.average is not None:
-            found.append(MovingAverage(self.average))
+            found.append(MovingAverage(self.average, every=max(1, STRIDE // stride)))
         if self.select == "error":
-            every = max(1, steps // self.epochs // STRIDE)
-            found.append(EarlyStopping(pooled(error), patience=None, every=every))
+            every = max(1, steps // self.epochs // stride)
+            part = task.need_val("The choice of the best state")
+            found.append(EarlyStopping(ErrorOn(part), patience=None, every=every))
         return found
 
 
@@ -94,6 +100,21 @@ RECIPES = {
 def error(logits: Tensor, labels: Tensor) -> Tensor:
     """The share of wrong predictions."""
     return (logits.argmax(-1) != labels).double().mean()
+
+
+@dataclass(frozen=True)
+class ErrorOn:
+    """A criterion for early stopping: the error of a single run's network on a part of its own."""
+
+    part: Part
+
+    def __call__(self, run: Run) -> Tensor:
+        problem, state = run.problem, run.state
+        assert isinstance(problem, Bilevel)
+        net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
+        with torch.no_grad():
+            logits = torch.cat([net.logits(inputs) for inputs, _ in self.part.pieces()])
+        return error(logits, self.part.labels.to(logits.device))
 
 
 @dataclass(frozen=True)
@@ -116,8 +137,9 @@ class NetworkTraining(Method):
     mixup: float | None = None
 
     def with_recipe(self, recipe: Recipe) -> Self:
-        """The same method with another recipe; its own choice of a moving average stays."""
-        return replace(self, recipe=replace(recipe, average=self.recipe.average))
+        """The same method with another recipe; its own moving average and choice of the best state stay."""
+        select = "error" if self.recipe.select == "error" else recipe.select
+        return replace(self, recipe=replace(recipe, average=self.recipe.average, select=select))
 
     @classmethod
     def fit_group(
@@ -148,8 +170,9 @@ class NetworkTraining(Method):
 
     def data(self, task: Task) -> dict[str, Any]:
         mixed = None if self.mixup is None else Mixup(self.mixup, task.classes)
-        train = task.train.stream(
-            batch_size=min(self.recipe.batch_size, len(task.train)),
+        part = self.training_part(task)
+        train = part.stream(
+            batch_size=min(self.recipe.batch_size, len(part)),
             seed=mix(task.seed, 10),
             augment=True,
             augment_batch=mixed,
@@ -161,22 +184,27 @@ class NetworkTraining(Method):
         size = min(self.held_out_batch(), len(held))
         return {"train": train, "val": held.stream(batch_size=size, seed=mix(task.seed, 11), drop_last=True)}
 
+    def training_part(self, task: Task) -> Part:
+        """The part that the network is trained on."""
+        return task.train
+
     def held_out(self, task: Task) -> Part | None:
-        """The part that the problem sees beside the training part: the one that states are chosen by."""
-        return task.need_val("The choice of the best state") if self.recipe.select == "error" else None
+        """The part that moves outer variables; plain training has none."""
+        return None
 
     def held_out_batch(self) -> int:
         """Samples of one look at the held-out part."""
         return 1000
 
-    def solve_by(self, group: Group, **how: Any) -> Solving:
+    def solve_by(self, group: Group, *, hypergradient: Hypergradient, **how: Any) -> Solving:
         """The recipe's optimiser, schedule and callbacks, with what a method adds."""
         steps = self.recipe.epochs * group.problems[0].train.batches
         gpu = group.problems[0].start.is_cuda
         return Solving(
+            hypergradient=hypergradient,
             inner_optimizer=self.recipe.optimizer(steps),
             steps=[steps] * len(group.problems),
-            callbacks=self.recipe.callbacks(steps),
+            callbacks=self.recipe.callbacks(steps, group.tasks[0], hypergradient.steps),
             history=History(),
             compile="inductor" if gpu else None,
             **how,
@@ -184,6 +212,17 @@ class NetworkTraining(Method):
 
     def learned(self, outcome: Outcome) -> dict[str, Any]:
         return {"history": outcome.history}
+
+
+@dataclass(frozen=True)
+class AllPartsTraining(NetworkTraining):
+    """Training on the validation and the meta-validation part as well: what their labels are worth as training labels.
+
+    Nothing is held out then, so that a temperature fitted on the validation part means nothing.
+    """
+
+    def training_part(self, task: Task) -> Part:
+        return sum((part for part in (task.val, task.meta) if part is not None), task.train)
 
 
 def head_and_width(model: nn.Module, task: Task) -> tuple[str, int]:

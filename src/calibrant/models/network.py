@@ -99,6 +99,7 @@ class Divided:
     def __init__(self, *args: Any, given: Iterable[Tensor] | None = None, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.kept: list[Tensor] = []
+        self.asked: list[Any] = []
         self._given = None if given is None else iter(given)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -112,6 +113,7 @@ class Divided:
         """The input of the head, computed or given."""
         found = super().features(inputs) if self._given is None else next(self._given)  # type: ignore[misc]
         self.kept.append(found)
+        self.asked.append(inputs)
         return found
 
 

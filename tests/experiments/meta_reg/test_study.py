@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -159,6 +160,8 @@ def test_wrong_arguments_are_sentences(images: Path, tmp_path: Path) -> None:
         ({"dataset": "cifar10", "data": images, "model": "vgg"}, "--model must be one of resnet18"),
         ({"dataset": "cifar10", "data": images, "methods": ["cee"]}, "there is no method called cee"),
         ({"dataset": "cifar10", "data": images, "limit": 40}, "--limit must leave"),
+        ({"dataset": "cifar10n-worse", "data": images}, "--noisy-labels must name the file"),
+        ({"dataset": "cifar10", "data": images, "noisy_labels": images / "x.npz"}, "goes with CIFAR-10N alone"),
     ):
         with pytest.raises(ValueError, match=message):
             reproduce(**settings, out=tmp_path)
@@ -168,3 +171,31 @@ def test_the_folder_is_tried_before_anything_is_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="--out must be a folder"):
         reproduce(dataset="digits", out=tmp_path / "file")
+
+
+def test_noisy_labels_are_those_of_the_training_part_alone(images: Path, tmp_path: Path) -> None:
+    clean = np.load(images / "cifar10.npz")["y_train"]
+    noisy = np.where(np.arange(len(clean)) % 5 < 2, (clean + 3) % 10, clean)
+    np.savez(tmp_path / "labels.npz", worse_label=noisy)
+    prepared = prepare("cifar10n-worse", images, 0, labels=tmp_path / "labels.npz")
+    usual = prepare("cifar10", images, 0)
+    wrong = prepared.task.train.labels != usual.task.train.labels
+    assert torch.equal(prepared.task.train.inputs, usual.task.train.inputs)
+    assert torch.equal(prepared.wrong, wrong)
+    assert float(wrong.double().mean()) == pytest.approx(0.4, abs=0.1)
+    for own, other in ((prepared.task.val, usual.task.val), (prepared.task.meta, usual.task.meta)):
+        assert torch.equal(own.labels, other.labels)
+    out = tmp_path / "out"
+    command = ["reproduce", "meta-reg", "--dataset", "cifar10n-worse", "--model", "small-cnn", "--epochs", "1"]
+    command += ["--data", str(images), "--noisy-labels", str(tmp_path / "labels.npz"), "--seeds", "1"]
+    command += ["--methods", "ce", "weights", "weights-ts", "--out", str(out)]
+    result = CliRunner().invoke(app, [*command, "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    found = {record["method"]: record for record in records(out)}
+    assert set(found) == {"ce", "weights", "weights-ts"}
+    assert found["weights"]["wrong_share"] == pytest.approx(float(wrong.double().mean()), rel=1e-4)
+    assert 0 <= found["weights"]["weight_wrong"] <= 1
+    assert found["ce"]["weight_wrong"] is None
+    page = (out / "report.html").read_text()
+    assert "weights: error at least 3 points below" in page
+    assert "The paper's claims" not in page

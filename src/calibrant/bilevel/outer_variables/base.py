@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -56,7 +57,10 @@ class OuterVariable(nn.Module):
 
 
 class OuterVariables(OuterVariable):
-    """Several outer variables at once, applied in the order given."""
+    """Several outer variables at once, applied in the order given.
+
+    Where one of them is a module to be called (a γ-Net), calling the chain calls that one.
+    """
 
     def __init__(self, *parts: OuterVariable) -> None:
         super().__init__()
@@ -66,6 +70,12 @@ class OuterVariables(OuterVariable):
         self.parts = nn.ModuleList(parts)
         self.needs_index = any(p.needs_index for p in parts)
         self.moves_start = any(p.moves_start for p in parts)
+
+    def forward(self, *args: Any) -> Tensor:
+        called = [part for part in self._each() if type(part).forward is not nn.Module.forward]
+        if len(called) != 1:
+            raise TypeError(f"Only a chain with one module to be called can be called; this one has {len(called)}.")
+        return called[0](*args)
 
     def initial(self, params: Tensor) -> Tensor:
         for part in self._each():

@@ -188,13 +188,16 @@ class FocalWithGamma:
 
     ``outer`` is a :class:`GammaNet`, a :class:`ConstantGamma`, or any module from features to one γ for each sample. It
     sees detached features, so that the classifier is not trained to please it. Hypergradients over several steps still
-    follow how γ moves with the features (:mod:`calibrant.bilevel.detached`).
+    follow how γ moves with the features (:mod:`calibrant.bilevel.detached`). An :class:`OuterVariable` may also change
+    the logits that the loss sees (``outputs``).
     """
 
     def __call__(self, net: HeadedNetwork, outer: Any, batch: Batch) -> Tensor:
         features = net.features(batch.inputs)
-        gamma = outer(features.detach())
-        return batch.weighted(focal(net.head(features), batch.targets, gamma)).mean()
+        gamma, logits = outer(features.detach()), net.head(features)
+        if isinstance(outer, OuterVariable):
+            logits = outer.outputs(logits, batch)
+        return batch.weighted(focal(logits, batch.targets, gamma)).mean()
 
 
 def _min_max(raw: Tensor) -> Tensor:

@@ -2,10 +2,12 @@
 
 from calibrant.data.vision.augment import CropAndFlip, Mixup, Normalise
 from calibrant.data.vision.images import Images, Parts, load_images, load_parts, split
+from calibrant.data.vision.noisy import NOISY_LABELS, load_noisy_labels
 from calibrant.data.vision.shifts import SHIFTS, Shift, brightness, contrast, gaussian_blur, gaussian_noise
 from calibrant.data.vision.sources import SOURCES
 
 __all__ = [
+    "NOISY_LABELS",
     "SHIFTS",
     "SOURCES",
     "CropAndFlip",
@@ -19,6 +21,7 @@ __all__ = [
     "gaussian_blur",
     "gaussian_noise",
     "load_images",
+    "load_noisy_labels",
     "load_parts",
     "split",
 ]

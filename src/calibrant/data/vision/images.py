@@ -31,7 +31,8 @@ class Images:
 
     ``inputs`` is uint8 of shape ``(n, channels, height, width)``, ``labels`` holds class indices and ``names`` the
     classes' names. ``mean`` and ``std`` are those of each channel over the whole training part, for pixels scaled to
-    [0, 1], whichever part this is: see :class:`calibrant.data.vision.Normalise`.
+    [0, 1], whichever part this is: see :class:`calibrant.data.vision.Normalise`. ``noisy`` holds other labels of the
+    same images, some of them wrong, where there are any (:func:`calibrant.data.vision.load_noisy_labels`).
     """
 
     inputs: Tensor
@@ -39,6 +40,7 @@ class Images:
     names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    noisy: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -51,7 +53,8 @@ class Images:
     def select(self, index: Tensor | np.ndarray) -> Images:
         """The images with these indices, in this order."""
         rows = torch.as_tensor(index, device=self.labels.device)
-        return replace(self, inputs=self.inputs[rows], labels=self.labels[rows])
+        noisy = None if self.noisy is None else self.noisy[rows]
+        return replace(self, inputs=self.inputs[rows], labels=self.labels[rows], noisy=noisy)
 
     def sample(self, count: int, seed: int) -> Images:
         """``count`` images drawn without replacement, every class in proportion; all where there are no more."""
@@ -62,7 +65,8 @@ class Images:
 
     def to(self, device: torch.device | str) -> Images:
         """The same images on another device."""
-        return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
+        noisy = None if self.noisy is None else self.noisy.to(device)
+        return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device), noisy=noisy)
 
 
 class Parts(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from calibrant.data.splits import split_indices
-from calibrant.data.vision import CropAndFlip, Images, Normalise, load_parts, split
+from calibrant.data.vision import CropAndFlip, Images, Normalise, load_noisy_labels, load_parts, split
 from calibrant.methods import Part, Task
 from calibrant.models import resnet18, resnet50, small_cnn, wide_resnet
 
@@ -37,6 +37,12 @@ class Dataset:
     augment: CropAndFlip | None
     files: bool = True
     """Whether it is read from a folder; scikit-learn's digits are not."""
+    noisy: str | None = None
+    """The name of the labels that the training part gets in the place of the published ones."""
+
+
+def _cifar10n(noisy: str) -> Dataset:
+    return Dataset(f"CIFAR-10N ({noisy} labels)", "resnet18", CropAndFlip(), noisy=noisy)
 
 
 DATASETS = {
@@ -45,8 +51,12 @@ DATASETS = {
     "tiny-imagenet": Dataset("Tiny-ImageNet", "resnet18", CropAndFlip(8)),
     "fashion-mnist": Dataset("Fashion-MNIST", "small-cnn", CropAndFlip(2)),
     "digits": Dataset("scikit-learn's digits", "small-cnn", CropAndFlip(1, flip=False), files=False),
+    "cifar10n-worse": _cifar10n("worse"),
+    "cifar10n-aggregate": _cifar10n("aggregate"),
+    "cifar10n-random": _cifar10n("random1"),
 }
-"""The data sets of the study. Digits have no mirror image, so they are cropped and not flipped."""
+"""The data sets of the study. Digits have no mirror image, so they are cropped and not flipped. CIFAR-10N is CIFAR-10
+with people's labels in the training part; validation, meta-validation and test parts have the published ones."""
 PER_TEST = 5
 """A limited data set has so many training images to a test image, as the CIFARs have."""
 TEST_SHARE = 0.3
@@ -71,14 +81,22 @@ class Prepared:
 
     task: Task
     test: Part
+    wrong: Tensor | None = None
+    """Which training samples have a wrong label, on the CPU; None where all have the published one."""
 
     def to(self, device: torch.device | str) -> Prepared:
         """The same on another device."""
-        return Prepared(self.task.to(device), self.test.to(device))
+        return replace(self, task=self.task.to(device), test=self.test.to(device))
 
 
 def prepare(
-    name: str, folder: str | Path | None, seed: int, *, model: str | None = None, limit: int | None = None
+    name: str,
+    folder: str | Path | None,
+    seed: int,
+    *,
+    model: str | None = None,
+    limit: int | None = None,
+    labels: str | Path | None = None,
 ) -> Prepared:
     """The task of a data set: 80 % for training, 10 % as validation part, 10 % as meta-validation part, by seed.
 
@@ -90,11 +108,12 @@ def prepare(
     model : a name of :data:`MODELS`; by default the data set's own
     limit : how many images of the published training set to take, every class in proportion, and a fifth as many test
         images, the same for all seeds; None takes all
+    labels : the file with the labels of CIFAR-10N
 
     Methods without outer variables train on the same 80 % as the others. The validation part serves temperatures and
     the choice of a state, the meta-validation part moves outer variables.
     """
-    train, test = load(name, None if folder is None else str(folder))
+    train, test = load(name, _text(folder), _text(labels))
     if limit is not None:
         train, test = train.sample(limit, seed=seed), test.sample(max(limit // PER_TEST, test.classes), seed=0)
     parts = split(train, seed)
@@ -108,35 +127,52 @@ def prepare(
     def part(images: Images, augment: Any = None) -> Part:
         return Part(images.inputs, images.labels, augment=augment, prepare=normalise)
 
+    own, wrong = part(parts.train, DATASETS[name].augment), None
+    if parts.train.noisy is not None:
+        own, wrong = replace(own, labels=parts.train.noisy), parts.train.noisy != parts.train.labels
     network = Network(model or DATASETS[name].model, train.classes, train.inputs.shape[1])
     task = Task(
-        part(parts.train, DATASETS[name].augment),
+        own,
         part(parts.val),
         train.classes,
         seed,
         network,
         meta=part(parts.meta_val),
     )
-    return Prepared(task, part(test))
+    return Prepared(task, part(test), wrong)
 
 
 @cache
-def load(name: str, folder: str | None) -> tuple[Images, Images]:
-    """The published training and test parts; the last ones that were read are kept."""
-    if not DATASETS[name].files:
+def load(name: str, folder: str | None, labels: str | None = None) -> tuple[Images, Images]:
+    """The published training and test parts; the last ones that were read are kept.
+
+    ``labels`` is the file with the labels of CIFAR-10N, which become ``noisy`` of the training part.
+    """
+    dataset = DATASETS[name]
+    if not dataset.files:
         return _digits()
     if folder is None:
-        raise ValueError(f"{DATASETS[name].title} is read from files; name their folder by --data.")
-    return load_parts(name, folder)
+        raise ValueError(f"{dataset.title} is read from files; name their folder by --data.")
+    if dataset.noisy is None:
+        return load_parts(name, folder)
+    if labels is None:
+        raise ValueError(f"{dataset.title} has labels in a file of their own; name it by --noisy-labels.")
+    train, test = load_parts("cifar10", folder)
+    return replace(train, noisy=load_noisy_labels(labels, dataset.noisy, train)), test
 
 
-def digest(name: str, folder: str | Path | None) -> str:
+def digest(name: str, folder: str | Path | None, labels: str | Path | None = None) -> str:
     """A digest of all pixels and labels, for the keys of runs."""
     found = hashlib.sha256()
-    for images in load(name, None if folder is None else str(folder)):
-        found.update(images.inputs.numpy().data)
-        found.update(images.labels.numpy().data)
+    for images in load(name, _text(folder), _text(labels)):
+        for values in (images.inputs, images.labels, images.noisy):
+            if values is not None:
+                found.update(values.numpy().data)
     return found.hexdigest()[:12]
+
+
+def _text(path: str | Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _digits() -> tuple[Images, Images]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from calibrant import metrics
 from calibrant.data.vision import SHIFTS
 from calibrant.experiments.meta_reg.data import Prepared
+from calibrant.experiments.meta_reg.noisy import weights_by_truth
 from calibrant.methods import Fitted, Part, Recalibrated
 from calibrant.methods.images import gamma_of
 from calibrant.methods.meta_regularization import MetaRegularization
@@ -60,6 +61,9 @@ def measure(fitted: Fitted, method: Any, prepared: Prepared) -> dict[str, Any]:
     found |= {f"{name}_val": on_val[name] for name in ("error", "nll", "ece")}
     found["floor_ts"] = _floor(scaled, 15, "l1")
     found |= gammas(network, method, test)
+    found |= weights_by_truth(network, prepared.wrong)
+    if prepared.wrong is not None:
+        found["wrong_share"] = float(prepared.wrong.double().mean())
     found["bins"] = over_bins(probs, labels)
     found["diagrams"] = diagrams(probs, labels)
     found["shifts"] = shifted(network, test, labels, own, temperature)

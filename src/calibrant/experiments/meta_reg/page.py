@@ -9,6 +9,7 @@ from calibrant.experiments.meta_reg import figures, tables
 from calibrant.experiments.meta_reg.claims import computed
 from calibrant.experiments.meta_reg.groups import Group, groups
 from calibrant.experiments.meta_reg.measured_claims import measured
+from calibrant.experiments.meta_reg.noisy import has_noisy_labels, noisy_groups, noisy_table, noisy_targets
 from calibrant.experiments.meta_reg.paper import paper
 from calibrant.experiments.meta_reg.targets import judged, targets
 from calibrant.report import Report, Results, Table, format_number
@@ -26,15 +27,19 @@ def tell(results: Results) -> Report:
     found = groups(results.records)
     report = Report("Meta-regularisation", SUMMARY)
     report.section("Targets", "Paired over seeds, with 95 % intervals (Student's t).")
-    if whole := judged(found):
+    clean = [group for group in found if group not in noisy_groups(found)]
+    if whole := judged(clean):
         report.verdicts(targets(whole))
-    else:
+    elif clean:
         report.text("They are about whole runs on CIFAR-10 and CIFAR-100, which are not among these.")
         with report.details("The same questions, put to these runs"):
-            report.verdicts(targets(found))
+            report.verdicts(targets(clean))
+    if verdicts := noisy_targets(found):
+        report.verdicts(verdicts)
     for position, group in enumerate(found, 1):
         _results(report, group, position)
-    _claims(report, found)
+    if clean:
+        _claims(report, clean)
     failures(report, results.records, "They are left out of all tables.")
     foot(report, results, hidden=("methods",))
     return report
@@ -43,6 +48,8 @@ def tell(results: Results) -> Report:
 def _results(report: Report, group: Group, position: int) -> None:
     """Tables and figures of one setup."""
     report.section(group.label)
+    if has_noisy_labels(group.dataset):
+        _add(report, noisy_table(group))
     _add(report, tables.table1(group))
     with report.details("Validation part, temperature, γ, time and memory"):
         _add(report, tables.further(group))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from calibrant.experiments.common.keys import Key, make_key
 from calibrant.experiments.common.shared import checked_methods
-from calibrant.experiments.meta_reg.data import DATASETS, MODELS, digest, prepare
+from calibrant.experiments.meta_reg.data import DATASETS, MODELS, Prepared, digest, prepare
+from calibrant.experiments.meta_reg.noisy import COMPARED, NOISY_METHODS, has_noisy_labels
+from calibrant.experiments.meta_reg.noisy import SEEDS as NOISY_SEEDS
 from calibrant.experiments.meta_reg.variants import variants
 from calibrant.methods import Calibrated, Method
 from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, with_recipe
@@ -35,19 +37,23 @@ STEPS = 20
 
 def known_methods() -> dict[str, Method]:
     """All methods of the study by id, with the default recipe."""
-    return {name: entry.method for name, entry in (IMAGE_METHODS | TABLE_3).items()} | variants()
+    return {name: entry.method for name, entry in (IMAGE_METHODS | TABLE_3 | NOISY_METHODS).items()} | variants()
 
 
-def default_methods() -> list[str]:
-    """The methods of a study that names none: the paper's and ours, without Table 3 and variants."""
-    return list(IMAGE_METHODS)
+def default_methods(dataset: str) -> list[str]:
+    """The methods of a study that names none: the paper's and ours, without Table 3 and variants.
+
+    With noisy labels they are those of :mod:`calibrant.experiments.meta_reg.noisy`.
+    """
+    return list(COMPARED if has_noisy_labels(dataset) else IMAGE_METHODS)
 
 
 @dataclass(frozen=True)
 class Setup:
     """What all runs of a command share.
 
-    ``limit`` is how many training images are taken (None: all), ``epochs`` how many passes (None: the recipe's).
+    ``limit`` is how many training images are taken (None: all), ``epochs`` how many passes (None: the recipe's), and
+    ``labels`` the file with the labels of CIFAR-10N.
     """
 
     dataset: str
@@ -56,6 +62,7 @@ class Setup:
     recipe: str = "short"
     epochs: int | None = None
     limit: int | None = None
+    labels: Path | None = None
 
     def __post_init__(self) -> None:
         for what, name, known in (
@@ -70,6 +77,15 @@ class Setup:
                 raise ValueError(f"{what} must be at least 1; got {number}.")
         if self.folder is None and DATASETS[self.dataset].files:
             raise ValueError(f"--data must name the folder with the files of {DATASETS[self.dataset].title}.")
+        noisy, title = has_noisy_labels(self.dataset), DATASETS[self.dataset].title
+        if noisy and self.labels is None:
+            raise ValueError(f"--noisy-labels must name the file with the labels of {title}.")
+        if self.labels is not None and not noisy:
+            raise ValueError(f"--noisy-labels goes with CIFAR-10N alone; got --dataset {self.dataset}.")
+
+    def prepared(self, seed: int) -> Prepared:
+        """Task and test part at one seed."""
+        return prepare(self.dataset, self.folder, seed, model=self.model, limit=self.limit, labels=self.labels)
 
     @property
     def network(self) -> str:
@@ -79,7 +95,7 @@ class Setup:
     def trained_by(self) -> Recipe:
         """The recipe with this setup's epochs, and batches that leave at least ``STEPS`` steps in an epoch."""
         recipe = RECIPES[self.recipe]
-        samples = len(prepare(self.dataset, self.folder, 0, limit=self.limit).task.train)
+        samples = len(self.prepared(0).task.train)
         return replace(
             recipe, epochs=self.epochs or recipe.epochs, batch_size=max(8, min(recipe.batch_size, samples // STEPS))
         )
@@ -98,17 +114,22 @@ class Setup:
 Planned = tuple[Key, Method]
 
 
-def runs(setup: Setup, methods: Sequence[str] | None, seeds: int | None) -> list[Planned]:
+def runs(
+    setup: Setup, methods: Sequence[str] | None, seeds: int | None, further: Mapping[str, Method] | None = None
+) -> list[Planned]:
     """All runs of a setup in the order in which they are made.
 
     First three seeds of the methods that the targets are about, then the other methods, then further seeds. ``seeds``
-    is the number for every method; None takes five for the first group, two for the others, one for Table 3.
+    is the number for every method; None takes five for the first group, two for the others, one for Table 3, and three
+    for all where training labels are noisy. ``further`` are methods that have no id of their own, by name.
     """
     if seeds is not None and seeds < 1:
         raise ValueError(f"--seeds must be at least 1; got {seeds}.")
-    known = known_methods()
-    names = checked_methods(methods, known) if methods is not None else default_methods()
-    recipe, data = setup.trained_by(), digest(setup.dataset, setup.folder)
+    known = known_methods() | dict(further or {})
+    names = checked_methods(methods, known) if methods is not None else default_methods(setup.dataset)
+    if seeds is None and has_noisy_labels(setup.dataset):
+        seeds = NOISY_SEEDS
+    recipe, data = setup.trained_by(), digest(setup.dataset, setup.folder, setup.labels)
     chosen = {name: with_recipe(known[name], recipe) for name in names}
     found = []
     for name, seed in in_order(names, seeds):
@@ -146,5 +167,11 @@ def trained(method: Method) -> Method:
 
 
 def settings_text(method: Method) -> str:
-    """A method in words, the same in every process: without the addresses of its functions."""
-    return re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", repr(method))
+    """A method in words, the same in every process: without the addresses of its functions.
+
+    A setting that its ``repr`` leaves out is added where it is not the default.
+    """
+    text = re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", repr(method))
+    own = trained(method)
+    hidden = [f for f in fields(own) if not f.repr and getattr(own, f.name) != f.default]
+    return " ".join([text, *(f"{f.name}={getattr(own, f.name)!r}" for f in hidden)])

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from calibrant.experiments.common.command import begin, export, open_store, tell_user, usable_folder
+from calibrant.experiments.common.command import begin, open_store, tell_user, usable_folder
+from calibrant.experiments.common.command import export as export_results
 from calibrant.experiments.common.contents import in_order, position, read_own, settings_of
 from calibrant.experiments.common.keys import Key, name_of
 from calibrant.experiments.common.records import resolve_device
 from calibrant.experiments.common.shared import made
 from calibrant.experiments.common.store import Line, Store, merged
-from calibrant.experiments.meta_reg.data import DATASETS, prepare
+from calibrant.experiments.meta_reg.data import DATASETS
+from calibrant.experiments.meta_reg.noisy import has_noisy_labels
 from calibrant.experiments.meta_reg.page import tell
 from calibrant.experiments.meta_reg.plan import ABLATION, QUICK, Planned, Setup, known_methods, runs, trained
 from calibrant.experiments.meta_reg.resuming import EVERY, OutOfTime
 from calibrant.experiments.meta_reg.training import train
 from calibrant.experiments.meta_reg.variants import variants
-from calibrant.report import Results
+from calibrant.report import Report, Results, write_results
 from calibrant.report.results import Record
 
 NAME = "meta-reg"
@@ -40,6 +42,7 @@ def reproduce(
     seeds: int | None = None,
     epochs: int | None = None,
     limit: int | None = None,
+    noisy_labels: str | Path | None = None,
     device: str = "auto",
     quick: bool = False,
     out: str | Path | None = None,
@@ -47,6 +50,8 @@ def reproduce(
     minutes: float | None = None,
     fresh: bool = False,
     checkpoint_every: float = EVERY,
+    export: str | Path | None = None,
+    shared: bool = False,
 ) -> Path:
     """Train what is missing of the study, and write its report; returns the path of the report.
 
@@ -59,30 +64,63 @@ def reproduce(
     seeds : how many for every method; by default five for the methods of the targets, and two for the others
     epochs, limit : passes over the training part, and how many training images; by default the recipe's, and all. With
         up to 10,000 images the defaults are those of a small study: the methods of the targets, two seeds, six epochs
+    noisy_labels : the file with the labels of CIFAR-10N, for its data sets
     quick : few methods, seeds and epochs on scikit-learn's digits: about a minute on two cores
     out : folder for the store, results and the report; by default ``out/meta-reg-<dataset>``
     source : result files or stores of this study, of one data set or of several: the report is made from them alone
     minutes : begin nothing after so many minutes; the run that is under way then goes on at the next call
     fresh : repeat what the folder holds
     checkpoint_every : seconds between two checkpoints of a run
+    shared : other work runs on the device, so that these runs say nothing about training times
+    export : write the results into this file as well, ``results/meta-reg-cifar10.json`` say
     """
     if quick:
         dataset, seeds, epochs = "digits", seeds or QUICK_SEEDS, epochs or QUICK_EPOCHS
         methods = methods or QUICK
     elif limit is not None and limit <= SMALL:
-        seeds, epochs, methods = seeds or QUICK_SEEDS, epochs or SMALL_EPOCHS, methods or QUICK
+        seeds, epochs = seeds or QUICK_SEEDS, epochs or SMALL_EPOCHS
+        methods = methods or (None if has_noisy_labels(dataset) else QUICK)
     folder = Path(out) if out is not None else Path("out") / f"{NAME}-{dataset}"
     if source:
-        return write_report([Path(path) for path in source], usable_folder(folder))
-    setup = Setup(dataset, None if data is None else Path(data), model, recipe, epochs, limit)
+        return write_report([Path(path) for path in source], usable_folder(folder), export=export)
     usable_folder(folder)
+    paths = [None if path is None else Path(path) for path in (data, noisy_labels)]
+    setup = Setup(dataset, paths[0], model, recipe, epochs, limit, paths[1])
+    planned = runs(setup, methods, seeds)
+    results = make_runs(
+        setup,
+        planned,
+        folder,
+        device=device,
+        minutes=minutes,
+        fresh=fresh,
+        checkpoint_every=checkpoint_every,
+        shared=shared,
+    )
+    return write_report([results], folder, export=export)
+
+
+def make_runs(
+    setup: Setup,
+    planned: Sequence[Planned],
+    folder: Path,
+    *,
+    device: str = "auto",
+    minutes: float | None = None,
+    fresh: bool = False,
+    checkpoint_every: float = EVERY,
+    shared: bool = False,
+) -> Path:
+    """Make the planned runs that a folder's store does not hold; returns the path of its result file.
+
+    Arguments are those of :func:`reproduce`.
+    """
     where = resolve_device(device)
     store = open_store(folder, NAME, device=where)
-    planned = runs(setup, methods, seeds)
     keys = [key for key, _ in planned]
     config = {
         "experiment": NAME,
-        "sets": [dataset],
+        "sets": [setup.dataset],
         "model": setup.network,
         "recipe": repr(setup.trained_by()),
         "device": str(where),
@@ -95,12 +133,14 @@ def reproduce(
 
     missing = begin(store, config, keys, expected=expected, fresh=fresh)
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    whole = work(store, planned, missing, setup, device=where, deadline=deadline, seconds=checkpoint_every)
+    whole = work(
+        store, planned, missing, setup, device=where, deadline=deadline, seconds=checkpoint_every, shared=shared
+    )
     if not whole:
         tell_user("Time is over. Run the same command again: it goes on where it stopped.")
     if not store.current:
         raise ValueError("no run was finished in the time given; run the same command again, or allow more --minutes.")
-    return write_report([export(store, arrange)], store.folder)
+    return export_results(store, arrange)
 
 
 def ablate(*, seeds: int | None = None, out: str | Path | None = None, **settings: Any) -> Path:
@@ -119,6 +159,7 @@ def work(
     device: torch.device,
     deadline: float | None,
     seconds: float,
+    shared: bool = False,
 ) -> bool:
     """Make the missing runs in their order; False if time was over before the last of them.
 
@@ -141,7 +182,7 @@ def work(
         together.sort(key=lambda entry: entry[0] != key)
         if prepared is None or seed != key["seed"]:
             seed = key["seed"]
-            prepared = prepare(setup.dataset, setup.folder, seed, model=setup.model, limit=setup.limit).to(device)
+            prepared = setup.prepared(seed).to(device)
         try:
             found = train(
                 together,
@@ -150,6 +191,7 @@ def work(
                 folder=store.checkpoint(key),
                 seconds=seconds,
                 deadline=deadline,
+                shared=shared,
             )
         except OutOfTime:
             return False
@@ -174,7 +216,12 @@ def arrange(results: Results) -> Results:
     order = position(DATASETS, known_methods())
     records = in_order(
         results.records,
-        lambda r: (order.get(r["dataset"]), r["model"], r["recipe"], r["limit"], order.get(r["method"]), r["seed"]),
+        lambda r: (
+            order.get(r["dataset"]),
+            *(r[name] for name in ("model", "recipe", "limit")),
+            order.get(r["method"]),
+            *(r[name] for name in ("method", "seed")),
+        ),
     )
     told = {"seeds": sorted({r["seed"] for r in records}), "methods": settings_of(records)}
     return results._replace(config=results.config | told, records=records)
@@ -189,8 +236,17 @@ def read_all(paths: Sequence[Path]) -> Results:
     return Results(config, found[0].versions, [record for results in found for record in results.records])
 
 
-def write_report(paths: Sequence[Path], out: Path) -> Path:
-    """Make the report from result files or stores alone, and print it."""
-    report = tell(read_all(paths))
+def write_report(
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    tell: Callable[[Results], Report] = tell,
+    export: str | Path | None = None,
+) -> Path:
+    """Make the report from result files or stores alone, and print it; ``export`` is a further result file to write."""
+    results = read_all(paths)
+    if export is not None:
+        write_results(export, results.config, results.records)
+    report = tell(results)
     print(report.to_markdown())
     return report.write(out)

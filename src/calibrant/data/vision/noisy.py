@@ -1,0 +1,61 @@
+"""Labels that people gave to the training images of CIFAR-10 (CIFAR-10N, Wei et al. 2022), many of them wrong."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.data.vision.images import Images
+
+NOISY_LABELS = {
+    "worse": "worse_label",
+    "aggregate": "aggre_label",
+    "random1": "random_label1",
+    "random2": "random_label2",
+    "random3": "random_label3",
+}
+"""The sets of labels of CIFAR-10N by a short name, and the arrays that hold them: 40, 9, 17, 18 and 18 % are wrong."""
+MOST = 0.75
+"""Labels that differ from the published ones more often are in another order; chance alone would give 0.9."""
+
+
+def load_noisy_labels(path: str | os.PathLike[str], name: str, images: Images) -> Tensor:
+    """One label for each training image, in the order of the published training set.
+
+    Parameters
+    ----------
+    path : an ``.npz`` file with the arrays of CIFAR-10N: ``worse_label``, ``aggre_label``, ``random_label1`` …
+    name : a name of :data:`NOISY_LABELS`
+    images : the training images with their published labels, by which the order is checked
+
+    The official file is a pickle, which could run code when it is read. Write its arrays with ``numpy.savez`` first.
+    """
+    if name not in NOISY_LABELS:
+        raise ValueError(f"name must be one of {', '.join(NOISY_LABELS)}; got {name!r}.")
+    path, key = Path(path), NOISY_LABELS[name]
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if key not in file:
+                raise ValueError(f"{path} must hold the array {key}; it has {', '.join(file) or 'none'}.")
+            found = file[key]
+    except (OSError, zipfile.BadZipFile, AttributeError, EOFError) as error:
+        raise ValueError(f"{path} must be an .npz file with the array {key}; it cannot be read ({error}).") from error
+    if found.shape != (len(images),) or found.dtype.kind not in "iu":
+        raise ValueError(
+            f"{key} must hold {len(images):,} whole numbers, one for each training image; got {found.dtype} of shape "
+            f"{found.shape} in {path}."
+        )
+    if found.min() < 0 or found.max() >= images.classes:
+        raise ValueError(f"{key} must hold classes from 0 to {images.classes - 1}; {path} has others.")
+    labels = torch.from_numpy(found.astype(np.int64))
+    if (share := float((labels != images.labels.cpu()).double().mean())) > MOST:
+        raise ValueError(
+            f"{path}: {share:.0%} of {key} differ from the published labels, so they are in another order. They must "
+            "be in the order of the published training files."
+        )
+    return labels

@@ -1,0 +1,109 @@
+"""Training labels that people got wrong (CIFAR-10N): the methods, how they are judged, and their table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from calibrant.experiments.common.verdicts import Case, difference, judge, not_above
+from calibrant.experiments.meta_reg.data import DATASETS
+from calibrant.experiments.meta_reg.groups import Group, spread, times
+from calibrant.methods import Calibrated, Fitted
+from calibrant.methods.networks import AllPartsTraining, NetworkTraining, Recipe
+from calibrant.methods.registry import Entry
+from calibrant.methods.reweighting import NEXT_STEP, Reweighting
+from calibrant.report import Column, Table, Verdict
+
+WEIGHTS = Reweighting()
+NOISY_METHODS: dict[str, Entry] = {
+    "ce-stopped": Entry(
+        NetworkTraining(Recipe(select="error")),
+        "cross-entropy, the state of least error on clean validation data",
+    ),
+    "ce-clean": Entry(
+        AllPartsTraining(), "cross-entropy, trained on the clean validation parts as well; holds out nothing"
+    ),
+    "weights": Entry(WEIGHTS, "a weight for each sample, moved by clean data, the head taken as solved"),
+    "weights-ts": Entry(Calibrated("temperature", WEIGHTS), "the same, then temperature scaling"),
+    "weights-one-step": Entry(
+        Reweighting(hypergradient=NEXT_STEP), "a weight for each sample, moved by one look-ahead step of the head"
+    ),
+}
+"""What wrong labels ask for beside the methods of the paper."""
+COMPARED = (
+    "ce",
+    "ce-ts",
+    "ce-stopped",
+    "ce-clean",
+    "flg-sece",
+    "recommended",
+    "weights",
+    "weights-ts",
+    "weights-one-step",
+)
+"""The methods of a study with noisy labels that names none."""
+SEEDS = 3
+GAIN = 0.03
+"""``weights`` should be so much more accurate than ``ce``."""
+
+
+def has_noisy_labels(dataset: str) -> bool:
+    """Whether the training labels of a data set are noisy ones."""
+    return DATASETS[dataset].noisy is not None
+
+
+def noisy_groups(found: Sequence[Group]) -> list[Group]:
+    """The groups whose training labels are noisy."""
+    return [group for group in found if has_noisy_labels(group.dataset)]
+
+
+def weights_by_truth(fitted: Fitted, wrong: Tensor | None) -> dict[str, float | None]:
+    """The mean weight of training samples with a right and with a wrong label; None where there are no weights."""
+    weights = fitted.extras.get("sample_weights")
+    if weights is None or wrong is None:
+        return {"weight_right": None, "weight_wrong": None}
+    wrong = wrong.cpu()
+    return {"weight_right": float(weights[~wrong].mean()), "weight_wrong": float(weights[wrong].mean())}
+
+
+def noisy_targets(found: Sequence[Group]) -> list[Verdict]:
+    """Are learned weights worth it? Judged on the groups with noisy labels; none without them."""
+    own = noisy_groups(found)
+    if not own:
+        return []
+    gaps = [(g.name, difference(g.records, "error", g.dataset, "weights", "ce")) for g in own]
+    rivals = [(g.name, difference(g.records, "error", g.dataset, "weights", "ce-clean")) for g in own]
+    return [
+        judge(
+            f"weights: error at least {100 * GAIN:g} points below ce's (paired difference)",
+            [Case(where, gap, not_above(gap, -GAIN)) for where, gap in gaps],
+            digits=4,
+        ),
+        judge(
+            "weights: error below that of ce-clean, which trains on the clean parts (paired difference)",
+            [Case(where, gap, not_above(gap, 0.0)) for where, gap in rivals],
+            digits=4,
+        ),
+    ]
+
+
+def noisy_table(group: Group) -> Table:
+    """Error against ``ce`` and the weights of right and wrong labels."""
+    columns = [Column(name) for name in ("method", "seeds", "error %", "NLL", "ECE %")]
+    columns += [Column("error minus ce's, points", digits=2), Column("weight, right"), Column("weight, wrong")]
+    columns += [Column("seconds")]
+    rows: list[list[Any]] = []
+    for method in group.methods:
+        scores = (("error", 2, 100), ("nll", 3, 1), ("ece", 2, 100))
+        shown = [spread(group.values(method, m), digits, factor) for m, digits, factor in scores]
+        gap = None if method == "ce" else times(difference(group.records, "error", group.dataset, method, "ce"), 100)
+        weights = [spread(group.values(method, f"weight_{kind}"), 2) for kind in ("right", "wrong")]
+        seconds = spread(group.values(method, "train_seconds"), 0)
+        rows.append([method, str(len(group.of(method))), *shown, gap, *weights, seconds])
+    share = group.values(group.methods[0], "wrong_share")
+    caption = f"{share[0]:.1%} of the training labels are wrong, no others. " if share else ""
+    return Table(
+        columns, rows, f"{caption}Weights are means over training samples with a right and with a wrong label."
+    )

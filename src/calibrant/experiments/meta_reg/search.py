@@ -1,0 +1,136 @@
+"""A search over the settings of the paper's method, one at a time, judged on the validation part alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from calibrant.experiments.common.command import usable_folder
+from calibrant.experiments.meta_reg.groups import Group, groups, spread
+from calibrant.experiments.meta_reg.plan import Setup, runs
+from calibrant.experiments.meta_reg.study import NAME, make_runs, write_report
+from calibrant.experiments.meta_reg.variants import meta
+from calibrant.methods import Method
+from calibrant.report import Report, Results
+
+BANDWIDTHS, TEMPERATURES, RATES = (0.005, 0.02, 0.05), (0.001, 0.01, 0.1), (0.1, 1.0, 10.0)
+"""h of SECE and multiples of the meta rate for ``flg-sece``, τ of the published γ-Net for ``flg-sece-published``."""
+SEEDS, QUICK_EPOCHS, QUICK_LIMIT = 2, 3, 600
+CRITERION = "nll_val"
+SUMMARY = """
+Each setting of `flg-sece` (h, the bandwidth of SECE, and its meta rate) and of `flg-sece-published` (τ) is changed by
+itself. Settings are compared on the validation part, which neither trains the network nor moves outer variables; test
+images play no part. The best setting has the least NLL there.
+"""
+_AXES = {"h": "h", "rate": "meta rate ×", "tau": "τ"}
+_NAME = re.compile(r"(?P<base>flg-sece(?:-published)?)-(?P<axis>h|rate|tau)-(?P<value>[0-9.e+-]+)")
+
+
+def settings(
+    bandwidths: Sequence[float] = BANDWIDTHS,
+    temperatures: Sequence[float] = TEMPERATURES,
+    rates: Sequence[float] = RATES,
+) -> dict[str, Method]:
+    """The methods of a search by name: the two defaults, and each of the other values by itself."""
+    for what, values in (("--bandwidth", bandwidths), ("--tau", temperatures), ("--meta-rate", rates)):
+        if wrong := [value for value in values if not value > 0]:
+            raise ValueError(f"{what} must be positive; got {wrong[0]:g}.")
+    base, published = meta("flg-sece"), meta("flg-sece-published")
+    own = dict(base.outer_settings)
+    found: dict[str, Method] = {"flg-sece": base, "flg-sece-published": published}
+    for h in bandwidths:
+        if h != own["bandwidth"]:
+            found[f"flg-sece-h-{h:g}"] = replace(base, outer_settings=tuple((own | {"bandwidth": h}).items()))
+    for tau in temperatures:
+        if tau != published.temperature:
+            found[f"flg-sece-published-tau-{tau:g}"] = replace(published, temperature=tau)
+    for factor in rates:
+        if factor != 1:
+            found[f"flg-sece-rate-{factor:g}"] = replace(base, meta_rate=base.meta_rate * factor)
+    return found
+
+
+def sweep(
+    *,
+    bandwidths: Sequence[float] | None = None,
+    temperatures: Sequence[float] | None = None,
+    rates: Sequence[float] | None = None,
+    dataset: str = "cifar10",
+    data: str | Path | None = None,
+    model: str | None = None,
+    recipe: str = "short",
+    seeds: int | None = None,
+    epochs: int | None = None,
+    limit: int | None = None,
+    quick: bool = False,
+    out: str | Path | None = None,
+    source: Sequence[str | Path] | None = None,
+    export: str | Path | None = None,
+    **how: Any,
+) -> Path:
+    """Try values of h, τ and the meta rate, one at a time; returns the path of the report.
+
+    ``rates`` are multiples of the default meta rate. ``quick`` takes 600 of scikit-learn's digits and three epochs. The
+    other arguments are those of :func:`calibrant.experiments.meta_reg.reproduce`, the store is of the same kind.
+    """
+    folder = usable_folder(Path("out") / f"{NAME}-sweep" if out is None else out)
+    if source:
+        return write_report([Path(path) for path in source], folder, tell=tell, export=export)
+    if quick:
+        dataset, seeds, epochs, limit = "digits", seeds or 1, epochs or QUICK_EPOCHS, limit or QUICK_LIMIT
+    setup = Setup(dataset, None if data is None else Path(data), model, recipe, epochs, limit)
+    methods = settings(bandwidths or BANDWIDTHS, temperatures or TEMPERATURES, rates or RATES)
+    planned = runs(setup, list(methods), seeds or SEEDS, methods)
+    return write_report([make_runs(setup, planned, folder, **how)], folder, tell=tell, export=export)
+
+
+def tell(results: Results) -> Report:
+    """The report of a search: one table for each method and setup."""
+    report = Report("Meta-regularisation: a search over settings", SUMMARY)
+    for group in groups(results.records):
+        report.section(group.label)
+        for base in ("flg-sece", "flg-sece-published"):
+            rows = _rows(group, base)
+            if rows:
+                report.text(f"`{base}`, best: {best(group, base)}")
+                report.table(["setting", "seeds", "NLL", "ECE %", "error %", "γ std"], rows)
+    return report
+
+
+def best(group: Group, base: str) -> str:
+    """The setting of a method with the least mean NLL on the validation part."""
+    tried = {m: group.values(m, CRITERION) for m in _tried(group, base)}
+    means = {m: sum(values) / len(values) for m, values in tried.items() if values}
+    return describe(min(means, key=lambda m: means[m]), base)
+
+
+def describe(method: str, base: str) -> str:
+    """A setting in words."""
+    found = _NAME.fullmatch(method)
+    return "default" if method == base or found is None else f"{_AXES[found['axis']]} {float(found['value']):g}"
+
+
+def _tried(group: Group, base: str) -> list[str]:
+    """A method's settings: its default first, then by axis and value."""
+
+    def place(method: str) -> tuple[str, float]:
+        found = _NAME.fullmatch(method)
+        return ("", 0.0) if found is None else (found["axis"], float(found["value"]))
+
+    own = [m for m in group.methods if m == base or ((f := _NAME.fullmatch(m)) is not None and f["base"] == base)]
+    return sorted(own, key=place)
+
+
+def _rows(group: Group, base: str) -> list[list[Any]]:
+    shown = ((CRITERION, 4, 1.0), ("ece_val", 2, 100.0), ("error_val", 2, 100.0), ("gamma_std", 3, 1.0))
+    return [
+        [
+            describe(method, base),
+            str(len(group.of(method))),
+            *(spread(group.values(method, name), digits, scale) for name, digits, scale in shown),
+        ]
+        for method in _tried(group, base)
+    ]

@@ -1,0 +1,51 @@
+"""Steps that are looked at later: the error comes late, and names the step that caused it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from calibrant.bilevel import SGD, Bilevel, NonFiniteError, Plain, capture
+from calibrant.bilevel import finite as module
+from calibrant.bilevel.replay import Replay
+from calibrant.bilevel.run import Run, _compute, outer_step
+
+
+@pytest.fixture(autouse=True)
+def _without_recording(monkeypatch):
+    monkeypatch.setattr(capture, "_WARM_UP", 10**9)
+
+
+def started(rate: float) -> Run:
+    """A run whose steps are as those that a GPU records."""
+    torch.manual_seed(0)
+    data = torch.randn(30, 2), torch.randint(0, 3, (30,))
+    run = Run(Bilevel(nn.Linear(2, 3), train=data), Plain(1), SGD(rate), None, 1000)
+    run.replay = Replay(run, _compute)
+    return run
+
+
+def take(run: Run, steps: int) -> None:
+    for _ in range(steps):
+        outer_step(run)
+
+
+def test_a_failure_is_found_at_the_end():
+    run = started(1e38)
+    take(run, 5)
+    with pytest.raises(NonFiniteError, match=r"inner (loss|parameter vector).*outer step [123]\b"):
+        run.look()
+
+
+def test_a_failure_is_found_on_the_way():
+    run = started(1e38)
+    with pytest.raises(NonFiniteError, match=r"outer step [123]\b"):
+        take(run, 3 * module._TOGETHER)
+
+
+def test_sound_steps_pass():
+    run = started(0.1)
+    take(run, 2 * module._TOGETHER + 3)
+    run.look()
+    assert not run.lookout.unread
