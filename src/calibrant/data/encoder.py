@@ -209,7 +209,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             del self.feature_names_in_
         used = self._used
         moments = [(e.mean, e.std or np.inf) if isinstance(e, Numeric) else (0.0, 1.0) for e in used]
-        mean, scale = np.array(moments).T
+        mean, scale = np.array(moments, dtype=float).T
         missing, sizes = np.array([e.missing for e in used]), np.array([e.size for e in used])
         self.scaling_ = Scaling(mean, scale, missing, sizes, limit)
         self.categorical_features_ = sizes > 0
@@ -267,12 +267,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def _kept(self) -> np.ndarray:
         """The one-hot outputs that vary: a constant that is sometimes missing has only the indicator."""
         kept = np.ones(self.scaling_.width, dtype=bool)
-        kept[self.scaling_.numbers] = np.isfinite(self.scaling_.scale[~self._coded])
+        numbers = np.array([isinstance(e, Numeric) for e in self._used])
+        kept[self.scaling_.numbers] = np.isfinite(self.scaling_.scale[numbers])
         return kept
-
-    @property
-    def _coded(self) -> np.ndarray:
-        return np.array([isinstance(e, Categorical) for e in self._used])
 
     def _categorical(self) -> list[str]:
         """The names as text, as those of a table's columns are."""
