@@ -12,7 +12,7 @@ The networks' mean is the classifier; what the networks that never saw a sample 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -177,6 +177,17 @@ def row_groups(part: Part) -> np.ndarray | None:
     return joined(None if part.groups is None else part.groups.cpu().numpy(), copy_groups(_stored(part)))
 
 
+def grouped(task: Task) -> Task:
+    """The same task, whose parts name all rows that must be in one fold (:func:`row_groups`)."""
+    groups = row_groups(task.train if task.val is None else task.train + task.val)
+    if groups is None:
+        return task
+    numbers = torch.as_tensor(groups, device=task.train.labels.device)
+    count = len(task.train)
+    val = None if task.val is None else replace(task.val, groups=numbers[count:])
+    return replace(task, train=replace(task.train, groups=numbers[:count]), val=val)
+
+
 def _stored(part: Part) -> np.ndarray:
     """Inputs as one array with a row for each sample."""
     found = [t.detach().cpu().reshape(len(t), -1).numpy() for t in tensors(part.inputs)]
@@ -229,6 +240,8 @@ class CrossFit:
     heads: tuple[Solution, ...]
     folds: tuple[Fold, ...]
     data: Part
+    shares: tuple[float, ...] | None = None
+    """How much each network counts in a mean; None: all the same."""
 
     @classmethod
     def of(cls, outcomes: Sequence[Outcome]) -> CrossFit:
@@ -242,12 +255,12 @@ class CrossFit:
     def held_out_logits(self) -> Tensor:
         """For each row the mean logits of the networks that never saw it, (n, C); NaN where all of them did."""
         total: Tensor | None = None
-        for head, fold in zip(self.heads, self.folds, strict=True):
+        for head, fold, share in zip(self.heads, self.folds, self.shares or [1.0] * len(self.heads), strict=True):
             own = torch.cat([network_logits(head, x) for x, _ in self.data[fold.held].pieces()]).double()
             if total is None:
                 total, count = own.new_zeros(len(self.data), own.shape[1]), own.new_zeros(len(self.data), 1)
-            total[fold.held] += own
-            count[fold.held] += 1
+            total[fold.held] += share * own
+            count[fold.held] += share
         assert total is not None
         return total / torch.where(count > 0, count, torch.nan)
 
