@@ -43,6 +43,7 @@ def calls(monkeypatch):
         ("bo4sc.ablation", "run"),
         ("tables", "run"),
         ("label_noise", "run"),
+        ("hostile", "run"),
     ):
         stand_in = types.ModuleType(f"calibrant.experiments.{module}")
         setattr(stand_in, function, experiment(f"{module}.{function}"))
@@ -212,6 +213,15 @@ def test_every_experiment_takes_processes_and_fresh(calls, tmp_path, command):
     assert invoke(*command, *data, "--jobs", 3, "--fresh").exit_code == 0
     assert invoke(*command, *data, "--jobs", 0).exit_code == 2
     assert [(arguments["jobs"], arguments["fresh"]) for _, arguments in calls.made] == [(3, True)]
+
+
+def test_bench_hostile(calls, tmp_path):
+    given = ("--only", "copies", "two rows", "--methods", "mlp", "--before", tmp_path, "--jobs", 2, "--seeds", 3)
+    assert invoke("bench", "hostile", *given).exit_code == 0
+    usual = {"out": Path("out/hostile"), "fresh": False, "source": None}
+    chosen = {"only": ["copies", "two rows"], "methods": ["mlp"], "before": tmp_path, "jobs": 2, "seeds": 3}
+    assert calls.made == [("hostile.run", usual | chosen)]
+    assert invoke("bench", "hostile", "--before", tmp_path / "nowhere").exit_code == 2
 
 
 def test_bench_noise(calls):

@@ -396,8 +396,9 @@ def bench_tables(
     methods: Annotated[
         list[str] | None,
         typer.Option(
-            help="Ids of methods: those of `calibrant methods`, and sklearn-mlp, sklearn-isotonic, sklearn-sigmoid, "
-            "sklearn-temperature; all where not given."
+            help="Ids of methods: those of `calibrant methods`, self-calibrated-network, and the rivals: sklearn-mlp, "
+            "hgb, lightgbm and catboost alone; sklearn-, hgb-, lightgbm- and catboost- with isotonic, sigmoid or "
+            "temperature; realmlp-temperature. All where not given; rivals that are not installed are left out."
         ),
     ] = None,
     out: Out = Path("out/tables"),
@@ -446,6 +447,39 @@ def bench_noise(
         seeds=seeds,
         out=out,
         device=device.value,
+        jobs=jobs,
+        fresh=fresh,
+        source=source,
+    )
+
+
+@bench.command("hostile", cls=Experiment)
+def bench_hostile(
+    seeds: Seeds = 5,
+    only: Annotated[list[str] | None, typer.Option(help="Names of cases; all where not given.")] = None,
+    methods: Annotated[list[str] | None, typer.Option(help="Ids of contenders; all where not given.")] = None,
+    before: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, file_okay=False, help="The src folder of an earlier version, to measure it as `before`."
+        ),
+    ] = None,
+    out: Out = Path("out/hostile"),
+    jobs: Jobs = None,
+    fresh: Fresh = False,
+    source: Source = None,
+) -> None:
+    """Copies, groups, noise, outliers, too few rows, too many columns or classes: the default classifier on each.
+
+    Beside it are the class frequencies, each member of its pool alone, and scikit-learn's classifiers.
+    """
+    call(
+        "hostile.run",
+        seeds=seeds,
+        only=only or None,
+        methods=methods or None,
+        before=before,
+        out=out,
         jobs=jobs,
         fresh=fresh,
         source=source,

@@ -6,7 +6,7 @@ import copy
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -21,7 +21,9 @@ from calibrant._device import resolve_device
 from calibrant._files import fitted_state
 from calibrant._inputs import class_columns
 from calibrant.bilevel import Callback, History, ProgressBar
+from calibrant.data.copies import copy_groups, joined
 from calibrant.data.scaling import fit_scaling
+from calibrant.estimators.folds import Splits, group_numbers, near_groups
 from calibrant.estimators.history import Runs
 from calibrant.estimators.networks import freeze
 from calibrant.estimators.reading import Samples, as_weights, category_counts, digest, encode, hold_out, read
@@ -54,6 +56,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         y: Any,
         sample_weight: Any = None,
         *,
+        groups: Any = None,
         X_val: Any = None,
         y_val: Any = None,
         sample_weight_val: Any = None,
@@ -73,6 +76,9 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
             Labels of two or more classes: text, whole numbers or truth values.
         sample_weight : array-like of shape (n_samples,), optional
             Not negative. Rows of weight zero take no part.
+        groups : array-like of shape (n_samples,), optional
+            Rows with equal values (one patient, one recording) are held out together. Exact copies of a row always are,
+            and near copies, with a warning, where there are many and neither ``groups`` nor folds are given.
         X_val, y_val, sample_weight_val : optional
             Held-out samples of one's own choice: clean labels, say, where those of ``y`` are doubtful.
         callbacks : sequence of :class:`calibrant.bilevel.Callback`
@@ -81,26 +87,36 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         fresh = copy.copy(self)
         for name in fitted_state(self):
             delattr(fresh, name)
-        fresh._fit(X, y, sample_weight, (X_val, y_val, sample_weight_val), callbacks)
+        fresh._fit(X, y, sample_weight, groups, (X_val, y_val, sample_weight_val), callbacks)
         self.__dict__ = fresh.__dict__
         return self
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, validation: tuple[Any, Any, Any], callbacks: Any) -> None:
+    def _fit(
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, validation: tuple[Any, Any, Any], callbacks: Any
+    ) -> None:
         """Train a classifier that was never fitted: on the way, and after an error, it may be half of one."""
         X, y = self._read(X, y)
         check_classification_targets(y)
         weights = as_weights(sample_weight, X, self.class_weight, y)
         classes, codes = encode(y, weights)
-        samples = Samples(X, codes, weights)
+        samples = Samples(X, codes, weights, group_numbers(groups, X))
         given = self._given_validation(*validation, classes)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         rows, held = np.arange(len(y)) if weights is None else np.flatnonzero(weights), np.empty(0, dtype=int)
+        splits = self._named_splits(X, y, groups, rows)
         if given is None and self._holds_out():
-            own, other = hold_out(codes[rows], self.validation_fraction, seed=seed)
+            values = fit_scaling(X, weights, category_counts(self.encoder_)).transform(X)
+            near = near_groups(values[rows], groups, seed=seed, stacklevel=4)
+            together = joined(joined(samples.take(rows).groups, near), copy_groups(X[rows]))
+            own, other = hold_out(codes[rows], self.validation_fraction, seed=seed, groups=together)
             rows, held = rows[own], rows[other]
         train, val = samples.take(rows), samples.take(held) if len(held) else given
         scaling = fit_scaling(train.inputs, train.weights, category_counts(self.encoder_))
-        task = Task(train.part(scaling), val and val.part(scaling), len(classes), seed)
+        part = train.part(scaling)
+        if splits is None and not len(held):
+            near = near_groups(part.inputs.numpy(), groups, seed=seed, stacklevel=4)
+            part = part if near is None else replace(part, groups=torch.from_numpy(near))
+        task = Task(part, val and val.part(scaling), len(classes), seed, splits=splits)
         fitted, runs = self._train(task, callbacks)
         self.classes_, self.scaling_, self.model_ = classes, scaling, freeze(fitted)
         self.train_indices_, self.validation_indices_ = rows, held
@@ -189,7 +205,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted classifier to one file: arrays as safetensors, the rest as JSON in its header.
 
-        A RandomState instance among the parameters cannot be written and is read back as None.
+        A RandomState instance and a splitter among the parameters cannot be written and are read back as None.
         """
         from calibrant.estimators.persistence import save
 
@@ -215,6 +231,10 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
+
+    def _named_splits(self, X: np.ndarray, y: np.ndarray, groups: Any, rows: np.ndarray) -> Splits | None:
+        """The folds that a splitter names, as positions among ``rows``; None where folds are dealt by the method."""
+        return None
 
     def _holds_out(self) -> bool:
         """Whether training needs a validation part, so that one is held out where none is given."""

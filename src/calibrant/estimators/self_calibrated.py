@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from numbers import Integral
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -10,6 +12,7 @@ from numpy.random import RandomState
 
 from calibrant.bilevel import History
 from calibrant.estimators.base import NetworkClassifier
+from calibrant.estimators.folds import Splits, fold_count, named_splits
 from calibrant.estimators.history import as_arrays
 from calibrant.estimators.reading import Samples
 from calibrant.methods import Fitted, Method, SelfCalibrated
@@ -35,13 +38,18 @@ class SelfCalibratedClassifier(NetworkClassifier):
     activation : {"relu", "silu", "tanh"}
         Of the hidden units.
     folds : int
-        K; fewer where there are fewer rows.
+        K; fewer where there are fewer rows or groups. Exact copies of a row, and rows of one group (``groups`` of
+        ``fit``), are held out together.
+    cv : splitter, iterable, int or None
+        Folds of one's own: a scikit-learn splitter or an iterable of (train, test) rows, used as it is. Each kind of
+        network is trained once for each fold, and ``repeats`` is not used. A number is that of ``folds``.
     repeats : int
         How often the folds are dealt: there are ``folds·repeats`` networks.
     epochs : int, optional
-        Passes over the data, three times as many for the label-noise candidate; None chooses (400 steps, or 40 epochs
-        where those are more; 1,200 steps or 40 epochs for that candidate). Training ends with a whole outer step: inner
-        steps (passes, of the full batch) are rounded up to a multiple of ``steps``.
+        Passes over the data, three times as many for the label-noise candidate. None chooses: 400 steps of the full
+        batch; 800 steps of mini-batches, or 40 epochs where those are more; for the label-noise candidate 1,200 steps
+        or 40 epochs. Training ends with a whole outer step: inner steps (passes, of the full batch) are rounded up to
+        a multiple of ``steps``.
     learning_rate : float
         Of Adam, inside.
     steps : int
@@ -51,7 +59,12 @@ class SelfCalibratedClassifier(NetworkClassifier):
     outer_rate : float
         Of Adam, outside, on the logarithms of the regularisation strengths.
     batch_size : int, optional
-        None: the full batch up to 4,096 rows, 512 above.
+        None: the full batch up to 512 rows, 256 above (up to 4,096 rows and 512 above with ``embedding=None``).
+    embedding : {"piecewise", "periodic", "linear"} or None
+        What the networks of every second deal do with the columns; those of the other deals are plain perceptrons, and
+        held-out labels decide how much each kind counts. All but None learn an L2 factor for each column. "piecewise"
+        adds piecewise linear functions of each column to the first layer, "periodic" adds waves of learned frequency,
+        and "linear" adds nothing. With None all networks are plain, with one L2 strength per layer.
     choose : float
         The share of the validation part that is kept for choosing between candidates.
     members : sequence of {"network", "trees", "linear"}
@@ -99,7 +112,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
     lapse_ : float
         λ: the share of labels that look wrong however clear the input. Confidence is at most ``1 − λ + λ/C``.
     l2_ : array
-        The learned strengths, one a layer.
+        The learned L2 strengths, one for each weight matrix; of the networks that embed columns, if there are any.
     label_noise_ : float or None
         The share of training labels that look wrong, where the candidate allows for such: the rate of greatest
         likelihood, given the classifier (which trained on these labels, knowing that they might be wrong).
@@ -131,6 +144,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
         *,
         activation: Literal["relu", "silu", "tanh"] = SelfCalibrated.activation,  # type: ignore[assignment]
         folds: int = SelfCalibrated.folds,
+        cv: Any = None,
         repeats: int = SelfCalibrated.repeats,
         epochs: int | None = SelfCalibrated.epochs,
         learning_rate: float = SelfCalibrated.learning_rate,
@@ -138,6 +152,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
         last: int = SelfCalibrated.last,
         outer_rate: float = SelfCalibrated.outer_rate,
         batch_size: int | None = SelfCalibrated.batch_size,
+        embedding: Literal["piecewise", "periodic", "linear"] | None = SelfCalibrated.embedding,  # type: ignore[assignment]
         choose: float = SelfCalibrated.choose,
         members: Sequence[str] = MEMBERS,
         refit: bool = SelfCalibrated.refit,
@@ -151,6 +166,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.folds = folds
+        self.cv = cv
         self.repeats = repeats
         self.epochs = epochs
         self.learning_rate = learning_rate
@@ -158,6 +174,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
         self.last = last
         self.outer_rate = outer_rate
         self.batch_size = batch_size
+        self.embedding = embedding
         self.choose = choose
         self.members = members
         self.refit = refit
@@ -170,6 +187,21 @@ class SelfCalibratedClassifier(NetworkClassifier):
 
     def _holds_out(self) -> bool:
         return not self.refit
+
+    def _method(self) -> Method:
+        method = super()._method()
+        assert isinstance(method, SelfCalibrated)
+        return replace(method, folds=fold_count(self.cv)) if isinstance(self.cv, Integral) else method
+
+    def _named_splits(self, X: np.ndarray, y: np.ndarray, groups: Any, rows: np.ndarray) -> Splits | None:
+        if self.cv is None or isinstance(self.cv, Integral):
+            return None
+        if not self.refit:
+            raise ValueError("cv deals folds, and refit=False has none; leave one of them out.")
+        place = np.full(len(y), -1)
+        place[rows] = np.arange(len(rows))
+        found = [[place[own] for own in pair] for pair in named_splits(self.cv, X, y, groups)]
+        return tuple((train[train >= 0], held[held >= 0]) for train, held in found)
 
     def _keep(self, fitted: Fitted, runs: list[History], samples: Samples) -> None:
         found: dict[str, Any] = fitted.extras
@@ -184,7 +216,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
         self.oof_proba_[rows] = found["held_out"][: len(rows)].numpy()
         self.suspicion_ = self._suspicion(samples.inputs, samples.codes)  # for rows that were not trained on
         self.suspicion_[self.train_indices_] = found["suspicion"].double().numpy()
-        self.history_ = as_arrays(runs[0 if self.candidate_ == "pooled" else 1])
+        self.history_ = as_arrays(runs[0 if self.candidate_ == "pooled" else len(runs) // 2])
         self.l2_ = found["l2"].double().numpy()
         noise = found.get("label_noise")
         self.label_noise_ = None if noise is None else float(noise[0])  # the same for every class

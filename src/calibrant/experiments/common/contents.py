@@ -40,6 +40,7 @@ KINDS = {
         ("sets", "methods", "seeds"),
         ("dataset", "model", "recipe", "epochs", "limit", "method", "seed"),
     ),
+    "hostile": Kind("bench hostile", ("cases", "methods", "seeds")),
     "tables": Kind("bench tables", ("split", "tables", "methods"), ("table", "method", "seed")),
 }
 """By what a result file's config calls its ``experiment``."""
