@@ -104,7 +104,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def fit_transform(self, X: Any, y: Any = None) -> np.ndarray:
         """``fit`` and ``transform`` of the same rows."""
         columns = as_columns(X)
-        return self._fit(columns, named=column_names(X) is not None)._transform(columns)
+        return self._fit(columns, named=column_names(X) is not None, stacklevel=4)._transform(columns)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """The names of the outputs: ``age``, ``age missing``, ``town=Bern``, ``town=(rare)``, …"""
@@ -173,7 +173,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "columns_")
 
-    def _fit(self, columns: Columns, *, named: bool) -> TableEncoder:
+    def _fit(self, columns: Columns, *, named: bool, stacklevel: int = 3) -> TableEncoder:
         self._check()
         rows = len(next(iter(columns.values()))) if columns else 0
         if not rows:
@@ -198,7 +198,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         notes = [note for _, note in chosen if note]
         self._set([encoding for encoding, _ in chosen], notes=notes, named=named, limit=LIMIT)
         for note in notes:
-            warnings.warn(note, stacklevel=3)  # the caller of fit
+            warnings.warn(note, stacklevel=stacklevel)  # the caller of fit, or of fit_transform, which set_output wraps
         return self
 
     def _set(self, columns: list[Encoding], *, notes: list[str], named: bool, limit: float) -> None:
