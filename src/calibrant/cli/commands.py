@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from calibrant._version import __version__
+from calibrant.cli import calibrate as _calibrate
+from calibrant.cli import evaluate as _evaluate
 from calibrant.cli.shell import Experiment, Sentences, call
 
 
@@ -128,11 +130,15 @@ app = typer.Typer(
 reproduce = typer.Typer(help="Run a paper's experiments again: results, tables, figures, one HTML report.")
 sweep = typer.Typer(help="Search a grid of settings, judged on the validation split only.")
 ablate = typer.Typer(help="Compare a method's variants.")
-bench = typer.Typer(help="Compare methods on tables of one's own, or under label noise.")
+bench = typer.Typer(help="Compare methods on tables, under label noise and on hostile data; test guarantees.")
 for _group, _name in ((reproduce, "reproduce"), (sweep, "sweep"), (ablate, "ablate"), (bench, "bench")):
     # A callback keeps a group with a single command a group; a Typer of one command would drop that command's name.
     _group.callback()(lambda: None)
     app.add_typer(_group, name=_name, no_args_is_help=True)
+
+
+_evaluate.register(app)
+_calibrate.register(app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -479,6 +485,34 @@ def bench_hostile(
         only=only or None,
         methods=methods or None,
         before=before,
+        out=out,
+        jobs=jobs,
+        fresh=fresh,
+        source=source,
+    )
+
+
+@bench.command("guarantees", cls=Experiment)
+def bench_guarantees(
+    seeds: Annotated[int, typer.Option(min=1, help="How many data sets for each quick learner and set.")] = 200,
+    network_seeds: Annotated[
+        int, typer.Option(min=1, help="How many data sets for the self-calibrated classifier on each set.")
+    ] = 15,
+    learners: Annotated[
+        list[str] | None,
+        typer.Option(help="Of logistic, neighbours, tree and self-calibrated; all where not given."),
+    ] = None,
+    out: Out = Path("out/guarantees"),
+    jobs: Jobs = None,
+    fresh: Fresh = False,
+    source: Source = None,
+) -> None:
+    """How often rejection rules and prediction sets keep their promise, on synthetic sets whose posterior is known."""
+    call(
+        "guarantees.run",
+        seeds=seeds,
+        network_seeds=network_seeds,
+        learners=learners or None,
         out=out,
         jobs=jobs,
         fresh=fresh,

@@ -27,14 +27,14 @@ from calibrant.estimators.folds import Splits, group_numbers, near_groups
 from calibrant.estimators.history import Runs
 from calibrant.estimators.networks import freeze
 from calibrant.estimators.reading import Samples, as_weights, category_counts, digest, encode, hold_out, read
-from calibrant.estimators.rejection import reject
+from calibrant.estimators.rejection import RejectMixin
 from calibrant.methods import Fitted, Method, Task, suspicion
 
 WHOLE = ("steps", "epochs", "batch_size", "folds", "repeats", "last")
 POSITIVE = ("learning_rate", "outer_rate", "also_rate", "alpha")
 
 
-class NetworkClassifier(ClassifierMixin, BaseEstimator):
+class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     """Base of the classifiers. A subclass names its ``method`` and says what to keep of what it learned (``_keep``).
 
     Every field of the method is a parameter of the same name, but for ``hidden``, which is ``hidden_layer_sizes`` as in
@@ -136,30 +136,6 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         """Logarithms of :meth:`predict_proba`."""
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
-
-    def predict(self, X: Any, *, reject_below: float | None = None, reject_label: Any = None) -> np.ndarray:
-        """The most probable class of each row, or abstention where that is not probable enough.
-
-        Parameters
-        ----------
-        X : array-like or DataFrame of shape (n_samples, n_features)
-        reject_below : float in [0, 1], optional
-            Abstain where :meth:`confidence` is below this.
-        reject_label : optional
-            What stands for abstention; an error if it is a class. The default goes by the classes: −1 for whole
-            numbers, NaN for other numbers, None (in an array of objects) for text and truth values.
-        """
-        probs = self.predict_proba(X)
-        predicted = self.classes_[probs.argmax(axis=1)]
-        if reject_below is None:
-            if reject_label is not None:
-                raise ValueError("reject_label without reject_below rejects nothing: give both, or neither.")
-            return predicted
-        return reject(predicted, probs.max(axis=1), self.classes_, below=reject_below, label=reject_label)
-
-    def confidence(self, X: Any) -> np.ndarray:
-        """The probability of the predicted class, the second output of Eq. (9): the plain maximum."""
-        return self.predict_proba(X).max(axis=1)
 
     def suspects(
         self, X: Any = None, y: Any = None, n: int | None = None, *, return_scores: bool = False

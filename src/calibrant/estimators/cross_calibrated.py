@@ -36,6 +36,7 @@ from calibrant.estimators.folds import (
     near_groups,
 )
 from calibrant.estimators.reading import as_weights, encode
+from calibrant.estimators.selective import SelectiveMixin
 from calibrant.methods.members import Rows, held_out_loss
 from calibrant.methods.pool import fit_pool
 from calibrant.posthoc import make_calibrator
@@ -44,7 +45,7 @@ _MANY = 50
 """With more classes, matrices that mix them have too many entries to be worth their time."""
 
 
-class CrossCalibrated(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     """Calibrate any scikit-learn classifier by its own out-of-fold predictions.
 
     The classifier is cloned and fitted once for each fold. Out-of-fold log-probabilities of all rows together fit a
@@ -84,6 +85,9 @@ class CrossCalibrated(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         One for each fold, or a single one with ``ensemble=False``.
     oof_proba_ : (n_samples, n_classes) array
         Calibrated out-of-fold probabilities of the training rows; NaN for rows that were never held out.
+        :meth:`rejection_rule` and :meth:`predict_set` use them.
+    oof_labels_, oof_groups_ : (n_samples,) arrays
+        The column number of each training row's class, and the number of its group (None without groups).
     calibrator_ : fitted calibrator, or None
     pool_ : :class:`calibrant.methods.pool.Pool`
         The last step: ``weights`` (w), ``bias`` and ``lapse``.
@@ -162,6 +166,7 @@ class CrossCalibrated(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             self.calibrator_.fit(log_softmax(self._scale * held[known], axis=1), codes[known], counted)
         log_probs = self._log_probs(held[known])
         self.pool_ = fit_pool(log_probs[None], codes[known], counted, groups=together)
+        self.oof_labels_, self.oof_groups_ = codes, group_numbers(groups, X)
         self.oof_proba_ = np.full(held.shape, np.nan)
         self.oof_proba_[known] = self.pool_.probs(log_probs[None])
         self.estimators_ = models if self.ensemble else models[-1:]
@@ -182,11 +187,6 @@ class CrossCalibrated(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithms of :meth:`predict_proba`."""
         return np.log(self.predict_proba(X))
-
-    def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of each row."""
-        probs = self.predict_proba(X)
-        return np.asarray(self.classes_[probs.argmax(axis=1)])
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Who is given which metadata, as in :class:`sklearn.calibration.CalibratedClassifierCV`."""

@@ -18,6 +18,7 @@ from calibrant.data.scaling import Scaling
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.bo4sc import BO4SCClassifier
 from calibrant.estimators.networks import Frozen, from_tree, perceptron, to_tree
+from calibrant.estimators.selective import HeldOut, check_out_of_fold, without_large
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
 from calibrant.methods import Mixture
 from calibrant.methods.blend import Blend
@@ -27,7 +28,7 @@ from calibrant.methods.pool import Pool
 
 CLASSIFIERS: dict[str, type[NetworkClassifier]] = {c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier)}
 FORMAT = Format("calibrant.estimators", 3, "classifier", CLASSIFIERS, "save", older=(2,))
-_MODEL, _SCALING, _ENCODER = "model_", "scaling_", "encoder_"
+_MODEL, _SCALING, _ENCODER, _HELD_OUT = "model_", "scaling_", "encoder_", "held_out_"
 POOLS = ("probs", "logits")
 OTHERS: dict[str, type[Forest] | type[Line]] = {"trees": Forest, "linear": Line}
 """How members beside the networks are kept: dataclasses of arrays."""
@@ -45,8 +46,14 @@ def save(classifier: NetworkClassifier, path: str | os.PathLike[str]) -> None:
     if not isinstance(params.get("cv"), Integral):
         params.pop("cv", None)
     arrays: Arrays = {}
-    plain: dict[str, Callable[[Any], Any]] = {_MODEL: _plain_model, _SCALING: tuple, _ENCODER: _plain_encoder}
-    state = {key: plain[key](value) if key in plain else value for key, value in fitted_state(classifier).items()}
+    plain: dict[str, Callable[[Any], Any]] = {
+        _MODEL: _plain_model,
+        _SCALING: tuple,
+        _ENCODER: _plain_encoder,
+        _HELD_OUT: tuple,
+    }
+    fitted = without_large(fitted_state(classifier))
+    state = {key: plain[key](value) if key in plain else value for key, value in fitted.items()}
     FORMAT.write(path, name, arrays, params=_packed(params, "params.", arrays), state=_packed(state, "", arrays))
 
 
@@ -72,6 +79,8 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassif
     state[_MODEL], state[_SCALING] = _model(**state[_MODEL]), Scaling(*state[_SCALING])
     encoder = state.get(_ENCODER)  # files that were written before there were encoders lack it
     state[_ENCODER] = None if encoder is None else TableEncoder.from_json(encoder)
+    if _HELD_OUT in state:
+        state[_HELD_OUT] = HeldOut(*state[_HELD_OUT])
     for key, value in state.items():
         setattr(classifier, key, value)
     _check(classifier)
@@ -127,6 +136,7 @@ def _check(classifier: Any) -> None:
     if any(part is not None and part.shape != (columns,) for part in (scaling.missing, scaling.categories)):
         raise ValueError(f"scaling must say for each of {columns} columns what it holds")
     features, classes = scaling.width, len(classifier.classes_)
+    check_out_of_fold(classifier)
     mixture = model
     if isinstance(model, Blend):
         _check_blend(model, features, classes)

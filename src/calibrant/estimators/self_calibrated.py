@@ -15,11 +15,12 @@ from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.folds import Splits, fold_count, named_splits
 from calibrant.estimators.history import as_arrays
 from calibrant.estimators.reading import Samples
+from calibrant.estimators.selective import SelectiveMixin
 from calibrant.methods import Fitted, Method, SelfCalibrated
 from calibrant.methods.blend import MEMBERS
 
 
-class SelfCalibratedClassifier(NetworkClassifier):
+class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     """A classifier whose confidence can be believed, with nothing to tune: the recommended one.
 
     Networks, boosted trees and a linear model, each trained on all but one of K folds of the data. The networks'
@@ -120,6 +121,8 @@ class SelfCalibratedClassifier(NetworkClassifier):
         How wrong each label looks, 0 to 1, by networks that never saw it, where there are any. The label-noise
         candidate gives the probability that the label is wrong; the pooled one ``1 − p(y_i | x_i)``, the chance of
         another class, which labels that are right have too where classes overlap.
+    oof_labels_, oof_groups_ : (n_samples,) arrays
+        The column number of each training row's class, and the number of its group (None without groups).
     train_indices_, validation_indices_ : rows of X that were trained on and that were held out
     history_ : dict of (outer steps,) arrays
         ``inner_loss``, ``outer_loss`` and ``gradient_norm`` (of the hypergradient), means over the networks.
@@ -211,6 +214,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
         self.lapse_ = found["lapse"]
         self.members_ = found.get("members", ("network",))
         self.pool_weights_ = found.get("pool_weights", np.array([1 / self.temperature_]))
+        self.oof_labels_, self.oof_groups_ = samples.codes, samples.groups
         self.oof_proba_ = np.full((len(samples), len(self.classes_)), np.nan)
         rows = np.concatenate([self.train_indices_, self.validation_indices_])
         self.oof_proba_[rows] = found["held_out"][: len(rows)].numpy()
