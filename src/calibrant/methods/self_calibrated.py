@@ -356,7 +356,7 @@ def calibrated_mean(fit: CrossFit, candidate: str, train: int) -> Mixture:
 def last_step(logits: Tensor, data: Part, rows: Tensor) -> LastStep:
     """T, b and λ for held-out logits of some rows."""
     weights = None if data.weights is None else data.weights[rows].double().cpu().numpy()
-    groups = row_groups(data[rows])
+    groups = None if data.groups is None else data.groups[rows].cpu().numpy()
     return fit_last_step(logits.cpu().numpy(), data.labels[rows].cpu().numpy(), weights, groups=groups)
 
 
