@@ -54,7 +54,7 @@ ROOMS = {
     "posthoc": {"_files", "_inputs", "metrics"},
     "plots": {"_inputs", "metrics", "selective"},
     "methods": {"_inputs", "_jobs", "data", "models", "losses", "bilevel", "metrics", "posthoc"},
-    "estimators": {"_device", "_files", "_inputs", "data", "bilevel", "methods"},
+    "estimators": {"_device", "_files", "_inputs", "data", "bilevel", "methods", "posthoc", "selective"},
     "report": {"_version", "metrics", "plots"},
     "cli": {"_version", "methods", "report"},
     "experiments": {
@@ -62,6 +62,7 @@ ROOMS = {
         "_jobs",
         "bilevel",
         "data",
+        "estimators",
         "losses",
         "methods",
         "metrics",

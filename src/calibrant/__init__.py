@@ -20,12 +20,13 @@ if TYPE_CHECKING:
         report,
         selective,
     )
-    from calibrant.estimators import BO4SCClassifier, SelfCalibratedClassifier
+    from calibrant.estimators import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier
     from calibrant.methods import Trained
     from calibrant.methods.custom import fit
 
 __all__ = [
     "BO4SCClassifier",
+    "CrossCalibrated",
     "SelfCalibratedClassifier",
     "Trained",
     "__version__",
@@ -46,6 +47,7 @@ __all__ = [
 
 _HOMES = {
     "BO4SCClassifier": "calibrant.estimators",
+    "CrossCalibrated": "calibrant.estimators",
     "SelfCalibratedClassifier": "calibrant.estimators",
     "Trained": "calibrant.methods",
     "fit": "calibrant.methods.custom",

@@ -13,7 +13,7 @@ from calibrant.bilevel import L2, Adam, Bilevel, Callback, LabelNoise, OuterVari
 from calibrant.methods.base import Compile, Group, Method, Solving, failure, solve_group
 from calibrant.methods.blend import blended, check_members
 from calibrant.methods.bo4sc import read_outer, suspicion
-from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks
+from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks, folds_of, row_groups
 from calibrant.methods.fitted import Fitted, Mixture
 from calibrant.methods.held_out import fit_last_step
 from calibrant.methods.task import Task, batch_size
@@ -135,10 +135,11 @@ class Pooled(Method):
         own, val = self.given, None if task.val is None else slice(len(task.train), None)
         pooled = task.train if task.val is None else task.train + task.val
         if own.refit:
-            rows = {"repeats": own.repeats, "choose": own.choose, "choose_from": val}
-            return fold_tasks(task, pooled, deal(pooled.labels, own.folds, seed=task.seed, **rows))  # type: ignore[arg-type]
+            return fold_tasks(task, pooled, folds_of(task, pooled, own.folds, own.repeats, own.choose))
         task.need_val("SelfCalibrated(refit=False)")
-        return fold_tasks(task, pooled, deal(pooled.labels, 1, seed=task.seed, held_from=val))
+        return fold_tasks(
+            task, pooled, deal(pooled.labels, 1, seed=task.seed, held_from=val, groups=row_groups(pooled))
+        )
 
     def network(self, task: Task) -> nn.Module:
         return self.given.network(task)
@@ -172,9 +173,17 @@ class LabelNoisy(Pooled):
         assert task.val is not None
         own, val = self.given, slice(len(task.train), None)
         pooled = task.train + task.val
-        rows = {"held_from": val, "choose_from": val, "choose": own.choose, "repeats": own.repeats}
         trusted = torch.arange(len(pooled), device=pooled.labels.device) >= len(task.train)
-        dealt = deal(pooled.labels, own.folds, seed=task.seed, **rows)  # type: ignore[arg-type]
+        dealt = deal(
+            pooled.labels,
+            own.folds,
+            seed=task.seed,
+            repeats=own.repeats,
+            held_from=val,
+            choose=own.choose,
+            choose_from=val,
+            groups=row_groups(pooled),
+        )
         return fold_tasks(task, pooled, dealt, {"trusted": trusted})
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
@@ -211,7 +220,8 @@ def calibrated_mean(fit: CrossFit, candidate: str, train: int) -> Mixture:
     logits, data, head = fit.held_out_logits, fit.data, fit.heads[0]
     rows = fit.rows("judge")
     weights = None if data.weights is None else data.weights[rows].double().cpu().numpy()
-    last = fit_last_step(logits[rows].cpu().numpy(), data.labels[rows].cpu().numpy(), weights)
+    groups = row_groups(data[rows])
+    last = fit_last_step(logits[rows].cpu().numpy(), data.labels[rows].cpu().numpy(), weights, groups=groups)
     extras: dict[str, Any] = {"candidate": candidate, **last._asdict(), "bias": torch.as_tensor(last.bias)}
     with torch.no_grad():
         extras |= head.problem.outer_view.run(head.phi, read_outer)

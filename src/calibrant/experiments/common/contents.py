@@ -40,6 +40,12 @@ KINDS = {
         ("sets", "methods", "seeds"),
         ("dataset", "model", "recipe", "epochs", "limit", "method", "seed"),
     ),
+    "guarantees": Kind(
+        "bench guarantees",
+        ("sets", "rows", "new_rows", "risks", "confidence", "coverage"),
+        ("dataset", "learner", "seed"),
+    ),
+    "hostile": Kind("bench hostile", ("cases", "methods", "seeds")),
     "tables": Kind("bench tables", ("split", "tables", "methods"), ("table", "method", "seed")),
 }
 """By what a result file's config calls its ``experiment``."""

@@ -11,7 +11,7 @@ import torch
 
 from calibrant.experiments.common.command import begin, open_store, tell_user, usable_folder
 from calibrant.experiments.common.command import export as export_results
-from calibrant.experiments.common.contents import in_order, position, read_own, settings_of
+from calibrant.experiments.common.contents import KINDS, in_order, position, read_own, settings_of
 from calibrant.experiments.common.keys import Key, name_of
 from calibrant.experiments.common.records import resolve_device
 from calibrant.experiments.common.shared import made
@@ -228,12 +228,16 @@ def arrange(results: Results) -> Results:
 
 
 def read_all(paths: Sequence[Path]) -> Results:
-    """Result files or stores of this study as one."""
+    """Result files or stores of this study as one. Of a run that several of them hold, the first one counts."""
     found = [read_own(path, NAME, arrange) for path in paths]
     config = found[0].config
     for results in found[1:]:
         config = merged(config, results.config)
-    return Results(config, found[0].versions, [record for results in found for record in results.records])
+    records: dict[tuple[Any, ...], Record] = {}
+    for results in found:
+        for record in results.records:
+            records.setdefault(tuple(record[name] for name in KINDS[NAME].identity), record)
+    return Results(config, found[0].versions, list(records.values()))
 
 
 def write_report(
