@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from calibrant.estimators import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier
     from calibrant.methods import Trained
     from calibrant.methods.custom import fit
+    from calibrant.report.evaluation import evaluate
 
 __all__ = [
     "BO4SCClassifier",
@@ -33,6 +34,7 @@ __all__ = [
     "bilevel",
     "data",
     "estimators",
+    "evaluate",
     "experiments",
     "fit",
     "losses",
@@ -50,6 +52,7 @@ _HOMES = {
     "CrossCalibrated": "calibrant.estimators",
     "SelfCalibratedClassifier": "calibrant.estimators",
     "Trained": "calibrant.methods",
+    "evaluate": "calibrant.report.evaluation",
     "fit": "calibrant.methods.custom",
 }
 """Where the names live that are no rooms."""

@@ -28,6 +28,7 @@ from calibrant.bilevel.optimizers import SGD, Adam, AdamW, Grouped, Optimizer
 from calibrant.bilevel.outer_losses import OUTER_LOSSES, confidence_gap_loss, variance_loss
 from calibrant.bilevel.outer_variables import (
     L2,
+    ColumnL2,
     ConstantGamma,
     FocalWithGamma,
     GammaNet,
@@ -61,6 +62,7 @@ __all__ = [
     "Bilevel",
     "Callback",
     "Checkpoint",
+    "ColumnL2",
     "ConstantGamma",
     "EarlyStopping",
     "Feedback",

@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from calibrant._version import __version__
+from calibrant.cli import calibrate as _calibrate
+from calibrant.cli import evaluate as _evaluate
 from calibrant.cli.shell import Experiment, Sentences, call
 
 
@@ -133,6 +135,10 @@ for _group, _name in ((reproduce, "reproduce"), (sweep, "sweep"), (ablate, "abla
     # A callback keeps a group with a single command a group; a Typer of one command would drop that command's name.
     _group.callback()(lambda: None)
     app.add_typer(_group, name=_name, no_args_is_help=True)
+
+
+_evaluate.register(app)
+_calibrate.register(app)
 
 
 def _print_version(wanted: bool) -> None:

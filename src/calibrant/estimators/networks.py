@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from calibrant.bilevel import Solution
 from calibrant.methods import Fitted, Mixture
 from calibrant.methods.blend import Blend
+from calibrant.methods.tabular import Rotated
+from calibrant.models.embeddings import EmbeddingLayer, FromZero, Periodic, PiecewiseLinear
 
 _ROWS = 16_384
 """Rows of one forward pass, to bound memory."""
-LAYERS: dict[str, type[nn.Module]] = {
-    layer.__name__: layer for layer in (nn.Sequential, nn.Linear, nn.ReLU, nn.SiLU, nn.Tanh)
-}
+_KNOWN = (nn.Sequential, nn.Linear, nn.ReLU, nn.SiLU, nn.Tanh, EmbeddingLayer, FromZero, Periodic, PiecewiseLinear)
+LAYERS: dict[str, type[nn.Module]] = {layer.__name__: layer for layer in _KNOWN}
 """The layers that a classifier's file may hold."""
 
 
@@ -56,9 +57,13 @@ def _frozen(mixture: Mixture) -> Mixture:
     return replace(mixture, networks=tuple(_network(s) for s in mixture.networks), extras={})
 
 
-def _network(solution: Solution) -> Frozen:
+def _network(solution: Solution | Rotated) -> Frozen:
     view = solution.problem.view
     module = view.export(solution.params, solution.buffers or {}, copy.deepcopy(view.module))
+    if isinstance(solution, Rotated):
+        turn = nn.Linear(*solution.axes.shape, bias=False)
+        turn.weight.data = solution.axes.T.contiguous()
+        module = nn.Sequential(turn, module)
     check_layers(module)
     return Frozen(module.cpu().double().eval().requires_grad_(False))
 
@@ -82,6 +87,7 @@ def to_tree(module: nn.Module) -> dict[str, Any]:
         "layer": type(module).__name__,
         "settings": settings,
         "arrays": {name: value.detach().numpy() for name, value in tensors},
+        "absent": tuple(name for name, value in module._parameters.items() if value is None),
         "inner": {name: to_tree(inner) for name, inner in module.named_children()},
     }
 
@@ -98,6 +104,8 @@ def from_tree(tree: dict[str, Any]) -> nn.Module:
         setattr(module, name, value)
     for name, value in tree["arrays"].items():
         module.register_parameter(name, nn.Parameter(torch.from_numpy(value), requires_grad=False))
+    for name in tree.get("absent", ()):  # a layer without a bias
+        module.register_parameter(name, None)
     for name, inner in tree["inner"].items():
         module.add_module(name, from_tree(inner))
     return module.eval()

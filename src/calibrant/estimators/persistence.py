@@ -97,6 +97,7 @@ def _plain_model(model: Mixture | Blend) -> dict[str, Any]:
             "bias": None if model.bias is None else model.bias.numpy(),
             "lapse": float(model.lapse),
             "pool": model.pool,
+            "shares": model.shares,
         }
     others = {name: {f.name: getattr(own, f.name) for f in fields(own)} for name, own in model.others.items()}  # type: ignore[arg-type]
     mixture = None if model.mixture is None else _plain_model(model.mixture)
@@ -135,10 +136,12 @@ def _check(classifier: Any) -> None:
         raise ValueError(f"pool must be one of {', '.join(map(repr, POOLS))}, not {mixture.pool!r}")
     if not mixture.networks:
         raise ValueError("there is no network")
+    if mixture.shares is not None and (len(mixture.shares) != len(mixture.networks) or min(mixture.shares) <= 0):
+        raise ValueError("shares must have a positive number for each network")
     for network in mixture.networks:
         try:
             shape = tuple(network.logits(torch.zeros(1, features)).shape)
-        except (RuntimeError, AttributeError) as error:
+        except (RuntimeError, AttributeError, IndexError) as error:
             raise ValueError(f"the layers of a network do not fit together: {error}") from None
         if shape != (1, classes):
             raise ValueError("the layers of a network do not fit together")

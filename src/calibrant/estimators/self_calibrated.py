@@ -47,9 +47,10 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     repeats : int
         How often the folds are dealt: there are ``folds·repeats`` networks.
     epochs : int, optional
-        Passes over the data, three times as many for the label-noise candidate; None chooses (400 steps, or 40 epochs
-        where those are more; 1,200 steps or 40 epochs for that candidate). Training ends with a whole outer step: inner
-        steps (passes, of the full batch) are rounded up to a multiple of ``steps``.
+        Passes over the data, three times as many for the label-noise candidate. None chooses: 400 steps of the full
+        batch; 800 steps of mini-batches, or 40 epochs where those are more; for the label-noise candidate 1,200 steps
+        or 40 epochs. Training ends with a whole outer step: inner steps (passes, of the full batch) are rounded up to
+        a multiple of ``steps``.
     learning_rate : float
         Of Adam, inside.
     steps : int
@@ -59,7 +60,12 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     outer_rate : float
         Of Adam, outside, on the logarithms of the regularisation strengths.
     batch_size : int, optional
-        None: the full batch up to 4,096 rows, 512 above.
+        None: the full batch up to 512 rows, 256 above (up to 4,096 rows and 512 above with ``embedding=None``).
+    embedding : {"piecewise", "periodic", "linear"} or None
+        What the networks of every second deal do with the columns; those of the other deals are plain perceptrons, and
+        held-out labels decide how much each kind counts. All but None learn an L2 factor for each column. "piecewise"
+        adds piecewise linear functions of each column to the first layer, "periodic" adds waves of learned frequency,
+        and "linear" adds nothing. With None all networks are plain, with one L2 strength per layer.
     choose : float
         The share of the validation part that is kept for choosing between candidates.
     members : sequence of {"network", "trees", "linear"}
@@ -102,7 +108,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     lapse_ : float
         λ: the share of labels that look wrong however clear the input. Confidence is at most ``1 − λ + λ/C``.
     l2_ : array
-        The learned strengths, one a layer.
+        The learned L2 strengths, one for each weight matrix; of the networks that embed columns, if there are any.
     label_noise_ : float or None
         The share of training labels that look wrong, where the candidate allows for such: the rate of greatest
         likelihood, given the classifier (which trained on these labels, knowing that they might be wrong).
@@ -144,6 +150,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         last: int = SelfCalibrated.last,
         outer_rate: float = SelfCalibrated.outer_rate,
         batch_size: int | None = SelfCalibrated.batch_size,
+        embedding: Literal["piecewise", "periodic", "linear"] | None = SelfCalibrated.embedding,  # type: ignore[assignment]
         choose: float = SelfCalibrated.choose,
         members: Sequence[str] = MEMBERS,
         refit: bool = SelfCalibrated.refit,
@@ -164,6 +171,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         self.last = last
         self.outer_rate = outer_rate
         self.batch_size = batch_size
+        self.embedding = embedding
         self.choose = choose
         self.members = members
         self.refit = refit
@@ -205,7 +213,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         self.oof_proba_[rows] = found["held_out"][: len(rows)].numpy()
         self.suspicion_ = self._suspicion(samples.inputs, samples.codes)  # for rows that were not trained on
         self.suspicion_[self.train_indices_] = found["suspicion"].double().numpy()
-        self.history_ = as_arrays(runs[0 if self.candidate_ == "pooled" else 1])
+        self.history_ = as_arrays(runs[0 if self.candidate_ == "pooled" else len(runs) // 2])
         self.l2_ = found["l2"].double().numpy()
         noise = found.get("label_noise")
         self.label_noise_ = None if noise is None else float(noise[0])  # the same for every class

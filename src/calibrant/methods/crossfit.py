@@ -229,6 +229,8 @@ class CrossFit:
     heads: tuple[Solution, ...]
     folds: tuple[Fold, ...]
     data: Part
+    shares: tuple[float, ...] | None = None
+    """How much each network counts in a mean; None: all the same."""
 
     @classmethod
     def of(cls, outcomes: Sequence[Outcome]) -> CrossFit:
@@ -242,12 +244,12 @@ class CrossFit:
     def held_out_logits(self) -> Tensor:
         """For each row the mean logits of the networks that never saw it, (n, C); NaN where all of them did."""
         total: Tensor | None = None
-        for head, fold in zip(self.heads, self.folds, strict=True):
+        for head, fold, share in zip(self.heads, self.folds, self.shares or [1.0] * len(self.heads), strict=True):
             own = torch.cat([network_logits(head, x) for x, _ in self.data[fold.held].pieces()]).double()
             if total is None:
                 total, count = own.new_zeros(len(self.data), own.shape[1]), own.new_zeros(len(self.data), 1)
-            total[fold.held] += own
-            count[fold.held] += 1
+            total[fold.held] += share * own
+            count[fold.held] += share
         assert total is not None
         return total / torch.where(count > 0, count, torch.nan)
 

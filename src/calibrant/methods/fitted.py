@@ -85,6 +85,8 @@ class Mixture(Fitted):
     pool: Literal["probs", "logits"] = "probs"
     extras: dict[str, Any] = field(default_factory=dict)
     failure: str | None = None
+    shares: tuple[float, ...] | None = None
+    """How much each network counts in the mean; None: all the same."""
 
     def probs(self, inputs: Any) -> Tensor:
         if self.pool == "logits":
@@ -94,11 +96,12 @@ class Mixture(Fitted):
     def mean(self, inputs: Any, each: Callable[[Tensor], Tensor] = lambda logits: logits) -> Tensor:
         """The mean over networks of their logits, or of what ``each`` makes of these."""
         total: Tensor | None = None
-        for network in self.networks:
-            own = each(network_logits(network, inputs).double())
+        shares = self.shares or [1.0] * len(self.networks)
+        for network, share in zip(self.networks, shares, strict=True):
+            own = share * each(network_logits(network, inputs).double())
             total = own if total is None else total + own
         assert total is not None
-        return total / len(self.networks)
+        return total / sum(shares)
 
     def calibrated(self, logits: Tensor) -> Tensor:
         """``q(z)`` of logits, (n, C)."""

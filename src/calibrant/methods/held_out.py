@@ -21,6 +21,8 @@ class LastStep(NamedTuple):
     temperature: float
     bias: np.ndarray
     lapse: float
+    loss: float
+    """The log-loss of all samples together, with the prior's share: the less, the better the logits."""
 
 
 def fit_last_step(
@@ -68,5 +70,5 @@ def fit_last_step(
         return value, away / scale + np.concatenate([[-(slope * scaled).sum(), to_lapse], slope.sum(0)])
 
     bounds = [(-3.0, 3.0), (logit(least_lapse(size, count)), 3.0)] + [(-3.0, 3.0)] * count
-    found = minimize(cost, centre, jac=True, method="L-BFGS-B", bounds=bounds).x
-    return LastStep(float(np.exp(found[0])), found[2:], float(expit(found[1])))
+    best = minimize(cost, centre, jac=True, method="L-BFGS-B", bounds=bounds)
+    return LastStep(float(np.exp(best.x[0])), best.x[2:], float(expit(best.x[1])), float(best.fun))

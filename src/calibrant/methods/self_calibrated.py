@@ -15,9 +15,25 @@ from calibrant.methods.blend import blended, check_members
 from calibrant.methods.bo4sc import read_outer, suspicion
 from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks, folds_of, row_groups
 from calibrant.methods.fitted import Fitted, Mixture
-from calibrant.methods.held_out import fit_last_step
-from calibrant.methods.task import Task, batch_size
+from calibrant.methods.held_out import LastStep, fit_last_step
+from calibrant.methods.tabular import (
+    EMBEDDINGS,
+    TabularNetwork,
+    bare,
+    column_strengths,
+    pooled_part,
+    rotated,
+    rotated_back,
+    tabular_network,
+    wide_axes,
+)
+from calibrant.methods.task import Part, Task, batch_size
 from calibrant.methods.wrong_labels import flip_rate, labels_differ, wrong_label
+
+FULL_BATCH, BATCH = 512, 256
+"""Up to ``FULL_BATCH`` rows a step sees all of them, and ``BATCH`` of more."""
+WIDE = 256
+"""More columns than these need no more than the shortest training."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +88,7 @@ class SelfCalibrated(Method):
     refit: bool = True
     decay: bool = True
     batch_size: int | None = None
+    embedding: str | None = "piecewise"
 
     varying: ClassVar[frozenset[str]] = frozenset({"learning_rate"})
 
@@ -83,6 +100,9 @@ class SelfCalibrated(Method):
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
         if not 0 < self.choose < 1:
             raise ValueError(f"choose must be a share between 0 and 1; got {self.choose}.")
+        if self.embedding is not None and self.embedding not in EMBEDDINGS:
+            known = ", ".join(map(repr, EMBEDDINGS))
+            raise ValueError(f"embedding must be one of {known}, or None; got {self.embedding!r}.")
         check_members(self.members)
 
     @property
@@ -92,7 +112,40 @@ class SelfCalibrated(Method):
 
     def rows_at_once(self, task: Task) -> int:
         pooled = len(task.train) + (len(task.val) if task.val is not None else 0)
-        return min(self.last, self.steps) * self.networks * (batch_size(pooled, self.batch_size) or pooled)
+        return min(self.last, self.steps) * self.networks * (self.rows_of_step(pooled) or pooled)
+
+    def rows_of_step(self, rows: int) -> int | None:
+        """How many rows a step sees; None is all of them."""
+        if self.batch_size is None and self.embedding is not None:
+            return None if rows <= FULL_BATCH else BATCH
+        return batch_size(rows, self.batch_size)
+
+    @property
+    def deals(self) -> int:
+        """How often folds are dealt."""
+        return self.repeats if self.refit else 1
+
+    def tabular(self, task: Task, *, linear: bool = False) -> TabularNetwork | None:
+        """The networks that embed a table's columns; None for tasks that bring a model, or no rows of numbers.
+
+        ``linear`` embeds nothing: coordinates along axes are sums of columns, and have no thresholds of their own.
+        """
+        if self.embedding is None or not bare(task):
+            return None
+        inputs = pooled_part(task).inputs
+        embedding = "linear" if linear else self.embedding
+        return tabular_network(inputs, task.classes, embedding, self.hidden, self.activation)
+
+    def axes(self, task: Task) -> Tensor | None:
+        """The axes along which wide rows are shown to the networks; None where columns are."""
+        return None if self.embedding is None or not bare(task) else wide_axes(pooled_part(task).inputs)
+
+    def share_of(self, parts: list[FoldTask], task: Task) -> list[FoldTask]:
+        """The networks of one kind: the first, third, … deal's embed columns, those of the others do not."""
+        if self.embedding is None or not (isinstance(task.model, TabularNetwork) or bare(task)):
+            return parts
+        size, odd = len(parts) // self.deals, not isinstance(task.model, TabularNetwork)
+        return [part for k, part in enumerate(parts) if (k // size) % 2 == odd]
 
     @classmethod
     def fit_group(
@@ -103,17 +156,15 @@ class SelfCalibrated(Method):
         compile: Compile = "auto",
     ) -> list[Fitted]:
         tasks = [task.read() for task in tasks]
-        found = solve_group([Pooled(m) for m in methods], tasks, callbacks, compile)
-        pooled = [CrossFit.of(outcomes) for outcomes in found]
+        pooled = cross_fits([Pooled(m) for m in methods], tasks, callbacks, compile)
         fitted = [calibrated_mean(fit, "pooled", len(task.train)) for fit, task in zip(pooled, tasks, strict=True)]
         refit = methods[0].refit
         chosen = list(pooled)
         noisy = [k for k, fit in enumerate(pooled) if refit and labels_differ(fit, len(tasks[k].train))]
         if noisy:
             rivals = [LabelNoisy(methods[k]) for k in noisy]
-            found = solve_group(rivals, [tasks[k] for k in noisy], callbacks, compile)
-            for k, outcomes in zip(noisy, found, strict=True):
-                other = CrossFit.of(outcomes)
+            found = cross_fits(rivals, [tasks[k] for k in noisy], callbacks, compile)
+            for k, other in zip(noisy, found, strict=True):
                 rival = calibrated_mean(other, "label noise", len(tasks[k].train))
                 if rival.failure is None and (fitted[k].failure or preferable((other, rival), (pooled[k], fitted[k]))):
                     fitted[k], chosen[k] = rival, other
@@ -123,9 +174,56 @@ class SelfCalibrated(Method):
         return [blended(m.members, mixture, fit, len(t.train), t.seed) for m, mixture, fit, t in triples]
 
 
+def cross_fits(
+    methods: Sequence[Pooled], tasks: Sequence[Task], callbacks: Sequence[Callback], compile: Compile
+) -> list[CrossFit]:
+    """Cross-fit the networks of each task: those of some deals embed the columns, those of others do not."""
+    axes = [methods[0].given.axes(task) for task in tasks]
+    shown = [task if own is None else rotated(task, own) for task, own in zip(tasks, axes, strict=True)]
+    found: list[list[CrossFit]] = [[] for _ in tasks]
+    plain: list[int] = []
+    alike: dict[Any, list[tuple[int, Task]]] = {}
+    for k, (method, task) in enumerate(zip(methods, shown, strict=True)):
+        if (network := method.given.tabular(task, linear=axes[k] is not None)) is not None:
+            alike.setdefault(network.kind, []).append((k, replace(task, model=network)))
+        if network is None or method.given.deals > 1:
+            plain.append(k)
+    for same in alike.values():  # networks that are embedded alike run as one population
+        each = solve_group([methods[k] for k, _ in same], [task for _, task in same], callbacks, compile)
+        for (k, _), outcomes in zip(same, each, strict=True):
+            found[k].append(CrossFit.of(outcomes))
+    if plain:
+        each = solve_group([methods[k] for k in plain], [shown[k] for k in plain], callbacks, compile)
+        for k, outcomes in zip(plain, each, strict=True):
+            found[k].append(CrossFit.of(outcomes))
+    return [
+        weighed([own if turn is None else rotated_back(own, turn, pooled_part(task)) for own in fits])
+        for fits, turn, task in zip(found, axes, tasks, strict=True)
+    ]
+
+
+def weighed(fits: Sequence[CrossFit]) -> CrossFit:
+    """Two kinds of networks as one, each by the share that held-out labels ask for: a quarter, a half or three.
+
+    Neither kind is left out, unless one of its networks broke down: a mean of both is seldom worse than the better one,
+    and few labels cannot tell which that is.
+    """
+    sound = [fit for fit in fits if failure(*fit.heads) is None]
+    if len(sound) < 2:
+        return (sound or fits)[0]
+    first, second = fits
+    rows = torch.cat([fit.rows("judge") for fit in fits]).unique()
+    pair = [fit.held_out_logits[rows] for fit in fits]
+    known = ~torch.cat(pair, 1).isnan().any(1)
+    mixed = {share: torch.lerp(pair[0][known], pair[1][known], share) for share in (0.5, 0.25, 0.75)}
+    share = min(mixed, key=lambda share: last_step(mixed[share], first.data, rows[known]).loss)
+    shares = (*([1 - share] * len(first.heads)), *([share] * len(second.heads)))
+    return CrossFit((*first.heads, *second.heads), (*first.folds, *second.folds), first.data, shares)
+
+
 @dataclass(frozen=True)
 class Pooled(Method):
-    """The pooled candidate: all labels are held out once a repeat, and φ is an L2 strength per layer."""
+    """The pooled candidate: all labels are held out once a repeat, and φ is an L2 strength per layer and column."""
 
     given: SelfCalibrated
 
@@ -133,9 +231,10 @@ class Pooled(Method):
 
     def parts(self, task: Task) -> Sequence[Task]:
         own, val = self.given, None if task.val is None else slice(len(task.train), None)
-        pooled = task.train if task.val is None else task.train + task.val
+        pooled = pooled_part(task)
         if own.refit:
-            return fold_tasks(task, pooled, folds_of(task, pooled, own.folds, own.repeats, own.choose))
+            dealt = folds_of(task, pooled, own.folds, own.repeats, own.choose)
+            return own.share_of(fold_tasks(task, pooled, dealt), task)
         task.need_val("SelfCalibrated(refit=False)")
         return fold_tasks(
             task, pooled, deal(pooled.labels, 1, seed=task.seed, held_from=val, groups=row_groups(pooled))
@@ -146,13 +245,21 @@ class Pooled(Method):
 
     def data(self, task: Task) -> dict[str, Any]:
         assert isinstance(task, FoldTask)
-        return task.streams(self.given.batch_size)
+        return task.streams(self.given.rows_of_step(len(task.train)))
+
+    def strengths(self, model: nn.Module, task: Task) -> L2:
+        """The L2 strengths that held-out labels choose."""
+        return column_strengths(model, len(task.train)) if isinstance(task.model, TabularNetwork) else L2(model)
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
-        return Bilevel(model, L2(model), **self.data(task), seed=task.seed)
+        return Bilevel(model, self.strengths(model, task), **self.data(task), seed=task.seed)
 
     def solving(self, group: Group) -> Solving:
-        return self._solving(group, group.steps(lambda m: m.given.epochs, 400, 40))
+        columns = group.tasks[0].train.inputs
+        narrow = isinstance(columns, Tensor) and columns[0].numel() <= WIDE
+        longer = self.given.embedding is not None and group.problems[0].train.batches > 1 and narrow
+        fewest = 800 if longer else 400
+        return self._solving(group, group.steps(lambda m: m.given.epochs, fewest, 40))
 
     def _solving(self, group: Group, steps: list[int]) -> Solving:
         own, rate = self.given, group.each(lambda m, _: m.given.learning_rate)
@@ -162,6 +269,7 @@ class Pooled(Method):
             inner_optimizer=Adam(cosine(rate, total, final=0.05 * rate) if own.decay else rate),
             outer_optimizer=Adam(own.outer_rate),
             steps=steps,
+            compile="trace" if isinstance(group.tasks[0].model, TabularNetwork) else "auto",
         )
 
 
@@ -184,10 +292,10 @@ class LabelNoisy(Pooled):
             choose_from=val,
             groups=row_groups(pooled),
         )
-        return fold_tasks(task, pooled, dealt, {"trusted": trusted})
+        return own.share_of(fold_tasks(task, pooled, dealt, {"trusted": trusted}), task)
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
-        outer = OuterVariables(L2(model), LabelNoise(task.classes))
+        outer = OuterVariables(self.strengths(model, task), LabelNoise(task.classes))
         return Bilevel(model, outer, **self.data(task), seed=task.seed)
 
     def solving(self, group: Group) -> Solving:
@@ -219,17 +327,30 @@ def calibrated_mean(fit: CrossFit, candidate: str, train: int) -> Mixture:
     """The networks' mean, with the last step that held-out logits ask for."""
     logits, data, head = fit.held_out_logits, fit.data, fit.heads[0]
     rows = fit.rows("judge")
-    weights = None if data.weights is None else data.weights[rows].double().cpu().numpy()
-    groups = row_groups(data[rows])
-    last = fit_last_step(logits[rows].cpu().numpy(), data.labels[rows].cpu().numpy(), weights, groups=groups)
-    extras: dict[str, Any] = {"candidate": candidate, **last._asdict(), "bias": torch.as_tensor(last.bias)}
+    last = last_step(logits[rows], data, rows)
+    extras: dict[str, Any] = {"candidate": candidate, "temperature": last.temperature, "lapse": last.lapse}
+    extras["bias"] = torch.as_tensor(last.bias)
     with torch.no_grad():
         extras |= head.problem.outer_view.run(head.phi, read_outer)
     mixture = Mixture(
-        fit.heads, last.temperature, extras["bias"], last.lapse, "logits", extras, failure=failure(*fit.heads)
+        fit.heads,
+        last.temperature,
+        extras["bias"],
+        last.lapse,
+        "logits",
+        extras,
+        failure=failure(*fit.heads),
+        shares=fit.shares,
     )
     extras["held_out"] = mixture.calibrated(logits).cpu()
     return replace(mixture, extras=extras | _doubts(mixture, fit, train))
+
+
+def last_step(logits: Tensor, data: Part, rows: Tensor) -> LastStep:
+    """T, b and λ for held-out logits of some rows."""
+    weights = None if data.weights is None else data.weights[rows].double().cpu().numpy()
+    groups = row_groups(data[rows])
+    return fit_last_step(logits.cpu().numpy(), data.labels[rows].cpu().numpy(), weights, groups=groups)
 
 
 def _doubts(mixture: Mixture, fit: CrossFit, train: int) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Sequence
 
 from torch import nn
 
 from calibrant.models._seed import seeded
+from calibrant.models.embeddings import EmbeddingLayer, Encoding
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
@@ -19,11 +21,13 @@ def mlp(
     hidden: Sequence[int] = (64, 64),
     activation: str = "relu",
     dropout: float = 0.0,
+    encoding: Encoding | None = None,
     seed: int = 0,
 ) -> nn.Sequential:
     """A multilayer perceptron with one logit a class; its start is a pure function of ``seed``.
 
-    ``dropout`` is the share of hidden units that each training pass leaves out.
+    ``dropout`` is the share of hidden units that each training pass leaves out. With an ``encoding``, the first layer
+    is a :class:`calibrant.models.embeddings.EmbeddingLayer`.
 
     The first paper (Sanguin et al. 2024, Section 4) says "a feed forward neural network" and no more; two hidden layers
     of 64 rectified linear units reproduce its accuracies.
@@ -39,4 +43,8 @@ def mlp(
         for width, following in itertools.pairwise((features, *hidden)):
             layers += [nn.Linear(width, following), ACTIVATIONS[activation]()]
             layers += [nn.Dropout(dropout)] if dropout else []
-        return nn.Sequential(*layers, nn.Linear((features, *hidden)[-1], classes))
+        layers.append(nn.Linear((features, *hidden)[-1], classes))
+        if encoding is not None:
+            layers[0] = EmbeddingLayer(features, (*hidden, classes)[0], copy.deepcopy(encoding))
+            layers[0].encoding.reset_parameters()
+        return nn.Sequential(*layers)

@@ -23,12 +23,13 @@ from calibrant.bilevel.outer_variables.label_noise import LabelNoise
 from calibrant.bilevel.outer_variables.label_smoothing import LabelSmoothing
 from calibrant.bilevel.outer_variables.logit_scale import LogitScale
 from calibrant.bilevel.outer_variables.neighbours import SmoothedWeights, neighbourhood
-from calibrant.bilevel.outer_variables.network_weights import L2, InitialPoint
+from calibrant.bilevel.outer_variables.network_weights import L2, ColumnL2, InitialPoint
 from calibrant.bilevel.outer_variables.sample_weights import SampleWeights
 from calibrant.bilevel.outer_variables.weight_network import WeightNetwork, standardisation
 
 __all__ = [
     "L2",
+    "ColumnL2",
     "ConstantGamma",
     "FocalWithGamma",
     "GammaNet",

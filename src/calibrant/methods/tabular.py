@@ -1,0 +1,141 @@
+"""How networks for tables see rows: embedded columns, an L2 factor for each column, and wide rows along few axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.bilevel import ColumnL2, Solution
+from calibrant.methods.crossfit import CrossFit
+from calibrant.methods.task import Part, Task
+from calibrant.models.embeddings import EmbeddingLayer, Encoding, make_encoding
+from calibrant.models.mlp import mlp
+
+EMBEDDINGS = ("piecewise", "periodic", "linear")
+PRECISION = 1.0
+"""L2 strengths start at this number divided by the number of rows: a Gaussian prior of variance 1 on the weights."""
+EMBEDDED_PRECISION = 30.0
+"""The same for weights of the embedding, which must earn their place."""
+SHRINK = 0.02
+"""``shrink`` of :class:`calibrant.bilevel.ColumnL2`, times the number of rows."""
+MOST_ROWS = 2048
+"""Rows up to which wide inputs are rotated: axes are found in time that grows with the cube of the rows."""
+
+
+@dataclass(frozen=True)
+class TabularNetwork:
+    """A factory: perceptrons for the rows of one table, each from its own seed."""
+
+    features: int
+    classes: int
+    hidden: tuple[int, ...]
+    activation: str
+    encoding: Encoding | None
+    dtype: torch.dtype
+
+    def __call__(self, seed: int) -> nn.Module:
+        settings: dict[str, Any] = {"hidden": self.hidden, "activation": self.activation, "encoding": self.encoding}
+        return mlp(self.features, self.classes, **settings, seed=seed).to(self.dtype)
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What networks must have in common to be trained as one population."""
+        return () if self.encoding is None else (type(self.encoding), *self.encoding.source.tolist())
+
+
+def tabular_network(
+    inputs: Tensor, classes: int, embedding: str, hidden: tuple[int, ...], activation: str
+) -> TabularNetwork:
+    """Networks for a table with these rows; "linear" embeds nothing."""
+    encoding = None if embedding == "linear" else make_encoding(inputs, embedding)  # type: ignore[arg-type]
+    return TabularNetwork(inputs.shape[1], classes, hidden, activation, encoding, inputs.dtype)
+
+
+def column_strengths(model: nn.Module, rows: int) -> ColumnL2:
+    """The L2 strengths of a :class:`TabularNetwork`'s module that is trained on so many rows."""
+    first = next(iter(model.children()))
+    names = [name for name, p in model.named_parameters() if p.requires_grad and p.dim() > 1]
+    initial = dict.fromkeys(names, PRECISION / rows)
+    columns = {}
+    if isinstance(first, EmbeddingLayer):
+        initial["0.embedded.weight"] = EMBEDDED_PRECISION / rows
+        columns["0.embedded.weight"] = first.encoding.source.unique(return_inverse=True)[1]
+        linear = first.linear
+    else:
+        assert isinstance(first, nn.Linear)
+        linear = first
+    name = next(name for name, p in model.named_parameters() if p is linear.weight)
+    columns[name] = torch.arange(linear.in_features, device=linear.weight.device)
+    return ColumnL2(model, columns, initial=initial, shrink=SHRINK / rows)
+
+
+@dataclass(frozen=True)
+class Rotated:
+    """A network that was trained on rotated rows, as a function of the rows themselves.
+
+    All else is the solution's own.
+    """
+
+    solution: Solution
+    axes: Tensor
+    """Inputs times this matrix, (d, r), are what the network was trained on."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("solution", "axes") or name.startswith("__"):  # asked for while a copy is being made
+            raise AttributeError(name)
+        return getattr(self.solution, name)
+
+    def logits(self, inputs: Any) -> Tensor:
+        """Logits, (n, C)."""
+        return self.solution.logits(torch.as_tensor(inputs).to(self.axes) @ self.axes)
+
+
+def bare(task: Task) -> bool:
+    """Whether a task is rows of numbers and leaves the network to the method."""
+    inputs = task.train.inputs
+    plain = isinstance(inputs, Tensor) and inputs.dim() == 2 and inputs.is_floating_point()
+    return plain and task.model is None and task.train.prepare is None
+
+
+def pooled_part(task: Task) -> Part:
+    """Training and validation part as one sample."""
+    return task.train if task.val is None else task.train + task.val
+
+
+def wide_axes(inputs: Tensor) -> Tensor | None:
+    """Orthogonal axes that span the rows, (d, r), where there are fewer rows than columns; None elsewhere.
+
+    An L2 penalty keeps weights within the span of the rows, so that a network on the rotated rows can be all that one
+    on the columns can, with a first layer of n inputs instead of d. The axes are scaled so that coordinates have a
+    variance of 1 on average.
+    """
+    if not len(inputs) < inputs.shape[1] or len(inputs) > MOST_ROWS:
+        return None
+    rows = inputs.double()
+    values, vectors = torch.linalg.eigh(rows @ rows.T)
+    kept = values > 1e-10 * values[-1]
+    if not kept.any():
+        return None
+    axes = rows.T @ (vectors[:, kept] / values[kept].sqrt())
+    return (axes * (axes.shape[1] / axes.shape[0]) ** 0.5).to(inputs)
+
+
+def rotated(task: Task, axes: Tensor) -> Task:
+    """The task with inputs along the axes."""
+
+    def turn(part: Part | None) -> Part | None:
+        return None if part is None else replace(part, inputs=part.inputs @ axes)
+
+    train = turn(task.train)
+    assert train is not None
+    return replace(task, train=train, val=turn(task.val))
+
+
+def rotated_back(fit: CrossFit, axes: Tensor, data: Part) -> CrossFit:
+    """What cross-fitting on rotated rows gave, as networks on the rows themselves."""
+    heads: Sequence[Any] = [Rotated(head, axes) for head in fit.heads]
+    return replace(fit, heads=tuple(heads), data=data)

@@ -1,0 +1,150 @@
+"""First layers that embed each number of a row, so that a network can bend sharply along one column.
+
+A perceptron on standardised columns learns smooth functions first. A threshold in one column, which a tree finds at
+once, takes it many steps. The layer here keeps the linear map and adds features of single columns to it::
+
+    h(x) = W·x + b + V·e(x)
+
+``e`` is piecewise linear, or periodic with learned frequencies (both: Gorishniy et al. 2022, "On Embeddings for
+Numerical Features in Tabular Deep Learning"). There, embeddings replace the numbers. Here V starts at zero and is a
+matrix of its own, so that its L2 strength can switch the embedding off. Categories need no layer of their own: one-hot
+columns times W are an embedding of the category.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Embedding = Literal["piecewise", "periodic"]
+BINS = 8
+FREQUENCY = 0.3
+"""Standard deviation of the frequencies' start, for columns of variance 1."""
+LARGEST = 512
+"""Embedded features of all columns together; where there are many columns, each has fewer."""
+
+
+class Encoding(nn.Module):
+    """Features of single columns.
+
+    ``source`` says which column each feature is computed from. It belongs to the architecture, so that the networks of
+    a population share it; what else an encoding takes from the data are buffers, which may differ between them.
+    """
+
+    source: nn.Parameter
+
+    def __init__(self, source: Tensor) -> None:
+        super().__init__()
+        self.source = nn.Parameter(source, requires_grad=False)
+
+    @property
+    def size(self) -> int:
+        """How many features there are."""
+        return len(self.source)
+
+    def reset_parameters(self) -> None:
+        """Draw the start; by default there is nothing to draw."""
+
+
+class PiecewiseLinear(Encoding):
+    """``e_t(x) = c·(clip((x − b_{t−1})/(b_t − b_{t−1}), 0, 1) − mean)`` for each bin ``[b_{t−1}, b_t]`` of each column.
+
+    Bins lie between quantiles of ``inputs``; a column with few distinct values has one bin for each gap between them.
+    ``c = 0.6/√bins`` keeps the features of one column together as large as a standardised column, and somewhat slower.
+    """
+
+    lower: Tensor
+    inverse: Tensor
+    mean: Tensor
+
+    def __init__(self, inputs: Tensor, columns: Tensor, bins: int) -> None:
+        edges = [bin_edges(inputs[:, column], bins) for column in columns.tolist()]
+        sizes = torch.tensor([len(own) - 1 for own in edges], device=inputs.device)
+        super().__init__(columns.repeat_interleave(sizes))
+        self.factor = 0.6 / math.sqrt(bins)
+        self.register_buffer("lower", torch.cat([own[:-1] for own in edges]))
+        self.register_buffer("inverse", torch.cat([1 / own.diff() for own in edges]))
+        self.register_buffer("mean", torch.zeros_like(self.lower))
+        self.mean = torch.cat([self.inside(piece).sum(0, keepdim=True) for piece in inputs.split(4096)]).sum(0)
+        self.mean /= len(inputs)
+
+    def inside(self, x: Tensor) -> Tensor:
+        """How much of each bin lies below x, 0 to 1."""
+        return ((x.index_select(-1, self.source) - self.lower) * self.inverse).clamp(0, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.inside(x) - self.mean) * self.factor
+
+
+class Periodic(Encoding):
+    """``e_k(x) = c·cos(2π(f_k·x + p_k))`` of each column, with learned frequencies and phases."""
+
+    def __init__(self, inputs: Tensor, columns: Tensor, number: int) -> None:
+        super().__init__(columns.repeat_interleave(number))
+        self.factor = 0.3 / math.sqrt(number)
+        self.frequencies = nn.Parameter(inputs.new_empty(len(columns), number))
+        self.phases = nn.Parameter(inputs.new_empty(len(columns) * number))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the frequencies and phases."""
+        nn.init.normal_(self.frequencies, std=FREQUENCY)
+        nn.init.uniform_(self.phases, -0.5, 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        turns = x.index_select(-1, self.source) * self.frequencies.flatten() + self.phases
+        return torch.cos(2 * math.pi * turns) * self.factor
+
+
+class FromZero(nn.Linear):
+    """``V·e`` without a bias, from ``V = 0``."""
+
+    def __init__(self, features: int, width: int) -> None:
+        super().__init__(features, width, bias=False)
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+
+class EmbeddingLayer(nn.Module):
+    """``W·x + b + V·e(x)``."""
+
+    def __init__(self, features: int, width: int, encoding: Encoding) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, width)
+        self.encoding = encoding
+        self.embedded = FromZero(encoding.size, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.linear(x) + self.embedded(self.encoding(x))
+        return result
+
+
+def make_encoding(inputs: Tensor, kind: Embedding, size: int = BINS) -> Encoding | None:
+    """An encoding of the columns of ``inputs`` (n, d) that hold three values or more; None where it would be useless.
+
+    ``size`` is the number of bins or frequencies of a column. There are fewer where there are many columns, and no
+    encoding where not even two of each would keep it within ``LARGEST`` features.
+    """
+    many = [k for k, column in enumerate(inputs.T) if len(column.unique()) > 2]
+    size = min(size, LARGEST // max(1, len(many)))
+    if not many or size < 2:
+        return None
+    columns = torch.tensor(many, device=inputs.device)
+    return PiecewiseLinear(inputs, columns, size) if kind == "piecewise" else Periodic(inputs, columns, size)
+
+
+def bin_edges(values: Tensor, bins: int) -> Tensor:
+    """The ends of a column's bins, in order: distinct quantiles, the least and the greatest value among them.
+
+    A column with at most ``bins + 1`` distinct values has all of them; one where most values are the same has two bins.
+    """
+    distinct = values.unique()
+    if len(distinct) <= bins + 1:
+        return distinct
+    places = torch.linspace(0, len(values) - 1, bins + 1, dtype=torch.float64, device=values.device).round().long()
+    edges = values.sort().values[places].unique()
+    return edges if len(edges) > 2 else distinct[[0, len(distinct) // 2, -1]]
