@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from calibrant.methods.bo4sc import suspicion
-from calibrant.methods.crossfit import CrossFit, row_groups
+from calibrant.methods.crossfit import CrossFit
 from calibrant.methods.fitted import Fitted, Mixture
 from calibrant.methods.lines import Linear
 from calibrant.methods.members import Kind, Model, Rows, cross_fit
@@ -79,7 +79,7 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
     judges[fit.rows("judge").cpu().numpy()] = True
     own = fit.data.weights
     weights = None if own is None else own.double().cpu().numpy()
-    groups = row_groups(fit.data)
+    groups = None if fit.data.groups is None else fit.data.groups.cpu().numpy()
     known: dict[str, np.ndarray] = {NETWORK: log_softmax(fit.held_out_logits.cpu().numpy(), axis=1)}
     models: dict[str, Model] = {}
 
