@@ -9,11 +9,10 @@ import numpy as np
 from calibrant.data.columns import as_columns, is_numeric, missing_count, numbers, texts
 
 
-def as_labels(values: Any, *, name: str = "labels", like: np.ndarray | None = None) -> np.ndarray:
+def as_labels(values: Any, *, name: str = "labels") -> np.ndarray:
     """One row of labels: whole numbers (1.0 is one) as int64, truth values as bool, everything else as text.
 
-    Labels of several kinds in one row (1 and "one") are text. Missing ones and fractions are errors. With ``like``, the
-    labels are read as what those are: as numbers, or as text.
+    Labels of several kinds (1 and "one") are text. Missing ones and fractions are errors.
     """
     column = as_columns({name: values})[name]
     if absent := missing_count(column):
@@ -21,10 +20,9 @@ def as_labels(values: Any, *, name: str = "labels", like: np.ndarray | None = No
             f"{absent} of the {len(column)} labels in {name!r} are missing (empty, NA, None and ? count as missing). "
             "Remove these rows, or give the labels a name of their own."
         )
-    text = like.dtype.kind == "U" if like is not None else not is_numeric(column)
-    if text:
+    if not is_numeric(column):
         return np.array(texts(column), dtype=str)
-    if like is None and all(isinstance(v, bool) for v in column.tolist()):
+    if all(isinstance(v, bool) for v in column.tolist()):
         return column.astype(bool)
     if column.dtype.kind in "iu":
         return column.astype(np.int64)
@@ -32,7 +30,7 @@ def as_labels(values: Any, *, name: str = "labels", like: np.ndarray | None = No
     unfit = numeric[(numeric != np.rint(numeric)) | (np.abs(numeric) >= 2**53)]
     if unfit.size:
         raise ValueError(
-            f"{name!r} holds {unfit.size} numbers that are no whole numbers, {unfit[0]:g} among them, and labels are "
-            "classes. Name another column, or make classes of it."
+            f"{name!r} must hold classes, but {unfit.size} of its values are not whole numbers ({unfit[0]:g} is one). "
+            "Name another column, or turn this one into classes."
         )
     return numeric.astype(np.int64)

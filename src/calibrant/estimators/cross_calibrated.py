@@ -26,6 +26,7 @@ from sklearn.utils.validation import (
 )
 
 from calibrant.data.copies import independent_size
+from calibrant.data.scaling import fit_scaling
 from calibrant.estimators.folds import (
     Splits,
     dealt_splits,
@@ -35,7 +36,6 @@ from calibrant.estimators.folds import (
     near_groups,
 )
 from calibrant.estimators.reading import as_weights, encode
-from calibrant.estimators.scaling import fit_scaling
 from calibrant.estimators.selective import SelectiveMixin
 from calibrant.methods.members import Rows, held_out_loss
 from calibrant.methods.pool import fit_pool
@@ -159,7 +159,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         together = None if together is None else together[known]
         size = independent_size(codes[known], softmax(held[known], axis=1), together)
         counted = counted * (size / counted.sum())
-        proba = hasattr(models[0], "predict_proba")
+        proba = all(hasattr(model, "predict_proba") for model in models)
         self._scale = 1.0 if proba else _scale(Rows(held[known], codes[known], counted, len(self.classes_)))
         self.calibrator_ = self._get_calibrator()
         if self.calibrator_ is not None:

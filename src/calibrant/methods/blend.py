@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from calibrant.methods.bo4sc import suspicion
-from calibrant.methods.crossfit import CrossFit, row_groups
+from calibrant.methods.crossfit import CrossFit
 from calibrant.methods.fitted import Fitted, Mixture
 from calibrant.methods.lines import Linear
 from calibrant.methods.members import Kind, Model, Rows, cross_fit
@@ -23,6 +23,8 @@ NETWORK = "network"
 KINDS: dict[str, Kind] = {"linear": Linear(), "trees": Trees()}
 """The members beside the networks, the quickest first."""
 MEMBERS = (NETWORK, "trees", "linear")
+MOST_CLASSES = {"trees": 100}
+"""Boosting grows a tree for each class at each iteration, which takes too long for more classes."""
 SMALL = 0.02
 """A member whose weight is below this share of all weights is left out."""
 
@@ -79,7 +81,7 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
     judges[fit.rows("judge").cpu().numpy()] = True
     own = fit.data.weights
     weights = None if own is None else own.double().cpu().numpy()
-    groups = row_groups(fit.data)
+    groups = None if fit.data.groups is None else fit.data.groups.cpu().numpy()
     known: dict[str, np.ndarray] = {NETWORK: log_softmax(fit.held_out_logits.cpu().numpy(), axis=1)}
     models: dict[str, Model] = {}
 
@@ -89,7 +91,7 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
         share, together = (None if v is None else v[usable] for v in (weights, groups))
         return fit_pool(both[:, usable], rows.labels[usable], share, groups=together, doubt=doubt)
 
-    for name in (name for name in KINDS if name in members):
+    for name in (name for name in KINDS if name in members and rows.classes <= MOST_CLASSES.get(name, rows.classes)):
 
         def promising(held: np.ndarray, log_probs: np.ndarray, name: str = name) -> bool:
             full = np.full_like(known[NETWORK], np.nan)
