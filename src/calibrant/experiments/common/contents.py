@@ -40,6 +40,7 @@ KINDS = {
         ("sets", "methods", "seeds"),
         ("dataset", "model", "recipe", "epochs", "limit", "method", "seed"),
     ),
+    "tables-ablation": Kind("ablate tables", ("rows", "tables", "methods"), ("table", "method", "seed")),
     "tables": Kind("bench tables", ("split", "tables", "methods"), ("table", "method", "seed")),
 }
 """By what a result file's config calls its ``experiment``."""
