@@ -23,9 +23,10 @@ def task(flip=0.0, std=1.3, seed=0, train=300, val=150):
 def test_the_same_outer_variables_for_all_networks():
     fitted = SelfCalibrated(hidden=(8,), epochs=20).fit(task()[0])
     assert len(fitted.networks) == 10
-    assert all(torch.equal(n.phi, fitted.networks[0].phi) for n in fitted.networks)
+    for kind in (fitted.networks[:5], fitted.networks[5:]):  # with embedded columns, and without
+        assert all(torch.equal(n.phi, kind[0].phi) for n in kind)
     assert fitted.extras["candidate"] == "pooled"
-    assert fitted.extras["l2"].shape == (2,)
+    assert fitted.extras["l2"].shape == (3,)  # two weight matrices, and that of the embedding
     assert fitted.extras["suspicion"].shape == (300,)
 
 

@@ -61,7 +61,8 @@ def _network(solution: Solution | Rotated) -> Frozen:
     view = solution.problem.view
     module = view.export(solution.params, solution.buffers or {}, copy.deepcopy(view.module))
     if isinstance(solution, Rotated):
-        turn = nn.Linear(*solution.axes.shape, bias=False)
+        columns, axes = solution.axes.shape
+        turn = nn.Linear(columns, axes, bias=False)
         turn.weight.data = solution.axes.T.contiguous()
         module = nn.Sequential(turn, module)
     check_layers(module)

@@ -45,6 +45,7 @@ def mlp(
             layers += [nn.Dropout(dropout)] if dropout else []
         layers.append(nn.Linear((features, *hidden)[-1], classes))
         if encoding is not None:
-            layers[0] = EmbeddingLayer(features, (*hidden, classes)[0], copy.deepcopy(encoding))
-            layers[0].encoding.reset_parameters()
+            own = copy.deepcopy(encoding)
+            own.reset_parameters()
+            layers[0] = EmbeddingLayer(features, (*hidden, classes)[0], own)
         return nn.Sequential(*layers)

@@ -46,6 +46,7 @@ KINDS = {
         ("dataset", "learner", "seed"),
     ),
     "hostile": Kind("bench hostile", ("cases", "methods", "seeds")),
+    "tables-ablation": Kind("ablate tables", ("rows", "tables", "methods"), ("table", "method", "seed")),
     "tables": Kind("bench tables", ("split", "tables", "methods"), ("table", "method", "seed")),
 }
 """By what a result file's config calls its ``experiment``."""
