@@ -44,6 +44,8 @@ def calls(monkeypatch):
         ("tables", "run"),
         ("tables.ablation", "run"),
         ("label_noise", "run"),
+        ("hostile", "run"),
+        ("guarantees", "run"),
     ):
         stand_in = types.ModuleType(f"calibrant.experiments.{module}")
         setattr(stand_in, function, experiment(f"{module}.{function}"))
@@ -232,10 +234,29 @@ def test_every_experiment_takes_processes_and_fresh(calls, tmp_path, command):
     assert [(arguments["jobs"], arguments["fresh"]) for _, arguments in calls.made] == [(3, True)]
 
 
+def test_bench_hostile(calls, tmp_path):
+    given = ("--only", "copies", "two rows", "--methods", "mlp", "--before", tmp_path, "--jobs", 2, "--seeds", 3)
+    assert invoke("bench", "hostile", *given).exit_code == 0
+    usual = {"out": Path("out/hostile"), "fresh": False, "source": None}
+    chosen = {"only": ["copies", "two rows"], "methods": ["mlp"], "before": tmp_path, "jobs": 2, "seeds": 3}
+    assert calls.made == [("hostile.run", usual | chosen)]
+    assert invoke("bench", "hostile", "--before", tmp_path / "nowhere").exit_code == 2
+
+
 def test_bench_noise(calls):
     assert invoke("bench", "noise").exit_code == 0
     assert invoke("bench", "noise", "--rates", 0.1, 0.3, "--seeds", 2).exit_code == 0
     assert [(a["rates"], a["seeds"]) for _, a in calls.made] == [([0.2, 0.4], 20), ([0.1, 0.3], 2)]
+
+
+def test_bench_guarantees(calls, tmp_path):
+    assert invoke("bench", "guarantees").exit_code == 0
+    asked = ("--seeds", 3, "--network-seeds", 2, "--learners", "tree", "logistic", "--jobs", 2, "--fresh")
+    assert invoke("bench", "guarantees", *asked).exit_code == 0
+    usual = {"seeds": 200, "network_seeds": 15, "learners": None, "jobs": None, "fresh": False, "source": None}
+    usual["out"] = Path("out/guarantees")
+    some = {"seeds": 3, "network_seeds": 2, "learners": ["tree", "logistic"], "jobs": 2, "fresh": True}
+    assert calls.made == [("guarantees.run", usual), ("guarantees.run", {**usual, **some})]
 
 
 @pytest.mark.parametrize(

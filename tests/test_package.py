@@ -54,14 +54,15 @@ ROOMS = {
     "posthoc": {"_files", "_inputs", "metrics"},
     "plots": {"_inputs", "metrics", "selective"},
     "methods": {"_inputs", "_jobs", "data", "models", "losses", "bilevel", "metrics", "posthoc"},
-    "estimators": {"_device", "_files", "_inputs", "data", "bilevel", "methods"},
-    "report": {"_version", "metrics", "plots"},
-    "cli": {"_version", "methods", "report"},
+    "estimators": {"_device", "_files", "_inputs", "data", "bilevel", "methods", "posthoc", "selective"},
+    "report": {"_inputs", "_version", "_whole", "data", "metrics", "plots", "posthoc", "selective"},
+    "cli": {"_version", "_whole", "methods", "posthoc", "report"},
     "experiments": {
         "_device",
         "_jobs",
         "bilevel",
         "data",
+        "estimators",
         "losses",
         "methods",
         "metrics",
@@ -91,6 +92,15 @@ def test_the_examples_on_the_engines_page_run():
     names = {"torch": torch, "model": torch.nn.Linear(2, 2), "x": x, "y": y, "x_val": x[:20], "y_val": y[:20]}
     for block in text.split("```python\n")[1:]:
         exec(compile(block.split("```")[0], "engine.md", "exec"), names)
+
+
+@pytest.mark.parametrize("page", ["evaluate.md", "posthoc.md"])
+def test_the_examples_on_the_users_pages_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for block in (ROOT / "docs" / page).read_text().split("```python\n")[1:]:
+        exec(compile(block.split("```")[0], page, "exec"), names)
+    assert list(tmp_path.iterdir())
 
 
 def test_the_examples_on_the_methods_page_run():

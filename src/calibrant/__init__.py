@@ -20,18 +20,21 @@ if TYPE_CHECKING:
         report,
         selective,
     )
-    from calibrant.estimators import BO4SCClassifier, SelfCalibratedClassifier
+    from calibrant.estimators import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier
     from calibrant.methods import Trained
     from calibrant.methods.custom import fit
+    from calibrant.report.evaluation import evaluate
 
 __all__ = [
     "BO4SCClassifier",
+    "CrossCalibrated",
     "SelfCalibratedClassifier",
     "Trained",
     "__version__",
     "bilevel",
     "data",
     "estimators",
+    "evaluate",
     "experiments",
     "fit",
     "losses",
@@ -46,8 +49,10 @@ __all__ = [
 
 _HOMES = {
     "BO4SCClassifier": "calibrant.estimators",
+    "CrossCalibrated": "calibrant.estimators",
     "SelfCalibratedClassifier": "calibrant.estimators",
     "Trained": "calibrant.methods",
+    "evaluate": "calibrant.report.evaluation",
     "fit": "calibrant.methods.custom",
 }
 """Where the names live that are no rooms."""

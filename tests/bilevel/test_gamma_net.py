@@ -7,7 +7,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.bilevel import SGD, Bilevel, ConstantGamma, FocalWithGamma, GammaNet, OneStep, solve
+from calibrant.bilevel import (
+    SGD,
+    Bilevel,
+    ConstantGamma,
+    FocalWithGamma,
+    GammaNet,
+    LogitScale,
+    OneStep,
+    OuterVariables,
+    solve,
+)
 from calibrant.bilevel.outer_variables.gamma_net import bounded_gamma
 from calibrant.data import Batch
 from calibrant.losses import focal
@@ -218,3 +228,23 @@ def test_arguments_are_checked():
         GammaNet(12, 4)(some(features=5))
     with pytest.raises(ValueError, match="temperature positive"):
         GammaNet(12, 4, temperature=0)
+
+
+def test_a_chain_calls_its_one_gamma_net_and_scales_the_logits():
+    torch.manual_seed(0)
+    net, scale = GammaNet(5, 3), LogitScale(2.0)
+    chain, features = OuterVariables(net, scale), torch.randn(7, 5)
+    logits, batch = torch.randn(7, 3), Batch(features, torch.arange(7) % 3)
+    assert torch.equal(chain(features), net(features))
+
+    class Parts:
+        def features(self, inputs):
+            return inputs
+
+        def head(self, found):
+            return logits
+
+    expected = focal(2 * logits, batch.targets, net(features)).mean()
+    assert torch.allclose(FocalWithGamma()(Parts(), chain, batch), expected)
+    with pytest.raises(TypeError, match="one module to be called"):
+        OuterVariables(scale)(features)

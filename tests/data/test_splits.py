@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.data import folds, split_indices, train_val_test
+from calibrant.data.splits import group_folds
 
 SEEDS = st.integers(0, 2**32)
 LABELS = st.lists(st.integers(0, 6), min_size=5, max_size=120).map(np.array)
@@ -89,3 +90,43 @@ def test_labels_and_folds_must_fit_the_samples():
     for number in (1, 11):
         with pytest.raises(ValueError, match="between 2 and"):
             folds(10, number, seed=0)
+
+
+@given(st.integers(2, 6), st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3)), min_size=12, max_size=80))
+def test_groups_stay_together(number, rows):
+    groups, labels = np.array(rows).T
+    number = min(number, len(np.unique(groups)))
+    if number < 2:
+        return
+    fold = group_folds(groups, number, seed=0, stratify=labels)
+    assert np.array_equal(np.unique(fold), np.arange(number))
+    assert all(len(np.unique(fold[groups == g])) == 1 for g in np.unique(groups))
+
+
+@given(st.integers(2, 7), st.lists(st.integers(0, 4), min_size=7, max_size=60))
+def test_groups_of_one_are_dealt_like_rows(number, labels):
+    fold = group_folds(np.arange(len(labels)), number, seed=3, stratify=labels)
+    for counts in (
+        np.bincount(fold, minlength=number),
+        *(np.bincount(fold[np.array(labels) == c], minlength=number) for c in set(labels)),
+    ):
+        assert counts.max() - counts.min() <= 1
+
+
+def test_small_groups_even_out_what_a_large_one_leaves():
+    groups = np.concatenate([np.zeros(30), np.arange(1, 71)])
+    sizes = np.bincount(group_folds(groups, 3, seed=0))
+    assert sorted(sizes) == [33, 33, 34]
+
+
+def test_classes_are_spread_over_the_folds_of_groups():
+    generator = np.random.default_rng(0)
+    labels = np.repeat(generator.integers(0, 3, 300), 4)
+    fold = group_folds(np.repeat(np.arange(300), 4), 5, seed=0, stratify=labels)
+    shares = np.array([[np.mean(labels[fold == k] == c) for c in range(3)] for k in range(5)])
+    assert np.ptp(shares, axis=0).max() < 0.03
+
+
+def test_more_folds_than_groups_are_an_error():
+    with pytest.raises(ValueError, match=r"number of groups \(2\); got 3"):
+        group_folds([0, 0, 1, 1], 3, seed=0)

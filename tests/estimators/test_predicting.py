@@ -17,7 +17,7 @@ from sklearn.metrics import roc_auc_score
 import calibrant
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier
 from calibrant.estimators import bo4sc, load, self_calibrated
-from calibrant.estimators.rejection import reject
+from calibrant.estimators.rejection import reaches, withhold
 from tests.estimators.cases import QUICK, three_classes
 
 each = pytest.mark.parametrize("quick", QUICK.values(), ids=QUICK)
@@ -63,7 +63,7 @@ def test_abstention(quick):
     np.testing.assert_array_equal(answer, np.where(kept, fitted.predict(X), -1))
     with pytest.raises(ValueError, match="is one of the classes"):
         fitted.predict(X, reject_below=0.9, reject_label=2)
-    with pytest.raises(ValueError, match="give both, or neither"):
+    with pytest.raises(ValueError, match="reject_label needs a rule"):
         fitted.predict(X, reject_label=9)
 
 
@@ -81,24 +81,24 @@ def test_abstention(quick):
 )
 def test_labels_of_abstention(classes, label, expected):
     classes = np.asarray(classes)
-    answer = reject(classes, np.array([0.9, 0.6]), classes, below=0.8, label=label)
+    answer = withhold(classes, np.array([True, False]), classes, label)
     assert answer.tolist() == expected
 
 
 def test_abstention_among_floats_is_nan():
     classes = np.array([0.5, 1.5])
-    assert np.isnan(reject(classes, np.array([0.9, 0.6]), classes, below=0.8, label=None)[1])
+    assert np.isnan(withhold(classes, np.array([True, False]), classes, None)[1])
 
 
 def test_abstention_that_cannot_be_told_apart():
     classes = np.array([-1, 1])
     with pytest.raises(ValueError, match="Name another"):
-        reject(classes, np.ones(2), classes, below=0.5, label=None)
+        withhold(classes, np.ones(2, bool), classes, None)
     with pytest.raises(ValueError, match="one of the classes"):
-        reject(classes, np.ones(2), classes, below=0.5, label=True)  # equal to 1
+        withhold(classes, np.ones(2, bool), classes, True)  # equal to 1
     for below in (1.5, -0.1, float("nan"), "0.5", True):
         with pytest.raises(ValueError, match="between 0 and 1"):
-            reject(classes, np.ones(2), classes, below=below, label=0)
+            reaches(np.ones(2), below)
 
 
 @each

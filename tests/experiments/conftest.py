@@ -31,9 +31,13 @@ def short(monkeypatch):
         "standard": Standard(hidden=(4,), epochs=5),
         "temperature": dataclasses.replace(METHODS["temperature"].method, base=Standard(hidden=(4,), epochs=5)),
         "ensemble": dataclasses.replace(METHODS["ensemble"].method, base=Standard(hidden=(4,), epochs=5), members=2),
-        "self-calibrated": SelfCalibrated(hidden=(4,), epochs=5, folds=2),
+        "self-calibrated": SelfCalibrated(hidden=(4,), epochs=5, folds=2, members=("network", "trees", "linear")),
+        "self-calibrated-network": SelfCalibrated(hidden=(4,), epochs=5, folds=2),
     }
     monkeypatch.setattr(study, "table_methods", lambda: own)
     monkeypatch.setitem(peers.SETTINGS, "hidden_layer_sizes", (4,))
     monkeypatch.setitem(peers.SETTINGS, "max_iter", 5)
+    monkeypatch.setitem(peers.BOOSTING, "max_iter", 5)
+    others = {name: "it is slow" for name in peers.PEERS if peers.base_of(name)[0].package != "sklearn"}
+    monkeypatch.setattr(study, "missing_peers", lambda: others)
     return own

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.experiments import bo4sc, label_noise, meta_reg, tables
+from calibrant.experiments import bo4sc, guarantees, hostile, label_noise, meta_reg, tables
 from calibrant.experiments.bo4sc import ablation, grid
 from calibrant.experiments.common.contents import KINDS, read_own
 from calibrant.experiments.common.shared import checked_sets
@@ -19,12 +19,15 @@ STORED = {
     "bo4sc-ablation": "bo4sc-ablation",
     "bo4sc-noise": "noise",
     "bo4sc-tables": "tables",
+    "guarantees": "guarantees",
 }
 EXPERIMENTS = {
     "bo4sc": bo4sc.reproduce,
     "bo4sc-grid": grid.run,
     "bo4sc-ablation": ablation.run,
     "noise": label_noise.run,
+    "guarantees": guarantees.run,
+    "hostile": hostile.run,
     "tables": tables.run,
     "meta-reg": lambda source, out: meta_reg.reproduce(source=[source], out=out),
 }

@@ -13,10 +13,12 @@ from calibrant.experiments.tables.page import (
     make_report,
     write_report,
 )
-from calibrant.experiments.tables.peers import RememberedMLP, run_peers
-from calibrant.methods import BO4SC, METHODS, Standard
+from calibrant.experiments.tables.peers import Remembers, run_peers
+from calibrant.methods import BO4SC, METHODS, SelfCalibrated, Standard
 from calibrant.report import read_results
 from tests.experiments.cases import UNSUITABLE, write_table
+
+SKLEARN = [name for name in table_peers.PEERS if table_peers.base_of(name)[0].package == "sklearn"]
 
 
 def test_baselines_train_at_the_setting_for_tables_and_the_rest_is_the_registry():
@@ -25,9 +27,10 @@ def test_baselines_train_at_the_setting_for_tables_and_the_rest_is_the_registry(
     assert own["label-smoothing"].smoothing == METHODS["label-smoothing"].method.smoothing
     assert own["temperature"].base == own["standard"]
     assert own["ensemble"].base == own["temperature-stopped"].base == own["standard-stopped"]
-    assert own["self-calibrated"] == METHODS["self-calibrated"].method
+    assert own["self-calibrated"] == SelfCalibrated(members=("network", "trees", "linear"))
+    assert own["self-calibrated-network"] == METHODS["self-calibrated"].method
     assert own["bo4sc"] == BO4SC()
-    assert list(METHODS) == list(own)
+    assert [*METHODS, "self-calibrated-network"] == list(own)
 
 
 def test_unsuitable_tables_are_left_out_of_a_run_and_dropped_columns_told(folder, tmp_path, short, capsys):
@@ -65,16 +68,24 @@ def test_cross_fitting_says_that_a_class_of_one_row_is_too_small(tmp_path, short
     assert record["failure"] == "A class has one row only in training and validation part, and cross-fitting needs two."
 
 
-def test_peers_are_what_scikit_learn_gives_and_the_networks_are_trained_once(folder, monkeypatch):
+@pytest.mark.parametrize("prefix", ["sklearn", "hgb"])
+def test_peers_are_what_scikit_learn_gives_and_models_are_trained_once(folder, monkeypatch, prefix):
     from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.neural_network import MLPClassifier
 
     monkeypatch.setitem(table_peers.SETTINGS, "hidden_layer_sizes", (4,))
-    records = run_peers("one", folder / "one.csv", 3, list(table_peers.PEERS))
-    assert len(RememberedMLP.trained) == 1 + table_peers.FOLDS
-    assert [r["method"] for r in records] == list(table_peers.PEERS)
+    monkeypatch.setitem(table_peers.BOOSTING, "max_iter", 20)
+    names = [name for name in table_peers.PEERS if name.split("-")[0] == prefix]
+    records = run_peers("one", folder / "one.csv", 3, names)
+    assert len(Remembers.trained) == 1 + table_peers.FOLDS
+    assert [r["method"] for r in records] == names
     split = prepare("one", folder / "one.csv", 3)
-    base = MLPClassifier(**table_peers.SETTINGS, random_state=3)
+    bases = {
+        "sklearn": MLPClassifier(**table_peers.SETTINGS, random_state=3),
+        "hgb": HistGradientBoostingClassifier(**table_peers.BOOSTING, random_state=3),
+    }
+    base = bases[prefix]
     for record, model in ((records[0], base), (records[2], CalibratedClassifierCV(base, method="sigmoid", cv=5))):
         probs = model.fit(*split.pooled()).predict_proba(split.inputs.numpy()).astype(float)
         assert record["nll"] == pytest.approx(metrics.nll(probs, split.labels), rel=1e-5)
@@ -100,9 +111,12 @@ def test_a_table_that_became_unsuitable_takes_its_records_along(folder, tmp_path
 
 
 def test_a_peer_that_this_scikit_learn_lacks_is_left_out_and_said(folder, tmp_path, short, monkeypatch, capsys):
-    assert table_peers.missing_peers("1.8.0") == table_peers.missing_peers("1.10.dev0") == {}
+    monkeypatch.setattr(table_peers.importlib.util, "find_spec", lambda package: package == "sklearn" or None)
+    absent = [name for name in table_peers.PEERS if name.startswith(("lightgbm", "catboost", "realmlp"))]
+    assert list(table_peers.missing_peers("1.8.0")) == list(table_peers.missing_peers("1.10.dev0")) == absent
+    assert table_peers.missing_peers()["lightgbm"] == "it needs the package lightgbm, which is not installed"
     lacking = table_peers.missing_peers("1.7.2")
-    assert list(lacking) == ["sklearn-temperature"]
+    assert list(lacking) == ["sklearn-temperature", "hgb-temperature", *absent]
     monkeypatch.setattr(tables, "missing_peers", lambda: lacking)
     wanted = ["standard", "sklearn-temperature"]
     page = tables.run(data=folder, seeds=1, only=["one"], methods=wanted, out=tmp_path / "out", device="cpu")
@@ -121,7 +135,7 @@ def test_a_run_is_split_resumed_and_reported(folder, tmp_path, short, monkeypatc
     page = tables.run(**arguments)
     results = read_results(out / "results.json")
     keys = {(r["table"], r["method"], r["seed"]) for r in results.records}
-    assert len(keys) == len(results.records) == 2 * 2 * (len(short) + len(table_peers.PEERS))
+    assert len(keys) == len(results.records) == 2 * 2 * (len(short) + len(SKLEARN))
     assert all(r["failure"] is None and np.isfinite(r["nll"]) for r in results.records)
     assert set(results.config["tables"]) == {"one", "two"}
     text = page.read_text()

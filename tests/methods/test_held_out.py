@@ -7,6 +7,7 @@ from scipy.special import softmax
 
 from calibrant.methods import held_out
 from calibrant.methods.held_out import fit_last_step
+from calibrant.methods.pool import least_lapse
 from calibrant.metrics import ece, nll
 
 
@@ -76,4 +77,5 @@ def test_little_data_is_not_believed_too_much():
     found = fit_last_step(logits, np.arange(30) % 3)
     assert 0.3 < found.temperature < 1
     assert found.bias == pytest.approx(np.zeros(3), abs=1e-3)
-    assert found.lapse < 0.005
+    assert found.lapse == pytest.approx(least_lapse(30, 3))  # all 30 right: the next one is, with 31/32
+    assert 1 - found.lapse * 2 / 3 == pytest.approx(31 / 32)

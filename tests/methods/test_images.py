@@ -12,7 +12,7 @@ from calibrant.bilevel import Callback
 from calibrant.methods import Calibrated
 from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, gamma_of, with_recipe
 from calibrant.methods.meta_regularization import MetaRegularization
-from calibrant.methods.networks import ErrorOn, NetworkTraining, error, head_and_width
+from calibrant.methods.networks import MeanOn, NetworkTraining, error, head_and_width
 from calibrant.methods.task import Part, Task
 from calibrant.models import small_cnn
 
@@ -91,7 +91,7 @@ def test_the_best_validation_error_is_returned(task):
 
         class Watch(Callback):
             def on_step(self, run, seen=seen):
-                seen.append(float(ErrorOn(hard.val)(run)))
+                seen.append(float(MeanOn(hard.val, error)(run)))
 
         fitted = method.fit(hard, callbacks=[Watch()])
         assert len(seen) == 6  # an epoch has four steps, as many as lie between two looks

@@ -8,7 +8,7 @@ from scipy.optimize import approx_fprime
 from scipy.special import log_softmax
 
 from calibrant.methods.held_out import fit_last_step
-from calibrant.methods.pool import FLOOR, Objective, class_shares, fit_pool, pooled
+from calibrant.methods.pool import FLOOR, Objective, class_shares, fit_pool, least_lapse, pooled
 
 
 def members(n: int, count: int = 3, classes: int = 3, *, scale: float = 2.0, seed: int = 0) -> np.ndarray:
@@ -127,3 +127,50 @@ def test_probabilities_of_zero_are_survived():
 def test_inputs_are_checked(log_probs, words):
     with pytest.raises(ValueError, match=words):
         fit_pool(log_probs, np.zeros(5, dtype=int))
+
+
+def test_noise_is_given_up_and_a_signal_is_not():
+    """Of ten samples without a signal, most get exactly the class frequencies; with one, the weights stay."""
+    silent, heard, kept = [], [], []
+    for seed in range(10):
+        log_probs = members(400, 2, 2, seed=seed)
+        labels = np.random.default_rng(300 + seed).integers(0, 2, 400)
+        silent.append(fit_pool(log_probs, labels).weights.sum())
+        labels = drawn(np.exp(log_probs[0]), seed)
+        heard.append(fit_pool(log_probs, labels).weights.sum())
+        kept.append(fit_pool(log_probs, labels, doubt=False).weights.sum())
+    assert np.mean(np.array(silent) == 0) >= 0.7
+    assert heard == pytest.approx(kept, rel=1e-3)
+    found = fit_pool(members(400, 2, 2), np.random.default_rng(300).integers(0, 2, 400))
+    assert found.weights.sum() == 0
+    assert found.temperature == np.inf
+    assert np.ptp(found.probs(members(50, 2, 2, seed=9)), axis=0).max() < 1e-12
+
+
+def test_few_samples_without_doubt_keep_the_prior():
+    log_probs = members(6, 2, 2)
+    labels = np.array([0, 1, 0, 1, 0, 1])
+    assert fit_pool(log_probs, labels, doubt=False).weights.sum() >= fit_pool(log_probs, labels).weights.sum()
+
+
+@pytest.mark.parametrize(("size", "classes", "most"), [(2, 2, 0.75), (2, 10, 0.75), (998, 2, 0.999)])
+def test_confidence_follows_the_rule_of_succession(size, classes, most):
+    lapse = least_lapse(size, classes)
+    assert 1 - lapse + lapse / classes == pytest.approx(most)
+
+
+def test_samples_that_were_all_right_leave_room_for_an_error():
+    log_probs = np.log(np.array([[[0.999, 0.001]] * 10 + [[0.001, 0.999]] * 10]))
+    labels = np.repeat([0, 1], 10)
+    assert fit_pool(log_probs, labels).probs(log_probs).max() <= 21 / 22
+    copies = np.tile(log_probs, (1, 5, 1)), np.tile(labels, 5)
+    assert fit_pool(*copies, groups=np.arange(100) % 20).probs(log_probs).max() <= 21 / 22 + 1e-9
+    assert fit_pool(*copies).probs(log_probs).max() > 21 / 22
+
+
+def test_copies_change_nothing():
+    log_probs = members(60)
+    labels = drawn(np.exp(log_probs[0]))
+    copies = np.tile(log_probs, (1, 4, 1)), np.tile(labels, 4)
+    once, often = fit_pool(log_probs, labels), fit_pool(*copies, groups=np.arange(240) % 60)
+    assert often.weights == pytest.approx(once.weights, abs=1e-3)

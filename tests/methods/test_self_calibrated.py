@@ -9,7 +9,6 @@ import torch
 
 from calibrant.data import blobs, flip_labels
 from calibrant.methods import Part, SelfCalibrated, Task, fit_all, self_calibrated
-from calibrant.methods.crossfit import deal
 from calibrant.methods.self_calibrated import clearly_worse
 
 
@@ -19,32 +18,6 @@ def task(flip=0.0, std=1.3, seed=0, train=300, val=150):
     labels, flipped = flip_labels(data.labels[:train], flip, 5, seed=1)
     own = Task(Part(x[:train], torch.tensor(labels)), Part(x[train:], torch.tensor(data.labels[train:])), 5, seed)
     return own, torch.tensor(flipped)
-
-
-@pytest.mark.parametrize(("rows", "number", "train"), [(100, 5, 70), (103, 5, 71), (47, 3, 30), (20, 2, 10)])
-@pytest.mark.parametrize("repeats", [1, 2])
-def test_folds_are_equal_disjoint_and_keep_rows_for_choosing(rows, number, train, repeats):
-    labels = torch.arange(rows) % 4
-    dealt = deal(labels, number, seed=0, repeats=repeats, choose=1 / 3, choose_from=slice(train, None))
-    assert len(dealt) == number * repeats
-    assert len({(len(f.train), len(f.judge), len(f.choose)) for f in dealt}) == 1
-    for repeat in range(repeats):
-        held = torch.cat([f.held for f in dealt[repeat * number : (repeat + 1) * number]])
-        assert len(held) == len(held.unique()) > rows - 3 * number
-    judged, chosen = (torch.cat([getattr(f, purpose) for f in dealt]).unique() for purpose in ("judge", "choose"))
-    assert not set(judged.tolist()) & set(chosen.tolist())
-    assert len(chosen)
-    assert (chosen >= train).all()
-    for fold in dealt:
-        everything = torch.cat([fold.train, fold.held])
-        assert torch.equal(everything.sort().values, torch.arange(rows))
-
-
-def test_only_validation_rows_are_held_out_where_they_alone_are_trusted():
-    dealt = deal(torch.arange(100) % 3, 5, seed=0, held_from=slice(70, None), choose=1 / 3, choose_from=slice(70, None))
-    for fold in dealt:
-        assert (fold.held >= 70).all()
-        assert len(fold.train) == 94
 
 
 def test_the_same_outer_variables_for_all_networks():

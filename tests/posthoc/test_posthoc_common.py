@@ -130,7 +130,7 @@ def test_one_sample_one_class_and_exact_zeros(name, n_classes):
 BAD = {
     "NaN": (np.array([[np.nan, 0.0]]), [0], "NaN"),
     "plus infinity": (np.array([[np.inf, 0.0]]), [0], r"\+inf"),
-    "one dimension": (np.zeros(3), [0, 1, 0], r"shape \(n, C\)"),
+    "three dimensions": (np.zeros((2, 2, 2)), [0, 1], r"shape \(n, C\)"),
     "one column": (np.zeros((3, 1)), [0, 0, 0], "two columns"),
     "no rows": (np.zeros((0, 2)), [], "empty"),
     "label too large": (np.zeros((2, 2)), [0, 2], r"0\.\.1"),

@@ -11,8 +11,9 @@ from scipy.special import log_softmax, softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from calibrant.posthoc import Beta, Dirichlet, Matrix, Platt, StructuredMatrix, Temperature, Vector
-from calibrant.posthoc._multinomial import Problem, objective, solve
+from calibrant.posthoc import Beta, Dirichlet, Matrix, Platt, StructuredMatrix, Temperature, Vector, _multinomial
+from calibrant.posthoc._multinomial import Problem, class_curvature, objective, solve
+from calibrant.posthoc.matrix import _odir_problem
 
 
 def problem(seed=0, penalty=0.01, lower=None, free=None):
@@ -45,6 +46,78 @@ def test_the_solution_is_stationary_by_finite_differences():
     p = problem()
     found = solve(p)
     assert np.abs(gradient(p, found) / [1, 10, 0.1, 1, 1]).max() < 2e-6
+
+
+def correlated(n=600, n_classes=12, strength=0.01):
+    """An ill-conditioned problem: logits of a few common factors, one penalty for all coefficients but the diagonal."""
+    rng = np.random.default_rng(4)
+    logits = rng.normal(size=(n, 3)) @ rng.normal(size=(3, n_classes)) * 4 + rng.normal(size=(n, n_classes)) * 0.1
+    labels = (logits / 3 + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    penalty = np.full((n_classes, n_classes + 1), strength / n)
+    penalty[np.arange(n_classes), np.arange(n_classes)] *= 100
+    centre = np.column_stack([np.eye(n_classes), np.zeros(n_classes)])
+    return Problem(logits, labels, np.ones(n), centre, penalty, np.ones_like(penalty, dtype=bool))
+
+
+def test_preconditioning_leaves_the_optimum_where_newton_steps_find_it():
+    p = correlated()
+    design = np.column_stack([p.design, np.ones(len(p.design))])
+    one_hot = np.eye(len(p.centre))[p.labels]
+
+    def probs(flat):
+        return softmax(design @ flat.reshape(p.centre.shape).T, axis=1)
+
+    def slope(flat):
+        moved = flat.reshape(p.centre.shape) - p.centre
+        return ((probs(flat) - one_hot).T @ design / len(design) + 2 * p.penalty * moved).ravel()
+
+    def hessian(flat):
+        q = probs(flat)
+        spread = np.einsum("nk,kl->nkl", q, np.eye(q.shape[1])) - np.einsum("nk,nl->nkl", q, q)
+        blocks = np.einsum("nkl,ni,nj->kilj", spread, design, design, optimize=True) / len(design)
+        return blocks.reshape(flat.size, flat.size) + 2 * np.diag(p.penalty.ravel())
+
+    flat = p.centre.ravel().copy()
+    for _ in range(60):  # damped Newton with the dense Hessian: slow, and independent of the code under test
+        step = np.linalg.solve(hessian(flat), slope(flat))
+        length = 1.0
+        while objective(p, (flat - length * step).reshape(p.centre.shape)) > objective(p, flat.reshape(p.centre.shape)):
+            length /= 2
+            if length < 1e-8:
+                break
+        flat = flat - length * step
+        if np.abs(slope(flat)).max() < 1e-12:
+            break
+    reference = objective(p, flat.reshape(p.centre.shape))
+    assert objective(p, solve(p)) == pytest.approx(reference, abs=1e-6)
+    # Curvature of other rows changes the way, not the end.
+    other = Problem(p.design[::3], p.labels[::3], p.weights[::3], p.centre, p.penalty, p.free)
+    assert objective(p, solve(p, curvature=class_curvature(other))) == pytest.approx(reference, abs=1e-6)
+
+
+def test_the_basis_saves_evaluations(monkeypatch):
+    rng = np.random.default_rng(6)
+    places = rng.normal(size=(40, 16)) / 4
+    truth = 6 * (2.2 * places[rng.integers(0, 40, 1500)] + 0.35 * rng.normal(size=(1500, 16))) @ places.T
+    labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
+    p = _odir_problem(log_softmax(truth * rng.uniform(1.2, 2.2, 40), axis=1), labels, np.ones(1500), 1.0, 1.9)
+    count = 0
+    plain = _multinomial._Objective.value_and_gradient
+
+    def counted(self, full):
+        nonlocal count
+        count += 1
+        return plain(self, full)
+
+    def unit(blocks, diagonal):
+        return np.broadcast_to(np.eye(blocks.shape[1]), blocks.shape).copy(), 1.0
+
+    monkeypatch.setattr(_multinomial._Objective, "value_and_gradient", counted)
+    found = solve(p)
+    with_basis, count = count, 0
+    monkeypatch.setattr(_multinomial, "_basis", unit)
+    assert objective(p, found) == pytest.approx(objective(p, solve(p)), abs=1e-6)
+    assert with_basis < 0.7 * count
 
 
 def test_what_is_not_free_stays_and_what_is_bounded_obeys():

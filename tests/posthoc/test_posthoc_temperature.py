@@ -98,6 +98,19 @@ def test_attention_resists_wrong_labels():
     assert abs(np.log(attended[1] / attended[0])) < abs(np.log(plain[1] / plain[0]))
 
 
+def test_attended_temperature_keeps_the_probabilities_of_a_hundred_classes():
+    rng = np.random.default_rng(5)
+    truth = rng.normal(size=(1600, 100)) * 2.5
+    labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
+    logits = 1.5 * truth
+    attended = AttendedTemperature().fit(logits[:800], labels[:800])
+    new, y = logits[800:], labels[800:]
+    assert log_loss(attended.predict_proba(new), y) < log_loss(softmax(new, axis=1), y)
+    assert attended.temperature_ == pytest.approx(1.5, rel=0.3)
+    # The cause: a low threshold borrows so many classes that they outvote the labels.
+    assert AttendedTemperature(threshold=0.001).fit(logits, labels).temperature_ > 1.3 * attended.temperature_
+
+
 def test_attended_threshold_is_checked():
     with pytest.raises(ValueError, match="between 0 and 1"):
         AttendedTemperature(threshold=1.5).fit(np.eye(2), [0, 1])

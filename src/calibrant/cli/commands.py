@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from calibrant._version import __version__
+from calibrant.cli import calibrate as _calibrate
+from calibrant.cli import evaluate as _evaluate
 from calibrant.cli.shell import Experiment, Sentences, call
 
 
@@ -128,11 +130,15 @@ app = typer.Typer(
 reproduce = typer.Typer(help="Run a paper's experiments again: results, tables, figures, one HTML report.")
 sweep = typer.Typer(help="Search a grid of settings, judged on the validation split only.")
 ablate = typer.Typer(help="Compare a method's variants.")
-bench = typer.Typer(help="Compare methods on tables of one's own, or under label noise.")
+bench = typer.Typer(help="Compare methods on tables, under label noise and on hostile data; test guarantees.")
 for _group, _name in ((reproduce, "reproduce"), (sweep, "sweep"), (ablate, "ablate"), (bench, "bench")):
     # A callback keeps a group with a single command a group; a Typer of one command would drop that command's name.
     _group.callback()(lambda: None)
     app.add_typer(_group, name=_name, no_args_is_help=True)
+
+
+_evaluate.register(app)
+_calibrate.register(app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -216,6 +222,9 @@ def reproduce_meta_reg(
     ] = None,
     minutes: Minutes = None,
     fresh: Fresh = False,
+    shared: Annotated[
+        bool, typer.Option("--shared-device", help="Other work runs on the device: leave its times out of comparisons.")
+    ] = False,
     export: Export = None,
     source: Sources = None,
 ) -> None:
@@ -240,6 +249,7 @@ def reproduce_meta_reg(
         out=out,
         minutes=minutes,
         fresh=fresh,
+        shared=shared,
         export=export,
         source=source or None,
     )
@@ -426,8 +436,9 @@ def bench_tables(
     methods: Annotated[
         list[str] | None,
         typer.Option(
-            help="Ids of methods: those of `calibrant methods`, and sklearn-mlp, sklearn-isotonic, sklearn-sigmoid, "
-            "sklearn-temperature; all where not given."
+            help="Ids of methods: those of `calibrant methods`, self-calibrated-network, and the rivals: sklearn-mlp, "
+            "hgb, lightgbm and catboost alone; sklearn-, hgb-, lightgbm- and catboost- with isotonic, sigmoid or "
+            "temperature; realmlp-temperature. All where not given; rivals that are not installed are left out."
         ),
     ] = None,
     out: Out = Path("out/tables"),
@@ -476,6 +487,67 @@ def bench_noise(
         seeds=seeds,
         out=out,
         device=device.value,
+        jobs=jobs,
+        fresh=fresh,
+        source=source,
+    )
+
+
+@bench.command("hostile", cls=Experiment)
+def bench_hostile(
+    seeds: Seeds = 5,
+    only: Annotated[list[str] | None, typer.Option(help="Names of cases; all where not given.")] = None,
+    methods: Annotated[list[str] | None, typer.Option(help="Ids of contenders; all where not given.")] = None,
+    before: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, file_okay=False, help="The src folder of an earlier version, to measure it as `before`."
+        ),
+    ] = None,
+    out: Out = Path("out/hostile"),
+    jobs: Jobs = None,
+    fresh: Fresh = False,
+    source: Source = None,
+) -> None:
+    """Copies, groups, noise, outliers, too few rows, too many columns or classes: the default classifier on each.
+
+    Beside it are the class frequencies, each member of its pool alone, and scikit-learn's classifiers.
+    """
+    call(
+        "hostile.run",
+        seeds=seeds,
+        only=only or None,
+        methods=methods or None,
+        before=before,
+        out=out,
+        jobs=jobs,
+        fresh=fresh,
+        source=source,
+    )
+
+
+@bench.command("guarantees", cls=Experiment)
+def bench_guarantees(
+    seeds: Annotated[int, typer.Option(min=1, help="How many data sets for each quick learner and set.")] = 200,
+    network_seeds: Annotated[
+        int, typer.Option(min=1, help="How many data sets for the self-calibrated classifier on each set.")
+    ] = 15,
+    learners: Annotated[
+        list[str] | None,
+        typer.Option(help="Of logistic, neighbours, tree and self-calibrated; all where not given."),
+    ] = None,
+    out: Out = Path("out/guarantees"),
+    jobs: Jobs = None,
+    fresh: Fresh = False,
+    source: Source = None,
+) -> None:
+    """How often rejection rules and prediction sets keep their promise, on synthetic sets whose posterior is known."""
+    call(
+        "guarantees.run",
+        seeds=seeds,
+        network_seeds=network_seeds,
+        learners=learners or None,
+        out=out,
         jobs=jobs,
         fresh=fresh,
         source=source,

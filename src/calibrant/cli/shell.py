@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,33 @@ class Sentences(TyperGroup):
             raise typer.Exit(1) from None
 
 
+class Tool(TyperCommand):
+    """A command on files that the user gives: whatever is wrong with them is one sentence and exit status 2.
+
+    Repeatable options take several values at once, `--columns a b c FILE`; an existing file ends them.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            args = spread(args, _lists(self), is_argument=os.path.exists)
+        except ValueError as error:
+            ctx.fail(str(error))
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (*EXPECTED, OSError, MemoryError) as error:
+            if ctx.find_root().params.get("debug"):
+                raise
+            typer.echo(f"calibrant: {one_line(error)}", err=True)
+            raise typer.Exit(2) from None
+
+
+def _lists(command: TyperCommand) -> set[str]:
+    return {name for p in command.params if getattr(p, "multiple", False) for name in p.opts}
+
+
 class Experiment(TyperCommand):
     """A command whose repeatable options also take several values at once, `--rates 0.2 0.4`, and that knows `--from`.
 
@@ -35,9 +63,8 @@ class Experiment(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        lists = {name for p in self.params if getattr(p, "multiple", False) for name in p.opts}
         try:
-            args = spread(args, lists)
+            args = spread(args, _lists(self))
         except ValueError as error:
             ctx.fail(str(error))
         left = super().parse_args(ctx, args)
@@ -61,8 +88,10 @@ def _given(ctx: Any, name: str | None) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def spread(args: Iterable[str], lists: Iterable[str]) -> list[str]:
+def spread(args: Iterable[str], lists: Iterable[str], is_argument: Callable[[str], bool] | None = None) -> list[str]:
     """Repeat the name of a list-valued option before each of its values; one without a value is an error.
+
+    `is_argument` says which words are arguments of the command and end the list, such as existing files.
 
     >>> spread(["--rates", "0.2", "0.4", "--seeds", "5"], {"--rates"})
     ['--rates', '0.2', '--rates', '0.4', '--seeds', '5']
@@ -77,9 +106,10 @@ def spread(args: Iterable[str], lists: Iterable[str]) -> list[str]:
             current = name if name in lists else ""
             waiting = bool(current) and not equals
             out.append(arg)
-        elif current and not waiting:
+        elif current and not waiting and not (is_argument is not None and is_argument(arg)):
             out += [current, arg]
         else:
+            current = current if waiting else ""
             waiting = False
             out.append(arg)
     return out[:-1]

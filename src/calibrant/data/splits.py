@@ -1,6 +1,6 @@
 """Which samples go where: index splits and folds, disjoint by construction, stratified if wanted.
 
-Both deal each sample out at most once, so that no sample can be in two parts. ``stratify`` keeps the classes' shares
+Each sample is dealt out at most once, so that no sample can be in two parts. ``stratify`` keeps the classes' shares
 the same in every part, as far as whole numbers allow, and takes classes of any size, those of one sample too.
 """
 
@@ -65,6 +65,93 @@ def folds(samples: int, number: int, *, seed: int, stratify: Any = None) -> np.n
     fold = np.empty(samples, dtype=int)
     fold[order] = generator.permutation(number)[np.arange(samples) % number]
     return fold
+
+
+def group_folds(groups: Any, number: int, *, seed: int, stratify: Any = None) -> np.ndarray:
+    """The fold of each sample, 0 to ``number − 1``, with all samples of a group in one fold.
+
+    Groups are dealt from the largest down, each to the fold in which the classes of its samples are rarest. Samples
+    that are alone in their group come last and even the folds out: sizes differ as little as the groups allow.
+
+    Parameters
+    ----------
+    groups : one value per sample; samples with equal values stay together
+    number : how many folds, at most the number of groups
+    seed : the same seed gives the same folds
+    stratify : one label per sample, optional
+    """
+    groups = np.unique(groups, return_inverse=True)[1]
+    sizes = np.bincount(groups)
+    if not 2 <= number <= len(sizes):
+        raise ValueError(
+            f"The number of folds must be between 2 and the number of groups ({len(sizes)}); got {number}."
+        )
+    labels = np.zeros(len(groups)) if stratify is None else np.asarray(stratify)
+    codes = np.unique(labels, return_inverse=True)[1]
+    generator = np.random.default_rng(seed)
+    fold_of = _deal_large(groups, codes, sizes, number, generator)
+    single = sizes[groups] == 1
+    fold = fold_of[groups]
+    held = np.zeros((number, codes.max() + 1), dtype=int)
+    np.add.at(held, (fold[~single], codes[~single]), 1)
+    order = generator.permutation(np.flatnonzero(single))
+    for label in generator.permutation(held.shape[1]):
+        own = order[codes[order] == label]
+        shares = _filled(held[:, label], len(own), held.sum(1), generator)
+        fold[own] = np.repeat(np.arange(number), shares)
+        held[:, label] += shares
+    return fold
+
+
+_ONE_BY_ONE = 5_000
+"""So many groups of several samples are placed one by one, the smaller ones in turns."""
+
+
+def _deal_large(
+    groups: np.ndarray, codes: np.ndarray, sizes: np.ndarray, number: int, generator: np.random.Generator
+) -> np.ndarray:
+    """The fold of each group with several samples; 0 for the others."""
+    fold_of = np.zeros(len(sizes), dtype=int)
+    several = generator.permutation(np.flatnonzero(sizes > 1))
+    several = several[np.argsort(-sizes[several], kind="stable")]
+    classes = codes.max() + 1
+    place = np.full(len(sizes), -1)
+    place[several] = np.arange(len(several))
+    in_several = place[groups] >= 0
+    first, rest = several[:_ONE_BY_ONE], several[_ONE_BY_ONE:]
+    rows = np.flatnonzero(in_several)
+    rows = rows[np.argsort(place[groups[rows]], kind="stable")]
+    pieces = np.split(codes[rows], np.cumsum(sizes[several])[:-1])
+    totals = np.bincount(codes, minlength=classes).astype(float)
+    filled = np.zeros((number, classes))
+    for group, own in zip(first, pieces, strict=False):
+        labels, counts = np.unique(own, return_counts=True)
+        # How full a fold is of the group's classes, each measured by its share of all samples; ties by size, then lot.
+        crowding = (filled[:, labels] / totals[labels]) @ counts
+        chosen = np.lexsort((generator.random(number), filled.sum(1), crowding))[0]
+        filled[chosen, labels] += counts
+        fold_of[group] = chosen
+    if len(rest):
+        common = np.array([np.bincount(own).argmax() for own in pieces[_ONE_BY_ONE:]])
+        rest = rest[np.argsort(common, kind="stable")]
+        fold_of[rest] = np.arange(len(rest)) % number
+    return fold_of
+
+
+def _filled(levels: np.ndarray, samples: int, sizes: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """How many of ``samples`` each fold gets so that the fullest has as few as possible, as water fills vessels.
+
+    What cannot be shared out equally goes to the smallest folds.
+    """
+    order = np.sort(levels)
+    room = np.arange(1, len(order)) * np.diff(order)  # to raise the k lowest folds to the next one's level
+    below = int(np.searchsorted(np.cumsum(room), samples, side="right")) + 1
+    level = (samples + int(order[:below].sum())) // below
+    shares = np.maximum(level - levels, 0)
+    lowest = np.flatnonzero(levels <= level)
+    lowest = lowest[np.lexsort((generator.random(len(lowest)), (sizes + shares)[lowest]))]
+    shares[lowest[: samples - shares.sum()]] += 1
+    return shares
 
 
 def _part_sizes(samples: int, sizes: Sequence[float]) -> np.ndarray:

@@ -1,7 +1,8 @@
 """Scikit-learn classifiers over :mod:`calibrant.methods`: numpy or pandas in, believable confidence out."""
 
 from calibrant.estimators.bo4sc import BO4SCClassifier
+from calibrant.estimators.cross_calibrated import CrossCalibrated
 from calibrant.estimators.persistence import load
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
 
-__all__ = ["BO4SCClassifier", "SelfCalibratedClassifier", "load"]
+__all__ = ["BO4SCClassifier", "CrossCalibrated", "SelfCalibratedClassifier", "load"]

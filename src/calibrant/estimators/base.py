@@ -21,10 +21,12 @@ from calibrant._device import resolve_device
 from calibrant._files import fitted_state
 from calibrant._inputs import class_columns
 from calibrant.bilevel import Callback, History, ProgressBar
+from calibrant.data.copies import copy_groups, joined
+from calibrant.estimators.folds import Splits, group_numbers, near_groups
 from calibrant.estimators.history import Runs
 from calibrant.estimators.networks import freeze
 from calibrant.estimators.reading import Samples, as_weights, digest, encode, hold_out
-from calibrant.estimators.rejection import reject
+from calibrant.estimators.rejection import RejectMixin
 from calibrant.estimators.scaling import fit_scaling
 from calibrant.methods import Fitted, Method, Task, suspicion
 
@@ -32,7 +34,7 @@ WHOLE = ("steps", "epochs", "batch_size", "folds", "repeats", "last")
 POSITIVE = ("learning_rate", "outer_rate", "also_rate", "alpha")
 
 
-class NetworkClassifier(ClassifierMixin, BaseEstimator):
+class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     """Base of the classifiers. A subclass names its ``method`` and says what to keep of what it learned (``_keep``).
 
     Every field of the method is a parameter of the same name, but for ``hidden``, which is ``hidden_layer_sizes`` as in
@@ -53,6 +55,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         y: Any,
         sample_weight: Any = None,
         *,
+        groups: Any = None,
         X_val: Any = None,
         y_val: Any = None,
         sample_weight_val: Any = None,
@@ -69,6 +72,9 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
             Labels of two or more classes: text, whole numbers or truth values.
         sample_weight : array-like of shape (n_samples,), optional
             Not negative. Rows of weight zero take no part.
+        groups : array-like of shape (n_samples,), optional
+            Rows with equal values (one patient, one recording) are held out together. Exact copies of a row always are,
+            and near copies, with a warning, where there are many and neither ``groups`` nor folds are given.
         X_val, y_val, sample_weight_val : optional
             Held-out samples of one's own choice: clean labels, say, where those of ``y`` are doubtful.
         callbacks : sequence of :class:`calibrant.bilevel.Callback`
@@ -77,26 +83,33 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         fresh = copy.copy(self)
         for name in fitted_state(self):
             delattr(fresh, name)
-        fresh._fit(X, y, sample_weight, (X_val, y_val, sample_weight_val), callbacks)
+        fresh._fit(X, y, sample_weight, groups, (X_val, y_val, sample_weight_val), callbacks)
         self.__dict__ = fresh.__dict__
         return self
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, validation: tuple[Any, Any, Any], callbacks: Any) -> None:
+    def _fit(
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, validation: tuple[Any, Any, Any], callbacks: Any
+    ) -> None:
         """Train a classifier that was never fitted: on the way, and after an error, it may be half of one."""
         X, y = self._read(X, y)
         check_classification_targets(y)
         weights = as_weights(sample_weight, X)
         classes, codes = encode(y, weights)
-        samples = Samples(X, codes, weights)
+        samples = Samples(X, codes, weights, group_numbers(groups, X))
         given = self._given_validation(*validation, classes)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         rows, held = np.arange(len(y)) if weights is None else np.flatnonzero(weights), np.empty(0, dtype=int)
+        splits = self._named_splits(X, y, groups, rows)
+        if groups is None and splits is None:
+            values = fit_scaling(X, weights).apply(X).numpy()
+            samples = Samples(X, codes, weights, near_groups(values, groups, seed=seed, stacklevel=4))
         if given is None and self._holds_out():
-            own, other = hold_out(codes[rows], self.validation_fraction, seed=seed)
+            together = joined(samples.take(rows).groups, copy_groups(X[rows]))
+            own, other = hold_out(codes[rows], self.validation_fraction, seed=seed, groups=together)
             rows, held = rows[own], rows[other]
         train, val = samples.take(rows), samples.take(held) if len(held) else given
         scaling = fit_scaling(train.inputs, train.weights)
-        task = Task(train.part(scaling), val and val.part(scaling), len(classes), seed)
+        task = Task(train.part(scaling), val and val.part(scaling), len(classes), seed, splits=splits)
         fitted, runs = self._train(task, callbacks)
         self.classes_, self.scaling_, self.model_ = classes, scaling, freeze(fitted)
         self.train_indices_, self.validation_indices_ = rows, held
@@ -122,30 +135,6 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
         """Logarithms of :meth:`predict_proba`."""
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
-
-    def predict(self, X: Any, *, reject_below: float | None = None, reject_label: Any = None) -> np.ndarray:
-        """The most probable class of each row, or abstention where that is not probable enough.
-
-        Parameters
-        ----------
-        X : array-like or DataFrame of shape (n_samples, n_features)
-        reject_below : float in [0, 1], optional
-            Abstain where :meth:`confidence` is below this.
-        reject_label : optional
-            What stands for abstention; an error if it is a class. The default goes by the classes: −1 for whole
-            numbers, NaN for other numbers, None (in an array of objects) for text and truth values.
-        """
-        probs = self.predict_proba(X)
-        predicted = self.classes_[probs.argmax(axis=1)]
-        if reject_below is None:
-            if reject_label is not None:
-                raise ValueError("reject_label without reject_below rejects nothing: give both, or neither.")
-            return predicted
-        return reject(predicted, probs.max(axis=1), self.classes_, below=reject_below, label=reject_label)
-
-    def confidence(self, X: Any) -> np.ndarray:
-        """The probability of the predicted class, the second output of Eq. (9): the plain maximum."""
-        return self.predict_proba(X).max(axis=1)
 
     def suspects(
         self, X: Any = None, y: Any = None, n: int | None = None, *, return_scores: bool = False
@@ -190,7 +179,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted classifier to one file: arrays as safetensors, the rest as JSON in its header.
 
-        A RandomState instance among the parameters cannot be written and is read back as None.
+        A RandomState instance and a splitter among the parameters cannot be written and are read back as None.
         """
         from calibrant.estimators.persistence import save
 
@@ -210,6 +199,10 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
+
+    def _named_splits(self, X: np.ndarray, y: np.ndarray, groups: Any, rows: np.ndarray) -> Splits | None:
+        """The folds that a splitter names, as positions among ``rows``; None where folds are dealt by the method."""
+        return None
 
     def _holds_out(self) -> bool:
         """Whether training needs a validation part, so that one is held out where none is given."""

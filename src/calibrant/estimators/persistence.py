@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import fields
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.bo4sc import BO4SCClassifier
 from calibrant.estimators.networks import Frozen, from_tree, perceptron, to_tree
 from calibrant.estimators.scaling import Scaling
+from calibrant.estimators.selective import HeldOut, check_out_of_fold, without_large
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
 from calibrant.methods import Mixture
 from calibrant.methods.blend import Blend
@@ -25,7 +27,7 @@ from calibrant.methods.pool import Pool
 
 CLASSIFIERS: dict[str, type[NetworkClassifier]] = {c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier)}
 FORMAT = Format("calibrant.estimators", 3, "classifier", CLASSIFIERS, "save", older=(2,))
-_MODEL, _SCALING = "model_", "scaling_"
+_MODEL, _SCALING, _HELD_OUT = "model_", "scaling_", "held_out_"
 POOLS = ("probs", "logits")
 OTHERS: dict[str, type[Forest] | type[Line]] = {"trees": Forest, "linear": Line}
 """How members beside the networks are kept: dataclasses of arrays."""
@@ -40,9 +42,12 @@ def save(classifier: NetworkClassifier, path: str | os.PathLike[str]) -> None:
     params = classifier.get_params(deep=False)
     if isinstance(params["random_state"], np.random.RandomState):
         params["random_state"] = None
+    if not isinstance(params.get("cv"), Integral):
+        params.pop("cv", None)
     arrays: Arrays = {}
-    plain: dict[str, Callable[[Any], Any]] = {_MODEL: _plain_model, _SCALING: tuple}
-    state = {key: plain[key](value) if key in plain else value for key, value in fitted_state(classifier).items()}
+    plain: dict[str, Callable[[Any], Any]] = {_MODEL: _plain_model, _SCALING: tuple, _HELD_OUT: tuple}
+    fitted = without_large(fitted_state(classifier))
+    state = {key: plain[key](value) if key in plain else value for key, value in fitted.items()}
     FORMAT.write(path, name, arrays, params=_packed(params, "params.", arrays), state=_packed(state, "", arrays))
 
 
@@ -66,6 +71,8 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassif
         if key.startswith("_") or not key.endswith("_"):  # it might stand in the way of a method
             raise ValueError(f"{key!r} is no fitted attribute, whose names end with an underscore")
     state[_MODEL], state[_SCALING] = _model(**state[_MODEL]), Scaling(*state[_SCALING])
+    if _HELD_OUT in state:
+        state[_HELD_OUT] = HeldOut(*state[_HELD_OUT])
     for key, value in state.items():
         setattr(classifier, key, value)
     _check(classifier)
@@ -114,6 +121,7 @@ def _check(classifier: Any) -> None:
     features, classes = classifier.n_features_in_, len(classifier.classes_)
     if not scaling.mean.shape == scaling.scale.shape == (features,):
         raise ValueError(f"scaling must have a mean and a scale for each of {features} columns")
+    check_out_of_fold(classifier)
     mixture = model
     if isinstance(model, Blend):
         _check_blend(model, features, classes)

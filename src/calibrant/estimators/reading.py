@@ -10,29 +10,30 @@ import numpy as np
 import torch
 from sklearn.utils.validation import _check_sample_weight
 
-from calibrant.data.splits import split_indices
+from calibrant.data.splits import group_folds, split_indices
 from calibrant.estimators.scaling import Scaling
 from calibrant.methods import Part
 
 
 class Samples(NamedTuple):
-    """Checked rows: raw inputs, column numbers of classes, and weights (None where all are equal)."""
+    """Checked rows: raw inputs, column numbers of classes, weights (None where all are equal), numbers of groups."""
 
     inputs: np.ndarray
     codes: np.ndarray
     weights: np.ndarray | None
+    groups: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.codes)
 
     def take(self, rows: np.ndarray) -> Samples:
         """Some of the rows."""
-        return Samples(self.inputs[rows], self.codes[rows], None if self.weights is None else self.weights[rows])
+        return Samples(*(None if values is None else values[rows] for values in self))  # type: ignore[arg-type]
 
     def part(self, scaling: Scaling) -> Part:
         """The samples as a method takes them."""
-        weights = None if self.weights is None else torch.from_numpy(self.weights)
-        return Part(scaling.apply(self.inputs), torch.from_numpy(self.codes), weights)
+        weights, groups = (None if v is None else torch.from_numpy(v) for v in (self.weights, self.groups))
+        return Part(scaling.apply(self.inputs), torch.from_numpy(self.codes), weights, groups=groups)
 
 
 def as_weights(sample_weight: Any, X: np.ndarray) -> np.ndarray | None:
@@ -58,10 +59,23 @@ def encode(y: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.ndarray
     return classes, codes.astype(np.int64)
 
 
-def hold_out(codes: np.ndarray, share: float, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Training and validation rows: each class in proportion, a rare class in training first, neither part empty."""
+_PIECES = 20
+"""Groups are dealt to so many pieces, some of which are held out."""
+
+
+def hold_out(
+    codes: np.ndarray, share: float, *, seed: int, groups: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Training and validation rows: each class in proportion, a rare class in training first, neither part empty.
+
+    With ``groups``, rows of one group are in one part, and proportions are as even as that allows.
+    """
     if not isinstance(share, Real) or not 0 < share < 1:
         raise ValueError(f"validation_fraction must lie between 0 and 1; got {share!r}.")
+    if groups is not None:
+        number = min(_PIECES, len(np.unique(groups)))
+        apart = group_folds(groups, number, seed=seed, stratify=codes) < min(max(1, round(share * number)), number - 1)
+        return np.flatnonzero(~apart), np.flatnonzero(apart)
     held = min(max(1, round(share * len(codes))), len(codes) - 1)
     train, val = split_indices(len(codes), (len(codes) - held, held), seed=seed, stratify=codes)
     return np.sort(train), np.sort(val)

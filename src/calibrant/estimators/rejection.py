@@ -7,17 +7,71 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.selective import RejectionRule, Window
 
-def reject(
-    predicted: np.ndarray, confidence: np.ndarray, classes: np.ndarray, *, below: float, label: Any
-) -> np.ndarray:
-    """``predicted``, with ``label`` where ``confidence < below``.
+
+class RejectMixin:
+    """``predict`` with a reject option, and ``confidence``; needs ``predict_proba`` and ``classes_``."""
+
+    classes_: np.ndarray
+
+    def predict(
+        self,
+        X: Any,
+        *,
+        reject: RejectionRule | Window | None = None,
+        reject_below: float | None = None,
+        reject_label: Any = None,
+    ) -> np.ndarray:
+        """The most probable class of each row, or abstention where that is not probable enough.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n_samples, n_features)
+        reject : RejectionRule or Window, optional
+            Abstain where this rule does not accept :meth:`confidence`. ``rejection_rule`` and the functions of
+            :mod:`calibrant.selective` give such rules.
+        reject_below : float in [0, 1], optional
+            Abstain where :meth:`confidence` is below this number. Not together with ``reject``.
+        reject_label : optional
+            What stands for abstention; an error if it is a class. The default depends on the classes: −1 for whole
+            numbers, NaN for other numbers, None (in an array of objects) for text and truth values.
+        """
+        if reject is not None and reject_below is not None:
+            raise ValueError("reject and reject_below must not be given together; a rule has its own threshold.")
+        if reject is None and reject_below is None and reject_label is not None:
+            raise ValueError("reject_label needs a rule: give reject or reject_below as well.")
+        if reject is not None and not isinstance(reject, RejectionRule | Window):
+            raise ValueError(
+                f"reject must be a RejectionRule or a Window; got {type(reject).__name__}. "
+                "Give a number as reject_below."
+            )
+        probs: np.ndarray = self.predict_proba(X)  # type: ignore[attr-defined]
+        predicted, confidence = self.classes_[probs.argmax(axis=1)], probs.max(axis=1)
+        if reject is None and reject_below is None:
+            return predicted
+        accepted = reaches(confidence, reject_below) if reject is None else reject.accepts(confidence)
+        return withhold(predicted, accepted, self.classes_, reject_label)
+
+    def confidence(self, X: Any) -> np.ndarray:
+        """The probability of the predicted class, the second output of Eq. (9): the plain maximum."""
+        probs: np.ndarray = self.predict_proba(X)  # type: ignore[attr-defined]
+        return probs.max(axis=1)
+
+
+def reaches(confidence: np.ndarray, threshold: Any) -> np.ndarray:
+    """Whether each confidence is at least the threshold that was given as ``reject_below``."""
+    if not isinstance(threshold, Real) or isinstance(threshold, bool) or not 0 <= float(threshold) <= 1:
+        raise ValueError(f"reject_below must be a confidence between 0 and 1, got {threshold!r}.")
+    return confidence >= float(threshold)
+
+
+def withhold(predicted: np.ndarray, accepted: np.ndarray, classes: np.ndarray, label: Any) -> np.ndarray:
+    """``predicted``, with ``label`` where it is not ``accepted``.
 
     ``label=None`` chooses one by the kind of the classes: −1 for whole numbers, NaN for other numbers, and None (in an
     array of objects) for text and truth values. A label that is a class raises: rejections could not be told apart.
     """
-    if not isinstance(below, Real) or isinstance(below, bool) or not 0 <= below <= 1:
-        raise ValueError(f"reject_below must be a confidence between 0 and 1, got {below!r}.")
     chosen = label is None
     if chosen:
         label = {"i": -1, "u": -1, "f": np.nan}.get(classes.dtype.kind)
@@ -27,7 +81,7 @@ def reject(
             + ("Name another with reject_label." if chosen else "Choose a label that is none of classes_.")
         )
     result = predicted.astype(_common_dtype(classes, label))
-    result[confidence < below] = label
+    result[~accepted] = label
     return result
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from numbers import Integral
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -10,13 +12,15 @@ from numpy.random import RandomState
 
 from calibrant.bilevel import History
 from calibrant.estimators.base import NetworkClassifier
+from calibrant.estimators.folds import Splits, fold_count, named_splits
 from calibrant.estimators.history import as_arrays
 from calibrant.estimators.reading import Samples
+from calibrant.estimators.selective import SelectiveMixin
 from calibrant.methods import Fitted, Method, SelfCalibrated
 from calibrant.methods.blend import MEMBERS
 
 
-class SelfCalibratedClassifier(NetworkClassifier):
+class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     """A classifier whose confidence can be believed, with nothing to tune: the recommended one.
 
     Networks, boosted trees and a linear model, each trained on all but one of K folds of the data. The networks'
@@ -35,7 +39,11 @@ class SelfCalibratedClassifier(NetworkClassifier):
     activation : {"relu", "silu", "tanh"}
         Of the hidden units.
     folds : int
-        K; fewer where there are fewer rows.
+        K; fewer where there are fewer rows or groups. Exact copies of a row, and rows of one group (``groups`` of
+        ``fit``), are held out together.
+    cv : splitter, iterable, int or None
+        Folds of one's own: a scikit-learn splitter or an iterable of (train, test) rows, used as it is. There is one
+        network for each fold, and ``repeats`` is not used. A number is that of ``folds``.
     repeats : int
         How often the folds are dealt: there are ``folds·repeats`` networks.
     epochs : int, optional
@@ -108,6 +116,8 @@ class SelfCalibratedClassifier(NetworkClassifier):
         How wrong each label looks, 0 to 1, by networks that never saw it, where there are any. The label-noise
         candidate gives the probability that the label is wrong; the pooled one ``1 − p(y_i | x_i)``, the chance of
         another class, which labels that are right have too where classes overlap.
+    oof_labels_, oof_groups_ : (n_samples,) arrays
+        The column number of each training row's class, and the number of its group (None without groups).
     train_indices_, validation_indices_ : rows of X that were trained on and that were held out
     history_ : dict of (outer steps,) arrays
         ``inner_loss``, ``outer_loss`` and ``gradient_norm`` (of the hypergradient), means over the networks.
@@ -132,6 +142,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
         *,
         activation: Literal["relu", "silu", "tanh"] = SelfCalibrated.activation,  # type: ignore[assignment]
         folds: int = SelfCalibrated.folds,
+        cv: Any = None,
         repeats: int = SelfCalibrated.repeats,
         epochs: int | None = SelfCalibrated.epochs,
         learning_rate: float = SelfCalibrated.learning_rate,
@@ -152,6 +163,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.folds = folds
+        self.cv = cv
         self.repeats = repeats
         self.epochs = epochs
         self.learning_rate = learning_rate
@@ -172,6 +184,21 @@ class SelfCalibratedClassifier(NetworkClassifier):
     def _holds_out(self) -> bool:
         return not self.refit
 
+    def _method(self) -> Method:
+        method = super()._method()
+        assert isinstance(method, SelfCalibrated)
+        return replace(method, folds=fold_count(self.cv)) if isinstance(self.cv, Integral) else method
+
+    def _named_splits(self, X: np.ndarray, y: np.ndarray, groups: Any, rows: np.ndarray) -> Splits | None:
+        if self.cv is None or isinstance(self.cv, Integral):
+            return None
+        if not self.refit:
+            raise ValueError("cv deals folds, and refit=False has none; leave one of them out.")
+        place = np.full(len(y), -1)
+        place[rows] = np.arange(len(rows))
+        found = [[place[own] for own in pair] for pair in named_splits(self.cv, X, y, groups)]
+        return tuple((train[train >= 0], held[held >= 0]) for train, held in found)
+
     def _keep(self, fitted: Fitted, runs: list[History], samples: Samples) -> None:
         found: dict[str, Any] = fitted.extras
         self.candidate_ = found["candidate"]
@@ -180,6 +207,7 @@ class SelfCalibratedClassifier(NetworkClassifier):
         self.lapse_ = found["lapse"]
         self.members_ = found.get("members", ("network",))
         self.pool_weights_ = found.get("pool_weights", np.array([1 / self.temperature_]))
+        self.oof_labels_, self.oof_groups_ = samples.codes, samples.groups
         self.oof_proba_ = np.full((len(samples), len(self.classes_)), np.nan)
         rows = np.concatenate([self.train_indices_, self.validation_indices_])
         self.oof_proba_[rows] = found["held_out"][: len(rows)].numpy()

@@ -28,7 +28,7 @@ from calibrant.bilevel import (
 )
 from calibrant.bilevel.tracing import Compiler
 from calibrant.methods.fitted import Fitted, Mixture
-from calibrant.methods.task import Task, streams, tensors, total_steps
+from calibrant.methods.task import Task, even, streams, tensors, total_steps
 from calibrant.models.mlp import mlp
 
 Compile = Compiler | Literal["auto"] | None
@@ -174,7 +174,7 @@ def solve_group(
     """
     parts = [list(m.parts(t)) for m, t in zip(methods, tasks, strict=True)]
     each = [m for m, own in zip(methods, parts, strict=True) for _ in own]
-    flat = [task for own in parts for task in own]
+    flat = even([task for own in parts for task in own])
     first = methods[0]
     group = Group(each, flat, build(each, flat))
     tied = [k for k, own in enumerate(parts) for _ in own] if first.tied else None

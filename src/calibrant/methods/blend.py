@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from calibrant.methods.bo4sc import suspicion
-from calibrant.methods.crossfit import CrossFit
+from calibrant.methods.crossfit import CrossFit, row_groups
 from calibrant.methods.fitted import Fitted, Mixture
 from calibrant.methods.lines import Linear
 from calibrant.methods.members import Kind, Model, Rows, cross_fit
@@ -79,20 +79,22 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
     judges[fit.rows("judge").cpu().numpy()] = True
     own = fit.data.weights
     weights = None if own is None else own.double().cpu().numpy()
+    groups = row_groups(fit.data)
     known: dict[str, np.ndarray] = {NETWORK: log_softmax(fit.held_out_logits.cpu().numpy(), axis=1)}
     models: dict[str, Model] = {}
 
-    def pooled(found: Mapping[str, np.ndarray], among: np.ndarray) -> Pool:
+    def pooled(found: Mapping[str, np.ndarray], among: np.ndarray, doubt: bool = True) -> Pool:
         both = np.stack(list(found.values()))
         usable = among[judges[among] & ~np.isnan(both[:, among]).any((0, 2))]
-        return fit_pool(both[:, usable], rows.labels[usable], None if weights is None else weights[usable])
+        share, together = (None if v is None else v[usable] for v in (weights, groups))
+        return fit_pool(both[:, usable], rows.labels[usable], share, groups=together, doubt=doubt)
 
     for name in (name for name in KINDS if name in members):
 
         def promising(held: np.ndarray, log_probs: np.ndarray, name: str = name) -> bool:
             full = np.full_like(known[NETWORK], np.nan)
             full[held] = log_probs
-            found = pooled(known | {name: full}, held).weights
+            found = pooled(known | {name: full}, held, doubt=False).weights
             return bool(found[-1] > SMALL * found.sum())
 
         if (found := cross_fit(KINDS[name], rows, folds, seed, promising)) is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from calibrant.bilevel import Callback
 from calibrant.methods.base import Compile, Method
-from calibrant.methods.crossfit import CrossFit, deal, fold_tasks
+from calibrant.methods.crossfit import CrossFit, fold_tasks, folds_of
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.self_calibrated import calibrated_mean
 from calibrant.methods.standard import Standard
@@ -57,8 +57,7 @@ class CrossFitted(Method):
         parts = []
         for task in tasks:
             pooled = task.train if task.val is None else task.train + task.val
-            dealt = deal(pooled.labels, first.folds, seed=task.seed, repeats=first.repeats)
-            parts.append(fold_tasks(task, pooled, dealt))
+            parts.append(fold_tasks(task, pooled, folds_of(task, pooled, first.folds, first.repeats)))
         flat = [own for dealt in parts for own in dealt]
         networks = iter(first.base.fit_group([first.base] * len(flat), flat, callbacks, compile))
         result: list[Fitted] = []

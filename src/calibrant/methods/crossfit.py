@@ -11,7 +11,7 @@ The networks' mean is the classifier; what the networks that never saw a sample 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -21,11 +21,14 @@ import torch
 from torch import Tensor
 
 from calibrant.bilevel import Solution
-from calibrant.data.splits import folds
+from calibrant.data.copies import copy_groups, joined
+from calibrant.data.splits import folds, group_folds
 from calibrant.data.streams import mix
 from calibrant.methods.base import Outcome
 from calibrant.methods.fitted import network_logits
-from calibrant.methods.task import Part, Task
+from calibrant.methods.task import Part, Task, cycled, tensors
+
+USES = ("judge", "choose")
 
 
 @dataclass(frozen=True)
@@ -51,43 +54,133 @@ def deal(
     held_from: slice | None = None,
     choose: float = 0.0,
     choose_from: slice | None = None,
+    groups: np.ndarray | None = None,
 ) -> list[Fold]:
-    """Folds of equal size, each class spread evenly, dealt anew for each repeat.
+    """Folds that hold out every row once, each class spread evenly, dealt anew for each repeat.
 
     Parameters
     ----------
     labels : class indices of all rows
-    number : how many folds; fewer where there are fewer rows to deal. One holds out all of ``held_from``
+    number : how many folds; fewer where there are fewer rows or groups to deal. One holds out all of ``held_from``
     repeats : how often to deal: so many networks are blind to each row
     held_from : rows that may be held out (default: all); the others train every network
     choose, choose_from : the share of this stretch's rows that is kept from φ, the same ones in every repeat
+    groups : one number per row. Rows of one group are held out together, and no network is trained on a row of a group
+        that it is judged by. Sizes of folds then differ as the groups do; without groups by one at most
     """
     every = np.arange(len(labels))
-    groups = [(every[held_from or slice(None)], "judge")]
+    known = labels.cpu().numpy()
+    may_judge = every[held_from or slice(None)]
+    sets = [(may_judge, "judge")]
     if choose_from is not None:  # training and validation rows are dealt out apart, so that every fold has both
-        special = np.random.default_rng(mix(seed, 0) % 2**31).permutation(every[choose_from])
-        cut = int(choose * len(special))
-        rest = np.setdiff1d(groups[0][0], special, assume_unique=True)
-        groups = [(special[cut:], "judge"), (special[:cut], "choose"), (rest, "judge")]
-    number = min(number, max(len(rows) for rows, purpose in groups if purpose == "judge"))
+        special, cut = _special(every[choose_from], choose, groups, seed)
+        rest = np.setdiff1d(may_judge, special, assume_unique=True)
+        sets = [(special[cut:], "judge"), (special[:cut], "choose"), (rest, "judge")]
+    place = _in_rows(known, sets, number) if groups is None else _in_groups(known, sets, number, groups)
     result = []
     for repeat in range(repeats):
-        held: list[dict[str, list[np.ndarray]]] = [{"judge": [], "choose": []} for _ in range(number)]
-        for position, (rows, purpose) in enumerate(groups):
-            size = len(rows) // number  # equal sizes, so that all networks run as one population
-            if size == 0:
-                continue
-            fold = np.zeros(len(rows), dtype=int)
-            if number > 1:
-                dealt = mix(seed, repeat, position) % 2**31
-                fold = folds(len(rows), number, seed=dealt, stratify=labels[rows].cpu().numpy())
-            for k in range(number):
-                held[k][purpose].append(rows[fold == k][:size])
-        for own in held:
-            parts = [np.concatenate(own[purpose] or [every[:0]]) for purpose in ("judge", "choose")]
-            train = np.setdiff1d(every, np.concatenate(parts), assume_unique=True)
-            result.append(Fold(*(torch.as_tensor(p, device=labels.device) for p in (train, *parts))))
+        fold, count = place(seed, repeat)
+        for k in range(count):
+            held = [np.concatenate([r[fold[r] == k] for r, use in sets if use == name] or [every[:0]]) for name in USES]
+            seen = np.concatenate(held)
+            train = np.setdiff1d(every, seen, assume_unique=True)
+            if groups is not None and len(apart := train[~np.isin(groups[train], groups[seen])]):
+                train = apart
+            result.append(Fold(*(torch.as_tensor(rows, device=labels.device) for rows in (train, *held))))
     return result
+
+
+def _special(rows: np.ndarray, share: float, groups: np.ndarray | None, seed: int) -> tuple[np.ndarray, int]:
+    """Rows in random order, and how many of them are kept for choosing; a group is kept as a whole."""
+    generator = np.random.default_rng(mix(seed, 0) % 2**31)
+    cut = int(share * len(rows))
+    if groups is None:
+        return generator.permutation(rows), cut
+    codes = np.unique(groups[rows], return_inverse=True)[1]
+    rank = generator.permutation(codes.max() + 1)[codes] if len(rows) else codes
+    order = np.argsort(rank, kind="stable")
+    ends = np.flatnonzero(np.diff(rank[order], append=-1)) + 1  # where a group ends
+    whole = ends[ends <= cut]
+    return rows[order], int(whole[-1]) if len(whole) else 0
+
+
+Placed = tuple[np.ndarray, int]
+"""The fold of each row, −1 for rows that are never held out, and the number of folds."""
+Sets = Sequence[tuple[np.ndarray, str]]
+
+
+def _in_rows(labels: np.ndarray, sets: Sets, wanted: int) -> Callable[[int, int], Placed]:
+    number = min(wanted, max(len(rows) for rows, purpose in sets if purpose == "judge"))
+
+    def place(seed: int, repeat: int) -> Placed:
+        found = np.full(len(labels), -1)
+        for position, (rows, _) in enumerate(sets):
+            dealt = mix(seed, repeat, position) % 2**31
+            if number == 1 or len(rows) == 0:
+                found[rows] = 0
+            elif len(rows) < number:
+                found[rows] = np.random.default_rng(dealt).permutation(number)[: len(rows)]
+            else:
+                found[rows] = folds(len(rows), number, seed=dealt, stratify=labels[rows])
+        return found, number
+
+    return place
+
+
+def _in_groups(labels: np.ndarray, sets: Sets, wanted: int, groups: np.ndarray) -> Callable[[int, int], Placed]:
+    rows = np.concatenate([own for own, _ in sets])
+    part = np.concatenate([np.full(len(own), k) for k, (own, _) in enumerate(sets)])
+    number = min(wanted, len(np.unique(groups[rows])))
+    if number < 2 <= wanted:
+        raise ValueError(
+            "All rows that may be held out are of one group, so none can be held out while others train; groups must "
+            "name at least two."
+        )
+
+    def place(seed: int, repeat: int) -> Placed:
+        found = np.full(len(labels), -1)
+        found[rows] = 0
+        if number > 1:
+            strata = labels[rows] * len(sets) + part
+            found[rows] = group_folds(groups[rows], number, seed=mix(seed, repeat) % 2**31, stratify=strata)
+        return found, number
+
+    return place
+
+
+def folds_of(task: Task, pooled: Part, number: int, repeats: int = 1, choose: float = 0.0) -> list[Fold]:
+    """The folds of a task: those that it names, or ones that are dealt here.
+
+    ``pooled`` are its training and validation rows as one. Of the latter, the share ``choose`` is kept from φ.
+    """
+    if task.splits is not None:
+        if task.val is not None:
+            raise ValueError("Folds can be named for the training rows only; leave out the validation part.")
+        place = pooled.labels.device
+        none = torch.empty(0, dtype=torch.long, device=place)
+        pairs = [(torch.as_tensor(a, device=place), torch.as_tensor(b, device=place)) for a, b in task.splits]
+        return [Fold(train, held, none) for train, held in pairs]
+    val = None if task.val is None or not choose else slice(len(task.train), None)
+    return deal(
+        pooled.labels,
+        number,
+        seed=task.seed,
+        repeats=repeats,
+        choose=choose,
+        choose_from=val,
+        groups=row_groups(pooled),
+    )
+
+
+def row_groups(part: Part) -> np.ndarray | None:
+    """Which rows must be in one fold: those of a group, and exact copies, whatever their labels; None if no two."""
+    return joined(None if part.groups is None else part.groups.cpu().numpy(), copy_groups(_stored(part)))
+
+
+def _stored(part: Part) -> np.ndarray:
+    """Inputs as one array with a row for each sample."""
+    found = [t.detach().cpu().reshape(len(t), -1).numpy() for t in tensors(part.inputs)]
+    return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
 
 @dataclass(frozen=True)
@@ -100,7 +193,7 @@ class FoldTask(Task):
     """What the losses read beside the data."""
 
     def streams(self, wanted: int | None) -> dict[str, Any]:
-        """The data of both levels; rows keep their numbers in ``pooled``."""
+        """The data of both levels; rows keep their numbers in ``pooled``, those that fill up a part as well."""
         assert self.fold is not None
         assert self.val is not None
         levels = (("train", 10, self.train, self.fold.train), ("val", 11, self.val, self.fold.judge))
@@ -108,7 +201,7 @@ class FoldTask(Task):
             name: part.stream(
                 batch_size=part.batch_size(wanted),
                 seed=mix(self.seed, purpose),
-                index=rows,
+                index=cycled(rows, len(part)),
                 hyper=self.constants,
                 augment=name == "train",
             )

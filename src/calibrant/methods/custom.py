@@ -46,7 +46,8 @@ def fit(
         ``{"input_ids": …, "attention_mask": …, "labels": …}``. A loader without a length is read once to count its
         batches. For weights of single samples the batches must say which samples they hold:
         ``DataLoader(calibrant.data.Indexed(dataset), …)``. Methods that deal out folds read a loader into memory.
-        ``val`` is the outer level's data; not all methods need it.
+        ``val`` is the outer level's data; not all methods need it. It also chooses the state and fits the temperature
+        where a method does so: no further part is split off.
     method : Method, or its name in ``calibrant.methods.METHODS``
         Default: :func:`calibrant.methods.default_method`. ``hidden`` and ``activation`` of a method are not used, nor
         its ``batch_size`` where loaders are given.

@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import expit, log_softmax
+from scipy.special import expit, log_softmax, logit, softmax
+
+from calibrant.data.copies import independent_size
+from calibrant.methods.pool import least_lapse
 
 _RARE = -6.0
 """Log-odds of a lapse that are expected before any label is seen: 0.25 %."""
@@ -27,6 +30,7 @@ def fit_last_step(
     labels: np.ndarray,
     weights: np.ndarray | None = None,
     *,
+    groups: np.ndarray | None = None,
     spread: float = 0.5,
     lapse_spread: float = 2.0,
 ) -> LastStep:
@@ -41,11 +45,14 @@ def fit_last_step(
     Parameters
     ----------
     logits, labels : (n, C) and (n,)
-    weights : (n,), optional; scaled to mean 1
+    weights : (n,), optional; their scale does not matter
+    groups : (n,), optional; numbers of samples that belong together, which count as fewer
     spread, lapse_spread : standard deviations of the priors
     """
     rows, count = np.arange(len(labels)), logits.shape[1]
-    share = np.ones(len(labels)) if weights is None else weights * (len(labels) / weights.sum())
+    size = independent_size(labels, softmax(logits, axis=1), groups)
+    share = np.ones(len(labels)) if weights is None else weights
+    share = share * (size / share.sum())
     centre = np.concatenate([[0.0, _RARE], np.zeros(count)])
     scale = np.concatenate([[spread, lapse_spread], np.full(count, spread)])
 
@@ -62,6 +69,6 @@ def fit_last_step(
         value = 0.5 * away @ away - share @ np.log(mixed)
         return value, away / scale + np.concatenate([[-(slope * scaled).sum(), to_lapse], slope.sum(0)])
 
-    bounds = [(-3.0, 3.0), (-12.0, 3.0)] + [(-3.0, 3.0)] * count
+    bounds = [(-3.0, 3.0), (logit(least_lapse(size, count)), 3.0)] + [(-3.0, 3.0)] * count
     best = minimize(cost, centre, jac=True, method="L-BFGS-B", bounds=bounds)
     return LastStep(float(np.exp(best.x[0])), best.x[2:], float(expit(best.x[1])), float(best.fun))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from calibrant.bilevel import (
     SGD,
+    Adam,
     Bilevel,
     Callback,
     EarlyStopping,
@@ -48,10 +49,12 @@ class Recipe:
     learning_rate, momentum, nesterov, weight_decay : SGD's
     schedule : "one-cycle" (Smith 2018), or "steps": a tenth of the rate from each of ``milestones`` on, in epochs
     warmup : share of a one-cycle run on the way up
-    select : "last" returns the last state, "error" the one of least error on the validation part, looked at after each
-        epoch
+    select : "last" returns the last state, "error" and "nll" that of least error or NLL on the validation part, which
+        is looked at after each epoch
     average : decay of a moving average of the weights, every four steps of the second half of the run; the average is
         then the result. None: no average
+    adam : train by Adam with this learning rate and schedule instead of SGD; momentum and weight decay are not used
+    eager : on a GPU, keep the parameters' own precision and do not compile: slower, and right for every module
     """
 
     epochs: int = 30
@@ -63,16 +66,20 @@ class Recipe:
     schedule: Literal["one-cycle", "steps"] = "one-cycle"
     warmup: float = 0.2
     milestones: tuple[int, ...] = (150, 250)
-    select: Literal["last", "error"] = "last"
+    select: Literal["last", "error", "nll"] = "last"
     average: float | None = None
+    adam: bool = field(default=False, repr=False)
+    eager: bool = field(default=False, repr=False)
 
     def optimizer(self, steps: int) -> Optimizer:
-        """SGD with the schedule for a run of so many steps."""
+        """SGD, or Adam, with the schedule for a run of so many steps."""
         per_epoch = max(1, steps // self.epochs)
         if self.schedule == "one-cycle":
             rate = one_cycle(self.learning_rate, steps, warmup=self.warmup)
         else:
             rate = multistep(self.learning_rate, [m * per_epoch for m in self.milestones])
+        if self.adam:
+            return Adam(rate)
         return SGD(rate, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay)
 
     def callbacks(self, steps: int, task: Task, stride: int = STRIDE) -> list[Callback]:
@@ -83,10 +90,11 @@ class Recipe:
         found: list[Callback] = []
         if self.average is not None:
             found.append(MovingAverage(self.average, every=max(1, STRIDE // stride)))
-        if self.select == "error":
+        if self.select != "last":
             every = max(1, steps // self.epochs // stride)
             part = task.need_val("The choice of the best state")
-            found.append(EarlyStopping(ErrorOn(part), patience=None, every=every))
+            judge = error if self.select == "error" else cross_entropy
+            found.append(EarlyStopping(MeanOn(part, judge), patience=None, every=every))
         return found
 
 
@@ -103,10 +111,11 @@ def error(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ErrorOn:
-    """A criterion for early stopping: the error of a single run's network on a part of its own."""
+class MeanOn:
+    """A criterion for early stopping: the mean of ``function(logits, labels)`` on a part, for a single network."""
 
     part: Part
+    function: Callable[[Tensor, Tensor], Tensor]
 
     def __call__(self, run: Run) -> Tensor:
         problem, state = run.problem, run.state
@@ -114,7 +123,7 @@ class ErrorOn:
         net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
         with torch.no_grad():
             logits = torch.cat([net.logits(inputs) for inputs, _ in self.part.pieces()])
-        return error(logits, self.part.labels.to(logits.device))
+        return self.function(logits, self.part.labels.to(logits.device)).mean()
 
 
 @dataclass(frozen=True)
@@ -138,7 +147,7 @@ class NetworkTraining(Method):
 
     def with_recipe(self, recipe: Recipe) -> Self:
         """The same method with another recipe; its own moving average and choice of the best state stay."""
-        select = "error" if self.recipe.select == "error" else recipe.select
+        select = recipe.select if self.recipe.select == "last" else self.recipe.select
         return replace(self, recipe=replace(recipe, average=self.recipe.average, select=select))
 
     @classmethod
@@ -165,7 +174,8 @@ class NetworkTraining(Method):
     def pose(self, model: nn.Module, task: Task, outer: nn.Module | None = None, **losses: Any) -> Bilevel:
         """The problem on a task's data, in the precision of its device."""
         gpu = next(model.parameters()).is_cuda
-        precision: dict[str, Any] = {"autocast": torch.bfloat16, "channels_last": True} if gpu else {}
+        fast = gpu and not self.recipe.eager
+        precision: dict[str, Any] = {"autocast": torch.bfloat16, "channels_last": True} if fast else {}
         return Bilevel(model, outer, **self.data(task), **losses, **precision, seed=task.seed)
 
     def data(self, task: Task) -> dict[str, Any]:
@@ -206,7 +216,7 @@ class NetworkTraining(Method):
             steps=[steps] * len(group.problems),
             callbacks=self.recipe.callbacks(steps, group.tasks[0], hypergradient.steps),
             history=History(),
-            compile="inductor" if gpu else None,
+            compile="inductor" if gpu and not self.recipe.eager else None,
             **how,
         )
 

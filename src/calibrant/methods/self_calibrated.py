@@ -13,7 +13,7 @@ from calibrant.bilevel import L2, Adam, Bilevel, Callback, LabelNoise, OuterVari
 from calibrant.methods.base import Compile, Group, Method, Solving, failure, solve_group
 from calibrant.methods.blend import blended, check_members
 from calibrant.methods.bo4sc import read_outer, suspicion
-from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks
+from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks, folds_of, row_groups
 from calibrant.methods.fitted import Fitted, Mixture
 from calibrant.methods.held_out import LastStep, fit_last_step
 from calibrant.methods.tabular import (
@@ -241,11 +241,12 @@ class Pooled(Method):
         own, val = self.given, None if task.val is None else slice(len(task.train), None)
         pooled = pooled_part(task)
         if own.refit:
-            rows = {"repeats": own.repeats, "choose": own.choose, "choose_from": val}
-            dealt = deal(pooled.labels, own.folds, seed=task.seed, **rows)  # type: ignore[arg-type]
+            dealt = folds_of(task, pooled, own.folds, own.repeats, own.choose)
             return own.share_of(fold_tasks(task, pooled, dealt), task)
         task.need_val("SelfCalibrated(refit=False)")
-        return fold_tasks(task, pooled, deal(pooled.labels, 1, seed=task.seed, held_from=val))
+        return fold_tasks(
+            task, pooled, deal(pooled.labels, 1, seed=task.seed, held_from=val, groups=row_groups(pooled))
+        )
 
     def network(self, task: Task) -> nn.Module:
         return self.given.network(task)
@@ -288,9 +289,17 @@ class LabelNoisy(Pooled):
         assert task.val is not None
         own, val = self.given, slice(len(task.train), None)
         pooled = task.train + task.val
-        rows = {"held_from": val, "choose_from": val, "choose": own.choose, "repeats": own.repeats}
         trusted = torch.arange(len(pooled), device=pooled.labels.device) >= len(task.train)
-        dealt = deal(pooled.labels, own.folds, seed=task.seed, **rows)  # type: ignore[arg-type]
+        dealt = deal(
+            pooled.labels,
+            own.folds,
+            seed=task.seed,
+            repeats=own.repeats,
+            held_from=val,
+            choose=own.choose,
+            choose_from=val,
+            groups=row_groups(pooled),
+        )
         return own.share_of(fold_tasks(task, pooled, dealt, {"trusted": trusted}), task)
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
@@ -348,7 +357,8 @@ def calibrated_mean(fit: CrossFit, candidate: str, train: int) -> Mixture:
 def last_step(logits: Tensor, data: Part, rows: Tensor) -> LastStep:
     """T, b and λ for held-out logits of some rows."""
     weights = None if data.weights is None else data.weights[rows].double().cpu().numpy()
-    return fit_last_step(logits.cpu().numpy(), data.labels[rows].cpu().numpy(), weights)
+    groups = row_groups(data[rows])
+    return fit_last_step(logits.cpu().numpy(), data.labels[rows].cpu().numpy(), weights, groups=groups)
 
 
 def _doubts(mixture: Mixture, fit: CrossFit, train: int) -> dict[str, Any]:

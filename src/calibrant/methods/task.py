@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -38,6 +39,9 @@ class Part:
     prepare: Prepare | None = field(default=None, kw_only=True)
     """What turns stored inputs into the network's, batch by batch: bytes into normalised numbers, say."""
 
+    groups: Tensor | None = field(default=None, kw_only=True)
+    """A number for each row: rows of one group (a patient, a photograph) are never on both sides of a fold."""
+
     def __post_init__(self) -> None:
         for values in tensors(self.inputs):
             if len(values) != len(self.labels):
@@ -49,20 +53,31 @@ class Part:
         return len(self.labels)
 
     def __getitem__(self, rows: Any) -> Part:
-        weights = None if self.weights is None else self.weights[rows]
-        return replace(self, inputs=_rows(self.inputs, rows), labels=self.labels[rows], weights=weights)
+        own = {name: None if (v := getattr(self, name)) is None else v[rows] for name in ("weights", "groups")}
+        return replace(self, inputs=_rows(self.inputs, rows), labels=self.labels[rows], **own)
 
     def __add__(self, other: Part) -> Part:
         """Both samples as one. Weights say how the samples of one part compare; the parts themselves count by size."""
         weights = None
         if self.weights is not None or other.weights is not None:
             weights = torch.cat([_mean_one(self), _mean_one(other)])
+        groups = None
+        if self.groups is not None or other.groups is not None:
+            groups = torch.cat([_numbered(self, 0), _numbered(other, len(self))])
         return replace(
             self,
             inputs=_joined([self.inputs, other.inputs]),
             labels=torch.cat([self.labels, other.labels]),
             weights=weights,
+            groups=groups,
         )
+
+    def filled(self, size: int) -> Part:
+        """So many rows: repeated ones of weight 0 fill up, which change no mean."""
+        rows = cycled(torch.arange(len(self), device=self.labels.device), size)
+        weights = _mean_one(self)[rows]
+        weights[len(self) :] = 0.0
+        return replace(self[rows], weights=weights)
 
     def to(self, device: torch.device | str | None) -> Part:
         """The same samples on another device."""
@@ -139,6 +154,8 @@ class Task:
     method's own, a perceptron."""
     meta: Part | None = field(default=None, kw_only=True)
     """The part that moves outer variables, where ``val`` is kept for what comes after training. None: ``val``."""
+    splits: tuple[tuple[np.ndarray, np.ndarray], ...] | None = field(default=None, kw_only=True)
+    """Training and held-out rows of each network, for methods that cross-fit; None: they deal folds themselves."""
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -222,6 +239,22 @@ def streams(
     }
 
 
+def even(tasks: Sequence[Task]) -> list[Task]:
+    """The tasks with as many rows each, so that they can be trained as one population; see :meth:`Part.filled`."""
+    for name in ("train", "val", "meta"):
+        parts = [getattr(task, name) for task in tasks]
+        if any(part is None or part.loaded for part in parts) or len({len(part) for part in parts}) < 2:
+            continue
+        size = max(map(len, parts))
+        tasks = [replace(t, **{name: part.filled(size)}) for t, part in zip(tasks, parts, strict=True)]
+    return list(tasks)
+
+
+def cycled(rows: Tensor, size: int) -> Tensor:
+    """The first ``size`` entries of rows that are repeated without end."""
+    return rows if len(rows) == size else rows[torch.arange(size, device=rows.device) % len(rows)]
+
+
 def batch_size(samples: int, wanted: int | None = None) -> int | None:
     """How many rows a step sees: what is wanted, or else all of them up to FULL_BATCH and BATCH of more."""
     if wanted is not None:
@@ -256,6 +289,13 @@ def _joined(parts: list[Any]) -> Any:
     columns = zip(*(tensors(part) for part in parts), strict=True)
     joined = iter([torch.cat(list(column)) for column in columns])
     return map_tensors(lambda _: next(joined), parts[0])
+
+
+def _numbered(part: Part, start: int) -> Tensor:
+    """The groups of a part; where there are none, each row is a group with a number that nothing else has."""
+    if part.groups is not None:
+        return part.groups
+    return -1 - torch.arange(start, start + len(part), device=part.labels.device)
 
 
 def _mean_one(part: Part) -> Tensor:

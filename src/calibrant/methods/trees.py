@@ -14,6 +14,8 @@ from calibrant.methods.members import Rows, held_out_loss, unseen
 
 FEW = 5000
 """Below so many rows trees are small and look at half of the columns for each split, which is a lower loss there."""
+MANY = 10
+"""Classes above which the learning rate is doubled."""
 WIDE = 200
 """Trees see at most so many columns: those that tell the classes apart best, one by one."""
 MOST = 500
@@ -57,16 +59,18 @@ class Trees:
 
     Parameters
     ----------
-    learning_rate : shrinkage of each tree
+    learning_rate : shrinkage of each tree; twice as much for more than ten classes, where an iteration takes long
     iterations : most boosting iterations
-    patience : iterations without a better held-out loss after which a fold stops
+    patience : iterations without a better held-out loss after which a fold stops, at a learning rate of 0.1
     least : least rows of a leaf; a tenth of the rows where that is less
+    trees : most trees of one fold, each class having one in every iteration
     """
 
     learning_rate: float = 0.1
     iterations: int = 500
     patience: int = 20
     least: int = 20
+    trees: int = 1500
 
     def path(self, train: Rows, held: Rows, seed: int) -> TreePath | ConstantPath:
         """Boost until the held-out loss has not fallen for so long."""
@@ -77,14 +81,16 @@ class Trees:
             forest = Forest.constant(baseline)
             return ConstantPath(np.array([held_out_loss(forest.scores(held.inputs), held)]), forest)
         few, columns = len(train.labels) < FEW, telling_columns(train)
+        pair = len(present) == 2  # one tree an iteration, for the second class
+        rate = self.learning_rate * (2 if len(present) > MANY else 1)
         model = HistGradientBoostingClassifier(
-            learning_rate=self.learning_rate,
+            learning_rate=rate,
             max_leaf_nodes=15 if few else 31,
             max_features=0.5 if few else 1.0,
             min_samples_leaf=max(1, min(self.least, len(train.labels) // 10)),
-            max_iter=self.iterations,
+            max_iter=max(1, min(self.iterations, self.trees // (1 if pair else len(present)))),
             early_stopping=True,
-            n_iter_no_change=self.patience,
+            n_iter_no_change=max(1, round(self.patience * 0.1 / rate)),
             tol=0.0,
             random_state=seed,
         )
@@ -99,7 +105,6 @@ class Trees:
             sample_weight_val=judges.weights,
         )
         start = model._baseline_prediction.ravel()
-        pair = len(present) == 2  # one tree an iteration, for the second class
         baseline[present] = [0.0, start[0]] if pair else start
         return TreePath(-model.validation_score_, model, baseline, present[1:] if pair else present, columns)
 
@@ -110,7 +115,7 @@ class Trees:
 
 
 def telling_columns(rows: Rows, most: int = WIDE) -> np.ndarray:
-    """All columns, or the ``most`` whose class means differ most against the spread within classes (F-test), in order."""
+    """All columns; of more than ``most`` those with the greatest F, the spread of class means against that within."""
     count = rows.inputs.shape[1]
     if count <= most:
         return np.arange(count)

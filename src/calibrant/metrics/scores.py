@@ -165,12 +165,12 @@ def brier_decomposition(
 
 def _isotonic_parts(p: Predictions) -> tuple[float, float, float, float]:
     y = p.correct.double()
-    best = p.mean((_isotonic_fit(p).to(y.device) - y) ** 2)
+    best = p.mean((isotonic_fit(p).to(y.device) - y) ** 2)
     rate = p.mean(y)
     return p.mean(signed_gaps(p) ** 2) - best, rate * (1 - rate) - best, rate * (1 - rate), 0.0
 
 
-def _isotonic_fit(p: Predictions) -> Tensor:
+def isotonic_fit(p: Predictions) -> Tensor:
     """The non-decreasing function of the confidence nearest to the outcomes, at each prediction."""
     confidence, index = np.unique(p.confidence.double().cpu().numpy(), return_inverse=True)
     weight = np.ones(len(p)) if p.weight is None else p.weight.cpu().numpy()

@@ -26,11 +26,13 @@ polynomial                 `ShapeRestrictedPolynomial`          yes             
 neural                     `NeuralCalibrator`                   yes                no
 ========================== ==================================== ================== =================
 
-`CALIBRATORS` holds this table, `make_calibrator` makes one by name, `CalibratedModel` joins one to a fitted
+`Auto` compares them all by cross-validation and takes the best, or none where none helps. `CALIBRATORS` holds this
+table, `make_calibrator` makes one by name, `CalibratedModel` joins one to a fitted
 scikit-learn classifier or a torch module, `save` and `load` keep one on disk without pickle.
 """
 
 from calibrant.posthoc._base import Calibrator
+from calibrant.posthoc.auto import Auto
 from calibrant.posthoc.binning import BBQ, HistogramBinning, ScalingBinning
 from calibrant.posthoc.isotonic import Isotonic, IsotonicConfidence, OrderPreservingIsotonic
 from calibrant.posthoc.matrix import Dirichlet, Matrix, StructuredMatrix, Vector
@@ -46,6 +48,7 @@ __all__ = [
     "BBQ",
     "CALIBRATORS",
     "AttendedTemperature",
+    "Auto",
     "Beta",
     "CalibratedModel",
     "Calibrator",

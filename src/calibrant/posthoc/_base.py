@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant._inputs import Logits, check_labels, check_logits, check_probs, check_weights, like
+from calibrant._inputs import Logits, as_tensor, check_labels, check_logits, check_probs, check_weights, like
 
 Floats = np.ndarray
 
@@ -56,7 +56,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         logits : (n, C) array or tensor, C ≥ 2; probabilities where the calibrator was made with
-            ``from_probs=True``.
+            ``from_probs=True``. For two classes also (n,): the logit, or the probability, of class 1.
         labels : (n,) integers, the column of the true class.
         sample_weight : (n,) weights, not negative; an integer weight counts as that many equal rows.
         """
@@ -64,8 +64,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):
         n, n_classes = raw.shape
         if n_classes < 2:
             raise ValueError(
-                "logits must have at least two columns, one per class, got one. For one binary logit per row "
-                "stack zeros and the logit: np.stack([0 * z, z], axis=1)."
+                "logits must have at least two columns, one per class, got one. Give one binary logit per row as a "
+                "1-D array: logits[:, 0]."
             )
         y = check_labels(labels, n, n_classes).cpu().numpy()
         if sample_weight is None:
@@ -105,7 +105,11 @@ class Calibrator(ClassifierMixin, BaseEstimator):
                 f"{type(self).__name__} was fitted on {self.n_features_in_} classes, got logits with "
                 f"{raw.shape[1]} columns. Use the model that it was fitted for, or fit it again."
             )
-        probs = self._predict(_finite_log_probs(_unmask(raw, self.mask_gap_), top, self.zero_gap_))
+        return self._answer(_finite_log_probs(_unmask(raw, self.mask_gap_), top, self.zero_gap_), top)
+
+    def _answer(self, scores: Floats, top: np.ndarray) -> tuple[np.ndarray, Floats]:
+        """What `_decide` needs, and the calibrated probabilities."""
+        probs = self._predict(scores)
         if not (self.can_change_prediction or self.can_fall_below_chance):
             probs = _keep_top(probs, top)
         return top, probs
@@ -115,6 +119,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
     def _raw(self, logits: Any) -> tuple[Floats, np.ndarray]:
         """The input as log scores in float64, -inf for an exact zero, and the class that it ranks first."""
+        logits = _two_columns(logits, self.from_probs)
         checked = check_probs(logits) if self.from_probs else check_logits(logits)
         values = checked.double().cpu().numpy()
         top = values.argmax(axis=1)
@@ -133,6 +138,17 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
     def _predict(self, scores: Floats) -> Floats:
         raise NotImplementedError
+
+
+def _two_columns(logits: Any, from_probs: bool) -> Any:
+    """One number per row is the logit, or the probability, of class 1 of two."""
+    given = logits.values if isinstance(logits, Logits) else logits
+    if np.ndim(given) != 1 or len(given) == 0:
+        return logits
+    score = as_tensor(given, "logits")
+    if from_probs and score.is_floating_point():
+        return torch.stack([1 - score, score], dim=1)
+    return torch.stack([torch.zeros_like(score), score], dim=1)
 
 
 def _mask_gap(raw: Floats) -> float:

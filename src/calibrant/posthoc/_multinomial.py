@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import log_softmax, logsumexp
+from scipy.special import log_softmax
 from sklearn.exceptions import ConvergenceWarning
 
 from calibrant.posthoc._base import Floats
@@ -48,80 +48,162 @@ def objective(problem: Problem, coefficients: Floats) -> float:
     return float(penalty - share @ log_p[np.arange(len(log_p)), problem.labels])
 
 
+class _Objective:
+    """The objective in coordinates where every column of the design has mean square 1, with its derivatives."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.share = problem.weights / problem.weights.sum()
+        design = np.column_stack([problem.design, np.ones(len(problem.design))])
+        self.scale = column_scale(design, self.share)
+        self.design = design / self.scale
+        self.centre, self.penalty = problem.centre * self.scale, problem.penalty / self.scale**2
+        self.at_label = np.arange(len(design)), problem.labels
+
+    def probs(self, full: Floats) -> tuple[Floats, Floats]:
+        """Probabilities, and the log-loss of each row. In place where possible: this is where the time goes."""
+        probs = self.design @ full.T
+        own = probs[self.at_label]
+        highest = probs.max(axis=1)
+        probs -= highest[:, None]
+        np.exp(probs, out=probs)
+        total = probs.sum(axis=1)
+        probs /= total[:, None]
+        return probs, np.log(total) + highest - own
+
+    def value_and_gradient(self, full: Floats) -> tuple[float, Floats]:
+        error, losses = self.probs(full)
+        moved = full - self.centre
+        error[self.at_label] -= 1.0
+        error *= self.share[:, None]
+        value = self.share @ losses + (self.penalty * moved**2).sum()
+        return float(value), error.T @ self.design + 2 * self.penalty * moved
+
+    def hessian_product(self, full: Floats, direction: Floats) -> Floats:
+        probs = self.probs(full)[0]
+        change = probs * (self.design @ direction.T)
+        change -= probs * change.sum(axis=1, keepdims=True)
+        return (self.share[:, None] * change).T @ self.design + 2 * self.penalty * direction
+
+    def class_blocks(self, full: Floats, columns: np.ndarray) -> Floats:
+        """The Hessian of the log-loss in the coefficients of one class, for each class: (C, m, m)."""
+        probs = self.probs(full)[0]
+        spread = self.share[:, None] * probs * (1.0 - probs)
+        blocks = np.empty((len(columns), columns.shape[1], columns.shape[1]))
+        for k, own in enumerate(columns):
+            # Rows that are sure about this class, one way or the other, add next to nothing.
+            rows = np.flatnonzero(spread[:, k] > 1e-3 * spread[:, k].max())
+            part = self.design[np.ix_(rows, own)]
+            blocks[k] = (spread[rows, k, None] * part).T @ part
+        return blocks
+
+
+def column_scale(design: Floats, share: Floats) -> Floats:
+    """Root mean square of each column; 1 for a column of zeros."""
+    scale = np.sqrt(share @ design**2)
+    return np.where(scale > 0, scale, 1.0)
+
+
+def class_curvature(problem: Problem) -> Floats:
+    """Blocks of the Hessian of the log-loss at the centre, for `solve` of problems with the same design and centre."""
+    objective = _Objective(problem)
+    columns = _free_columns(problem.free)
+    units = objective.scale[columns]
+    return objective.class_blocks(objective.centre, columns) * (units[:, :, None] * units[:, None, :])
+
+
 def solve(
     problem: Problem,
     start: Floats | None = None,
     name: str = "The regression",
     tolerance: float = _TOLERANCE,
+    curvature: Floats | None = None,
 ) -> Floats:
     """Solve `problem` in float64: L-BFGS with the exact gradient, then Newton steps where it needs them.
 
-    The problem is convex, so a small gradient is a proof; where it is not reached, a ConvergenceWarning
-    says so. Columns are scaled to unit mean square inside, which leaves the solution as it is.
+    The scores of many classes are correlated, which makes plain L-BFGS slow. So it works in coordinates u in which
+    the Hessian block of each class, at the centre, is the identity; with lower bounds only the units change. The
+    problem is convex, so a small gradient is a proof; where it is not reached, a ConvergenceWarning says so.
+
+    `curvature` is the result of `class_curvature`; give it to solve several problems that differ in their penalty or
+    leave out some rows. Any positive blocks give the same solution, in more or fewer steps.
     """
-    n_classes = problem.centre.shape[0]
-    design = np.column_stack([problem.design, np.ones(len(problem.design))])
-    share = problem.weights / problem.weights.sum()
-    scale = np.sqrt(share @ design**2)
-    scale[scale == 0] = 1.0
-    design = design / scale
-    centre, penalty = problem.centre * scale, problem.penalty / scale**2
-    free = problem.free
-    lower = np.full(free.sum(), -np.inf) if problem.lower is None else (problem.lower * scale)[free]
-    rows = np.arange(len(design))
-    one_hot = (np.arange(n_classes) == problem.labels[:, None]).astype(float)
+    objective = _Objective(problem)
+    columns = _free_columns(problem.free)
+    rows = np.arange(len(columns))[:, None]
+    units = objective.scale[columns]
+    blocks = class_curvature(problem) if curvature is None else curvature
+    blocks = blocks / (units[:, :, None] * units[:, None, :])
+    moves = problem.free[rows, columns]
+    own = np.where(moves, 2 * objective.penalty[rows, columns], 1.0)
+    blocks = np.where(moves[:, :, None] & moves[:, None, :], blocks, 0.0) + np.eye(columns.shape[1]) * own[:, :, None]
+    bounded = problem.lower is not None
+    basis, steepest = _basis(blocks, diagonal=bounded)
+    middle = objective.centre[rows, columns]
 
-    def coefficients(theta: Floats) -> Floats:
-        full = centre.copy()
-        full[free] = theta
-        return full
+    def full(u: Floats) -> Floats:
+        matrix = objective.centre.copy()
+        matrix[rows, columns] += np.where(moves, (basis @ u.reshape(*columns.shape, 1))[:, :, 0], 0.0)
+        return matrix
 
-    def loss(theta: Floats) -> tuple[float, Floats]:
-        full = coefficients(theta)
-        eta = design @ full.T
-        total = logsumexp(eta, axis=1)
-        moved = full - centre
-        value = share @ (total - eta[rows, problem.labels]) + (penalty * moved**2).sum()
-        error = np.exp(eta - total[:, None]) - one_hot
-        gradient = (share[:, None] * error).T @ design + 2 * penalty * moved
-        return float(value), gradient[free]
+    def pulled(gradient: Floats) -> Floats:
+        return (np.where(moves, gradient[rows, columns], 0.0)[:, None, :] @ basis).ravel()
 
-    def hessian_product(theta: Floats, direction: Floats) -> Floats:
-        full = np.zeros_like(centre)
-        full[free] = direction
-        probs = np.exp(log_softmax(design @ coefficients(theta).T, axis=1))
-        change = probs * (design @ full.T)
-        change -= probs * change.sum(axis=1, keepdims=True)
-        return ((share[:, None] * change).T @ design + 2 * penalty * full)[free]
+    def loss(u: Floats) -> tuple[float, Floats]:
+        value, gradient = objective.value_and_gradient(full(u))
+        return value, pulled(gradient)
 
-    def residual(theta: Floats) -> float:
+    def hessian_product(u: Floats, direction: Floats) -> Floats:
+        return pulled(objective.hessian_product(full(u), full(direction) - objective.centre))
+
+    lower = np.full(problem.free.shape, -np.inf) if problem.lower is None else problem.lower * objective.scale
+    lowest = np.where(moves, lower[rows, columns], -np.inf)
+
+    def residual(u: Floats) -> float:
         """Largest entry of the gradient; at a bound, only of what points inwards."""
-        gradient = loss(theta)[1]
-        return float(np.abs(np.where(theta <= lower, np.minimum(gradient, 0.0), gradient)).max())
+        matrix = full(u)
+        gradient = np.where(moves, objective.value_and_gradient(matrix)[1][rows, columns], 0.0)
+        at_bound = matrix[rows, columns] <= lowest + 1e-14
+        return float(np.abs(np.where(at_bound, np.minimum(gradient, 0.0), gradient)).max())
 
-    first = (problem.centre if start is None else start) * scale
-    found = minimize(
+    first = objective.centre if start is None else start * objective.scale
+    u = np.linalg.solve(basis, (first[rows, columns] - middle)[:, :, None]).ravel()
+    goal = 0.3 * tolerance / max(1.0, steepest)
+    limits = ((lowest - middle) / np.einsum("kii->ki", basis)).ravel()
+    u = minimize(
         loss,
-        first[free],
+        u,
         jac=True,
         method="L-BFGS-B",
-        bounds=[(low, np.inf) for low in lower],
-        options={"maxiter": 1000, "maxfun": 2000, "maxcor": 20, "ftol": 0.0, "gtol": 0.1 * tolerance},
-    )
-    theta = found.x
-    if residual(theta) > tolerance and problem.lower is None:
-        polished = minimize(
+        bounds=[(limit, np.inf) for limit in limits] if bounded else None,
+        options={"maxiter": 1000, "maxfun": 2000, "maxcor": 20, "ftol": 0.0, "gtol": goal},
+    ).x
+    if residual(u) > tolerance and not bounded:
+        u = minimize(
             lambda t: loss(t)[0],
-            theta,
+            u,
             jac=lambda t: loss(t)[1],
             hessp=hessian_product,
             method="trust-ncg",
-            options={"gtol": 0.1 * tolerance, "maxiter": 100},
-        )
-        theta = polished.x
-    separated = bool((penalty[free] == 0).any()) and loss(theta)[0] < _SEPARATED
-    _report(residual(theta), separated, name, tolerance)
-    return coefficients(theta) / scale
+            options={"gtol": goal, "maxiter": 100},
+        ).x
+    separated = bool((objective.penalty[problem.free] == 0).any()) and loss(u)[0] < _SEPARATED
+    _report(residual(u), separated, name, tolerance)
+    return full(u) / objective.scale
+
+
+def _free_columns(free: np.ndarray) -> np.ndarray:
+    """Positions of the free coefficients of each class, (C, m); a class with fewer than m is filled up with others."""
+    return np.argsort(~free, axis=1, kind="stable")[:, : free.sum(axis=1).max()]
+
+
+def _basis(blocks: Floats, diagonal: bool) -> tuple[Floats, float]:
+    """B with Bᵀ H B = I for every block H (only its diagonal where asked), and the root of H's largest eigenvalue."""
+    values, vectors = np.linalg.eigh(blocks * np.eye(blocks.shape[1]) if diagonal else blocks)
+    # A direction without curvature keeps a unit near that of the others.
+    values = np.maximum(values, 1e-8 * values.max(axis=1, keepdims=True))
+    values = np.maximum(values, 1e-12)
+    # Symmetric, so that a diagonal block gives a diagonal basis.
+    return (vectors / np.sqrt(values)[:, None, :]) @ vectors.transpose(0, 2, 1), float(np.sqrt(values.max()))
 
 
 def _report(gradient: float, separated: bool, name: str, tolerance: float) -> None:

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 
 from calibrant.posthoc._base import Calibrator, Floats
-from calibrant.posthoc._multinomial import Problem, affine_logits, objective, solve
+from calibrant.posthoc._multinomial import Problem, affine_logits, class_curvature, objective, solve
 from calibrant.posthoc.temperature import bounded_temperature
 
 # Strengths of ODIR that cross-validation tries, strongest first so that each fit starts from a simpler one.
@@ -173,6 +173,8 @@ class _Odir(_Affine):
             return ODIR_GRID[-1]
         split = list(KFold(self.folds, shuffle=True, random_state=0).split(design))
         starts: list[Floats | None] = [None] * self.folds
+        # Folds and strengths share what the log-loss looks like around the centre.
+        curvature = class_curvature(_odir_problem(design, labels, weights, ODIR_GRID[0], temperature))
         losses: list[float] = []
         with warnings.catch_warnings():
             # What counts of a fold is its held-out loss.
@@ -182,7 +184,7 @@ class _Odir(_Affine):
                 for fold, (inside, outside) in enumerate(split):
                     part = (design[inside], labels[inside], weights[inside])
                     problem = _odir_problem(*part, odir, temperature)
-                    starts[fold] = coefficients = solve(problem, starts[fold], tolerance=1e-4)
+                    starts[fold] = coefficients = solve(problem, starts[fold], tolerance=1e-4, curvature=curvature)
                     log_p = log_softmax(affine_logits(design[outside], coefficients), axis=1)
                     losses[-1] -= float(weights[outside] @ log_p[np.arange(len(outside)), labels[outside]])
                 if losses[-3:] == sorted(losses[-3:]) and len(losses) >= 3:

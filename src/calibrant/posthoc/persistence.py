@@ -9,18 +9,18 @@ from sklearn.utils.validation import check_is_fitted
 
 from calibrant._files import Arrays, Format, fitted_state, pack, unpack
 from calibrant.posthoc._base import Calibrator
+from calibrant.posthoc.auto import Auto
 from calibrant.posthoc.registry import CALIBRATORS
 
-FORMAT = Format("calibrant.posthoc", 1, "calibrator", CALIBRATORS, "calibrant.posthoc.save")
+KNOWN: dict[str, type[Calibrator]] = {**CALIBRATORS, "auto": Auto}
+FORMAT = Format("calibrant.posthoc", 1, "calibrator", KNOWN, "calibrant.posthoc.save")
 
 
 def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
     """Write a fitted calibrator to one file; `load` reads it back with equal predictions, bit for bit."""
-    name = _name_of(calibrator)
-    check_is_fitted(calibrator)
     arrays: Arrays = {}
-    state = pack(fitted_state(calibrator), "state", arrays)
-    FORMAT.write(path, name, arrays, params=calibrator.get_params(deep=False), state=state)
+    parts = _parts(calibrator, "state", arrays)
+    FORMAT.write(path, parts.pop("calibrator"), arrays, **parts)
 
 
 def load(path: str | os.PathLike[str]) -> Calibrator:
@@ -29,18 +29,33 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
     return calibrator
 
 
+def _parts(calibrator: Calibrator, key: str, arrays: Arrays) -> dict[str, Any]:
+    """What the header says about a calibrator, and about the stages of one that has stages."""
+    name = _name_of(calibrator)
+    check_is_fitted(calibrator)
+    state = fitted_state(calibrator)
+    stages = state.pop("stages_", [])
+    params = {k: list(v) if isinstance(v, tuple) else v for k, v in calibrator.get_params(deep=False).items()}
+    parts = {"calibrator": name, "params": params, "state": pack(state, key, arrays)}
+    if isinstance(calibrator, Auto):
+        parts["stages"] = [_parts(stage, f"{key}.stage{i}", arrays) for i, stage in enumerate(stages)]
+    return parts
+
+
 def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> Calibrator:
     calibrator: Calibrator = kind(**header["params"])
     for key, value in unpack(header["state"], arrays).items():
         setattr(calibrator, key, value)
+    if isinstance(calibrator, Auto):
+        calibrator.stages_ = [_build(CALIBRATORS[part["calibrator"]], part, arrays) for part in header["stages"]]
     return calibrator
 
 
 def _name_of(calibrator: Calibrator) -> str:
-    for name, cls in CALIBRATORS.items():
+    for name, cls in KNOWN.items():
         if type(calibrator) is cls:
             return name
     raise TypeError(
-        f"save writes the calibrators of calibrant.posthoc.CALIBRATORS, got {type(calibrator).__name__}. "
+        f"save writes calibrant's own calibrators, got {type(calibrator).__name__}. "
         "For a CalibratedModel save its calibrator_ and keep the model in its own format."
     )

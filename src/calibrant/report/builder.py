@@ -129,7 +129,7 @@ class Report:
 
     def to_html(self) -> str:
         """Return the whole page."""
-        return _template().render(
+        return template("report.html.j2").render(
             title=self.title,
             summary=_paragraphs(self.summary),
             blocks=self._blocks,
@@ -156,8 +156,13 @@ class Report:
 
 def require() -> None:
     """Raise an ImportError now where a page could not be written later: to be called before hours of training."""
-    _need("jinja2", "writes HTML with Jinja2")
+    need_jinja()
     _need("matplotlib", "draws with matplotlib")
+
+
+def need_jinja() -> None:
+    """Raise an ImportError that says how to install Jinja2 where it is missing."""
+    _need("jinja2", "writes HTML with Jinja2")
 
 
 def _need(package: str, purpose: str) -> None:
@@ -169,8 +174,9 @@ def _need(package: str, purpose: str) -> None:
         ) from error
 
 
-def _template() -> Any:
-    _need("jinja2", "writes HTML with Jinja2")
+def template(name: str) -> Any:
+    """Return a template of this package; what it shows is escaped."""
+    need_jinja()
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup, escape
 
@@ -183,7 +189,7 @@ def _template() -> Any:
     environment.globals["asset"] = lambda name: Markup(_asset(name))
     environment.filters["code"] = lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
     environment.filters["drawing"] = lambda picture: Markup(picture.inline())
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)
 
 
 def _asset(name: str) -> str:

@@ -4,6 +4,9 @@ Functions take `confidence` in [0, 1] and `correct` (was the prediction right), 
 sample that the model has not seen. `risk_coverage_curve` and the areas describe that sample;
 `threshold_for_risk` and `uniform_risk_bound` make statements about new data, with proofs in their
 docstrings. The result is a `RejectionRule`.
+
+Prediction sets take class probabilities and labels: `conformal_rule` from a sample that the model has not seen gives a
+`SetRule`, `cross_conformal_rule` from out-of-fold probabilities a `CrossSetRule`; `apply` returns a bool array.
 """
 
 from calibrant.selective.choose import (
@@ -11,6 +14,8 @@ from calibrant.selective.choose import (
     threshold_for_cost,
     threshold_for_coverage,
 )
+from calibrant.selective.conformal import SetRule, conformal_rule
+from calibrant.selective.cross_conformal import CrossSetRule, cross_conformal_rule
 from calibrant.selective.curve import (
     OperatingPoint,
     RiskCoverageCurve,
@@ -22,19 +27,27 @@ from calibrant.selective.curve import (
     risk_coverage_curve,
 )
 from calibrant.selective.rule import RejectionRule, Window
+from calibrant.selective.set_scores import APS, LAC, RAPS
 from calibrant.selective.target_risk import threshold_for_risk
 from calibrant.selective.uniform import UniformRiskBound, uniform_risk_bound
 
 __all__ = [
+    "APS",
+    "LAC",
+    "RAPS",
+    "CrossSetRule",
     "OperatingPoint",
     "RejectionRule",
     "RiskCoverageCurve",
+    "SetRule",
     "UniformRiskBound",
     "Window",
     "augrc",
     "aurc",
     "chow_threshold",
+    "conformal_rule",
     "coverage_at_risk",
+    "cross_conformal_rule",
     "excess_aurc",
     "risk_at_coverage",
     "risk_coverage_curve",

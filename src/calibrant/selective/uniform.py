@@ -66,9 +66,7 @@ class UniformRiskBound:
                 "this bound was computed for thresholds only; use uniform_risk_bound(..., two_sided=True) "
                 "to ask about windows with a lower limit."
             )
-        delta = (1 - self.level) / (2 if self.two_sided else 1)
-        upper = mass_upper_bounds(self.n, delta * _SHARE_FOR_ERRORS)
-        lower = 1 - mass_upper_bounds(self.n, delta * (1 - _SHARE_FOR_ERRORS))[::-1]
+        upper, lower = self._mass_bounds()
         # low = high accepts everything, and each point only once.
         wrong_above, right_above = (
             len(values) - np.searchsorted(values, high) for values in (self._wrong, self._right)
@@ -83,6 +81,23 @@ class UniformRiskBound:
         bound = np.ones_like(errors)
         np.divide(errors, errors + correct, out=bound, where=errors + correct > 0)
         return float(bound) if bound.ndim == 0 else bound
+
+    def sides(self, limits: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Bound the mass on either side of each limit: errors above and below, correct predictions above and below.
+
+        With E = (errors above `high`) + (errors below `low`) and K likewise, the bound of a window with low < high
+        is E / (E + K): what `risk` computes, in a form that can be tabulated.
+        """
+        upper, lower = self._mass_bounds()
+        limits = np.asarray(limits, np.float64)
+        above = [len(values) - np.searchsorted(values, limits) for values in (self._wrong, self._right)]
+        below = [np.searchsorted(values, limits, side="right") for values in (self._wrong, self._right)]
+        return upper[above[0]], upper[below[0]], lower[above[1]], lower[below[1]]
+
+    def _mass_bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        delta = (1 - self.level) / (2 if self.two_sided else 1)
+        upper = mass_upper_bounds(self.n, delta * _SHARE_FOR_ERRORS)
+        return upper, 1 - mass_upper_bounds(self.n, delta * (1 - _SHARE_FOR_ERRORS))[::-1]
 
     def rule_for(self, window: Window) -> RejectionRule:
         """Return the rule for a window chosen by any means, with its bound."""

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.experiments.meta_reg.docs import BEGIN, END, update
+from calibrant.experiments.meta_reg.docs import BEGIN, END, results_section, update
 from calibrant.experiments.meta_reg.plan import known_methods
+from calibrant.experiments.meta_reg.study import read_all
 
 PAGE = Path(__file__).parents[3] / "docs" / "meta-regularisation.md"
 
@@ -24,10 +25,22 @@ def test_the_results_section_is_replaced_and_the_rest_stays(finished: Path, tmp_
     assert text.endswith(f"{END}\nafter\n")
     assert "former numbers" not in text
     assert text.count("### Targets") == 1
+    assert "2 seeds of `ce`, `ce-ts`, `flg-sece`, `recommended`." in text
+    assert "not yet measured" in text
     assert "4.81 ± 0.12" in text
     page.write_text("nothing")
     with pytest.raises(ValueError, match="no results section"):
         update(page, [finished / "results.json"])
+
+
+def test_a_run_in_two_files_counts_once_and_settings_of_a_search_have_a_table_of_their_own(finished: Path) -> None:
+    results = read_all([finished / "results.json"] * 2)
+    assert len(results.records) == 8
+    tried = [r | {"method": "flg-sece-h-0.5", "nll_val": 0.0} for r in results.records if r["method"] == "flg-sece"]
+    section = results_section(results._replace(records=results.records + tried))
+    before, _, after = section.partition("### Settings of `flg-sece` on the validation part")
+    assert "h-0.5" not in before
+    assert "Least NLL: h 0.5." in after
 
 
 def test_the_page_has_a_results_section() -> None:

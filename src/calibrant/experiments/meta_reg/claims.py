@@ -32,6 +32,11 @@ class Claim:
     holds: bool | None
     note: str = ""
 
+    @property
+    def verdict(self) -> str:
+        """Whether it holds, in a word or two."""
+        return "not yet measured" if self.holds is None else "yes" if self.holds else "no"
+
 
 @cache
 def computed() -> tuple[Claim, ...]:
@@ -106,7 +111,7 @@ def dirac() -> Claim:
     )
 
 
-def cheaper(samples: int = 1024, repeats: int = 5) -> Claim:
+def cheaper(samples: int = 1024, repeats: int = 10) -> Claim:
     """Section 6: SECE costs less than DECE, value and gradient."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(samples, 10, generator=generator) * 3
@@ -118,7 +123,8 @@ def cheaper(samples: int = 1024, repeats: int = 5) -> Claim:
         "more efficient",
         f"SECE {1000 * took['SECE']:.2f} ms, DECE {1000 * took['DECE']:.2f} ms, ratio {ratio:.1f}",
         ratio < 1,
-        f"value and gradient of {samples:,} predictions of 10 classes, best of {repeats}, where this report was made; "
+        f"value and gradient of {samples:,} predictions of 10 classes, processor time, best of {repeats}, where this "
+        "report was made; "
         "SECE compares all pairs of samples, DECE samples with 15 bins",
     )
 
@@ -164,7 +170,7 @@ def _seconds(call: Callable[[], None], repeats: int) -> float:
     call()
     best = float("inf")
     for _ in range(repeats):
-        begin = time.perf_counter()
+        begin = time.process_time()  # of the processor: other programs do not count
         call()
-        best = min(best, time.perf_counter() - begin)
+        best = min(best, time.process_time() - begin)
     return best

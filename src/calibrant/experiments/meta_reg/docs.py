@@ -1,6 +1,7 @@
 """The results section of docs/meta-regularisation.md, written from result files.
 
-python -m calibrant.experiments.meta_reg.docs docs/meta-regularisation.md results/meta-reg-cifar10.json …
+``python -m calibrant.experiments.meta_reg.docs`` takes all files ``results/meta-reg-*.json``. The page and the files
+can be named instead: ``… docs/meta-regularisation.md results/meta-reg-cifar10.json``.
 """
 
 from __future__ import annotations
@@ -11,30 +12,80 @@ from pathlib import Path
 
 from calibrant.experiments.meta_reg import tables
 from calibrant.experiments.meta_reg.claims import computed
-from calibrant.experiments.meta_reg.groups import groups
+from calibrant.experiments.meta_reg.groups import Group, groups
 from calibrant.experiments.meta_reg.measured_claims import measured
+from calibrant.experiments.meta_reg.noisy import has_noisy_labels, noisy_table, noisy_targets
+from calibrant.experiments.meta_reg.search import BASES, HEADINGS, best, is_searched, rows
 from calibrant.experiments.meta_reg.study import read_all
 from calibrant.experiments.meta_reg.targets import judged, targets
-from calibrant.report import Results, format_number, to_markdown
+from calibrant.methods.images import TABLE_3
+from calibrant.report import Results, Table, to_markdown
 
+PAGE, RESULTS = Path("docs/meta-regularisation.md"), Path("results")
 BEGIN, END = "<!-- results: written by calibrant.experiments.meta_reg.docs -->", "<!-- end of results -->"
 
 
 def results_section(results: Results) -> str:
-    """Targets, claims and Table 1 as Markdown."""
-    found = groups(results.records)
-    verdicts = [[v.statement, v.shown, v.word, v.note or None] for v in targets(judged(found) or found)]
-    claims = [[c.statement, c.paper, c.measured, format_number(c.holds)] for c in (*computed(), *measured(found))]
+    """How many runs there are, then targets, claims and tables as Markdown."""
+    found = groups(record for record in results.records if not is_searched(record["method"]))
+    clean = [group for group in found if not has_noisy_labels(group.dataset)]
+    verdicts = [[v.statement, v.shown, v.word, v.note or None] for v in targets(judged(clean) or clean)]
+    verdicts += [[v.statement, v.shown, v.word, v.note or None] for v in noisy_targets(found)]
+    claims = [[c.statement, c.paper, c.measured, c.verdict] for c in (*computed(), *measured(found))]
     parts = [
+        "### What these numbers rest on",
+        runs_in_words(found),
         "### Targets",
+        "Paired over seeds, with 95 % intervals (Student's t) where there are two seeds or more.",
         to_markdown(["target", "measured", "verdict", "note"], verdicts),
         "### Which of the paper's claims hold",
         to_markdown(["claim", "paper", "measured here", "holds"], claims),
     ]
     for group in found:
-        table = tables.table1(group)
-        parts += [f"### {group.label}", to_markdown(table.columns, table.rows)]
-    return "\n\n".join(parts)
+        parts += [f"### {group.label}", *_tables(group)]
+    return "\n\n".join([*parts, *_searches(results)])
+
+
+def _tables(group: Group) -> list[str]:
+    """Table 1, and Tables 2 and 3 as far as their methods were run; another one where labels are noisy."""
+    if has_noisy_labels(group.dataset):
+        return _markdown(noisy_table(group))
+    parts = _markdown(tables.table1(group))
+    if any({a, b} <= set(group.methods) for a, b in tables.RIVALS):
+        parts += ["What SECE gains (Table 2):", *_markdown(tables.table2(group))]
+    if any(name in TABLE_3 for name in group.methods):
+        parts += ["Table 3:", *_markdown(tables.table3(group))]
+    return parts
+
+
+def _searches(results: Results) -> list[str]:
+    """What `calibrant sweep meta-reg` found, where it was run."""
+    parts: list[str] = []
+    for group in groups(results.records):
+        for base in BASES:
+            if any(is_searched(name) and name.startswith(base) for name in group.methods):
+                parts += [f"### Settings of `{base}` on the validation part, {group.label}"]
+                parts += [to_markdown(HEADINGS, rows(group, base)), f"Least NLL: {best(group, base)}."]
+    return parts
+
+
+def _markdown(table: Table) -> list[str]:
+    return [to_markdown(table.columns, table.rows), table.caption]
+
+
+def runs_in_words(found: Sequence[Group]) -> str:
+    """How many seeds each method has, setup by setup."""
+    lines = []
+    for group in found:
+        by_count: dict[int, list[str]] = {}
+        for method in group.methods:
+            by_count.setdefault(len(group.of(method)), []).append(f"`{method}`")
+        told = [
+            f"{count} {'seed' if count == 1 else 'seeds'} of {', '.join(names)}"
+            for count, names in sorted(by_count.items(), reverse=True)
+        ]
+        lines.append(f"- {group.label}: {'; '.join(told)}.")
+    return "\n".join(lines)
 
 
 def update(page: str | Path, sources: Sequence[str | Path]) -> None:
@@ -49,5 +100,13 @@ def update(page: str | Path, sources: Sequence[str | Path]) -> None:
     path.write_text(f"{before}{BEGIN}\n\n{section}\n\n{END}{after}", encoding="utf-8")
 
 
+def main(arguments: Sequence[str]) -> None:
+    """Write the section into the page that comes first, from the result files after it; both have defaults."""
+    page, *sources = arguments or [str(PAGE)]
+    # Shorter names first: of runs in several files, those of the main study count.
+    every = sorted(RESULTS.glob("meta-reg-*.json"), key=lambda path: (len(path.stem), path.stem))
+    update(page, sources or every)
+
+
 if __name__ == "__main__":
-    update(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1:])

@@ -12,7 +12,7 @@ from calibrant.experiments.meta_reg.measured_claims import measured
 from calibrant.experiments.meta_reg.noisy import has_noisy_labels, noisy_groups, noisy_table, noisy_targets
 from calibrant.experiments.meta_reg.paper import paper
 from calibrant.experiments.meta_reg.targets import judged, targets
-from calibrant.report import Report, Results, Table, format_number
+from calibrant.report import Report, Results, Table
 
 SUMMARY = """
 γ-Net and SECE of "Towards Unbiased Calibration using Meta-Regularization" beside their rivals. All methods train on
@@ -94,10 +94,7 @@ def _draw(report: Report, figure: Any, caption: str, name: str) -> None:
 
 
 def _claims(report: Report, found: list[Group]) -> None:
-    rows = [
-        [c.statement, c.paper, c.measured, format_number(c.holds), c.note or None]
-        for c in (*computed(), *measured(found))
-    ]
+    rows = [[c.statement, c.paper, c.measured, c.verdict, c.note or None] for c in (*computed(), *measured(found))]
     report.section("The paper's claims", f"Printed figures are quoted from {paper()['source']}")
     report.table(["claim", "paper", "measured here", "holds", "remark"], rows)
 

@@ -12,6 +12,7 @@ from calibrant.experiments.common.command import usable_folder
 from calibrant.experiments.meta_reg.groups import Group, groups, spread
 from calibrant.experiments.meta_reg.plan import Setup, runs
 from calibrant.experiments.meta_reg.study import NAME, make_runs, write_report
+from calibrant.experiments.meta_reg.variants import RATES as VARIANTS
 from calibrant.experiments.meta_reg.variants import meta
 from calibrant.methods import Method
 from calibrant.report import Report, Results
@@ -25,6 +26,8 @@ Each setting of `flg-sece` (h, the bandwidth of SECE, and its meta rate) and of 
 itself. Settings are compared on the validation part, which neither trains the network nor moves outer variables; test
 images play no part. The best setting has the least NLL there.
 """
+BASES = ("flg-sece", "flg-sece-published")
+HEADINGS = ["setting", "seeds", "NLL", "ECE %", "error %", "γ std"]
 _AXES = {"h": "h", "rate": "meta rate ×", "tau": "τ"}
 _NAME = re.compile(r"(?P<base>flg-sece(?:-published)?)-(?P<axis>h|rate|tau)-(?P<value>[0-9.e+-]+)")
 
@@ -92,11 +95,10 @@ def tell(results: Results) -> Report:
     report = Report("Meta-regularisation: a search over settings", SUMMARY)
     for group in groups(results.records):
         report.section(group.label)
-        for base in ("flg-sece", "flg-sece-published"):
-            rows = _rows(group, base)
-            if rows:
+        for base in BASES:
+            if tried := rows(group, base):
                 report.text(f"`{base}`, best: {best(group, base)}")
-                report.table(["setting", "seeds", "NLL", "ECE %", "error %", "γ std"], rows)
+                report.table(HEADINGS, tried)
     return report
 
 
@@ -113,6 +115,12 @@ def describe(method: str, base: str) -> str:
     return "default" if method == base or found is None else f"{_AXES[found['axis']]} {float(found['value']):g}"
 
 
+def is_searched(method: str) -> bool:
+    """Whether a method is a setting of a search and of nothing else; other meta rates belong to the ablation too."""
+    found = _NAME.fullmatch(method)
+    return found is not None and method not in VARIANTS
+
+
 def _tried(group: Group, base: str) -> list[str]:
     """A method's settings: its default first, then by axis and value."""
 
@@ -124,7 +132,8 @@ def _tried(group: Group, base: str) -> list[str]:
     return sorted(own, key=place)
 
 
-def _rows(group: Group, base: str) -> list[list[Any]]:
+def rows(group: Group, base: str) -> list[list[Any]]:
+    """A method's settings with their scores on the validation part."""
     shown = ((CRITERION, 4, 1.0), ("ece_val", 2, 100.0), ("error_val", 2, 100.0), ("gamma_std", 3, 1.0))
     return [
         [

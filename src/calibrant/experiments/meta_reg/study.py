@@ -11,7 +11,7 @@ import torch
 
 from calibrant.experiments.common.command import begin, open_store, tell_user, usable_folder
 from calibrant.experiments.common.command import export as export_results
-from calibrant.experiments.common.contents import in_order, position, read_own, settings_of
+from calibrant.experiments.common.contents import KINDS, in_order, position, read_own, settings_of
 from calibrant.experiments.common.keys import Key, name_of
 from calibrant.experiments.common.records import resolve_device
 from calibrant.experiments.common.shared import made
@@ -51,6 +51,7 @@ def reproduce(
     fresh: bool = False,
     checkpoint_every: float = EVERY,
     export: str | Path | None = None,
+    shared: bool = False,
 ) -> Path:
     """Train what is missing of the study, and write its report; returns the path of the report.
 
@@ -70,6 +71,7 @@ def reproduce(
     minutes : begin nothing after so many minutes; the run that is under way then goes on at the next call
     fresh : repeat what the folder holds
     checkpoint_every : seconds between two checkpoints of a run
+    shared : other work runs on the device, so that these runs say nothing about training times
     export : write the results into this file as well, ``results/meta-reg-cifar10.json`` say
     """
     if quick:
@@ -86,7 +88,14 @@ def reproduce(
     setup = Setup(dataset, paths[0], model, recipe, epochs, limit, paths[1])
     planned = runs(setup, methods, seeds)
     results = make_runs(
-        setup, planned, folder, device=device, minutes=minutes, fresh=fresh, checkpoint_every=checkpoint_every
+        setup,
+        planned,
+        folder,
+        device=device,
+        minutes=minutes,
+        fresh=fresh,
+        checkpoint_every=checkpoint_every,
+        shared=shared,
     )
     return write_report([results], folder, export=export)
 
@@ -100,6 +109,7 @@ def make_runs(
     minutes: float | None = None,
     fresh: bool = False,
     checkpoint_every: float = EVERY,
+    shared: bool = False,
 ) -> Path:
     """Make the planned runs that a folder's store does not hold; returns the path of its result file.
 
@@ -123,7 +133,9 @@ def make_runs(
 
     missing = begin(store, config, keys, expected=expected, fresh=fresh)
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    whole = work(store, planned, missing, setup, device=where, deadline=deadline, seconds=checkpoint_every)
+    whole = work(
+        store, planned, missing, setup, device=where, deadline=deadline, seconds=checkpoint_every, shared=shared
+    )
     if not whole:
         tell_user("Time is over. Run the same command again: it goes on where it stopped.")
     if not store.current:
@@ -147,6 +159,7 @@ def work(
     device: torch.device,
     deadline: float | None,
     seconds: float,
+    shared: bool = False,
 ) -> bool:
     """Make the missing runs in their order; False if time was over before the last of them.
 
@@ -178,6 +191,7 @@ def work(
                 folder=store.checkpoint(key),
                 seconds=seconds,
                 deadline=deadline,
+                shared=shared,
             )
         except OutOfTime:
             return False
@@ -214,12 +228,16 @@ def arrange(results: Results) -> Results:
 
 
 def read_all(paths: Sequence[Path]) -> Results:
-    """Result files or stores of this study as one."""
+    """Result files or stores of this study as one. Of a run that several of them hold, the first one counts."""
     found = [read_own(path, NAME, arrange) for path in paths]
     config = found[0].config
     for results in found[1:]:
         config = merged(config, results.config)
-    return Results(config, found[0].versions, [record for results in found for record in results.records])
+    records: dict[tuple[Any, ...], Record] = {}
+    for results in found:
+        for record in results.records:
+            records.setdefault(tuple(record[name] for name in KINDS[NAME].identity), record)
+    return Results(config, found[0].versions, list(records.values()))
 
 
 def write_report(

@@ -31,6 +31,7 @@ def train(
     folder: Path | None = None,
     seconds: float = 60.0,
     deadline: float | None = None,
+    shared: bool = False,
 ) -> dict[Key, Record]:
     """Train the network of some methods once, and measure each of them.
 
@@ -39,6 +40,7 @@ def train(
     planned : methods of one seed with the same network: a method and calibrators behind it
     prepared : what they are trained on, on ``device``
     folder : for a checkpoint every ``seconds``, from which an interrupted run goes on; removed at the end. None: none
+    shared : other work runs on the device: the time of an epoch is not recorded as one to compare
     deadline : a time by ``time.monotonic`` at which the run is checkpointed and ends with ``OutOfTime``
     """
     key, method = planned[0]
@@ -71,7 +73,7 @@ def train(
     common: dict[str, Any] = {
         # A resumed run has the epochs of its earlier parts in its curve, and not in this process's stop-watch.
         "train_seconds": max(cost.seconds - curve.seconds, epochs),
-        "steady_seconds": curve.steady_seconds(),
+        "steady_seconds": None if shared else curve.steady_seconds(),
         "peak_memory": cost.peak_memory,
         "train_size": len(prepared.task.train),
         "test_size": len(prepared.test),

@@ -13,6 +13,7 @@ from calibrant.experiments.common.shared import count, failures, foot
 from calibrant.experiments.tables.data import DEVELOPMENT
 from calibrant.experiments.tables.peers import PEERS
 from calibrant.experiments.tables.ranks import Ranking, against, critical_difference, friedman, ranking
+from calibrant.experiments.tables.targets import RIVAL, target_verdicts
 from calibrant.methods import METHODS
 from calibrant.plots._style import GREY, INK, PALETTE, style
 from calibrant.report import Column, Report, Results, Verdict, by_seed, mean_interval, paired_difference, to_markdown
@@ -20,8 +21,14 @@ from calibrant.report.results import Record
 
 JUDGED = {"nll": "NLL", "smooth_ece": "smooth ECE"}
 OWN = "self-calibrated"
+NETWORK_ONLY = "self-calibrated-network"
+"""The same with networks as the only members."""
 APART = "ensemble"
 """Shown, and compared with, but not ranked: the targets except it by name."""
+STORIES = {
+    OWN: "networks, boosted trees and a linear model in one cross-fitted pool",
+    NETWORK_ONLY: "the networks of self-calibrated without other members",
+}
 LEVEL = 0.05
 OVERLAP = (
     "Splits of one table overlap, so that a mean over n of them varies by (1/n + n_test/n_train)·s² rather than s²/n "
@@ -104,9 +111,20 @@ def to_terminal(results: Results) -> str:
     parts = [to_markdown(columns, rows, exempt=[APART]), ""]
     if _comparable(others):
         parts += [_untried(others), to_markdown(*_beside_table(apart, others)), ""]
-    found = verdicts(apart, others)
+    found = [*verdicts(apart, others), *_targets(results.records, methods)]
     lines = [f"{v.word:>12}  {v.statement}: {v.shown} ({v.note})" for v in found if v.holds is not None]
     return "\n".join([*parts, *lines, ""])
+
+
+def _targets(records: list[Record], methods: list[str]) -> list[Verdict]:
+    """Targets on all tables, and on those that no setting was tried on; none without the rivals that they are about."""
+    if RIVAL not in methods:
+        return []
+    found = target_verdicts(rankings(records, methods), records, OWN, NETWORK_ONLY, JUDGED)
+    if others := untried(records):
+        where = " (tables that no setting was tried on)"
+        found += target_verdicts(rankings(others, methods), others, OWN, NETWORK_ONLY, JUDGED, where)
+    return found
 
 
 def _methods(results: Results) -> tuple[list[str], list[str]]:
@@ -128,7 +146,7 @@ def make_report(results: Results) -> Report:
     )
     apart, every = rankings(records, compared), rankings(records, methods)
     others, overlap = rankings(untried(records), compared), _overlap(config["split"])
-    report.verdicts(verdicts(apart, others))
+    report.verdicts([*verdicts(apart, others), *_targets(records, methods)])
     report.section("Ranks", _explained(records, config, methods))
     report.table(*_rank_table(apart, every, methods), exempt=[APART])
     for metric, each in apart.items():
@@ -167,7 +185,7 @@ def make_report(results: Results) -> Report:
     failures(report, records, "A method that failed on a table is ranked last there.")
     absent = [f"{name}: {why}." for name, why in config.get("left_out", {}).items()]
     report.section("Methods", " ".join(["Left out:", *absent]) if absent else "")
-    stories = {name: entry.summary for name, entry in METHODS.items()} | PEERS
+    stories = {name: entry.summary for name, entry in METHODS.items()} | STORIES | PEERS
     made_by = config.get("made_by", {})
     rows = [[m, stories.get(m), config["methods"][m], made_by.get(m)] for m in methods]
     report.table(["method", "what it is", "settings", "made by"], rows)

@@ -1,4 +1,4 @@
-"""`calibrant bench tables`: every method on every table of a folder, beside scikit-learn's own calibrated networks."""
+"""`calibrant bench tables`: every method on every table of a folder, beside other libraries' calibrated classifiers."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from calibrant.experiments.common.runs import Planned, Run, Training, population
 from calibrant.experiments.common.shared import checked_methods, made
 from calibrant.experiments.common.store import Store
 from calibrant.experiments.tables.data import FLOOR, SIZES, Split, examine, find_tables, prepare
-from calibrant.experiments.tables.page import write_report
+from calibrant.experiments.tables.page import NETWORK_ONLY, OWN, write_report
 from calibrant.experiments.tables.peers import (
-    FOLDS,
     IN_FOLDS,
     PEERS,
-    SETTINGS,
     made_by,
     missing_peers,
     peer_cost,
+    peer_settings,
     run_peers,
 )
 from calibrant.methods import METHODS, Calibrated, Ensemble, Method, SelfCalibrated, Standard
+from calibrant.methods.blend import MEMBERS
 from calibrant.report import Results
 from calibrant.report.results import Record
 
@@ -50,12 +50,15 @@ def for_tables(method: Method) -> Method:
         return replace(method, epochs=None, learning_rate=LEARNING_RATE)
     if isinstance(method, Calibrated | Ensemble):
         return replace(method, base=cast(Standard, for_tables(method.base)))
+    if isinstance(method, SelfCalibrated):
+        return replace(method, members=MEMBERS)
     return method
 
 
 def table_methods() -> dict[str, Method]:
-    """Our methods by id, at their settings for tables."""
-    return {name: for_tables(entry.method) for name, entry in METHODS.items()}
+    """Our methods by id, at their settings for tables, and the recommended one with networks as its only members."""
+    found = {name: for_tables(entry.method) for name, entry in METHODS.items()}
+    return found | {NETWORK_ONLY: METHODS[OWN].method}
 
 
 def run(
@@ -105,7 +108,7 @@ def run(
     examined = examine(found, span)
     for name, reason in examined.unsuitable.items():
         tell_user(f"The table {name} is left out: {reason}")
-    keys = Keys({n: repr(own[n]) if n in own else f"{n}, {SETTINGS}, cv={FOLDS}" for n in names}, examined.tables)
+    keys = Keys({n: repr(own[n]) if n in own else peer_settings(n) for n in names}, examined.tables)
     config: dict[str, Any] = {
         "experiment": NAME,
         "split": list(SIZES),
@@ -191,7 +194,7 @@ def measure(device: str, key: Key, run: Run[Split]) -> Record:
 
 
 def peer_jobs(keys: Sequence[Key], paths: Mapping[str, Path], tables: Mapping[str, Mapping[str, Any]]) -> list[Job]:
-    """scikit-learn's methods: those of one split are one job, because they share networks; the largest table first."""
+    """Other libraries' methods: those of one split are one job, because they share models; the largest table first."""
     splits: dict[tuple[str, int], list[Key]] = {}
     for key in sorted(keys, key=lambda key: -tables[key["table"]]["rows"]):
         splits.setdefault((key["table"], key["seed"]), []).append(key)
@@ -199,7 +202,7 @@ def peer_jobs(keys: Sequence[Key], paths: Mapping[str, Path], tables: Mapping[st
 
 
 def fit_peers(path: Path, keys: Sequence[Key]) -> dict[Key, Record]:
-    """Records of some of scikit-learn's methods on one split."""
+    """Records of some of other libraries' methods on one split."""
     records = run_peers(keys[0]["table"], path, keys[0]["seed"], [key["method"] for key in keys])
     return dict(zip(keys, records, strict=True))
 
@@ -207,7 +210,7 @@ def fit_peers(path: Path, keys: Sequence[Key]) -> dict[Key, Record]:
 def arrange(results: Results) -> Results:
     """Records table by table, in the order of the methods; the config tells of tables and methods that have some."""
     config, records = results.config, results.records
-    order = position([*METHODS, *PEERS])
+    order = position([*METHODS, NETWORK_ONLY, *PEERS])
     records = in_order(records, lambda r: (r["table"], order.get(r["method"]), r["seed"]))
     held = {name: list(dict.fromkeys(r[name] for r in records)) for name in ("table", "method")}
     methods = sorted(held["method"], key=lambda name: order.get(name, len(order)))

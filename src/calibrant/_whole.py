@@ -1,0 +1,51 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a path to write to; it takes the place of `path` when the block ends without an error.
+
+    A link is followed, permissions follow the umask, and a device or pipe is written to directly. What is wrong with
+    the place is a ValueError in one sentence.
+    """
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise ValueError(f"{path} is a folder; give the name of a file in it.")
+    if not target.parent.is_dir():
+        raise ValueError(f"The folder {target.parent} does not exist; make it first, or give another place.")
+    if target.exists() and not target.is_file():
+        yield target  # a device or a pipe cannot be replaced
+        return
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        yield unfinished
+        unfinished.chmod(0o666 & ~_umask())
+        unfinished.replace(target)
+    except PermissionError:
+        raise ValueError(f"{path} cannot be written: no permission. Give another place.") from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(f"{path} cannot be written: {reason}. Free some space or give another place.") from None
+    finally:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """The permissions that new files do not get; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def write_text_whole(path: str | os.PathLike[str], text: str) -> None:
+    """Write text in UTF-8, whole or not at all."""
+    with whole_file(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")

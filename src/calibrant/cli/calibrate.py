@@ -1,0 +1,82 @@
+"""`calibrant calibrate` and `calibrant apply`: a calibrator for someone else's model, fitted once and used later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calibrant.cli.evaluate import AsLogits, Columns, Labels, Positive
+from calibrant.cli.shell import Tool
+
+
+def calibrate(
+    predictions: Annotated[
+        Path, typer.Argument(help="File of predictions with labels.", readable=False, show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(help="Write the calibrator to this file.", readable=False, show_default=False)],
+    method: Annotated[str, typer.Option(help="A calibrator (temperature, vector, …), or auto: the best one.")] = "auto",
+    labels: Labels = None,
+    columns: Columns = None,
+    logits: AsLogits = False,
+    positive: Positive = None,
+) -> None:
+    """Fit a calibrator to a file of predictions; `calibrant apply` uses it on others.
+
+    The rows must be ones that the model was not trained on. The method auto compares all calibrators by
+    cross-validation, shows the table, and keeps the raw scores where nothing is clearly better.
+
+    For example:
+
+    calibrant calibrate validation.csv --out model.calibrator
+
+    calibrant calibrate validation.csv --method temperature --labels churn --out model.calibrator
+    """
+    from calibrant._whole import whole_file
+    from calibrant.posthoc import Auto, save
+    from calibrant.report.evaluation.files import read_predictions
+    from calibrant.report.evaluation.judging import fit_file
+
+    file = read_predictions(predictions, labels=labels, columns=columns or (), logits=logits)
+    with whole_file(out) as unfinished:
+        calibrator = fit_file(file, method, positive)
+        save(calibrator, unfinished)
+    if isinstance(calibrator, Auto):
+        typer.echo(calibrator.summary())
+        typer.echo(f"Chosen: {calibrator.choice_}")
+    typer.echo(f"Fitted to {len(file):,} rows. Written: {out}")
+
+
+def apply(
+    calibrator: Annotated[
+        Path, typer.Argument(help="File of `calibrant calibrate`.", readable=False, show_default=False)
+    ],
+    predictions: Annotated[Path, typer.Argument(help="File of predictions.", readable=False, show_default=False)],
+    out: Annotated[
+        Path,
+        typer.Option(help="Write the table here: .csv, .tsv, .parquet or .npz.", readable=False, show_default=False),
+    ],
+    columns: Columns = None,
+    logits: AsLogits = False,
+) -> None:
+    """Calibrate a file of predictions: prob_<class>, predicted and confidence beside its other columns.
+
+    For example:
+
+    calibrant apply model.calibrator new.csv --out calibrated.csv
+    """
+    from calibrant.posthoc import load
+    from calibrant.report.evaluation.applying import apply_file
+    from calibrant.report.evaluation.files import read_predictions
+
+    fitted = load(calibrator)
+    file = read_predictions(predictions, columns=columns or (), logits=logits, need_labels=False)
+    apply_file(fitted, file, out)
+    typer.echo(f"Calibrated {len(file):,} rows. Written: {out}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("calibrate", cls=Tool, no_args_is_help=True)(calibrate)
+    app.command("apply", cls=Tool, no_args_is_help=True)(apply)

@@ -1,0 +1,100 @@
+"""`calibrant evaluate`: a verdict and a report for any model's predictions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calibrant.cli.shell import Tool
+
+Files = Annotated[
+    list[Path],
+    typer.Argument(help="Files of predictions: CSV, TSV, Parquet or npz.", readable=False, show_default=False),
+]
+Labels = Annotated[
+    str | None, typer.Option(help="Column with the true classes; found by its name where not given (label, y, …).")
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(help="Columns of the predictions, in the order of the classes; found by their names where not given."),
+]
+AsLogits = Annotated[bool, typer.Option("--logits", help="The predictions are logits, not probabilities.")]
+Positive = Annotated[str | None, typer.Option(help="Of a single score: the label that it is the probability of.")]
+
+
+def evaluate(
+    predictions: Files,
+    labels: Labels = None,
+    group: Annotated[str | None, typer.Option(help="Column with groups; each is judged on its own.")] = None,
+    columns: Columns = None,
+    logits: AsLogits = False,
+    positive: Positive = None,
+    recalibrate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD",
+            help="Fit this calibrator (temperature, vector, …, auto) to half of the rows and report on the other half.",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the report page to this HTML file.")] = None,
+    rows: Annotated[
+        bool, typer.Option("--rows/--no-rows", help="Show the other columns of the most confident mistakes.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "Calibration report",
+    level: Annotated[float, typer.Option(min=0.5, max=0.999, help="Level of intervals and bounds.")] = 0.95,
+    bins: Annotated[int, typer.Option(min=1, help="Number of bins of ECE and MCE.")] = 15,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of noise floors and of the split of --recalibrate.")] = 0,
+) -> None:
+    """Is a model calibrated? Judge its predictions on rows that it was not trained on.
+
+    A file has one row per prediction: columns prob_<class> (or logit_<class>, or one column score) and label; or
+    confidence and correct. Several files of the same rows are compared by paired differences.
+
+    For example:
+
+    calibrant evaluate predictions.csv --out report.html
+
+    calibrant evaluate old.csv new.csv --labels churn --group country
+
+    calibrant evaluate predictions.npz --recalibrate auto --json
+    """
+    from calibrant.report.evaluation.files import read_predictions
+    from calibrant.report.evaluation.judging import judge_files
+
+    if out is not None:
+        from calibrant.report.builder import need_jinja
+
+        need_jinja()
+    files = [
+        read_predictions(path, labels=labels, group=group, columns=columns or (), logits=logits) for path in predictions
+    ]
+    result, fitted = judge_files(
+        files, recalibrate=recalibrate, positive=positive, rows=rows, level=level, bins=bins, seed=seed
+    )
+    choices = {name: calibrator.choice_ for name, calibrator in fitted.items() if hasattr(calibrator, "choice_")}
+    if as_json:
+        content = result.to_dict(rows=rows)
+        if choices:
+            content["chosen"] = choices
+        typer.echo(json.dumps(content, indent=1, allow_nan=False))
+    else:
+        typer.echo(str(result))
+        for name, choice in choices.items():
+            typer.echo(f"\nChosen for {name}: {choice}")
+    if out is not None:
+        card = {"predictions": ", ".join(path.name for path in predictions)}
+        if recalibrate is not None:
+            card["recalibrated"] = f"{recalibrate}, fitted to {len(files[0]) - len(files[0]) // 2:,} other rows"
+            card |= {f"chosen for {name}": choice for name, choice in choices.items()}
+        result.to_html(out, rows=rows, title=title, card=card)
+        if not as_json:
+            typer.echo(f"\nWritten: {out}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("evaluate", cls=Tool, no_args_is_help=True)(evaluate)

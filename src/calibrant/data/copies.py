@@ -1,0 +1,270 @@
+"""Rows that belong together: exact copies, groups named by the user, and a warning sign for near copies.
+
+A row whose copy was trained on is not held out. Its loss measures memory, so that regularisation and temperature are
+learned from the wrong number. Copies and groups are therefore dealt to folds as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.sparse import coo_array, issparse
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial.distance import cdist
+
+_BLOCK = 1 << 22
+"""Numbers that are hashed at once, to bound memory."""
+_EXCUSED = 10.0
+"""Copies count as chance while there are at most so many times the pairs that independent columns would give."""
+_SAMPLED = 20_000
+_WORK = 5e7
+"""Products that :func:`near_copies` may spend: about a tenth of a second. At least 30 rows are looked at."""
+_TILE = 1024
+"""Rows whose distances to all others are held at once."""
+_NEIGHBOUR = 20
+_NEAR = 0.1
+
+
+def row_codes(inputs: Any) -> np.ndarray | None:
+    """A 64-bit code for each row: equal for equal rows, and different for others but for one chance in 10¹⁹.
+
+    Parameters
+    ----------
+    inputs : array of numbers with one row for each sample, a sparse matrix, or a data frame of pandas
+
+    Returns
+    -------
+    codes : (n,) unsigned integers; None for inputs of another kind
+    """
+    if issparse(inputs):
+        return _sparse_codes(inputs.tocsr())
+    if hasattr(inputs, "iloc"):
+        return _frame_codes(inputs)
+    values = np.asarray(inputs)
+    if values.dtype.kind not in "biuf" or values.ndim < 1:
+        return None
+    values = values.reshape(len(values), -1)
+    codes = np.zeros(len(values), dtype=np.uint64)
+    keys = _keys(values.shape[1])
+    rows = max(1, _BLOCK // max(1, values.shape[1]))
+    for start in range(0, len(values), rows):
+        codes[start : start + rows] = _mixed(_bits(values[start : start + rows]) ^ keys).sum(axis=1)
+    return codes
+
+
+def copy_groups(inputs: Any) -> np.ndarray | None:
+    """Which rows are exact copies of one another, as one group number for each row; None where there are no copies.
+
+    Labels are not looked at: copies with different labels belong together, too.
+
+    Few columns of few values repeat rows by chance: a table of three yes-no questions has eight different rows. Such
+    rows are separate samples, and future rows will equal them as well, so they are not copies. They are recognised by
+    the number of equal pairs, which is then near ``n(n − 1)/2·Π_j Σ_v p_j(v)²``, what columns with these frequencies
+    ``p_j`` would give if they were independent; up to ten times as many are put down to their dependence.
+    """
+    codes = row_codes(inputs)
+    if codes is None or len(codes) < 2:
+        return None
+    _, groups, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    pairs = float((counts * (counts - 1.0)).sum() / 2)
+    if pairs == 0 or _by_chance(inputs, pairs):
+        return None
+    return groups
+
+
+def joined(groups: np.ndarray | None, others: np.ndarray | None) -> np.ndarray | None:
+    """The finest groups that keep together what either of two groupings keeps together; None where neither is given."""
+    if groups is None or others is None:
+        return others if groups is None else groups
+    a, b = (np.unique(g, return_inverse=True)[1] for g in (groups, others))
+    size = a.max() + b.max() + 2
+    graph = coo_array((np.ones(len(a), dtype=bool), (a, a.max() + 1 + b)), shape=(size, size))
+    return np.unique(connected_components(graph, directed=False)[1][a], return_inverse=True)[1]
+
+
+def independent_size(labels: np.ndarray, probs: np.ndarray, groups: np.ndarray | None) -> float:
+    """How many independent rows there are, where rows of a group may err together: ``Σ_g m_g/(1 + (m_g − 1)·ρ)``.
+
+    This is the effective sample size of Kish (1965) for groups of m_g rows. ρ is the intraclass correlation of the
+    residuals "label less probability", between 0 and 1. For copies of a row it is 1, and each row counts once however
+    often it is repeated; for rows whose labels are drawn one by one it is 0, and all of them count.
+
+    Parameters
+    ----------
+    labels, probs : class indices (n,) and held-out probabilities (n, C)
+    groups : one number per row; None where each row is by itself
+    """
+    if groups is None:
+        return float(len(labels))
+    numbers = np.unique(groups, return_inverse=True)[1]
+    sizes = np.bincount(numbers)
+    residuals = -np.asarray(probs, dtype=np.float64)
+    residuals[np.arange(len(labels)), labels] += 1
+    several = sizes[numbers] > 1
+    squares = np.bincount(numbers, (residuals**2).sum(1))
+    sums = np.stack([np.bincount(numbers, column) for column in residuals.T], axis=1)
+    between = ((sums**2).sum(1) - squares)[sizes > 1] / (sizes[sizes > 1] - 1)
+    total = (residuals[several] ** 2).sum()
+    correlation = float(np.clip(between.sum() / total, 0, 1)) if total > 0 else 1.0
+    return float((sizes / (1 + (sizes - 1) * correlation)).sum())
+
+
+class NearCopies(NamedTuple):
+    """What :func:`near_copies` found."""
+
+    share: float
+    """The share of the rows whose nearest neighbour is suspiciously near."""
+    expected: float
+    """The share that rows spread like these would have without copies."""
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether far more rows than expected have such a neighbour."""
+        return self.share > self.expected + 0.25
+
+
+def near_copies(values: np.ndarray, *, seed: int = 0) -> NearCopies | None:
+    """Look for rows that are repeated with small changes, on a sample of the rows.
+
+    Rows without copies are locally spread like points in D dimensions, so that the nearest of k neighbours is nearer
+    than t times the k-th with probability ``1 − (1 − t^D)^k``. D is estimated from neighbours k to 2k, which near
+    copies do not reach unless there are k of each row. The observed share of such rows is compared with this
+    probability for ``t = 0.1`` and ``k = 20``; exact copies are not counted.
+
+    Parameters
+    ----------
+    values : (n, d) array of standardised numbers
+    seed : decides the sample
+
+    Returns
+    -------
+    found : None for fewer than 60 different rows
+    """
+    values = np.asarray(values, dtype=np.float32).reshape(len(values), -1)
+    codes = row_codes(values)
+    assert codes is not None
+    values = values[np.unique(codes, return_index=True)[1]]
+    n, columns = values.shape
+    if n < 3 * _NEIGHBOUR or not columns:
+        return None
+    generator = np.random.default_rng(seed)
+    if columns > 64:  # distances survive a random projection
+        values = values @ generator.standard_normal((columns, 64)).astype(np.float32)
+        columns = 64
+    asked = generator.permutation(n)[: int(np.clip(_WORK / (n * columns), 30, 300))]
+    near = np.sort(np.partition(cdist(values[asked], values), 2 * _NEIGHBOUR, axis=1)[:, : 2 * _NEIGHBOUR + 1], axis=1)
+    first, middle, last = (np.maximum(near[:, k], 1e-12) for k in (1, _NEIGHBOUR, 2 * _NEIGHBOUR))
+    dimension = np.log(2) / max(float(np.mean(np.log(last / middle))), 1e-3)
+    expected = 1 - (1 - _NEAR**dimension) ** _NEIGHBOUR
+    return NearCopies(float(np.mean(first < _NEAR * middle)), float(expected))
+
+
+def near_copy_groups(values: np.ndarray) -> np.ndarray | None:
+    """Which rows are near copies of one another, as one group number for each row.
+
+    Two rows are linked if their distance is below a tenth of what both have to their 20th neighbour, and links make
+    groups. Call it where :func:`near_copies` is suspicious: elsewhere it would link what is near by chance.
+
+    Parameters
+    ----------
+    values : (n, d) array of standardised numbers
+
+    Returns
+    -------
+    groups : None for more than 20,000 different rows, which would take long, and where links chain a fifth of the rows
+        together, which copies do not
+    """
+    values = np.asarray(values, dtype=np.float32).reshape(len(values), -1)
+    codes = row_codes(values)
+    assert codes is not None
+    _, kept, place = np.unique(codes, return_index=True, return_inverse=True)
+    values = values[kept] - values.mean(0)
+    n = len(values)
+    if not 3 * _NEIGHBOUR <= n <= _SAMPLED:
+        return None
+    squares = (values**2).sum(1)
+    links, limits = [], np.empty(n, dtype=np.float32)
+    for start in range(0, n, _TILE):
+        own = slice(start, start + _TILE)
+        distance = squares[own, None] + squares - 2 * values[own] @ values.T
+        nearest = np.argpartition(distance, _NEIGHBOUR, axis=1)[:, : _NEIGHBOUR + 1]
+        found = np.take_along_axis(distance, nearest, axis=1)
+        limits[own] = _NEAR**2 * found.max(1)
+        rows, columns = np.nonzero(found < limits[own, None])
+        links.append(np.stack([rows + start, nearest[rows, columns], found[rows, columns]]))
+    a, b, distance = np.concatenate(links, axis=1)
+    a, b = a.astype(int), b.astype(int)
+    mutual = distance < limits[b]
+    graph = coo_array((np.ones(mutual.sum(), dtype=bool), (a[mutual], b[mutual])), shape=(n, n))
+    groups = connected_components(graph, directed=False)[1]
+    return None if np.bincount(groups).max() > max(_NEIGHBOUR, n / 5) else groups[place]
+
+
+def _by_chance(inputs: Any, pairs: float) -> bool:
+    """Whether columns with these frequencies give about so many equal pairs of rows by themselves."""
+    n = inputs.shape[0]
+    expected = _EXCUSED * n * (n - 1) / 2
+    for column in _columns(inputs):
+        counts = np.unique(column, return_counts=True)[1]
+        expected *= float((counts / len(column)) @ (counts / len(column)))
+        if expected < pairs:
+            return False
+    return True
+
+
+def _columns(inputs: Any) -> Iterator[np.ndarray]:
+    """The columns of a sample of the rows."""
+    rows = np.random.default_rng(0).permutation(inputs.shape[0])[:_SAMPLED]
+    if issparse(inputs):
+        some = inputs.tocsr()[rows].tocsc()
+        yield from (some[:, [k]].toarray().ravel() for k in range(some.shape[1]))
+    elif hasattr(inputs, "iloc"):
+        some = inputs.iloc[rows]
+        yield from (row_codes(some.iloc[:, [k]]) for k in range(some.shape[1]))  # type: ignore[misc]
+    else:
+        yield from np.asarray(inputs).reshape(len(inputs), -1)[rows].T
+
+
+def _keys(number: int) -> np.ndarray:
+    return _mixed(np.arange(1, number + 1, dtype=np.uint64))
+
+
+def _bits(values: np.ndarray) -> np.ndarray:
+    """Numbers as 64-bit patterns; the two zeros are one, and so are all NaN."""
+    if values.dtype.kind != "f":
+        return values.astype(np.int64).view(np.uint64)
+    values = values.astype(np.float64) + 0.0
+    values[np.isnan(values)] = np.nan
+    return values.view(np.uint64)
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    """SplitMix64 (Steele et al. 2014): every bit of the result depends on every bit of x."""
+    with np.errstate(over="ignore"):
+        x = x + np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+
+def _sparse_codes(matrix: Any) -> np.ndarray:
+    matrix.sum_duplicates()
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    kept = matrix.data != 0
+    mixed = _mixed(_bits(matrix.data[kept]) ^ _keys(matrix.shape[1])[matrix.indices[kept]])
+    codes = np.zeros(matrix.shape[0], dtype=np.uint64)
+    np.add.at(codes, rows[kept], mixed)
+    return codes
+
+
+def _frame_codes(frame: Any) -> np.ndarray:
+    codes = np.zeros(len(frame), dtype=np.uint64)
+    for key, name in zip(_keys(frame.shape[1]), range(frame.shape[1]), strict=True):
+        column = frame.iloc[:, name]
+        values = column.to_numpy()
+        if values.dtype.kind not in "biuf":
+            values = column.factorize()[0]
+        codes += _mixed(_bits(values) ^ key)
+    return codes

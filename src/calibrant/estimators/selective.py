@@ -1,0 +1,253 @@
+"""Rejection rules and prediction sets from out-of-fold probabilities: confidence that costs no further split.
+
+Cross-fitting gives every training row a probability by models that never saw it. A rule that needs rows the model has
+not seen can be fitted on these instead of on a sample set aside. What is guaranteed then is not quite the same.
+
+**The rejection rule.** Let f_1..f_K be the models that each leave out a fold. Let R̄(t) be their pooled risk on new
+data, Σ_k P(f_k wrong, c_k ≥ t) / Σ_k P(c_k ≥ t), and R(t) the risk of the classifier itself, which is the mean of the
+f_k or one model trained on all rows. If
+
+(A1) the errors on out-of-fold rows are distributed like errors of the fixed models f_k on new rows, and
+(A2) at the threshold that is chosen, the classifier is wrong no more often than the models that left out a fold,
+     R(t̂) ≤ R̄(t̂),
+
+then P(R(t̂) ≤ risk) ≥ confidence, by the theorems of :mod:`calibrant.selective.target_risk`.
+
+*About (A1).* Each row is new to its own model, so error counts have the right mean. But a row trained the models of
+the other folds, so the folds are not independent of one another, and the variance can be larger than binomial. For
+stable learners, whose predictions hardly change with one row, the difference vanishes as n grows (Austern & Zhou 2020;
+Bayle, Bayle, Janson & Mackey 2020). Without stability nothing is guaranteed. A calibration step with a few parameters
+that is fitted to the out-of-fold rows has a part in this, too.
+
+*About (A2).* The f_k saw (K − 1)/K of the rows. The classifier saw more and is usually better, which makes the rule
+cautious. (A2) fails if the classifier is more confident than the f_k without being right more often.
+
+**Prediction sets.** The quantile is that of the out-of-fold scores, the scores of new rows are the classifier's. The
+coverage holds if the classifier's scores of the true class are distributed like the out-of-fold ones, or lower; see
+:mod:`calibrant.selective.cross_conformal` for what is known.
+
+**Groups and copies.** Rows of one group (a patient, a sensor) and copies of a row (oversampling) are not independent,
+so n rows are worth fewer. If ``fit`` was given groups, or ``groups`` is given to the methods here, one row of each
+group is drawn, and the statements are about one random row of a new group. Folds must not divide a group. Without
+groups the confidence level is overstated. Rows that are equal by chance, as in a table of a few categories, need no
+group.
+
+**Weights.** The rules count rows, so that risk and coverage are those of the distribution that the rows come from,
+whatever the sample weights in training were.
+
+``calibrant bench guarantees`` measures how often rules and sets keep what they promise, on data with a known posterior.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from calibrant.estimators.rejection import RejectMixin
+from calibrant.selective import RejectionRule, SetRule, threshold_for_risk
+from calibrant.selective.conformal import Seed, blocks, rule_of_ranked
+from calibrant.selective.set_scores import Ranked, SetScore, find_score, rank_classes
+
+MOST_ENTRIES = 2**23
+"""Files keep ``oof_proba_`` up to so many numbers (64 MiB), and beyond them only what rules and sets need of it."""
+
+
+class HeldOut(NamedTuple):
+    """What out-of-fold probabilities say about the true class of each row: enough for all rules and sets.
+
+    Five numbers for a row, however many classes there are. Rows without out-of-fold probabilities have NaN.
+    """
+
+    labels: np.ndarray
+    proba: np.ndarray
+    above: np.ndarray
+    rank: np.ndarray
+    confidence: np.ndarray
+
+    @classmethod
+    def of(cls, probs: np.ndarray, labels: np.ndarray) -> HeldOut:
+        """Summarise probabilities (n, C) of rows with these classes (column numbers)."""
+        parts = []
+        for rows in blocks(probs.shape):
+            own = rank_classes(probs[rows]).at(labels[rows])
+            parts.append((labels[rows], *own, probs[rows].max(axis=1)))
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def take(self, rows: np.ndarray) -> HeldOut:
+        """Some of the rows."""
+        return HeldOut(*(values[rows] for values in self))
+
+    @property
+    def ranked(self) -> Ranked:
+        """The standing of the true classes."""
+        return Ranked(self.proba, self.above, self.rank)
+
+    @property
+    def correct(self) -> np.ndarray:
+        """Whether the true class was the most probable one."""
+        return self.rank == 1
+
+
+class SelectiveMixin(RejectMixin):
+    """``rejection_rule``, ``predict_set`` and ``predict(X, reject=rule)`` for a cross-fitted classifier.
+
+    The classifier needs ``predict_proba`` and the fitted attributes
+
+    - ``classes_``;
+    - ``oof_proba_``, (n_samples, n_classes): of each training row the probabilities by models that never saw it, NaN
+      for rows that took no part;
+    - ``oof_labels_``, (n_samples,): the column number of each training row's class;
+    - ``oof_groups_``, (n_samples,), optional: the group of each training row, None without groups.
+    """
+
+    oof_proba_: np.ndarray
+    oof_labels_: np.ndarray
+    oof_groups_: np.ndarray | None
+    held_out_: HeldOut
+
+    def rejection_rule(
+        self,
+        risk: float = 0.05,
+        confidence: float = 0.9,
+        *,
+        method: Literal["ranks", "fixed-sequence", "uniform"] = "ranks",
+        groups: Any = None,
+    ) -> RejectionRule:
+        """Choose when to abstain, so that of the predictions given at most a share ``risk`` is wrong.
+
+        The rule is fitted on out-of-fold probabilities. With probability ``confidence`` over training sets, the error
+        rate of accepted predictions on new data is at most ``risk``, if the learner is stable and the classifier is no
+        worse than the models that left out a fold. The module :mod:`calibrant.estimators.selective` has the exact
+        statement, and ``calibrant bench guarantees`` measures it. A sample set aside needs no such assumption:
+        ``calibrant.selective.threshold_for_risk(clf.confidence(X), clf.predict(X) == y, risk)``.
+
+        Parameters
+        ----------
+        risk : float in (0, 1)
+            The largest error rate among accepted predictions.
+        confidence : float in (0, 1)
+            The probability of keeping to it.
+        method : {"ranks", "fixed-sequence", "uniform"}
+            As in :func:`calibrant.selective.threshold_for_risk`.
+        groups : array-like of shape (n_samples,), optional
+            The group of each training row, if rows within a group depend on each other. One row of each group counts.
+            By default the groups that ``fit`` was given.
+
+        Returns
+        -------
+        RejectionRule
+            For ``predict(X, reject=rule)``. Its ``found`` is False where no threshold meets the target.
+        """
+        if method not in ("ranks", "fixed-sequence", "uniform"):
+            raise ValueError(f"method must be 'ranks', 'fixed-sequence' or 'uniform'; got {method!r}.")
+        held = self._out_of_fold("rejection_rule", groups)
+        return threshold_for_risk(held.confidence, held.correct, risk, level=confidence, method=method)
+
+    def set_rule(
+        self,
+        coverage: float = 0.9,
+        method: str | SetScore = "aps",
+        *,
+        by_class: bool = False,
+        allow_empty: bool = False,
+        groups: Any = None,
+        seed: Seed = None,
+    ) -> SetRule:
+        """Return the rule of :meth:`predict_set`, which can be kept as JSON and applied to ``predict_proba(X)``."""
+        score = find_score(method)
+        held = self._out_of_fold("set_rule", groups)
+        return rule_of_ranked(
+            held.ranked, held.labels, len(self.classes_), coverage, score, None, by_class, allow_empty, seed
+        )
+
+    def predict_set(
+        self,
+        X: Any,
+        coverage: float = 0.9,
+        method: str | SetScore = "aps",
+        *,
+        by_class: bool = False,
+        allow_empty: bool = False,
+        groups: Any = None,
+        seed: Seed = None,
+    ) -> np.ndarray:
+        """Return for each row a set of classes that holds the true one with probability ``coverage``.
+
+        The sets are fitted on out-of-fold probabilities. The probability is over training sets and new rows together,
+        and rests on the classifier's scores of new rows being distributed like the out-of-fold scores; see the module
+        :mod:`calibrant.estimators.selective`.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n_samples, n_features)
+        coverage : float in (0, 1)
+        method : {"aps", "raps", "lac"} or a score
+            "aps": sets grow where a row is hard. "raps": the same with a penalty on long sets. "lac": the smallest sets
+            on average. :class:`calibrant.selective.RAPS` and :class:`~calibrant.selective.APS` take options.
+        by_class : bool
+            Ask for the coverage within each class. Classes with few rows are then in most sets.
+        allow_empty : bool
+            Leave sets empty where no class fits; by default they hold at least the most probable class.
+        groups : array-like, optional
+            The group of each *training* row, as in :meth:`rejection_rule`.
+        seed : int, optional
+            For randomised scores only.
+
+        Returns
+        -------
+        sets : bool array of shape (n_samples, n_classes)
+            True where the class, an entry of ``classes_``, belongs to the row's set.
+        """
+        generator = np.random.default_rng(seed)
+        rule = self.set_rule(
+            coverage, method, by_class=by_class, allow_empty=allow_empty, groups=groups, seed=generator
+        )
+        return rule.apply(self.predict_proba(X), seed=generator)  # type: ignore[attr-defined]
+
+    def _out_of_fold(self, asked: str, groups: Any = None) -> HeldOut:
+        """Rows with out-of-fold probabilities; of each group one, always the same."""
+        check_is_fitted(self)
+        held = getattr(self, "held_out_", None)
+        if held is None and hasattr(self, "oof_proba_"):
+            held = HeldOut.of(self.oof_proba_, self.oof_labels_)
+        rows = np.flatnonzero(np.isfinite(held.confidence)) if held is not None else np.empty(0)
+        if held is None or not len(rows):
+            raise ValueError(
+                f"{asked} needs out-of-fold probabilities, and this classifier has none: every model trained on all "
+                "rows, or the file is of an older version. Set a sample aside and use threshold_for_risk or "
+                "conformal_rule of calibrant.selective."
+            )
+        groups = getattr(self, "oof_groups_", None) if groups is None else groups
+        if groups is not None:
+            rows = one_of_each(groups, len(held.labels), rows)
+        return held.take(rows)
+
+
+def one_of_each(groups: Any, n: int, rows: np.ndarray) -> np.ndarray:
+    """Draw one of the given rows for each group, the same ones every time."""
+    names = np.asarray(groups)
+    if names.shape != (n,):
+        raise ValueError(f"groups must have one entry for each of {n} training rows; got shape {names.shape}.")
+    drawn = np.random.default_rng(0).permutation(rows)
+    return np.sort(drawn[np.unique(names[drawn], return_index=True)[1]])
+
+
+def without_large(state: dict[str, Any]) -> dict[str, Any]:
+    """The fitted state for a file, large out-of-fold probabilities replaced by what rules and sets need of them."""
+    probs = state.get("oof_proba_")
+    if probs is None or probs.size <= MOST_ENTRIES:
+        return state
+    kept = {key: value for key, value in state.items() if key not in ("oof_proba_", "oof_labels_")}
+    return kept | {"held_out_": HeldOut.of(probs, state["oof_labels_"])}
+
+
+def check_out_of_fold(classifier: Any) -> None:
+    """Raise an error if what a file says about out-of-fold rows does not fit together."""
+    held = getattr(classifier, "held_out_", None)
+    if held is not None and len({values.shape for values in held}) != 1:
+        raise ValueError("the held-out rows do not fit together")
+    probs, labels = (getattr(classifier, name, None) for name in ("oof_proba_", "oof_labels_"))
+    if probs is not None and (labels is None or probs.shape != (len(labels), len(classifier.classes_))):
+        raise ValueError("out-of-fold probabilities must have a label for each row and a column for each class")

@@ -1,0 +1,253 @@
+"""Hostile data: each case draws training rows, as somebody might hand them over, and clean rows to test on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+TEST = 2000
+"""Rows to test on."""
+Rows = tuple[Any, np.ndarray]
+Generator = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Data:
+    """Training rows, test rows, and groups of the training rows where the case has them."""
+
+    X: Any
+    y: np.ndarray
+    X_test: Any
+    y_test: np.ndarray
+    groups: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way in which data go wrong."""
+
+    story: str
+    draw: Callable[[Generator], Data]
+    slow: tuple[str, ...] = ()
+    """Methods that are left out, because they take many times as long as all others together."""
+
+    def make(self, seed: int) -> Data:
+        """The data of one seed."""
+        return self.draw(np.random.default_rng([seed, *self.story.encode()]))
+
+
+def curved(rng: Generator, rows: int, columns: int = 5, flipped: float = 0.1) -> Rows:
+    """Two classes, divided by a curved surface; a share of the labels is flipped."""
+    X = rng.normal(size=(rows, columns))
+    y = X[:, 0] + X[:, 1] * X[:, 2] > 0
+    return X, (y ^ (rng.random(rows) < flipped)).astype(int)
+
+
+def tested(rng: Generator, draw: Callable[[Generator, int], Rows], rows: int) -> Data:
+    """Training and test rows of one kind."""
+    return Data(*draw(rng, rows), *draw(rng, TEST))
+
+
+def repeated(rng: Generator, times: int, jitter: float = 0.0, grouped: bool = False) -> Data:
+    """One hundred rows, each several times, exactly or with small changes."""
+    data = tested(rng, curved, 100)
+    X = np.tile(data.X, (times, 1))
+    groups = np.tile(np.arange(100), times) if grouped else None
+    return Data(X + jitter * rng.normal(size=X.shape), np.tile(data.y, times), data.X_test, data.y_test, groups)
+
+
+def oversampled(rng: Generator) -> Data:
+    """One row in ten is of the second class, and is repeated until the classes are equal; so are they in the test."""
+
+    def draw(rng: Generator, each: int) -> np.ndarray:
+        return np.concatenate([rng.normal(size=(each, 5)), rng.normal(size=(each, 5)) + 0.7])
+
+    common, rare = rng.normal(size=(360, 5)), rng.normal(size=(40, 5)) + 0.7
+    X = np.concatenate([common, rare[np.arange(360) % 40]])
+    return Data(X, np.repeat([0, 1], 360), draw(rng, TEST // 2), np.repeat([0, 1], TEST // 2))
+
+
+def grouped(rng: Generator) -> Data:
+    """Sixty patients with ten visits: a patient's visits are alike and have one label. New patients are tested."""
+
+    def draw(rng: Generator, patients: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        centre, y = curved(rng, patients, 8, 0.15)
+        X = np.repeat(centre, 10, axis=0) + 0.3 * rng.normal(size=(10 * patients, 8))
+        return X, np.repeat(y, 10), np.repeat(np.arange(patients), 10)
+
+    X, y, groups = draw(rng, 60)
+    return Data(X, y, *draw(rng, TEST // 10)[:2], groups)
+
+
+def coins(classes: int) -> Callable[[Generator], Data]:
+    """Labels that have nothing to do with the inputs."""
+
+    def draw(rng: Generator, rows: int) -> Rows:
+        return rng.normal(size=(rows, 10)), rng.integers(0, classes, rows)
+
+    return lambda rng: tested(rng, draw, 300)
+
+
+def wide(rng: Generator) -> Data:
+    """200 rows with 5,000 columns, five of which say something."""
+
+    def draw(rng: Generator, rows: int) -> Rows:
+        X = rng.normal(size=(rows, 5000))
+        return X, (X[:, :5].sum(1) + rng.normal(size=rows) > 0).astype(int)
+
+    return tested(rng, draw, 200)
+
+
+def picture(rng: Generator) -> Data:
+    """3,200 rows with 784 columns of rank 20 and noise, ten classes: the size of a small set of images."""
+    mixing, centres = rng.normal(size=(20, 784)), 1.3 * rng.normal(size=(10, 20))
+
+    def draw(rng: Generator, rows: int) -> Rows:
+        y = rng.integers(0, 10, rows)
+        return (centres[y] + rng.normal(size=(rows, 20))) @ mixing + 4 * rng.normal(size=(rows, 784)), y
+
+    return tested(rng, draw, 3200)
+
+
+def few(rows: int) -> Callable[[Generator], Data]:
+    """So many rows, half of each class."""
+
+    def draw(rng: Generator, rows: int) -> Rows:
+        y = np.arange(rows) % 2
+        return rng.normal(size=(rows, 3)) + y[:, None], y
+
+    return lambda rng: tested(rng, draw, rows)
+
+
+def lonely(rng: Generator) -> Data:
+    """200 rows of three classes; one further class has a single row."""
+
+    def draw(rng: Generator, rows: int, rare: int) -> Rows:
+        y = np.concatenate([rng.integers(0, 3, rows - rare), np.full(rare, 3)])
+        return rng.normal(size=(rows, 4)) + 2 * np.eye(4)[y], y
+
+    return Data(*draw(rng, 201, 1), *draw(rng, TEST, TEST // 201))
+
+
+def imbalanced(rng: Generator) -> Data:
+    """One row in a thousand is of the second class."""
+
+    def draw(rng: Generator, rows: int) -> Rows:
+        y = (np.arange(rows) % 1000 == 0).astype(int)
+        return rng.normal(size=(rows, 5)) + 2 * y[:, None], y
+
+    return Data(*draw(rng, 4000), *draw(rng, 4 * TEST))
+
+
+def outliers(rng: Generator) -> Data:
+    """One number in a hundred is 1e12, before and after."""
+
+    def draw(rng: Generator, rows: int) -> Rows:
+        X, y = curved(rng, rows)
+        X[rng.random(X.shape) < 0.01] = 1e12
+        return X, y
+
+    return tested(rng, draw, 400)
+
+
+def useless_columns(rng: Generator) -> Data:
+    """Ten constant columns, and each informative one five times."""
+
+    def draw(rng: Generator, rows: int) -> Rows:
+        X, y = curved(rng, rows)
+        return np.hstack([np.tile(X, (1, 5)), np.full((rows, 10), 7.0)]), y
+
+    return tested(rng, draw, 400)
+
+
+def heavy_tails(rng: Generator) -> Data:
+    """Columns without a variance: the inputs' signed eighth power, and Cauchy noise."""
+
+    def draw(rng: Generator, rows: int) -> Rows:
+        X, y = curved(rng, rows)
+        return np.hstack([np.sign(X) * np.abs(X) ** 8, rng.standard_cauchy(size=(rows, 3))]), y
+
+    return tested(rng, draw, 400)
+
+
+def codes(rng: Generator) -> Data:
+    """Whole numbers that are names: each of 40 shops has a rate of its own, and their numbers say nothing."""
+    rates = rng.beta(0.7, 0.7, 40)
+
+    def draw(rng: Generator, rows: int) -> Rows:
+        shop = rng.integers(0, 40, rows)
+        return np.column_stack([shop, rng.normal(size=rows)]), (rng.random(rows) < rates[shop]).astype(int)
+
+    return tested(rng, draw, 1500)
+
+
+def many_classes(rng: Generator) -> Data:
+    """1,000 classes with five rows each."""
+    centres = 1.5 * rng.normal(size=(1000, 10))
+
+    def draw(rng: Generator, rows: int) -> Rows:
+        y = np.arange(rows) % 1000
+        return centres[y] + 0.5 * rng.normal(size=(rows, 10)), y
+
+    return tested(rng, draw, 5000)
+
+
+def noisy_labels(rng: Generator) -> Data:
+    """Thirty per cent of the labels are flipped, before and after."""
+    return tested(rng, lambda r, rows: curved(r, rows, flipped=0.3), 600)
+
+
+def sparse_columns(rng: Generator) -> Data:
+    """A sparse matrix, as OneHotEncoder makes it: 300 words, of which ten say something."""
+    effect = np.zeros(300)
+    effect[:10] = 3 * rng.choice([-1, 1], 10)
+
+    def draw(rng: Generator, rows: int) -> Rows:
+        dense = rng.random((rows, 300)) < 0.1
+        y = dense @ effect + rng.logistic(size=rows) > 0
+        return sparse.csr_array(dense.astype(float)), y.astype(int)
+
+    return tested(rng, draw, 500)
+
+
+def missing(rng: Generator) -> Data:
+    """A fifth of the numbers is missing."""
+
+    def draw(rng: Generator, rows: int) -> Rows:
+        X, y = curved(rng, rows)
+        X[rng.random(X.shape) < 0.2] = np.nan
+        return X, y
+
+    return tested(rng, draw, 600)
+
+
+TREES = ("trees", "hist-gradient-boosting", "cross-calibrated")
+CASES = {
+    "rows once": Case("100 rows, a tenth of the labels flipped", lambda rng: tested(rng, curved, 100)),
+    "copies": Case("the same 100 rows, ten times each", lambda rng: repeated(rng, 10)),
+    "near copies": Case("100 rows, six times each with changes of 1 %", lambda rng: repeated(rng, 6, 0.01)),
+    "near copies, groups": Case("the same, with groups", lambda rng: repeated(rng, 6, 0.01, True)),
+    "oversampled": Case("40 rows of a class repeated nine times, to balance 360", oversampled),
+    "grouped": Case("60 patients with 10 visits, with groups; new patients are tested", grouped),
+    "coin flips": Case("300 rows, two classes at random", coins(2)),
+    "five-sided coins": Case("300 rows, five classes at random", coins(5)),
+    "200 x 5,000": Case("five informative columns of 5,000", wide),
+    "3,200 x 784": Case("ten classes, the size of a small set of images", picture),
+    "two rows": Case("two rows, two classes", few(2)),
+    "ten rows": Case("ten rows, two classes", few(10)),
+    "one lonely row": Case("200 rows of three classes, one row of a fourth", lonely),
+    "1 in 1,000": Case("four rows of the second class in 4,000", imbalanced),
+    "outliers": Case("one number in a hundred is 1e12", outliers),
+    "useless columns": Case("ten constant columns, and five copies of each informative one", useless_columns),
+    "heavy tails": Case("columns without a variance", heavy_tails),
+    "codes": Case("numbers of 40 shops, each with a rate of its own", codes),
+    "1,000 classes": Case("five rows of each class", many_classes, slow=TREES),
+    "noisy labels": Case("30 % of the labels flipped", noisy_labels),
+    "sparse": Case("a sparse matrix of 300 columns", sparse_columns),
+    "missing": Case("a fifth of the numbers is missing", missing),
+}
+"""By name, in the order of the table."""

@@ -1,0 +1,140 @@
+"""Who is measured on hostile data: class frequencies, the pool and its members, scikit-learn, and former versions."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.special import log_softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from calibrant.estimators import CrossCalibrated, SelfCalibratedClassifier
+from calibrant.estimators.folds import dealt_splits
+from calibrant.estimators.scaling import fit_scaling
+from calibrant.experiments.hostile.cases import Data
+from calibrant.experiments.hostile.earlier import SCRIPT
+from calibrant.methods.blend import KINDS
+from calibrant.methods.members import Rows, cross_fit
+from calibrant.methods.pool import class_shares, fit_pool
+
+OWN, BEFORE, FREQUENCIES = "self-calibrated", "before", "class-frequencies"
+MEMBERS = ("network", "trees", "linear")
+CONTENDERS = {
+    OWN: "SelfCalibratedClassifier, as it is by default",
+    BEFORE: "SelfCalibratedClassifier of an earlier version",
+    FREQUENCIES: "the shares of the classes in the training rows",
+    "network": "the networks of the pool alone",
+    "trees": "the trees of the pool alone",
+    "linear": "the lines of the pool alone",
+    "cross-calibrated": "CrossCalibrated(HistGradientBoostingClassifier(early_stopping=True))",
+    "hist-gradient-boosting": "scikit-learn's HistGradientBoostingClassifier(early_stopping=True)",
+    "logistic-regression": "scikit-learn's LogisticRegression(max_iter=1000) of standardised columns",
+    "mlp": "scikit-learn's MLPClassifier(early_stopping=True) of standardised columns",
+}
+"""By id, in the order of the table."""
+
+
+class Frequencies(ClassifierMixin, BaseEstimator):
+    """The shares of the classes, after one further row that is spread over all of them."""
+
+    def fit(self, X: Any, y: np.ndarray) -> Frequencies:
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        self.shares_ = class_shares(codes, len(self.classes_))
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        return np.tile(self.shares_, (X.shape[0], 1))
+
+
+class Alone(ClassifierMixin, BaseEstimator):
+    """One member of the pool that is no network, cross-fitted and calibrated by itself."""
+
+    def __init__(self, kind: str, seed: int = 0) -> None:
+        self.kind = kind
+        self.seed = seed
+
+    def fit(self, X: np.ndarray, y: np.ndarray, groups: np.ndarray | None = None) -> Alone:
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        self.scaling_ = fit_scaling(np.asarray(X, dtype=np.float64), None)
+        rows = Rows(self._inputs(X), codes, None, len(self.classes_))
+        splits, together = dealt_splits(rows.inputs, codes, 5, seed=self.seed, groups=groups)
+        found = cross_fit(KINDS[self.kind], rows, splits, self.seed)
+        assert found is not None
+        self.model_ = found.model
+        self.pool_ = fit_pool(found.held_out[None], codes, groups=together)
+        return self
+
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        return self.pool_.probs(log_softmax(self.model_.scores(self._inputs(X)), axis=1)[None])
+
+    def _inputs(self, X: np.ndarray) -> np.ndarray:
+        return np.asarray(self.scaling_.apply(X).numpy(), dtype=np.float64)
+
+
+def estimators(seed: int) -> dict[str, Callable[[], Any]]:
+    """What makes each contender, but for earlier versions."""
+    early: dict[str, Any] = {"early_stopping": True, "random_state": seed}
+    return {
+        OWN: lambda: SelfCalibratedClassifier(random_state=seed, device="cpu"),
+        FREQUENCIES: Frequencies,
+        "network": lambda: SelfCalibratedClassifier(members=("network",), random_state=seed, device="cpu"),
+        "trees": lambda: Alone("trees", seed),
+        "linear": lambda: Alone("linear", seed),
+        "cross-calibrated": lambda: CrossCalibrated(HistGradientBoostingClassifier(**early), random_state=seed),
+        "hist-gradient-boosting": lambda: HistGradientBoostingClassifier(**early),
+        "logistic-regression": lambda: make_pipeline(
+            StandardScaler(with_mean=False), LogisticRegression(max_iter=1000)
+        ),
+        "mlp": lambda: make_pipeline(StandardScaler(with_mean=False), MLPClassifier(**early)),
+    }
+
+
+def settings(method: str) -> str:
+    """A contender's settings as text, for the key of its runs."""
+    return CONTENDERS[method] if method == BEFORE else repr(estimators(0)[method]())
+
+
+def fitted(method: str, data: Data, seed: int) -> Any:
+    """A contender that was fitted to a case; it is told the groups where it takes them."""
+    model = estimators(seed)[method]()
+    grouped = data.groups is not None and isinstance(model, SelfCalibratedClassifier | CrossCalibrated | Alone)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return model.fit(data.X, data.y, **({"groups": data.groups} if grouped else {}))
+
+
+def earlier(source: str, data: Data, seed: int) -> tuple[np.ndarray, Mapping[str, Any]]:
+    """Probabilities and cost of the classifier of an earlier version, in a process of its own.
+
+    ``source`` is the folder that holds its package ``calibrant``.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        given, found = Path(folder, "given.npz"), Path(folder, "found.npz")
+        thin = np.array(sparse.issparse(data.X))
+        np.savez(given, y=data.y, sparse=thin, X=_dense(data.X), X_test=_dense(data.X_test))
+        call = [sys.executable, "-c", SCRIPT, str(given), str(found), str(seed)]
+        done = subprocess.run(
+            call, env=os.environ | {"PYTHONPATH": source}, capture_output=True, text=True, check=False, cwd=folder
+        )
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or ["it ended without a word"]
+            raise ValueError(lines[-1])
+        return np.load(found)["probs"], json.loads(done.stdout.splitlines()[-1])
+
+
+def _dense(X: Any) -> np.ndarray:
+    return np.asarray(X.todense()) if sparse.issparse(X) else X

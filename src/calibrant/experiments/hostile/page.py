@@ -1,0 +1,150 @@
+"""The report on hostile data: the target, before and after, and every contender on every case."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from calibrant.experiments.common.shared import count, failures, foot
+from calibrant.experiments.common.summary import cell
+from calibrant.experiments.common.verdicts import Case, Records, datasets, difference, judge, mean
+from calibrant.experiments.common.verdicts import not_significantly_above_zero as not_above
+from calibrant.experiments.hostile.contenders import BEFORE, FREQUENCIES, MEMBERS, OWN
+from calibrant.metrics import Estimate
+from calibrant.report import Column, Report, Results, Verdict
+
+COLUMNS = {
+    "nll": Column("NLL", "low", 4),
+    "ece15": Column("ECE-15", "low", 3),
+    "floor_self15": Column("floor", digits=3, note="ECE-15 of a calibrated model with the same confidences."),
+    "accuracy": Column("accuracy", "high", 3),
+    "seconds": Column("seconds", digits=1),
+    "memory": Column("MB", digits=0, note="Memory beyond the data, at its peak."),
+}
+SECONDS, TIMES = 10.0, 10.0
+"""A fit may take so many seconds, or so many times as long as scikit-learn's network."""
+
+
+def best_member(records: Records, dataset: str) -> str | None:
+    """The member of the pool that has the lowest mean NLL alone; None where none was measured."""
+    means = {name: mean(records, "nll", dataset, name).value for name in MEMBERS}
+    known = {name: value for name, value in means.items() if not math.isnan(value)}
+    return min(known, key=lambda name: known[name]) if known else None
+
+
+def verdicts(records: Records) -> list[Verdict]:
+    """Whether the classifier is ever worse than class frequencies or than one of its members, and how long it takes."""
+    names = datasets(records)
+
+    def against(dataset: str, rival: str | None) -> tuple[Estimate | None, bool | None]:
+        if _failed(records, dataset, OWN):
+            return None, False
+        if rival is None:
+            return None, None
+        gap = difference(records, "nll", dataset, OWN, rival)
+        return gap, not_above(gap)
+
+    members = {name: best_member(records, name) for name in names}
+    times = {name: _time(records, name) for name in names}
+    return [
+        judge(
+            "NLL not above that of the class frequencies by more than the interval of the paired difference",
+            [Case(name, *against(name, FREQUENCIES)) for name in names],
+        ),
+        judge(
+            "NLL not above that of the better of its members by more than the interval of the paired difference",
+            [Case(f"{name} ({members[name]})", *against(name, members[name])) for name in names if members[name]],
+        ),
+        judge(
+            f"fit time at most {SECONDS:g} s or {TIMES:g} × MLPClassifier's (seconds)",
+            [Case(name, *times[name]) for name in names if times[name][0] is not None],
+            digits=1,
+        ),
+    ]
+
+
+def _failed(records: Records, dataset: str, method: str) -> bool:
+    return any(r["failure"] for r in records if r["dataset"] == dataset and r["method"] == method)
+
+
+def _time(records: Records, dataset: str) -> tuple[float | None, bool | None]:
+    own, other = (mean(records, "seconds", dataset, name).value for name in (OWN, "mlp"))
+    limit = SECONDS if math.isnan(other) else max(SECONDS, TIMES * other)
+    return (None, None) if math.isnan(own) else (own, own <= limit)
+
+
+def with_memory(records: Records) -> list[dict[str, Any]]:
+    """Records with the peak in megabytes."""
+    return [{**r, "memory": None if r.get("peak_memory") is None else r["peak_memory"] / 1e6} for r in records]
+
+
+def write_report(out: Path, results: Results) -> Path:
+    """Write `report.html` from a result file alone, and print the tables; returns its path."""
+    report = make_report(results)
+    print(report.to_markdown())
+    return report.write(out)
+
+
+def make_report(results: Results) -> Report:
+    """Verdicts, before and after, and a table for each case."""
+    config, records = results.config, with_memory(results.records)
+    cases: dict[str, str] = config["cases"]
+    report = Report(
+        "Data that nobody cleaned",
+        f"{count(len(cases), 'case')}, {count(len(config['seeds']), 'seed')}: mean and 95 % interval (Student's t). A "
+        "seed draws the training rows, 2,000 clean test rows and the classifiers anew.",
+    )
+    report.verdicts(verdicts(records))
+    report.section(
+        "Before and after",
+        f"{OWN} is SelfCalibratedClassifier with its default settings, and {BEFORE} is the same of an earlier version. "
+        "The best member is the one of lowest mean NLL alone. It is chosen after the fact, which flatters it a little.",
+    )
+    head: list[Column | str] = ["case", "what is wrong"]
+    head += [Column(f"NLL, {name}", digits=4) for name in (BEFORE, OWN, FREQUENCIES)]
+    head += ["best member", Column("NLL, best member", digits=4), Column("ECE, before", digits=3)]
+    head += [Column("ECE, now", digits=3), Column("floor", digits=3), Column("s, before", digits=1)]
+    head += [Column("s, now", digits=1), Column("MB, before", digits=0), Column("MB, now", digits=0)]
+    report.table(head, [_line(records, name, story) for name, story in cases.items()])
+    report.section("Every case")
+    for name, story in cases.items():
+        with report.details(f"{name}: {story}"):
+            report.table(["method", *COLUMNS.values()], _scores(records, name, list(config["methods"])))
+    failures(report, records, "A contender that cannot take a case is left out of it.")
+    report.section("Contenders")
+    report.table(["method", "what it is"], [[m, story] for m, story in config["methods"].items()])
+    foot(report, results, hidden=("cases", "methods"))
+    return report
+
+
+def _line(records: Records, name: str, story: str) -> list[Any]:
+    member = best_member(records, name)
+    means = [cell(records, "nll", name, method) for method in (BEFORE, OWN, FREQUENCIES)]
+    own = cell(records, "floor_self15", name, OWN)
+    return [
+        name,
+        story,
+        *means,
+        member,
+        member and cell(records, "nll", name, member),
+        *(cell(records, "ece15", name, method) for method in (BEFORE, OWN)),
+        own,
+        *(_plain(records, "seconds", name, method) for method in (BEFORE, OWN)),
+        *(_plain(records, "memory", name, method) for method in (BEFORE, OWN)),
+    ]
+
+
+def _plain(records: Records, metric: str, name: str, method: str) -> float | None:
+    value = cell(records, metric, name, method)
+    return None if value is None else value.value
+
+
+def _scores(records: Records, name: str, methods: Sequence[str]) -> list[list[Any]]:
+    measured = [m for m in methods if any(r["method"] == m and r["dataset"] == name for r in records)]
+    costs = ("seconds", "memory")
+    return [
+        [m, *(_plain(records, c, name, m) if c in costs else cell(records, c, name, m) for c in COLUMNS)]
+        for m in measured
+    ]

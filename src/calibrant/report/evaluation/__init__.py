@@ -1,0 +1,14 @@
+"""Evaluate any model's predictions: a verdict in words, numbers with their noise, one page to look at.
+
+>>> import calibrant
+>>> result = calibrant.evaluate([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2], [0.3, 0.7]], ["no", "yes", "no", "yes"])
+>>> result.verdict.kind
+'undecided'
+"""
+
+from calibrant.report.evaluation.evaluate import evaluate
+from calibrant.report.evaluation.numbers import Measure, ModelNumbers
+from calibrant.report.evaluation.result import Evaluation
+from calibrant.report.evaluation.verdict import Verdict
+
+__all__ = ["Evaluation", "Measure", "ModelNumbers", "Verdict", "evaluate"]

@@ -1,0 +1,94 @@
+"""A fitted calibrator on a file of predictions, and the table that comes of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant._whole import whole_file
+from calibrant.posthoc import Calibrator
+from calibrant.report.evaluation.files import PredictionFile
+
+FORMATS = (".csv", ".tsv", ".parquet", ".npz")
+
+
+def apply_file(calibrator: Calibrator, file: PredictionFile, out: str | os.PathLike[str]) -> None:
+    """Write the calibrated predictions of a file, whole or not at all."""
+    suffix = Path(out).suffix.lower()
+    if suffix not in FORMATS:
+        raise ValueError(f"{out} should end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, to say what it is.")
+    columns = calibrated_columns(calibrator, file)
+    with whole_file(out) as unfinished:
+        if suffix == ".npz":
+            # Objects would be pickled: text goes in as text.
+            arrays = {name: _plain(np.asarray(column)) for name, column in columns.items()}
+            with unfinished.open("wb") as stream:
+                np.savez(stream, **arrays)  # type: ignore[arg-type]
+            return
+        import pandas as pd
+
+        frame = pd.DataFrame(columns)
+        if suffix == ".parquet":
+            frame.to_parquet(unfinished, index=False)
+        else:
+            frame.to_csv(unfinished, index=False, sep="\t" if suffix == ".tsv" else ",")
+
+
+def calibrated_columns(calibrator: Calibrator, file: PredictionFile) -> dict[str, Any]:
+    """The columns of the result: what the file had beside its predictions, probabilities, class and confidence."""
+    kind = getattr(calibrator, "kind_", None)
+    if kind is not None and kind != file.kind:
+        raise ValueError(
+            f"The calibrator was fitted to {_WORDS[kind]}, and {file.path.name} holds {_WORDS[file.kind]}. "
+            "Give predictions of the same kind."
+        )
+    names = list(getattr(calibrator, "class_names_", ()))
+    values = _in_order(file, names)
+    probs = np.asarray(calibrator.predict_proba(values))
+    columns: dict[str, Any] = dict(file.rows)
+    if file.labels is not None and file.kind != "pairs":
+        columns["label"] = file.labels
+    if file.kind == "pairs":
+        if file.labels is not None:
+            columns["correct"] = file.labels
+        return columns | {"confidence": probs[:, 1]}
+    predicted = np.asarray(calibrator.predict(values))
+    names = names or [str(k) for k in range(probs.shape[1])]
+    columns |= {f"prob_{name}": probs[:, k] for k, name in enumerate(names)}
+    columns["predicted"] = np.array(names)[predicted]
+    return columns | {"confidence": probs[np.arange(len(probs)), predicted]}
+
+
+def _in_order(file: PredictionFile, names: list[str]) -> np.ndarray:
+    """The values with their columns in the order that the calibrator was fitted in."""
+    if file.values.ndim == 1:
+        return file.values
+    if names and file.values.shape[1] != len(names):
+        raise ValueError(
+            f"The calibrator knows {len(names)} classes; {file.path.name} has {file.values.shape[1]} columns."
+        )
+    given = file.classes
+    if given is None or not names or set(given) != set(names):
+        if given is not None and names and not all(name.isdigit() for name in names):
+            raise ValueError(
+                f"The columns of {file.path.name} are those of the classes {', '.join(given[:10])}; the calibrator was "
+                f"fitted to {', '.join(names[:10])}. Rename the columns, or fit again."
+            )
+        return file.values
+    return file.values[:, [given.index(name) for name in names]]
+
+
+def _plain(column: np.ndarray) -> np.ndarray:
+    return column.astype(str) if column.dtype == object else column
+
+
+_WORDS = {
+    "probs": "class probabilities",
+    "logits": "logits of classes",
+    "score": "one probability per row",
+    "logit": "one logit per row",
+    "pairs": "a confidence per row",
+}

@@ -1,0 +1,25 @@
+"""The figures of an evaluation, drawn with matplotlib."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from calibrant.plots import ConfidenceHistogramDisplay, ReliabilityDisplay, RiskCoverageDisplay, _style
+
+if TYPE_CHECKING:
+    from calibrant.report.evaluation.result import Evaluation
+
+
+def draw(evaluation: Evaluation) -> Any:
+    """One row per model: reliability diagram, confidence histogram, risk against coverage."""
+    with _style.style() as plt:
+        size = (12.5, 4.4 * len(evaluation.samples))
+        figure, axes = plt.subplots(len(evaluation.samples), 3, figsize=size, squeeze=False, layout="constrained")
+    for (name, sample), row in zip(evaluation.samples.items(), axes, strict=True):
+        numbers = evaluation.models[name]
+        ReliabilityDisplay.from_predictions(
+            **sample.pairs, name=name, ax=row[0], bins=numbers.bins, level=numbers.level, n_resamples=100
+        )
+        ConfidenceHistogramDisplay.from_predictions(**sample.pairs, ax=row[1])
+        RiskCoverageDisplay.from_predictions(**sample.pairs, ax=row[2], level=numbers.level)
+    return figure

@@ -1,0 +1,107 @@
+"""`calibrant.evaluate`: one call that judges a model's predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from calibrant._inputs import class_names
+from calibrant.report.evaluation.comparing import paired_differences
+from calibrant.report.evaluation.mistakes import check_rows
+from calibrant.report.evaluation.numbers import measure_model
+from calibrant.report.evaluation.reading import Sample, read_matrix, read_pairs
+from calibrant.report.evaluation.result import Evaluation
+
+
+def evaluate(
+    probs: Any = None,
+    labels: Any = None,
+    *,
+    confidence: Any = None,
+    correct: Any = None,
+    from_logits: bool = False,
+    classes: Sequence[Any] | None = None,
+    groups: Any = None,
+    rows: Any = None,
+    name: str = "model",
+    level: float = 0.95,
+    bins: int = 15,
+    n_resamples: int = 200,
+    seed: int = 0,
+) -> Evaluation:
+    """Judge predictions on data that the model has not seen: is the confidence right, and where is it not?
+
+    >>> import calibrant
+    >>> print(calibrant.evaluate(probs, labels))                # doctest: +SKIP
+    >>> calibrant.evaluate(probs, labels).to_html("report.html")  # doctest: +SKIP
+
+    Parameters
+    ----------
+    probs : (n, C) probabilities; (n,) for the probability of class 1 of two; or a dict of these by the name of the
+        model, to compare several on the same rows. The differences are to the first.
+    labels : (n,) true classes: columns 0..C-1, or text or other numbers that `classes` names in the order of the
+        columns. Without `classes`, such labels are taken in sorted order.
+    confidence, correct : instead of the two: the probability of the prediction and whether it was right.
+        A dict for several models, in both.
+    from_logits : whether `probs` holds logits.
+    groups : (n,) a group for each row; calibration is shown for each.
+    rows : (n,) rows, or a table of n rows, with what is known about each prediction. They are shown for the most
+        confident mistakes only.
+    name : name of a single model.
+    level : of the intervals, noise floors and bounds.
+    bins : number of bins of ECE and MCE.
+    n_resamples : number of draws for noise floors; fewer are taken of large samples.
+    seed : of these draws.
+    """
+    samples = _read_models(probs, labels, confidence, correct, from_logits, classes, name)
+    n = len(next(iter(samples.values())))
+    grouped = None if groups is None else _check_groups(groups, n)
+    known = check_rows(rows, n)
+    models = {
+        key: measure_model(key, sample, grouped, level=level, bins=bins, resamples=n_resamples, seed=seed)
+        for key, sample in samples.items()
+    }
+    (first, reference), *others = samples.items()
+    differences = [paired_differences(key, sample, first, reference, level=level, bins=bins) for key, sample in others]
+    return Evaluation(models, differences, samples, known)
+
+
+def _read_models(
+    probs: Any, labels: Any, confidence: Any, correct: Any, from_logits: bool, classes: Any, name: str
+) -> dict[str, Sample]:
+    pairs = confidence is not None or correct is not None
+    if pairs == (probs is not None or labels is not None):
+        raise ValueError(
+            f"give either probs and labels, or confidence= and correct=, got {'both' if pairs else 'neither'}."
+        )
+    if pairs:
+        if confidence is None or correct is None:
+            raise ValueError("confidence= and correct= go together: one of them is missing.")
+        many = confidence if isinstance(confidence, Mapping) else {name: confidence}
+        hits = correct if isinstance(correct, Mapping) else dict.fromkeys(many, correct)
+        if set(many) != set(hits):
+            raise ValueError(f"confidence= and correct= must name the same models, got {list(many)} and {list(hits)}.")
+        samples = {str(key): read_pairs(many[key], hits[key]) for key in many}
+    else:
+        if probs is None or labels is None:
+            raise ValueError("probs and labels go together: one of them is missing.")
+        many = probs if isinstance(probs, Mapping) else {name: probs}
+        read = {str(key): read_matrix(p, labels, from_logits=from_logits, classes=classes) for key, p in many.items()}
+        samples = dict(read)
+    if not samples:
+        raise ValueError("probs must hold at least one model, got an empty dict.")
+    if len({len(sample) for sample in samples.values()}) > 1:
+        sizes = ", ".join(f"{key} {len(sample)}" for key, sample in samples.items())
+        raise ValueError(f"all models must predict the same rows, got different numbers of rows: {sizes}.")
+    return samples
+
+
+def _check_groups(groups: Any, n: int) -> np.ndarray:
+    names = class_names(groups)
+    if names.shape != (n,):
+        raise ValueError(f"groups must be 1-D with {n} entries, one per prediction, got shape {names.shape}.")
+    if names.dtype == object or names.dtype.kind == "f":
+        names = np.array(["missing" if v is None or v != v else str(v) for v in names.tolist()])
+    return names

@@ -1,0 +1,119 @@
+"""What the page draws: reliability in three forms, a histogram, risk against coverage, and the reject option.
+
+Everything is aggregated here, so that a page stays small however many predictions there are. The limits that a reader
+can choose are values of the sample, and their counts are exact.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from calibrant.metrics.predictions import Predictions, read
+from calibrant.metrics.scores import isotonic_fit
+from calibrant.plots import prepare_reliability, prepare_smooth_reliability
+from calibrant.report.evaluation.numbers import ModelNumbers
+from calibrant.report.evaluation.reading import Sample
+from calibrant.selective import uniform_risk_bound
+
+MOST_LIMITS = 1200
+_HISTOGRAM = 40
+_CURVE_POINTS = 201
+_CORP_DRAWS = 60
+
+
+def figures(sample: Sample, numbers: ModelNumbers) -> dict[str, Any]:
+    """All figures of one model as plain values."""
+    return {
+        "name": numbers.name,
+        "binned": _binned(sample, numbers),
+        "smooth": _smooth(sample, numbers),
+        "corp": _corp(sample, numbers),
+        "reject": reject(sample, numbers.level),
+    }
+
+
+def _binned(sample: Sample, numbers: ModelNumbers) -> list[dict[str, Any]]:
+    r = prepare_reliability(**sample.pairs, bins=numbers.bins, level=numbers.level, n_resamples=0)
+    rows = zip(r.lower, r.upper, r.share, r.confidence, r.accuracy, r.band_low, r.band_high, strict=True)
+    keys = ("lower", "upper", "share", "confidence", "accuracy", "low", "high")
+    return [dict(zip(keys, _rounded(row), strict=True)) for row in rows if row[2] > 0]
+
+
+def _smooth(sample: Sample, numbers: ModelNumbers) -> list[list[float]]:
+    """Rows of confidence, accuracy, and the consistency band around the diagonal."""
+    s = prepare_smooth_reliability(**sample.pairs, level=numbers.level)
+    shown = (s.local_count >= 4) & (s.confidence >= s.support[0]) & (s.confidence <= s.support[1])
+    at = np.flatnonzero(shown & np.isfinite(s.accuracy) & np.isfinite(s.spread))
+    at = at[np.unique(np.linspace(0, len(at) - 1, min(len(at), _CURVE_POINTS)).round().astype(int))] if len(at) else at
+    t = s.confidence[at]
+    low, high = np.clip(t - s.spread[at], 0, 1), np.clip(t + s.spread[at], 0, 1)
+    return [_rounded(row) for row in zip(t, np.clip(s.accuracy[at], 0, 1), low, high, strict=True)]
+
+
+def _corp(sample: Sample, numbers: ModelNumbers) -> list[list[float]]:
+    """The isotonic fit at quantiles of the confidence, and where it falls if the model is calibrated."""
+    p = read(None, None, **sample.pairs)
+    order = np.argsort(sample.confidence, kind="stable")
+    at = order[np.unique(np.linspace(0, len(order) - 1, min(len(order), _CURVE_POINTS)).round().astype(int))]
+    fit = isotonic_fit(p).numpy()[at]
+    rng = np.random.default_rng(0)
+    draws = []
+    for _ in range(_CORP_DRAWS):
+        hits = rng.random(len(sample)) < sample.confidence
+        draws.append(isotonic_fit(Predictions(p.confidence, p.correct.new_tensor(hits))).numpy()[at])
+    tail = (1 - numbers.level) / 2
+    low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
+    return [_rounded(row) for row in zip(sample.confidence[at], fit, low, high, strict=True)]
+
+
+def reject(sample: Sample, level: float) -> dict[str, Any]:
+    """Counts and bounds for every limit that the reader can choose.
+
+    The score is the confidence, and with two classes the probability of the second: predictions between two limits
+    are withheld. For limits low < high, with the columns below,
+
+        kept   = above[high] + below[low]      (right and wrong each)
+        bound  = (U_above[high] + U_below[low]) / (the same + L_above[high] + L_below[low])
+
+    which is `UniformRiskBound.risk`: it holds for all windows at once.
+    """
+    binary = sample.probs is not None and sample.probs.shape[1] == 2
+    score = sample.probs[:, 1] if binary and sample.probs is not None else sample.confidence
+    values = np.unique(score)
+    if len(values) > MOST_LIMITS:
+        # Half evenly over the sample, half evenly over the range: dense where the predictions are, and no gaps.
+        ranks = np.sort(score)[np.linspace(0, len(score) - 1, MOST_LIMITS // 2).round().astype(int)]
+        even = np.searchsorted(values, np.linspace(values[0], values[-1], MOST_LIMITS // 2)).clip(max=len(values) - 1)
+        # The two values around one half are where nothing is withheld from two classes.
+        middle = np.searchsorted(values, 0.5, side="right")
+        around = values[max(0, middle - 1) : middle + 1]
+        values = np.unique(np.concatenate([ranks, values[even], around]))
+    bound = uniform_risk_bound(score, sample.correct, level=level, two_sided=True)
+    right, wrong = np.sort(score[sample.correct]), np.sort(score[~sample.correct])
+    errors_above, errors_below, right_above, right_below = bound.sides(values)
+    counts, _ = np.histogram(score, bins=_HISTOGRAM, range=(0, 1))
+    bad, _ = np.histogram(score[~sample.correct], bins=_HISTOGRAM, range=(0, 1))
+    return {
+        "n": len(score),
+        "wrong": len(wrong),
+        "level": level,
+        "binary": binary,
+        "score": f"probability of {sample.name_of(1)}" if binary else "confidence",
+        "limits": values.tolist(),
+        "rightAbove": (len(right) - np.searchsorted(right, values)).tolist(),
+        "wrongAbove": (len(wrong) - np.searchsorted(wrong, values)).tolist(),
+        "rightBelow": np.searchsorted(right, values, side="right").tolist(),
+        "wrongBelow": np.searchsorted(wrong, values, side="right").tolist(),
+        "errorsAbove": _rounded(errors_above, 8),
+        "errorsBelow": _rounded(errors_below, 8),
+        "correctAbove": _rounded(right_above, 8),
+        "correctBelow": _rounded(right_below, 8),
+        "histogram": counts.tolist(),
+        "histogramWrong": bad.tolist(),
+    }
+
+
+def _rounded(values: Any, digits: int = 5) -> list[float]:
+    return [round(float(v), digits) for v in values]

@@ -1,0 +1,230 @@
+"""Predictions in a file: CSV, TSV, Parquet or npz, with columns that are found by their names."""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.data.tables import read_columns
+
+LABELS = ("label", "labels", "y", "y_true", "target", "targets", "class", "true", "truth")
+_SCORES = ("score", "prob", "proba", "probability", "y_prob", "y_score", "y_proba", "p", "probs", "logit", "logits")
+_PREFIXED = re.compile(r"^(probability|proba|probs|prob|logits|logit|p)(?:[_ .:-]+(.+)|(\d+))$", re.IGNORECASE)
+_TRUE, _FALSE = ("true", "yes", "1", "right", "correct"), ("false", "no", "0", "wrong", "incorrect")
+
+
+@dataclass(frozen=True)
+class PredictionFile:
+    """What a file holds.
+
+    `kind` is "probs", "logits" (each with (n, C) `values`), "score" (the probability of one class of two), "logit"
+    (its log-odds) or "pairs" (confidence; `labels` then says whether each prediction was right).
+    """
+
+    path: Path
+    kind: str
+    values: np.ndarray = field(repr=False)
+    labels: np.ndarray | None = field(repr=False)
+    classes: tuple[str, ...] | None
+    groups: np.ndarray | None = field(repr=False)
+    rows: dict[str, np.ndarray] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def is_logits(self) -> bool:
+        """Whether the values are logits."""
+        return self.kind in ("logits", "logit")
+
+    def take(self, index: np.ndarray) -> PredictionFile:
+        """The predictions of some rows."""
+        return replace(
+            self,
+            values=self.values[index],
+            labels=None if self.labels is None else self.labels[index],
+            groups=None if self.groups is None else self.groups[index],
+            rows={name: column[index] for name, column in self.rows.items()},
+        )
+
+
+def read_predictions(
+    path: str | os.PathLike[str],
+    *,
+    labels: str | None = None,
+    group: str | None = None,
+    columns: Sequence[str] = (),
+    logits: bool = False,
+    need_labels: bool = True,
+) -> PredictionFile:
+    """Read a file of predictions.
+
+    Probabilities are columns named `prob_…`, `p_…` or `proba_…` and the class, logits `logit_…`, or columns named like
+    the labels; `columns` names them otherwise. A single column `score`, `prob` or the like is the probability of the
+    second of two classes; `confidence` with `correct` is the other form. Arrays of an npz file have the same names,
+    with a matrix `probs` or `logits`.
+    """
+    path = Path(path)
+    table = _read(path)
+    if len({len(column) for column in table.values()}) > 1:
+        raise ValueError(f"{path.name} has arrays of different lengths; each must have one entry per prediction.")
+    target = _find_labels(table, labels, path)
+    y = None if target is None else table[target]
+    wanted = _required(table, group, path)
+    kind, used, values, classes = _find_values(table, columns, logits, y, target, path)
+    if kind == "pairs":
+        outcome = _named(table, ("correct",))
+        y = None if outcome is None else _as_correct(table[outcome], path)
+    if need_labels and y is None:
+        raise ValueError(
+            f"{path.name} has no column with the true classes; name it with --labels. Its columns are {_list(table)}."
+        )
+    rows = {name: column for name, column in table.items() if name not in used and name != target and column.ndim == 1}
+    groups = None if wanted is None else table[wanted]
+    return PredictionFile(path, kind, values, y, classes, groups, rows)
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give a file of predictions (CSV, TSV, Parquet or npz).")
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file {path}. Check the name and the folder.")
+    if not os.access(path, os.R_OK):
+        raise ValueError(f"{path} cannot be read: no permission.")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path.name} is empty; give a file with one row per prediction.")
+    if path.suffix.lower() == ".npz":
+        return _read_npz(path)
+    return dict(read_columns(path))
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (ValueError, OSError, zipfile.BadZipFile):
+        raise ValueError(
+            f"{path.name} is not an npz file of plain arrays; write it with np.savez(…, probs=…, labels=…)."
+        ) from None
+    if not arrays or any(array.ndim == 0 for array in arrays.values()):
+        raise ValueError(f"{path.name} must hold arrays with one row per prediction, such as probs and labels.")
+    return arrays
+
+
+def _find_labels(table: Mapping[str, Any], labels: str | None, path: Path) -> str | None:
+    if labels is not None:
+        return _required(table, labels, path)
+    return _named(table, LABELS)
+
+
+def _required(table: Mapping[str, Any], name: str | None, path: Path) -> str | None:
+    if name is not None and name not in table:
+        raise ValueError(f"{path.name} has no column {name!r}. Its columns are {_list(table)}.")
+    return name
+
+
+def _named(table: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    by_lower = {name.lower(): name for name in reversed(list(table))}
+    return next((by_lower[name] for name in names if name in by_lower), None)
+
+
+def _find_values(
+    table: Mapping[str, np.ndarray],
+    columns: Sequence[str],
+    logits: bool,
+    y: np.ndarray | None,
+    target: str | None,
+    path: Path,
+) -> tuple[str, set[str], np.ndarray, tuple[str, ...] | None]:
+    """The kind of predictions, the columns that hold them, their values and the names of the classes."""
+    if columns:
+        for name in columns:
+            _required(table, name, path)
+        if len(columns) == 1:
+            return "logit" if logits else "score", set(columns), _numbers(table, columns[0], path), None
+        names = [_class_of(name) for name in columns]
+        return "logits" if logits else "probs", set(columns), _matrix(table, columns, path), _classes(names, y)
+    wide = [name for name, column in table.items() if column.ndim == 2]
+    if wide:
+        known = ("probs", "probabilities", "proba", "prob", "p", "logits", "logit")
+        matrix = _named({name: table[name] for name in wide}, known) or wide[0]
+        is_logits = logits or matrix.lower().startswith("logit")
+        return "logits" if is_logits else "probs", {matrix}, np.asarray(table[matrix], dtype=float), None
+    prefixed: dict[str, list[str]] = {}
+    for name in table:
+        match = _PREFIXED.match(name)
+        if match and name != target:
+            prefixed.setdefault(match[1].lower(), []).append(name)
+    for prefix, found in prefixed.items():
+        if len(found) > 1:
+            is_logits = logits or prefix.startswith("logit")
+            names = [_class_of(name) for name in found]
+            return "logits" if is_logits else "probs", set(found), _matrix(table, found, path), _classes(names, y)
+    if y is not None:
+        named = [name for name in dict.fromkeys(str(v) for v in np.unique(y.astype(str)).tolist()) if name in table]
+        if len(named) > 1 and len(named) == len(np.unique(y)):
+            return "logits" if logits else "probs", set(named), _matrix(table, named, path), tuple(named)
+    confidence = _named(table, ("confidence", "conf"))
+    if confidence is not None and (_named(table, ("correct",)) or y is None):
+        return "pairs", {confidence, _named(table, ("correct",)) or ""}, _numbers(table, confidence, path), None
+    single = next((found[0] for found in prefixed.values()), None) or _named(table, _SCORES)
+    if single is not None and single != target:
+        is_logit = logits or single.lower().startswith("logit")
+        return "logit" if is_logit else "score", {single}, _numbers(table, single, path), None
+    raise ValueError(
+        f"{path.name} has no predictions that can be recognised: expected columns prob_<class> or logit_<class>, one "
+        f"column score, or confidence and correct. Name them with --columns. Its columns are {_list(table)}."
+    )
+
+
+def _class_of(name: str) -> str:
+    match = _PREFIXED.match(name)
+    return name if match is None else match[2] or match[3]
+
+
+def _classes(names: Sequence[str], y: np.ndarray | None) -> tuple[str, ...] | None:
+    """The names of the columns, unless labels are numbers that count them: then these decide."""
+    if y is not None and y.dtype.kind in "biuf" and not all(_whole(v) in names for v in np.unique(y).tolist()):
+        return None
+    return tuple(names)
+
+
+def _whole(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value == int(value) else str(value)
+
+
+def _matrix(table: Mapping[str, np.ndarray], names: Sequence[str], path: Path) -> np.ndarray:
+    return np.column_stack([_numbers(table, name, path) for name in names])
+
+
+def _numbers(table: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarray:
+    try:
+        values = np.asarray(table[name], dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(f"Column {name!r} of {path.name} must hold numbers, and has text in it.") from None
+    bad = np.flatnonzero(np.isnan(values))
+    if len(bad):
+        raise ValueError(
+            f"Column {name!r} of {path.name} has no value in row {bad[0]}. Drop such rows or fill them in."
+        )
+    return values
+
+
+def _as_correct(column: np.ndarray, path: Path) -> np.ndarray:
+    words = [_whole(v).strip().lower() for v in column.tolist()]
+    unknown = [word for word in words if word not in (*_TRUE, *_FALSE)]
+    if unknown:
+        raise ValueError(f"Column 'correct' of {path.name} must hold true/false or 1/0, got {unknown[0]!r}.")
+    return np.array([word in _TRUE for word in words])
+
+
+def _list(table: Mapping[str, Any]) -> str:
+    names = list(table)
+    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

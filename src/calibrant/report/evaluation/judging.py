@@ -1,0 +1,124 @@
+"""Judge files of predictions: side by side, and before and after recalibration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from calibrant._inputs import Logits
+from calibrant.posthoc import Auto, Calibrator, make_calibrator
+from calibrant.report.evaluation.evaluate import evaluate
+from calibrant.report.evaluation.files import PredictionFile
+from calibrant.report.evaluation.reading import read_labels
+from calibrant.report.evaluation.result import Evaluation
+
+
+def judge_files(
+    files: Sequence[PredictionFile],
+    *,
+    recalibrate: str | None = None,
+    positive: str | None = None,
+    rows: bool = True,
+    seed: int = 0,
+    **options: Any,
+) -> tuple[Evaluation, dict[str, Calibrator]]:
+    """Evaluate files that predict the same rows; the second part holds the calibrators by model.
+
+    `recalibrate` names a calibrator, or "auto": it is fitted to half of the rows, and everything is measured on the
+    other half. Classes are spread evenly over the halves.
+    """
+    names = _names(files)
+    _same_rows(files)
+    known = [_columns(file, positive) for file in files]
+    held = np.arange(len(files[0]))
+    if recalibrate is not None:
+        held, rest = halves(known[0][1], seed)
+    models: dict[str, Any] = {}
+    outcomes: dict[str, np.ndarray] = {}
+    fitted: dict[str, Calibrator] = {}
+    for name, file, (values, labels, _) in zip(names, files, known, strict=True):
+        models[name] = Logits(values[held]) if file.is_logits else values[held]
+        outcomes[name] = labels[held]
+        if recalibrate is not None:
+            calibrator = new_calibrator(recalibrate, from_probs=not file.is_logits)
+            fitted[name] = calibrator.fit(values[rest], labels[rest])
+            after = calibrator.predict_proba(values[held])
+            models[f"{name} + {recalibrate}"] = after[:, 1] if values.ndim == 1 else after
+            outcomes[f"{name} + {recalibrate}"] = labels[held]
+    part = files[0].take(held)
+    shared: dict[str, Any] = {"groups": part.groups, "rows": part.rows if rows else None, **options}
+    if files[0].kind == "pairs":
+        return evaluate(confidence=models, correct=outcomes, **shared), fitted
+    classes = list(known[0][2] or ())
+    return evaluate(models, np.array(classes)[outcomes[names[0]]], classes=classes, **shared), fitted
+
+
+def new_calibrator(name: str, *, from_probs: bool) -> Calibrator:
+    """A calibrator by name, "auto" for the best one."""
+    return Auto(from_probs=from_probs) if name == "auto" else make_calibrator(name, from_probs=from_probs)
+
+
+def fit_file(file: PredictionFile, name: str, positive: str | None = None) -> Calibrator:
+    """Fit a calibrator to all rows of a file; it remembers the classes and the kind of the predictions."""
+    values, labels, classes = _columns(file, positive)
+    if len(values) < 2:
+        raise ValueError(f"{file.path.name} has one row; a calibrator needs more, some hundreds to be of use.")
+    calibrator = new_calibrator(name, from_probs=not file.is_logits).fit(values, labels)
+    calibrator.class_names_ = list(classes or ())
+    calibrator.kind_ = file.kind
+    return calibrator
+
+
+def _columns(file: PredictionFile, positive: str | None) -> tuple[np.ndarray, np.ndarray, tuple[str, ...] | None]:
+    """Values, the column of each label, and the names of the columns."""
+    assert file.labels is not None
+    if file.kind == "pairs":
+        return file.values, file.labels.astype(int), None
+    n_classes = 2 if file.values.ndim == 1 else file.values.shape[1]
+    classes: Sequence[str] | None = file.classes
+    if positive is not None and file.values.ndim == 1:
+        seen = sorted({str(v) for v in file.labels.tolist()})
+        if positive not in seen or len(seen) > 2:
+            raise ValueError(f"--positive must be one of the two labels, got {positive!r}; the labels are {seen[:5]}.")
+        classes = [next((v for v in seen if v != positive), "other"), positive]
+    try:
+        labels, names = read_labels(file.labels, len(file), n_classes, classes)
+    except ValueError as error:
+        raise ValueError(f"{file.path.name}: {error}") from None
+    return file.values, labels, names
+
+
+def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two halves of the rows with every class in equal parts, as far as it goes; each in the order of the file."""
+    if len(labels) < 4:
+        raise ValueError(f"--recalibrate needs at least 4 rows to fit on some and report on others, got {len(labels)}.")
+    shuffled = np.random.default_rng(seed).permutation(len(labels))
+    order = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    return np.sort(order[::2]), np.sort(order[1::2])
+
+
+def _names(files: Sequence[PredictionFile]) -> list[str]:
+    stems = [file.path.stem for file in files]
+    return stems if len(set(stems)) == len(stems) else [str(file.path) for file in files]
+
+
+def _same_rows(files: Sequence[PredictionFile]) -> None:
+    first = files[0]
+    for other in files[1:]:
+        names = f"{first.path.name} and {other.path.name}"
+        if len(other) != len(first):
+            raise ValueError(f"{names} have {len(first)} and {len(other)} rows; they must predict the same rows.")
+        if (other.kind == "pairs") != (first.kind == "pairs"):
+            raise ValueError(f"{names} hold different kinds of predictions; give class probabilities in both.")
+        if first.kind == "pairs":
+            continue
+        assert first.labels is not None
+        assert other.labels is not None
+        if not np.array_equal(first.labels.astype(str), other.labels.astype(str)):
+            raise ValueError(f"The labels of {names} differ; sort both files by the same row number.")
+        if set(first.classes or ()) != set(other.classes or ()):
+            raise ValueError(f"{names} have different classes: {first.classes} and {other.classes}.")
+        if first.classes != other.classes:
+            raise ValueError(f"{names} have their columns in different orders; put them in the same order.")

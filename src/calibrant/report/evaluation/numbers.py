@@ -1,0 +1,230 @@
+"""The numbers of one model: scores and calibration errors with intervals and noise floors, classes, groups, risk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from calibrant.metrics import (
+    CalibrationTest,
+    Estimate,
+    accuracy,
+    asymptotic_interval,
+    brier,
+    brier_decomposition,
+    calibration_test,
+    classwise_ece,
+    confidence_gap,
+    ece,
+    mce,
+    nll,
+    noise_floor,
+    smooth_ece,
+)
+from calibrant.report.evaluation.reading import Sample
+from calibrant.selective import aurc, excess_aurc, risk_at_coverage
+
+COVERAGES = (0.5, 0.8, 0.9, 0.95)
+# Work that noise floors may take, in draws of one outcome; fewer resamples where the sample is large.
+_BUDGET = 2e7
+# Noise floors are shown by their mean; their interval, at this level, needs at least so many draws.
+_FLOOR_LEVEL = 0.9
+_FEWEST_DRAWS = 20
+_MOST_GROUPS = 50
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number, its interval where one is known, and what a perfectly calibrated model would score."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    floor: float | None = None
+    floor_high: float | None = None
+
+
+@dataclass(frozen=True)
+class ModelNumbers:
+    """Everything that is measured about one model."""
+
+    name: str
+    n: int
+    n_classes: int | None
+    measures: dict[str, Measure]
+    mean_confidence: float
+    gap: Estimate
+    test: CalibrationTest
+    split: dict[str, float]
+    risk: dict[str, Any]
+    classes: list[dict[str, Any]] = field(repr=False)
+    groups: list[dict[str, Any]] = field(repr=False)
+    groups_left_out: int
+    level: float
+    bins: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        values = asdict(self)
+        values["measures"] = {key: asdict(measure) for key, measure in self.measures.items()}
+        return values
+
+
+def measure_model(
+    name: str, sample: Sample, groups: np.ndarray | None, *, level: float, bins: int, resamples: int, seed: int
+) -> ModelNumbers:
+    """Measure one model."""
+    draws: dict[str, Any] = {"n_resamples": _resamples(resamples, len(sample)), "seed": seed, "level": _FLOOR_LEVEL}
+    measures = {
+        "accuracy": _measure("accuracy", asymptotic_interval(**sample.given, metric=accuracy, level=level)),
+        "nll": _score("NLL", sample, nll, level),
+        "brier": _score("Brier score", sample, brier, level),
+        "ece": _binned("ECE", sample, ece, level, bins, draws),
+        "smooth_ece": _smooth(sample, resamples, draws),
+        "mce": _binned("MCE", sample, mce, level, bins, draws),
+    }
+    if sample.probs is not None:
+        few = draws | {"n_resamples": _resamples(resamples, sample.probs.size)}
+        floor = noise_floor(sample.probs, metric=classwise_ece, bins=bins, **few)
+        value = float(classwise_ece(sample.probs, sample.labels, bins))  # type: ignore[arg-type]
+        measures["classwise_ece"] = Measure("class-wise ECE", value, None, None, floor.mean, floor.high)
+    shown, left_out = _groups(sample, groups, level, bins, seed)
+    return ModelNumbers(
+        name,
+        len(sample),
+        None if sample.probs is None else sample.probs.shape[1],
+        measures,
+        float(sample.confidence.mean()),
+        asymptotic_interval(**sample.pairs, metric=confidence_gap, level=level),
+        calibration_test(**sample.pairs, metric=ece, bins=bins, n_resamples=999, seed=seed),
+        _split(sample),
+        _risk(sample),
+        _classes(sample, level, bins, resamples, seed),
+        shown,
+        left_out,
+        level,
+        bins,
+    )
+
+
+def _resamples(wanted: int, size: int) -> int:
+    return max(_FEWEST_DRAWS, int(min(wanted, _BUDGET / size)))
+
+
+def _measure(name: str, estimate: Estimate, floor: Any = None) -> Measure:
+    noise = (None, None) if floor is None else (floor.mean, floor.high)
+    return Measure(name, estimate.value, estimate.low, estimate.high, *noise)
+
+
+def _score(name: str, sample: Sample, metric: Any, level: float) -> Measure:
+    value = float(metric(**sample.given))
+    if not math.isfinite(value):
+        return Measure(name, value)  # an outcome that was given probability 0: there is no interval
+    return _measure(name, asymptotic_interval(**sample.given, metric=metric, level=level))
+
+
+def _binned(name: str, sample: Sample, metric: Any, level: float, bins: int, draws: dict[str, Any]) -> Measure:
+    floor = noise_floor(confidence=sample.confidence, metric=metric, bins=bins, **draws)
+    return _measure(name, asymptotic_interval(**sample.pairs, metric=metric, level=level, bins=bins), floor)
+
+
+def _smooth(sample: Sample, resamples: int, draws: dict[str, Any]) -> Measure:
+    # One value costs a few transforms of 65,537 nodes, whatever the sample's size.
+    few = draws | {"n_resamples": min(draws["n_resamples"], max(_FEWEST_DRAWS, resamples // 5))}
+    floor = noise_floor(confidence=sample.confidence, metric=smooth_ece, **few)
+    value = float(smooth_ece(**sample.pairs))  # type: ignore[arg-type]
+    return Measure("smooth ECE", value, None, None, floor.mean, floor.high)
+
+
+def _split(sample: Sample) -> dict[str, float]:
+    parts = brier_decomposition(**sample.given)
+    return {
+        "brier": parts.score,
+        "miscalibration": parts.calibration,
+        "discrimination": parts.resolution,
+        "uncertainty": parts.uncertainty,
+    }
+
+
+def _risk(sample: Sample) -> dict[str, Any]:
+    points = [risk_at_coverage(sample.confidence, sample.correct, coverage) for coverage in COVERAGES]
+    return {
+        "aurc": aurc(sample.confidence, sample.correct),
+        "excess_aurc": excess_aurc(sample.confidence, sample.correct),
+        "points": [{"threshold": p.threshold, "coverage": p.coverage, "accuracy": 1 - p.risk} for p in points],
+    }
+
+
+def _classes(sample: Sample, level: float, bins: int, resamples: int, seed: int) -> list[dict[str, Any]]:
+    """Each class against the rest: how often it is promised and how often it comes."""
+    if sample.probs is None or sample.labels is None or sample.predicted is None:
+        return []
+    few = _resamples(resamples, sample.probs.size)
+    rows = []
+    for k in range(sample.probs.shape[1]):
+        column = np.ascontiguousarray(sample.probs[:, k])
+        true = sample.labels == k
+        hit = sample.correct[sample.predicted == k]
+        part = _part(sample.name_of(k), column, true, sample.probs.shape[1], level, bins, few, seed)
+        recall = float(sample.correct[true].mean()) if true.any() else None
+        precision = float(hit.mean()) if len(hit) else None
+        rows.append(part | {"n": int(true.sum()), "recall": recall, "precision": precision})
+    return rows
+
+
+def _groups(
+    sample: Sample, groups: np.ndarray | None, level: float, bins: int, seed: int
+) -> tuple[list[dict[str, Any]], int]:
+    if groups is None:
+        return [], 0
+    names, index, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    largest = np.argsort(-counts, kind="stable")
+    rows = []
+    for k in largest[:_MOST_GROUPS]:
+        rows_of = index == k
+        c, hits = sample.confidence[rows_of], sample.correct[rows_of]
+        few = _resamples(200, len(c))
+        rows.append(_part(str(names[k]), c, hits, min(len(names), _MOST_GROUPS), level, bins, few, seed))
+    return rows, max(0, len(names) - _MOST_GROUPS)
+
+
+def _part(
+    name: str, confidence: np.ndarray, hits: np.ndarray, parts: int, level: float, bins: int, resamples: int, seed: int
+) -> dict[str, Any]:
+    """Calibration of one class or group; its interval is widened so that all `parts` hold together (Bonferroni)."""
+    floor = noise_floor(
+        confidence=confidence, metric=ece, bins=bins, n_resamples=resamples, seed=seed, level=_FLOOR_LEVEL
+    )
+    gap, half = float(confidence.mean() - hits.mean()), None
+    low = high = None
+    if len(confidence) > 1:
+        both = asymptotic_interval(
+            confidence=confidence, correct=hits, metric=confidence_gap, level=1 - (1 - level) / max(1, parts)
+        )
+        half = (both.high - both.low) / 2
+        # A part without errors, or with nothing but errors, has no spread of its own: take that of the promise.
+        promised = math.sqrt(float((confidence * (1 - confidence)).sum())) / len(confidence)
+        half = max(half, 1.96 * promised) if hits.all() or not hits.any() else half
+        low, high = gap - half, gap + half
+    return {
+        "name": name,
+        "n": len(confidence),
+        "mean_confidence": float(confidence.mean()),
+        "frequency": float(hits.mean()),
+        "gap": gap,
+        "gap_low": low,
+        "gap_high": high,
+        "ece": float(ece(confidence=confidence, correct=hits, bins=bins)),  # type: ignore[arg-type]
+        "floor": floor.mean,
+    }
+
+
+def off(parts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The classes or groups whose gap is not explained by chance, the largest first."""
+    sure = [p for p in parts if p["gap_low"] is not None and (p["gap_low"] > 0 or p["gap_high"] < 0)]
+    return sorted(sure, key=lambda p: -abs(p["gap"]))

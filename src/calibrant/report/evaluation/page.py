@@ -1,0 +1,80 @@
+"""The report page of an evaluation: one self-contained HTML file, drawn and updated by its own small script."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from calibrant._version import __version__
+from calibrant._whole import write_text_whole
+from calibrant.report.builder import template
+from calibrant.report.evaluation.figures import figures
+from calibrant.report.evaluation.mistakes import worst_mistakes
+from calibrant.report.evaluation.numbers import ModelNumbers
+from calibrant.report.evaluation.result import Evaluation, difference_rows, measure_rows
+
+MOST_CELLS = 12
+"""Values of a row that are shown; a table of two hundred columns would hide the mistakes."""
+
+
+def render(evaluation: Evaluation, *, rows: bool, title: str, card: Mapping[str, Any]) -> str:
+    """Return the whole page."""
+    models = [_model(evaluation, name, rows) for name in evaluation.models]
+    data = [figures(evaluation.samples[name], numbers) for name, numbers in evaluation.models.items()]
+    page: str = template("evaluation.html.j2").render(
+        title=title,
+        models=models,
+        differences=[{**entry, "rows": difference_rows(entry)} for entry in evaluation.differences],
+        card=_card(evaluation, card),
+        data=as_script(data),
+        level=next(iter(evaluation.models.values())).level,
+    )
+    return page
+
+
+def write(path: Path, page: str) -> None:
+    """Write the page whole or not at all."""
+    write_text_whole(path, page)
+
+
+def as_script(data: Any) -> str:
+    """JSON that can stand inside a script element: no text in it can end the element."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _model(evaluation: Evaluation, name: str, rows: bool) -> dict[str, Any]:
+    numbers, verdict = evaluation.models[name], evaluation.verdicts[name]
+    mistakes = worst_mistakes(evaluation.samples[name], evaluation.rows if rows else None)
+    columns = list(dict.fromkeys(key for m in mistakes for key in m["values"]))[:MOST_CELLS]
+    return {
+        "name": name,
+        "verdict": verdict,
+        "measures": measure_rows(numbers),
+        "numbers": numbers,
+        "classes": [_part(row, numbers) for row in numbers.classes],
+        "groups": [_part(row, numbers) for row in numbers.groups],
+        "mistakes": mistakes,
+        "columns": columns,
+    }
+
+
+def _part(row: Mapping[str, Any], numbers: ModelNumbers) -> dict[str, Any]:
+    sure = row["gap_low"] is not None and (row["gap_low"] > 0 or row["gap_high"] < 0)
+    word = "within noise" if not sure else "too high" if row["gap"] > 0 else "too low"
+    return {**row, "word": word}
+
+
+def _card(evaluation: Evaluation, card: Mapping[str, Any]) -> dict[str, str]:
+    numbers = next(iter(evaluation.models.values()))
+    facts = {str(key): str(value) for key, value in card.items()}
+    facts["rows"] = f"{numbers.n:,}"
+    if numbers.n_classes is not None:
+        facts["classes"] = f"{numbers.n_classes:,}"
+    facts["models"] = ", ".join(evaluation.models)
+    facts["settings"] = f"{numbers.bins} bins, {numbers.level:.0%} intervals"
+    facts["made with"] = f"calibrant {__version__}, {datetime.now(UTC):%Y-%m-%d}"
+    return facts

@@ -1,0 +1,141 @@
+"""How `evaluate` reads predictions: a matrix, logits, one binary score, or confidence with correctness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrant._inputs import Logits, as_tensor, check_confidence, check_logits, check_probs, class_names
+
+FEWEST = 2
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Predictions of one model: always pairs of confidence and correctness, and classes where they are known."""
+
+    confidence: np.ndarray
+    correct: np.ndarray
+    probs: np.ndarray | None = None
+    logits: np.ndarray | None = None
+    labels: np.ndarray | None = None
+    predicted: np.ndarray | None = None
+    classes: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.confidence)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The predictions as keywords of a metric of `calibrant.metrics`."""
+        if self.probs is None:
+            return self.pairs
+        source = self.probs if self.logits is None else Logits(self.logits)
+        return {"probs": source, "labels": self.labels}
+
+    @property
+    def pairs(self) -> dict[str, Any]:
+        """Confidence and correctness as keywords of a metric."""
+        return {"confidence": self.confidence, "correct": self.correct}
+
+    def name_of(self, column: int) -> str:
+        """The name of a class."""
+        return str(column) if self.classes is None else self.classes[column]
+
+
+def read_pairs(confidence: Any, correct: Any) -> Sample:
+    """Confidence and correctness, one each per row."""
+    c, hits = check_confidence(confidence, correct)
+    _enough(len(c))
+    return Sample(c.double().cpu().numpy(), hits.cpu().numpy())
+
+
+def read_matrix(probs: Any, labels: Any, *, from_logits: bool, classes: Sequence[Any] | None) -> Sample:
+    """Probabilities or logits of shape (n, C), or (n,) for class 1 of two, and labels of any kind."""
+    logits = None
+    if from_logits or isinstance(probs, Logits):
+        matrix = check_logits(_columns(probs, "logits"))
+        logits = matrix.double().cpu().numpy()
+        values = check_probs(matrix, from_logits=True)
+    else:
+        values = check_probs(_columns(probs, "probs"))
+    p = values.double().cpu().numpy()
+    if p.shape[1] < 2:
+        raise ValueError("probs must have a column per class; give one binary probability per row as a 1-D array.")
+    _enough(len(p))
+    y, names = read_labels(labels, len(p), p.shape[1], classes)
+    predicted = p.argmax(axis=1)
+    confidence = p[np.arange(len(p)), predicted]
+    return Sample(confidence, predicted == y, p, logits, y, predicted, names)
+
+
+def _columns(values: Any, name: str) -> Any:
+    """Two columns of one binary score; the log-odds of class 1 where these are logits."""
+    given = values.values if isinstance(values, Logits) else values
+    if np.ndim(given) != 1 or len(given) == 0:
+        return given
+    score = as_tensor(given, name).cpu().numpy()
+    return np.stack([0 * score, score] if name == "logits" else [1 - score, score], axis=1)
+
+
+def read_labels(
+    labels: Any, n: int, n_classes: int, classes: Sequence[Any] | None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The column of each label, and the names of the columns.
+
+    `classes` names the columns in their order. Without it, labels that are whole numbers below C are columns; other
+    labels, text for instance, stand for the columns in sorted order, provided that there are C different ones.
+    """
+    y = class_names(labels)
+    if y.shape != (n,):
+        raise ValueError(f"labels must be 1-D with {n} entries, one per prediction, got shape {y.shape}.")
+    if y.dtype == object:
+        y = _plain(y)
+    if y.dtype.kind == "f":
+        if np.isnan(y).any():
+            raise ValueError(f"labels has {int(np.isnan(y).sum())} missing entries: drop these rows.")
+        if (y == np.floor(y)).all():
+            y = y.astype(np.int64)
+    if classes is not None:
+        return _by_name(y, classes, n_classes)
+    if y.dtype.kind in "biu" and y.min() >= 0 and y.max() < n_classes:
+        return y.astype(np.int64), tuple(str(k) for k in range(n_classes))
+    seen = np.unique(y)
+    if len(seen) != n_classes:
+        shown = ", ".join(str(v) for v in seen[:5].tolist()) + (", …" if len(seen) > 5 else "")
+        raise ValueError(
+            f"labels must name the columns: there are {n_classes} columns and {len(seen)} different labels ({shown}). "
+            "Say which column is which class with classes=[…], in the order of the columns."
+        )
+    return np.searchsorted(seen, y), tuple(str(v) for v in seen.tolist())
+
+
+def _by_name(y: np.ndarray, classes: Sequence[Any], n_classes: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    names = [str(c) for c in classes]
+    if len(names) != n_classes or len(set(names)) != n_classes:
+        raise ValueError(f"classes must hold {n_classes} different names, one per column, got {names}.")
+    place = {name: column for column, name in enumerate(names)}
+    text = [str(v) for v in y.tolist()]
+    unknown = sorted({name for name in text if name not in place})
+    if unknown:
+        raise ValueError(
+            f"labels hold {unknown[0]!r}, which is not among the classes {', '.join(names[:10])}"
+            f"{', …' if len(names) > 10 else ''}. Give labels by these names, or mend classes."
+        )
+    return np.array([place[name] for name in text]), tuple(names)
+
+
+def _plain(y: np.ndarray) -> np.ndarray:
+    missing = [i for i, v in enumerate(y.tolist()) if v is None or v != v]
+    if missing:
+        raise ValueError(f"labels has {len(missing)} missing entries, the first in row {missing[0]}: drop these rows.")
+    values = y.tolist()
+    return np.array(values if all(not isinstance(v, str) for v in values) else [str(v) for v in values])
+
+
+def _enough(n: int) -> None:
+    if n < FEWEST:
+        raise ValueError(f"predictions must have at least {FEWEST} rows to be judged, got {n}. Give more rows.")

@@ -1,0 +1,180 @@
+"""What `evaluate` returns: numbers and verdicts that print, plot, and become a page."""
+
+from __future__ import annotations
+
+import html
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from calibrant.report.evaluation.mistakes import worst_mistakes
+from calibrant.report.evaluation.numbers import Measure, ModelNumbers
+from calibrant.report.evaluation.reading import Sample
+from calibrant.report.evaluation.verdict import Verdict, judge
+
+_POINTS = ("accuracy", "ece", "smooth_ece", "mce", "classwise_ece")
+"""Measures that are fractions; they are shown in points of a hundred."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of `calibrant.evaluate`; `print` it, show it in a notebook, or write it with `to_html`.
+
+    Attributes
+    ----------
+    models : dict of `ModelNumbers` by name.
+    differences : paired differences of each further model to the first: value, low, high and p_value of accuracy,
+        NLL, Brier score and ECE.
+    """
+
+    models: dict[str, ModelNumbers]
+    differences: list[dict[str, Any]]
+    samples: dict[str, Sample] = field(repr=False)
+    rows: Any = field(default=None, repr=False)
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """The verdict on each model."""
+        return {name: judge(numbers) for name, numbers in self.models.items()}
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the first model."""
+        return next(iter(self.verdicts.values()))
+
+    def __str__(self) -> str:
+        parts = []
+        for name, numbers in self.models.items():
+            verdict = self.verdicts[name]
+            head = f"{name}: " if len(self.models) > 1 else ""
+            lines = [head + verdict.sentence, *verdict.notes, "", _text_table(measure_rows(numbers))]
+            split = numbers.split
+            lines.append(
+                f"Brier score {split['brier']:.4f} = miscalibration {split['miscalibration']:.4f} "
+                f"− discrimination {split['discrimination']:.4f} + uncertainty {split['uncertainty']:.4f}"
+            )
+            points = ", ".join(f"{p['accuracy']:.1%} of the surest {p['coverage']:.0%}" for p in numbers.risk["points"])
+            parts.append("\n".join([*lines, f"Right: {points}."]))
+        for entry in self.differences:
+            rows = [["difference", "value", "interval", "p"], *difference_rows(entry)]
+            parts.append(f"{entry['model']} minus {entry['minus']}\n" + _text_table(rows))
+        return "\n\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        blocks = []
+        for name, numbers in self.models.items():
+            verdict = self.verdicts[name]
+            head = f"<strong>{html.escape(name)}</strong>: " if len(self.models) > 1 else ""
+            blocks.append(f"<p>{head}<strong>{html.escape(verdict.sentence)}</strong></p>")
+            blocks += [f"<p>{html.escape(note)}</p>" for note in verdict.notes]
+            blocks.append(_html_table(measure_rows(numbers)))
+        for entry in self.differences:
+            title = html.escape(f"{entry['model']} minus {entry['minus']}")
+            rows = [["difference", "value", "interval", "p"], *difference_rows(entry)]
+            blocks.append(f"<p>{title}</p>" + _html_table(rows))
+        return f"<div>{''.join(blocks)}</div>"
+
+    def to_dict(self, *, rows: bool = True, mistakes: int = 25) -> dict[str, Any]:
+        """Return everything as plain values that JSON can hold; `rows=False` leaves out the values of rows."""
+        known = self.rows if rows else None
+        models = [
+            {
+                **numbers.to_dict(),
+                "verdict": {
+                    "kind": self.verdicts[name].kind,
+                    "sentence": self.verdicts[name].sentence,
+                    "notes": list(self.verdicts[name].notes),
+                },
+                "mistakes": worst_mistakes(self.samples[name], known, mistakes),
+            }
+            for name, numbers in self.models.items()
+        ]
+        plain: dict[str, Any] = _plain({"models": models, "differences": self.differences})
+        return plain
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        rows: bool = True,
+        title: str = "Calibration report",
+        card: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Return the report as one self-contained page, and write it to `path` where one is given.
+
+        `rows=False` leaves out the values of rows. `card` holds facts about model and data, such as
+        ``{"model": "ResNet-50", "data": "test split"}``. Needs Jinja2 (`pip install 'calibrant[report]'`).
+        """
+        from calibrant.report.evaluation.page import render, write
+
+        page = render(self, rows=rows, title=title, card=card or {})
+        if path is not None:
+            write(Path(path), page)
+        return page
+
+    def plot(self) -> Any:
+        """Draw reliability, histogram and risk–coverage of every model; returns the matplotlib figure."""
+        from calibrant.report.evaluation.drawing import draw
+
+        return draw(self)
+
+
+def measure_rows(numbers: ModelNumbers) -> list[list[str]]:
+    """The measures as text: a heading, then one row each."""
+    interval = f"{numbers.level:.0%} interval"
+    rows = [["", "value", interval, "noise floor"]]
+    for key, measure in numbers.measures.items():
+        rows.append([measure.name, *_texts(key, measure)])
+    return rows
+
+
+def _texts(key: str, m: Measure) -> list[str]:
+    def show(value: float | None) -> str:
+        if value is None:
+            return "–"
+        return f"{100 * value:.2f} %" if key in _POINTS else f"{value:.4f}"
+
+    interval = "–" if m.low is None else f"{show(m.low)} to {show(m.high)}"
+    return [show(m.value), interval, "–" if m.floor is None else show(m.floor)]
+
+
+def difference_rows(entry: Mapping[str, Any]) -> list[list[str]]:
+    """Paired differences as text."""
+    rows = []
+    for key, label in (("accuracy", "accuracy"), ("nll", "NLL"), ("brier", "Brier score"), ("ece", "ECE")):
+        d = entry[key]
+        if d["value"] is None:
+            rows.append([label, "–", "–", "–"])
+        else:
+            p = "< 0.001" if d["p_value"] < 0.001 else f"{d['p_value']:.3f}"
+            rows.append([label, f"{d['value']:+.4f}", f"{d['low']:+.4f} to {d['high']:+.4f}", p])
+    return rows
+
+
+def _text_table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join([row[0].ljust(widths[0]), *cells[1:]]))
+    return "\n".join(lines)
+
+
+def _html_table(rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in rows[0])
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows[1:])
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _plain(value: Any) -> Any:
+    """Numbers that JSON has no word for become None."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

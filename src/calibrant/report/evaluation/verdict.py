@@ -1,0 +1,89 @@
+"""The verdict: what the numbers say, in words that need no paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from calibrant.report.evaluation.numbers import ModelNumbers, off
+
+SURE = 0.05
+"""Below this p-value the calibration error is more than noise."""
+_FEW = 200
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A kind, one sentence, and what else a reader should know.
+
+    `kind` is "over-confident", "under-confident", "miscalibrated" (too high in one place and too low in another),
+    "calibrated" (no error beyond noise) or "undecided" (too few rows to tell).
+    """
+
+    kind: str
+    sentence: str
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join([self.sentence, *self.notes])
+
+
+def judge(m: ModelNumbers) -> Verdict:
+    """Judge one model by the test of its ECE and the interval of confidence minus accuracy."""
+    error, gap = m.measures["ece"], m.gap
+    floor = f"the noise floor for this sample is {_points(error.floor or 0.0)}"
+    means = f"mean confidence {m.mean_confidence:.1%}, accuracy {m.measures['accuracy'].value:.1%}"
+    bad = m.test.p_value < SURE
+    if bad and (gap.low > 0 or gap.high < 0):
+        kind = "over-confident" if gap.value > 0 else "under-confident"
+        sentence = (
+            f"{kind.capitalize()} by {_points(abs(gap.value))} points ({means}). "
+            f"ECE is {_points(error.value)} points; {floor}."
+        )
+    elif bad:
+        kind = "miscalibrated"
+        sentence = (
+            f"Miscalibrated: ECE is {_points(error.value)} points; {floor}. On average confidence and accuracy agree "
+            f"({means}), so confidence is too high in some places and too low in others."
+        )
+    elif m.n < _FEW:
+        kind = "undecided"
+        sentence = (
+            f"Too few rows to tell: ECE is {_points(error.value)} points, and a perfectly calibrated model scores "
+            f"{_points(error.floor or 0.0)} on average on {m.n} rows."
+        )
+    else:
+        kind = "calibrated"
+        sentence = (
+            f"No sign of miscalibration: ECE is {_points(error.value)} points; {floor}, the score of a perfectly "
+            f"calibrated model ({means})."
+        )
+    return Verdict(kind, sentence, tuple(_notes(m, kind)))
+
+
+def _notes(m: ModelNumbers, kind: str) -> list[str]:
+    notes = []
+    error = m.measures["ece"]
+    if kind in ("calibrated", "undecided") and error.high is not None:
+        notes.append(f"With {m.n:,} rows, a true error of up to {_points(error.high)} points could go unseen.")
+    for what, parts in (("class", m.classes), ("group", m.groups)):
+        sure = off(parts)
+        if sure and not (what == "class" and len(m.classes) == 2):
+            worst = sure[0]
+            side = "too high" if worst["gap"] > 0 else "too low"
+            promised = "its probability" if what == "class" else "confidence"
+            many = "classes" if what == "class" else "groups"
+            notes.append(
+                f"For {len(sure)} of {len(parts)} {many} {promised} is off by more than chance; "
+                f"the worst is {worst['name']}, {_points(abs(worst['gap']))} points {side}."
+            )
+    if kind in ("over-confident", "under-confident", "miscalibrated"):
+        gain = m.split["miscalibration"]
+        notes.append(f"Recalibration could lower the Brier score of {m.split['brier']:.4f} by up to {gain:.4f}.")
+    if m.measures["nll"].value == float("inf"):
+        notes.append("Some outcome was given probability 0, so the NLL is infinite; give logits, or recalibrate.")
+    return notes
+
+
+def _points(value: float) -> str:
+    """A fraction in points of a hundred."""
+    return f"{100 * value:.1f}"

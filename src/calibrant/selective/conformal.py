@@ -1,0 +1,232 @@
+"""Prediction sets that hold the true class with a stated probability: split conformal prediction.
+
+**Guarantee.** Let (x_i, y_i), i = 1..n, and a new (x, y) be exchangeable (independent draws from one distribution are),
+and let the model not depend on any of them. With s_i the score of y_i, and q the k-th smallest of s_1..s_n,
+
+    k = ⌈(n + 1)·coverage⌉,      C(x) = {c : s(x, c) ≤ q},      P(y ∈ C(x)) ≥ coverage.
+
+*Proof.* The rank of the new score among all n + 1 is uniform, up to ties; s > q needs a rank above k, and
+P(rank ≤ k) ≥ k/(n + 1) ≥ coverage. ∎ Without ties the probability is at most coverage + 1/(n + 1). If k > n, no score
+is large enough: q = ∞, and all classes are in the set.
+
+The probability is over the sample and the new row together. For one given sample the coverage on new data varies around
+it, as Beta(k, n + 1 − k) without ties. With `level`, k is the smallest number with P(Bin(n, coverage) < k) ≥ level:
+then the coverage on new data is at least `coverage` for a share of `level` of all samples (Vovk 2012).
+
+**By class** (Mondrian). With `by_class=True` each class has its own q from the rows of that class, and the guarantee
+holds for each class: P(y ∈ C(x) | y = c) ≥ coverage. A class with fewer than about 1/(1 − coverage) rows enters every
+set.
+
+**Empty sets.** By default a row whose set would be empty gets its most probable class. That can only raise the
+coverage. `allow_empty=True` leaves such sets empty: they mark rows that no class fits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.stats import binom
+
+from calibrant._inputs import check_labels, check_probs
+from calibrant.selective._arrays import check_fraction
+from calibrant.selective.set_scores import (
+    Ranked,
+    SetScore,
+    as_probs,
+    draw,
+    find_score,
+    rank_classes,
+    score_from_dict,
+    score_to_dict,
+)
+
+_ENTRIES_AT_ONCE = 2**22
+Seed = int | np.random.Generator | None
+
+
+@dataclass(frozen=True)
+class SetRule:
+    """Which classes enter a prediction set: those with a score of at most `quantile`.
+
+    Attributes
+    ----------
+    score
+        The score of classes, see `calibrant.selective.set_scores`.
+    coverage, level
+        The coverage asked for, and the probability of reaching it; None if it holds on average over samples.
+    quantile
+        q: one number, or one for each class with `by_class`; inf puts a class into all sets.
+    n, classes
+        How many rows the rule was fitted on, and how many classes there are.
+    by_class
+        Whether the coverage holds for each class apart.
+    allow_empty
+        Whether sets may be empty; otherwise they hold at least the most probable class.
+    """
+
+    score: SetScore
+    coverage: float
+    quantile: tuple[float, ...]
+    n: int
+    classes: int
+    level: float | None = None
+    by_class: bool = False
+    allow_empty: bool = False
+
+    _FORMAT: ClassVar[str] = "calibrant.set-rule/1"
+
+    def apply(self, probs: Any, *, seed: Seed = None) -> np.ndarray:
+        """Return the sets of new rows: bool, (n, C), True where the class belongs to the row's set.
+
+        `seed` is for randomised scores only.
+        """
+        probs = check_columns(as_probs(probs), self.classes)
+        u = draw(self.score, len(probs), seed)
+        result = np.empty(probs.shape, dtype=bool)
+        for rows in blocks(probs.shape):
+            classes = rank_classes(probs[rows])
+            own = self.score(classes, u[rows, None] if self.score.randomised else 0.0) <= self.quantile
+            result[rows] = own if self.allow_empty else with_top(own, classes.rank)
+        return result
+
+    def summary(self) -> str:
+        """Return one or two sentences for people."""
+        reach = f"with confidence {self.level:g}" if self.level is not None else "on average"
+        each = " of each class" if self.by_class else ""
+        text = (
+            f"Prediction sets that hold the true class for {self.coverage:.1%} of new rows{each} {reach} "
+            f"({self.score.name}, fitted on {self.n} rows)."
+        )
+        full = sum(map(math.isinf, self.quantile))
+        if full:
+            which = "All classes are" if full == len(self.quantile) else f"{full} of {self.classes} classes are"
+            text += f" {which} in every set: there are too few rows to leave them out."
+        return text
+
+    __str__ = summary
+
+    def to_json(self) -> str:
+        """Return the rule as strict JSON; infinite quantiles are the string "inf"."""
+        fields = asdict(self) | {"score": score_to_dict(self.score)}
+        fields["quantile"] = [q if math.isfinite(q) else str(q) for q in self.quantile]
+        return json.dumps({"format": self._FORMAT, **fields}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> SetRule:
+        """Read what `to_json` wrote."""
+        fields = read_json(text, cls._FORMAT)
+        try:
+            fields["score"] = score_from_dict(fields["score"])
+            fields["quantile"] = tuple(map(float, fields["quantile"]))
+            return cls(**fields)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"this set rule is incomplete or has unknown fields: {error}.") from error
+
+
+def conformal_rule(
+    probs: Any,
+    labels: Any,
+    coverage: float = 0.9,
+    *,
+    score: str | SetScore = "aps",
+    level: float | None = None,
+    by_class: bool = False,
+    allow_empty: bool = False,
+    seed: Seed = None,
+) -> SetRule:
+    """Fit prediction sets on a sample that the model has not seen (guarantee and proof in the module's docstring).
+
+    Parameters
+    ----------
+    probs, labels
+        Class probabilities (n, C) and true classes (n,) of rows that were not used to train or calibrate the model.
+    coverage
+        The probability with which a set shall hold the true class.
+    score
+        "lac", "aps", "raps", or a value such as `RAPS(k_reg=2, penalty=0.1)` or `APS(randomised=True)`.
+    level
+        Ask for the coverage with this probability over samples, and not on average.
+    by_class
+        Ask for the coverage within each class.
+    allow_empty
+        Leave sets empty where no class fits.
+    seed
+        For randomised scores only.
+    """
+    checked = check_probs(probs)
+    codes = check_labels(labels, *checked.shape).cpu().numpy()
+    values = as_probs(checked)
+    parts = [rank_classes(values[rows]).at(codes[rows]) for rows in blocks(values.shape)]
+    ranked = Ranked(*map(np.concatenate, zip(*parts, strict=True)))
+    return rule_of_ranked(
+        ranked, codes, values.shape[1], coverage, find_score(score), level, by_class, allow_empty, seed
+    )
+
+
+def rule_of_ranked(
+    ranked: Ranked,
+    labels: np.ndarray,
+    classes: int,
+    coverage: float,
+    score: SetScore,
+    level: float | None = None,
+    by_class: bool = False,
+    allow_empty: bool = False,
+    seed: Seed = None,
+) -> SetRule:
+    """Do the work of `conformal_rule` from the standing of the true classes alone."""
+    coverage = check_fraction(coverage, "coverage")
+    level = None if level is None else check_fraction(level, "level")
+    scores = score(ranked, draw(score, len(labels), seed))
+    groups = [scores[labels == c] for c in range(classes)] if by_class else [scores]
+    quantile = tuple(conformal_quantile(own, coverage, level) for own in groups)
+    return SetRule(score, coverage, quantile, len(labels), classes, level, by_class, allow_empty)
+
+
+def conformal_quantile(scores: np.ndarray, coverage: float, level: float | None = None) -> float:
+    """Return the k-th smallest score, k as in the module's docstring; inf where k exceeds their number."""
+    k = order_statistic(len(scores), coverage, level)
+    return float(np.partition(scores, k - 1)[k - 1]) if k <= len(scores) else math.inf
+
+
+def order_statistic(n: int, coverage: float, level: float | None = None) -> int:
+    """Return k: the smallest number for which the k-th smallest of n scores gives the coverage."""
+    if level is None:
+        return math.ceil((n + 1) * coverage * (1 - 1e-12))  # 0.7·10 is 7, whatever rounding makes of it
+    return int(binom.ppf(level, n, coverage)) + 1
+
+
+def with_top(sets: np.ndarray, rank: np.ndarray) -> np.ndarray:
+    """Put the most probable class into sets that are empty."""
+    return sets | (~sets.any(axis=1, keepdims=True) & (rank == 1))
+
+
+def check_columns(probs: np.ndarray, classes: int) -> np.ndarray:
+    """Return `probs` if it has one column for each class of the rule."""
+    if probs.shape[-1] != classes:
+        raise ValueError(
+            f"probs must have {classes} columns, one for each class that the rule was fitted with; "
+            f"got {probs.shape[-1]}."
+        )
+    return probs
+
+
+def blocks(shape: tuple[int, ...]) -> Iterator[slice]:
+    """Cut rows into blocks, so that sorting many rows of many classes needs little memory; at least one block."""
+    size = max(1, _ENTRIES_AT_ONCE // shape[1])
+    for start in range(0, max(1, shape[0]), size):
+        yield slice(start, start + size)
+
+
+def read_json(text: str, form: str) -> dict[str, Any]:
+    """Return the fields of a rule in JSON; an error if it is of another format."""
+    fields = json.loads(text)
+    found = fields.pop("format", None) if isinstance(fields, dict) else type(fields).__name__
+    if found != form:
+        raise ValueError(f"expected JSON with format {form!r}, got {found!r}. Was it written by to_json of this class?")
+    return fields

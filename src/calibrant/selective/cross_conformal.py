@@ -1,0 +1,181 @@
+"""Prediction sets from cross-validation: every row trains models and judges one, and no sample is set aside.
+
+K models, each trained without one fold; s_i is the score of y_i by the model that was trained without row i. A class c
+enters the set of x if fewer than (1 − α)(n + 1) rows beat it, each row by its own model (CV+, Barber et al. 2021; for
+classification Romano, Sesia & Candès 2020), where 1 − α is the coverage asked for:
+
+    C(x) = {c : #{i : s_i < s(x, c; model without i)} < (1 − α)(n + 1)}
+
+**Guarantee.** If rows are exchangeable and all models are trained by one procedure that ignores the order of its rows
+and sees nothing that was fitted to all folds, then with folds of n/K rows
+
+    P(y ∈ C(x)) ≥ 1 − 2α − min{2(1 − 1/K)/(n/K + 1), (1 − K/n)/(K + 1)}     (Barber et al. 2021, Theorem 4).
+
+The factor 2 is the price of the worst case. For models that change little when a fold is left out, the coverage is
+about 1 − α (Section 5 there).
+
+**With one final classifier.** The mean of the fold models, or one model trained on all rows, can be used with the rule
+that `conformal_rule` gives for the out-of-fold probabilities. There is no guarantee then without an assumption. The
+assumption is stability: the scores s(x, y) of the final classifier and of the fold models differ by at most ε, except
+with a small probability ν. Then {c : s(x, c) ≤ q + ε} has coverage 1 − α up to a term of order √ν (Section 5 there, for
+leave-one-out). `calibrant bench guarantees` measures the coverage with q itself.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from calibrant._inputs import check_labels, check_probs
+from calibrant.selective._arrays import check_fraction
+from calibrant.selective.conformal import (
+    Seed,
+    blocks,
+    check_columns,
+    order_statistic,
+    read_json,
+    with_top,
+)
+from calibrant.selective.set_scores import (
+    SetScore,
+    as_probs,
+    draw,
+    find_score,
+    rank_classes,
+    score_from_dict,
+    score_to_dict,
+)
+
+
+@dataclass(frozen=True)
+class CrossSetRule:
+    """Scores of the true classes, each by the model that was trained without the row; see the module's docstring.
+
+    Attributes
+    ----------
+    score
+        The score of classes.
+    coverage
+        1 − α.
+    scores, folds, labels
+        For each row the score of its true class, the number 0..K−1 of its fold, and its class.
+    classes
+        How many classes there are.
+    by_class
+        Whether each class is compared with rows of that class only.
+    allow_empty
+        Whether sets may be empty; otherwise they hold at least one class, the most probable one in the mean of the
+        fold models.
+    """
+
+    score: SetScore
+    coverage: float
+    scores: tuple[float, ...]
+    folds: tuple[int, ...]
+    labels: tuple[int, ...]
+    classes: int
+    by_class: bool = False
+    allow_empty: bool = False
+
+    _FORMAT: ClassVar[str] = "calibrant.cross-set-rule/1"
+
+    @property
+    def n_folds(self) -> int:
+        """K."""
+        return max(self.folds) + 1
+
+    def apply(self, fold_probs: Any, *, seed: Seed = None) -> np.ndarray:
+        """Return the sets of new rows: bool, (n, C), from the probabilities of all fold models, (K, n, C).
+
+        `seed` is for randomised scores only.
+        """
+        if len(fold_probs) != self.n_folds:
+            raise ValueError(f"fold_probs must be of {self.n_folds} models, one for each fold; got {len(fold_probs)}.")
+        probs = np.stack([check_columns(as_probs(own), self.classes) for own in fold_probs])
+        u = draw(self.score, probs.shape[1], seed)
+        result = np.empty(probs.shape[1:], dtype=bool)
+        for rows in blocks(probs.shape[1:]):
+            noise = u[rows, None] if self.score.randomised else 0.0
+            beaten = sum(self._beaten(k, self.score(rank_classes(own[rows]), noise)) for k, own in enumerate(probs))
+            sets = beaten < self._needed  # count < (1 − α)(n + 1) is count < ⌈…⌉ for whole numbers
+            top = rank_classes(probs[:, rows].mean(axis=0)).rank
+            result[rows] = sets if self.allow_empty else with_top(sets, top)
+        return result
+
+    @cached_property
+    def _needed(self) -> np.ndarray:
+        """⌈(1 − α)(n + 1)⌉, for all rows or for those of each class."""
+        sizes = np.bincount(self.labels, minlength=self.classes) if self.by_class else [len(self.scores)]
+        return np.array([order_statistic(int(n), self.coverage) for n in sizes])
+
+    @cached_property
+    def _sorted(self) -> list[list[np.ndarray]]:
+        """Sorted scores of each fold, of all its rows or class by class."""
+        scores, folds, labels = np.array(self.scores), np.array(self.folds), np.array(self.labels)
+        parts = [labels == c for c in range(self.classes)] if self.by_class else [np.ones(len(labels), bool)]
+        return [[np.sort(scores[(folds == k) & part]) for part in parts] for k in range(self.n_folds)]
+
+    def _beaten(self, fold: int, scores: np.ndarray) -> np.ndarray:
+        """How many rows of a fold have a lower score than each new (row, class)."""
+        own = self._sorted[fold]
+        if not self.by_class:
+            return np.searchsorted(own[0], scores)
+        return np.stack([np.searchsorted(own[c], scores[:, c]) for c in range(self.classes)], axis=1)
+
+    def to_json(self) -> str:
+        """Return the rule as strict JSON."""
+        return json.dumps({"format": self._FORMAT, **asdict(self), "score": score_to_dict(self.score)}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> CrossSetRule:
+        """Read what `to_json` wrote."""
+        fields = read_json(text, cls._FORMAT)
+        try:
+            fields["score"] = score_from_dict(fields["score"])
+            lists = {name: tuple(fields[name]) for name in ("scores", "folds", "labels")}
+            return cls(**fields | lists)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"this set rule is incomplete or has unknown fields: {error}.") from error
+
+
+def cross_conformal_rule(
+    oof_probs: Any,
+    labels: Any,
+    folds: Any,
+    coverage: float = 0.9,
+    *,
+    score: str | SetScore = "aps",
+    by_class: bool = False,
+    allow_empty: bool = False,
+    seed: Seed = None,
+) -> CrossSetRule:
+    """Fit prediction sets on out-of-fold probabilities (guarantee in the module's docstring).
+
+    Parameters
+    ----------
+    oof_probs, labels, folds
+        Of each row the probabilities by the model trained without its fold, (n, C); its class; and the number of its
+        fold, 0..K−1, in the order in which `apply` is given the models.
+    coverage, score, by_class, allow_empty, seed
+        As in `conformal_rule`.
+    """
+    checked = check_probs(oof_probs)
+    codes = check_labels(labels, *checked.shape).cpu().numpy()
+    numbers = np.asarray(folds)
+    if numbers.shape != codes.shape or numbers.dtype.kind not in "iu" or (len(numbers) and numbers.min() < 0):
+        raise ValueError(
+            f"folds must hold a whole number from 0 for each of {len(codes)} rows; "
+            f"got shape {numbers.shape} of {numbers.dtype}."
+        )
+    coverage, chosen = check_fraction(coverage, "coverage"), find_score(score)
+    values, u = as_probs(checked), draw(chosen, len(codes), seed)
+    scores = [
+        chosen(rank_classes(values[rows]).at(codes[rows]), u[rows] if chosen.randomised else u)
+        for rows in blocks(values.shape)
+    ]
+    found, fold_of, class_of = (tuple(each.tolist()) for each in (np.concatenate(scores), numbers, codes))
+    return CrossSetRule(chosen, coverage, found, fold_of, class_of, values.shape[1], by_class, allow_empty)

@@ -1,0 +1,199 @@
+"""`calibrant.evaluate`: what it reads, what it says, and that its numbers are those of the metrics."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+
+import calibrant
+from calibrant import metrics
+from calibrant._inputs import Logits
+from calibrant.selective import aurc
+
+
+def predictions(n=1500, n_classes=3, temperature=2.0, seed=0):
+    """Probabilities that are over-confident where the temperature is above 1, and labels."""
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=(n, n_classes)) * 2
+    labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
+    return softmax(temperature * truth, axis=1), labels
+
+
+@pytest.fixture(scope="module")
+def over():
+    probs, labels = predictions()
+    return probs, labels, calibrant.evaluate(probs, labels, n_resamples=20)
+
+
+def test_the_numbers_are_those_of_the_metrics(over):
+    probs, labels, result = over
+    measures = result.models["model"].measures
+    for key, metric in (
+        ("accuracy", metrics.accuracy),
+        ("nll", metrics.nll),
+        ("brier", metrics.brier),
+        ("ece", metrics.ece),
+        ("mce", metrics.mce),
+        ("smooth_ece", metrics.smooth_ece),
+        ("classwise_ece", metrics.classwise_ece),
+    ):
+        assert measures[key].value == pytest.approx(metric(probs, labels)), key
+    split = result.models["model"].split
+    assert split["miscalibration"] - split["discrimination"] + split["uncertainty"] == pytest.approx(split["brier"])
+    assert result.models["model"].risk["aurc"] == pytest.approx(aurc(probs.max(axis=1), probs.argmax(axis=1) == labels))
+    for measure in measures.values():
+        assert measure.low is None or measure.low <= measure.value <= measure.high
+    assert 0 < measures["ece"].floor < measures["ece"].value
+
+
+@pytest.mark.parametrize(("temperature", "kind"), [(2.0, "over-confident"), (0.4, "under-confident")])
+def test_the_verdict_says_which_way_and_by_how_much(temperature, kind):
+    probs, labels = predictions(temperature=temperature)
+    result = calibrant.evaluate(probs, labels, n_resamples=20)
+    assert result.verdict.kind == kind
+    gap = abs(probs.max(axis=1).mean() - (probs.argmax(axis=1) == labels).mean())
+    assert f"{kind.capitalize()} by {100 * gap:.1f} points" in result.verdict.sentence
+    floor = result.models["model"].measures["ece"].floor
+    assert f"noise floor for this sample is {100 * floor:.1f}" in result.verdict.sentence
+    assert result.verdict.sentence in str(result)
+
+
+def test_calibrated_models_are_mostly_called_so():
+    kinds = [calibrant.evaluate(*predictions(400, 3, 1.0, seed), n_resamples=20).verdict.kind for seed in range(8)]
+    assert kinds.count("calibrated") >= 6
+
+
+def test_opposite_errors_are_miscalibration_without_a_direction():
+    rng = np.random.default_rng(0)
+    confidence = np.repeat([0.6, 0.9], 2000)
+    correct = rng.random(4000) < np.repeat([0.75, 0.75], 2000)
+    verdict = calibrant.evaluate(confidence=confidence, correct=correct, n_resamples=20).verdict
+    assert verdict.kind == "miscalibrated"
+    assert "too high in some places and too low in others" in verdict.sentence
+
+
+def test_few_rows_are_no_verdict():
+    rng = np.random.default_rng(1)
+    confidence = rng.uniform(0.5, 1, 30)
+    assert calibrant.evaluate(confidence=confidence, correct=rng.random(30) < confidence).verdict.kind == "undecided"
+
+
+def test_logits_scores_and_names_give_the_same_numbers(over):
+    probs, labels, result = over
+    reference = {k: m.value for k, m in result.models["model"].measures.items()}
+    names = np.array(["cat", "dog", "ape"])
+    forms = {
+        "logits": calibrant.evaluate(Logits(np.log(probs) + 3), labels, n_resamples=20),
+        "from_logits": calibrant.evaluate(torch.from_numpy(np.log(probs)), labels, from_logits=True, n_resamples=20),
+        "names": calibrant.evaluate(probs, names[labels], classes=names, n_resamples=20),
+        "sorted": calibrant.evaluate(probs[:, [2, 0, 1]], names[labels], n_resamples=20),
+        "floats": calibrant.evaluate(probs, labels.astype(float), n_resamples=20),
+        "numbers": calibrant.evaluate(probs, 10 * labels + 5, n_resamples=20),
+    }
+    for form, other in forms.items():
+        for key, value in reference.items():
+            assert other.models["model"].measures[key].value == pytest.approx(value), (form, key)
+    assert [row["name"] for row in forms["names"].models["model"].classes] == ["cat", "dog", "ape"]
+    assert [row["name"] for row in forms["sorted"].models["model"].classes] == ["ape", "cat", "dog"]
+
+
+def test_one_binary_score_is_two_columns():
+    probs, labels = predictions(600, 2)
+    wide = calibrant.evaluate(probs, labels, n_resamples=20)
+    narrow = calibrant.evaluate(probs[:, 1], np.array(["no", "yes"])[labels], n_resamples=20)
+    log_odds = np.log(probs[:, 1] / probs[:, 0])
+    logit = calibrant.evaluate(log_odds, labels, from_logits=True, n_resamples=20)
+    for key, measure in wide.models["model"].measures.items():
+        assert narrow.models["model"].measures[key].value == pytest.approx(measure.value)
+        assert logit.models["model"].measures[key].value == pytest.approx(measure.value)
+
+
+def test_classes_and_groups_are_judged_each(over):
+    probs, labels, _ = over
+    confident = np.where(np.arange(len(labels)) % 3 == 0, "third", "rest")
+    result = calibrant.evaluate(probs, labels, groups=confident, n_resamples=20)
+    groups = {row["name"]: row for row in result.models["model"].groups}
+    third = confident == "third"
+    hits = probs.argmax(axis=1) == labels
+    assert groups["third"]["n"] == third.sum()
+    assert groups["third"]["ece"] == pytest.approx(metrics.ece(probs[third], labels[third]))
+    assert groups["rest"]["gap"] == pytest.approx(probs.max(axis=1)[~third].mean() - hits[~third].mean())
+    assert groups["rest"]["gap_low"] < groups["rest"]["gap"] < groups["rest"]["gap_high"]
+    classes = result.models["model"].classes
+    assert [row["ece"] for row in classes] == pytest.approx(list(metrics.classwise_ece(probs, labels, average=None)))
+    assert "groups confidence is off by more than chance" in str(result.verdict)
+
+
+def test_models_are_compared_by_paired_differences(over):
+    probs, labels, _ = over
+    better = predictions(temperature=1.0)[0]
+    result = calibrant.evaluate({"old": probs, "new": better}, labels, n_resamples=20)
+    (entry,) = result.differences
+    assert (entry["model"], entry["minus"]) == ("new", "old")
+    rows = np.arange(len(labels))
+    gaps = -np.log(better[rows, labels]) + np.log(probs[rows, labels])
+    assert entry["nll"]["value"] == pytest.approx(gaps.mean())
+    half = 1.959964 * gaps.std(ddof=1) / np.sqrt(len(gaps))
+    assert entry["nll"]["low"] == pytest.approx(gaps.mean() - half)
+    assert entry["accuracy"]["value"] == 0
+    assert "new minus old" in str(result)
+    assert "new minus old" in result._repr_html_()
+
+
+def test_json_holds_everything_and_rows_only_where_wanted(over):
+    probs, labels, _ = over
+    rows = [{"patient": f"secret-{i}"} for i in range(len(labels))]
+    result = calibrant.evaluate(probs, labels, rows=rows, n_resamples=20)
+    text = json.dumps(result.to_dict(), allow_nan=False)
+    mistakes = result.to_dict()["models"][0]["mistakes"]
+    wrong = np.flatnonzero(probs.argmax(axis=1) != labels)
+    worst = wrong[probs.max(axis=1)[wrong].argmax()]
+    assert mistakes[0]["row"] == worst
+    assert mistakes[0]["values"] == {"patient": f"secret-{worst}"}
+    assert "secret" in text
+    assert "secret" not in json.dumps(result.to_dict(rows=False))
+
+
+def test_probability_zero_of_what_happened_is_said(over):
+    result = calibrant.evaluate(np.tile([[1.0, 0.0], [0.5, 0.5]], (50, 1)), np.tile([1, 0], 50), n_resamples=20)
+    assert result.models["model"].measures["nll"].value == np.inf
+    assert "the NLL is infinite" in str(result)
+    json.dumps(result.to_dict(), allow_nan=False)
+
+
+def test_html_for_notebooks_is_escaped():
+    probs, labels = predictions(300, 2)
+    names = ["<script>alert(1)</script>", "b"]
+    page = calibrant.evaluate({"<b>": probs}, np.array(names)[labels], classes=names, n_resamples=20)._repr_html_()
+    assert "<script>" not in page
+    assert "<b>" not in page
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "neither"),
+        ({"probs": np.ones((3, 2)) / 2}, "go together"),
+        ({"probs": np.ones((1, 2)) / 2, "labels": [0]}, "at least 2 rows"),
+        ({"probs": np.full((3, 2), np.nan), "labels": [0, 1, 0]}, "NaN"),
+        ({"probs": np.ones((3, 2)) / 2, "labels": [0, 1]}, "one per prediction"),
+        ({"probs": np.ones((3, 2)) / 2, "labels": ["a", "b", "c"]}, "2 columns and 3 different labels"),
+        ({"probs": np.ones((3, 2)) / 2, "labels": ["a", "b", "c"], "classes": ["a", "b"]}, "'c', which is not among"),
+        ({"probs": np.ones((3, 2)) / 2, "labels": [0, 1, 0], "classes": ["a"]}, "2 different names"),
+        ({"probs": np.ones((3, 2)) / 2, "labels": ["a", None, "b"]}, "missing entries"),
+        ({"probs": np.ones((3, 2)) / 2, "labels": [0, 1, 0], "groups": ["x"]}, "groups must be 1-D"),
+        ({"probs": np.ones((3, 2)) / 2, "labels": [0, 1, 0], "rows": [1]}, "rows must have 3 entries"),
+        ({"probs": {"a": np.ones((3, 2)) / 2, "b": np.ones((2, 2)) / 2}, "labels": [0, 1, 0]}, "one per prediction"),
+        ({"confidence": [0.5, 0.6]}, "go together"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(given, words):
+    with pytest.raises(ValueError, match=words):
+        calibrant.evaluate(**given)
+
+
+def test_the_figure_has_three_axes_for_each_model(over):
+    pytest.importorskip("matplotlib")
+    assert len(over[2].plot().axes) == 3
