@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from calibrant.bilevel import L2, Adam, Bilevel, Callback, LabelNoise, OuterVariables, Truncated, cosine
 from calibrant.methods.base import Compile, Group, Method, Solving, failure, solve_group
-from calibrant.methods.blend import blended, check_members
+from calibrant.methods.blend import blended, check_members, check_table
 from calibrant.methods.bo4sc import read_outer, suspicion
 from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks, folds_of, grouped, row_groups
 from calibrant.methods.fitted import Fitted, Mixture
@@ -163,6 +163,8 @@ class SelfCalibrated(Method):
         compile: Compile = "auto",
     ) -> list[Fitted]:
         tasks = [grouped(task.read()) for task in tasks]
+        for method, task in zip(methods, tasks, strict=True):
+            check_table(method.members, task.train)
         pooled = cross_fits([Pooled(m) for m in methods], tasks, callbacks, compile)
         fitted = [calibrated_mean(fit, "pooled", len(task.train)) for fit, task in zip(pooled, tasks, strict=True)]
         refit = methods[0].refit
