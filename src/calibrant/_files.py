@@ -104,6 +104,9 @@ def pack(value: Any, key: str, arrays: Arrays) -> Tree:
         return {"array": key}
     if isinstance(value, np.ndarray) and all(isinstance(v, str) for v in value.tolist()):
         return {"texts": value.tolist(), "dtype": value.dtype.str}
+    if isinstance(value, dict) and not all(isinstance(name, str) for name in value):  # JSON has only text for keys
+        pairs = enumerate(value.items())
+        return {"pairs": [[pack(part, f"{key}.{i}", arrays) for part in pair] for i, pair in pairs]}
     if isinstance(value, dict):
         return {"dict": {name: pack(item, f"{key}.{name}", arrays) for name, item in value.items()}}
     if isinstance(value, list | tuple):
@@ -127,6 +130,8 @@ def unpack(tree: Tree, arrays: Arrays) -> Any:
         return np.array(value, dtype=np.dtype(tree["dtype"]))
     if kind == "dict":
         return {name: unpack(item, arrays) for name, item in value.items()}
+    if kind == "pairs":
+        return {unpack(name, arrays): unpack(item, arrays) for name, item in value}
     if kind in ("list", "tuple"):
         items = [unpack(item, arrays) for item in value]
         return tuple(items) if kind == "tuple" else items

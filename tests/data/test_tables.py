@@ -164,9 +164,9 @@ def test_decimal_commas_beside_a_slip_are_numbers_to_the_encoder(tmp_path):
     (tmp_path / "t.csv").write_text("x;target\n" + "".join(f"{v};{k % 2}\n" for k, v in enumerate(values)))
     with pytest.warns(UserWarning, match=r"40 of its 41 values are; the others \('unknown'\) count as missing"):
         encoder = TableEncoder().fit(read_table(tmp_path / "t.csv"))
-    assert encoder.feature_names_ == ["x", "x missing"]
+    assert encoder.get_feature_names_out().tolist() == ["x", "x missing"]
     (tmp_path / "new.csv").write_text("x;more\n20,0;1\nwho knows;2\n")
-    with pytest.warns(UserWarning, match=r"1 of the 2 values are none \('who knows'\)"):
+    with pytest.warns(UserWarning, match=r"1 of the 2 values are not numbers \('who knows'\)"):
         assert encoder.transform(read_columns(tmp_path / "new.csv")).tolist() == [[0, 0], [0, 1]]
 
 
@@ -182,17 +182,21 @@ def test_codes_with_leading_zeros_stay_text_in_training_and_in_new_files(tmp_pat
     assert table.columns["x"].tolist() == [0.5, 0, 0.5] * 2
     assert new["code"][[0, 2]].tolist() == ["02", "01"]
     encoder = TableEncoder(unseen="error").fit(table)
-    assert encoder.feature_names_ == ["code=01", "code=02", "code=A1", "x"]
+    assert encoder.get_feature_names_out().tolist() == ["code=01", "code=02", "code=A1", "x"]
     assert encoder.transform(new)[:, :3].tolist() == [[0, 1, 0], [0, 0, 0], [1, 0, 0]]
 
 
 def test_a_zip_code_is_not_the_number_that_it_looks_like(tmp_path):
     (tmp_path / "t.csv").write_text("zip,y\n" + "01234,01\n1234,1\n9876,1\n" * 20)
     table = read_table(tmp_path / "t.csv")
-    assert TableEncoder(categorical=["zip"]).fit(table).feature_names_ == ["zip=01234", "zip=1234", "zip=9876"]
+    assert TableEncoder(categorical=["zip"]).fit(table).get_feature_names_out().tolist() == [
+        "zip=01234",
+        "zip=1234",
+        "zip=9876",
+    ]
     assert set(table.labels) == {"01", "1"}
     part = table.rows(np.flatnonzero(table.columns["zip"] != "01234"))
-    assert TableEncoder().fit(part).feature_names_ == ["zip=1234", "zip=9876"]
+    assert TableEncoder().fit(part).get_feature_names_out().tolist() == ["zip=1234", "zip=9876"]
 
 
 @pytest.mark.parametrize("values", [["05", "3.5", "12"], ["05", "-3", "12"], ["0", "0.5", "10"]])
@@ -295,5 +299,5 @@ def test_truth_values_of_a_new_file_meet_the_words_of_the_training_file(tmp_path
     (tmp_path / "train.csv").write_text("m,y\n" + "true,0\nfalse,1\nunknown,0\n" * 3)
     (tmp_path / "new.csv").write_text("m\ntrue\nfalse\n")
     encoder = TableEncoder(unseen="error").fit(read_table(tmp_path / "train.csv"))
-    assert encoder.feature_names_ == ["m=false", "m=true", "m=unknown"]
+    assert encoder.get_feature_names_out().tolist() == ["m=false", "m=true", "m=unknown"]
     assert encoder.transform(read_columns(tmp_path / "new.csv")).tolist() == [[0, 1, 0], [1, 0, 0]]

@@ -4,15 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier
 from calibrant._device import resolve_device
 from calibrant.bilevel import Callback, NonFiniteError
+from calibrant.data.scaling import LIMIT, fit_scaling
 from calibrant.estimators.reading import hold_out
-from calibrant.estimators.scaling import LIMIT, fit_scaling
 from tests.estimators.cases import QUICK, three_classes
 
 each = pytest.mark.parametrize("quick", QUICK.values(), ids=QUICK)
@@ -59,8 +58,6 @@ def test_frames_series_and_lists_are_read_alike(quick):
 @each
 def test_what_is_refused(quick):
     X, y = three_classes()
-    with pytest.raises(TypeError, match=r"[Ss]parse"):
-        clone(quick).fit(sparse.csr_matrix(X), y)
     with pytest.raises(ValueError, match="one class only"):
         clone(quick).fit(X, np.zeros(90))
     with pytest.raises(ValueError, match="zero"):
@@ -400,6 +397,11 @@ def test_an_infinite_rate_is_refused():
         SelfCalibratedClassifier(learning_rate=float("inf")).fit([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1])
 
 
-def test_text_among_the_inputs_is_sent_to_the_encoder():
-    with pytest.raises(ValueError, match=r"become numbers by calibrant\.data\.TableEncoder"):
-        SelfCalibratedClassifier().fit([["red"], ["blue"], ["red"], ["blue"]], [0, 1, 0, 1])
+def test_without_weights_none_are_shown_and_each_label_counts_in_full(tmp_path):
+    X, y = three_classes()
+    fitted = BO4SCClassifier(8, weights=None, also=("l2",), epochs=20, keep_history=True, random_state=0).fit(X, y)
+    assert fitted.sample_weights_ is None
+    assert not hasattr(fitted, "sample_weights_history_")
+    np.testing.assert_allclose(fitted.suspicion_, 1 - fitted.predict_proba(X)[np.arange(90), y], rtol=1e-12)
+    fitted.save(tmp_path / "model.calibrant")
+    assert BO4SCClassifier.load(tmp_path / "model.calibrant").sample_weights_ is None

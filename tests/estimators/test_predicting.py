@@ -230,8 +230,8 @@ def test_wrong_files(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             load(written(state=header["state"] | {"model_": {"dict": mixture | change}}))
-    mean, scale = header["state"]["scaling_"]["tuple"]
-    for change in ([{"array": "one"}, scale], [mean, {"array": "one"}]):
+    mean, scale, *rest = header["state"]["scaling_"]["tuple"]
+    for change in ([{"array": "one"}, scale, *rest], [mean, {"array": "one"}, *rest]):
         with pytest.raises(ValueError, match="a mean and a scale for each of 2 columns"):
             load(written(state=header["state"] | {"scaling_": {"tuple": change}}))
     for name in ("predict", "alpha", "__class__", "_private_"):

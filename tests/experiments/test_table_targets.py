@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from calibrant.experiments.tables.page import JUDGED, NETWORK_ONLY, OWN, make_report, rankings, to_terminal
+from calibrant.experiments.tables.page import FORMER, JUDGED, OWN, make_report, rankings, to_terminal
 from calibrant.experiments.tables.targets import RIVAL, interval, ratios, target_verdicts
 from calibrant.report import Results
 
 LOSSES = {  # two methods of ours, two rivals, three tables
-    "a": {OWN: 0.50, NETWORK_ONLY: 0.40, RIVAL: 0.52, "focal": 0.60},
-    "b": {OWN: 0.99, NETWORK_ONLY: 1.20, RIVAL: 1.20, "focal": 1.00},
-    "c": {OWN: 0.36, NETWORK_ONLY: 0.50, RIVAL: 0.30, "focal": 0.50},
+    "a": {OWN: 0.50, FORMER: 0.40, RIVAL: 0.52, "focal": 0.60},
+    "b": {OWN: 0.99, FORMER: 1.20, RIVAL: 1.20, "focal": 1.00},
+    "c": {OWN: 0.36, FORMER: 0.50, RIVAL: 0.30, "focal": 0.50},
 }
 
 
@@ -28,7 +28,7 @@ def records(seconds: float = 1.0, device: str = "cpu") -> list[dict]:
 def found(**how) -> list:
     given = records(**how)
     methods = list(LOSSES["a"])
-    return target_verdicts(rankings(given, methods), given, OWN, NETWORK_ONLY, JUDGED)
+    return target_verdicts(rankings(given, methods), given, OWN, FORMER, JUDGED)
 
 
 def test_the_best_rival_is_none_of_our_own():
@@ -55,7 +55,7 @@ def test_time_is_compared_on_the_processor(how, holds):
 
 def test_without_our_method_nothing_is_measured():
     given = [r for r in records() if r["method"] != OWN]
-    verdicts = target_verdicts(rankings(given, [RIVAL, "focal"]), given, OWN, NETWORK_ONLY, JUDGED)
+    verdicts = target_verdicts(rankings(given, [RIVAL, "focal"]), given, OWN, FORMER, JUDGED)
     assert [v.holds for v in verdicts] == [None] * 6
 
 

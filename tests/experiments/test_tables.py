@@ -30,7 +30,8 @@ def test_baselines_train_at_the_setting_for_tables_and_the_rest_is_the_registry(
     assert own["self-calibrated"] == SelfCalibrated(members=("network", "trees", "linear"))
     assert own["self-calibrated-network"] == METHODS["self-calibrated"].method
     assert own["bo4sc"] == BO4SC()
-    assert [*METHODS, "self-calibrated-network"] == list(own)
+    assert own["self-calibrated-former"] == SelfCalibrated(embedding=None)
+    assert [*METHODS, "self-calibrated-network", "self-calibrated-former"] == list(own)
 
 
 def test_unsuitable_tables_are_left_out_of_a_run_and_dropped_columns_told(folder, tmp_path, short, capsys):

@@ -94,12 +94,12 @@ def test_the_history_of_the_weights_begins_at_one_and_ends_at_the_weights():
 def test_every_variant_moves_its_outer_variables(settings):
     rate = None if settings.get("weights", "sample") in (None, "network") else 50.0
     fitted = BO4SC(hidden=(6,), steps=2, epochs=20, outer_rate=rate, **settings).fit(small_task(torch.float32))
-    weights = fitted.extras["sample_weights"]
-    assert weights.shape == (30,)
-    assert ((weights >= 0) & (weights <= 1)).all()
+    weights = fitted.sample_weights
     if settings.get("weights", "sample") is None:
-        assert (weights == 1).all()
+        assert weights is None
     else:
+        assert weights.shape == (30,)
+        assert ((weights >= 0) & (weights <= 1)).all()
         assert weights.std() > 0
     for name, start in {"l2": 1e-4, "label_smoothing": 0.01, "label_noise": 0.01}.items():
         if name in fitted.extras:
@@ -141,3 +141,9 @@ def test_damping_must_be_a_number_from_zero():
 def test_other_outer_variables_are_named_once_each(also):
     with pytest.raises(ValueError, match=r"also (must be|has)"):
         BO4SC(also=also)
+
+
+def test_without_weights_there_are_none_to_tell():
+    fitted = BO4SC(hidden=(6,), weights=None, also=("l2",), epochs=10, keep_history=True).fit(small_task())
+    assert fitted.sample_weights is None
+    assert not {"sample_weights", "sample_weights_history"} & set(fitted.extras)

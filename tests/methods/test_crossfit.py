@@ -128,7 +128,7 @@ def test_folds_can_be_named(cv):
         assert found.fold.train.tolist() == list(train)
         assert found.fold.held.tolist() == list(held)
     fitted = method.fit(task)
-    assert len(fitted.networks) == len(splits)
+    assert len(fitted.networks) % len(splits) == 0
     assert torch.isfinite(fitted.probs(own.train.inputs)).all()
 
 

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from calibrant.methods.forest import Forest
 from calibrant.methods.lines import Line, Linear, LinePath
 from calibrant.methods.members import Rows, best_place, cross_fit, held_out_loss
-from calibrant.methods.trees import Trees
+from calibrant.methods.trees import MOST, WIDE, Trees, telling_columns
 
 FEW = Trees(learning_rate=0.1, iterations=30, patience=10)
 
@@ -157,3 +157,40 @@ def test_weights_of_rows_count(kind):
 def test_a_line_of_the_wrong_size_is_refused():
     with pytest.raises(ValueError, match="4 coefficients"):
         Line(np.zeros((2, 3)), np.zeros(2)).check(4, 2)
+
+
+def test_trees_see_the_telling_columns_of_wide_rows():
+    """Splits are numbered by the columns of the inputs, not by those that were chosen."""
+    rows = table(200)
+    noise = np.random.default_rng(5).normal(size=(200, 400))
+    wide = rows._replace(inputs=np.concatenate([noise, rows.inputs], axis=1))
+    columns = telling_columns(wide)
+    assert len(columns) == WIDE
+    assert 400 in columns
+    forest = FEW.path(wide, wide, 0).at(20)
+    assert set(forest.feature[forest.leaf == 0]) <= set(columns)
+    assert 400 in forest.feature[forest.leaf == 0]
+    assert held_out_loss(forest.scores(wide.inputs), wide) < 0.7 * np.log(3)
+
+
+def test_constant_columns_tell_nothing():
+    rows = table(100)
+    wide = rows._replace(inputs=np.concatenate([np.ones((100, 300)), rows.inputs], axis=1))
+    assert {300, 301, 302, 303} <= set(telling_columns(wide).tolist())
+
+
+def test_the_mean_forest_is_bounded():
+    """Prediction takes as long as there are trees: fold models beyond the bound are left out, the first one never."""
+    rows = table(100, 2)
+    forest = FEW.path(rows, rows, 0).at(20)
+    many = Forest.mean([forest] * 10)
+    assert len(FEW.mean([forest] * 3).column) == 60
+    assert len(FEW.mean([many] * 5).column) == MOST // 200 * 200
+    assert len(FEW.mean([Forest.mean([forest] * 30)] * 2).column) == 600
+
+
+@pytest.mark.parametrize(("classes", "most"), [(2, 30), (12, 25)])
+def test_iterations_are_fewer_where_each_takes_many_trees(classes, most):
+    rows = table(150, classes)
+    kind = dataclasses.replace(FEW, trees=300, patience=1000)
+    assert len(kind.path(rows, rows, 0).at(1000).column) == most * (1 if classes == 2 else classes)

@@ -436,9 +436,10 @@ def bench_tables(
     methods: Annotated[
         list[str] | None,
         typer.Option(
-            help="Ids of methods: those of `calibrant methods`, self-calibrated-network, and the rivals: sklearn-mlp, "
-            "hgb, lightgbm and catboost alone; sklearn-, hgb-, lightgbm- and catboost- with isotonic, sigmoid or "
-            "temperature; realmlp-temperature. All where not given; rivals that are not installed are left out."
+            help="Ids of methods: those of `calibrant methods`, self-calibrated-network, self-calibrated-former, and "
+            "the rivals: sklearn-mlp, hgb, lightgbm and catboost alone; sklearn-, hgb-, lightgbm- and catboost- with "
+            "isotonic, sigmoid or temperature; realmlp-temperature. All where not given; rivals that are not installed "
+            "are left out."
         ),
     ] = None,
     out: Out = Path("out/tables"),

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
+from sklearn.utils import check_array
 
 Columns = dict[str, np.ndarray]
 
@@ -26,46 +28,55 @@ _WORDS = {**TRUTH, "nan": math.nan}
 
 
 class Code(str):
-    """Text of a category that may look like a number (01234), in a column that is surely one of categories."""
+    """Text of a category that may look like a number (01234), in a column that surely holds categories."""
 
     __slots__ = ()
 
 
 def as_columns(data: Any) -> Columns:
     """The columns of a data frame, of a mapping from names to values, or of a two-dimensional array (x0, x1, …)."""
-    if isinstance(getattr(data, "columns", None), Mapping):  # a Table
-        data = data.columns
-    if isinstance(data, Mapping):
-        _refuse_twice(data)
-        columns = {str(name): _column(values) for name, values in data.items()}
-    elif hasattr(data, "columns") and hasattr(data, "__getitem__"):
-        _refuse_twice(data.columns)
-        columns = {str(name): _column(data[name]) for name in data.columns}
-    else:
-        array = np.asarray(data)
-        if array.ndim != 2:
-            raise ValueError(
-                "A table is a data frame, a dictionary of columns or an array of two dimensions; "
-                f"got shape {array.shape}."
-            )
-        columns = {f"x{k}": array[:, k] for k in range(array.shape[1])}
+    names = column_names(data)
+    if names is None:
+        array = check_array(_as_array(data), dtype=None, ensure_all_finite=False)
+        return {f"x{k}": array[:, k] for k in range(array.shape[1])}
+    if twice := sorted(name for name, count in Counter(map(str, names)).items() if count > 1):
+        raise ValueError(
+            f"Columns are matched by name, and these names occur twice: {', '.join(twice)}. Rename one of each."
+        )
+    source = _named(data)
+    columns = {str(name): _column(source[name]) for name in names}
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"The columns of a table must be of one length; got {lengths}.")
+        raise ValueError(f"The columns of a table must have the same length; got {lengths}.")
     return columns
 
 
-def _refuse_twice(names: Iterable[Any]) -> None:
-    texts = [str(name) for name in names]
-    if twice := sorted({n for n in texts if texts.count(n) > 1}):
-        raise ValueError(f"Columns are matched by name, and these names occur twice: {', '.join(twice)}.")
+def column_names(data: Any) -> list[Any] | None:
+    """The names of a table's columns; None for an array."""
+    source = _named(data)
+    return None if source is None else list(source if isinstance(source, Mapping) else source.columns)
+
+
+def _named(data: Any) -> Any:
+    """Whatever gives columns by name: the mapping of a Table, a mapping, or a data frame; None for anything else."""
+    if isinstance(getattr(data, "columns", None), Mapping):
+        return data.columns
+    return data if isinstance(data, Mapping) or (hasattr(data, "columns") and hasattr(data, "__getitem__")) else None
+
+
+def _as_array(data: Any) -> Any:
+    """The data, as objects if they are rows that mix text and numbers: NumPy would make text of all of them."""
+    if hasattr(data, "dtype") or not isinstance(data, Sequence):
+        return data
+    array = np.asarray(data)
+    return np.array(data, dtype=object) if array.dtype.kind in "US" else array
 
 
 def is_numeric(column: np.ndarray) -> bool:
     """Whether a column holds numbers (truth values are 0 and 1), missing ones aside."""
     if column.dtype.kind != "O":
         return column.dtype.kind in "biuf"
-    present = [v for v in column if not is_missing(v)]
+    present = [v for v in set_of(column) if not is_missing(v)]
     return bool(present) and all(isinstance(v, int | float | np.number | np.bool_ | Decimal) for v in present)
 
 
@@ -74,24 +85,24 @@ def numbers(column: np.ndarray, name: str) -> np.ndarray:
     if column.dtype.kind in "biuf":
         values = column.astype(float)
     elif column.dtype.kind in "Mm":
-        raise ValueError(f"Column {name!r} is one of numbers, and here it holds dates or durations.")
+        raise ValueError(f"Column {name!r} is numeric, but here it holds dates or durations.")
     else:
-        values = np.array([_number(v, name) for v in column.tolist()], dtype=float)
+        values = np.array(each(lambda v: _number(v, name), column), dtype=float)
     if np.any(np.abs(values) > LARGEST):
         raise ValueError(
-            f"Column {name!r} holds an infinite number or one beyond {LARGEST:g}; mend it or leave it empty (missing)."
+            f"Column {name!r} holds an infinite number or one beyond {LARGEST:g}; correct it or leave it empty."
         )
     return values
 
 
 def strays(column: np.ndarray) -> list[str] | None:
-    """The texts that are no numbers, each once, in a column of text that is nearly all numbers; None of any other."""
-    present = [v for v in column.tolist() if not is_missing(v)] if column.dtype.kind in "OU" else []
+    """The texts that are not numbers, each once, in a column of text that is nearly all numbers; None for any other."""
+    present = len(column) - missing_count(column) if column.dtype.kind in "OU" else 0
     if not present:
         return None
     others = others_than_numbers(column)
-    words = sum(isinstance(v, str) and v.strip().lower() in _WORDS for v in present)  # do not make a column numeric
-    if len(others) + words > (1 - NEARLY) * len(present) + 1e-9 or holds_codes(column):
+    words = sum(each(_is_word, column))  # do not make a column numeric
+    if len(others) + words > (1 - NEARLY) * present + 1e-9 or holds_codes(column):
         return None
     return list(dict.fromkeys(others))
 
@@ -100,25 +111,26 @@ def others_than_numbers(column: np.ndarray) -> list[str]:
     """The values that are neither missing nor numbers, as text, in order."""
     if column.dtype.kind not in "OU":
         return []
-    return [str(v).strip() for v in column.tolist() if not is_missing(v) and not _is_number(v)]
+    found = each(lambda v: None if is_missing(v) or _is_number(v) else str(v).strip(), column)
+    return [text for text in found if text is not None]
 
 
 def without_strays(column: np.ndarray) -> np.ndarray:
-    """The column with None in place of whatever is no number."""
+    """The column with None in place of whatever is not a number."""
     if column.dtype.kind not in "OU":
         return column
-    return np.array([v if _is_number(v) else None for v in column.tolist()], dtype=object)
+    return _objects(each(lambda v: v if _is_number(v) else None, column))
 
 
 def are_codes(values: Iterable[str]) -> bool:
     """Whether some texts begin with a zero as codes do (007) and no other shows by a point or a sign that it counts."""
-    numbers = [v for v in (value.strip() for value in values) if _NUMBER.fullmatch(v)]
+    numbers = [v for v in {value.strip() for value in set(values)} if _NUMBER.fullmatch(v)]
     return any(len(v) > 1 and v[0] == "0" and v.isdigit() for v in numbers) and all(map(str.isdigit, numbers))
 
 
 def holds_codes(column: np.ndarray) -> bool:
-    """Whether a column is surely one of categories: marked as such, or with leading zeros."""
-    values = [v for v in column.tolist() if isinstance(v, str)] if column.dtype.kind in "OU" else []
+    """Whether a column surely holds categories: marked as such, or with leading zeros."""
+    values = [v for v in set_of(column) if isinstance(v, str)] if column.dtype.kind in "OU" else []
     return any(isinstance(v, Code) for v in values) or are_codes(values)
 
 
@@ -127,12 +139,12 @@ def days(column: np.ndarray, name: str) -> np.ndarray:
     if column.dtype.kind in "Mm":
         whole = column.astype(column.dtype.str[:2] + "8[us]")
         return np.where(np.isnat(whole), np.nan, whole.astype(np.int64) / 86_400e6)
-    return np.array([_day(v, name) for v in column], dtype=float)
+    return np.array(each(lambda v: _day(v, name), column), dtype=float)
 
 
 def texts(column: np.ndarray) -> list[str | None]:
     """The column as text, missing values as None. A whole number is written without a point, whatever its type."""
-    return [None if is_missing(v) else _text(v) for v in column.tolist()]
+    return each(lambda v: None if is_missing(v) else _text(v), column)
 
 
 def is_missing(value: Any) -> bool:
@@ -150,21 +162,54 @@ def missing_count(column: np.ndarray) -> int:
     """How many values of a column are missing."""
     if column.dtype.kind in "Mm":
         return int(np.isnat(column).sum())
-    return sum(is_missing(v) for v in column.tolist())
+    return sum(each(is_missing, column))
+
+
+def each(function: Callable[[Any], Any], column: np.ndarray) -> list[Any]:
+    """The function of each value, called once for each distinct value: long columns of text hold few."""
+    values = column.tolist()
+    keys = _keys(values)
+    try:
+        table = {key: function(value) for key, value in dict(zip(keys, values, strict=True)).items()}
+    except TypeError:  # lists and other values without a hash
+        return [function(value) for value in values]
+    return [table[key] for key in keys]
+
+
+def set_of(column: np.ndarray) -> list[Any]:
+    """The distinct values of a column, those that cannot be compared each time that they occur."""
+    values = column.tolist()
+    try:
+        return list(dict(zip(_keys(values), values, strict=True)).values())
+    except TypeError:
+        return values
+
+
+def _keys(values: list[Any]) -> list[Any]:
+    """What tells values apart: 1, 1.0 and True are three, which Python counts as equal."""
+    return [v if type(v) is str else (type(v), v) for v in values]
+
+
+def _objects(values: list[Any]) -> np.ndarray:
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
 
 
 def _column(values: Any) -> np.ndarray:
     dtype = getattr(values, "dtype", None)
+    if str(dtype).startswith(
+        ("category", "Categorical", "Enum")
+    ):  # a category stays one, even if its names are numbers
+        return _as_codes(_objects(texts(_objects(list(values)))))
     if not hasattr(values, "to_numpy") or not hasattr(values, "isna"):
         column = np.asarray(values)
         if column.ndim == 1 and column.dtype.kind in "US" and not isinstance(values, np.ndarray):
             column = np.array(list(values), dtype=object)  # NumPy makes text of numbers that stand beside text
         if column.ndim != 1:
-            raise ValueError(f"A column must be one row of values; got shape {column.shape}.")
+            raise ValueError(f"A column must have one dimension; got shape {column.shape}.")
         return _marked(column)
     kind = getattr(dtype, "kind", "O")
-    if str(dtype) == "category":  # a category stays one, even if its names are numbers
-        return _as_codes(np.array(texts(values.to_numpy(dtype=object)), dtype=object))
     if kind in "biuf":
         return values.to_numpy(dtype=float, na_value=np.nan) if values.isna().any() else values.to_numpy()
     if kind == "M":
@@ -174,16 +219,19 @@ def _column(values: Any) -> np.ndarray:
 
 
 def _marked(column: np.ndarray) -> np.ndarray:
-    """The column, its texts as codes if they are: a part of the rows without leading zeros is one of codes still."""
-    if column.dtype.kind != "O" or any(isinstance(v, Code) for v in column.tolist()):
+    """The column, its texts marked as codes if they are: then a part of the rows without leading zeros stays so."""
+    values = set_of(column) if column.dtype.kind == "O" else []
+    if any(isinstance(v, Code) for v in values):
         return column
-    return _as_codes(column) if are_codes(v for v in column.tolist() if isinstance(v, str)) else column
+    return _as_codes(column) if are_codes(v for v in values if isinstance(v, str)) else column
 
 
 def _as_codes(column: np.ndarray) -> np.ndarray:
-    marked = np.empty(len(column), dtype=object)
-    marked[:] = [Code(v) if isinstance(v, str) else v for v in column.tolist()]
-    return marked
+    return _objects(each(lambda v: Code(v) if isinstance(v, str) else v, column))
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and value.strip().lower() in _WORDS
 
 
 def _is_number(value: Any) -> bool:
@@ -197,12 +245,12 @@ def _number(value: Any, name: str) -> float:
         return math.nan
     number = _read(value)
     if number is None:
-        raise ValueError(f"Column {name!r} is one of numbers, and {value!r} is none.")
+        raise ValueError(f"Column {name!r} is numeric, but {value!r} is not a number.")
     return number
 
 
 def _read(value: Any) -> float | None:
-    """The number that a value is or, as text, says; None of anything else."""
+    """The number that a value is or, as text, spells; None for anything else."""
     if isinstance(value, str):
         text = value.strip().lower()
         return _WORDS[text] if text in _WORDS else float(text) if _NUMBER.fullmatch(text) else None
@@ -217,13 +265,13 @@ def _day(value: Any, name: str) -> float:
         return math.nan
     try:
         if isinstance(value, np.datetime64):
-            value = value.astype("datetime64[us]").item()  # one of nanoseconds would be a whole number
+            value = value.astype("datetime64[us]").item()  # in nanoseconds it would be a whole number
         moment = datetime.fromisoformat(value.strip()) if isinstance(value, str) else value
         if isinstance(moment, date) and not isinstance(moment, datetime):
             moment = datetime(moment.year, moment.month, moment.day)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / 86_400
     except (AttributeError, TypeError, ValueError):
-        raise ValueError(f"Column {name!r} is one of dates, and {value!r} is none; write them as 2024-12-31.") from None
+        raise ValueError(f"Column {name!r} holds dates, but {value!r} is not a date; write it as 2024-12-31.") from None
 
 
 def _text(value: Any) -> str:

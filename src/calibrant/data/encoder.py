@@ -1,49 +1,79 @@
-"""Tables to numbers: an encoder that is fitted on training rows, applied to any, and saved as plain JSON."""
+"""Tables to numbers: a scikit-learn transformer that is fitted on training rows and saved as plain JSON."""
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
-from calibrant.data.columns import as_columns
-from calibrant.data.encodings import Categorical, Dropped, Encoding, Numeric, choose
-from calibrant.data.labels import as_labels
-
-FORMAT = "calibrant.encoder"
-FORMAT_VERSION = 1
-_KINDS: dict[str, type] = {cls.kind: cls for cls in (Numeric, Categorical, Dropped)}
+from calibrant.data.choosing import choose
+from calibrant.data.columns import Columns, as_columns, column_names
+from calibrant.data.encoder_files import from_json, to_json
+from calibrant.data.encodings import Categorical, Dropped, Encoding, Numeric, Used, distinct
+from calibrant.data.scaling import LIMIT, Scaling
 
 
-class TableEncoder:
-    """Columns of any kind as one float32 array, and labels of any kind as whole numbers.
+class TableEncoder(TransformerMixin, BaseEstimator):
+    """Encode columns of any kind as one array of numbers.
 
-    Numbers are standardised (missing: the mean, and an indicator), however few their values; text becomes one input per
-    category; dates become days; constant columns, names and free text are left out (``dropped_`` says why). Text of
-    which 95 % or more are numbers is taken as numbers, the rest as missing, unless it is named in ``categorical``, is
-    of pandas' category type, or begins with zeros as codes do (007). Columns are matched by name: their order does not
-    matter, and further ones are ignored.
+    Numbers are scaled once and robustly: mean 0 and variance 1 without the pull of wild values, and values beyond ten
+    deviations drawn in. A missing number becomes the mean, with an indicator beside it. Text becomes one input per
+    category, dates become days, and truth values 0 and 1, scaled as numbers. Constant columns, names and free text are
+    left out (``dropped_`` says why).
+
+    Text is taken as numbers if 95 % or more of it are numbers; the rest counts as missing. It stays text if the column
+    is named in ``categorical``, has pandas' category type, or begins with zeros as codes do (007).
+
+    The columns of a data frame or dictionary are matched by name: their order does not matter, and further ones are
+    ignored. Those of an array are matched by position.
 
     Parameters
     ----------
-    categorical : names of columns (or one name) whose numbers are codes of categories, not quantities
-    rare : categories in less than this share of the training rows, or in one row only, share one input
-    max_categories : at most so many categories of a column, the commonest, have an input of their own
-    unseen : ``"rare"`` counts a category that training did not see as a rare one (all 0 where there are none);
-        ``"error"`` refuses it
+    categorical : names of columns, or one name
+        Columns whose numbers are codes of categories, not quantities. Columns of an array are called x0, x1, …
+    rare : float
+        Categories in less than this share of the training rows, or in one row only, share one input.
+    max_categories : int
+        The greatest number of inputs for a column's categories. The most frequent ones have their own input, and the
+        others share one, as in :class:`sklearn.preprocessing.OneHotEncoder`.
+    unseen : {"rare", "error"}
+        What to do with a category that training did not see: count it as a rare one (all 0 where there are none), or
+        raise an error.
+    output : {"one-hot", "ordinal"}
+        ``"one-hot"`` is for networks and linear models: float32, everything finite. ``"ordinal"`` is for trees with
+        native categories, such as ``HistGradientBoostingClassifier(categorical_features=…)``: float64, one output per
+        column, numbers as they are, categories as codes from 0 on (rare ones share the last code, −1 is unseen), NaN
+        where a value is missing.
 
     Attributes
     ----------
-    columns_ : the encoding of each training column, in order
-    feature_names_ : the names of the outputs
-    classes_ : the labels in order, or None when fitted without labels
-    notes_ : the sentences that ``fit`` gave as warnings
+    columns_ : list
+        The encoding of each training column, in order.
+    categorical_features_ : (n_outputs,) array of bool
+        Whether an output belongs to a category: its code (``output="ordinal"``) or one of its 0/1 inputs.
+    scaling_ : calibrant.data.scaling.Scaling
+        From ordinal to one-hot outputs.
+    dropped_ : dict
+        The columns that are left out, and why.
+    notes_ : list of str
+        The sentences that ``fit`` gave as warnings.
+    n_features_in_, feature_names_in_ : as everywhere in scikit-learn
+
+    Examples
+    --------
+    >>> from calibrant.data import TableEncoder
+    >>> encoder = TableEncoder().fit({"age": [20, 40, None, 60], "town": ["Bern", "Rom", "Rom", "Bern"]})
+    >>> encoder.get_feature_names_out().tolist()
+    ['age', 'age missing', 'town=Bern', 'town=Rom']
+    >>> encoder.transform({"town": ["Rom"], "age": [40]}).tolist()
+    [[0.0, 0.0, 0.0, 1.0]]
     """
 
     def __init__(
@@ -52,118 +82,68 @@ class TableEncoder:
         categorical: Sequence[Any] | str = (),
         rare: float = 0.002,
         max_categories: int = 64,
-        unseen: str = "rare",
+        unseen: Literal["rare", "error"] = "rare",
+        output: Literal["one-hot", "ordinal"] = "one-hot",
     ) -> None:
-        self.categorical, self.rare, self.max_categories, self.unseen = categorical, rare, max_categories, unseen
+        self.categorical = categorical
+        self.rare = rare
+        self.max_categories = max_categories
+        self.unseen = unseen
+        self.output = output
 
-    def fit(self, data: Any, labels: Any = None) -> TableEncoder:
-        """Learn the encoding from training rows (and the classes from their labels)."""
-        self._check()
-        columns = as_columns(data)
-        rows = len(next(iter(columns.values()))) if columns else 0
-        if not rows:
-            raise ValueError("An encoder needs at least one column and one row to be fitted on; the table is empty.")
-        categorical = self._categorical()
-        if unknown := [name for name in categorical if name not in columns]:
-            raise ValueError(f"categorical names {', '.join(unknown)}, and the table has {', '.join(columns)}.")
-        chosen = [
-            choose(name, column, codes=name in categorical, rare=self.rare, max_categories=self.max_categories)
-            for name, column in columns.items()
-        ]
-        if all(isinstance(encoding, Dropped) for encoding, _ in chosen):
-            reasons = ", ".join(f"{e.name!r}: {e.why}" for e, _ in chosen if isinstance(e, Dropped))
-            raise ValueError(f"No column of the table tells its rows apart ({reasons}).")
-        classes = None
-        if labels is not None:
-            labels = as_labels(labels)
-            if len(labels) != rows:
-                raise ValueError(f"There must be one label per row; got {len(labels)} labels for {rows} rows.")
-            classes = np.unique(labels)
-        self._set([encoding for encoding, _ in chosen], classes, [note for _, note in chosen if note])
-        for note in self.notes_:
-            warnings.warn(note, stacklevel=2)
-        return self
+    def fit(self, X: Any, y: Any = None) -> TableEncoder:
+        """Learn the encoding from training rows: a data frame, a dictionary of columns, or an array. y is not used."""
+        return self._fit(as_columns(X), named=column_names(X) is not None)
 
-    def transform(self, data: Any) -> np.ndarray:
-        """The rows as float32, one column per name in ``feature_names_``."""
-        self._require_fitted()
-        columns = as_columns(data)
-        used = [e for e in self.columns_ if not isinstance(e, Dropped)]
-        absent = [e.name for e in used if e.name not in columns]
-        if absent:
-            raise ValueError(
-                f"The table lacks {'columns' if len(absent) > 1 else 'a column'} of the training table: "
-                f"{', '.join(absent)}. It has {', '.join(columns) or 'none'}."
-            )
-        if self.unseen == "error":
-            for encoding in used:
-                if isinstance(encoding, Categorical) and (new := encoding.unseen(columns[encoding.name])):
-                    raise ValueError(
-                        f"Column {encoding.name!r} holds categories not seen in training: {', '.join(new[:5])}."
-                    )
-        return np.concatenate([e.encode(columns[e.name]) for e in used], axis=1)
+    def transform(self, X: Any) -> np.ndarray:
+        """The rows as numbers, one column per name in :meth:`get_feature_names_out`."""
+        check_is_fitted(self)
+        columns = as_columns(X)
+        return self._transform(self._matched(columns, named=column_names(X) is not None))
 
-    def fit_transform(self, data: Any, labels: Any = None) -> np.ndarray:
+    def fit_transform(self, X: Any, y: Any = None) -> np.ndarray:
         """``fit`` and ``transform`` of the same rows."""
-        columns = as_columns(data)
-        return self.fit(columns, labels).transform(columns)
+        columns = as_columns(X)
+        return self._fit(columns, named=column_names(X) is not None)._transform(columns)
 
-    def encode_labels(self, labels: Any) -> np.ndarray:
-        """Each label as its place in ``classes_``."""
-        classes = self._require_classes()
-        labels = as_labels(labels, like=classes)
-        places = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
-        strange = labels[classes[places] != labels]
-        if strange.size:
-            names = ", ".join(repr(v) for v in np.unique(strange).tolist()[:5])
-            raise ValueError(f"{strange.size} labels are of no class known from training ({names}).")
-        return places
-
-    def decode_labels(self, places: Any) -> np.ndarray:
-        """The inverse of ``encode_labels``."""
-        classes, places = self._require_classes(), np.asarray(places)
-        if np.any((places < 0) | (places >= len(classes))):
-            raise ValueError(
-                f"Classes are numbered from 0 to {len(classes) - 1}; got {places.min()} to {places.max()}."
-            )
-        return classes[places]
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """The names of the outputs: ``age``, ``age missing``, ``town=Bern``, ``town=(rare)``, …"""
+        check_is_fitted(self)
+        given = _check_feature_names_in(self, input_features)
+        own = dict(zip((e.name for e in self.columns_), map(str, given), strict=True))
+        used = [replace(e, name=own[e.name]) for e in self._used]
+        ordinal = self.output == "ordinal"
+        return np.array(distinct([n for e in used for n in ([e.name] if ordinal else e.outputs)]), dtype=object)
 
     @property
     def dropped_(self) -> dict[str, str]:
         """The columns that are left out, and why."""
-        self._require_fitted()
+        check_is_fitted(self)
         return {e.name: e.why for e in self.columns_ if isinstance(e, Dropped)}
 
     def to_json(self) -> str:
-        """Everything the encoder knows, as JSON."""
-        self._require_fitted()
-        content = {
-            "format": FORMAT,
-            "version": FORMAT_VERSION,
-            "params": {
-                "categorical": self._categorical(),
-                "rare": self.rare,
-                "max_categories": self.max_categories,
-                "unseen": self.unseen,
-            },
-            "columns": [{"kind": e.kind, **asdict(e)} for e in self.columns_],
-            "classes": None if self.classes_ is None else self.classes_.tolist(),
-            "notes": self.notes_,
-        }
-        return json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
+        """Everything that the encoder knows, as JSON."""
+        check_is_fitted(self)
+        return to_json(
+            self.get_params() | {"categorical": self._categorical()},
+            self.columns_,
+            named=hasattr(self, "feature_names_in_"),
+            limit=self.scaling_.limit,
+            notes=self.notes_,
+        )
 
     @classmethod
     def from_json(cls, text: str) -> TableEncoder:
-        """The encoder that ``to_json`` wrote; nothing in the text is executed."""
+        """The encoder that ``to_json`` wrote; nothing in the text is executed.
+
+        Encoders of the first version, which scaled by the plain deviation, keep their outputs. They also held the
+        classes of labels, which are not read.
+        """
         try:
-            content = json.loads(text)
-            if content["format"] != FORMAT or content["version"] > FORMAT_VERSION:
-                raise ValueError(f"its format is {content['format']} {content['version']}")
-            encoder = cls(**content["params"])
+            params, columns, rest = from_json(text)
+            encoder = cls(**params)
             encoder._check()
-            columns = [_encoding(dict(entry)) for entry in content["columns"]]
-            classes = None if content["classes"] is None else as_labels(content["classes"])
-            encoder._set(columns, classes, list(content["notes"]))
+            encoder._set(columns, **rest)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(
                 f"This is not an encoder that this version's TableEncoder.to_json wrote ({error!r}). Fit it again."
@@ -180,13 +160,119 @@ class TableEncoder:
         try:
             return cls.from_json(Path(path).read_text(encoding="utf-8"))
         except UnicodeDecodeError:
-            raise ValueError(f"{path} is not text in UTF-8, and so no file that TableEncoder.save wrote.") from None
+            raise ValueError(f"{path} is not text in UTF-8; give a file that TableEncoder.save wrote.") from None
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
-    def _set(self, columns: list[Encoding], classes: np.ndarray | None, notes: list[str]) -> None:
-        self.columns_, self.classes_, self.notes_ = columns, classes, notes
-        self.feature_names_ = _distinct([name for encoding in columns for name in encoding.outputs])
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "columns_")
+
+    def _fit(self, columns: Columns, *, named: bool) -> TableEncoder:
+        self._check()
+        rows = len(next(iter(columns.values()))) if columns else 0
+        if not rows:
+            raise ValueError(
+                f"The table must have at least one column and one row; got {rows} rows and {len(columns)} columns."
+            )
+        categorical = self._categorical()
+        if unknown := [name for name in categorical if name not in columns]:
+            raise ValueError(
+                f"categorical must name columns of the table; got {', '.join(unknown)}, and the table has "
+                f"{', '.join(columns)}."
+            )
+        chosen = [
+            choose(name, column, codes=name in categorical, rare=self.rare, max_categories=self.max_categories)
+            for name, column in columns.items()
+        ]
+        if all(isinstance(encoding, Dropped) for encoding, _ in chosen):
+            reasons = ", ".join(f"{e.name!r}: {e.why}" for e, _ in chosen if isinstance(e, Dropped))
+            raise ValueError(
+                f"No column of the table tells its rows apart (n_samples={rows}; {reasons}). Give columns that vary."
+            )
+        notes = [note for _, note in chosen if note]
+        self._set([encoding for encoding, _ in chosen], notes=notes, named=named, limit=LIMIT)
+        for note in notes:
+            warnings.warn(note, stacklevel=3)  # the caller of fit
+        return self
+
+    def _set(self, columns: list[Encoding], *, notes: list[str], named: bool, limit: float) -> None:
+        self.columns_, self.notes_, self.n_features_in_ = columns, notes, len(columns)
+        if named:
+            self.feature_names_in_ = np.array([e.name for e in columns], dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        used = self._used
+        moments = [(e.mean, e.std or np.inf) if isinstance(e, Numeric) else (0.0, 1.0) for e in used]
+        mean, scale = np.array(moments).T
+        missing, sizes = np.array([e.missing for e in used]), np.array([e.size for e in used])
+        self.scaling_ = Scaling(mean, scale, missing, sizes, limit)
+        self.categorical_features_ = sizes > 0
+        if self.output == "one-hot":
+            self.categorical_features_ = self.categorical_features_[self.scaling_.sources][self._kept]
+
+    def _matched(self, columns: Columns, *, named: bool) -> Columns:
+        """The columns under the names of the training table."""
+        own = [e.name for e in self.columns_]
+        if named and hasattr(self, "feature_names_in_"):
+            absent = [e.name for e in self._used if e.name not in columns]
+            if absent:
+                raise ValueError(
+                    f"The table lacks {'columns' if len(absent) > 1 else 'a column'} of the training table: "
+                    f"{', '.join(absent)}. It has {', '.join(columns) or 'none'}."
+                )
+            return columns
+        if len(columns) != len(own):
+            raise ValueError(
+                f"X has {len(columns)} features, but {type(self).__name__} is expecting {len(own)} features as input."
+            )
+        if named:
+            warnings.warn(
+                f"X has feature names, but {type(self).__name__} was fitted without feature names", stacklevel=4
+            )
+        elif hasattr(self, "feature_names_in_"):
+            warnings.warn(
+                f"X does not have valid feature names, but {type(self).__name__} was fitted with feature names",
+                stacklevel=4,
+            )
+        return dict(zip(own, columns.values(), strict=True))
+
+    def _transform(self, columns: Columns) -> np.ndarray:
+        used = self._used
+        if self.unseen == "error":
+            for encoding in used:
+                if isinstance(encoding, Categorical) and (new := encoding.unseen(columns[encoding.name])):
+                    raise ValueError(
+                        f"Column {encoding.name!r} holds categories not seen in training: {', '.join(new[:5])}. "
+                        "Use unseen='rare' to allow them."
+                    )
+        found = np.empty((len(columns[used[0].name]), len(used)))
+        for place, encoding in enumerate(used):
+            found[:, place] = encoding.encode(columns[encoding.name])
+        if self.output == "ordinal":
+            return found
+        found, kept = self.scaling_.transform(found), self._kept
+        return found if kept.all() else found[:, kept]
+
+    @property
+    def _used(self) -> list[Used]:
+        return [e for e in self.columns_ if not isinstance(e, Dropped)]
+
+    @property
+    def _kept(self) -> np.ndarray:
+        """The one-hot outputs that vary: a constant that is sometimes missing has only the indicator."""
+        kept = np.ones(self.scaling_.width, dtype=bool)
+        kept[self.scaling_.numbers] = np.isfinite(self.scaling_.scale[~self._coded])
+        return kept
+
+    @property
+    def _coded(self) -> np.ndarray:
+        return np.array([isinstance(e, Categorical) for e in self._used])
 
     def _categorical(self) -> list[str]:
         """The names as text, as those of a table's columns are."""
@@ -194,35 +280,10 @@ class TableEncoder:
 
     def _check(self) -> None:
         if not 0 <= self.rare < 1:
-            raise ValueError(f"rare is a share of the rows, at least 0 and below 1; got {self.rare}.")
+            raise ValueError(f"rare must be a share of the rows, at least 0 and below 1; got {self.rare}.")
         if self.max_categories < 2:
             raise ValueError(f"max_categories must be at least 2; got {self.max_categories}.")
         if self.unseen not in ("rare", "error"):
             raise ValueError(f"unseen must be 'rare' or 'error'; got {self.unseen!r}.")
-
-    def _require_fitted(self) -> None:
-        if not hasattr(self, "columns_"):
-            raise ValueError("This encoder is not fitted; call fit with the training rows first.")
-
-    def _require_classes(self) -> np.ndarray:
-        self._require_fitted()
-        if self.classes_ is None:
-            raise ValueError("This encoder was fitted without labels; give them to fit.")
-        return self.classes_
-
-
-def _distinct(names: list[str]) -> list[str]:
-    """The names in order; one that occurred before, or would then, gets the next free number behind it."""
-    found: dict[str, None] = {}
-    for name in names:
-        number, unique = 1, name
-        while unique in found or (number > 1 and unique in names):
-            number += 1
-            unique = f"{name} ({number})"
-        found[unique] = None
-    return list(found)
-
-
-def _encoding(entry: dict[str, Any]) -> Encoding:
-    cls = _KINDS[entry.pop("kind")]
-    return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
+        if self.output not in ("one-hot", "ordinal"):
+            raise ValueError(f"output must be 'one-hot' or 'ordinal'; got {self.output!r}.")

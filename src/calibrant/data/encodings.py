@@ -1,44 +1,39 @@
-"""How one column of a table becomes numbers: standardised, one-hot, or not at all.
+"""How one column of a table becomes numbers: as a quantity, as the code of a category, or not at all.
 
-An encoding is a frozen record of plain values, chosen from the training rows by :func:`choose` and applied to any rows
-by its ``encode``.
+An encoding is a frozen record of plain values. :func:`calibrant.data.choosing.choose` chooses it from the training
+rows, and its ``encode`` applies it to any rows.
 """
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections import Counter
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from math import ceil
+from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+from sklearn.preprocessing import OrdinalEncoder
 
 from calibrant.data.columns import (
     TRUTH,
     days,
-    holds_codes,
-    is_numeric,
     missing_count,
     numbers,
     others_than_numbers,
-    strays,
     texts,
     without_strays,
 )
-
-_FLOAT32_SAFE = 1e30
-_ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
+from calibrant.data.scaling import UNSEEN
 
 
 @dataclass(frozen=True)
 class Numeric:
-    """``(x − mean) / std``; a missing value becomes the mean, with an indicator beside it if training had any.
+    """A quantity. ``mean`` and ``std`` scale it; ``std`` is 0 for a constant that is sometimes missing.
 
-    ``text`` says that training had the numbers as text, where a slip of the pen counts as missing; ``strays`` are those
-    of training. New ones are told in a warning, and are an error where they are most of a column.
+    ``missing`` says that training had missing values. ``text`` says that training had the numbers as text, where an
+    entry that is not a number counts as missing; ``strays`` are those of training. New ones cause a warning, or an
+    error where they are most of a column.
     """
 
     name: str
@@ -50,26 +45,21 @@ class Numeric:
     strays: tuple[str, ...] = ()
 
     kind: ClassVar[str] = "numeric"
+    size: ClassVar[int] = 0
+    """The number of categories: none."""
 
     @property
     def outputs(self) -> list[str]:
         return ([self.name] if self.std > 0 else []) + ([f"{self.name} missing"] if self.missing else [])
 
     def encode(self, column: np.ndarray) -> np.ndarray:
+        """The numbers as float64, NaN where one is missing."""
         if self.text:
-            self._tell_strays(column)
+            self._warn_of_strays(column)
             column = without_strays(column)
-        values = (days if self.dates else numbers)(column, self.name)
-        absent = np.isnan(values)
-        pieces = []
-        if self.std > 0:  # a constant that is sometimes missing has only the indicator
-            scaled = (np.where(absent, self.mean, values) - self.mean) / self.std
-            pieces.append(np.clip(scaled, -_FLOAT32_SAFE, _FLOAT32_SAFE))
-        if self.missing:
-            pieces.append(absent.astype(float))
-        return np.stack(pieces, 1).astype(np.float32)
+        return (days if self.dates else numbers)(column, self.name)
 
-    def _tell_strays(self, column: np.ndarray) -> None:
+    def _warn_of_strays(self, column: np.ndarray) -> None:
         known = set(self.strays)
         new = [text for text in others_than_numbers(column) if text not in known]
         if not new:
@@ -77,21 +67,21 @@ class Numeric:
         present = len(column) - missing_count(column)
         if 2 * len(new) > present:
             raise ValueError(
-                f"Column {self.name!r} is one of numbers, and {new[0]!r} is none: {len(new)} of the {present} values "
+                f"Column {self.name!r} is numeric, but {new[0]!r} is not a number: {len(new)} of the {present} values "
                 "could not be read. Write them as in the training table, or leave them empty (missing)."
             )
         warnings.warn(
-            f"Column {self.name!r} is one of numbers, and {len(new)} of the {present} values are none "
-            f"({_named(list(dict.fromkeys(new)))}); they count as missing.",
-            stacklevel=5,  # the caller of transform
+            f"Column {self.name!r} is numeric, but {len(new)} of the {present} values are not numbers "
+            f"({listed(list(dict.fromkeys(new)))}); they count as missing.",
+            stacklevel=6,  # the caller of transform, which set_output wraps
         )
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """One 0/1 output per category, one for the pooled rare ones, one for missing values if training had any.
+    """A category, as its position in ``categories``; the ``rare`` ones share the next code if ``pooled``.
 
-    A category that training never saw counts as a rare one; where there are none, all outputs are 0.
+    A category that training never saw counts as a rare one; without rare ones its code is ``UNSEEN``.
     """
 
     name: str
@@ -103,30 +93,46 @@ class Categorical:
     kind: ClassVar[str] = "categorical"
 
     @property
+    def size(self) -> int:
+        """The number of codes."""
+        return len(self.categories) + self.pooled
+
+    @property
     def outputs(self) -> list[str]:
         special = (["(rare)"] if self.pooled else []) + (["(missing)"] if self.missing else [])
         return [f"{self.name}={value}" for value in (*self.categories, *special)]
 
     def unseen(self, column: np.ndarray) -> list[str]:
         """The categories in ``column`` that training did not see."""
-        return sorted({v for v in self._texts(column) if v is not None} - {*self.categories, *self.rare})
+        return sorted({v for v in self._texts(column) if v is not None} - self._known)
 
     def encode(self, column: np.ndarray) -> np.ndarray:
-        values = self._texts(column)
-        place: dict[str | None, int] = {value: k for k, value in enumerate(self.categories)}
-        nowhere = len(self.outputs)
-        other = len(place) if self.pooled else nowhere
-        place[None] = nowhere - 1 if self.missing else nowhere
-        positions = np.array([place.get(value, other) for value in values], dtype=int)
-        encoded = np.zeros((len(values), nowhere + 1), dtype=np.float32)
-        encoded[np.arange(len(values)), positions] = 1
-        return encoded[:, :nowhere]
+        """The codes as float64, NaN where the category is missing."""
+        values = np.array(self._texts(column), dtype=object)
+        present = np.array([v is not None for v in values], dtype=bool)
+        codes = np.full(len(values), np.nan)
+        if present.any():
+            codes[present] = self._ordinal.transform(values[present, None])[:, 0]
+        if self.pooled:
+            codes[codes == UNSEEN] = len(self.categories)
+        return codes
+
+    @cached_property
+    def _ordinal(self) -> OrdinalEncoder:
+        """scikit-learn's encoder, fitted on each category: twice, and once if it is rare, so that rare ones share."""
+        rows = [*self.categories, *self.categories, *self.rare]
+        return ordinal_encoder(min_frequency=2).fit(np.array(rows, dtype=object)[:, None])
+
+    @cached_property
+    def _known(self) -> set[str]:
+        return {*self.categories, *self.rare}
 
     def _texts(self, column: np.ndarray) -> list[str | None]:
-        """The column as text, truth values as training wrote them: true is True where only one of these is known."""
-        known = {*self.categories, *self.rare}
+        """The column as text. Truth values are spelled as in training: true is True where only one of them is known."""
+        known = self._known
         spelled = {value.lower(): value for value in sorted(known) if value.lower() in TRUTH}
-        return [v if v is None or v in known else spelled.get(v.lower(), v) for v in texts(column)]
+        found = texts(column)
+        return [v if v is None or v in known else spelled.get(v.lower(), v) for v in found] if spelled else found
 
 
 @dataclass(frozen=True)
@@ -143,84 +149,27 @@ class Dropped:
         return []
 
 
-Encoding = Numeric | Categorical | Dropped
+Used = Numeric | Categorical
+Encoding = Used | Dropped
 
 
-def choose(
-    name: str, column: np.ndarray, *, rare: float, max_categories: int, codes: bool = False
-) -> tuple[Encoding, str | None]:
-    """The encoding for a training column (``codes``: surely of categories), and a sentence if a user should know."""
-    if column.dtype.kind in "Mm":
-        return _dates(name, column)
-    if is_numeric(column) and not codes:
-        return _numeric(name, numbers(column, name), dates=False), None
-    coded = codes or holds_codes(column)
-    if not coded and (others := strays(column)) is not None:
-        return _nearly_numbers(name, column, others)
-    values = texts(column)
-    counts = Counter(v for v in values if v is not None)
-    rows = counts.total()
-    least = max(2, ceil(rare * len(values)))
-    common = [value for value, count in counts.most_common(max_categories) if count >= least]
-    differs = len(counts) > max_categories and 2 * len(counts) > rows
-    dates = not coded and bool(counts) and all(map(_ISO_DATE.fullmatch, counts))
-    if not codes and (differs or dates or (len(counts) > 1 and not common)):
-        return _not_categories(name, column, len(counts), rows, codes=coded)
-    pooled = tuple(sorted(set(counts) - set(common)))
-    encoding = Categorical(name, tuple(sorted(common)), bool(pooled), len(values) > rows, pooled)
-    if len(encoding.outputs) < 2:
-        return Dropped(name, "constant" if counts else "empty"), None
-    note = (
-        f"Column {name!r} has {len(counts)} categories: the {len(common)} commonest keep an input of their own, the "
-        "others share one."
-    )
-    return encoding, note if len(counts) > max_categories else None
+def ordinal_encoder(**pooling: int) -> OrdinalEncoder:
+    """scikit-learn's encoder, for which a category that it has not seen is ``UNSEEN``."""
+    return OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=UNSEEN, **pooling)
 
 
-def _numeric(name: str, values: np.ndarray, *, dates: bool) -> Encoding:
-    present = values[~np.isnan(values)]
-    if not present.size:
-        return Dropped(name, "empty")
-    missing = present.size < values.size
-    varies = present.min() < present.max()  # the deviation of equal numbers need not be 0 in floating point
-    encoding = Numeric(name, float(present.mean()), float(present.std()) if varies else 0.0, missing, dates)
-    return encoding if encoding.outputs else Dropped(name, "constant")
-
-
-def _nearly_numbers(name: str, column: np.ndarray, others: list[str]) -> tuple[Encoding, str]:
-    """A column of text that holds numbers, and perhaps a few ``others``, which count as missing."""
-    kept = without_strays(column)
-    encoding = _numeric(name, numbers(kept, name), dates=False)
-    if isinstance(encoding, Numeric):
-        encoding = replace(encoding, text=True, strays=tuple(others))
-    before, after = missing_count(column), missing_count(kept)
-    read, present = len(column) - after, len(column) - before
-    what = f"{read} of its {present} values are; the others ({_named(others)}) count as missing"
-    note = f"Column {name!r} is text and taken as numbers: {what if others else 'all of its values are'}."
-    return encoding, f"{note} Name it in categorical if these are codes."
-
-
-def _named(others: list[str]) -> str:
+def listed(others: list[str]) -> str:
+    """The first few of some values, for messages."""
     return ", ".join(map(repr, others[:3])) + (", …" if len(others) > 3 else "")
 
 
-def _dates(name: str, column: np.ndarray) -> tuple[Encoding, str | None]:
-    encoding = _numeric(name, days(column, name), dates=True)
-    note = f"Column {name!r} holds dates and is taken as one number, the days since 1970 (or of a duration)."
-    return encoding, None if isinstance(encoding, Dropped) else note
-
-
-def _not_categories(
-    name: str, column: np.ndarray, distinct: int, rows: int, *, codes: bool
-) -> tuple[Encoding, str | None]:
-    """Text that differs from row to row: numbers or dates written as text, or else of no use to a classifier."""
-    if not codes:
-        with suppress(ValueError):
-            return _numeric(name, numbers(column, name), dates=False), None
-        with suppress(ValueError):
-            return _dates(name, column)
-    note = (
-        f"Column {name!r} is left out: {distinct} different texts in {rows} rows look like names or free text. "
-        "Turn it into numbers or fewer categories if it matters."
-    )
-    return Dropped(name, "too many categories"), note
+def distinct(names: list[str]) -> list[str]:
+    """The names in order; one that occurred before, or occurs later, gets the next free number behind it."""
+    counts, found = Counter(names), dict[str, None]()
+    for name in names:
+        number, unique = 1, name
+        while unique in found or (number > 1 and unique in counts):
+            number += 1
+            unique = f"{name} ({number})"
+        found[unique] = None
+    return list(found)

@@ -9,11 +9,10 @@ import numpy as np
 from calibrant.data.columns import as_columns, is_numeric, missing_count, numbers, texts
 
 
-def as_labels(values: Any, *, name: str = "labels", like: np.ndarray | None = None) -> np.ndarray:
+def as_labels(values: Any, *, name: str = "labels") -> np.ndarray:
     """One row of labels: whole numbers (1.0 is one) as int64, truth values as bool, everything else as text.
 
-    Labels of several kinds in one row (1 and "one") are text. Missing ones and fractions are errors. With ``like``, the
-    labels are read as what those are: as numbers, or as text.
+    Labels of several kinds (1 and "one") are text. Missing ones and fractions are errors.
     """
     column = as_columns({name: values})[name]
     if absent := missing_count(column):
@@ -21,10 +20,9 @@ def as_labels(values: Any, *, name: str = "labels", like: np.ndarray | None = No
             f"{absent} of the {len(column)} labels in {name!r} are missing (empty, NA, None and ? count as missing). "
             "Remove these rows, or give the labels a name of their own."
         )
-    text = like.dtype.kind == "U" if like is not None else not is_numeric(column)
-    if text:
+    if not is_numeric(column):
         return np.array(texts(column), dtype=str)
-    if like is None and all(isinstance(v, bool) for v in column.tolist()):
+    if all(isinstance(v, bool) for v in column.tolist()):
         return column.astype(bool)
     if column.dtype.kind in "iu":
         return column.astype(np.int64)

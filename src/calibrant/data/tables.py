@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.data.columns import Columns, are_codes, as_columns
+from calibrant.data.columns import Columns, are_codes, as_columns, each
 from calibrant.data.labels import as_labels
 
 TARGET_NAMES = ("target", "class", "label", "y")
@@ -218,7 +218,7 @@ def _with_points(column: Any) -> Any:
 
 def _without_marks(column: np.ndarray) -> np.ndarray:
     """The column with None for question marks, which in Parquet files and behind a space are text to pandas."""
-    marks = [isinstance(v, str) and v.strip() in _MISSING for v in column.tolist()] if column.dtype.kind == "O" else []
+    marks = each(lambda v: isinstance(v, str) and v.strip() in _MISSING, column) if column.dtype.kind == "O" else []
     if not any(marks):
         return column
     column = column.copy()

@@ -6,7 +6,7 @@ import copy
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -15,19 +15,19 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from calibrant._device import resolve_device
 from calibrant._files import fitted_state
 from calibrant._inputs import class_columns
 from calibrant.bilevel import Callback, History, ProgressBar
 from calibrant.data.copies import copy_groups, joined
+from calibrant.data.scaling import fit_scaling
 from calibrant.estimators.folds import Splits, group_numbers, near_groups
 from calibrant.estimators.history import Runs
 from calibrant.estimators.networks import freeze
-from calibrant.estimators.reading import Samples, as_weights, digest, encode, hold_out
+from calibrant.estimators.reading import Samples, as_weights, category_counts, digest, encode, hold_out, read
 from calibrant.estimators.rejection import RejectMixin
-from calibrant.estimators.scaling import fit_scaling
 from calibrant.methods import Fitted, Method, Task, suspicion
 
 WHOLE = ("steps", "epochs", "batch_size", "folds", "repeats", "last")
@@ -44,6 +44,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     method: ClassVar[type[Method]]
 
     hidden_layer_sizes: Any
+    class_weight: Any
     validation_fraction: float
     random_state: Any
     device: str
@@ -65,9 +66,11 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like or DataFrame of shape (n_samples, n_features)
-            Finite numbers. They are standardised here: mean 0 and variance 1 on the training part, values far out drawn
-            in, and columns that hold one value only left out.
+        X : array-like, sparse matrix or DataFrame of shape (n_samples, n_features)
+            Numbers, missing values (NaN or None) among them, and in a data frame also text, categories, truth values
+            and dates; :class:`calibrant.data.TableEncoder` says how these are read. Numbers are scaled here, once: mean
+            0 and variance 1 on the training part, values far out drawn in, and columns that hold one value only left
+            out. A missing number counts as the mean, and is marked. Sparse matrices are made dense.
         y : array-like of shape (n_samples,)
             Labels of two or more classes: text, whole numbers or truth values.
         sample_weight : array-like of shape (n_samples,), optional
@@ -93,37 +96,35 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         """Train a classifier that was never fitted: on the way, and after an error, it may be half of one."""
         X, y = self._read(X, y)
         check_classification_targets(y)
-        weights = as_weights(sample_weight, X)
+        weights = as_weights(sample_weight, X, self.class_weight, y)
         classes, codes = encode(y, weights)
         samples = Samples(X, codes, weights, group_numbers(groups, X))
         given = self._given_validation(*validation, classes)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         rows, held = np.arange(len(y)) if weights is None else np.flatnonzero(weights), np.empty(0, dtype=int)
         splits = self._named_splits(X, y, groups, rows)
-        if groups is None and splits is None:
-            values = fit_scaling(X, weights).apply(X).numpy()
-            samples = Samples(X, codes, weights, near_groups(values, groups, seed=seed, stacklevel=4))
         if given is None and self._holds_out():
-            together = joined(samples.take(rows).groups, copy_groups(X[rows]))
+            values = fit_scaling(X, weights, category_counts(self.encoder_)).transform(X)
+            near = near_groups(values[rows], groups, seed=seed, stacklevel=4)
+            together = joined(joined(samples.take(rows).groups, near), copy_groups(X[rows]))
             own, other = hold_out(codes[rows], self.validation_fraction, seed=seed, groups=together)
             rows, held = rows[own], rows[other]
         train, val = samples.take(rows), samples.take(held) if len(held) else given
-        scaling = fit_scaling(train.inputs, train.weights)
-        task = Task(train.part(scaling), val and val.part(scaling), len(classes), seed, splits=splits)
+        scaling = fit_scaling(train.inputs, train.weights, category_counts(self.encoder_))
+        part = train.part(scaling)
+        if splits is None and not len(held):
+            near = near_groups(part.inputs.numpy(), groups, seed=seed, stacklevel=4)
+            part = part if near is None else replace(part, groups=torch.from_numpy(near))
+        task = Task(part, val and val.part(scaling), len(classes), seed, splits=splits)
         fitted, runs = self._train(task, callbacks)
         self.classes_, self.scaling_, self.model_ = classes, scaling, freeze(fitted)
         self.train_indices_, self.validation_indices_ = rows, held
         self.training_digest_ = digest(X, codes)
         self._keep(fitted, runs, samples)
 
-    def _read(self, *data: Any, **settings: Any) -> Any:
-        """scikit-learn's checks of inputs and labels; text among the inputs is told what it needs."""
-        try:
-            return validate_data(self, *data, dtype=(np.float64, np.float32), **settings)
-        except ValueError as error:
-            if "could not convert string to float" not in str(error):
-                raise
-            raise ValueError(f"{error}. Text and categories become numbers by calibrant.data.TableEncoder.") from error
+    def _read(self, X: Any, *y: Any, reset: bool = True) -> Any:
+        """Inputs and labels as arrays, by scikit-learn's checks and, where columns are not numbers, the encoder."""
+        return read(self, X, *y, reset=reset)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """P(class | x), one column for each entry of ``classes_``."""
@@ -197,6 +198,12 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
             )
         return found
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        given = tags.input_tags
+        given.sparse = given.allow_nan = given.string = given.categorical = True
+        return tags
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
 
@@ -246,7 +253,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         if X is None or y is None:
             raise ValueError("A validation part needs both X_val and y_val, and one of them is missing.")
         X, y = self._read(X, y, reset=False)
-        samples = Samples(X, class_columns(y, classes), as_weights(sample_weight, X))
+        samples = Samples(X, class_columns(y, classes), as_weights(sample_weight, X, self.class_weight, y))
         return samples if samples.weights is None else samples.take(np.flatnonzero(samples.weights))
 
     def _probs(self, X: np.ndarray) -> np.ndarray:

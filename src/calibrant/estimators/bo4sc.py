@@ -67,6 +67,9 @@ class BO4SCClassifier(NetworkClassifier):
         Keep the weights of every outer step in ``sample_weights_history_``.
     validation_fraction : float
         The share of the rows that is held out, each class in proportion, when ``fit`` is not given ``X_val``.
+    class_weight : dict, "balanced" or None
+        Weights of the classes, as in scikit-learn; they multiply ``sample_weight``. The probabilities are then those of
+        a population that is weighted so, not of the data: leave it at None unless that is what you want.
     random_state : int, RandomState instance or None
         Decides the held-out rows, the networks' start and the order of mini-batches.
     device : {"auto", "cpu", "cuda"}
@@ -77,10 +80,12 @@ class BO4SCClassifier(NetworkClassifier):
     Attributes
     ----------
     classes_, n_features_in_, feature_names_in_ : as everywhere in scikit-learn
-    sample_weights_ : (n_samples,) array
+    encoder_ : :class:`calibrant.data.TableEncoder` or None
+        What turned a table with text, categories or dates into numbers; None where all columns were numbers.
+    sample_weights_ : (n_samples,) array, or None with ``weights=None``
         The learned weight of each row of X, 0 to 1; NaN for rows that were not trained on: those held out, and those
         whose ``sample_weight`` is zero.
-    sample_weights_history_ : (outer steps + 1, n_samples) array, with ``keep_history``
+    sample_weights_history_ : (outer steps + 1, n_samples) array, with ``keep_history`` and weights
     suspicion_ : (n_samples,) array
         How wrong each label looks, 0 to 1: ``1 − w_i·p(y_i | x_i)``, with w = 1 for rows that were not trained on. A
         score to sort by, and no probability: the network saw the rows that it was trained on.
@@ -129,6 +134,7 @@ class BO4SCClassifier(NetworkClassifier):
         restart: bool = BO4SC.restart,
         keep_history: bool = BO4SC.keep_history,
         validation_fraction: float = 0.25,
+        class_weight: dict[Any, float] | Literal["balanced"] | None = None,
         random_state: int | RandomState | None = None,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         verbose: bool = False,
@@ -154,6 +160,7 @@ class BO4SCClassifier(NetworkClassifier):
         self.restart = restart
         self.keep_history = keep_history
         self.validation_fraction = validation_fraction
+        self.class_weight = class_weight
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
@@ -169,8 +176,9 @@ class BO4SCClassifier(NetworkClassifier):
                 setattr(self, f"{name}_", learned[name].double().numpy())
         if "label_noise" in learned:
             self.label_noise_ = float(learned["label_noise"][0])  # the same for every class
-        self.sample_weights_ = _spread(learned["sample_weights"], rows, n)
-        if self.keep_history:
+        weights = learned.get("sample_weights")
+        self.sample_weights_ = None if weights is None else _spread(weights, rows, n)
+        if "sample_weights_history" in learned:
             self.sample_weights_history_ = _spread(learned["sample_weights_history"], rows, n)
         self.suspicion_ = self._suspicion(samples.inputs, samples.codes, self.sample_weights_)
 

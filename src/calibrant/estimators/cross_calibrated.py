@@ -26,6 +26,7 @@ from sklearn.utils.validation import (
 )
 
 from calibrant.data.copies import independent_size
+from calibrant.data.scaling import fit_scaling
 from calibrant.estimators.folds import (
     Splits,
     dealt_splits,
@@ -35,7 +36,6 @@ from calibrant.estimators.folds import (
     near_groups,
 )
 from calibrant.estimators.reading import as_weights, encode
-from calibrant.estimators.scaling import fit_scaling
 from calibrant.estimators.selective import SelectiveMixin
 from calibrant.methods.members import Rows, held_out_loss
 from calibrant.methods.pool import fit_pool

@@ -13,10 +13,11 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant._files import Arrays, Format, Tree, fitted_state, pack, unpack
+from calibrant.data import TableEncoder
+from calibrant.data.scaling import Scaling
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.bo4sc import BO4SCClassifier
 from calibrant.estimators.networks import Frozen, from_tree, perceptron, to_tree
-from calibrant.estimators.scaling import Scaling
 from calibrant.estimators.selective import HeldOut, check_out_of_fold, without_large
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
 from calibrant.methods import Mixture
@@ -27,7 +28,7 @@ from calibrant.methods.pool import Pool
 
 CLASSIFIERS: dict[str, type[NetworkClassifier]] = {c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier)}
 FORMAT = Format("calibrant.estimators", 3, "classifier", CLASSIFIERS, "save", older=(2,))
-_MODEL, _SCALING, _HELD_OUT = "model_", "scaling_", "held_out_"
+_MODEL, _SCALING, _ENCODER, _HELD_OUT = "model_", "scaling_", "encoder_", "held_out_"
 POOLS = ("probs", "logits")
 OTHERS: dict[str, type[Forest] | type[Line]] = {"trees": Forest, "linear": Line}
 """How members beside the networks are kept: dataclasses of arrays."""
@@ -45,7 +46,12 @@ def save(classifier: NetworkClassifier, path: str | os.PathLike[str]) -> None:
     if not isinstance(params.get("cv"), Integral):
         params.pop("cv", None)
     arrays: Arrays = {}
-    plain: dict[str, Callable[[Any], Any]] = {_MODEL: _plain_model, _SCALING: tuple, _HELD_OUT: tuple}
+    plain: dict[str, Callable[[Any], Any]] = {
+        _MODEL: _plain_model,
+        _SCALING: tuple,
+        _ENCODER: _plain_encoder,
+        _HELD_OUT: tuple,
+    }
     fitted = without_large(fitted_state(classifier))
     state = {key: plain[key](value) if key in plain else value for key, value in fitted.items()}
     FORMAT.write(path, name, arrays, params=_packed(params, "params.", arrays), state=_packed(state, "", arrays))
@@ -71,12 +77,18 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassif
         if key.startswith("_") or not key.endswith("_"):  # it might stand in the way of a method
             raise ValueError(f"{key!r} is no fitted attribute, whose names end with an underscore")
     state[_MODEL], state[_SCALING] = _model(**state[_MODEL]), Scaling(*state[_SCALING])
+    encoder = state.get(_ENCODER)  # files that were written before there were encoders lack it
+    state[_ENCODER] = None if encoder is None else TableEncoder.from_json(encoder)
     if _HELD_OUT in state:
         state[_HELD_OUT] = HeldOut(*state[_HELD_OUT])
     for key, value in state.items():
         setattr(classifier, key, value)
     _check(classifier)
     return classifier
+
+
+def _plain_encoder(encoder: TableEncoder | None) -> str | None:
+    return None if encoder is None else encoder.to_json()
 
 
 def _upgrade(kind: type, params: dict[str, Any], state: dict[str, Any]) -> None:
@@ -117,10 +129,13 @@ def _model(*, pool: Any, **parts: Any) -> Mixture | Blend:
 
 def _check(classifier: Any) -> None:
     """A file that was cut or patched must not predict nonsense."""
-    model, scaling = classifier.model_, classifier.scaling_
-    features, classes = classifier.n_features_in_, len(classifier.classes_)
-    if not scaling.mean.shape == scaling.scale.shape == (features,):
-        raise ValueError(f"scaling must have a mean and a scale for each of {features} columns")
+    model, scaling, encoder = classifier.model_, classifier.scaling_, classifier.encoder_
+    columns = classifier.n_features_in_ if encoder is None else len(encoder.get_feature_names_out())
+    if not scaling.mean.shape == scaling.scale.shape == (columns,):
+        raise ValueError(f"scaling must have a mean and a scale for each of {columns} columns")
+    if any(part is not None and part.shape != (columns,) for part in (scaling.missing, scaling.categories)):
+        raise ValueError(f"scaling must say for each of {columns} columns what it holds")
+    features, classes = scaling.width, len(classifier.classes_)
     check_out_of_fold(classifier)
     mixture = model
     if isinstance(model, Blend):

@@ -1,18 +1,27 @@
-"""Labels, weights and held-out rows, as the classifiers take them from scikit-learn's checks."""
+"""Inputs, labels, weights and held-out rows, as the classifiers take them."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.utils.validation import _check_sample_weight
+from scipy import sparse
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.validation import _check_sample_weight, _check_y, check_consistent_length, validate_data
 
+from calibrant.data import TableEncoder
+from calibrant.data.scaling import Scaling
 from calibrant.data.splits import group_folds, split_indices
-from calibrant.estimators.scaling import Scaling
 from calibrant.methods import Part
+
+LARGEST_DENSE = 8 * 2**30
+"""The greatest number of bytes that a sparse matrix may take as a dense one."""
+_ROWS = 65_536
+"""Rows whose fingerprint is taken at a time, to bound memory."""
 
 
 class Samples(NamedTuple):
@@ -27,7 +36,9 @@ class Samples(NamedTuple):
         return len(self.codes)
 
     def take(self, rows: np.ndarray) -> Samples:
-        """Some of the rows."""
+        """Some of the rows, in increasing order; the samples themselves where these are all."""
+        if len(rows) == len(self):
+            return self
         return Samples(*(None if values is None else values[rows] for values in self))  # type: ignore[arg-type]
 
     def part(self, scaling: Scaling) -> Part:
@@ -36,13 +47,98 @@ class Samples(NamedTuple):
         return Part(scaling.apply(self.inputs), torch.from_numpy(self.codes), weights, groups=groups)
 
 
-def as_weights(sample_weight: Any, X: np.ndarray) -> np.ndarray | None:
-    """Weights in float64; None where all are equal, which is the same as none at all."""
-    if sample_weight is None:
+def read(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
+    """Inputs as one dense array of floats, followed by labels if they are given.
+
+    Missing values are NaN. A table with text, categories or dates goes through ``estimator.encoder_``, which is fitted
+    if ``reset`` and is None for tables of numbers; its categories become codes. ``reset`` also sets
+    ``n_features_in_`` and ``feature_names_in_``; without it, the columns must be those of the training table.
+    """
+    if reset:
+        estimator.encoder_ = TableEncoder(output="ordinal") if _needs_encoder(X) else None
+    encoder = estimator.encoder_
+    if encoder is None:
+        found = _numbers(estimator, X, *y, reset=reset)
+        inputs, *labels = found if y else (found,)
+        inputs = _dense(inputs) if sparse.issparse(inputs) else inputs
+    else:
+        X = X if hasattr(X, "columns") else np.asarray(X, dtype=object)
+        validate_data(estimator, X, *y, reset=reset, skip_check_array=True)
+        labels = [_check_y(each, estimator=estimator) for each in y]
+        check_consistent_length(X, *labels)
+        inputs = encoder.fit_transform(X) if reset else encoder.transform(X)
+    return (inputs, *labels) if y else inputs
+
+
+def category_counts(encoder: TableEncoder | None) -> np.ndarray | None:
+    """The number of categories of each column that the encoder gives, 0 for numbers; None where all are numbers."""
+    return None if encoder is None else encoder.scaling_.categories
+
+
+def _numbers(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
+    try:
+        return validate_data(
+            estimator,
+            X,
+            *y,
+            reset=reset,
+            dtype=(np.float64, np.float32),
+            accept_sparse=("csr", "csc"),
+            ensure_all_finite="allow-nan",
+        )
+    except ValueError as error:
+        if reset or "could not convert string to float" not in str(error):
+            raise
+        raise ValueError(
+            f"All columns of the training table were numbers, but X holds text ({error}). Write the values as numbers, "
+            "or leave them empty (missing)."
+        ) from error
+
+
+def _needs_encoder(X: Any) -> bool:
+    """Whether some columns are neither numbers nor truth values."""
+    if isinstance(X, Mapping) or sparse.issparse(X):
+        return False
+    if hasattr(X, "columns") and hasattr(X, "dtypes"):
+        return not all(map(_is_plain, X.dtypes))
+    try:
+        array = np.asarray(X)
+    except ValueError:  # rows of unequal length: scikit-learn's checks explain it
+        return False
+    if array.ndim != 2:
+        return False
+    return array.dtype.kind in "USMm" or (array.dtype.kind == "O" and any(isinstance(v, str) for v in array.flat))
+
+
+def _is_plain(dtype: Any) -> bool:
+    """Whether a data frame's type, of pandas or polars, is one of numbers or truth values."""
+    if isinstance(getattr(dtype, "kind", None), str):
+        return dtype.kind in "biufc"
+    return bool(getattr(dtype, "is_numeric", bool)()) or str(dtype) == "Boolean"
+
+
+def _dense(X: Any) -> np.ndarray:
+    size = 4 * X.shape[0] * X.shape[1]
+    if size > LARGEST_DENSE:
+        raise ValueError(
+            f"X is sparse and would take {size / 2**30:.1f} GB as a dense array, more than {LARGEST_DENSE / 2**30:.0f} "
+            "GB. Reduce its columns first, with sklearn.decomposition.TruncatedSVD or a feature selection."
+        )
+    dense: np.ndarray = X.astype(np.float32).toarray(order="C")
+    return dense
+
+
+def as_weights(sample_weight: Any, X: np.ndarray, class_weight: Any = None, y: Any = None) -> np.ndarray | None:
+    """Weights in float64, times the weight of each row's class in ``y``; None where all are equal: the same as none."""
+    if sample_weight is None and class_weight is None:
         return None
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     if not weights.any():
         raise ValueError("All sample weights are zero, so there is nothing to learn from: some must be positive.")
+    if class_weight is not None:
+        weights = weights * compute_sample_weight(class_weight, y)
+        if not np.all(weights >= 0) or not weights.any():
+            raise ValueError(f"class_weight must not be negative, nor zero for all classes; got {class_weight!r}.")
     return None if np.all(weights == weights[0]) else weights
 
 
@@ -52,7 +148,7 @@ def encode(y: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.ndarray
     present = codes if weights is None else codes[weights > 0]
     if np.all(present == present[0]):
         raise ValueError(
-            f"y holds one class only, {classes[present[0]]!r} (n_samples={len(present)}"
+            f"y holds one class only, {classes.tolist()[present[0]]!r} (n_samples={len(present)}"
             + (", not counting rows of weight zero" if len(present) < len(y) else "")
             + "); a classifier needs samples of at least two classes."
         )
@@ -83,6 +179,8 @@ def hold_out(
 
 def digest(X: np.ndarray, codes: np.ndarray) -> str:
     """A fingerprint of data, by which they are known again."""
-    found = hashlib.blake2b(np.ascontiguousarray(X, dtype=np.float64).data, digest_size=16)
+    found = hashlib.blake2b(digest_size=16)
+    for start in range(0, len(X), _ROWS):  # in pieces: a copy of the whole table may not fit into memory
+        found.update(np.ascontiguousarray(X[start : start + _ROWS], dtype=np.float64).data)
     found.update(np.ascontiguousarray(codes, dtype=np.int64).data)
     return found.hexdigest()

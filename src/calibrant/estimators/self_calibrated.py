@@ -42,8 +42,8 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         K; fewer where there are fewer rows or groups. Exact copies of a row, and rows of one group (``groups`` of
         ``fit``), are held out together.
     cv : splitter, iterable, int or None
-        Folds of one's own: a scikit-learn splitter or an iterable of (train, test) rows, used as it is. There is one
-        network for each fold, and ``repeats`` is not used. A number is that of ``folds``.
+        Folds of one's own: a scikit-learn splitter or an iterable of (train, test) rows, used as it is. Each kind of
+        network is trained once for each fold, and ``repeats`` is not used. A number is that of ``folds``.
     repeats : int
         How often the folds are dealt: there are ``folds·repeats`` networks.
     epochs : int, optional
@@ -80,6 +80,9 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         Let the inner learning rate fall along a cosine.
     validation_fraction : float
         For ``refit=False`` without ``X_val``.
+    class_weight : dict, "balanced" or None
+        Weights of the classes, as in scikit-learn; they multiply ``sample_weight``. The probabilities are then those of
+        a population that is weighted so, not of the data: leave it at None unless that is what you want.
     random_state : int, RandomState instance or None
         Decides the folds, the networks' start and the order of mini-batches.
     device : {"auto", "cpu", "cuda"}
@@ -90,6 +93,8 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     Attributes
     ----------
     classes_, n_features_in_, feature_names_in_ : as everywhere in scikit-learn
+    encoder_ : :class:`calibrant.data.TableEncoder` or None
+        What turned a table with text, categories or dates into numbers; None where all columns were numbers.
     candidate_ : str
         What was chosen: ``"pooled"``, or ``"label noise"`` if training labels were found to be flipped.
     members_ : tuple of str
@@ -156,6 +161,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         refit: bool = SelfCalibrated.refit,
         decay: bool = SelfCalibrated.decay,
         validation_fraction: float = 0.25,
+        class_weight: dict[Any, float] | Literal["balanced"] | None = None,
         random_state: int | RandomState | None = None,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         verbose: bool = False,
@@ -177,6 +183,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         self.refit = refit
         self.decay = decay
         self.validation_fraction = validation_fraction
+        self.class_weight = class_weight
         self.random_state = random_state
         self.device = device
         self.verbose = verbose

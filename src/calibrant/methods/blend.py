@@ -12,11 +12,12 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from calibrant.methods.bo4sc import suspicion
-from calibrant.methods.crossfit import CrossFit, row_groups
+from calibrant.methods.crossfit import CrossFit
 from calibrant.methods.fitted import Fitted, Mixture
 from calibrant.methods.lines import Linear
 from calibrant.methods.members import Kind, Model, Rows, cross_fit
 from calibrant.methods.pool import Pool, fit_pool
+from calibrant.methods.task import Part
 from calibrant.methods.trees import Trees
 
 NETWORK = "network"
@@ -34,6 +35,18 @@ def check_members(members: Sequence[str]) -> None:
         raise ValueError(f"members must be a tuple of {', '.join(map(repr, known))}, each once; got {members!r}.")
     if NETWORK not in members:
         raise ValueError(f"members must include 'network', whose folds the others share; got {members!r}.")
+
+
+def check_table(members: Sequence[str], part: Part) -> None:
+    """An error where samples are no rows of numbers, and members beside the networks are wanted."""
+    inputs = part.inputs
+    if set(members) == {NETWORK} or (isinstance(inputs, Tensor) and inputs.dim() == 2 and part.prepare is None):
+        return
+    got = f"of shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else f"as a {type(inputs).__name__}"
+    raise ValueError(
+        f"members={tuple(members)!r} needs rows of numbers, (samples, features); got inputs {got}. For other inputs "
+        "give members=('network',)."
+    )
 
 
 @dataclass(frozen=True)
@@ -79,7 +92,7 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
     judges[fit.rows("judge").cpu().numpy()] = True
     own = fit.data.weights
     weights = None if own is None else own.double().cpu().numpy()
-    groups = row_groups(fit.data)
+    groups = None if fit.data.groups is None else fit.data.groups.cpu().numpy()
     known: dict[str, np.ndarray] = {NETWORK: log_softmax(fit.held_out_logits.cpu().numpy(), axis=1)}
     models: dict[str, Model] = {}
 

@@ -96,7 +96,7 @@ class BO4SC(Method):
     restart : bool
         Start each outer step from θ⁰ again. The paper does not say; carrying θ over is what makes its budget enough.
     keep_history : bool
-        Keep the weights of every outer step (``sample_weights_history``).
+        Keep the weights of every outer step (``sample_weights_history``), where there are weights.
     """
 
     hidden: tuple[int, ...] = (64, 64)
@@ -236,8 +236,9 @@ class BO4SC(Method):
         """The weights, their history, and the other outer variables, in words of the method."""
         solution = outcome.solution
         found: dict[str, Any] = {"history": {name: rows for name, rows in outcome.history.items() if name != "phi"}}
-        found["sample_weights"] = weights_at(solution.phi, solution)
-        if self.keep_history:
+        if self.weights is not None:
+            found["sample_weights"] = weights_at(solution.phi, solution)
+        if self.weights is not None and self.keep_history:
             phis = outcome.history["phi"]
             found["sample_weights_history"] = torch.stack([weights_at(p, solution) for p in phis])
         with torch.no_grad():
@@ -281,13 +282,10 @@ def _parts(outer: nn.Module) -> list[nn.Module]:
 
 
 def _weights(outer: nn.Module, whole: Batch) -> Tensor:
-    """Every training sample's weight; ones where the method has none."""
-    like = next(outer.parameters(), None)
-    ones = torch.ones(len(whole.targets), device=whole.targets.device, dtype=None if like is None else like.dtype)
-    for part in _parts(outer):
-        if isinstance(part, SampleWeights | WeightNetwork):
-            return part.weigh(ones, whole)
-    return ones
+    """Every training sample's weight."""
+    dtype = next(outer.parameters()).dtype
+    (part,) = (part for part in _parts(outer) if isinstance(part, SampleWeights | WeightNetwork))
+    return part.weigh(torch.ones(len(whole.targets), device=whole.targets.device, dtype=dtype), whole)
 
 
 def read_outer(outer: nn.Module) -> dict[str, Tensor]:

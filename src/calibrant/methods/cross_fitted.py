@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from calibrant.bilevel import Callback
 from calibrant.methods.base import Compile, Method
-from calibrant.methods.crossfit import CrossFit, fold_tasks, folds_of
+from calibrant.methods.crossfit import CrossFit, fold_tasks, folds_of, grouped
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.self_calibrated import calibrated_mean
 from calibrant.methods.standard import Standard
@@ -53,7 +53,7 @@ class CrossFitted(Method):
         callbacks: Sequence[Callback] = (),
         compile: Compile = "auto",
     ) -> list[Fitted]:
-        first, tasks = methods[0], [task.read() for task in tasks]
+        first, tasks = methods[0], [grouped(task.read()) for task in tasks]
         parts = []
         for task in tasks:
             pooled = task.train if task.val is None else task.train + task.val

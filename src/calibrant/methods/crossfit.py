@@ -12,7 +12,7 @@ The networks' mean is the classifier; what the networks that never saw a sample 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -175,6 +175,17 @@ def folds_of(task: Task, pooled: Part, number: int, repeats: int = 1, choose: fl
 def row_groups(part: Part) -> np.ndarray | None:
     """Which rows must be in one fold: those of a group, and exact copies, whatever their labels; None if no two."""
     return joined(None if part.groups is None else part.groups.cpu().numpy(), copy_groups(_stored(part)))
+
+
+def grouped(task: Task) -> Task:
+    """The same task, whose parts name all rows that must be in one fold (:func:`row_groups`)."""
+    groups = row_groups(task.train if task.val is None else task.train + task.val)
+    if groups is None:
+        return task
+    numbers = torch.as_tensor(groups, device=task.train.labels.device)
+    count = len(task.train)
+    val = None if task.val is None else replace(task.val, groups=numbers[count:])
+    return replace(task, train=replace(task.train, groups=numbers[:count]), val=val)
 
 
 def _stored(part: Part) -> np.ndarray:

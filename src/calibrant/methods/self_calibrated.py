@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from calibrant.bilevel import L2, Adam, Bilevel, Callback, LabelNoise, OuterVariables, Truncated, cosine
 from calibrant.methods.base import Compile, Group, Method, Solving, failure, solve_group
-from calibrant.methods.blend import blended, check_members
+from calibrant.methods.blend import blended, check_members, check_table
 from calibrant.methods.bo4sc import read_outer, suspicion
-from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks, folds_of, row_groups
+from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks, folds_of, grouped, row_groups
 from calibrant.methods.fitted import Fitted, Mixture
 from calibrant.methods.held_out import LastStep, fit_last_step
 from calibrant.methods.tabular import (
@@ -149,8 +149,15 @@ class SelfCalibrated(Method):
         return None if self.embedding is None or not bare(task) else wide_axes(pooled_part(task).inputs)
 
     def share_of(self, parts: list[FoldTask], task: Task) -> list[FoldTask]:
-        """The networks of one kind: the first, third, … deal's embed columns, those of the others do not."""
-        if self.embedding is None or not (isinstance(task.model, TabularNetwork) or bare(task)):
+        """The networks of one kind: the first, third, … deal's embed columns, those of the others do not.
+
+        Folds that are named are one deal, and both kinds have networks for all of them.
+        """
+        if (
+            task.splits is not None
+            or self.embedding is None
+            or not (isinstance(task.model, TabularNetwork) or bare(task))
+        ):
             return parts
         size, odd = len(parts) // self.deals, not isinstance(task.model, TabularNetwork)
         return [part for k, part in enumerate(parts) if (k // size) % 2 == odd]
@@ -163,7 +170,9 @@ class SelfCalibrated(Method):
         callbacks: Sequence[Callback] = (),
         compile: Compile = "auto",
     ) -> list[Fitted]:
-        tasks = [task.read() for task in tasks]
+        tasks = [grouped(task.read()) for task in tasks]
+        for method, task in zip(methods, tasks, strict=True):
+            check_table(method.members, task.train)
         pooled = cross_fits([Pooled(m) for m in methods], tasks, callbacks, compile)
         fitted = [calibrated_mean(fit, "pooled", len(task.train)) for fit, task in zip(pooled, tasks, strict=True)]
         refit = methods[0].refit
@@ -357,7 +366,7 @@ def calibrated_mean(fit: CrossFit, candidate: str, train: int) -> Mixture:
 def last_step(logits: Tensor, data: Part, rows: Tensor) -> LastStep:
     """T, b and λ for held-out logits of some rows."""
     weights = None if data.weights is None else data.weights[rows].double().cpu().numpy()
-    groups = row_groups(data[rows])
+    groups = None if data.groups is None else data.groups[rows].cpu().numpy()
     return fit_last_step(logits.cpu().numpy(), data.labels[rows].cpu().numpy(), weights, groups=groups)
 
 

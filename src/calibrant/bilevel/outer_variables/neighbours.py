@@ -11,6 +11,7 @@ from torch import Tensor
 
 from calibrant.bilevel.outer_variables.base import of_batch
 from calibrant.bilevel.outer_variables.sample_weights import SampleWeights
+from calibrant.bilevel.outer_variables.weight_network import standardisation
 from calibrant.data.batch import Batch, Tensors
 
 
@@ -89,8 +90,8 @@ def neighbourhood(inputs: Any, labels: Any, *, neighbours: int = 32, width: floa
         )
     device, dtype = x.device, x.dtype if x.is_floating_point() else torch.get_default_dtype()
     x = x.detach().flatten(1).to("cpu", torch.float32)
-    scale = x.std(0, unbiased=False)
-    z = (x - x.mean(0)) / torch.where(scale > 0, scale, 1.0)
+    scaling = standardisation(x)
+    z = (x - scaling["input_mean"]) / scaling["input_scale"]
     index = torch.arange(len(x)).unsqueeze(1).repeat(1, min(neighbours, len(x)))
     distance = torch.full(index.shape, math.inf)
     for label in y.unique():

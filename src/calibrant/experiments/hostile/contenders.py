@@ -22,9 +22,9 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from calibrant.data.scaling import fit_scaling
 from calibrant.estimators import CrossCalibrated, SelfCalibratedClassifier
 from calibrant.estimators.folds import dealt_splits
-from calibrant.estimators.scaling import fit_scaling
 from calibrant.experiments.hostile.cases import Data
 from calibrant.experiments.hostile.earlier import SCRIPT
 from calibrant.methods.blend import KINDS

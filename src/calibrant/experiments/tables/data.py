@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._inputs import class_columns
 from calibrant.data import Table, TableEncoder, read_table, train_val_test
 from calibrant.experiments.common.records import Predicted, on_sample
 from calibrant.methods import Part, Task
@@ -116,15 +117,14 @@ def _prepare(name: str, path: Path, changed: int, seed: int) -> Split:
     train, val, test = (table.rows(r) for r in train_val_test(len(table), SIZES, seed=seed, stratify=table.labels))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # notes on columns, which every seed would repeat
-        encoder = TableEncoder().fit(train.columns, train.labels)
+        encoder = TableEncoder().fit(train.columns)
+    classes = np.unique(train.labels)
 
     def part(rows: Table) -> Part:
-        return Part(
-            torch.as_tensor(encoder.transform(rows.columns)), torch.as_tensor(encoder.encode_labels(rows.labels))
-        )
+        labels = class_columns(rows.labels, classes)
+        return Part(torch.as_tensor(encoder.transform(rows.columns)), torch.as_tensor(labels))
 
-    assert encoder.classes_ is not None
-    task, held = Task(part(train), part(val), len(encoder.classes_), seed), part(test)
+    task, held = Task(part(train), part(val), len(classes), seed), part(test)
     return Split(name, seed, task, held.inputs, held.labels.numpy(), _notes(encoder))
 
 

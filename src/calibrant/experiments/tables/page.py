@@ -23,11 +23,14 @@ JUDGED = {"nll": "NLL", "smooth_ece": "smooth ECE"}
 OWN = "self-calibrated"
 NETWORK_ONLY = "self-calibrated-network"
 """The same with networks as the only members."""
+FORMER = "self-calibrated-former"
+"""The same with perceptrons as the only members: what it was before there were embeddings and a pool."""
 APART = "ensemble"
 """Shown, and compared with, but not ranked: the targets except it by name."""
 STORIES = {
     OWN: "networks, boosted trees and a linear model in one cross-fitted pool",
     NETWORK_ONLY: "the networks of self-calibrated without other members",
+    FORMER: "perceptrons without embeddings and without other members, as before there was a pool",
 }
 LEVEL = 0.05
 OVERLAP = (
@@ -120,10 +123,10 @@ def _targets(records: list[Record], methods: list[str]) -> list[Verdict]:
     """Targets on all tables, and on those that no setting was tried on; none without the rivals that they are about."""
     if RIVAL not in methods:
         return []
-    found = target_verdicts(rankings(records, methods), records, OWN, NETWORK_ONLY, JUDGED)
+    found = target_verdicts(rankings(records, methods), records, OWN, FORMER, JUDGED)
     if others := untried(records):
         where = " (tables that no setting was tried on)"
-        found += target_verdicts(rankings(others, methods), others, OWN, NETWORK_ONLY, JUDGED, where)
+        found += target_verdicts(rankings(others, methods), others, OWN, FORMER, JUDGED, where)
     return found
 
 

@@ -20,7 +20,7 @@ from calibrant.experiments.common.runs import Planned, Run, Training, population
 from calibrant.experiments.common.shared import checked_methods, made
 from calibrant.experiments.common.store import Store
 from calibrant.experiments.tables.data import FLOOR, SIZES, Split, examine, find_tables, prepare
-from calibrant.experiments.tables.page import NETWORK_ONLY, OWN, write_report
+from calibrant.experiments.tables.page import FORMER, NETWORK_ONLY, OWN, write_report
 from calibrant.experiments.tables.peers import (
     IN_FOLDS,
     PEERS,
@@ -58,7 +58,8 @@ def for_tables(method: Method) -> Method:
 def table_methods() -> dict[str, Method]:
     """Our methods by id, at their settings for tables, and the recommended one with networks as its only members."""
     found = {name: for_tables(entry.method) for name, entry in METHODS.items()}
-    return found | {NETWORK_ONLY: METHODS[OWN].method}
+    own = cast(SelfCalibrated, METHODS[OWN].method)
+    return found | {NETWORK_ONLY: own, FORMER: replace(own, embedding=None)}
 
 
 def run(
@@ -210,7 +211,7 @@ def fit_peers(path: Path, keys: Sequence[Key]) -> dict[Key, Record]:
 def arrange(results: Results) -> Results:
     """Records table by table, in the order of the methods; the config tells of tables and methods that have some."""
     config, records = results.config, results.records
-    order = position([*METHODS, NETWORK_ONLY, *PEERS])
+    order = position([*METHODS, NETWORK_ONLY, FORMER, *PEERS])
     records = in_order(records, lambda r: (r["table"], order.get(r["method"]), r["seed"]))
     held = {name: list(dict.fromkeys(r[name] for r in records)) for name in ("table", "method")}
     methods = sorted(held["method"], key=lambda name: order.get(name, len(order)))

@@ -14,7 +14,7 @@ from calibrant.report import Verdict
 from calibrant.report.results import Record
 
 RIVAL = "hgb-temperature"
-"""The rival whose fit time is the measure, together with that of our networks alone."""
+"""The rival whose fit time is the measure, together with that of our former classifier."""
 MEDIAN, NEAR, SHARE, FAR = 1.00, 1.02, 0.7, 1.10
 """Targets for NLL over the best rival's: the median, what counts as near, the share of tables that must be near, and
 the most on any table."""
@@ -25,14 +25,14 @@ def target_verdicts(
     ranked: dict[str, Ranking],
     records: Sequence[Record],
     own: str,
-    network: str,
+    former: str,
     names: dict[str, str],
     where: str = "",
 ) -> list[Verdict]:
     """Verdicts on all methods of a run; ``ranked`` holds all of them, by metric. ``where`` ends every statement."""
     found = [_first(each, own, names[metric]) for metric, each in ranked.items()]
     found += _against_best(ranked["nll"], own)
-    found.append(_time(records, own, network))
+    found.append(_time(records, own, former))
     return [replace(verdict, statement=verdict.statement + where) for verdict in found]
 
 
@@ -90,18 +90,18 @@ def _against_best(each: Ranking, own: str) -> list[Verdict]:
     ]
 
 
-def _time(records: Sequence[Record], own: str, network: str) -> Verdict:
+def _time(records: Sequence[Record], own: str, former: str) -> Verdict:
     """The sum over tables of mean fit times. Runs on a GPU do not count: the rival has none."""
-    statement = f"Fit time of {own}, summed over tables, at most that of {RIVAL} and {network} together"
+    statement = f"Fit time of {own}, summed over tables, at most that of {RIVAL} and {former} together"
     seconds: dict[str, dict[str, list[float]]] = {}
     for r in records:
-        if r["method"] in (own, network, RIVAL) and r["seconds"] is not None and r.get("device", "cpu") == "cpu":
+        if r["method"] in (own, former, RIVAL) and r["seconds"] is not None and r.get("device", "cpu") == "cpu":
             seconds.setdefault(r["method"], {}).setdefault(r["table"], []).append(r["seconds"])
     tables = set.intersection(*(set(each) for each in seconds.values())) if len(seconds) == 3 else set()
     if not tables:
         return Verdict(statement)
     sums = {name: sum(float(np.mean(each[table])) for table in tables) for name, each in seconds.items()}
-    allowed = sums[network] + sums[RIVAL]
+    allowed = sums[former] + sums[RIVAL]
     note = f"{sums[own]:.1f} s of {allowed:.1f} s on {count(len(tables), 'table')}"
     return Verdict(statement, sums[own] / allowed, sums[own] <= allowed, note, digits=2)
 

@@ -1,11 +1,10 @@
-"""Standardisation of inputs: plain where nothing is far out, unmoved by what is."""
+"""Scaling of inputs: plain where nothing is far out, unmoved by what is; missing values and categories."""
 
 import numpy as np
 import pytest
-from sklearn.datasets import make_classification
+import torch
 
-from calibrant import SelfCalibratedClassifier
-from calibrant.estimators.scaling import LIMIT, drawn_in, fit_scaling, plausible
+from calibrant.data.scaling import LIMIT, drawn_in, fit_scaling, plausible
 
 
 def normal(rows=1000, columns=3, seed=0):
@@ -37,8 +36,7 @@ def test_what_is_rare_in_a_column_of_zeros_counts():
     found = fit_scaling(x)
     np.testing.assert_allclose(found.mean, x.mean(0))
     np.testing.assert_allclose(found.scale, x.std(0))
-    low, high = plausible(x)
-    assert (low[1], high[1]) == (-np.inf, np.inf)
+    assert plausible(x[:, 1]) == (-np.inf, np.inf)
 
 
 def test_rounding_among_equal_values_is_no_scale():
@@ -74,9 +72,43 @@ def test_values_far_out_stay_in_order_and_are_bounded():
     assert found[8] < found[9] < found[10] < 2 * LIMIT
 
 
-def test_a_sentinel_for_missing_values_does_not_ruin_the_classifier():
-    """Without care for the sentinel, all other values are next to equal, and the classifier guesses (0.5)."""
-    x, y = make_classification(900, 5, n_informative=4, n_redundant=0, class_sep=2.0, random_state=0)
-    x[np.random.default_rng(0).random(x.shape) < 0.01] = 1e6
-    fitted = SelfCalibratedClassifier(folds=2, epochs=200, random_state=0).fit(x[:600], y[:600])
-    assert fitted.score(x[600:], y[600:]) > 0.8
+def test_missing_values_become_the_mean_and_are_marked():
+    x = normal()
+    x[::3, 1] = np.nan
+    found = fit_scaling(x)
+    scaled = found.apply(x).numpy()
+    assert found.width == 4
+    assert found.numbers.tolist() == [0, 1, 3]
+    assert found.sources.tolist() == [0, 1, 1, 2]
+    np.testing.assert_array_equal(scaled[:, 2], np.isnan(x[:, 1]))
+    assert (scaled[::3, 1] == 0).all()
+    present = x[~np.isnan(x[:, 1]), 1]
+    np.testing.assert_allclose((found.mean[1], found.scale[1]), (present.mean(), present.std()))
+    x[:, 0] = np.nan  # where training had none, there is no mark
+    assert (found.apply(x).numpy()[:, 0] == 0).all()
+
+
+def test_a_column_without_values_is_switched_off():
+    x = normal()
+    x[:, 1] = np.nan
+    found = fit_scaling(x)
+    assert found.width == 3
+    assert (found.apply(normal()).numpy()[:, 1] == 0).all()
+
+
+def test_codes_become_one_hot_and_stay_zero_or_one():
+    x = np.array([[0.0, 5.0, 1.0], [2.0, 6.0, 0.0], [1.0, 7.0, np.nan], [0.0, 8.0, 1.0]])
+    found = fit_scaling(x, categories=np.array([3, 0, 2]))
+    assert found.numbers.tolist() == [3]
+    new = np.array([[2.0, 6.5, np.nan], [-1.0, np.nan, -1.0], [np.nan, 6.5, 1.0]])
+    expected = [[0, 0, 1, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 0]]
+    assert found.apply(new).tolist() == expected
+
+
+def test_many_rows_are_scaled_in_blocks_as_one(monkeypatch):
+    x = normal()
+    x[::7, 0], x[:, 2] = np.nan, np.arange(1000) % 5
+    found = fit_scaling(x, categories=np.array([0, 0, 5]))
+    whole = found.apply(x)
+    monkeypatch.setattr("calibrant.data.scaling._ROWS", 64)
+    assert torch.equal(found.apply(x), whole)

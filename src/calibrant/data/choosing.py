@@ -1,0 +1,109 @@
+"""Which encoding suits a column: a quantity, a category, a date, or none."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+
+from calibrant.data.columns import days, holds_codes, is_numeric, missing_count, numbers, strays, texts, without_strays
+from calibrant.data.encodings import Categorical, Dropped, Encoding, Numeric, listed, ordinal_encoder
+from calibrant.data.scaling import column_scale
+
+_ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
+
+
+def choose(
+    name: str, column: np.ndarray, *, rare: float, max_categories: int, codes: bool = False
+) -> tuple[Encoding, str | None]:
+    """The encoding of a training column (``codes``: it holds categories), and a sentence if a user should know."""
+    if column.dtype.kind in "Mm":
+        return _dates(name, column)
+    if is_numeric(column) and not codes:
+        return _numeric(name, numbers(column, name), dates=False), None
+    coded = codes or holds_codes(column)
+    if not coded and (others := strays(column)) is not None:
+        return _nearly_numbers(name, column, others)
+    values = texts(column)
+    counts = Counter(v for v in values if v is not None)
+    rows = counts.total()
+    if not counts:
+        return Dropped(name, "empty"), None
+    differs = len(counts) > max_categories and 2 * len(counts) > rows
+    dates = not coded and all(map(_ISO_DATE.fullmatch, counts))
+    alone = len(counts) > 1 and counts.most_common(1)[0][1] < _least(rare, len(values))
+    if not codes and (differs or dates or alone):
+        return _not_categories(name, column, len(counts), rows, codes=coded)
+    common, pooled = _pooled(values, least=_least(rare, len(values)), most=max_categories)
+    encoding = Categorical(name, common, bool(pooled), len(values) > rows, pooled)
+    if len(encoding.outputs) < 2:
+        return Dropped(name, "constant"), None
+    note = (
+        f"Column {name!r} has {len(counts)} categories: the {len(common)} most frequent have their own input, the "
+        "others share one."
+    )
+    return encoding, note if len(counts) > max_categories else None
+
+
+def _least(rare: float, rows: int) -> int:
+    """The number of rows that a category needs for an input of its own."""
+    return max(2, ceil(rare * rows))
+
+
+def _pooled(values: list[str | None], *, least: int, most: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The frequent and the infrequent categories, as scikit-learn's encoder tells them apart."""
+    present = np.array([v for v in values if v is not None], dtype=object)
+    fitted = ordinal_encoder(min_frequency=least, max_categories=most).fit(present[:, None])
+    pooled = fitted.infrequent_categories_[0]
+    rare = dict.fromkeys([] if pooled is None else pooled.tolist())
+    return tuple(v for v in fitted.categories_[0].tolist() if v not in rare), tuple(rare)
+
+
+def _numeric(name: str, values: np.ndarray, *, dates: bool) -> Encoding:
+    present = values[~np.isnan(values)]
+    if not present.size:
+        return Dropped(name, "empty")
+    varies = present.min() < present.max()  # the deviation of equal numbers need not be 0 in floating point
+    mean, std = column_scale(present) if varies else (float(present[0]), 0.0)
+    missing = present.size < values.size
+    encoding = Numeric(name, mean, std if np.isfinite(std) else 0.0, missing, dates)
+    return encoding if encoding.outputs else Dropped(name, "constant")
+
+
+def _nearly_numbers(name: str, column: np.ndarray, others: list[str]) -> tuple[Encoding, str]:
+    """A column of text that holds numbers, and perhaps a few ``others``, which count as missing."""
+    kept = without_strays(column)
+    encoding = _numeric(name, numbers(kept, name), dates=False)
+    if isinstance(encoding, Numeric):
+        encoding = replace(encoding, text=True, strays=tuple(others))
+    before, after = missing_count(column), missing_count(kept)
+    read, present = len(column) - after, len(column) - before
+    what = f"{read} of its {present} values are; the others ({listed(others)}) count as missing"
+    note = f"Column {name!r} is text and taken as numbers: {what if others else 'all of its values are'}."
+    return encoding, f"{note} Name it in categorical if these are codes."
+
+
+def _dates(name: str, column: np.ndarray) -> tuple[Encoding, str | None]:
+    encoding = _numeric(name, days(column, name), dates=True)
+    note = f"Column {name!r} holds dates and is taken as one number: days since 1970, or days of a duration."
+    return encoding, None if isinstance(encoding, Dropped) else note
+
+
+def _not_categories(
+    name: str, column: np.ndarray, distinct: int, rows: int, *, codes: bool
+) -> tuple[Encoding, str | None]:
+    """Text that differs from row to row: numbers or dates written as text, or else of no use to a classifier."""
+    if not codes:
+        with suppress(ValueError):
+            return _numeric(name, numbers(column, name), dates=False), None
+        with suppress(ValueError):
+            return _dates(name, column)
+    note = (
+        f"Column {name!r} is left out: {distinct} different texts in {rows} rows look like names or free text. "
+        "Turn it into numbers or fewer categories if it matters."
+    )
+    return Dropped(name, "too many categories"), note

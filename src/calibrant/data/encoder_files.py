@@ -1,0 +1,53 @@
+"""Encoders as JSON: plain values only, so that reading executes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from calibrant.data.encodings import Categorical, Dropped, Encoding, Numeric
+from calibrant.data.scaling import LIMIT
+
+FORMAT = "calibrant.encoder"
+VERSION = 2
+KINDS: dict[str, type] = {cls.kind: cls for cls in (Numeric, Categorical, Dropped)}
+LIMITS = {1: 1e30, 2: LIMIT}
+"""Where scaled values are drawn in, by version of the format."""
+
+
+def to_json(
+    params: dict[str, Any], columns: Sequence[Encoding], *, named: bool, limit: float, notes: Sequence[str]
+) -> str:
+    """An encoder's parameters and what it learned."""
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "params": params,
+        "named": named,
+        "limit": limit,
+        "columns": [{"kind": encoding.kind, **asdict(encoding)} for encoding in columns],
+        "notes": list(notes),
+    }
+    return json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
+
+
+def from_json(text: str) -> tuple[dict[str, Any], list[Encoding], dict[str, Any]]:
+    """The parameters, the encodings, and the rest of what :func:`to_json` took; an error for any other text."""
+    content = json.loads(text)
+    version = content["version"]
+    if content["format"] != FORMAT or version not in LIMITS:
+        raise ValueError(f"its format is {content['format']} {version}")
+    rest = {
+        "named": bool(content.get("named", True)),
+        "limit": float(content.get("limit", LIMITS[version])),
+        "notes": [str(note) for note in content["notes"]],
+    }
+    return dict(content["params"]), [_encoding(dict(entry)) for entry in content["columns"]], rest
+
+
+def _encoding(entry: dict[str, Any]) -> Encoding:
+    cls = KINDS[entry.pop("kind")]
+    found: Encoding = cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
+    return found

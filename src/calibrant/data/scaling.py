@@ -1,0 +1,190 @@
+"""The one scaler: a table of numbers and codes as the inputs of a network.
+
+Numbers get mean 0 and variance 1, and no value lies far out. Missing numbers become 0 and are marked. Codes of
+categories become one-hot. :class:`calibrant.data.TableEncoder` and the classifiers both scale here, each table once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from sklearn.preprocessing import OneHotEncoder
+from torch import Tensor
+
+LIMIT = 10.0
+"""Scaled values beyond ±LIMIT are drawn in: one wild value must not decide what the network does."""
+FEW = 0.1
+"""The greatest share of a column that may count as wild."""
+UNSEEN = -1
+"""The code of a category that training did not see; all of its one-hot outputs are 0."""
+_SPREADS = ((0.25, 1.349), (0.1, 2.563), (0.05, 3.290), (0.01, 4.653))
+"""Lower quantiles, and how many standard deviations of a normal distribution lie between each and its upper one."""
+_ROWS = 65_536
+"""Rows that are scaled at a time, to bound memory."""
+
+
+class Scaling(NamedTuple):
+    """How each column of a table becomes inputs of a network.
+
+    A number becomes ``(x − mean)/scale``, drawn in beyond ±``limit``; a missing one becomes 0. A column that never
+    varied has ``scale = inf`` and becomes 0. A code of one of k categories becomes k outputs of 0 or 1.
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+    missing: np.ndarray | None = None
+    """Whether a further output of the column marks missing values; None: no column has one."""
+    categories: np.ndarray | None = None
+    """The number of categories of each column, 0 for numbers; None: all columns are numbers."""
+    limit: float = LIMIT
+
+    def apply(self, inputs: np.ndarray) -> Tensor:
+        """The inputs of the network, float32, whatever precision the table came in."""
+        return torch.from_numpy(self.transform(inputs))
+
+    def transform(self, inputs: np.ndarray) -> np.ndarray:
+        """The same as an array of shape (rows, ``width``)."""
+        found = np.empty((len(inputs), self.width), dtype=np.float32)
+        for rows in _blocks(len(inputs)):
+            self._fill(found[rows], inputs[rows])
+        return found
+
+    @property
+    def width(self) -> int:
+        """The number of outputs."""
+        return int(self._widths.sum())
+
+    @property
+    def sources(self) -> np.ndarray:
+        """The column of the table that each output comes from."""
+        return np.repeat(np.arange(len(self.mean)), self._widths)
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """The positions of the outputs that are scaled numbers; all others are 0 or 1."""
+        return self._starts[self._kinds == 0]
+
+    @property
+    def _kinds(self) -> np.ndarray:
+        return np.zeros(len(self.mean), dtype=int) if self.categories is None else self.categories
+
+    @property
+    def _marked(self) -> np.ndarray:
+        return np.zeros(len(self.mean), dtype=bool) if self.missing is None else self.missing
+
+    @property
+    def _widths(self) -> np.ndarray:
+        return np.maximum(self._kinds, 1) + self._marked
+
+    @property
+    def _starts(self) -> np.ndarray:
+        return np.cumsum(self._widths) - self._widths
+
+    def _fill(self, found: np.ndarray, inputs: np.ndarray) -> None:
+        number, starts = self._kinds == 0, self._starts
+        values = inputs[:, number].astype(np.float64)
+        absent = np.isnan(values)
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is drawn in
+            values -= self.mean[number]
+            values /= self.scale[number]
+        values[:, np.isinf(self.scale[number])] = 0.0
+        values[absent] = 0.0
+        found[:, starts[number]] = drawn_in(values, self.limit)
+        marked = number & self._marked
+        found[:, starts[marked] + 1] = absent[:, marked[number]]
+        if not number.all():
+            codes, known, own = inputs[:, ~number], self._kinds[~number], self._widths[~number]
+            codes = np.where(np.isnan(codes), np.where(own > known, known, UNSEEN), codes)
+            places = np.concatenate([np.arange(s, s + w) for s, w in zip(starts[~number], own, strict=True)])
+            found[:, places] = _one_hot(codes, own)
+
+
+def _one_hot(codes: np.ndarray, widths: np.ndarray) -> np.ndarray:
+    encoder = OneHotEncoder(
+        categories=[np.arange(float(width)) for width in widths],
+        handle_unknown="ignore",
+        sparse_output=False,
+        dtype=np.float32,
+    )
+    encoded: np.ndarray = encoder.fit_transform(codes)
+    return encoded
+
+
+def _blocks(rows: int) -> Iterator[slice]:
+    return (slice(start, start + _ROWS) for start in range(0, rows, _ROWS))
+
+
+def drawn_in(values: np.ndarray, limit: float = LIMIT) -> np.ndarray:
+    """Values beyond ±limit by the logarithm of their excess, and none beyond ±2·limit: far, and still in order."""
+    excess = np.maximum(np.abs(values) - limit, 0.0)
+    return np.clip(values, -limit, limit) + np.sign(values) * np.minimum(np.log1p(excess), limit)
+
+
+def fit_scaling(inputs: np.ndarray, weights: np.ndarray | None = None, categories: np.ndarray | None = None) -> Scaling:
+    """The scaling of a training table: NaN where a value is missing, and codes in columns of ``categories`` above 0.
+
+    A number is scaled by the weighted mean and standard deviation of its column, without the pull of wild values. A
+    sentinel such as 999 in one row of a thousand would widen the scale until all other values are nearly equal, so
+    values further than ``LIMIT`` robust deviations from the median count as that far (:func:`plausible`). Where there
+    are none, these are the plain mean and deviation.
+
+    A column that holds one value tells nothing, and its network weights would stay as they were drawn: it is switched
+    off (``scale = inf``), so that another value at prediction time cannot let them loose. Spread within rounding error
+    of the mean counts as none. A column without any value is switched off too.
+    """
+    columns = inputs.shape[1]
+    mean, scale, missing = np.zeros(columns), np.ones(columns), np.zeros(columns, dtype=bool)
+    for k in range(columns):
+        column = inputs[:, k].astype(np.float64)  # one at a time: a copy of the whole table may not fit into memory
+        present = ~np.isnan(column)
+        held = present if weights is None else present & (weights > 0)
+        missing[k] = held.any() and not present.all()
+        if categories is None or not categories[k]:
+            some = None if weights is None else weights[held]
+            mean[k], scale[k] = column_scale(column[held], some) if held.any() else (0.0, np.inf)
+    return Scaling(mean, scale, missing if missing.any() else None, categories)
+
+
+def column_scale(values: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float]:
+    """Mean and deviation of one column of numbers, as :func:`fit_scaling` takes them; inf where it never varies."""
+    values = np.clip(values, *plausible(values, weights))
+    unit = float(np.abs(values).max()) or 1.0  # squares of numbers near the ends of float64 would overflow or vanish
+    values = values / unit
+    share = np.full(len(values), 1 / len(values)) if weights is None else weights / weights.sum()
+    mean = float(share @ values)
+    deviation = float(np.sqrt(share @ np.square(values - mean)))
+    scale = deviation * unit
+    noise = len(values) * np.finfo(np.float64).eps * abs(mean)
+    return mean * unit, np.inf if deviation <= noise or scale == 0 else scale
+
+
+def plausible(values: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float]:
+    """Least and greatest value of a column that its scale is taken from: the median ± LIMIT robust deviations.
+
+    The robust deviation is that of the middle half of the values. Where the half is one value up to rounding, or would
+    leave out more than a tenth of the values (which are many and not wild), it is that of the middle 80, 90 or 98 %. A
+    column for which none of these will do has no limits: what is rare there may be all that it tells.
+    """
+    held = np.ones(len(values)) if weights is None else np.asarray(weights, dtype=np.float64)
+    levels = [0.5, *(level for lower, _ in _SPREADS for level in (lower, 1 - lower))]
+    middle, *ends = _quantiles(values, held, levels)
+    rounding = 1e-9 * max(abs(ends[-2]), abs(ends[-1]))
+    for (_, deviations), lower, upper in zip(_SPREADS, ends[::2], ends[1::2], strict=True):
+        with np.errstate(over="ignore"):
+            spread = upper - lower
+            reach = LIMIT * spread / deviations
+            outside = (values < middle - reach) | (values > middle + reach)
+        if spread > rounding and held[outside].sum() <= FEW * held.sum():
+            return float(middle - reach), float(middle + reach)
+    return -np.inf, np.inf
+
+
+def _quantiles(values: np.ndarray, weights: np.ndarray, levels: list[float]) -> np.ndarray:
+    """Values at which so much of the weight is reached; never one of no weight."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    found: np.ndarray = values[order[np.searchsorted(reached, np.asarray(levels) * reached[-1])]]
+    return found

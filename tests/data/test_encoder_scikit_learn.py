@@ -1,0 +1,103 @@
+"""The table encoder as a scikit-learn transformer: its checks, and its tools around it."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from calibrant.data import TableEncoder
+
+FRAME = pd.DataFrame({"age": [20.0, 40.0, np.nan, 60.0] * 10, "town": ["Bern", "Rom", "Rom", None] * 10})
+LABELS = np.array([0, 1, 1, 0] * 10)
+
+
+# scikit-learn's check of column names is not among these: it asks for an error where columns come in another order, and
+# the encoder, like a ColumnTransformer, matches them by name.
+@parametrize_with_checks([TableEncoder(), TableEncoder(output="ordinal")])
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+def test_clone_and_parameters():
+    encoder = TableEncoder(categorical=["age"], rare=0.1).fit(FRAME)
+    copy = clone(encoder)
+    assert copy.get_params() == encoder.get_params()
+    assert not hasattr(copy, "columns_")
+    assert copy.set_params(output="ordinal").fit_transform(FRAME).shape == (40, 2)
+
+
+def test_it_sits_in_a_pipeline_whatever_the_targets_are():
+    pipe = make_pipeline(TableEncoder(), LogisticRegression(C=100))
+    assert pipe.fit(FRAME, LABELS).score(FRAME, LABELS) == 1.0
+    names = ["age", "age missing", "town=Bern", "town=Rom", "town=(missing)"]
+    assert pipe[:-1].get_feature_names_out().tolist() == names
+    search = GridSearchCV(pipe, {"tableencoder__categorical": [(), ["age"]]}, cv=2).fit(FRAME, LABELS)
+    assert search.best_score_ == 1.0
+    make_pipeline(TableEncoder(), LinearRegression()).fit(FRAME, LABELS + 0.5)
+
+
+def test_output_as_a_frame_keeps_the_index():
+    frame = FRAME.set_index(np.arange(40) + 7)
+    found = TableEncoder().set_output(transform="pandas").fit(frame).transform(frame)
+    assert found.columns.tolist() == ["age", "age missing", "town=Bern", "town=Rom", "town=(missing)"]
+    assert found.index.tolist() == frame.index.tolist()
+
+
+def test_ordinal_output_is_what_trees_with_native_categories_take():
+    encoder = TableEncoder(output="ordinal").fit(FRAME)
+    assert encoder.categorical_features_.tolist() == [False, True]
+    assert encoder.get_feature_names_out().tolist() == ["age", "town"]
+    found = encoder.transform({"age": [40, None, 7], "town": ["Rom", None, "Wien"]})
+    np.testing.assert_array_equal(found, [[40, 1], [np.nan, np.nan], [7, -1]])
+    trees = HistGradientBoostingClassifier(
+        categorical_features=encoder.categorical_features_, min_samples_leaf=1, max_iter=20
+    ).fit(encoder.transform(FRAME), LABELS)
+    assert trees.score(encoder.transform(FRAME), LABELS) == 1.0
+    assert np.isfinite(trees.predict_proba(found)).all()
+
+
+def test_ordinal_and_one_hot_outputs_tell_the_same():
+    one_hot, ordinal = TableEncoder().fit(FRAME), TableEncoder(output="ordinal").fit(FRAME)
+    np.testing.assert_array_equal(one_hot.scaling_.transform(ordinal.transform(FRAME)), one_hot.transform(FRAME))
+    assert one_hot.categorical_features_.tolist() == [False, False, True, True, True]
+
+
+def test_arrays_are_matched_by_position_and_frames_by_name():
+    encoder, values = TableEncoder().fit(FRAME), FRAME.to_numpy(dtype=object)
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        np.testing.assert_array_equal(encoder.transform(values), encoder.transform(FRAME))
+    plain = TableEncoder().fit(values)
+    with pytest.warns(UserWarning, match="fitted without feature names"):
+        np.testing.assert_array_equal(plain.transform(FRAME), encoder.transform(FRAME))
+    assert plain.get_feature_names_out(["a", "b"]).tolist() == ["a", "a missing", "b=Bern", "b=Rom", "b=(missing)"]
+    with pytest.raises(ValueError, match="X has 1 features, but TableEncoder is expecting 2"):
+        plain.transform(values[:, :1])
+
+
+def test_a_second_fit_forgets_the_first():
+    encoder = TableEncoder().fit(FRAME).fit(np.arange(6.0).reshape(3, 2))
+    assert encoder.n_features_in_ == 2
+    assert not hasattr(encoder, "feature_names_in_")
+
+
+def test_it_can_be_pickled_for_processes():
+    encoder = TableEncoder().fit(FRAME)
+    expected = encoder.transform(FRAME)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(encoder)).transform(FRAME), expected)
+
+
+def test_polars_frames_are_read_as_pandas_frames_are():
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"age": [20, 40, None, 60], "town": ["Bern", "Rom", "Rom", None], "in": [True, None] * 2})
+    frame = frame.with_columns(kind=polars.Series(["1", "2", "1", "2"], dtype=polars.Categorical))
+    encoder = TableEncoder().fit(frame)
+    names = ["age", "age missing", "town=Rom", "town=(rare)", "town=(missing)", "in missing", "kind=1", "kind=2"]
+    assert encoder.get_feature_names_out().tolist() == names
+    assert encoder.transform(frame).shape == (4, 8)
