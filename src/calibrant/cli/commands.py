@@ -363,7 +363,7 @@ def ablate_tables(
         typer.Option(exists=True, file_okay=False, help="Folder of tables (CSV, TSV, Parquet); needed without --from."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many splits, counted from 100.")] = 2,
-    rows: Annotated[int, typer.Option(min=100, help="The most rows of a table that are trained on.")] = 3000,
+    rows: Annotated[int, typer.Option(min=1, help="The most rows of a table that are trained on.")] = 3000,
     only: Annotated[list[str] | None, typer.Option(help="Names of tables; the development tables by default.")] = None,
     methods: Annotated[list[str] | None, typer.Option(help="Names of variants; all where not given.")] = None,
     out: Out = Path("out/tables-ablation"),

@@ -61,8 +61,7 @@ def _network(solution: Solution | Rotated) -> Frozen:
     view = solution.problem.view
     module = view.export(solution.params, solution.buffers or {}, copy.deepcopy(view.module))
     if isinstance(solution, Rotated):
-        columns, axes = solution.axes.shape
-        turn = nn.Linear(columns, axes, bias=False)
+        turn = nn.Linear(solution.axes.shape[0], solution.axes.shape[1], bias=False)
         turn.weight.data = solution.axes.T.contiguous()
         module = nn.Sequential(turn, module)
     check_layers(module)

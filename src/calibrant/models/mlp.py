@@ -46,6 +46,6 @@ def mlp(
         layers.append(nn.Linear((features, *hidden)[-1], classes))
         if encoding is not None:
             own = copy.deepcopy(encoding)
-            own.reset_parameters()
             layers[0] = EmbeddingLayer(features, (*hidden, classes)[0], own)
+            own.reset_parameters()
         return nn.Sequential(*layers)

@@ -40,13 +40,13 @@ KINDS = {
         ("sets", "methods", "seeds"),
         ("dataset", "model", "recipe", "epochs", "limit", "method", "seed"),
     ),
+    "tables-ablation": Kind("ablate tables", ("rows", "tables", "methods"), ("table", "method", "seed")),
     "guarantees": Kind(
         "bench guarantees",
         ("sets", "rows", "new_rows", "risks", "confidence", "coverage"),
         ("dataset", "learner", "seed"),
     ),
     "hostile": Kind("bench hostile", ("cases", "methods", "seeds")),
-    "tables-ablation": Kind("ablate tables", ("rows", "tables", "methods"), ("table", "method", "seed")),
     "tables": Kind("bench tables", ("split", "tables", "methods"), ("table", "method", "seed")),
 }
 """By what a result file's config calls its ``experiment``."""
