@@ -9,7 +9,7 @@ from calibrant.bilevel import L2, Adam, Bilevel, Population, Truncated, cosine, 
 from calibrant.methods import Mixture, Part, SelfCalibrated, Task, fit_all
 from calibrant.methods.crossfit import deal, fold_tasks
 from calibrant.methods.self_calibrated import weighed
-from calibrant.methods.tabular import Rotated, wide_axes
+from calibrant.methods.tabular import ROWS_PER_COLUMN, Rotated, column_strengths, wide_axes
 from calibrant.models import mlp
 from calibrant.models.embeddings import EmbeddingLayer
 
@@ -63,7 +63,14 @@ def test_networks_of_every_second_deal_embed_the_columns(both: Mixture) -> None:
     assert both.shares is not None
     assert both.shares[0] + both.shares[2] == 1
     assert [net.phi.numel() for net in both.networks][2:] == [2, 2]  # plain: one strength per layer
-    assert both.networks[0].phi.numel() == 3 + 3 + 3  # three matrices, and a factor per column in two of them
+    assert both.networks[0].phi.numel() == 3  # one strength per matrix: too few rows for a factor per column
+
+
+def test_columns_have_factors_where_there_are_rows_enough(both: Mixture) -> None:
+    model = both.networks[0].problem.view.module
+    few, enough = (column_strengths(model, rows) for rows in (3 * ROWS_PER_COLUMN - 1, 3 * ROWS_PER_COLUMN))
+    assert sum(p.numel() for p in few.parameters()) == 3
+    assert sum(p.numel() for p in enough.parameters()) == 3 + 3 + 3  # and a factor per column in two matrices
 
 
 def test_a_single_deal_embeds_and_a_model_of_ones_own_is_left_alone() -> None:
