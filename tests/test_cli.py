@@ -42,6 +42,7 @@ def calls(monkeypatch):
         ("bo4sc.grid", "run"),
         ("bo4sc.ablation", "run"),
         ("tables", "run"),
+        ("tables.ablation", "run"),
         ("label_noise", "run"),
         ("hostile", "run"),
         ("guarantees", "run"),
@@ -80,7 +81,14 @@ def test_reproduce(calls):
     ]
 
 
-EXPERIMENTS = [("reproduce", "bo4sc"), ("sweep", "bo4sc"), ("ablate", "bo4sc"), ("bench", "noise"), ("bench", "tables")]
+EXPERIMENTS = [
+    ("reproduce", "bo4sc"),
+    ("sweep", "bo4sc"),
+    ("ablate", "bo4sc"),
+    ("ablate", "tables"),
+    ("bench", "noise"),
+    ("bench", "tables"),
+]
 
 
 @pytest.mark.parametrize("command", EXPERIMENTS)
@@ -182,6 +190,16 @@ def test_sweep_of_some_sets_by_another_criterion(calls):
     assert (arguments["sets"], arguments["criterion"]) == (["bac", "blobs-1.3"], "nll")
 
 
+def test_ablate_tables(calls, tmp_path):
+    assert (
+        invoke("ablate", "tables", "--data", tmp_path, "--seeds", 1, "--only", "a", "--methods", "plain").exit_code == 0
+    )
+    usual = {"out": Path("out/tables-ablation"), "device": "auto", "source": None, "jobs": None, "fresh": False}
+    wanted = {"data": tmp_path, "seeds": 1, "rows": 3000, "only": ["a"], "methods": ["plain"]}
+    assert calls.made == [("tables.ablation.run", wanted | usual)]
+    assert invoke("ablate", "tables").exit_code == 2
+
+
 def test_ablate(calls):
     assert invoke("ablate", "bo4sc", "--seeds", 4).exit_code == 0
     usual = {"out": Path("out/bo4sc-ablation"), "device": "auto", "source": None, "jobs": None, "fresh": False}
@@ -210,7 +228,7 @@ def test_bench_tables(calls, tmp_path):
 
 @pytest.mark.parametrize("command", EXPERIMENTS)
 def test_every_experiment_takes_processes_and_fresh(calls, tmp_path, command):
-    data = ("--data", tmp_path) if command == ("bench", "tables") else ()
+    data = ("--data", tmp_path) if command[1] == "tables" else ()
     assert invoke(*command, *data, "--jobs", 3, "--fresh").exit_code == 0
     assert invoke(*command, *data, "--jobs", 0).exit_code == 2
     assert [(arguments["jobs"], arguments["fresh"]) for _, arguments in calls.made] == [(3, True)]

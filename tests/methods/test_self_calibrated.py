@@ -23,9 +23,13 @@ def task(flip=0.0, std=1.3, seed=0, train=300, val=150):
 def test_the_same_outer_variables_for_all_networks():
     fitted = SelfCalibrated(hidden=(8,), epochs=20).fit(task()[0])
     assert len(fitted.networks) == 10
-    assert all(torch.equal(n.phi, fitted.networks[0].phi) for n in fitted.networks)
+    kinds: dict[int, list[torch.Tensor]] = {}
+    for network in fitted.networks:  # perceptrons, and those that embed the columns
+        kinds.setdefault(len(network.phi), []).append(network.phi)
+    assert [len(phis) for phis in kinds.values()] == [5, 5]
+    assert all(torch.equal(phi, phis[0]) for phis in kinds.values() for phi in phis)
     assert fitted.extras["candidate"] == "pooled"
-    assert fitted.extras["l2"].shape == (2,)
+    assert len(fitted.extras["l2"]) == 3  # two layers, and the embedding's own
     assert fitted.extras["suspicion"].shape == (300,)
 
 
@@ -101,6 +105,13 @@ def test_without_refitting_folds_repeats_and_choose_are_not_used():
     assert torch.equal(plain.probs(own.val.inputs), other.probs(own.val.inputs))
     assert plain.extras["candidate"] == "pooled"
     assert "label_noise" not in plain.extras
+
+
+@pytest.mark.parametrize("inputs", [torch.zeros(12, 2, 2), {"x": torch.zeros(12, 2)}], ids=["shape", "mapping"])
+def test_other_members_need_rows_of_numbers(inputs):
+    task = Task(Part(inputs, torch.arange(12) % 2), None, 2, model=lambda seed: torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="needs rows of numbers"):
+        SelfCalibrated(members=("network", "linear")).fit(task)
 
 
 def test_clearly_worse_asks_for_more_than_a_standard_error():

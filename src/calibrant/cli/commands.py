@@ -356,6 +356,40 @@ def ablate_bo4sc(
     call("bo4sc.ablation.run", seeds=seeds, out=out, device=device.value, jobs=jobs, fresh=fresh, source=source)
 
 
+@ablate.command("tables", cls=Experiment)
+def ablate_tables(
+    data: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Folder of tables (CSV, TSV, Parquet); needed without --from."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many splits, counted from 100.")] = 2,
+    rows: Annotated[int, typer.Option(min=1, help="The most rows of a table that are trained on.")] = 3000,
+    only: Annotated[list[str] | None, typer.Option(help="Names of tables; the development tables by default.")] = None,
+    methods: Annotated[list[str] | None, typer.Option(help="Names of variants; all where not given.")] = None,
+    out: Out = Path("out/tables-ablation"),
+    device: On = Device.auto,
+    jobs: Jobs = None,
+    fresh: Fresh = False,
+    source: Source = None,
+) -> None:
+    """Networks of self-calibrated with and without embedded columns, on development data: NLL and time."""
+    if data is None and source is None:
+        raise typer.BadParameter("give a folder of tables, or a result file by --from.", param_hint="--data")
+    call(
+        "tables.ablation.run",
+        data=data,
+        seeds=seeds,
+        rows=rows,
+        only=only or None,
+        methods=methods or None,
+        out=out,
+        device=device.value,
+        jobs=jobs,
+        fresh=fresh,
+        source=source,
+    )
+
+
 @ablate.command("meta-reg", cls=Experiment)
 def ablate_meta_reg(
     dataset: Images = ImageData.cifar10,

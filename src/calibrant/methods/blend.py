@@ -17,6 +17,7 @@ from calibrant.methods.fitted import Fitted, Mixture
 from calibrant.methods.lines import Linear
 from calibrant.methods.members import Kind, Model, Rows, cross_fit
 from calibrant.methods.pool import Pool, fit_pool
+from calibrant.methods.task import Part
 from calibrant.methods.trees import Trees
 
 NETWORK = "network"
@@ -36,6 +37,18 @@ def check_members(members: Sequence[str]) -> None:
         raise ValueError(f"members must be a tuple of {', '.join(map(repr, known))}, each once; got {members!r}.")
     if NETWORK not in members:
         raise ValueError(f"members must include 'network', whose folds the others share; got {members!r}.")
+
+
+def check_table(members: Sequence[str], part: Part) -> None:
+    """An error where samples are no rows of numbers, and members beside the networks are wanted."""
+    inputs = part.inputs
+    if set(members) == {NETWORK} or (isinstance(inputs, Tensor) and inputs.dim() == 2 and part.prepare is None):
+        return
+    got = f"of shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else f"as a {type(inputs).__name__}"
+    raise ValueError(
+        f"members={tuple(members)!r} needs rows of numbers, (samples, features); got inputs {got}. For other inputs "
+        "give members=('network',)."
+    )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from calibrant.bilevel import L2, Adam, Bilevel, Callback, LabelNoise, OuterVariables, Truncated, cosine
 from calibrant.methods.base import Compile, Group, Method, Solving, failure, solve_group
-from calibrant.methods.blend import blended, check_members
+from calibrant.methods.blend import blended, check_members, check_table
 from calibrant.methods.bo4sc import read_outer, suspicion
 from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks, folds_of, grouped, row_groups
 from calibrant.methods.fitted import Fitted, Mixture
@@ -42,7 +42,7 @@ class SelfCalibrated(Method):
 
     Two candidates, chosen between without asking:
 
-    * **pooled**: training and validation part are one sample; φ is an L2 strength per layer.
+    * **pooled**: training and validation part are one sample; φ is an L2 strength per layer, and a factor per column.
     * **label noise**, when a validation part is given *and* its labels agree better with the pooled networks than the
       training labels do: only validation samples are held out, their labels are trusted, and φ gains the rate at which
       training labels were flipped (:class:`calibrant.bilevel.LabelNoise`). It replaces the pooled candidate unless its
@@ -59,8 +59,9 @@ class SelfCalibrated(Method):
     folds : K
     repeats : how often the folds are dealt. With one, T is fitted to single networks, which need a higher one than
         their mean: it ends under-confident
-    epochs : passes over the data, three times as many for the label-noise candidate; None chooses (400 steps, or 40
-        epochs where those are more; 1,200 steps or 40 epochs for that candidate)
+    epochs : passes over the data, three times as many for the label-noise candidate; None chooses (400 steps of the
+        full batch; 800 steps of mini-batches, or 40 epochs where those are more; 1,200 steps or 40 epochs for that
+        candidate)
     learning_rate, decay : Adam's, inside; with ``decay`` it falls along half a cosine to a twentieth
     steps : inner steps to one outer step
     last : how many of these the hypergradient goes back through, all of them if there are fewer
@@ -72,6 +73,13 @@ class SelfCalibrated(Method):
     refit : True uses all labels as above. False is one network without cross-fitting: the training part trains it, the
         validation part, which must be given, moves φ and fits T, b and λ. There are no folds and no search for label
         noise, so that ``folds``, ``repeats`` and ``choose`` are not used
+    batch_size : rows of a step; None is all of them up to 512 and 256 of more, or with ``embedding=None`` all of them
+        up to 4,096 and 512 of more
+    embedding : "piecewise", "periodic" or "linear": the networks of every second deal, the first one included, embed
+        the columns of a table like this (:mod:`calibrant.models.embeddings`; "linear" embeds nothing) and learn an L2
+        factor for each column. The others are plain perceptrons. The share of each kind in the mean is chosen by
+        held-out labels. None: all networks are plain, with an L2 strength per layer. Tasks that bring their own model
+        are not embedded
     """
 
     hidden: tuple[int, ...] = (64, 64)
@@ -163,6 +171,8 @@ class SelfCalibrated(Method):
         compile: Compile = "auto",
     ) -> list[Fitted]:
         tasks = [grouped(task.read()) for task in tasks]
+        for method, task in zip(methods, tasks, strict=True):
+            check_table(method.members, task.train)
         pooled = cross_fits([Pooled(m) for m in methods], tasks, callbacks, compile)
         fitted = [calibrated_mean(fit, "pooled", len(task.train)) for fit, task in zip(pooled, tasks, strict=True)]
         refit = methods[0].refit

@@ -55,8 +55,17 @@ def tabular_network(
     return TabularNetwork(inputs.shape[1], classes, hidden, activation, encoding, inputs.dtype)
 
 
+ROWS_PER_COLUMN = 20
+"""With fewer rows, columns have no L2 factors of their own."""
+
+
 def column_strengths(model: nn.Module, rows: int) -> ColumnL2:
-    """The L2 strengths of a :class:`TabularNetwork`'s module that is trained on so many rows."""
+    """The L2 strengths of a :class:`TabularNetwork`'s module that is trained on so many rows.
+
+    Columns have factors of their own where there are ``ROWS_PER_COLUMN`` rows for each. With fewer, so many outer
+    variables would learn the held-out labels by heart, and held-out predictions would no longer be those of networks
+    that know nothing of them.
+    """
     first = next(iter(model.children()))
     names = [name for name, p in model.named_parameters() if p.requires_grad and p.dim() > 1]
     initial = dict.fromkeys(names, PRECISION / rows)
@@ -70,6 +79,8 @@ def column_strengths(model: nn.Module, rows: int) -> ColumnL2:
         linear = first
     name = next(name for name, p in model.named_parameters() if p is linear.weight)
     columns[name] = torch.arange(linear.in_features, device=linear.weight.device)
+    if rows < ROWS_PER_COLUMN * linear.in_features:
+        columns = {}
     return ColumnL2(model, columns, initial=initial, shrink=SHRINK / rows)
 
 

@@ -1,0 +1,137 @@
+"""Networks of SelfCalibrated for tables: embedded columns beside plain ones, and wide rows."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from calibrant.bilevel import L2, Adam, Bilevel, Population, Truncated, cosine, solve
+from calibrant.methods import Mixture, Part, SelfCalibrated, Task, fit_all
+from calibrant.methods.crossfit import deal, fold_tasks
+from calibrant.methods.self_calibrated import weighed
+from calibrant.methods.tabular import ROWS_PER_COLUMN, Rotated, column_strengths, wide_axes
+from calibrant.models import mlp
+from calibrant.models.embeddings import EmbeddingLayer
+
+
+def table(rows: int = 40, columns: int = 3, seed: int = 0) -> Task:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, columns, generator=generator)
+    labels = (x[:, 0] + 0.5 * torch.randn(rows, generator=generator) > 0).long()
+    return Task(Part(x, labels), None, 2, seed)
+
+
+def fitted(task: Task, **settings: object) -> Mixture:
+    found = SelfCalibrated(hidden=(4,), epochs=20, folds=2, **settings).fit(task)  # type: ignore[arg-type]
+    assert isinstance(found, Mixture)
+    return found
+
+
+@pytest.fixture(scope="module")
+def both() -> Mixture:
+    """Two networks that embed columns, and two that do not."""
+    return fitted(table())
+
+
+def first_layers(found: Mixture) -> list[type[nn.Module]]:
+    return [type(next(iter(net.problem.view.module.children()))) for net in found.networks]
+
+
+def test_without_embedding_the_networks_are_plain_perceptrons_to_the_last_digit() -> None:
+    task = table()
+    found = fitted(task, embedding=None)
+    parts = fold_tasks(task, task.train, deal(task.train.labels, 2, seed=task.seed, repeats=2))
+    model = mlp(3, 2, hidden=(4,), activation="silu", seed=parts[0].seed)
+    first = Bilevel(model, L2(model), **parts[0].streams(None), seed=parts[0].seed)
+    others = [first.replicate(first.view.draw(p.seed), **p.streams(None), seed=p.seed) for p in parts[1:]]
+    expected = solve(
+        Population([first, *others], tied=[0] * 4),
+        hypergradient=Truncated(10, 5),
+        inner_optimizer=Adam(cosine(0.02, 30, final=0.001)),
+        outer_optimizer=Adam(0.2),
+        outer_steps=2,
+        compile="trace",
+    )
+    for k, network in enumerate(found.networks):
+        assert torch.equal(network.params, expected.params[k])
+        assert torch.equal(network.phi, expected.phi[k])
+    assert found.shares is None
+
+
+def test_networks_of_every_second_deal_embed_the_columns(both: Mixture) -> None:
+    assert first_layers(both) == [EmbeddingLayer] * 2 + [nn.Linear] * 2
+    assert both.shares is not None
+    assert both.shares[0] + both.shares[2] == 1
+    assert [net.phi.numel() for net in both.networks][2:] == [2, 2]  # plain: one strength per layer
+    assert both.networks[0].phi.numel() == 3  # one strength per matrix: too few rows for a factor per column
+
+
+def test_columns_have_factors_where_there_are_rows_enough() -> None:
+    model = mlp(3, 2, hidden=(4,), seed=0)
+    few, enough = (column_strengths(model, rows) for rows in (3 * ROWS_PER_COLUMN - 1, 3 * ROWS_PER_COLUMN))
+    assert sum(p.numel() for p in few.parameters()) == 2  # one strength per matrix
+    assert sum(p.numel() for p in enough.parameters()) == 2 + 3  # and a factor per column in the first
+
+
+def test_a_single_deal_embeds_and_a_model_of_ones_own_is_left_alone() -> None:
+    assert first_layers(fitted(table(), repeats=1)) == [EmbeddingLayer] * 2
+    own = Task(table().train, None, 2, 0, model=lambda seed: mlp(3, 2, hidden=(2,), seed=seed))
+    assert first_layers(fitted(own)) == [nn.Linear] * 4
+
+
+def test_tasks_run_together_as_they_run_alone() -> None:
+    tasks = [table(seed=seed) for seed in range(2)]
+    method = SelfCalibrated(hidden=(4,), epochs=20, folds=2)
+    together = fit_all([(method, task) for task in tasks])
+    for task, found in zip(tasks, together, strict=True):
+        np.testing.assert_allclose(found.probs(task.train.inputs), method.fit(task).probs(task.train.inputs), atol=1e-3)
+
+
+def test_axes_of_wide_rows_keep_all_inner_products() -> None:
+    x = table(20, 50).train.inputs
+    axes = wide_axes(x)
+    assert axes is not None
+    assert axes.shape == (50, 20)
+    turned = x @ axes
+    torch.testing.assert_close(turned @ turned.T, x @ x.T * 20 / 50, rtol=1e-4, atol=1e-4)
+    assert wide_axes(x[:, :20]) is None
+
+
+def test_wide_rows_train_small_networks_that_take_the_columns() -> None:
+    task = table(20, 50)
+    found = fitted(task)
+    assert all(isinstance(net, Rotated) for net in found.networks)
+    assert found.networks[0].problem.view.shapes[0] == (4, 20)
+    inputs = task.train.inputs
+    direct = found.networks[0].solution.logits(inputs @ found.networks[0].axes)
+    torch.testing.assert_close(found.networks[0].logits(inputs), direct)
+    assert found.probs(inputs).shape == (20, 2)
+
+
+def test_a_kind_that_broke_down_is_left_out() -> None:
+    class Broken:
+        failures: dict[int, str] = {}  # noqa: RUF012
+        heads: tuple["Broken", ...] = ()
+
+        def __init__(self, reason: str | None) -> None:
+            own = Broken.__new__(Broken)
+            own.failures = {0: reason} if reason else {}
+            self.heads = (own,)
+
+    sound, broken = Broken(None), Broken("infinite loss")
+    assert weighed([sound, broken]) is sound  # type: ignore[list-item]
+    assert weighed([broken, sound]) is sound  # type: ignore[list-item]
+
+
+def test_unknown_embeddings_are_an_error() -> None:
+    with pytest.raises(ValueError, match="embedding must be one of 'piecewise'"):
+        SelfCalibrated(embedding="fourier")
+
+
+def test_the_mean_follows_the_shares(both: Mixture) -> None:
+    inputs: Tensor = table(seed=3).train.inputs
+    assert both.shares is not None
+    each = [net.logits(inputs).double() for net in both.networks]
+    expected = sum(s * z for s, z in zip(both.shares, each, strict=True)) / sum(both.shares)
+    np.testing.assert_allclose(both.mean(inputs), expected)
+    np.testing.assert_allclose(both.probs(inputs).sum(1), 1)
