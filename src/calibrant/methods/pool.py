@@ -84,14 +84,14 @@ def fit_pool(
     *,
     groups: np.ndarray | None = None,
     doubt: bool = True,
-    spread: float = 1.0,
+    spread: float = 0.5,
     bias_spread: float = 0.5,
     lapse_spread: float = 2.0,
 ) -> Pool:
     """Weights, biases and lapse rate of greatest posterior density, in float64 by L-BFGS-B.
 
     The prior draws the weights towards 1/M each, with a penalty ``M·Σ(w_m − 1/M)²/(2·spread²)``. It is as strong for
-    the sum of the weights as for the difference between them, and it costs a sample's likelihood to leave members out
+    the sum of the weights as for the difference between them, and it costs some likelihood to leave members out
     or to give up all of them. Each b_c comes from N(0, bias_spread²), and λ's log-odds from N(−6, lapse_spread²).
 
     λ is at least :func:`least_lapse`, so that no confidence exceeds what so many samples can support.
