@@ -126,10 +126,12 @@ def noisy_digits(seed: int) -> list[Pair]:
     order = torch.tensor(np.random.default_rng(seed).permutation(len(x)))
     generator = torch.Generator().manual_seed(seed)
 
+    every = torch.stack([torch.roll(x, (a, b), (2, 3)) for a, b in itertools.product((-1, 0, 1), repeat=2)])
+
     def draw(chosen: torch.Tensor, copies: int) -> Pair:
-        shifts = torch.randint(-1, 2, (copies, 2), generator=generator).tolist()
-        moved = torch.cat([torch.roll(x[chosen], (a, b), (2, 3)) for a, b in shifts])
-        return moved + 0.4 * torch.randn(moved.shape, generator=generator), y[chosen].repeat(copies)
+        rows = chosen.repeat(copies)
+        moved = every[torch.randint(0, len(every), (len(rows),), generator=generator), rows]
+        return moved + 0.4 * torch.randn(moved.shape, generator=generator), y[rows]
 
     return [draw(chosen, copies) for chosen, copies in zip(order.split([900, 300, 597]), (5, 3, 4), strict=True)]
 

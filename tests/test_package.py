@@ -54,7 +54,7 @@ ROOMS = {
     "posthoc": {"_files", "_inputs", "metrics"},
     "plots": {"_inputs", "metrics", "selective"},
     "methods": {"_inputs", "_jobs", "data", "models", "losses", "bilevel", "metrics", "posthoc"},
-    "estimators": {"_device", "_files", "_inputs", "data", "bilevel", "methods", "posthoc", "selective"},
+    "estimators": {"_device", "_files", "_inputs", "data", "models", "bilevel", "methods", "posthoc", "selective"},
     "report": {"_inputs", "_version", "_whole", "data", "metrics", "plots", "posthoc", "selective"},
     "cli": {"_version", "_whole", "methods", "posthoc", "report"},
     "experiments": {

@@ -19,6 +19,15 @@ def test_without_wild_values_it_is_the_plain_mean_and_deviation():
     np.testing.assert_allclose(found.apply(x).numpy(), (x - x.mean(0)) / x.std(0), atol=1e-6)
 
 
+@pytest.mark.parametrize("share", [0.005, 0.015, 0.05])
+def test_values_beyond_all_measure_hide_no_spread(share):
+    """With more than one in a hundred, the outer quantiles themselves are wild."""
+    x = np.random.default_rng(0).normal(size=(1000, 1))
+    x[: int(share * 1000)] = 1e12
+    inside = fit_scaling(x).transform(x)[int(share * 1000) :]
+    assert 0.3 < inside.std() < 1.1
+
+
 @pytest.mark.parametrize("wild", [999.0, -1e6, 1e200])
 def test_a_sentinel_in_some_rows_hardly_moves_the_scale(wild):
     x, plain = normal(), fit_scaling(normal())

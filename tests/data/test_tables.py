@@ -92,12 +92,12 @@ def test_columns_are_read_without_labels(tmp_path):
     ("name", "text", "sentence"),
     [
         ("t.csv", "x,y\n1,a\n2,\n3,?\n", "2 of the 3 labels in 'y' are missing"),
-        ("t.csv", "x,y\n1,0.5\n2,1\n", "0.5 among them, and labels are classes"),
+        ("t.csv", "x,y\n1,0.5\n2,1\n", "must hold classes, but 1 of its values are not whole"),
         ("t.csv", "y\n1\n2\n", "nothing to learn from"),
         ("t.csv", "x,y\n", "holds no rows"),
         ("t.csv", "", "could not be read as a table"),
         ("t.xlsx", "x,y\n1,1\n", "should end in .csv, .tsv or .parquet"),
-        ("t.csv.gz", "x,y\n1,1\n", "no whole gzip file"),
+        ("t.csv.gz", "x,y\n1,1\n", "not a complete gzip file"),
     ],
 )
 def test_what_is_wrong_is_said(name, text, sentence, tmp_path):

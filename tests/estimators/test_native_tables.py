@@ -244,3 +244,15 @@ def test_files_from_before_there_were_encoders_are_read(tmp_path):
     again = load(tmp_path / "model.calibrant")
     assert again.encoder_ is None
     np.testing.assert_array_equal(again.predict_proba(X), expected)
+
+
+@pytest.mark.slow
+def test_a_thousand_classes():
+    random = np.random.default_rng(0)
+    y = np.arange(4000) % 1000
+    X = random.normal(size=(1000, 10))[y] * 3 + random.normal(size=(4000, 10))
+    fitted = SelfCalibratedClassifier((16,), folds=2, epochs=2, random_state=0).fit(X, y)
+    probs = fitted.predict_proba(X)
+    assert probs.shape == (4000, 1000)
+    np.testing.assert_allclose(probs.sum(1), 1)
+    assert fitted.score(X, y) > 0.1  # by chance: 0.001

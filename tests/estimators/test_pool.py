@@ -9,7 +9,7 @@ from sklearn.base import clone
 
 from calibrant import SelfCalibratedClassifier
 from calibrant.methods import Mixture, Part, SelfCalibrated, Task
-from calibrant.methods.blend import Blend
+from calibrant.methods.blend import MOST_CLASSES, Blend
 from tests.estimators.cases import QUICK, three_classes
 
 POOL = QUICK["self-calibrated"]
@@ -139,3 +139,13 @@ def test_a_pool_that_knows_nothing_is_saved_and_read(tmp_path):
     assert again.temperature_ == float("inf")
     np.testing.assert_array_equal(again.predict_proba(X), fitted.predict_proba(X))
     assert np.ptp(again.predict_proba(X), axis=0).max() == 0
+
+
+def test_many_classes_have_no_trees(monkeypatch):
+    X, y = three_classes()
+    fitted = {}
+    for most in (2, 3):
+        monkeypatch.setitem(MOST_CLASSES, "trees", most)
+        fitted[most] = clone(POOL).set_params(members=("network", "trees")).fit(X, y).members_
+    assert "trees" not in fitted[2]
+    assert "trees" in fitted[3]

@@ -38,6 +38,11 @@ def blobs(n, seed=0):
     return data.inputs, NAMES[data.labels]
 
 
+def network():
+    """A quick classifier without trees and lines."""
+    return clone(QUICK["self-calibrated"]).set_params(members=("network",))
+
+
 @pytest.fixture(scope="module")
 def fitted():
     return CrossFitted().fit(*blobs(800))
@@ -166,10 +171,10 @@ def test_the_classifier_keeps_its_out_of_fold_rows(quick):
 def test_rows_of_weight_zero_and_single_networks():
     X, y = three_classes(120)
     weights = np.r_[np.zeros(20), np.ones(100)]
-    clf = clone(QUICK["self-calibrated"]).fit(X, y, weights)
+    clf = network().fit(X, y, weights)
     assert np.isnan(clf.oof_proba_[:20]).all()
     assert clf.set_rule().n == np.isfinite(clf.oof_proba_[:, 0]).sum() > 90
-    single = clone(QUICK["self-calibrated"]).set_params(refit=False).fit(X, y)
+    single = network().set_params(refit=False).fit(X, y)
     np.testing.assert_array_equal(
         np.flatnonzero(np.isfinite(single.oof_proba_[:, 0])), np.sort(single.validation_indices_)
     )
@@ -178,7 +183,7 @@ def test_rows_of_weight_zero_and_single_networks():
 def test_groups_given_to_fit_count_once():
     X, y = three_classes(120)
     groups = np.arange(120) // 4
-    clf = clone(QUICK["self-calibrated"]).fit(X, y, groups=groups)
+    clf = network().fit(X, y, groups=groups)
     assert clf.set_rule().n == len(np.unique(groups[np.isfinite(clf.oof_proba_[:, 0])])) <= 30
     assert CrossCalibrated(LogisticRegression(max_iter=1000), cv=3).fit(X, y, groups=groups).set_rule().n == 30
 

@@ -75,11 +75,17 @@ def test_verdicts(broken, coverage, holds):
     """One kind of data cannot hide behind another."""
     found = results(broken, coverage)
     cases = list(page.cases_of(found.records))
-    verdicts = [*page.rule_verdicts(cases, ["a", "b"], [0.1], 0.1), *page.set_verdicts(cases, ["a", "b"], 0.9)]
+    verdicts = [*page.rule_verdicts(cases, [0.1], 0.1), *page.set_verdicts(cases, 0.9)]
     assert [v.holds for v in verdicts] == holds
     text = page.tell(found).to_markdown()
     assert (f"b: {broken / 30:.3f}" in text) == (broken > 0)
     assert cases[0].broken(rule_name("ranks", 0.1)).value == broken / 60
+
+
+def test_an_unfinished_study_has_a_report():
+    found = results(0, 0.9)
+    some = [r for r in found.records if r["dataset"] == "a"] + [{**record("b", 0, None, 0.9), "learner": "logistic"}]
+    assert "logistic" in page.tell(found._replace(records=some)).to_markdown()
 
 
 def test_fold_models_never_saw_the_row():

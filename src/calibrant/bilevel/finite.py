@@ -110,7 +110,8 @@ class Values(NamedTuple):
     def all_finite(self) -> list[Tensor]:
         """Everything that must be finite, in vectors, but for the parameters, which show what went wrong before."""
         estimate, found = self.estimate, [self.inner_losses, *self.estimate.inner_losses, self.phi]
-        return [t.reshape(-1) for t in (*found, estimate.loss, estimate.gradient) if t is not None]
+        every = (*found, estimate.loss, estimate.gradient)
+        return [t.reshape(-1) for t in every if t is not None and t.numel()]
 
 
 _TOGETHER = 32

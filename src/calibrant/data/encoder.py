@@ -104,7 +104,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def fit_transform(self, X: Any, y: Any = None) -> np.ndarray:
         """``fit`` and ``transform`` of the same rows."""
         columns = as_columns(X)
-        return self._fit(columns, named=column_names(X) is not None)._transform(columns)
+        return self._fit(columns, named=column_names(X) is not None, stacklevel=4)._transform(columns)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """The names of the outputs: ``age``, ``age missing``, ``town=Bern``, ``town=(rare)``, …"""
@@ -173,7 +173,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "columns_")
 
-    def _fit(self, columns: Columns, *, named: bool) -> TableEncoder:
+    def _fit(self, columns: Columns, *, named: bool, stacklevel: int = 3) -> TableEncoder:
         self._check()
         rows = len(next(iter(columns.values()))) if columns else 0
         if not rows:
@@ -198,7 +198,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         notes = [note for _, note in chosen if note]
         self._set([encoding for encoding, _ in chosen], notes=notes, named=named, limit=LIMIT)
         for note in notes:
-            warnings.warn(note, stacklevel=3)  # the caller of fit
+            warnings.warn(note, stacklevel=stacklevel)  # the caller of fit, or of fit_transform, which set_output wraps
         return self
 
     def _set(self, columns: list[Encoding], *, notes: list[str], named: bool, limit: float) -> None:
@@ -209,7 +209,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             del self.feature_names_in_
         used = self._used
         moments = [(e.mean, e.std or np.inf) if isinstance(e, Numeric) else (0.0, 1.0) for e in used]
-        mean, scale = np.array(moments).T
+        mean, scale = np.array(moments, dtype=float).T
         missing, sizes = np.array([e.missing for e in used]), np.array([e.size for e in used])
         self.scaling_ = Scaling(mean, scale, missing, sizes, limit)
         self.categorical_features_ = sizes > 0
@@ -267,12 +267,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def _kept(self) -> np.ndarray:
         """The one-hot outputs that vary: a constant that is sometimes missing has only the indicator."""
         kept = np.ones(self.scaling_.width, dtype=bool)
-        kept[self.scaling_.numbers] = np.isfinite(self.scaling_.scale[~self._coded])
+        numbers = np.array([isinstance(e, Numeric) for e in self._used])
+        kept[self.scaling_.numbers] = np.isfinite(self.scaling_.scale[numbers])
         return kept
-
-    @property
-    def _coded(self) -> np.ndarray:
-        return np.array([isinstance(e, Categorical) for e in self._used])
 
     def _categorical(self) -> list[str]:
         """The names as text, as those of a table's columns are."""

@@ -171,12 +171,12 @@ def plausible(values: np.ndarray, weights: np.ndarray | None = None) -> tuple[fl
     held = np.ones(len(values)) if weights is None else np.asarray(weights, dtype=np.float64)
     levels = [0.5, *(level for lower, _ in _SPREADS for level in (lower, 1 - lower))]
     middle, *ends = _quantiles(values, held, levels)
-    rounding = 1e-9 * max(abs(ends[-2]), abs(ends[-1]))
     for (_, deviations), lower, upper in zip(_SPREADS, ends[::2], ends[1::2], strict=True):
         with np.errstate(over="ignore"):
             spread = upper - lower
             reach = LIMIT * spread / deviations
             outside = (values < middle - reach) | (values > middle + reach)
+        rounding = 1e-9 * max(abs(lower), abs(upper))  # of these ends: wild values further out must not hide a spread
         if spread > rounding and held[outside].sum() <= FEW * held.sum():
             return float(middle - reach), float(middle + reach)
     return -np.inf, np.inf

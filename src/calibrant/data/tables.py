@@ -18,7 +18,7 @@ from calibrant.data.columns import Columns, are_codes, as_columns, each
 from calibrant.data.labels import as_labels
 
 TARGET_NAMES = ("target", "class", "label", "y")
-_MISSING = ["?"]  # beside what pandas takes for missing: empty, NA, NaN, null, None and the like
+_MISSING = ["?"]  # besides what pandas takes as missing: empty, NA, NaN, null, None and the like
 _LEADING_ZERO = re.compile(rb"""(?:^|[,;\t\s"])0\d""")  # perhaps of a code: worth a look at the columns as text
 _WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*")
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
@@ -44,13 +44,13 @@ class Table:
 
 
 def read_table(path: str | os.PathLike[str], *, target: str | None = None) -> Table:
-    """A table with labels from a ``.csv``, ``.tsv`` or ``.parquet`` file, or one of these with ``.gz`` at the end.
+    """Read a table with labels from a ``.csv``, ``.tsv`` or ``.parquet`` file, or one of these with ``.gz`` added.
 
-    ``target`` names the column of the labels; by default the one called target, class, label or y (in any case, the
-    first of these that there is). Labels must not be missing; other values may.
+    ``target`` names the column of the labels. The default is the first that is called target, class, label or y, in
+    upper or lower case. Labels must not be missing; other values may.
 
     Numbers that begin with a zero (007) are codes and stay text. In files with semicolons or tabs a column may have
-    decimal commas; one whose commas or points may be those of thousands (1,200) stays text. Rows must have as many
+    decimal commas; a column whose commas or points may separate thousands (1,200) stays text. Rows must have as many
     fields as the header.
     """
     columns = read_columns(path)
@@ -58,7 +58,7 @@ def read_table(path: str | os.PathLike[str], *, target: str | None = None) -> Ta
     if name is None or name not in columns:
         which = f"called {target!r}" if target is not None else f"called {', '.join(TARGET_NAMES[:-1])} or y"
         raise ValueError(
-            f"{Path(path).name} has no column {which}; say which one holds the labels (target=…). "
+            f"{Path(path).name} has no column {which}; name the one that holds the labels (target=…). "
             f"Its columns are {', '.join(columns)}."
         )
     try:
@@ -66,7 +66,7 @@ def read_table(path: str | os.PathLike[str], *, target: str | None = None) -> Ta
     except ValueError as error:
         raise ValueError(f"{Path(path).name}: {error}") from None
     if not columns:
-        raise ValueError(f"{Path(path).name} has no column beside {name!r}, and so nothing to learn from.")
+        raise ValueError(f"{Path(path).name} has no column besides {name!r}, so there is nothing to learn from.")
     return Table(columns, labels, name)
 
 
@@ -101,7 +101,7 @@ def _read_frame(path: Path) -> Any:
     try:
         content = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
     except (gzip.BadGzipFile, EOFError):
-        raise ValueError(f"{path.name} ends in .gz, and is no whole gzip file.") from None
+        raise ValueError(f"{path.name} ends in .gz, but it is not a complete gzip file.") from None
     if kind in ([".parquet"], [".pq"]):
         try:
             return pd.read_parquet(io.BytesIO(content))
@@ -165,7 +165,7 @@ def _read_text(pd: Any, file: str, content: bytes, separator: str) -> Any:
 def _width(file: str, content: bytes, separator: str) -> int:
     """The number of fields in the header. Rows with more are an error, unless those are empty, as behind a last comma.
 
-    Rows with fewer are one too, blank lines aside: nobody knows which value is not there.
+    Rows with fewer are an error too, except for blank lines: nobody knows which value is missing.
 
     Raises
     ------

@@ -68,9 +68,10 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         ----------
         X : array-like, sparse matrix or DataFrame of shape (n_samples, n_features)
             Numbers, missing values (NaN or None) among them, and in a data frame also text, categories, truth values
-            and dates; :class:`calibrant.data.TableEncoder` says how these are read. Numbers are scaled here, once: mean
-            0 and variance 1 on the training part, values far out drawn in, and columns that hold one value only left
-            out. A missing number counts as the mean, and is marked. Sparse matrices are made dense.
+            and dates; :class:`calibrant.data.TableEncoder` says how these are read. Give a column of numbers that are
+            codes pandas' category type. Numbers are scaled here, once: mean 0 and variance 1 on the training part,
+            values far out drawn in, and columns that hold one value only left out. A missing number counts as the mean,
+            and is marked. Sparse matrices are made dense.
         y : array-like of shape (n_samples,)
             Labels of two or more classes: text, whole numbers or truth values.
         sample_weight : array-like of shape (n_samples,), optional

@@ -159,7 +159,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         together = None if together is None else together[known]
         size = independent_size(codes[known], softmax(held[known], axis=1), together)
         counted = counted * (size / counted.sum())
-        proba = hasattr(models[0], "predict_proba")
+        proba = all(hasattr(model, "predict_proba") for model in models)
         self._scale = 1.0 if proba else _scale(Rows(held[known], codes[known], counted, len(self.classes_)))
         self.calibrator_ = self._get_calibrator()
         if self.calibrator_ is not None:

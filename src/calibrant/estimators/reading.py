@@ -18,7 +18,7 @@ from calibrant.data.scaling import Scaling
 from calibrant.data.splits import group_folds, split_indices
 from calibrant.methods import Part
 
-LARGEST_DENSE = 8 * 2**30
+LARGEST_DENSE = 2 * 2**30
 """The greatest number of bytes that a sparse matrix may take as a dense one."""
 _ROWS = 65_536
 """Rows whose fingerprint is taken at a time, to bound memory."""

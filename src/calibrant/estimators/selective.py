@@ -7,7 +7,8 @@ not seen can be fitted on these instead of on a sample set aside. What is guaran
 data, Σ_k P(f_k wrong, c_k ≥ t) / Σ_k P(c_k ≥ t), and R(t) the risk of the classifier itself, which is the mean of the
 f_k or one model trained on all rows. If
 
-(A1) the errors on out-of-fold rows are distributed like errors of the fixed models f_k on new rows, and
+(A1) the out-of-fold rows' confidences and errors are distributed like those of independent new rows, each judged by one
+     of the fixed models f_k, drawn at random, and
 (A2) at the threshold that is chosen, the classifier is wrong no more often than the models that left out a fold,
      R(t̂) ≤ R̄(t̂),
 
@@ -20,7 +21,8 @@ Bayle, Bayle, Janson & Mackey 2020). Without stability nothing is guaranteed. A 
 that is fitted to the out-of-fold rows has a part in this, too.
 
 *About (A2).* The f_k saw (K − 1)/K of the rows. The classifier saw more and is usually better, which makes the rule
-cautious. (A2) fails if the classifier is more confident than the f_k without being right more often.
+cautious. A mean of models is usually better than each of them, too. (A2) fails if the classifier is more confident than
+the f_k without being right more often.
 
 **Prediction sets.** The quantile is that of the out-of-fold scores, the scores of new rows are the classifier's. The
 coverage holds if the classifier's scores of the true class are distributed like the out-of-fold ones, or lower; see

@@ -70,8 +70,8 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         The share of the validation part that is kept for choosing between candidates.
     members : sequence of {"network", "trees", "linear"}
         The kinds of classifiers in the pool: cross-fitted networks, which must be there, gradient boosting
-        (:class:`sklearn.ensemble.HistGradientBoostingClassifier`) and logistic regression. ``("network",)`` has no
-        pool: the networks' mean with a temperature, class biases and a lapse rate.
+        (:class:`sklearn.ensemble.HistGradientBoostingClassifier`, for up to 100 classes) and logistic regression.
+        ``("network",)`` has no pool: the networks' mean with a temperature, class biases and a lapse rate.
     refit : bool
         False is one network without cross-fitting: ``validation_fraction`` of the rows are held out (or ``X_val`` is),
         the rest trains it, and the held-out rows learn the regularisation, temperature, biases and lapse rate. There is

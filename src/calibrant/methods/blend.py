@@ -24,6 +24,8 @@ NETWORK = "network"
 KINDS: dict[str, Kind] = {"linear": Linear(), "trees": Trees()}
 """The members beside the networks, the quickest first."""
 MEMBERS = (NETWORK, "trees", "linear")
+MOST_CLASSES = {"trees": 100}
+"""Boosting grows a tree for each class at each iteration, which takes too long for more classes."""
 SMALL = 0.02
 """A member whose weight is below this share of all weights is left out."""
 
@@ -102,7 +104,7 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
         share, together = (None if v is None else v[usable] for v in (weights, groups))
         return fit_pool(both[:, usable], rows.labels[usable], share, groups=together, doubt=doubt)
 
-    for name in (name for name in KINDS if name in members):
+    for name in (name for name in KINDS if name in members and rows.classes <= MOST_CLASSES.get(name, rows.classes)):
 
         def promising(held: np.ndarray, log_probs: np.ndarray, name: str = name) -> bool:
             full = np.full_like(known[NETWORK], np.nan)

@@ -46,9 +46,8 @@ IMAGE_METHODS: dict[str, Entry] = {
     "flg-sece-published": Entry(PUBLISHED, "γ-Net and SECE as printed: one step ahead, SECE alone"),
     "focal-control": Entry(FocalControl(), "one γ moved by the held-out gap between confidence and accuracy"),
     "recommended": Entry(
-        MetaRegularization(Recipe(average=0.98), outer_variable="gamma-net+scale", initial=0.5, meta_batch=512),
-        "γ-Net and a factor of the training logits, moved by CE + squared SECE, the head taken as solved, with a "
-        "moving average of the weights",
+        MetaRegularization(Recipe(average=0.98), outer_variable="gamma", outer_loss="nll", outer_settings=()),
+        "one γ moved by the held-out NLL, the head taken as solved, with a moving average of the weights",
     ),
 }
 """Methods by id; ``ce-average-ts`` is the rival that ``recommended`` is compared with."""

@@ -199,3 +199,23 @@ def test_noisy_labels_are_those_of_the_training_part_alone(images: Path, tmp_pat
     page = (out / "report.html").read_text()
     assert "weights: error at least 3 points below" in page
     assert "The paper's claims" not in page
+
+
+def test_a_network_that_another_process_trains_is_left_to_it(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one process trains ``ce``, another must not train the same network for ``ce-ts``."""
+    setup = Setup("cifar10", images, "small-cnn", epochs=1, limit=320)
+    (first, _), _ = runs(setup, ["ce", "ce-ts"], 1)
+    monkeypatch.setattr("calibrant.experiments.meta_reg.study.train", lambda *a, **k: pytest.fail("trained twice"))
+    with Store(tmp_path).claim(first), pytest.raises(ValueError, match="no run was finished"):
+        reproduce(
+            dataset="cifar10",
+            data=images,
+            model="small-cnn",
+            methods=["ce", "ce-ts"],
+            seeds=1,
+            epochs=1,
+            limit=320,
+            out=tmp_path,
+        )

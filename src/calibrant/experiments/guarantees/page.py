@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +23,11 @@ class Case(NamedTuple):
     learner: str
     final: str
     records: Sequence[Record]
+
+    @property
+    def sets(self) -> list[str]:
+        """The kinds of data sets; an unfinished study may lack some."""
+        return list(dict.fromkeys(r["dataset"] for r in self.records))
 
     def of(self, dataset: str) -> Case:
         """The data sets of one kind."""
@@ -55,7 +61,7 @@ def tell(results: Results) -> Report:
         f"are exact but for the choice of {config['new_rows']:,} new inputs. Intervals are 95 %.",
     )
     report.section("Verdicts")
-    report.verdicts([*rule_verdicts(cases, sets, risks, 1 - confidence), *set_verdicts(cases, sets, coverage)])
+    report.verdicts([*rule_verdicts(cases, risks, 1 - confidence), *set_verdicts(cases, coverage)])
     report.section(
         "Rejection rules",
         f"`rejection_rule(risk, confidence={confidence})` promises that at most {1 - confidence:.0%} of the rules are "
@@ -66,7 +72,7 @@ def tell(results: Results) -> Report:
     columns: list[Column | str] = ["learner", "classifier", "risk", "data sets", Column("rules found", digits=2)]
     columns += [Column(name, digits=2 if name.startswith("accepted") else 3) for name in headings]
     columns += ["most broken on", Column("broken by fold models")]
-    report.table(columns, [rule_row(case, sets, risk) for case in cases for risk in risks])
+    report.table(columns, [rule_row(case, risk) for case in cases for risk in risks])
     report.section(
         "What out-of-fold rows do to a bound",
         "At a threshold that is fixed beforehand, Clopper and Pearson give an upper limit for the risk at level "
@@ -88,7 +94,7 @@ def tell(results: Results) -> Report:
             case.learner,
             FINALS[case.final],
             *(case.covered(score, what) for score in SCORES for what in ("coverage", "size")),
-            "{2:.3f} on {1}".format(*least_covered([case], sets)),
+            "{2:.3f} on {1}".format(*least) if (least := least_covered([case])) else None,
         ]
         for case in cases
     ]
@@ -106,7 +112,7 @@ def cases_of(records: Sequence[Record]) -> Iterator[Case]:
                 yield Case(learner, final, own)
 
 
-def rule_row(case: Case, sets: Sequence[str], risk: float) -> list[Any]:
+def rule_row(case: Case, risk: float) -> list[Any]:
     """One line of the table of rules."""
     first = rule_name(TESTS[0], risk)
     found = case.values(first, "found")
@@ -114,7 +120,7 @@ def rule_row(case: Case, sets: Sequence[str], risk: float) -> list[Any]:
     for test in TESTS:
         name = rule_name(test, risk)
         each += [case.broken(name), mean_interval(case.values(name, "accepted"))]
-    worst = max(sets, key=lambda dataset: case.of(dataset).broken(first).value)
+    worst = max(case.sets, key=lambda dataset: case.of(dataset).broken(first).value)
     most = case.of(worst).broken(first)
     folds = case.broken(first, "folds") if case.final == "mean" and "folds" in case.records[0] else None
     told = f"{worst}: {most.value:.3f}" if most.value else "none"
@@ -135,9 +141,7 @@ def bound_row(case: Case) -> list[Any]:
     return [case.learner, FINALS[case.final], len(case.records), *cells]
 
 
-def rule_verdicts(
-    cases: Sequence[Case], sets: Sequence[str], risks: Sequence[float], allowed: float
-) -> Iterator[Verdict]:
+def rule_verdicts(cases: Sequence[Case], risks: Sequence[float], allowed: float) -> Iterator[Verdict]:
     """For each final classifier the rule that is broken most, of all learners, sets and risks.
 
     The promise counts as missed where the interval of some learner, set and risk lies above it.
@@ -148,7 +152,7 @@ def rule_verdicts(
                 (case.learner, dataset, risk): case.of(dataset).broken(rule_name(test, risk))
                 for case in cases
                 if case.final == final
-                for dataset in sets
+                for dataset in case.sets
                 for risk in risks
             }
             if found:
@@ -158,24 +162,25 @@ def rule_verdicts(
                 yield Verdict(statement, measured, found[worst].low <= allowed)
 
 
-def set_verdicts(cases: Sequence[Case], sets: Sequence[str], coverage: float) -> Iterator[Verdict]:
+def set_verdicts(cases: Sequence[Case], coverage: float) -> Iterator[Verdict]:
     """For each final classifier the least coverage of all learners, sets and scores."""
     for final, label in FINALS.items():
-        own = [case for case in cases if case.final == final]
-        if own:
-            learner, dataset, value, high, score = least_covered(own, sets)
+        least = least_covered([case for case in cases if case.final == final])
+        if least:
+            learner, dataset, value, high, score = least
             measured = f"least: {value:.3f} ({learner}, {dataset}, {score})"
             statement = f"Sets, {label}: coverage not significantly below {coverage:.0%}"
             yield Verdict(statement, measured, high >= coverage)
 
 
-def least_covered(cases: Sequence[Case], sets: Sequence[str]) -> tuple[str, str, float, float, str]:
-    """Learner, set, mean coverage, its upper limit and score, where that limit is lowest."""
+def least_covered(cases: Sequence[Case]) -> tuple[str, str, float, float, str] | None:
+    """Learner, set, mean coverage, its upper limit and score, where that limit is lowest; None without an interval."""
     found = [
         (case.learner, dataset, own.value, own.high, score)
         for case in cases
-        for dataset in sets
+        for dataset in case.sets
         for score in SCORES
         for own in [case.of(dataset).covered(score, "coverage")]
+        if not math.isnan(own.high)
     ]
-    return min(found, key=lambda entry: entry[3])
+    return min(found, key=lambda entry: entry[3], default=None)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant import metrics
-from calibrant.bilevel import Bilevel, Callback, ConstantGamma, GammaNet
+from calibrant.bilevel import Bilevel, Callback, FocalWithGamma
 from calibrant.bilevel.run import Run
 from calibrant.methods import Part
 
@@ -22,7 +22,7 @@ class EpochCurve(Callback):
     """Measures the network of a single run on a part after every epoch.
 
     ``rows`` has one entry for each epoch: ``epoch``, ``error``, ``ece`` (15 bins), ``seconds`` (of training alone since
-    the entry before), and ``gamma_mean`` and ``gamma_std`` over the part where the outer variable is a γ. The weights
+    the entry before), and ``gamma_mean`` and ``gamma_std`` over the part where the loss has a γ. The weights
     are those that training has reached; a moving average of them is not used before the end.
     """
 
@@ -57,7 +57,7 @@ class EpochCurve(Callback):
     def _measure(self, problem: Bilevel, run: Run) -> dict[str, float]:
         net = problem.view.bind(run.state.params, run.state.buffers, train=False, autocast=problem.autocast)
         logits, features = [], []
-        learns = isinstance(problem.variables, GammaNet | ConstantGamma)
+        learns = isinstance(problem.inner_loss, FocalWithGamma)
         for rows in torch.arange(len(self.part), device=self.part.labels.device).split(PIECE):
             inputs, _ = next(self.part[rows].pieces())
             if learns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -163,13 +164,14 @@ def work(
 ) -> bool:
     """Make the missing runs in their order; False if time was over before the last of them.
 
-    A calibrator is measured with the network that it stands behind, which is not trained twice.
+    A calibrator is measured with the network that it stands behind, which is not trained twice: the first missing
+    method of a network takes the others along. A second pass takes up the runs of processes that ended too early.
     """
     methods = dict(planned)
     asked = set(missing)
     total = len(missing)
     prepared, seed = None, None
-    for key in store.take(missing):
+    for key in chain(store.take(missing), store.take(missing)):
         if deadline is not None and time.monotonic() > deadline:
             return False
         together = [
@@ -179,7 +181,8 @@ def work(
             and trained(methods[other]) == trained(methods[key])
             and not store.has(other)
         ]
-        together.sort(key=lambda entry: entry[0] != key)
+        if together[0][0] != key:
+            continue  # another process is at this network
         if prepared is None or seed != key["seed"]:
             seed = key["seed"]
             prepared = setup.prepared(seed).to(device)

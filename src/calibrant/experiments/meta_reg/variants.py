@@ -29,12 +29,11 @@ def variants() -> dict[str, Method]:
     ``gamma-sece``              one γ for all, moved by the same hypergradient
     ``published-…``             the published γ-Net with another way to keep γ positive
     ``recommended-no-average``  without the moving average
-    ``recommended-nll``         the held-out NLL as outer loss
+    ``recommended-sece``        CE + squared SECE as outer loss, as ``flg-sece`` has it
     ``recommended-one-step``    one look-ahead step of the head for the solved head
     ``recommended-feedback``    γ moved by the held-out gap, without any gradient
-    ``recommended-gamma-net``   γ-Net without the factor of the training logits
-    ``recommended-one-gamma``   one γ for all and the factor
-    ``recommended-scale``       the factor alone
+    ``recommended-gamma-net``   a γ for each sample
+    ``recommended-scale``       a factor of the training logits beside γ
     ==========================  ===================================================================================
     """
     base, published = meta("flg-sece"), meta("flg-sece-published")
@@ -49,12 +48,13 @@ def variants() -> dict[str, Method]:
         "gamma-sece": replace(base, outer_variable="gamma"),
         **{f"published-{name}": replace(published, positive=name) for name in POSITIVE},
         "recommended-no-average": replace(recommended, recipe=replace(recommended.recipe, average=None)),
-        "recommended-nll": replace(recommended, outer_loss="nll", outer_settings=()),
+        "recommended-sece": replace(
+            recommended, outer_loss=base.outer_loss, outer_settings=base.outer_settings, meta_rate=base.meta_rate
+        ),
         "recommended-one-step": replace(recommended, hypergradient=OneStep(STRIDE, scope="head")),
         "recommended-feedback": FocalControl(averaged),
         "recommended-gamma-net": replace(recommended, outer_variable="gamma-net"),
-        "recommended-one-gamma": replace(recommended, outer_variable="gamma+scale"),
-        "recommended-scale": replace(recommended, outer_variable="scale"),
+        "recommended-scale": replace(recommended, outer_variable="gamma+scale"),
     }
 
 
