@@ -18,8 +18,10 @@ from typer.testing import CliRunner
 
 import calibrant
 from calibrant.cli import commands, shell
-from calibrant.posthoc import load
+from calibrant.posthoc import Temperature, load
 from calibrant.report.evaluation import numbers
+from calibrant.report.evaluation.files import read_predictions
+from calibrant.report.evaluation.judging import halves, judge_files
 
 NAMES = np.array(["cat", "dog", "emu"])
 
@@ -150,6 +152,21 @@ def test_recalibration_is_fitted_on_one_half_and_judged_on_the_other(table, kind
     assert before["n"] == after["n"] == 300
     assert after["measures"]["nll"]["value"] < before["measures"]["nll"]["value"]
     assert content["differences"][0]["minus"] == "a"
+
+
+def test_the_halves_share_no_row_and_every_class(table):
+    labels = logits_and_labels()[1]
+    held, rest = halves(labels, 0)
+    assert sorted([*held, *rest]) == list(range(600))
+    for k in range(3):
+        assert abs((labels[held] == k).sum() - (labels[rest] == k).sum()) <= 1
+    file = read_predictions(table())
+    result, fitted = judge_files([file], recalibrate="temperature")
+    alone = Temperature(from_probs=True).fit(file.values[rest], labels[rest])
+    assert fitted["a"].temperature_ == pytest.approx(alone.temperature_, rel=1e-9)
+    after = alone.predict_proba(file.values[held])
+    wanted = calibrant.metrics.nll(after, labels[held])
+    assert result.models["a + temperature"].measures["nll"].value == pytest.approx(wanted)
 
 
 def test_calibrate_and_apply(table, tmp_path):

@@ -60,12 +60,12 @@ def test_a_calibrated_model_is_left_alone_and_never_harmed():
     excess, kept = [], 0
     new = overconfident(2000, 3, temperature=1.0, seed=500)[0]
     posterior = softmax(new, axis=1)
-    for seed in range(25):
+    for seed in range(15):
         auto = Auto(QUICK).fit(*overconfident(150, 3, temperature=1.0, seed=seed))
         kept += auto.choice_ == "raw"
         excess.append(expected_loss(auto.predict_proba(new), posterior) - expected_loss(posterior, posterior))
     # A one-sided error of 2.5 % per candidate; five candidates that mostly lose together.
-    assert kept >= 20
+    assert kept >= 12
     assert np.mean(excess) < 0.01 * expected_loss(posterior, posterior)
 
 

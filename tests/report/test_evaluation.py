@@ -10,6 +10,7 @@ from scipy.special import softmax
 import calibrant
 from calibrant import metrics
 from calibrant._inputs import Logits
+from calibrant.report.evaluation.numbers import off
 from calibrant.selective import aurc
 
 
@@ -61,8 +62,8 @@ def test_the_verdict_says_which_way_and_by_how_much(temperature, kind):
 
 
 def test_calibrated_models_are_mostly_called_so():
-    kinds = [calibrant.evaluate(*predictions(400, 3, 1.0, seed), n_resamples=20).verdict.kind for seed in range(8)]
-    assert kinds.count("calibrated") >= 6
+    kinds = [calibrant.evaluate(*predictions(400, 3, 1.0, seed), n_resamples=20).verdict.kind for seed in range(6)]
+    assert kinds.count("calibrated") >= 4
 
 
 def test_opposite_errors_are_miscalibration_without_a_direction():
@@ -126,6 +127,23 @@ def test_classes_and_groups_are_judged_each(over):
     assert "groups confidence is off by more than chance" in str(result.verdict)
 
 
+def test_a_rare_class_that_never_came_is_not_marked():
+    rng = np.random.default_rng(0)
+    probs = np.column_stack([np.full(300, 0.995), np.full(300, 0.005)])
+    probs[:, 1] += rng.uniform(-0.001, 0.001, 300)
+    probs[:, 0] = 1 - probs[:, 1]
+    rare = calibrant.evaluate(probs, np.zeros(300, dtype=int), n_resamples=20).models["model"].classes[1]
+    assert rare["gap_low"] < 0 < rare["gap_high"]
+
+
+def test_intervals_of_many_calibrated_classes_hold_together():
+    marked = 0
+    for seed in range(6):
+        probs, labels = predictions(500, 12, 1.0, seed)
+        marked += bool(off(calibrant.evaluate(probs, labels, n_resamples=20).models["model"].classes))
+    assert marked <= 2
+
+
 def test_models_are_compared_by_paired_differences(over):
     probs, labels, _ = over
     better = predictions(temperature=1.0)[0]
@@ -183,10 +201,13 @@ def test_html_for_notebooks_is_escaped():
         ({"probs": np.ones((3, 2)) / 2, "labels": ["a", "b", "c"], "classes": ["a", "b"]}, "'c', which is not among"),
         ({"probs": np.ones((3, 2)) / 2, "labels": [0, 1, 0], "classes": ["a"]}, "2 different names"),
         ({"probs": np.ones((3, 2)) / 2, "labels": ["a", None, "b"]}, "missing entries"),
+        ({"probs": np.ones((3, 2)) / 2, "labels": [0.0, 1.0, np.inf]}, "2 columns and 3 different labels"),
         ({"probs": np.ones((3, 2)) / 2, "labels": [0, 1, 0], "groups": ["x"]}, "groups must be 1-D"),
         ({"probs": np.ones((3, 2)) / 2, "labels": [0, 1, 0], "rows": [1]}, "rows must have 3 entries"),
         ({"probs": {"a": np.ones((3, 2)) / 2, "b": np.ones((2, 2)) / 2}, "labels": [0, 1, 0]}, "one per prediction"),
         ({"confidence": [0.5, 0.6]}, "go together"),
+        ({"probs": [0.5, np.inf], "labels": [0, 1], "from_logits": True}, r"\+inf"),
+        ({"probs": [0.5, np.inf], "labels": [0, 1]}, "must lie in"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(given, words):

@@ -100,7 +100,7 @@ def test_the_threshold_moves_by_keyboard_slider_and_mouse(opened):
     agrees(page, score, right, -np.inf, limits[400])
 
     box = page.locator("#histogram").bounding_box()
-    place = box["x"] + box["width"] * (40 + 810 * 0.9) / 860
+    place = box["x"] + 12 + (box["width"] - 24) * 0.9
     page.mouse.move(place - 120, box["y"] + box["height"] / 2)
     page.mouse.down()
     page.mouse.move(place, box["y"] + box["height"] / 2, steps=4)

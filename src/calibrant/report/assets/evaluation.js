@@ -119,11 +119,15 @@
     return i + 1 < values.length && values[i + 1] - v < v - values[i] ? i + 1 : i;
   }
 
-  const box = { left: 40, right: 850, top: 24, bottom: 195 };
+  const box = { left: 12, right: 848, top: 24, bottom: 195 };
   const place = (v) => box.left + (box.right - box.left) * v;
   function histogram() {
     const svg = $("histogram"), r = data[state.model].reject;
     svg.replaceChildren();
+    // One unit is one pixel, so that the figure can be read and dragged on a phone too.
+    const wide = Math.max(280, Math.round(svg.getBoundingClientRect().width) || 860);
+    svg.setAttribute("viewBox", `0 0 ${wide} 240`);
+    box.right = wide - 12;
     // Square roots, so that a few predictions beside very many can still be seen.
     const most = Math.sqrt(Math.max(1, ...r.histogram)), width = (box.right - box.left) / r.histogram.length;
     const height = (v) => ((box.bottom - box.top) * Math.sqrt(v)) / most;
@@ -135,7 +139,7 @@
       add(svg, "rect", { class: "bar wrong", x: left, width: width - 1, y: box.bottom - wrong, height: wrong });
     });
     for (let i = 0; i <= 10; i++) add(svg, "text", { x: place(i / 10), y: box.bottom + 18, "text-anchor": "middle" }, (i / 10).toFixed(1));
-    add(svg, "text", { x: (box.left + box.right) / 2, y: box.bottom + 38, "text-anchor": "middle" }, `${r.score} (heights are square roots of counts; wrong predictions in orange)`);
+    add(svg, "text", { x: (box.left + box.right) / 2, y: box.bottom + 38, "text-anchor": "middle" }, r.score);
     const low = state.low >= 0 ? r.limits[state.low] : 0, high = r.limits[state.high];
     if (high > low) add(svg, "rect", { class: "hold", x: place(low), width: place(high) - place(low), y: box.top, height: box.bottom - box.top });
     handle(svg, "high", high, "≥");
@@ -239,6 +243,7 @@
       state.curve = radio.value;
       reliability();
     });
+  addEventListener("resize", histogram);
   if ($("model")) $("model").addEventListener("change", (event) => {
     state.model = Number(event.target.value);
     start();

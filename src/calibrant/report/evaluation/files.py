@@ -197,7 +197,7 @@ def _classes(names: Sequence[str], y: np.ndarray | None) -> tuple[str, ...] | No
 
 
 def _whole(value: Any) -> str:
-    return str(int(value)) if isinstance(value, float) and value == int(value) else str(value)
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _matrix(table: Mapping[str, np.ndarray], names: Sequence[str], path: Path) -> np.ndarray:

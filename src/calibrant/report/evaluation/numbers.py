@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy.stats import norm
 
 from calibrant.metrics import (
     CalibrationTest,
@@ -196,24 +197,25 @@ def _groups(
 def _part(
     name: str, confidence: np.ndarray, hits: np.ndarray, parts: int, level: float, bins: int, resamples: int, seed: int
 ) -> dict[str, Any]:
-    """Calibration of one class or group; its interval is widened so that all `parts` hold together (Bonferroni)."""
+    """Calibration of one class or group.
+
+    The interval of the gap is wide enough to hold for all `parts` together (Bonferroni). Its spread is the larger of
+    the one observed and the one that calibration implies: a rare class without a single case shows none of its own.
+    """
     floor = noise_floor(
         confidence=confidence, metric=ece, bins=bins, n_resamples=resamples, seed=seed, level=_FLOOR_LEVEL
     )
-    gap, half = float(confidence.mean() - hits.mean()), None
+    gaps = confidence - hits
+    gap, n = float(gaps.mean()), len(gaps)
     low = high = None
-    if len(confidence) > 1:
-        both = asymptotic_interval(
-            confidence=confidence, correct=hits, metric=confidence_gap, level=1 - (1 - level) / max(1, parts)
-        )
-        half = (both.high - both.low) / 2
-        # A part without errors, or with nothing but errors, has no spread of its own: take that of the promise.
-        promised = math.sqrt(float((confidence * (1 - confidence)).sum())) / len(confidence)
-        half = max(half, 1.96 * promised) if hits.all() or not hits.any() else half
+    if n > 1:
+        observed = float(gaps.std(ddof=1)) / math.sqrt(n)
+        implied = math.sqrt(float((confidence * (1 - confidence)).sum())) / n
+        half = float(norm.ppf(1 - (1 - level) / (2 * parts))) * max(observed, implied)
         low, high = gap - half, gap + half
     return {
         "name": name,
-        "n": len(confidence),
+        "n": n,
         "mean_confidence": float(confidence.mean()),
         "frequency": float(hits.mean()),
         "gap": gap,

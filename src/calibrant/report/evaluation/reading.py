@@ -11,6 +11,8 @@ import numpy as np
 from calibrant._inputs import Logits, as_tensor, check_confidence, check_logits, check_probs, class_names
 
 FEWEST = 2
+# Whole numbers up to here are exact in float64.
+_EXACT = 2.0**53
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def _columns(values: Any, name: str) -> Any:
     if np.ndim(given) != 1 or len(given) == 0:
         return given
     score = as_tensor(given, name).cpu().numpy()
-    return np.stack([0 * score, score] if name == "logits" else [1 - score, score], axis=1)
+    return np.stack([np.zeros_like(score), score] if name == "logits" else [1 - score, score], axis=1)
 
 
 def read_labels(
@@ -97,7 +99,7 @@ def read_labels(
     if y.dtype.kind == "f":
         if np.isnan(y).any():
             raise ValueError(f"labels has {int(np.isnan(y).sum())} missing entries: drop these rows.")
-        if (y == np.floor(y)).all():
+        if (np.abs(y) <= _EXACT).all() and (y == np.floor(y)).all():
             y = y.astype(np.int64)
     if classes is not None:
         return _by_name(y, classes, n_classes)
