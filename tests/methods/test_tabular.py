@@ -102,6 +102,7 @@ def test_wide_rows_train_small_networks_that_take_the_columns() -> None:
     found = fitted(task)
     assert all(isinstance(net, Rotated) for net in found.networks)
     assert found.networks[0].problem.view.shapes[0] == (4, 20)
+    assert {net.phi.numel() for net in found.networks} == {2}  # no factors: there would be one for each row
     inputs = task.train.inputs
     direct = found.networks[0].solution.logits(inputs @ found.networks[0].axes)
     torch.testing.assert_close(found.networks[0].logits(inputs), direct)

@@ -133,16 +133,23 @@ class SelfCalibrated(Method):
         """How often folds are dealt."""
         return self.repeats if self.refit else 1
 
-    def tabular(self, task: Task, *, linear: bool = False) -> TabularNetwork | None:
-        """The networks that embed a table's columns; None for tasks that bring a model, or no rows of numbers.
+    def embeds(self, task: Task) -> bool:
+        """Whether some networks embed the columns of a task: rows of numbers, two for each column, and no given model.
 
-        ``linear`` embeds nothing: coordinates along axes are sums of columns, and have no thresholds of their own.
+        With fewer rows, as many factors of columns as there are labels would learn these labels by heart.
         """
         if self.embedding is None or not bare(task):
+            return False
+        rows = len(task.train) + (0 if task.val is None else len(task.val))
+        return bool(rows >= 2 * task.train.inputs.shape[1])
+
+    def tabular(self, task: Task) -> TabularNetwork | None:
+        """The networks that embed a table's columns; None where there are none."""
+        if not self.embeds(task):
             return None
+        assert self.embedding is not None
         inputs = pooled_part(task).inputs
-        embedding = "linear" if linear else self.embedding
-        return tabular_network(inputs, task.classes, embedding, self.hidden, self.activation)
+        return tabular_network(inputs, task.classes, self.embedding, self.hidden, self.activation)
 
     def axes(self, task: Task) -> Tensor | None:
         """The axes along which wide rows are shown to the networks; None where columns are."""
@@ -153,11 +160,7 @@ class SelfCalibrated(Method):
 
         Folds that are named are one deal, and both kinds have networks for all of them.
         """
-        if (
-            task.splits is not None
-            or self.embedding is None
-            or not (isinstance(task.model, TabularNetwork) or bare(task))
-        ):
+        if task.splits is not None or not (isinstance(task.model, TabularNetwork) or self.embeds(task)):
             return parts
         size, odd = len(parts) // self.deals, not isinstance(task.model, TabularNetwork)
         return [part for k, part in enumerate(parts) if (k // size) % 2 == odd]
@@ -201,7 +204,7 @@ def cross_fits(
     plain: list[int] = []
     alike: dict[Any, list[tuple[int, Task]]] = {}
     for k, (method, task) in enumerate(zip(methods, shown, strict=True)):
-        if (network := method.given.tabular(task, linear=axes[k] is not None)) is not None:
+        if (network := method.given.tabular(task)) is not None:
             alike.setdefault(network.kind, []).append((k, replace(task, model=network)))
         if network is None or method.given.deals > 1:
             plain.append(k)
