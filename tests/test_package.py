@@ -59,6 +59,7 @@ ROOMS = {
     "cli": {"_version", "_whole", "methods", "posthoc", "report"},
     "experiments": {
         "_device",
+        "_inputs",
         "_jobs",
         "bilevel",
         "data",
