@@ -9,6 +9,7 @@ from calibrant.experiments import bo4sc, guarantees, hostile, label_noise, meta_
 from calibrant.experiments.bo4sc import ablation, grid
 from calibrant.experiments.common.contents import KINDS, read_own
 from calibrant.experiments.common.shared import checked_sets
+from calibrant.experiments.tables import ablation as tables_ablation
 from calibrant.report import write_results
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -29,6 +30,7 @@ EXPERIMENTS = {
     "guarantees": guarantees.run,
     "hostile": hostile.run,
     "tables": tables.run,
+    "tables-ablation": tables_ablation.run,
     "meta-reg": lambda source, out: meta_reg.reproduce(source=[source], out=out),
 }
 
