@@ -28,9 +28,9 @@ def test_baselines_train_at_the_setting_for_tables_and_the_rest_is_the_registry(
     assert own["temperature"].base == own["standard"]
     assert own["ensemble"].base == own["temperature-stopped"].base == own["standard-stopped"]
     assert own["self-calibrated"] == SelfCalibrated(members=("network", "trees", "linear"))
-    assert own["self-calibrated-network"] == METHODS["self-calibrated"].method
+    assert own["self-calibrated-network"] == SelfCalibrated()
     assert own["bo4sc"] == BO4SC()
-    assert own["self-calibrated-former"] == SelfCalibrated(embedding=None)
+    assert own["self-calibrated-former"] == METHODS["self-calibrated"].method == SelfCalibrated(embedding=None)
     assert [*METHODS, "self-calibrated-network", "self-calibrated-former"] == list(own)
 
 

@@ -43,6 +43,9 @@ METHODS: dict[str, Entry] = {
     ),
     "bo4sc": Entry(BO4SC(), "a weight per training sample, learned by hypergradients (Sanguin et al. 2024)"),
     "self-calibrated": Entry(
-        SelfCalibrated(), "cross-fitted networks with learned regularisation and, where needed, label noise"
+        SelfCalibrated(embedding=None),
+        "cross-fitted networks with learned regularisation and, where needed, label noise",
     ),
 }
+"""``self-calibrated`` has plain networks: the first paper's sets have two columns, and its results were measured so. On
+tables the networks embed columns and are members of a pool (:mod:`calibrant.experiments.tables`)."""

@@ -20,7 +20,7 @@ from calibrant.experiments.common.runs import Planned, Run, Training, population
 from calibrant.experiments.common.shared import checked_methods, made
 from calibrant.experiments.common.store import Store
 from calibrant.experiments.tables.data import FLOOR, SIZES, Split, examine, find_tables, prepare
-from calibrant.experiments.tables.page import FORMER, NETWORK_ONLY, OWN, write_report
+from calibrant.experiments.tables.page import FORMER, NETWORK_ONLY, write_report
 from calibrant.experiments.tables.peers import (
     IN_FOLDS,
     PEERS,
@@ -51,15 +51,14 @@ def for_tables(method: Method) -> Method:
     if isinstance(method, Calibrated | Ensemble):
         return replace(method, base=cast(Standard, for_tables(method.base)))
     if isinstance(method, SelfCalibrated):
-        return replace(method, members=MEMBERS)
+        return SelfCalibrated(members=MEMBERS)
     return method
 
 
 def table_methods() -> dict[str, Method]:
     """Our methods by id, at their settings for tables, and the recommended one with networks as its only members."""
     found = {name: for_tables(entry.method) for name, entry in METHODS.items()}
-    own = cast(SelfCalibrated, METHODS[OWN].method)
-    return found | {NETWORK_ONLY: own, FORMER: replace(own, embedding=None)}
+    return found | {NETWORK_ONLY: SelfCalibrated(), FORMER: SelfCalibrated(embedding=None)}
 
 
 def run(
