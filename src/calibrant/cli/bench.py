@@ -1,0 +1,151 @@
+"""`calibrant bench`: methods compared on tables, under label noise and on hostile data, and guarantees tested."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calibrant.cli.options import (
+    Device,
+    Fresh,
+    Jobs,
+    On,
+    Out,
+    Seeds,
+    Source,
+)
+from calibrant.cli.shell import Experiment, call
+
+bench = typer.Typer(help="Compare methods on tables, under label noise and on hostile data; test guarantees.")
+
+
+@bench.command("tables", cls=Experiment)
+def bench_tables(
+    data: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Folder of tables (CSV, TSV, Parquet); needed without --from."),
+    ] = None,
+    seeds: Seeds = 5,
+    only: Annotated[list[str] | None, typer.Option(help="Names of tables; all where not given.")] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Ids of methods: those of `calibrant methods`, self-calibrated-network, self-calibrated-former, and "
+            "the rivals: sklearn-mlp, hgb, lightgbm and catboost alone; sklearn-, hgb-, lightgbm- and catboost- with "
+            "isotonic, sigmoid or temperature; realmlp-temperature. All where not given; rivals that are not installed "
+            "are left out."
+        ),
+    ] = None,
+    out: Out = Path("out/tables"),
+    device: On = Device.auto,
+    jobs: Jobs = None,
+    fresh: Fresh = False,
+    source: Source = None,
+) -> None:
+    """Every method on every table of a folder, 60/20/20 splits: scores, ranks, paired differences.
+
+    What --out holds is not measured again, unless the table, the method's settings or its code changed.
+    """
+    if data is None and source is None:
+        raise typer.BadParameter("give a folder of tables, or a result file by --from.", param_hint="--data")
+    call(
+        "tables.run",
+        data=data,
+        seeds=seeds,
+        only=only or None,
+        methods=methods or None,
+        out=out,
+        device=device.value,
+        jobs=jobs,
+        fresh=fresh,
+        source=source,
+    )
+
+
+@bench.command("noise", cls=Experiment)
+def bench_noise(
+    rates: Annotated[
+        list[float] | None,
+        typer.Option(min=0.0, max=1.0, help="Shares of flipped training labels; 0.2 0.4 by default."),
+    ] = None,
+    seeds: Seeds = 20,
+    out: Out = Path("out/noise"),
+    device: On = Device.auto,
+    jobs: Jobs = None,
+    fresh: Fresh = False,
+    source: Source = None,
+) -> None:
+    """Flipped training labels and a clean validation part, on the five synthetic sets; four of them are judged."""
+    call(
+        "label_noise.run",
+        rates=rates or [0.2, 0.4],
+        seeds=seeds,
+        out=out,
+        device=device.value,
+        jobs=jobs,
+        fresh=fresh,
+        source=source,
+    )
+
+
+@bench.command("hostile", cls=Experiment)
+def bench_hostile(
+    seeds: Seeds = 5,
+    only: Annotated[list[str] | None, typer.Option(help="Names of cases; all where not given.")] = None,
+    methods: Annotated[list[str] | None, typer.Option(help="Ids of contenders; all where not given.")] = None,
+    before: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, file_okay=False, help="The src folder of an earlier version, to measure it as `before`."
+        ),
+    ] = None,
+    out: Out = Path("out/hostile"),
+    jobs: Jobs = None,
+    fresh: Fresh = False,
+    source: Source = None,
+) -> None:
+    """Copies, groups, noise, outliers, too few rows, too many columns or classes: the default classifier on each.
+
+    Beside it are the class frequencies, each member of its pool alone, and scikit-learn's classifiers.
+    """
+    call(
+        "hostile.run",
+        seeds=seeds,
+        only=only or None,
+        methods=methods or None,
+        before=before,
+        out=out,
+        jobs=jobs,
+        fresh=fresh,
+        source=source,
+    )
+
+
+@bench.command("guarantees", cls=Experiment)
+def bench_guarantees(
+    seeds: Annotated[int, typer.Option(min=1, help="How many data sets for each quick learner and set.")] = 200,
+    network_seeds: Annotated[
+        int, typer.Option(min=1, help="How many data sets for the self-calibrated classifier on each set.")
+    ] = 15,
+    learners: Annotated[
+        list[str] | None,
+        typer.Option(help="Of logistic, neighbours, tree and self-calibrated; all where not given."),
+    ] = None,
+    out: Out = Path("out/guarantees"),
+    jobs: Jobs = None,
+    fresh: Fresh = False,
+    source: Source = None,
+) -> None:
+    """How often rejection rules and prediction sets keep their promise, on synthetic sets whose posterior is known."""
+    call(
+        "guarantees.run",
+        seeds=seeds,
+        network_seeds=network_seeds,
+        learners=learners or None,
+        out=out,
+        jobs=jobs,
+        fresh=fresh,
+        source=source,
+    )
