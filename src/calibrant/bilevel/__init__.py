@@ -23,12 +23,13 @@ from calibrant.bilevel.finite import NonFiniteError
 from calibrant.bilevel.hypergradients import Forward, Hypergradient, Plain, Truncated, Unrolled
 from calibrant.bilevel.linear import CG, Neumann, Nystrom
 from calibrant.bilevel.objectives import averaged, composed
-from calibrant.bilevel.one_step import Feedback, OneStep
+from calibrant.bilevel.one_step import Direct, Feedback, OneStep
 from calibrant.bilevel.optimizers import SGD, Adam, AdamW, Grouped, Optimizer
 from calibrant.bilevel.outer_losses import OUTER_LOSSES, confidence_gap_loss, variance_loss
 from calibrant.bilevel.outer_variables import (
     L2,
     ColumnL2,
+    ConfidenceMap,
     ConstantGamma,
     FocalWithGamma,
     GammaNet,
@@ -63,7 +64,9 @@ __all__ = [
     "Callback",
     "Checkpoint",
     "ColumnL2",
+    "ConfidenceMap",
     "ConstantGamma",
+    "Direct",
     "EarlyStopping",
     "Feedback",
     "FocalWithGamma",

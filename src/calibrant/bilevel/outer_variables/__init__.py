@@ -18,6 +18,7 @@ members of a population may differ in them.
 """
 
 from calibrant.bilevel.outer_variables.base import OuterVariable, OuterVariables, add_prior
+from calibrant.bilevel.outer_variables.confidence_map import ConfidenceMap
 from calibrant.bilevel.outer_variables.gamma_net import ConstantGamma, FocalWithGamma, GammaNet
 from calibrant.bilevel.outer_variables.label_noise import LabelNoise
 from calibrant.bilevel.outer_variables.label_smoothing import LabelSmoothing
@@ -30,6 +31,7 @@ from calibrant.bilevel.outer_variables.weight_network import WeightNetwork, stan
 __all__ = [
     "L2",
     "ColumnL2",
+    "ConfidenceMap",
     "ConstantGamma",
     "FocalWithGamma",
     "GammaNet",
