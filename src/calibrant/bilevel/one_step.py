@@ -120,7 +120,7 @@ class Direct(Hypergradient):
     """The direct gradient ``∂F/∂φ``, with θ held fixed.
 
     It is exact where training does not depend on φ, so that ``dθ/dφ = 0``: φ then describes how the trained network's
-    logits are read, as :class:`calibrant.bilevel.ConfidenceMap` does. With ``scope="head"`` the outer batch runs
+    logits are read, as :class:`calibrant.bilevel.LogitMap` does. With ``scope="head"`` the outer batch runs
     through the body without a graph; the result is the same.
     """
 
