@@ -16,7 +16,8 @@ from calibrant.experiments.tables import page as table_report
 from calibrant.experiments.tables.data import DEVELOPMENT
 from calibrant.experiments.tables.page import JUDGED, LEVEL, rankings, untried
 from calibrant.experiments.tables.ranks import against
-from calibrant.report import by_seed, excludes_zero, paired_difference, read_results
+from calibrant.metrics import excludes_zero, paired_difference
+from calibrant.report import by_seed, read_results
 
 ROOT = Path(__file__).parents[1]
 

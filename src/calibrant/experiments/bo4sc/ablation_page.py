@@ -11,7 +11,8 @@ from calibrant.experiments.bo4sc import plain_descent
 from calibrant.experiments.bo4sc.variants import OURS, STORY
 from calibrant.experiments.common.shared import failures, foot
 from calibrant.experiments.common.verdicts import UNMEASURED, shared_difference
-from calibrant.report import Column, Report, Results, by_seed, mean_interval
+from calibrant.metrics import mean_interval
+from calibrant.report import Column, Report, Results, by_seed
 
 WEIGHTS = dict(
     zip(

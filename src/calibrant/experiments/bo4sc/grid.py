@@ -27,7 +27,8 @@ from calibrant.experiments.common.records import resolve_device, shape_of
 from calibrant.experiments.common.runs import Planned, populations
 from calibrant.experiments.common.shared import checked_sets, foot, made
 from calibrant.methods import BO4SC
-from calibrant.report import Column, Report, Results, mean_interval
+from calibrant.metrics import mean_interval
+from calibrant.report import Column, Report, Results
 
 NAME = "bo4sc-grid"
 CODE = "experiments/bo4sc/search.py"

@@ -10,7 +10,8 @@ from calibrant.experiments.common import words
 from calibrant.experiments.common.shared import SEEDS, count, failures, foot
 from calibrant.experiments.common.summary import HEADINGS, cell, pivot
 from calibrant.experiments.common.verdicts import ENSEMBLE, Records, datasets, difference, mean, methods
-from calibrant.report import Column, Report, Results, Table, Verdict, excludes_zero, format_number, to_markdown
+from calibrant.metrics import excludes_zero
+from calibrant.report import Column, Report, Results, Table, Verdict, format_number, to_markdown
 
 MATCHED = "standard-matched"
 """The control for BO4SC: the same training without the weights."""

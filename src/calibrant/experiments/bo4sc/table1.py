@@ -9,8 +9,8 @@ from calibrant.experiments.bo4sc.targets import CANDIDATES
 from calibrant.experiments.common.records import WEIGHT_SHARES
 from calibrant.experiments.common.summary import HEADINGS, POSTERIOR, cell
 from calibrant.experiments.common.verdicts import ENSEMBLE, Records, datasets, difference, methods, ratio
-from calibrant.metrics import Estimate
-from calibrant.report import Column, Table, by_seed, excludes_zero, mean_interval
+from calibrant.metrics import Estimate, excludes_zero, mean_interval
+from calibrant.report import Column, Table, by_seed
 
 PAPER: dict[str, dict[str, dict[str, float]]] = {
     "ece": {

@@ -10,16 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.metrics import Estimate
-from calibrant.report import (
-    Verdict,
-    by_seed,
-    excludes_zero,
-    format_number,
-    mean_interval,
-    paired_difference,
-    ratio_of_means,
-)
+from calibrant.metrics import Estimate, excludes_zero, mean_interval, paired_difference, ratio_of_means
+from calibrant.report import Verdict, by_seed, format_number
 
 Records = Sequence[Mapping[str, Any]]
 ENSEMBLE = "ensemble"

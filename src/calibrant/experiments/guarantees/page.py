@@ -10,8 +10,8 @@ from scipy.stats import beta
 
 from calibrant.experiments.common.shared import foot
 from calibrant.experiments.guarantees.measures import FIXED, SCORES, TESTS, rule_name
-from calibrant.metrics import Estimate
-from calibrant.report import Column, Report, Results, Verdict, mean_interval
+from calibrant.metrics import Estimate, mean_interval
+from calibrant.report import Column, Report, Results, Verdict
 from calibrant.report.results import Record
 
 FINALS = {"mean": "mean of the fold models", "refit": "one model of all rows", "split": "a fifth set aside"}

@@ -18,8 +18,8 @@ from calibrant.experiments.common.verdicts import (
 )
 from calibrant.experiments.meta_reg.groups import Group
 from calibrant.experiments.meta_reg.variants import RATES
-from calibrant.metrics import Estimate
-from calibrant.report import Verdict, by_seed, excludes_zero, mean_interval, ratio_of_means
+from calibrant.metrics import Estimate, excludes_zero, mean_interval, ratio_of_means
+from calibrant.report import Verdict, by_seed
 
 RIVAL = "ce-average-ts"
 """What ``recommended`` is compared with: cross-entropy with the same moving average and a temperature."""
