@@ -11,7 +11,7 @@ from calibrant.experiments.bo4sc import figures, grid, page
 from calibrant.experiments.bo4sc import study as bo4sc
 from calibrant.experiments.common.records import (
     MEASURED,
-    Predicted,
+    ClassifierOutput,
     against_truth,
     measure,
     on_sample,
@@ -210,7 +210,7 @@ def test_isotonic_confidence_keeps_the_networks_class_and_may_fall_below_chance(
 
 def test_the_exact_posterior_is_its_own_truth():
     truth = reference("blobs-1.3")
-    found = Predicted(truth.posterior, truth.posterior.argmax(1), truth.posterior.max(1))
+    found = ClassifierOutput(truth.posterior, truth.posterior.argmax(1), truth.posterior.max(1))
     assert against_truth(found, truth.posterior) == pytest.approx({"true_ece": 0, "mean_abs_confidence_truth": 0})
     assert truth.grid is not None
     assert reference("bac", 100).grid is None
@@ -288,6 +288,6 @@ def test_further_seeds_of_all_methods_give_the_same_report_and_say_that_nothing_
 
 def test_one_certain_error_does_not_make_the_nll_infinite():
     probs = np.array([[1.0, 0.0], [0.5, 0.5]])
-    found = Predicted(probs, probs.argmax(1), probs.max(1))
+    found = ClassifierOutput(probs, probs.argmax(1), probs.max(1))
     values = on_sample(found, np.array([1, 0]))
     assert values["nll"] == pytest.approx((-np.log(1e-12) - np.log(0.5)) / 2, rel=1e-6)

@@ -1,4 +1,4 @@
-"""The first paper's experiments again (Sanguin et al. 2024): table and figures, its grid search, and an ablation."""
+"""Experiments of the first paper (Sanguin et al. 2024): table and figures, grid search, and ablation."""
 
 from calibrant.experiments.bo4sc.study import reproduce
 

@@ -1,4 +1,4 @@
-"""What every command does around its runs: try the folder, open the store, say what is done already, export results."""
+"""Steps of every experiment command: open the store, find the missing runs, export the results."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def usable_folder(out: str | Path) -> Path:
 
 
 def open_store(out: str | Path, experiment: str, *, device: Any = "cpu") -> Store:
-    """The store of one experiment in this folder; a folder with another experiment's results is an error.
+    """Open the store of an experiment in a folder; raises an error if the folder holds another experiment's results.
 
-    A folder that has a result file and no store is gone on with: the store begins with the records of the file.
+    If the folder has a result file but no store, the new store starts with the records of that file.
     """
     folder = usable_folder(out)
     store, exported = Store(folder, device=str(device)), folder / "results.json"
@@ -61,14 +61,14 @@ def begin(
     expected: Callable[[Line], Key | None],
     fresh: bool = False,
 ) -> list[Key]:
-    """Note a command in the store; returns the runs that are still to be done, and says how many are not.
+    """Record a command in the store, report how many of its runs are finished, and return the others.
 
     Parameters
     ----------
-    keys : the runs that the command is asked for
-    expected : the key that the run of a stored line would have now, or None where this command cannot know. If it is
-        another one, the record is out of date: it is kept in the file and no longer counts.
-    fresh : run everything again that the command is asked for
+    keys : the runs of the command
+    expected : the key that a stored run would have now, or None if this command cannot know it. If that key differs
+        from the stored one, the record is out of date. It stays in the file but no longer counts.
+    fresh : repeat all runs of the command
     """
     asked = {key.name for key in keys}
     changed = []
@@ -81,7 +81,7 @@ def begin(
         tell_user(f"Re-running {count(again, 'run')}: their data, settings or code changed.")
     if left := len(changed) - again:
         tell_user(
-            f"Leaving out {count(left, 'stored run')}: their data, settings or code changed. Ask for them to re-run."
+            f"Leaving out {count(left, 'stored run')}: their data, settings or code changed. Name them to re-run them."
         )
     store.forget([*changed, *(asked if fresh else ())])
     missing = store.missing(keys)
@@ -93,7 +93,7 @@ def begin(
 
 
 def said_before(store: Store, config: Mapping[str, Any]) -> bool:
-    """Whether the last command was asked for the same: one that has nothing to add then leaves no trace."""
+    """Whether the last command had the same config. If it also has nothing to run, it is not recorded again."""
     last = store.commands[-1]["config"] if store.commands else {}
     return all(last.get(name) == value for name, value in as_json(config).items() if name not in ("command", "date"))
 
@@ -105,5 +105,5 @@ def export(store: Store, arrange: Arrange) -> Path:
 
 
 def tell_user(sentence: str) -> None:
-    """Say something beside the results."""
+    """Print a message to standard error."""
     print(sentence, file=sys.stderr)
