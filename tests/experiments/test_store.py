@@ -51,7 +51,7 @@ def test_every_record_is_one_line_that_knows_what_made_it(store):
     assert [r["nll"] for r in store.results().records] == [0.5, None]
 
 
-def test_what_is_finished_is_not_missing_until_settings_or_code_change(store):
+def test_finished_run_is_missing_after_settings_or_code_change(store):
     store.add({run(0): {}, run(1): {}})
     assert store.missing([run(0), run(1), run(2)]) == [run(2)]
     assert store.missing([run(0, settings="b")]) == [run(0, settings="b")]
@@ -115,7 +115,7 @@ def test_two_processes_add_at_the_same_time_and_lose_nothing(store):
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.05, 0.2])
-def test_a_process_that_is_killed_while_it_adds_leaves_whole_lines_and_no_lock(store, pause):
+def test_killed_process_leaves_whole_lines_and_no_lock(store, pause):
     child = python(ADD, store.path, "one", 100_000)
     child.stdout.readline()
     time.sleep(pause)
@@ -150,7 +150,7 @@ CLAIM = """
 """
 
 
-def test_a_claimed_run_is_nobody_elses_until_its_process_ends(store):
+def test_claim_is_exclusive_until_its_process_ends(store):
     with store.claim(run(0)) as mine:
         assert mine
         with Store(store.path).claim(run(0)) as again:
@@ -188,7 +188,7 @@ def known(settings="a", code="1"):
     return lambda line: make_key(settings=settings, code=code, **line["key"])
 
 
-def test_changed_runs_are_told_and_run_again_and_nothing_else_is(store, capsys):
+def test_only_changed_runs_are_repeated(store, capsys):
     keys = [run(seed) for seed in range(3)]
     assert begin(store, {}, keys, expected=known()) == keys
     store.add({key: {} for key in keys})
@@ -205,7 +205,7 @@ def test_changed_runs_are_told_and_run_again_and_nothing_else_is(store, capsys):
     assert len(store.path.read_text().splitlines()) == 1 + 3 + 1 + 1  # all is kept: commands, records, what to forget
 
 
-def test_fresh_runs_everything_again_that_is_asked_for_even_after_an_interruption(store):
+def test_fresh_repeats_all_runs_even_after_an_interruption(store):
     keys = [run(seed) for seed in range(3)]
     store.add({key: {} for key in keys})
     assert begin(store, {}, keys[:2], expected=known(), fresh=True) == keys[:2]
@@ -231,7 +231,7 @@ def test_a_folder_of_another_experiment_is_refused(tmp_path):
     assert open_store(tmp_path, "noise").commands
 
 
-def test_a_result_file_without_a_store_is_gone_on_with(tmp_path):
+def test_result_file_without_a_store_starts_one(tmp_path):
     records = [{"dataset": "bac", "method": "standard", "seed": 0, "rate": 0.0, "nll": 1.0}]
     records.append(records[0] | {"seed": 1, "config": make_key(settings="a", code="1").config, "code": "1"})
     content = {"config": {"experiment": "noise", "date": "then"}, "versions": {"torch": "2"}, "records": records}

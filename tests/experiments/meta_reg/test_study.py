@@ -57,7 +57,7 @@ def test_gamma_is_recorded_for_methods_that_learn_one(finished: Path) -> None:
         assert ("gamma_std" in record["curve"]) == learns
 
 
-def test_the_temperature_row_is_the_same_network_as_the_row_without(finished: Path) -> None:
+def test_temperature_row_shares_the_network_of_the_plain_row(finished: Path) -> None:
     by_name = {(r["method"], r["seed"]): r for r in records(finished)}
     for seed in (0, 1):
         plain, scaled = by_name["ce", seed], by_name["ce-ts", seed]
@@ -126,16 +126,14 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
     assert not list((tmp_path / "checkpoints").rglob("*.safetensors"))
 
 
-def test_a_checkpoint_that_does_not_fit_is_left_and_the_run_begins_anew(
-    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_unusable_checkpoint_restarts_the_run(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     settings = SMALL | {"methods": ["ce"], "seeds": 1, "epochs": 1, "data": images, "out": tmp_path}
     setup = Setup("cifar10", images, "small-cnn", epochs=1)
     ((key, _),) = runs(setup, ["ce"], 1)
     path = Store(tmp_path).checkpoint(key) / f"{key.config}.safetensors"
     path.write_bytes(b"not a checkpoint")
     reproduce(**settings)
-    assert "begins anew" in capsys.readouterr().err
+    assert "starts again" in capsys.readouterr().err
     assert len(records(tmp_path)) == 1
     assert not path.exists()
 
@@ -158,10 +156,10 @@ def test_wrong_arguments_are_sentences(images: Path, tmp_path: Path) -> None:
     for settings, message in (
         ({"dataset": "cifar10"}, "--data must name the folder"),
         ({"dataset": "cifar10", "data": images, "model": "vgg"}, "--model must be one of resnet18"),
-        ({"dataset": "cifar10", "data": images, "methods": ["cee"]}, "there is no method called cee"),
+        ({"dataset": "cifar10", "data": images, "methods": ["cee"]}, "methods must be among .* got cee"),
         ({"dataset": "cifar10", "data": images, "limit": 40}, "--limit must leave"),
         ({"dataset": "cifar10n-worse", "data": images}, "--noisy-labels must name the file"),
-        ({"dataset": "cifar10", "data": images, "noisy_labels": images / "x.npz"}, "goes with CIFAR-10N alone"),
+        ({"dataset": "cifar10", "data": images, "noisy_labels": images / "x.npz"}, "only with CIFAR-10N"),
     ):
         with pytest.raises(ValueError, match=message):
             reproduce(**settings, out=tmp_path)

@@ -78,8 +78,8 @@ def tell(results: Results) -> Report:
         "At a threshold that is fixed beforehand, Clopper and Pearson give an upper limit of the risk at level "
         f"{confidence}. If rows are independent and new to the model, at most {1 - confidence:.0%} of the data sets "
         "have a higher risk. `fold models` tests whether out-of-fold errors are like errors on new rows. `classifier` "
-        "also tests whether the final classifier is no worse than the fold models. `difference` is the risk of the final "
-        "classifier minus that of the fold models.",
+        "also tests whether the final classifier is no worse than the fold models. `difference` is the risk of the "
+        "final classifier minus that of the fold models.",
     )
     named = [Column(f"{what}, threshold {t:g}") for t in FIXED for what in ("fold models", "classifier", "difference")]
     report.table(["learner", "classifier", "data sets", *named], [bound_row(case) for case in cases])
