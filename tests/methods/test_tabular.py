@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from calibrant.bilevel import L2, Adam, Bilevel, Population, Truncated, cosine, solve
 from calibrant.methods import Mixture, Part, SelfCalibrated, Task, fit_all
+from calibrant.methods.candidates import weighed
 from calibrant.methods.crossfit import deal, fold_tasks
-from calibrant.methods.self_calibrated import weighed
 from calibrant.methods.tabular import ROWS_PER_COLUMN, Rotated, column_strengths, wide_axes
 from calibrant.models import mlp
 from calibrant.models.embeddings import EmbeddingLayer
