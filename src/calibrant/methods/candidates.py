@@ -14,13 +14,12 @@ from calibrant.methods.base import Compile, Group, Method, Solving, failure, sol
 from calibrant.methods.calibrated_mean import held_out_losses, last_step
 from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks, folds_of, row_groups
 from calibrant.methods.fitted import Mixture
-from calibrant.methods.tabular import TabularNetwork, column_strengths, pooled_part, rotated, rotated_back
+from calibrant.methods.tabular import PlainNetwork, TabularNetwork, column_strengths, pooled_part, rotated, rotated_back
 from calibrant.methods.task import Task
 
 if TYPE_CHECKING:
     from calibrant.methods.self_calibrated import SelfCalibrated
-
-WIDE = 256
+NARROW = 256
 """More columns than these need no more than the shortest training."""
 
 
@@ -52,15 +51,19 @@ class Pooled(Method):
 
     def strengths(self, model: nn.Module, task: Task) -> L2:
         """The L2 strengths that held-out labels choose."""
-        return column_strengths(model, len(task.train)) if isinstance(task.model, TabularNetwork) else L2(model)
+        if not isinstance(task.model, TabularNetwork):
+            return L2(model)
+        groups = task.train.groups
+        return column_strengths(model, len(task.train), None if groups is None else len(groups.unique()))
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
         return Bilevel(model, self.strengths(model, task), **self.data(task), seed=task.seed)
 
     def solving(self, group: Group) -> Solving:
         columns = group.tasks[0].train.inputs
-        narrow = isinstance(columns, Tensor) and columns[0].numel() <= WIDE
-        longer = self.given.embedding is not None and group.problems[0].train.batches > 1 and narrow
+        narrow = isinstance(columns, Tensor) and columns[0].numel() <= NARROW
+        along_axes = type(group.tasks[0].model) is PlainNetwork
+        longer = self.given.embedding is not None and group.problems[0].train.batches > 1 and narrow and not along_axes
         fewest = 800 if longer else 400
         return self._solving(group, group.steps(lambda m: m.given.epochs, fewest, 40))
 
@@ -72,7 +75,7 @@ class Pooled(Method):
             inner_optimizer=Adam(cosine(rate, total, final=0.05 * rate) if own.decay else rate),
             outer_optimizer=Adam(own.outer_rate),
             steps=steps,
-            compile="trace" if isinstance(group.tasks[0].model, TabularNetwork) else "auto",
+            compile="trace" if isinstance(group.tasks[0].model, PlainNetwork) else "auto",
         )
 
 
@@ -111,7 +114,11 @@ def cross_fits(
 ) -> list[CrossFit]:
     """Cross-fit the networks of each task: those of some deals embed the columns, those of others do not."""
     axes = [methods[0].given.axes(task) for task in tasks]
-    shown = [task if own is None else rotated(task, own) for task, own in zip(tasks, axes, strict=True)]
+    given = methods[0].given
+    shown = [
+        task if own is None else rotated(task, own, given.hidden, given.activation)
+        for task, own in zip(tasks, axes, strict=True)
+    ]
     found: list[list[CrossFit]] = [[] for _ in tasks]
     plain: list[int] = []
     alike: dict[Any, list[tuple[int, Task]]] = {}
