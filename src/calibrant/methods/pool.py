@@ -26,7 +26,7 @@ _RARE = -6.0
 
 _ODDS = 10.0
 """For one table with nothing to learn there are ten with something."""
-_LEAST_TRUST = 0.1
+_LEAST_TRUST = 0.5
 _OFTEN = -1.5
 """The log-odds of a lapse from which the search for wrong labels starts: 18 %."""
 
@@ -191,12 +191,13 @@ class Objective:
         return np.array([factor * apart + 0.5 * (scale / spread) ** 2, rest]), gradient
 
     def trust(self, values: np.ndarray) -> float:
-        """The posterior probability that the members know more than the class frequencies; 0 if it is below 0.1.
+        """The posterior probability that the members know more than the class frequencies; 0 if it is below ½.
 
         The evidence for the pool is Laplace's approximation at its mode (MacKay 2003, chapter 27): log-likelihood, less
         what the prior says against the weights, less the Occam factor ``½·log det(1 + H/precision)`` with the curvature
-        H of the log-likelihood in w. The class frequencies have no weights to pay for. Beforehand the odds are 10 to 1
-        for the members.
+        H of the log-likelihood in w. A further ``½·log n`` pays for what the members chose by the same labels, as one
+        parameter does in the Bayesian information criterion (Schwarz 1978). The class frequencies have nothing to pay
+        for. Beforehand the odds are 10 to 1 for the members.
         """
         members = len(self.evidence)
         against = self.penalty(values)[0]
@@ -208,7 +209,8 @@ class Objective:
         centred = (self.evidence - mean[:, :, None]) * np.sqrt(probs * self.share[:, None])
         flat = centred.reshape(members, -1) * self.scale[:members, None]
         occam = 0.5 * float(np.linalg.slogdet(np.eye(members) + flat @ flat.T)[1])
-        gain = pool - frequencies - against[0] - occam
+        chosen = 0.5 * np.log(max(float(self.share.sum()), 1.0))
+        gain = pool - frequencies - against[0] - occam - chosen
         found = float(expit(gain + np.log(_ODDS)))
         return found if found >= _LEAST_TRUST else 0.0
 
