@@ -71,7 +71,7 @@ def read_content(raw: bytes) -> Any:
     deserialize(raw)
     try:
         return json.loads(_header(raw).get("__metadata__", {}).get(_TEXT, "null"))
-    except (json.JSONDecodeError, TypeError, AttributeError):
+    except (json.JSONDecodeError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -78,6 +78,8 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassif
     state = {key: unpack(value, arrays) for key, value in header["state"].items()}
     if header["version"] == 2:
         _upgrade(kind, params, state)
+    if header["version"] == 3 and "oof_labels_" not in state:
+        state.pop("oof_proba_", None)  # early files lack the labels, without which these are of no use
     classifier: NetworkClassifier = kind(**params)
     for key in state:
         if key.startswith("_") or not key.endswith("_"):  # it might stand in the way of a method
