@@ -62,6 +62,7 @@ ROOMS = {
         "_device",
         "_inputs",
         "_jobs",
+        "_whole",
         "bilevel",
         "data",
         "estimators",
