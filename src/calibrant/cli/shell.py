@@ -12,6 +12,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from calibrant._words import duration
+
 # Wrong values, missing files and missing packages are the caller's to mend: a sentence says more than a traceback.
 EXPECTED = (ValueError, FileNotFoundError, ImportError, TimeoutError)
 
@@ -136,18 +138,6 @@ def call(function: str, **arguments: Any) -> None:
     elif isinstance(result, str):
         typer.echo(result)
     typer.echo(f"Done in {duration(time.perf_counter() - begin)}.", err=True)
-
-
-def duration(seconds: float) -> str:
-    """Write a time for people: 12 s, 3 min 5 s, 1 h 2 min.
-
-    >>> duration(3725.0)
-    '1 h 2 min'
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def one_line(error: BaseException) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from dataclasses import dataclass
 
 import numpy as np
 
+from calibrant._words import listed
 from calibrant.data.columns import Columns, is_numeric, missing_count, numbers, texts
 from calibrant.data.encoder import TableEncoder
 from calibrant.data.encodings import Categorical, Dropped, Numeric
-from calibrant.tables.reading import Labelled, listed
+from calibrant.tables.reading import Labelled
 
 FEWEST_FOR_HINTS = 50
 """In fewer rows a column is all different, or tells all labels, by chance."""
@@ -65,12 +67,12 @@ def describe(table: Labelled, categorical: list[str]) -> Description:
         notes.append(f"These columns hold one value only, or none, and are left out: {listed(constant)}.")
     notes += [
         f"Column {name!r} looks like a row number or an identifier: {len(table):,} rows, all different whole numbers. "
-        f"If it is one, leave it out with --drop {shell_word(name)}."
+        f"If it is one, leave it out with --drop {shlex.quote(name)}."
         for name in identifiers(table.columns, list(kinds))
     ]
     notes += [
         f"Column {name!r} alone tells the class of every training row. If it is known only after the outcome, the "
-        f"results below are too good to be true; leave it out with --drop {shell_word(name)}."
+        f"results below are too good to be true; leave it out with --drop {shlex.quote(name)}."
         for name in leaks(table, kinds)
     ]
     return Description(kinds, dropped, tuple(notes))
@@ -137,10 +139,3 @@ def _each_tells(values: list[str | None], codes: np.ndarray) -> bool:
     pairs = np.unique(np.stack([places, codes]), axis=1)
     count = int(places.max()) + 1
     return pairs.shape[1] == count and 5 * count <= len(values)
-
-
-def shell_word(name: str) -> str:
-    """A name as a word of a command line."""
-    import shlex
-
-    return shlex.quote(name)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._words import listed
 from calibrant.data.columns import Columns, each, is_missing, is_numeric
 from calibrant.data.labels import as_labels
 from calibrant.data.tables import need_pandas, read_columns
@@ -105,12 +106,6 @@ def similar(name: str, known: Collection[str]) -> str:
     return " or ".join(repr(by_lower[own]) for own in found)
 
 
-def listed(names: Collection[Any], most: int = 12) -> str:
-    """Some names for a sentence."""
-    shown = [str(name) for name in list(names)[:most]]
-    return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
 def check_classes(labels: np.ndarray, target: str, file: str) -> None:
     """Raise an error where labels are of one class, or of so many that they are not classes."""
     values = np.unique(labels)
@@ -140,8 +135,8 @@ def _labels(column: np.ndarray, known: np.ndarray, target: str, file: str) -> np
     fractions = {v for v in list(values) if v != round(v)} if np.isfinite(values).all() else set()
     if fractions:
         raise ValueError(
-            f"Column {target!r} of {file} holds numbers with fractions ({min(fractions):g} is one), so it is a quantity "
-            "and not a class. Name another column, or turn this one into classes (low, medium, high)."
+            f"Column {target!r} of {file} holds numbers with fractions ({min(fractions):g} is one), so it is a "
+            "quantity and not a class. Name another column, or turn this one into classes (low, medium, high)."
         )
     try:
         labels = as_labels(present, name=target)
