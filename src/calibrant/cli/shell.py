@@ -34,12 +34,12 @@ class Sentences(TyperGroup):
 class Tool(TyperCommand):
     """A command on files that the user gives: whatever is wrong with them is one sentence and exit status 2.
 
-    Repeatable options take several values at once, `--columns a b c FILE`; an existing file ends them.
+    Repeatable options take several values at once, `--columns a b c FILE`; a file ends them.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
-            args = spread(args, _lists(self), is_argument=os.path.exists)
+            args = spread(args, _lists(self), is_argument=is_file)
         except ValueError as error:
             ctx.fail(str(error))
         return super().parse_args(ctx, args)
@@ -52,6 +52,14 @@ class Tool(TyperCommand):
                 raise
             typer.echo(f"calibrant: {one_line(error)}", err=True)
             raise typer.Exit(2) from None
+
+
+FILES = (".csv", ".tsv", ".parquet", ".pq", ".npz", ".csv.gz", ".tsv.gz", ".parquet.gz")
+
+
+def is_file(word: str) -> bool:
+    """Whether a word of a command line is a file: there is one of that name, or its ending says so."""
+    return os.path.isfile(word) or word.lower().endswith(FILES)
 
 
 def _lists(command: TyperCommand) -> set[str]:

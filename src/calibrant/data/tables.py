@@ -223,8 +223,8 @@ def _width(file: str, content: bytes, separator: str, line: int = 0) -> int:
                 named = max((k for k, field in enumerate(row, 1) if field.strip()), default=0)
             elif len(row) < named:
                 raise ValueError(
-                    f"{file} has {width} fields in its header and {len(row)} in line {line + rows.line_num}: a value or a "
-                    "separator is missing, or a quotation mark is not closed."
+                    f"{file} has {width} fields in its header and {len(row)} in line {line + rows.line_num}: a value "
+                    "or a separator is missing, or a quotation mark is not closed."
                 )
             elif any(field.strip() for field in row[width:]):
                 raise ValueError(

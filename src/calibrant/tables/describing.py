@@ -63,8 +63,6 @@ def describe(table: Labelled, categorical: list[str]) -> Description:
         elif isinstance(encoding, Numeric):
             kinds[encoding.name] = "dates" if encoding.dates else "numbers"
     notes = [note.replace("Name it in categorical", "Name it with --categorical") for note in encoder.notes_]
-    if constant := [name for name, why in dropped.items() if why in ("constant", "empty")]:
-        notes.append(f"These columns hold one value only, or none, and are left out: {listed(constant)}.")
     notes += [
         f"Column {name!r} looks like a row number or an identifier: {len(table):,} rows, all different whole numbers. "
         f"If it is one, leave it out with --drop {shlex.quote(name)}."

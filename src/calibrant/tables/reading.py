@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._words import listed
-from calibrant.data.columns import Columns, each, is_missing, is_numeric
+from calibrant.data.columns import Columns, each, is_missing, is_numeric, set_of
 from calibrant.data.labels import as_labels
 from calibrant.data.tables import need_pandas, read_columns
 
@@ -108,14 +108,14 @@ def similar(name: str, known: Collection[str]) -> str:
 
 def check_classes(labels: np.ndarray, target: str, file: str) -> None:
     """Raise an error where labels are of one class, or of so many that they are not classes."""
-    values = np.unique(labels)
+    values = set_of(labels)
     many, rows = len(values), len(labels)
     if many == 1:
         raise ValueError(
             f"Column {target!r} of {file} holds one class only, {str(values[0])!r}; a classifier needs at least two."
         )
     if many > MOST_CLASSES or (many > MANY_CLASSES and rows < FEWEST_ROWS_PER_CLASS * many):
-        what = "a quantity" if labels.dtype.kind in "iuf" else "names or free text"
+        what = "a quantity or a number of rows" if is_numeric(labels) else "names or free text"
         raise ValueError(
             f"Column {target!r} of {file} holds {many:,} different values in {rows:,} rows, which look like {what} and "
             f"not like classes. Name another column, or turn this one into at most {MOST_CLASSES:,} classes with at "
@@ -138,11 +138,11 @@ def _labels(column: np.ndarray, known: np.ndarray, target: str, file: str) -> np
             f"Column {target!r} of {file} holds numbers with fractions ({min(fractions):g} is one), so it is a "
             "quantity and not a class. Name another column, or turn this one into classes (low, medium, high)."
         )
+    check_classes(present, target, file)
     try:
         labels = as_labels(present, name=target)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
-    check_classes(labels, target, file)
     return labels
 
 

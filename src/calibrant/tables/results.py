@@ -76,7 +76,7 @@ def judged(order: Order, model: TableModel, parts: Parts, described: Description
         "rule": {
             "found": model.rule.found,
             "summary": model.rule.summary(),
-            "threshold": None if model.rule.window is None else model.rule.window.high,
+            "threshold": None if model.rule.window is None else max(0.0, model.rule.window.high),
             "risk": order.risk,
             "level": LEVEL,
             "test_kept": float(accepted.mean()),
