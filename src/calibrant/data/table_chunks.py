@@ -67,6 +67,7 @@ def _frames(file: str, lines: Iterator[str], rows: int, kind: str, text: Collect
     header = next((record for record in records if record.strip()), "")
     mark = "\t" if kind == ".tsv" else separator(header.encode())
     records.delimiter = mark
+    commas: set[str] = set()
     while True:
         before, piece = records.line, [header]
         for record in records:
@@ -78,7 +79,7 @@ def _frames(file: str, lines: Iterator[str], rows: int, kind: str, text: Collect
                 return
             continue
         ahead = header.count("\n") or header.count("\r")
-        yield read_text(file, "".join(piece).encode(), mark, text=text, line=before - ahead)
+        yield read_text(file, "".join(piece).encode(), mark, text=text, commas=commas, line=before - ahead)
 
 
 class _Records:

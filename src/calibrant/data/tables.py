@@ -145,14 +145,27 @@ def _read_frame(path: Path) -> Any:
     return read_text(path.name, content, "\t" if kind == ".tsv" else separator(content))
 
 
-def read_text(file: str, content: bytes, separator: str, *, text: Collection[str] = (), line: int = 0) -> Any:
-    """A data frame from the text of a table; `text` names columns that stay text whatever they hold.
+def read_text(
+    file: str,
+    content: bytes,
+    separator: str,
+    *,
+    text: Collection[str] = (),
+    commas: set[str] | None = None,
+    line: int = 0,
+) -> Any:
+    """A data frame from the text of a table.
 
-    The first line of `content` has the number `line` + 1 in messages.
+    Parameters
+    ----------
+    file : name of the file, for messages
+    text : columns that stay text whatever they hold
+    commas : columns that surely have decimal commas; those that are found are added
+    line : number of the lines before these, for messages
     """
     pd = need_pandas()
     try:
-        return _read_text(pd, file, content, separator, text, line)
+        return _read_text(pd, file, content, separator, text, set() if commas is None else commas, line)
     except UnicodeDecodeError:
         raise ValueError(f"{file} is not text in UTF-8; save it in that encoding.") from None
     except (pd.errors.EmptyDataError, pd.errors.ParserError, pd.errors.ParserWarning) as error:
@@ -165,7 +178,9 @@ def separator(content: bytes) -> str:
     return ";" if header.count(b";") > header.count(b",") else ","
 
 
-def _read_text(pd: Any, file: str, content: bytes, separator: str, text: Collection[str], line: int) -> Any:
+def _read_text(
+    pd: Any, file: str, content: bytes, separator: str, text: Collection[str], commas: set[str], line: int
+) -> Any:
     """A frame from text: numbers where a column has nothing else, codes with leading zeros and all the rest as text."""
 
     def read(**options: Any) -> Any:
@@ -197,8 +212,12 @@ def _read_text(pd: Any, file: str, content: bytes, separator: str, text: Collect
                 frame[name] = raw.iloc[:, place]
     if separator != ",":
         for place, name in enumerate(frame.columns):
-            if frame.dtypes.iloc[place].kind not in "biuf" and str(name).strip() not in text:
-                frame[name] = _with_points(frame.iloc[:, place])
+            own = str(name).strip()
+            if frame.dtypes.iloc[place].kind not in "biuf" and own not in text:
+                mended = _with_points(frame.iloc[:, place], sure=own in commas)
+                if mended is not None:
+                    commas.add(own)
+                    frame[name] = mended
     return frame
 
 
@@ -236,10 +255,11 @@ def _width(file: str, content: bytes, separator: str, line: int = 0) -> int:
     return width
 
 
-def _with_points(column: Any) -> Any:
+def _with_points(column: Any, *, sure: bool = False) -> Any:
     """A column of text with points for decimal commas, if most values are numbers and some surely have one.
 
-    A column is left as it is where all its commas may separate thousands (1,200), or where points do too (1.200).
+    It is None where all commas may separate thousands (1,200), unless `sure` says that they do not, or where points do
+    too (1.200).
 
     Most, not nearly all: a short new file with a slip in it must be read as the training file was.
     """
@@ -247,11 +267,11 @@ def _with_points(column: Any) -> Any:
     commas = sum(bool(_WITH_COMMA.fullmatch(v)) for v in values)
     whole = sum(bool(_WHOLE.fullmatch(v)) for v in values)
     if not commas or 2 * (commas + whole) < len(values):
-        return column
-    if all(_THOUSANDS.fullmatch(v) for v in values if _WITH_COMMA.fullmatch(v)):
-        return column
+        return None
+    if not sure and all(_THOUSANDS.fullmatch(v) for v in values if _WITH_COMMA.fullmatch(v)):
+        return None
     if any(_SURE_THOUSANDS.fullmatch(v) for v in values):
-        return column
+        return None
     mended = column.map(lambda v: v.replace(",", ".") if isinstance(v, str) and _WITH_COMMA.fullmatch(v) else v)
     return mended.astype(float) if commas + whole == len(values) else mended
 

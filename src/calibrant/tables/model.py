@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 
 from calibrant._whole import whole_file
 from calibrant.data.columns import Columns, numbers
@@ -83,7 +84,10 @@ def save_model(model: TableModel, path: str | os.PathLike[str]) -> None:
     rule = None if model.rule is None else model.rule.to_json()
     setattr(model.classifier, ABOUT, {**model.about, "rule": rule})
     with whole_file(path) as unfinished:
-        model.classifier.save(unfinished)
+        try:
+            model.classifier.save(unfinished)
+        except SafetensorError as error:
+            raise ValueError(f"{path} cannot be written: {error}. Free some space or give another place.") from None
 
 
 def load_model(path: str | os.PathLike[str]) -> TableModel:
