@@ -21,7 +21,7 @@ def test_the_time_left_is_measured_time_once_training_has_begun():
     clock = Clock(Estimate(networks=20.0, others=10.0, runs=2), watch)
     assert clock.left == 30.0
     clock.start_run()
-    watch.now = 20.0  # twice as slow as expected: half of the first run should have taken 5 s, and took 20
+    watch.now = 20.0  # slower than expected: half of the first run should have taken 5 s, and took 20
     clock.step(0.5)
     assert clock.left == pytest.approx(4 * (15 + 10))
     watch.now = 40.0
@@ -37,6 +37,15 @@ def test_the_time_left_is_measured_time_once_training_has_begun():
     assert clock.share == pytest.approx(100 / 120)
     watch.now = 500.0
     assert clock.left == 0.0
+
+
+def test_the_first_step_ends_the_start_of_a_run():
+    watch = Watch()
+    clock = Clock(Estimate(networks=12.0, others=0.0, start=2.0), watch)
+    clock.start_run()
+    watch.now = 2.1
+    clock.step(0.01)
+    assert clock.left == pytest.approx(9.9)
 
 
 def test_networks_that_were_not_expected_go_back_to_their_stage():

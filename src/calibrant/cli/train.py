@@ -45,7 +45,7 @@ def train(
     """Train a calibrated classifier on a table and judge it on held-out rows.
 
     The folder gets model.calibrant (for `calibrant predict`), report.html, metrics.json, predictions.csv (the held-out
-    rows) and suspects.csv (training rows whose label is probably wrong). A run that was broken off goes on when the
+    rows) and suspects.csv (training rows whose label is doubtful). A run that was broken off goes on when the
     same command is run again.
 
     For example:
@@ -92,7 +92,10 @@ def train(
         wrong = "" if errors is None else f", {errors:.1%} of them wrong"
         typer.echo(f"Of the held-out rows {rule['test_kept']:.1%} are kept{wrong}.")
     if metrics["suspects"]:
-        typer.echo(f"{metrics['suspects']:,} training rows have a label that is probably wrong: see suspects.csv.")
+        typer.echo(
+            f"{metrics['suspects']:,} training labels are doubtful, because another class is more likely: suspects.csv "
+            "lists them, the most doubtful first."
+        )
     typer.echo(f"\nTrained in {duration(metrics['seconds']['training'])}. Written: {out / 'report.html'}")
     typer.echo(f"Predict other tables: calibrant predict {out / 'model.calibrant'} TABLE")
 

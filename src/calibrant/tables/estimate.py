@@ -33,6 +33,8 @@ class Estimate:
     runs: int = 1
     doubt: float = 2.0
     """The factor of the range either way."""
+    start: float = 0.0
+    """Seconds of each run of the networks that pass before its first step."""
 
     @property
     def seconds(self) -> float:
@@ -59,7 +61,7 @@ def estimate(method: str, rows: int, inputs: int, classes: int, *, val: bool = F
         per_epoch = 1 if rows <= 4096 else -(-rows // 512)
         outer = max(1200, 20 * per_epoch) / 5
         step = BO4SC_STEP + BO4SC_STEP_PER_ROW * min(rows, 4096)
-        return Estimate(slower * (START + outer * step), slower * 0.5)
+        return Estimate(slower * (START + outer * step), slower * 0.5, start=slower * START)
     full = SelfCalibrated().rows_of_step(round(0.8 * rows)) is None
     outer = 40 if full else max(800, 40 * -(-round(0.8 * rows) // 256)) / 10
     step = STEP + STEP_PER_INPUT * inputs
@@ -68,7 +70,7 @@ def estimate(method: str, rows: int, inputs: int, classes: int, *, val: bool = F
     trees = 0.0
     if method == "self-calibrated" and classes <= 100:
         trees = (1 if classes == 2 else classes) * (TREES + TREES_PER_CELL * rows * inputs)
-    return Estimate(slower * networks, slower * (trees + 0.5), runs, doubt=4.0 if val else 2.0)
+    return Estimate(slower * networks, slower * (trees + 0.5), runs, 4.0 if val else 2.0, slower * START)
 
 
 def slowness() -> float:

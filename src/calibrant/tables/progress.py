@@ -42,10 +42,9 @@ class Clock:
 
     def step(self, share: float) -> None:
         """So much of the present run is done."""
-        self._share = share
-        expected = (self._finished + share) * self._each
-        if expected > 0:
-            self._pace = (self.now() - self.begin) / expected
+        start = self.estimate.start / self._each  # is over once there is a first step
+        self._share = start + (1 - start) * share
+        self._pace = (self.now() - self.begin) / ((self._finished + self._share) * self._each)
 
     def end_run(self) -> None:
         """The present run is over; what follows the last one is not counted in steps."""

@@ -129,7 +129,7 @@ def card(order: Order, result: Trained, parts: Parts) -> dict[str, str]:
         "method": f"{order.method}: {find_method(order.method).summary}",
         "members": members,
         "rejection rule": result.metrics["rule"]["summary"],
-        "labels that look wrong": f"{result.metrics['suspects']:,} training rows, in {SUSPECTS}",
+        "doubtful labels": f"{result.metrics['suspects']:,} training rows, in {SUSPECTS}",
         "notes": " ".join(data["notes"]),
         "training": f"{duration(result.metrics['seconds']['training'])}, seed {order.seed}",
     }
