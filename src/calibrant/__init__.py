@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         posthoc,
         report,
         selective,
+        tables,
     )
     from calibrant.estimators import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier
     from calibrant.methods import Trained
@@ -45,6 +46,7 @@ __all__ = [
     "posthoc",
     "report",
     "selective",
+    "tables",
 ]
 
 _HOMES = {

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,6 +163,15 @@ def test_a_class_of_one_group_is_trained_on(tmp_path):
         parts = divide(table, test=0.3, seed=seed)
         assert "maybe" in parts.train.classes
         assert not set(parts.train.groups) & set(parts.test.groups)
+
+
+def test_the_example_in_the_docs_runs(quick, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    churn().rename(columns={"left?": "churn"}).to_csv("churn.csv", index=False)
+    text = (Path(__file__).parents[2] / "docs" / "train.md").read_text()
+    (block,) = text.split("```python\n")[1:]
+    exec(compile(block.split("```")[0], "train.md", "exec"), {})
+    assert (tmp_path / "predictions.csv").exists()
 
 
 def edited(path, **columns):

@@ -1,8 +1,8 @@
 """A calibrated classifier from a file with a table, and its predictions for other files.
 
 >>> from calibrant.tables import Order, train, predict
->>> train(Order(Path("churn.csv"), target="churn", out=Path("churn")))        # doctest: +SKIP
->>> predict(Path("churn/model.calibrant"), Path("new.csv"), Path("out.csv"))  # doctest: +SKIP
+>>> train(Order("churn.csv", target="churn", out="churn"))                  # doctest: +SKIP
+>>> predict("churn/model.calibrant", "new.csv", "predictions.csv")         # doctest: +SKIP
 
 On the command line these are `calibrant train` and `calibrant predict`.
 """

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from calibrant._version import __version__
-from calibrant.tables.parts import TEST_SHARE
+from calibrant.tables.parts import TEST_SHARE, share_or_file
 
 
 @dataclass(frozen=True)
 class Order:
-    """What `calibrant train` is asked for; the fields are its options."""
+    """What `calibrant train` is asked for; the fields are its options. Files may be given as text."""
 
     table: Path
     target: str
@@ -32,6 +32,15 @@ class Order:
     fresh: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
     """Further parameters of the classifier, for callers from Python."""
+
+    def __post_init__(self) -> None:
+        for name in ("table", "out", "val", "test"):
+            value: Any = getattr(self, name)
+            if name in ("table", "out"):
+                value = Path(value)
+            elif value is not None and not isinstance(value, Path):
+                value = share_or_file(str(value), f"--{name}")
+            object.__setattr__(self, name, value)
 
     @property
     def config(self) -> dict[str, Any]:
