@@ -68,6 +68,13 @@ def test_all_kinds_of_files_give_the_same(name, trained, new, tmp_path):
         pd.testing.assert_frame_equal(found, wanted, rtol=1e-5, check_dtype=False)
 
 
+def test_categories_that_training_did_not_see_are_told(trained, new, tmp_path):
+    done = invoke("predict", trained[0] / "model.calibrant", new, "--out", tmp_path / "out.csv", "--chunk", 30)
+    assert done.exit_code == 0
+    assert done.stderr.count("Note:") == 1
+    assert "Note: Column 'plan' holds categories that training did not see (gold), which count as rare." in done.stderr
+
+
 def test_columns_may_be_in_any_order_and_more_of_them(trained, new, tmp_path):
     frame = pd.read_csv(new, dtype=str)
     frame.insert(0, "customer", [f"c{k}" for k in range(100)])

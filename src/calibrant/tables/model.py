@@ -65,6 +65,13 @@ class TableModel:
         found: np.ndarray = self.classifier.predict_proba(as_frame(columns, self.features))
         return found
 
+    def unseen(self, columns: Columns) -> dict[str, list[str]]:
+        """Categories that training did not see, by column."""
+        encoder = self.classifier.encoder_
+        used = [e for e in encoder.columns_ if isinstance(e, Categorical)] if encoder is not None else []
+        found = {encoding.name: encoding.unseen(columns[encoding.name]) for encoding in used}
+        return {name: values for name, values in found.items() if values}
+
     def accepts(self, confidence: np.ndarray) -> np.ndarray | None:
         """Which predictions are given out: none where no rule was found, and None where there is no rule."""
         if self.rule is None:

@@ -24,6 +24,8 @@ from calibrant.tables.reading import need_column
 from calibrant.tables.writing import DIGITS, prediction_columns
 
 CHUNK = 20_000
+SHOWN = 5
+"""Categories that are named in a note."""
 FORMATS = (".csv", ".tsv", ".parquet")
 
 Put = Callable[[dict[str, Any]], None]
@@ -82,12 +84,15 @@ def predict(
         rule = own.classifier.set_rule(set_coverage)
     summary, errors = Summary(withheld=None if own.rule is None else 0), StreamingECE()
     seen: dict[str, None] = {}
+    unseen: dict[str, dict[str, None]] = {}
     with _written(out) as put:
         for columns in read_chunks(table, chunk, text=own.text_columns):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", UserWarning)
                 probs = own.probs(columns, table.name)
             seen |= dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
+            for name, values in own.unseen(columns).items():
+                unseen.setdefault(name, {}).update(dict.fromkeys(values[:SHOWN]))
             found = prediction_columns(own, probs)
             if rule is not None:
                 found["set"] = _sets(own.classes, rule.apply(probs))
@@ -100,6 +105,10 @@ def predict(
     if summary.labelled:
         summary.ece = errors.compute()
     summary.notes += list(seen)
+    summary.notes += [
+        f"Column {name!r} holds categories that training did not see ({listed(values, SHOWN)}), which count as rare."
+        for name, values in unseen.items()
+    ]
     return summary
 
 
