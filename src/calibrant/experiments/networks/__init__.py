@@ -1,0 +1,1 @@
+"""Own networks of every kind: `calibrant.fit` beside plain training with a temperature."""
