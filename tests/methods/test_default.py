@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
 import calibrant
-from calibrant.methods import Calibrated, CrossFitted, Part, Standard, Task, default_method
-from calibrant.methods.default import BEST, PLAIN
+from calibrant.methods import Calibrated, CrossFitted, Part, Task, default_method
+from calibrant.methods.averaged import Averaged
+from calibrant.methods.default import PLAIN, RATES
 from calibrant.methods.loaded import as_part
 from calibrant.methods.meta_regularization import MetaRegularization
+from calibrant.methods.newness import is_new
+from calibrant.methods.task import Unchanged
 from calibrant.metrics import nll
 
 
@@ -28,17 +31,77 @@ def test_small_data_in_memory_get_folds_and_everything_else_one_network():
     assert isinstance(chosen.base, MetaRegularization)
     assert chosen.base.recipe.epochs == 31  # 1,200 steps of 39 in an epoch, and at least 20 epochs
     assert default_method(net, Task(part(128 * 100), part(10), 2)).base.recipe.epochs == 20
-    assert isinstance(default_method(net, Task(part(5000), None, 2)), Standard)
-    loader = as_part(DataLoader(TensorDataset(torch.zeros(20, 2), torch.arange(20) % 2)), net)
-    assert default_method(net, Task(loader, part(10), 2)) == Calibrated("temperature", BEST)
+    assert default_method(net, Task(part(5000), None, 2)) == Averaged()
 
 
-def test_a_trained_network_is_not_drawn_anew():
+class Augmented(Dataset):
+    """Samples that change at every look."""
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, row):
+        return torch.randn(2), row % 2
+
+
+def test_loaders_are_read_only_where_memory_can_stand_for_them():
+    net, plain = nn.Linear(2, 2), TensorDataset(torch.randn(20, 2), torch.arange(20) % 2)
+    weighted = WeightedRandomSampler(torch.ones(20), 20)
+    cases = {
+        "fixed": (DataLoader(plain, batch_size=5, shuffle=True), True),
+        "augmented": (DataLoader(Augmented(), batch_size=5), False),
+        "weighted": (DataLoader(plain, batch_size=5, sampler=weighted), False),
+        "large": (DataLoader(TensorDataset(torch.zeros(5000, 2), torch.arange(5000) % 2)), False),
+        "a list": ([(torch.zeros(20, 2), torch.arange(20) % 2)], False),
+    }
+    for name, (loader, folds) in cases.items():
+        found = default_method(net, Task(as_part(loader, net), part(10), 2))
+        assert isinstance(found, CrossFitted if folds else Calibrated), name
+        assert folds or found.base == Averaged()
+
+
+def test_batches_of_different_lengths_are_not_read():
+    net = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(4, 2))
+    rows = [(torch.zeros(n, dtype=torch.long), 0) for n in (1, 1, 2, 2)]
+    loader = as_part(DataLoader(rows, batch_size=2), net)
+    assert isinstance(default_method(net, Task(loader, part(10), 2)), Calibrated)
+
+
+NETWORKS = {
+    "linear": lambda: nn.Linear(20, 10),
+    "conv": lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 2, 3)),
+    "lstm": lambda: nn.LSTM(3, 8, 2),
+    "transformer": lambda: nn.TransformerEncoderLayer(8, 2, 16),
+    "embedding": lambda: nn.Sequential(nn.Embedding(30, 8, padding_idx=0), nn.LayerNorm(8)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_is_new_until_it_is_trained(name):
+    """Every draw looks new, and a few steps of training do not."""
+    torch.manual_seed(0)
+    for _ in range(20):
+        assert is_new(NETWORKS[name]())
+    net = NETWORKS[name]()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    for _ in range(5):
+        optimizer.zero_grad()
+        sum((p * torch.randn_like(p)).sum() for p in net.parameters()).backward()
+        optimizer.step()
+    assert not is_new(net)
+
+
+def test_a_trained_network_is_the_start_of_every_fold_and_a_large_one_is_trained_once():
     frozen, seen = nn.Linear(2, 2), nn.BatchNorm1d(2)
     frozen.bias.requires_grad_(False)
     seen(torch.randn(4, 2))
+    task = Task(part(20), part(10), 2)
     for net in (frozen, seen):
-        assert isinstance(default_method(net, Task(part(20), part(10), 2)), Calibrated)
+        assert default_method(net, task) == Calibrated("temperature", Averaged(learning_rate=RATES["small"]))
+        assert default_method(Unchanged(net), task) == CrossFitted()
+    large = nn.Sequential(nn.Linear(2, 600), nn.Linear(600, 2000), nn.Linear(2000, 2))
+    large[0].bias.requires_grad_(False)
+    assert default_method(Unchanged(large), task).base.learning_rate == RATES["large"]
 
 
 class NoHead(nn.Module):
@@ -53,12 +116,11 @@ class NoHead(nn.Module):
 
 
 def test_without_a_head_or_with_a_trained_network_large_data_get_plain_training():
-    plain = Calibrated("temperature", BEST)
     large = Task(part(5000), part(10), 2)
     frozen = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     frozen[0].weight.requires_grad_(False)
-    for net in (NoHead(), frozen):
-        assert default_method(net, large) == plain
+    for net, rate in ((NoHead(), "new"), (frozen, "small")):
+        assert default_method(net, large) == Calibrated("temperature", Averaged(learning_rate=RATES[rate]))
     assert isinstance(default_method(lambda seed: nn.Linear(2, 2), large).base, MetaRegularization)
 
 

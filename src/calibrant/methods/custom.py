@@ -16,9 +16,11 @@ from calibrant._device import resolve_device
 from calibrant.bilevel import Callback
 from calibrant.data.batch import map_tensors
 from calibrant.methods.base import Compile, Method
-from calibrant.methods.default import default_method
+from calibrant.methods.cross_fitted import CrossFitted
+from calibrant.methods.default import default_method, one_network
 from calibrant.methods.freezing import Freeze, frozen
 from calibrant.methods.loaded import as_part, checked
+from calibrant.methods.newness import is_new
 from calibrant.methods.plain_modules import form_of
 from calibrant.methods.registry import METHODS
 from calibrant.methods.safeguards import Interruptible, Opening, Progress, Resumable
@@ -44,7 +46,9 @@ def fit(
     seed: int = 0,
     compile: Compile = "auto",
     labels: str | None = None,
-    redraw: bool = True,
+    learning_rate: float | None = None,
+    networks: int | None = None,
+    redraw: bool | None = None,
 ) -> Trained:
     """Train a network of your own and calibrate it.
 
@@ -52,9 +56,9 @@ def fit(
     ----------
     model : nn.Module, or ``callable(seed) -> nn.Module``
         Inputs to logits, (n, C). A module is copied and never changed; its present parameters are the start, so that a
-        pretrained network is fine-tuned. Parameters with ``requires_grad=False`` stay as they are. Methods that train
-        several networks (``SelfCalibrated``, ``Ensemble``) draw the parameters of each anew, as its layers do; a
-        function builds each network itself.
+        pretrained network is fine-tuned. Parameters with ``requires_grad=False`` stay as they are. Where several
+        networks are trained, those of a new model are drawn anew, as its layers do (see ``redraw``); a function builds
+        each network itself.
     train, val : ``(inputs, labels)`` as tensors or arrays, or a loader
         Labels are whole numbers from 0 to C − 1. Inputs may be a mapping, whose entries the model takes by name, or a
         tuple, whose entries it takes by position. A loader must be iterable again for each epoch; its batches are
@@ -92,8 +96,14 @@ def fit(
     labels : str, optional
         The name of the labels where a loader gives mappings. Default: the first of "labels", "label", "targets",
         "target" and "y".
-    redraw : bool
-        False starts every network of a method from the given parameters: for a pretrained model.
+    learning_rate : float, optional
+        The largest learning rate. Default: the method's.
+    networks : int, optional
+        How many networks the default trains: 1 is a single one, more are trained on as many folds of all samples. By
+        default :func:`calibrant.methods.default_method` decides. It cannot be combined with ``method``.
+    redraw : bool, optional
+        Whether methods that train several networks draw the parameters of each anew. Default: a network whose
+        parameters look as torch draws them is drawn anew, and one that was trained before is the start of each.
 
     Returns
     -------
@@ -126,12 +136,14 @@ def fit(
     start: Model = model
     if isinstance(model, nn.Module):
         start = frozen(given, freeze, few, head)
-        start = start if redraw else Unchanged(start)
+        again = is_new(given) if redraw is None else redraw
+        start = start if again else Unchanged(start)
     elif freeze is not None:
         raise ValueError("freeze needs a module; let the function that builds the model freeze its parts.")
     form = form_of(given, few, head)
     task = Task(first, second, classes, seed, start)
-    wanted = with_epochs(chosen(method, task), epochs, first)
+    settings = {"epochs": epochs, "learning_rate": learning_rate}
+    wanted = with_settings(chosen(method, task, networks), {k: v for k, v in settings.items() if v is not None})
     resumable = None if checkpoint is None else Resumable(checkpoint, checkpoint_seconds)
     interrupt = Interruptible()
     guards: list[Callback] = [Opening(resumable), *([resumable] if resumable else []), interrupt, Progress(verbose)]
@@ -159,8 +171,14 @@ def example_of(model: Model, seed: int, device: str | torch.device | None) -> nn
     return copy.deepcopy(given).to(where)
 
 
-def chosen(method: Method | str | None, task: Task) -> Method:
+def chosen(method: Method | str | None, task: Task, networks: int | None = None) -> Method:
     """The method that is meant: a value, a name in the table of methods, or the default."""
+    if networks is not None and (method is not None or networks < 1):
+        raise ValueError(f"networks must be at least 1, and is for the default method only; got {networks}.")
+    if networks == 1:
+        return one_network(task.model, task)
+    if networks is not None:
+        return CrossFitted(folds=networks)
     if method is None:
         return default_method(task.model, task)
     if isinstance(method, str):
@@ -172,20 +190,21 @@ def chosen(method: Method | str | None, task: Task) -> Method:
     return method
 
 
-def with_epochs(method: Method, epochs: int | None, train: Part) -> Method:
-    """The same method with another number of epochs; a method that is made of others passes it on."""
-    if epochs is None:
+def with_settings(method: Method, settings: dict[str, Any]) -> Method:
+    """The same method with other settings; a method that is made of others, or has a recipe, passes them on."""
+    if not settings:
         return method
-    if epochs < 1:
-        raise ValueError(f"epochs must be at least 1; got {epochs}.")
+    if settings.get("epochs", 1) < 1:
+        raise ValueError(f"epochs must be at least 1; got {settings['epochs']}.")
     fields = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
-    if "epochs" in fields:
-        return dataclasses.replace(method, epochs=epochs)  # type: ignore[call-arg]
+    if settings.keys() <= fields.keys():
+        return dataclasses.replace(method, **settings)
     if dataclasses.is_dataclass(recipe := fields.get("recipe")) and not isinstance(recipe, type):
-        return dataclasses.replace(method, recipe=dataclasses.replace(recipe, epochs=epochs))  # type: ignore[call-arg]
+        return dataclasses.replace(method, recipe=dataclasses.replace(recipe, **settings))  # type: ignore[call-arg]
     if isinstance(base := fields.get("base"), Method):
-        return dataclasses.replace(method, base=with_epochs(base, epochs, train))  # type: ignore[call-arg]
-    raise ValueError(f"{type(method).__name__} does not count epochs; leave out epochs and set its own length.")
+        return dataclasses.replace(method, base=with_settings(base, settings))  # type: ignore[call-arg]
+    names = " and ".join(settings)
+    raise ValueError(f"{type(method).__name__} has no {names}; leave {names} out and set the method's own fields.")
 
 
 def few_inputs(part: Part) -> Any:

@@ -12,17 +12,17 @@ class DigitsCNN(nn.Module):
     def __init__(self, classes: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1),
-            nn.BatchNorm2d(16),
+            nn.Conv2d(1, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
             nn.ReLU(),
             nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.BatchNorm2d(32),
+            nn.Conv2d(8, 16, 3, padding=1),
+            nn.BatchNorm2d(16),
             nn.ReLU(),
             nn.AdaptiveAvgPool2d(2),
             nn.Flatten(),
         )
-        self.head = nn.Linear(128, classes)
+        self.head = nn.Linear(64, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits of images (n, 1, 8, 8)."""
@@ -52,7 +52,7 @@ class Encoder(nn.Module):
         super().__init__()
         torch.manual_seed(seed)
         self.embed = nn.Embedding(40, 32, padding_idx=0)
-        self.place = nn.Embedding(20, 32)
+        self.place = nn.Embedding(16, 32)
         layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
         self.head = nn.Linear(32, classes)

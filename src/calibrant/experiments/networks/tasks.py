@@ -92,7 +92,7 @@ def digits(seed: int, part: str) -> Splits:
         images, labels = images[own], labels[own] - (0 if part == "source" else 5)
     generator = _generator(seed, 1)
     order = torch.randperm(len(labels), generator=generator)
-    share = (600, 200) if part == "scratch" else (200, 100)
+    share = (800, 300) if part == "scratch" else (250, 120)
     cuts = order[: share[0]], order[share[0] : sum(share)], order[sum(share) :]
 
     def noisy(rows: Tensor, copies: int) -> Pair:
@@ -103,25 +103,25 @@ def digits(seed: int, part: str) -> Splits:
         )
         return Pair(moved + DIGITS_NOISE * torch.randn(moved.shape, generator=generator), labels[rows])
 
-    return Splits(noisy(cuts[0], 3), noisy(cuts[1], 3), noisy(cuts[2], 3))
+    return Splits(noisy(cuts[0], 1), noisy(cuts[1], 1), noisy(cuts[2], 4))
 
 
 def languages(seed: int, part: str) -> Splits:
     """Sequences of symbols from Markov chains; the class is the chain. Sequences are padded to one length."""
     generator = _generator(seed, 2)
     common = torch.randn(VOCABULARY, VOCABULARY, generator=generator)
-    tables = [(common + 0.8 * torch.randn(VOCABULARY, VOCABULARY, generator=generator)).softmax(1) for _ in range(8)]
+    tables = [(common + 1.0 * torch.randn(VOCABULARY, VOCABULARY, generator=generator)).softmax(1) for _ in range(8)]
     own = torch.stack(tables[4:] if part == "tuned" else tables[:4])
 
     def draw(count: int) -> Pair:
         labels = torch.randint(0, LANGUAGES, (count,), generator=generator)
-        lengths = torch.randint(8, 25, (count,), generator=generator)
-        symbols = torch.zeros(count, 24, dtype=torch.long)
+        lengths = torch.randint(6, 17, (count,), generator=generator)
+        symbols = torch.zeros(count, 16, dtype=torch.long)
         symbols[:, 0] = torch.randint(0, VOCABULARY, (count,), generator=generator)
-        for step in range(1, 24):
+        for step in range(1, 16):
             chances = own[labels, symbols[:, step - 1]]
             symbols[:, step] = torch.multinomial(chances, 1, generator=generator)[:, 0]
-        kept = torch.arange(24) < lengths[:, None]
+        kept = torch.arange(16) < lengths[:, None]
         return Pair({"symbols": torch.where(kept, symbols + 1, 0), "lengths": lengths}, labels)
 
     return Splits(*(draw(count) for count in _counts(part)))
@@ -140,11 +140,11 @@ def reviews(seed: int, part: str) -> Splits:
     places = torch.linspace(-4, 4, 5) if stars else torch.tensor([-1.5, 0.5, 2.0])
 
     def draw(count: int) -> Pair:
-        lengths = torch.randint(5, 21, (count,), generator=generator)
-        words = torch.randint(3, WORDS, (count, 20), generator=generator)
-        change = torch.rand(count, 20, generator=generator)
+        lengths = torch.randint(4, 17, (count,), generator=generator)
+        words = torch.randint(3, WORDS, (count, 16), generator=generator)
+        change = torch.rand(count, 16, generator=generator)
         words = torch.where(change < 0.12, NOT, torch.where(change < 0.22, VERY, words))
-        kept = torch.arange(20) < lengths[:, None]
+        kept = torch.arange(16) < lengths[:, None]
         words = torch.where(kept, words, 0)
         before = nn.functional.pad(words[:, :-1], (1, 0))
         factor = torch.where(before == NOT, -1.0, torch.where(before == VERY, 2.0, 1.0))
