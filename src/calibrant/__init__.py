@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         data,
         estimators,
         experiments,
+        integrations,
         losses,
         methods,
         metrics,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     )
     from calibrant.estimators import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier
     from calibrant.methods import Trained
+    from calibrant.methods.after_training import calibrate
     from calibrant.methods.custom import fit
     from calibrant.report.evaluation import evaluate
 
@@ -32,11 +34,13 @@ __all__ = [
     "Trained",
     "__version__",
     "bilevel",
+    "calibrate",
     "data",
     "estimators",
     "evaluate",
     "experiments",
     "fit",
+    "integrations",
     "losses",
     "methods",
     "metrics",
@@ -52,6 +56,7 @@ _HOMES = {
     "CrossCalibrated": "calibrant.estimators",
     "SelfCalibratedClassifier": "calibrant.estimators",
     "Trained": "calibrant.methods",
+    "calibrate": "calibrant.methods.after_training",
     "evaluate": "calibrant.report.evaluation",
     "fit": "calibrant.methods.custom",
 }

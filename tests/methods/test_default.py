@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
-from calibrant.methods import Calibrated, CrossFitted, Part, Task, default_method
-from calibrant.methods.averaged import Averaged
-from calibrant.methods.default import PLAIN, RATES
+from calibrant.methods import Calibrated, CrossFitted, Ensemble, Part, Task, default_method
+from calibrant.methods.default import NEW, PLAIN, TUNED, TUNED_LARGE
 from calibrant.methods.loaded import as_part
 from calibrant.methods.meta_regularization import MetaRegularization
 from calibrant.methods.newness import is_new
@@ -22,49 +21,33 @@ def part(n):
     return Part(torch.zeros(n, 2), torch.arange(n) % 2)
 
 
-def test_small_data_in_memory_get_folds_and_everything_else_one_network():
+def test_small_data_get_several_networks_and_everything_else_one():
     net = nn.Linear(2, 2)
     small, large = Task(part(20), part(10), 2), Task(part(5000), part(10), 2)
-    assert isinstance(default_method(net, small), CrossFitted)
+    assert default_method(net, small) == Calibrated("temperature", Ensemble(NEW, 3))
+    assert default_method(net, Task(part(20), None, 2)) == CrossFitted()
+    assert default_method(None, small) == CrossFitted()
     chosen = default_method(net, large)
     assert isinstance(chosen, Calibrated)
     assert isinstance(chosen.base, MetaRegularization)
     assert chosen.base.recipe.epochs == 31  # 1,200 steps of 39 in an epoch, and at least 20 epochs
     assert default_method(net, Task(part(128 * 100), part(10), 2)).base.recipe.epochs == 20
-    assert default_method(net, Task(part(5000), None, 2)) == Averaged()
+    assert default_method(net, Task(part(5000), None, 2)) == NEW
 
 
-class Augmented(Dataset):
-    """Samples that change at every look."""
-
-    def __len__(self):
-        return 20
-
-    def __getitem__(self, row):
-        return torch.randn(2), row % 2
-
-
-def test_loaders_are_read_only_where_memory_can_stand_for_them():
-    net, plain = nn.Linear(2, 2), TensorDataset(torch.randn(20, 2), torch.arange(20) % 2)
-    weighted = WeightedRandomSampler(torch.ones(20), 20)
+def test_loaders_of_few_samples_get_several_networks_too():
+    net, samples = nn.Linear(2, 2), TensorDataset(torch.randn(20, 2), torch.arange(20) % 2)
+    several, one = Calibrated("temperature", Ensemble(NEW, 3)), Calibrated("temperature", NEW)
+    many = TensorDataset(torch.zeros(5000, 2), torch.arange(5000) % 2)
     cases = {
-        "fixed": (DataLoader(plain, batch_size=5, shuffle=True), True),
-        "augmented": (DataLoader(Augmented(), batch_size=5), False),
-        "weighted": (DataLoader(plain, batch_size=5, sampler=weighted), False),
-        "large": (DataLoader(TensorDataset(torch.zeros(5000, 2), torch.arange(5000) % 2)), False),
-        "a list": ([(torch.zeros(20, 2), torch.arange(20) % 2)], False),
+        "few": (DataLoader(samples, batch_size=5, shuffle=True), several),
+        "many": (DataLoader(many), one),
+        "not told": ([(torch.zeros(20, 2), torch.arange(20) % 2)], one),
     }
-    for name, (loader, folds) in cases.items():
-        found = default_method(net, Task(as_part(loader, net), part(10), 2))
-        assert isinstance(found, CrossFitted if folds else Calibrated), name
-        assert folds or found.base == Averaged()
-
-
-def test_batches_of_different_lengths_are_not_read():
-    net = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(4, 2))
-    rows = [(torch.zeros(n, dtype=torch.long), 0) for n in (1, 1, 2, 2)]
-    loader = as_part(DataLoader(rows, batch_size=2), net)
-    assert isinstance(default_method(net, Task(loader, part(10), 2)), Calibrated)
+    for name, (loader, method) in cases.items():
+        given = as_part(loader, net)
+        assert default_method(net, Task(given, part(10), 2)) == method, name
+        assert default_method(net, Task(given, None, 2)) == NEW
 
 
 NETWORKS = {
@@ -91,17 +74,17 @@ def test_a_network_is_new_until_it_is_trained(name):
     assert not is_new(net)
 
 
-def test_a_trained_network_is_the_start_of_every_fold_and_a_large_one_is_trained_once():
+def test_a_trained_network_is_fine_tuned_and_a_large_one_is_trained_once():
     frozen, seen = nn.Linear(2, 2), nn.BatchNorm1d(2)
     frozen.bias.requires_grad_(False)
     seen(torch.randn(4, 2))
     task = Task(part(20), part(10), 2)
-    for net in (frozen, seen):
-        assert default_method(net, task) == Calibrated("temperature", Averaged(learning_rate=RATES["small"]))
-        assert default_method(Unchanged(net), task) == CrossFitted()
+    for net in (frozen, seen, Unchanged(seen)):
+        assert default_method(net, task) == Calibrated("temperature", Ensemble(TUNED, 3))
     large = nn.Sequential(nn.Linear(2, 600), nn.Linear(600, 2000), nn.Linear(2000, 2))
+    assert default_method(large, task) == Calibrated("temperature", NEW)
     large[0].bias.requires_grad_(False)
-    assert default_method(Unchanged(large), task).base.learning_rate == RATES["large"]
+    assert default_method(Unchanged(large), task) == Calibrated("temperature", TUNED_LARGE)
 
 
 class NoHead(nn.Module):
@@ -119,8 +102,8 @@ def test_without_a_head_or_with_a_trained_network_large_data_get_plain_training(
     large = Task(part(5000), part(10), 2)
     frozen = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     frozen[0].weight.requires_grad_(False)
-    for net, rate in ((NoHead(), "new"), (frozen, "small")):
-        assert default_method(net, large) == Calibrated("temperature", Averaged(learning_rate=RATES[rate]))
+    for net, base in ((NoHead(), NEW), (frozen, TUNED)):
+        assert default_method(net, large) == Calibrated("temperature", base)
     assert isinstance(default_method(lambda seed: nn.Linear(2, 2), large).base, MetaRegularization)
 
 

@@ -32,7 +32,7 @@ class Averaged(Method):
 
     Parameters
     ----------
-    epochs : passes over the training data; None chooses (1,200 steps, or 20 epochs where those are more)
+    epochs : passes over the training data; None is ``steps`` steps, or ``passes`` epochs where those are more
     learning_rate : the largest of the schedule
     batch_size : of data in memory; a loader has its own
     """
@@ -40,6 +40,8 @@ class Averaged(Method):
     epochs: int | None = None
     learning_rate: float = 0.003
     batch_size: int | None = 128
+    steps: int = 1200
+    passes: int = 20
 
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:
@@ -68,7 +70,7 @@ class Averaged(Method):
 
     def solving(self, group: Group) -> Solving:
         batches = group.problems[0].train.batches
-        steps = max(2, total_steps(batches, self.epochs, 1, 1200))
+        steps = max(2, total_steps(batches, self.epochs, 1, self.steps, self.passes))
         return Solving(
             hypergradient=Plain(STRIDE),
             inner_optimizer=Adam(one_cycle(self.learning_rate, steps, warmup=0.2)),

@@ -16,8 +16,7 @@ from calibrant._device import resolve_device
 from calibrant.bilevel import Callback
 from calibrant.data.batch import map_tensors
 from calibrant.methods.base import Compile, Method
-from calibrant.methods.cross_fitted import CrossFitted
-from calibrant.methods.default import default_method, one_network
+from calibrant.methods.default import default_method, one_network, several_networks
 from calibrant.methods.freezing import Freeze, frozen
 from calibrant.methods.loaded import as_part, checked
 from calibrant.methods.newness import is_new
@@ -26,6 +25,7 @@ from calibrant.methods.registry import METHODS
 from calibrant.methods.safeguards import Interruptible, Opening, Progress, Resumable
 from calibrant.methods.task import Model, Part, Task, Unchanged
 from calibrant.methods.trained import Trained
+from calibrant.methods.watching import Watcher
 from calibrant.models.outputs import call, logits_of
 
 
@@ -99,8 +99,8 @@ def fit(
     learning_rate : float, optional
         The largest learning rate. Default: the method's.
     networks : int, optional
-        How many networks the default trains: 1 is a single one, more are trained on as many folds of all samples. By
-        default :func:`calibrant.methods.default_method` decides. It cannot be combined with ``method``.
+        How many networks are trained; the answer is their mean. 1 trains faster, and ``module`` is then of your class.
+        By default :func:`calibrant.methods.default_method` decides. It cannot be combined with ``method``.
     redraw : bool, optional
         Whether methods that train several networks draw the parameters of each anew. Default: a network whose
         parameters look as torch draws them is drawn anew, and one that was trained before is the start of each.
@@ -147,6 +147,9 @@ def fit(
     resumable = None if checkpoint is None else Resumable(checkpoint, checkpoint_seconds)
     interrupt = Interruptible()
     guards: list[Callback] = [Opening(resumable), *([resumable] if resumable else []), interrupt, Progress(verbose)]
+    watchers = [callback for callback in callbacks if isinstance(callback, Watcher)]
+    for watcher in watchers:
+        watcher.watch(second)
     with interrupt.listening():
         fitted = wanted.fit(task, callbacks=[*guards, *callbacks], compile=compile)
     if interrupt.pressed and not any(getattr(network, "outer_steps", 1) for network in fitted.networks):
@@ -155,7 +158,10 @@ def fit(
     if resumable is not None and not interrupt.pressed:
         resumable.clear()
     modules = [network.export(copy.deepcopy(given)).eval() for network in fitted.networks]
-    return Trained(fitted, tuple(modules), form)
+    result = Trained(fitted, tuple(modules), form)
+    for watcher in watchers:
+        watcher.finish(result)
+    return result
 
 
 def example_of(model: Model, seed: int, device: str | torch.device | None) -> nn.Module:
@@ -178,7 +184,7 @@ def chosen(method: Method | str | None, task: Task, networks: int | None = None)
     if networks == 1:
         return one_network(task.model, task)
     if networks is not None:
-        return CrossFitted(folds=networks)
+        return several_networks(task.model, task, networks)
     if method is None:
         return default_method(task.model, task)
     if isinstance(method, str):

@@ -4,68 +4,76 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any
 
-import torch
 from torch import nn
-from torch.utils import _pytree as pytree
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from calibrant.methods.averaged import Averaged
 from calibrant.methods.base import Method
-from calibrant.methods.baselines import Calibrated
+from calibrant.methods.baselines import Calibrated, Ensemble
 from calibrant.methods.cross_fitted import CrossFitted
 from calibrant.methods.images import IMAGE_METHODS
-from calibrant.methods.loaded import Loaded
 from calibrant.methods.networks import NetworkTraining, Recipe, head_and_width
 from calibrant.methods.newness import is_new
 from calibrant.methods.standard import Standard
-from calibrant.methods.task import FULL_BATCH, Model, Part, Task, Unchanged
-from calibrant.models.functional import FunctionalModule
+from calibrant.methods.task import FULL_BATCH, Model, Task, Unchanged
 
 PARAMETERS = 1_000_000
 """The largest network that the default trains several times."""
+NETWORKS = 3
+"""How many networks small data get."""
 PLAIN = Standard(epochs=None, learning_rate=0.001, batch_size=128)
 BEST = Standard(epochs=None, learning_rate=0.001, batch_size=128, best=True)
 STEPS, PASSES = 1200, 20
-RATES = {"new": 0.003, "small": 0.001, "large": 0.0001}
-"""Largest learning rates: of new networks, and of trained ones with up to a million parameters and with more."""
-ANY_NETWORK = Recipe(batch_size=128, learning_rate=RATES["new"], adam=True, select="nll", eager=True)
-LOOKED_AT = 4
-"""Samples of a loader's data set that are read twice to see whether they change."""
+NEW = Averaged(steps=STEPS, passes=PASSES)
+TUNED = Averaged(steps=400, passes=4)
+TUNED_LARGE = Averaged(learning_rate=0.0001, steps=400, passes=4)
+"""How one network is trained: a new one, and one that was trained before, with up to a million parameters or more."""
+ANY_NETWORK = Recipe(batch_size=128, learning_rate=0.003, adam=True, select="nll", eager=True)
 
 
 def default_method(model: Model | None, task: Task) -> Method:
     """The method for a model and a task that name none.
 
-    * :class:`CrossFitted`, five networks, where there are at most 4,096 training samples and the model has at most a
-      million parameters. The samples are in memory, or in a loader that can be read into memory without changing what
-      it gives (:func:`can_be_read`). New networks are drawn anew for each fold; trained ones start as they are;
-    * :func:`recommended`, one network, where more samples are in memory, there is a validation part, and the model is
-      new and has a head (one linear layer that gives the logits);
-    * else :class:`Averaged`, one network, followed by temperature scaling on the validation part if there is one.
+    * Small data, at most 4,096 training samples, for a model of at most a million parameters: with a validation part
+      three networks, each trained as below; their mean probability has a temperature fitted on the validation part.
+      Without a validation part :class:`CrossFitted`, whose networks judge one another on folds; the samples must be in
+      memory.
+    * More samples in memory, a validation part, and a new model with a head (one linear layer that gives the logits):
+      :func:`recommended`, one network.
+    * Else one network, :class:`Averaged`, with a temperature fitted on the validation part if there is one.
+
+    A model that was trained before (:func:`calibrant.methods.newness.is_new` says no) is fine-tuned in fewer steps, and
+    a large one at a lower learning rate.
     """
-    if small(task) and (model is None or trains_again(model)):
-        return CrossFitted()
-    in_memory = not any(part.loaded for part in _parts(task))
-    many = len(task.train) > FULL_BATCH if in_memory else False
-    if in_memory and many and task.val is not None and model is not None and starts_anew(model, task):
+    if model is None or (few(task) and size_of(example_of(model, task)) <= PARAMETERS):
+        return several_networks(model, task, None)
+    in_memory = not any(part.loaded for part in (task.train, task.val) if part is not None)
+    if in_memory and len(task.train) > FULL_BATCH and task.val is not None and starts_anew(model, task):
         return recommended(task)
     return one_network(model, task)
 
 
 def one_network(model: Model | None, task: Task) -> Method:
     """One network with averaged weights, and a temperature where there is a validation part."""
-    base = Averaged(learning_rate=learning_rate(model, task))
+    base = training(model, task)
     return base if task.val is None else Calibrated("temperature", base)
 
 
-def learning_rate(model: Model | None, task: Task) -> float:
-    """The largest learning rate: lower for a network that was trained before, and for a large one lower still."""
-    module = _example(model, task)
+def several_networks(model: Model | None, task: Task, count: int | None) -> Method:
+    """The mean of some networks. Without a validation part they are trained on folds, or judged by nobody."""
+    if task.val is not None and model is not None:
+        return Calibrated("temperature", Ensemble(training(model, task), count or NETWORKS))
+    if task.train.loaded:
+        return one_network(model, task) if count is None else Ensemble(training(model, task), count)
+    return CrossFitted() if count is None else CrossFitted(folds=count)
+
+
+def training(model: Model | None, task: Task) -> Averaged:
+    """How each network is trained: one that was trained before in fewer steps, a large one at a lower rate as well."""
+    module = None if model is None else example_of(model, task)
     if module is None or is_new(module):
-        return RATES["new"]
-    return RATES["small" if _size(module) <= PARAMETERS else "large"]
+        return NEW
+    return TUNED if size_of(module) <= PARAMETERS else TUNED_LARGE
 
 
 def recommended(task: Task) -> Method:
@@ -86,8 +94,8 @@ def recommended(task: Task) -> Method:
 
 def starts_anew(model: Model, task: Task) -> bool:
     """Whether a model has a head and random initial parameters."""
-    module = copy.deepcopy(_example(model, task))
-    if module is None or isinstance(model, Unchanged) or not is_new(module):
+    module = copy.deepcopy(example_of(model, task))
+    if isinstance(model, Unchanged) or not is_new(module):
         return False
     try:
         head_and_width(module, task)
@@ -96,83 +104,21 @@ def starts_anew(model: Model, task: Task) -> bool:
     return True
 
 
-def trains_again(model: Model) -> bool:
-    """Whether several networks may be trained in the place of this one: it is small, and copies of it can be made."""
-    if isinstance(model, Unchanged):
-        return _size(model.module) <= PARAMETERS
-    if not isinstance(model, nn.Module):
-        return _size(model(0)) <= PARAMETERS
-    if _size(model) > PARAMETERS or not is_new(model):
-        return False
+def few(task: Task) -> bool:
+    """Whether there are few training samples; a loader that does not say how many it has may have many."""
     try:
-        FunctionalModule(model).draw(0)
+        return len(task.train) <= FULL_BATCH
     except ValueError:
-        return False  # a layer that does not say how to draw its parameters
-    return True
-
-
-def small(task: Task) -> bool:
-    """Whether there are few training samples, in memory or in loaders that can be read into memory."""
-    for part in _parts(task):
-        if isinstance(part, Loaded) and not can_be_read(part):
-            return False
-    if len(task.train) > FULL_BATCH or any(len(part) > FULL_BATCH for part in _parts(task) if part.loaded):
         return False
-    try:
-        task.read()
-    except ValueError:
-        return False  # batches that are padded to different lengths
-    return True
 
 
-def can_be_read(part: Loaded) -> bool:
-    """Whether a loader gives every sample once in an epoch, the same at every look, so that memory can stand for it.
-
-    A few samples are read twice: random augmentation shows. Samplers of other kinds than sequential and random order
-    may leave out or repeat samples on purpose.
-    """
-    loader = part.source
-    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
-        return False
-    if type(loader.batch_sampler) is not BatchSampler or type(loader.sampler) not in (SequentialSampler, RandomSampler):
-        return False
-    if isinstance(loader.sampler, RandomSampler) and loader.sampler.replacement:
-        return False
-    try:
-        count = len(loader.dataset)
-    except (TypeError, NotImplementedError):
-        return False
-    if not 0 < count <= FULL_BATCH:
-        return False
-    rows = range(min(LOOKED_AT, count))
-    with torch.random.fork_rng(devices=[]):
-        return all(_same(loader.dataset[row], loader.dataset[row]) for row in rows)
-
-
-def _same(first: Any, second: Any) -> bool:
-    """Whether two looks at a sample gave the same values."""
-    a, b = pytree.tree_leaves(first), pytree.tree_leaves(second)
-    if len(a) != len(b):
-        return False
-    for one, two in zip(a, b, strict=True):
-        try:
-            if not bool(torch.equal(torch.as_tensor(one), torch.as_tensor(two))):
-                return False
-        except (TypeError, ValueError, RuntimeError):
-            if one is not two and one != two:
-                return False
-    return True
-
-
-def _parts(task: Task) -> list[Part]:
-    return [part for part in (task.train, task.val) if part is not None]
-
-
-def _example(model: Model | None, task: Task) -> nn.Module | None:
-    if model is None or isinstance(model, nn.Module):
+def example_of(model: Model, task: Task) -> nn.Module:
+    """The module, or one that a factory builds."""
+    if isinstance(model, nn.Module):
         return model
     return model.module if isinstance(model, Unchanged) else model(task.seed)
 
 
-def _size(module: nn.Module) -> int:
+def size_of(module: nn.Module) -> int:
+    """How many parameters a module has."""
     return sum(p.numel() for p in module.parameters())

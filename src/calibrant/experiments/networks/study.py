@@ -77,7 +77,7 @@ def expected(line: Mapping[str, Any]) -> Key | None:
 
 
 def measure(key: Key) -> dict[Key, Record]:
-    """The record of one comparison. Processor time of one thread stands for wall time, which other work would disturb."""
+    """The record of one comparison. Time is processor time on one thread, which other work hardly disturbs."""
     name, start, seed = key["task"], key["start"], key["seed"]
     task, threads = TASKS[name], torch.get_num_threads()
     torch.set_num_threads(1)
