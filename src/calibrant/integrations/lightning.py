@@ -116,7 +116,9 @@ def _loader(trainer: Any) -> Any:
 
 def _detached(network: nn.Module) -> nn.Module:
     """A copy of a network that does not know its trainer."""
-    kept = {name: network.__dict__[name] for name in ("_trainer", "_fabric") if name in network.__dict__}
+    kept: dict[str, Any] = {
+        name: network.__dict__[name] for name in ("_trainer", "_fabric") if name in network.__dict__
+    }
     try:
         for name in kept:
             network.__dict__[name] = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from calibrant.bilevel.run import Run
 from calibrant.methods.watching import Watcher, calibration_scores
 
@@ -70,7 +72,7 @@ class Tracker(Watcher):
             logits, labels = zip(*parts, strict=True)
             found = calibration_scores(_joined(logits), _joined(labels))
             kept = {f"calibrated/{name}": found[name] for name in ("nll", "smooth_ece", "accuracy")}
-            calibrator = getattr(result.fitted, "calibrator", None)
+            calibrator: Any = getattr(result.fitted, "calibrator", None)
             if hasattr(calibrator, "temperature_"):
                 kept["calibrated/temperature"] = float(calibrator.temperature_)
             self.log(kept, self._step)
@@ -139,6 +141,4 @@ _OPENERS: dict[str, Callable[[dict[str, Any]], tuple[Log, Callable[[], Any]]]] =
 
 
 def _joined(parts: Any) -> Any:
-    import torch
-
     return torch.cat(list(parts))

@@ -65,6 +65,7 @@ class CrossFitted(Method):
             heads = [head for _ in own for head in next(networks).networks]
             pairs = [(head, t.fold) for head, t in zip(heads, own, strict=True) if t.fold is not None]
             begun = [pair for pair in pairs if pair[0].outer_steps] or pairs  # an interrupt leaves out the others
-            fit = CrossFit(*(tuple(column) for column in zip(*begun, strict=True)), own[0].pooled or task.train)
+            kept, dealt = zip(*begun, strict=True)
+            fit = CrossFit(tuple(kept), tuple(dealt), own[0].pooled or task.train)
             result.append(calibrated_mean(fit, "plain", len(task.train)))
         return result

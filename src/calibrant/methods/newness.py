@@ -8,6 +8,7 @@ trained network that is taken for new would lose what it has learned.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -30,9 +31,7 @@ def is_new(model: nn.Module) -> bool:
 def _looks_drawn(layer: nn.Module) -> bool:
     own = dict(layer.named_parameters(recurse=False))
     if isinstance(layer, nn.Linear | nn.Bilinear | _ConvNd):
-        fan_in = _fan_in(layer)
-        bias = own.pop("bias", None)  # attention sets the bias of its last layer to zero
-        return _within(own.values(), 1 / math.sqrt(fan_in)) and (bias is None or _within([bias], 1 / math.sqrt(fan_in)))
+        return _within(own.values(), 1 / math.sqrt(_fan_in(layer)))
     if isinstance(layer, nn.RNNBase):
         return _within(own.values(), 1 / math.sqrt(layer.hidden_size))
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
@@ -58,11 +57,11 @@ def _fan_in(layer: nn.Module) -> int:
     return int(nn.init._calculate_fan_in_and_fan_out(weight)[0])
 
 
-def _within(values: object, bound: float) -> bool:
-    return all(float(v.detach().abs().max()) <= bound * _SLACK for v in values if v.numel())  # type: ignore[attr-defined]
+def _within(values: Iterable[Tensor], bound: float) -> bool:
+    return all(float(v.detach().abs().max()) <= bound * _SLACK for v in values if v.numel())
 
 
-def _constant(values: list[Tensor], number: float) -> bool:
+def _constant(values: Iterable[Tensor], number: float) -> bool:
     return all(bool((v.detach() == number).all()) for v in values)
 
 

@@ -121,7 +121,7 @@ def _graph(link: Link, networks: Sequence[nn.Module], form: Form) -> fx.GraphMod
     root.networks = nn.ModuleList(copy.deepcopy(list(networks)))
     like = next(networks[0].parameters())
     given = [graph.placeholder(name) for name in form.names or ("inputs",)]
-    by_name = dict(zip(form.names, given, strict=True)) if form.names else None
+    by_name: dict[str, Any] = dict(zip(form.names or (), given, strict=False))
     shares = link.shares or (1.0,) * len(networks)
 
     def step(function: Any, *args: Any) -> fx.Node:

@@ -35,9 +35,11 @@ def save(trained: Trained, path: str | os.PathLike[str]) -> None:
             if not isinstance(value, Tensor):
                 raise ValueError(f"The network keeps {name!r}, which is not a tensor, so it cannot be written.")
             arrays[f"network.{number}.{name}"] = _array(value)
-    fitted, calibrator = trained.fitted, None
+    fitted: Fitted = trained.fitted
+    calibrator = None
     if isinstance(fitted, Recalibrated):
-        fitted, calibrator = fitted.model, calibrator_parts(fitted.calibrator, "calibrator", arrays)
+        calibrator = calibrator_parts(fitted.calibrator, "calibrator", arrays)
+        fitted = fitted.model
     if not isinstance(fitted, Mixture):
         raise TypeError(f"save writes networks and their means; got a {type(fitted).__name__}.")
     state = {

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -106,11 +107,10 @@ class Trained(Fitted):
             if not found:
                 raise ValueError("The loader gave no batch, so there is nothing to predict.")
             return
-        given = self._named(inputs)
-        parts = map_tensors(lambda t: t, as_arrays(given))
-        count = len(tensors(parts)[0])
-        for start in range(0, max(count, 1), ROWS):
-            yield map_tensors(lambda t, s=start: t[s : s + ROWS], parts)
+        given = as_arrays(self._named(inputs))
+        for start in range(0, max(len(tensors(given)[0]), 1), ROWS):
+            rows = slice(start, start + ROWS)
+            yield map_tensors(itemgetter(rows), given)
 
     def _named(self, inputs: Any) -> Any:
         several = isinstance(inputs, tuple | list)
