@@ -116,12 +116,10 @@ def _loader(trainer: Any) -> Any:
 
 def _detached(network: nn.Module) -> nn.Module:
     """A copy of a network that does not know its trainer."""
-    kept: dict[str, Any] = {
-        name: network.__dict__[name] for name in ("_trainer", "_fabric") if name in network.__dict__
-    }
+    own = network.__dict__
+    kept: dict[str, Any] = {name: own[name] for name in ("_trainer", "_fabric") if name in own}
     try:
-        for name in kept:
-            network.__dict__[name] = None
+        own.update(dict.fromkeys(kept))
         return copy.deepcopy(network)
     finally:
-        network.__dict__.update(kept)
+        own.update(kept)
