@@ -45,8 +45,10 @@ def default_method(model: Model | None, task: Task) -> Method:
     A model that was trained before (:func:`calibrant.methods.newness.is_new` says no) is fine-tuned in fewer steps, and
     a large one at a lower learning rate.
     """
-    if model is None or (few(task) and size_of(example_of(model, task)) <= PARAMETERS):
+    if few(task) and (model is None or size_of(example_of(model, task)) <= PARAMETERS):
         return several_networks(model, task, None)
+    if model is None:
+        return one_network(model, task)
     in_memory = not any(part.loaded for part in (task.train, task.val) if part is not None)
     if in_memory and len(task.train) > FULL_BATCH and task.val is not None and starts_anew(model, task):
         return recommended(task)
