@@ -283,10 +283,10 @@ def test_a_killed_process_goes_on(tmp_path):
     assert begin(tmp_path / "cut").communicate(timeout=120)[0] == expected
 
 
-@pytest.mark.parametrize(
-    "method",
-    [Calibrated("temperature", Averaged(epochs=200)), Calibrated("temperature", Ensemble(Averaged(epochs=200)))],
-)
+LONG = Averaged(epochs=200)
+
+
+@pytest.mark.parametrize("base", [LONG, Ensemble(LONG)])
 def test_control_c_returns_the_best_so_far(base):
     model, (train, val), test = small("digits")
     press = StopAfter(12, lambda: os.kill(os.getpid(), signal.SIGINT))
