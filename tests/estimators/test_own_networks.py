@@ -19,8 +19,9 @@ import calibrant
 from calibrant.bilevel import Callback
 from calibrant.experiments.networks import models
 from calibrant.experiments.networks.tasks import TASKS, Pair, classes_of
-from calibrant.methods import Calibrated, CrossFitted, Ensemble, Standard
+from calibrant.methods import Calibrated, CrossFitted, Ensemble, Part, Standard
 from calibrant.methods.averaged import Averaged
+from calibrant.methods.varied_rates import VariedRates, best_subset
 
 SHORT = CrossFitted(Standard(epochs=2, batch_size=32), folds=2)
 
@@ -44,7 +45,10 @@ def small(name, counts=(96, 64, 40)):
 def test_every_kind_of_network_becomes_a_plain_module_with_calibrated_logits(name, networks):
     model, (train, val), test = small(name)
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    result = calibrant.fit(model, train, val, networks=networks, epochs=2)
+    given = {"networks": 1, "epochs": 2}
+    if networks > 1:
+        given = {"method": Calibrated("temperature", Ensemble(Averaged(epochs=2), networks))}
+    result = calibrant.fit(model, train, val, **given)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     probs = result.probs(test.inputs)
     assert probs.shape == (40, classes_of(TASKS[name].draw(3, "scratch")))
@@ -128,6 +132,37 @@ def test_means_of_networks_as_one_module(method):
         torch.testing.assert_close(result.module(x).double().softmax(1), result.probs(x), atol=1e-5, rtol=0)
     twin = pickle.loads(pickle.dumps(result.module))
     assert torch.equal(twin(x), result.module(x))
+
+
+class Fixed:
+    """A network that gives the same logits for every input."""
+
+    outer_steps = 1
+
+    def __init__(self, *logits):
+        self.params = torch.tensor(logits)
+
+    def logits(self, inputs):
+        return self.params.expand(len(inputs), -1)
+
+
+def test_the_networks_that_are_best_together_are_kept():
+    """Labels are 0 in half of the cases: two that err to opposite sides beat one that is nearer to the truth."""
+    part = Part(torch.zeros(100, 1), torch.arange(100) % 2)
+    left, right, near, wrong = Fixed(1.0, 0.0), Fixed(0.0, 1.0), Fixed(0.3, 0.0), Fixed(9.0, 0.0)
+    assert best_subset([left, near, wrong], part) == (near,)
+    assert best_subset([left, near, right, wrong], part) == (left, right)
+
+
+def test_a_learning_rate_that_breaks_down_is_left_out():
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 4), torch.randint(0, 2, (60,))
+    method = VariedRates(Averaged(epochs=5, learning_rate=1e38))
+    assert method.rates[0] == 1e38
+    with pytest.raises(calibrant.bilevel.NonFiniteError):
+        calibrant.fit(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), (x, y), (x[:30], y[:30]), method=method)
+    mild = VariedRates(Averaged(epochs=5, learning_rate=0.003))
+    assert mild.rates == pytest.approx([0.003, 0.001, 0.009])
 
 
 def test_a_calibrator_without_a_torch_form_says_so():
@@ -286,7 +321,7 @@ def test_a_killed_process_goes_on(tmp_path):
 LONG = Averaged(epochs=200)
 
 
-@pytest.mark.parametrize("base", [LONG, Ensemble(LONG)])
+@pytest.mark.parametrize("base", [LONG, Ensemble(LONG), VariedRates(LONG)])
 def test_control_c_returns_the_best_so_far(base):
     model, (train, val), test = small("digits")
     press = StopAfter(12, lambda: os.kill(os.getpid(), signal.SIGINT))

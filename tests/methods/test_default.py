@@ -8,11 +8,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
-from calibrant.methods import Calibrated, CrossFitted, Ensemble, Part, Task, default_method
+from calibrant.methods import Calibrated, CrossFitted, Part, Task, default_method
 from calibrant.methods.default import NEW, PLAIN, TUNED, TUNED_LARGE
 from calibrant.methods.loaded import as_part
 from calibrant.methods.newness import is_new
 from calibrant.methods.task import Unchanged
+from calibrant.methods.varied_rates import VariedRates
 from calibrant.metrics import nll
 
 
@@ -23,7 +24,7 @@ def part(n):
 def test_small_data_get_several_networks_and_everything_else_one():
     net = nn.Linear(2, 2)
     small, large = Task(part(20), part(10), 2), Task(part(5000), part(10), 2)
-    assert default_method(net, small) == Calibrated("temperature", Ensemble(NEW, 3))
+    assert default_method(net, small) == Calibrated("temperature", VariedRates(NEW, 3))
     assert default_method(net, Task(part(20), None, 2)) == CrossFitted()
     assert default_method(None, small) == CrossFitted()
     assert default_method(net, large) == Calibrated("temperature", NEW)
@@ -32,7 +33,7 @@ def test_small_data_get_several_networks_and_everything_else_one():
 
 def test_loaders_of_few_samples_get_several_networks_too():
     net, samples = nn.Linear(2, 2), TensorDataset(torch.randn(20, 2), torch.arange(20) % 2)
-    several, one = Calibrated("temperature", Ensemble(NEW, 3)), Calibrated("temperature", NEW)
+    several, one = Calibrated("temperature", VariedRates(NEW, 3)), Calibrated("temperature", NEW)
     many = TensorDataset(torch.zeros(5000, 2), torch.arange(5000) % 2)
     cases = {
         "few": (DataLoader(samples, batch_size=5, shuffle=True), several),
@@ -75,7 +76,7 @@ def test_a_trained_network_is_fine_tuned_and_a_large_one_is_trained_once():
     seen(torch.randn(4, 2))
     task = Task(part(20), part(10), 2)
     for net in (frozen, seen, Unchanged(seen)):
-        assert default_method(net, task) == Calibrated("temperature", Ensemble(TUNED, 3))
+        assert default_method(net, task) == Calibrated("temperature", VariedRates(TUNED, 3))
     large = nn.Sequential(nn.Linear(2, 600), nn.Linear(600, 2000), nn.Linear(2000, 2))
     assert default_method(large, task) == Calibrated("temperature", NEW)
     large[0].bias.requires_grad_(False)

@@ -11,6 +11,7 @@ from calibrant.methods.cross_fitted import CrossFitted
 from calibrant.methods.newness import is_new
 from calibrant.methods.standard import Standard
 from calibrant.methods.task import FULL_BATCH, Model, Task, Unchanged
+from calibrant.methods.varied_rates import VariedRates
 
 PARAMETERS = 1_000_000
 """The largest network that the default trains several times."""
@@ -19,7 +20,7 @@ NETWORKS = 3
 PLAIN = Standard(epochs=None, learning_rate=0.001, batch_size=128)
 BEST = Standard(epochs=None, learning_rate=0.001, batch_size=128, best=True)
 NEW = Averaged()
-TUNED = Averaged(steps=400, passes=4)
+TUNED = Averaged(steps=800, passes=4)
 TUNED_LARGE = Averaged(learning_rate=0.0001, steps=400, passes=4)
 """How one network is trained: a new one, and one that was trained before, with up to a million parameters or more."""
 
@@ -28,7 +29,8 @@ def default_method(model: Model | None, task: Task) -> Method:
     """The method for a model and a task that name none.
 
     * Small data, at most 4,096 training samples, for a model of at most a million parameters: with a validation part
-      three networks, each trained as below; their mean probability has a temperature fitted on the validation part.
+      :class:`VariedRates`, three networks at different learning rates, of which the validation part keeps those that
+      are best together; their mean probability has a temperature fitted on that part.
       Without a validation part :class:`CrossFitted`, whose networks judge one another on folds; the samples must be in
       memory.
     * Else one network, :class:`Averaged`, with a temperature fitted on the validation part if there is one. The
@@ -51,7 +53,7 @@ def one_network(model: Model | None, task: Task) -> Method:
 def several_networks(model: Model | None, task: Task, count: int | None) -> Method:
     """The mean of some networks. Without a validation part they are trained on folds, or judged by nobody."""
     if task.val is not None and model is not None:
-        return Calibrated("temperature", Ensemble(training(model, task), count or NETWORKS))
+        return Calibrated("temperature", VariedRates(training(model, task), count or NETWORKS))
     if task.train.loaded:
         return one_network(model, task) if count is None else Ensemble(training(model, task), count)
     return CrossFitted() if count is None else CrossFitted(folds=count)
