@@ -22,13 +22,16 @@ from calibrant.methods.task import Part, Task, streams, total_steps
 STRIDE = 5
 """Training steps between two looks at the weights."""
 DECAY = 0.95
+PATIENCE = 0.3
+"""The share of a run after which training ends when the average has not improved."""
 
 
 @dataclass(frozen=True)
 class Averaged(Method):
     """One network: Adam with a one-cycle schedule; the result is a moving average of its weights.
 
-    With a validation part the average is judged after every epoch, and the one of least NLL is kept.
+    With a validation part the average is judged after every epoch, and the one of least NLL is kept. Training ends early
+    when there was none better for three tenths of the run.
 
     Parameters
     ----------
@@ -92,17 +95,18 @@ class BestAverage(Callback):
     Attributes
     ----------
     nll : the least NLL so far; infinite before the first look
+    best_step : the outer step that has it
     """
 
     def __init__(self, part: Part | None, *, every: int = 1) -> None:
         self.part, self.every = part, every
-        self.nll = math.inf
+        self.nll, self.best_step = math.inf, 0
         self._average: State | None = None
         self._best: State | None = None
 
     def on_start(self, run: Run) -> None:
         if run.step == 0:
-            self.nll, self._average, self._best = math.inf, None, None
+            self.nll, self.best_step, self._average, self._best = math.inf, 0, None, None
 
     def on_step(self, run: Run) -> None:
         decay = min(DECAY, run.step / (9 + run.step))
@@ -123,7 +127,9 @@ class BestAverage(Callback):
                 "are not finite, or try a smaller learning rate."
             )
         if value < self.nll:
-            self.nll, self._best = value, self._average
+            self.nll, self.best_step, self._best = value, run.step, self._average
+        elif run.step - self.best_step >= PATIENCE * run.outer_steps:
+            run.stop("the validation NLL no longer improves")
 
     def on_end(self, run: Run) -> None:
         found = self._best or self._average
@@ -148,7 +154,7 @@ class BestAverage(Callback):
         return total / count
 
     def state_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"nll": self.nll if math.isfinite(self.nll) else None}
+        found: dict[str, Any] = {"nll": self.nll if math.isfinite(self.nll) else None, "best_step": self.best_step}
         for name, state in (("average", self._average), ("best", self._best)):
             if state is not None:
                 found |= {f"{name}.params": state.params}
@@ -157,6 +163,7 @@ class BestAverage(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.nll = math.inf if state.get("nll") is None else state["nll"]
+        self.best_step = state.get("best_step", 0)
         self._average, self._best = (_read(state, f"{name}.") for name in ("average", "best"))
 
 
