@@ -160,8 +160,11 @@ def check_probs(probs: Any, *, from_logits: bool = False) -> Tensor:
 
 
 def check_labels(labels: Any, n_rows: int, n_classes: int, device: torch.device | None = None) -> Tensor:
-    """Return int64 labels in 0..C-1, one per row. Two classes can also be bool."""
-    tensor = as_tensor(labels, "labels")
+    """Return int64 labels in 0..C-1, one per row. Two classes can also be bool.
+
+    Text labels must name every class; they are numbered in sorted order, as in scikit-learn.
+    """
+    tensor = as_tensor(encode_text(labels, n_classes)[0], "labels")
     if tensor.ndim != 1:
         hint = " Use labels.argmax(axis=1) for one-hot labels." if tensor.ndim == 2 else ""
         raise ValueError(f"labels must be 1-D with {n_rows} entries; got shape {tuple(tensor.shape)}.{hint}")
@@ -179,6 +182,22 @@ def check_labels(labels: Any, n_rows: int, n_classes: int, device: torch.device 
             f"got values from {low} to {high}. Encode the classes in the order of the columns."
         )
     return tensor
+
+
+def encode_text(labels: Any, n_classes: int) -> tuple[Any, np.ndarray | None]:
+    """Number text labels 0..C-1 in sorted order, and return the names; return other labels unchanged, with None."""
+    if isinstance(labels, Tensor):
+        return labels, None
+    names = np.asarray(labels)
+    if names.ndim != 1 or names.dtype.kind not in "UOT" or not all(isinstance(name, str) for name in names.tolist()):
+        return labels, None
+    known, codes = np.unique(names.astype(str), return_inverse=True)
+    if len(known) != n_classes:
+        raise ValueError(
+            f"text labels must name every class; got {len(known)} classes for {n_classes} columns. The columns must be "
+            "in the sorted order of the names. Otherwise, pass integers from 0."
+        )
+    return codes, known
 
 
 def class_columns(y: Any, classes: Any) -> np.ndarray:

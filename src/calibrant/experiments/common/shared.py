@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from calibrant._words import count as count  # for the experiments, which import it from here
 from calibrant.data import SETS
 from calibrant.report import Report, Results, provenance
 from calibrant.report.results import command
@@ -61,8 +62,3 @@ def failures(report: Report, records: Sequence[Mapping[str, Any]], consequence: 
     rows = [[*key, ", ".join(str(r["seed"]) for r in own), own[0]["failure"]] for key, own in alike.items()]
     report.section("Failed runs", consequence)
     report.table(["table" if where == "table" else "set", "method", "seeds", "reason (first seed)"], rows)
-
-
-def count(number: int, noun: str) -> str:
-    """A number with its noun: 1 table, 2 tables."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
