@@ -290,12 +290,12 @@ def test_another_experiment_that_began_meanwhile_is_an_error(store):
     other = Store(store.path)
     assert not other.commands
     store.begin({"experiment": "noise"})
-    with pytest.raises(ValueError, match=r"another experiment in .* meanwhile; choose another folder"):
+    with pytest.raises(ValueError, match=r"another experiment in .*; choose another folder"):
         other.begin({"experiment": "bo4sc"})
     other.begin({"experiment": "noise"})
 
 
-def test_a_full_disk_is_a_sentence_and_the_next_addition_goes_on(store):
+def test_full_disk_is_one_sentence_and_the_next_addition_works(store):
     store.add({run(0): {}})
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (store.path.stat().st_size + 50, hard))
