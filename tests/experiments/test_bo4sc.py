@@ -1,4 +1,4 @@
-"""The first paper's experiment, small: files, records, and the same report from files alone."""
+"""A small run of the first paper's experiment: files, records, and the same report from files."""
 
 import json
 from dataclasses import replace
@@ -146,7 +146,7 @@ def test_settings_file_names_its_origin_or_none(tmp_path):
             bo4sc.chosen_settings(file)
 
 
-def test_what_bo4sc_ran_with_is_written_for_each_set(written):
+def test_settings_of_bo4sc_are_written_for_each_set(written):
     methods = read_results(written.parent / "results.json").config["methods"]
     assert set(methods["bo4sc"]) == set(SETS)
     assert "steps=20" in methods["bo4sc"]["bac"]
@@ -160,7 +160,7 @@ def test_how_many_seeds():
         seed_count(0)
 
 
-def test_bo4scs_control_differs_from_it_by_the_weights_alone():
+def test_control_differs_from_bo4sc_only_by_the_weights():
     found = bo4sc.plan(SETS, [0], bo4sc.chosen_settings()[0]).methods
     for dataset in SETS:
         control, method = found[dataset, "standard-matched"], found[dataset, "bo4sc"]
@@ -178,7 +178,7 @@ def test_other_seeds_and_some_methods():
         bo4sc.plan(["bac"], [0], settings, ["bosc"])
 
 
-def test_calibrators_are_fitted_behind_the_one_trained_network():
+def test_calibrators_share_one_trained_network():
     prepared = prepare("blobs-1.7", 0)
     base = Standard(epochs=5)
     plan = [("standard", base, prepared), ("isotonic", Calibrated("isotonic-confidence", base), prepared)]
@@ -258,7 +258,7 @@ def test_one_prediction_call_equals_separate_calls(name):
         assert record["share_map_above_90"] == pytest.approx(on_map.mean(), abs=1e-3)
 
 
-def test_a_report_of_one_method_claims_nothing_of_others(written):
+def test_report_of_one_method_makes_no_other_claims(written):
     content = read_results(written.parent / "results.json")
     own = content._replace(records=[r for r in content.records if r["method"] == "self-calibrated"])
     text = page.make_report(own, {}).to_markdown()

@@ -1,4 +1,4 @@
-"""The grid search: its scores by hand, its choice, and that a short training is the beginning of a long one."""
+"""The grid search: scores by hand, the choice, and short trainings within long ones."""
 
 import json
 import math
@@ -51,7 +51,7 @@ def test_a_grid_names_its_settings():
         grid.run(grid=TINY, criterion="accuracy")
 
 
-def test_points_that_score_are_validation_points_that_move_nothing():
+def test_scoring_points_do_not_move_the_weights():
     task, held = search.search_task("blobs-1.3", search.FIRST_SEED)
     assert (len(task.train), len(task.val), len(held)) == (700, 200, 100)
     labels = torch.as_tensor(load("blobs-1.3", search.FIRST_SEED).val[1])

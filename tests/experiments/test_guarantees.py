@@ -1,4 +1,4 @@
-"""The study of guarantees: exact risks by hand, verdicts on made-up records, and a small run."""
+"""The study of guarantees: exact risks by hand, verdicts on simulated records, and a small run."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Jobs: in this process or in joblib's workers, their records are stored when they end; parts for a GPU."""
+"""Jobs in this process and in joblib's workers store their records; jobs for a GPU are grouped."""
 
 import functools
 import os
@@ -32,7 +32,7 @@ def processes(store):
     return {line["key"]["seed"]: line["record"]["process"] for line in store.current.values()}
 
 
-def test_without_a_word_jobs_run_in_this_process(tmp_path):
+def test_jobs_run_in_this_process_by_default(tmp_path):
     store = Store(tmp_path)
     run_jobs(store, here=JOBS[:2], beside=[[one] for one in JOBS[2:]])
     assert processes(store) == dict.fromkeys(range(6), os.getpid())
@@ -50,7 +50,7 @@ def test_workers_run_lists_of_jobs_beside_this_process(tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["loky", "multiprocessing"])
-def test_an_ambient_configuration_chooses_who_runs_them(tmp_path, backend):
+def test_joblib_configuration_chooses_the_workers(tmp_path, backend):
     """That of multiprocessing returns nothing before all ends, as Ray's."""
     store = Store(tmp_path)
     with joblib.parallel_config(backend=backend, n_jobs=2):

@@ -1,4 +1,4 @@
-"""Keys of runs: what makes two of them the same, and the digest of the code that a record depends on."""
+"""Keys of runs: when two are equal, and the digest of the code behind a record."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An interrupted command goes on where it stopped, and ends with the records of one that was never interrupted."""
+"""An interrupted command continues, and ends with the same records as an uninterrupted one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What all experiments share: result files of another command are refused by a sentence, names of sets are checked."""
+"""Checks of all experiments: result files of other commands, and names of sets."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The store: torn lines are harmless, several processes lose nothing, records that are out of date give way."""
+"""The store: incomplete lines, several processes at once, and records that are out of date."""
 
 import doctest
 import json
@@ -41,7 +41,7 @@ def store(tmp_path):
     return Store(tmp_path)
 
 
-def test_every_record_is_one_line_that_knows_what_made_it(store):
+def test_every_record_is_one_line_with_its_origin(store):
     store.begin({"experiment": "noise"})
     store.add({run(0): {"nll": 0.5, BESIDE: {"map": [1]}}, run(1): {"nll": float("nan")}})
     command, first, second = map(json.loads, store.path.read_text().splitlines())
@@ -131,7 +131,7 @@ def test_killed_process_leaves_whole_lines_and_no_lock(store, pause):
     assert [line["key"]["seed"] for line in lines[:-1]] == list(range(before))
 
 
-def test_a_store_travels_to_another_process_without_its_lines(store):
+def test_pickled_store_leaves_out_its_lines(store):
     store.begin({"experiment": "noise"})
     store.add({run(seed): {} for seed in range(50)})
     assert store.has(run(0))
@@ -215,7 +215,7 @@ def test_fresh_repeats_all_runs_even_after_an_interruption(store):
     assert begin(Store(store.path), {}, keys, expected=known()) == keys[:2]
 
 
-def test_the_configs_of_all_commands_that_left_records_are_one(store):
+def test_configs_of_commands_with_records_are_merged(store):
     store.begin({"sets": ["bac"], "methods": {"a": 1}, "device": "cpu"})
     store.add({run(0): {}})
     store.begin({"sets": ["never used"]})
@@ -261,7 +261,7 @@ def test_the_example_runs():
     assert doctest.testmod(store_module).failed == 0
 
 
-def test_an_addition_that_a_crash_cut_counts_as_none(store):
+def test_incomplete_addition_is_ignored(store):
     store.add({run(9): {}})
     store.add({run(seed): {"text": "x"} for seed in range(3)})
     raw = store.path.read_bytes()

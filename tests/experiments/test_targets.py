@@ -1,4 +1,4 @@
-"""Targets on records made by hand: each verdict turns where it should."""
+"""Targets on records made by hand: each verdict changes at its limit."""
 
 import math
 
@@ -99,7 +99,7 @@ def test_unmeasured_baseline_leaves_the_target_open():
     assert self_calibrated_targets([r for r in records() if r["method"] == "self-calibrated"])[4].holds is None
 
 
-def test_a_limit_within_the_interval_is_said():
+def test_note_names_limits_within_the_interval():
     found = records()
     for record in found:
         if (record["dataset"], record["method"]) == ("blobs-1.3", "self-calibrated"):
@@ -132,7 +132,7 @@ def test_one_seed_has_no_significance():
     assert "unknown on blobs-1.3" in found[1].note
 
 
-def test_a_failed_run_is_neither_hit_nor_miss():
+def test_failed_run_leaves_targets_open():
     found = bo4sc_targets(records(**{"bac bo4sc ece10": None}))
     assert words(found) == ["not measured", "not measured", "holds", "holds"]
 
@@ -150,14 +150,14 @@ def test_failed_run_does_not_change_the_target_of_its_set():
     assert "spirals" not in verdicts[2].shown
 
 
-def test_limits_from_both_sides_and_of_what_was_not_measured():
+def test_limits_from_both_sides_and_without_measurement():
     assert [at_least(value, 0.5) for value in (0.4, 0.5, 0.6, math.nan)] == [False, True, True, None]
     assert [not_above(value, 0.5) for value in (0.4, 0.5, 0.6, math.nan)] == [True, True, False, None]
     assert at_least(mean(records(), "accuracy", "bac", "bo4sc"), 0.9 - 1e-9)
     assert at_least(mean([], "accuracy", "bac", "bo4sc"), 0.9) is None
 
 
-def test_what_the_weights_do_is_said_set_by_set():
+def test_effect_of_the_weights_is_reported_per_set():
     """By paired differences to the control: worse on two sets, better on one, undecided on one, not measured on one."""
     gaps = dict(zip(SETS, ((0.01, 0.01), (0.02, 0.02), (-0.01, -0.01), (-0.01, 0.01), None), strict=True))
     found = records()

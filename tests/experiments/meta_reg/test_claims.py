@@ -1,4 +1,4 @@
-"""The paper's printed figures, its claims, and the verdicts, on numbers that are known."""
+"""The paper's printed values, its claims, and the verdicts, on known numbers."""
 
 from __future__ import annotations
 

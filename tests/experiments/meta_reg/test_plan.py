@@ -1,4 +1,4 @@
-"""The order of the runs, what identifies them, and the data that they are trained on."""
+"""The order of the runs, their keys, and their data."""
 
 from __future__ import annotations
 

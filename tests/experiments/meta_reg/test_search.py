@@ -1,4 +1,4 @@
-"""The search over settings of the paper's method: what is tried, and what it is judged by."""
+"""The search over settings of the paper's method: its settings and its criterion."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def records(folder: Path) -> list[dict]:
     return json.loads((folder / "results.json").read_text())["records"]
 
 
-def test_every_run_has_a_record_with_all_that_is_reported(finished: Path) -> None:
+def test_every_run_has_a_complete_record(finished: Path) -> None:
     found = records(finished)
     assert {(r["method"], r["seed"]) for r in found} == {(m, s) for m in SMALL["methods"] for s in (0, 1)}
     for record in found:
@@ -95,7 +95,7 @@ class Interrupted(Exception):
     """Stands for a machine that goes away."""
 
 
-def test_an_interrupted_run_goes_on_from_its_checkpoint(
+def test_interrupted_run_continues_from_its_checkpoint(
     images: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
@@ -138,7 +138,7 @@ def test_unusable_checkpoint_restarts_the_run(images: Path, tmp_path: Path, caps
     assert not path.exists()
 
 
-def test_time_that_is_over_ends_the_command(images: Path, tmp_path: Path) -> None:
+def test_command_ends_when_time_is_up(images: Path, tmp_path: Path) -> None:
     settings = SMALL | {"methods": ["ce"], "seeds": 1, "data": images, "out": tmp_path}
     with pytest.raises(ValueError, match="allow more --minutes"):
         reproduce(**settings, minutes=0.0)
@@ -171,7 +171,7 @@ def test_the_folder_is_tried_before_anything_is_read(tmp_path: Path) -> None:
         reproduce(dataset="digits", out=tmp_path / "file")
 
 
-def test_noisy_labels_are_those_of_the_training_part_alone(images: Path, tmp_path: Path) -> None:
+def test_only_the_training_part_has_noisy_labels(images: Path, tmp_path: Path) -> None:
     clean = np.load(images / "cifar10.npz")["y_train"]
     noisy = np.where(np.arange(len(clean)) % 5 < 2, (clean + 3) % 10, clean)
     np.savez(tmp_path / "labels.npz", worse_label=noisy)
@@ -199,7 +199,7 @@ def test_noisy_labels_are_those_of_the_training_part_alone(images: Path, tmp_pat
     assert "The paper's claims" not in page
 
 
-def test_a_network_that_another_process_trains_is_left_to_it(
+def test_networks_of_other_processes_are_skipped(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While one process trains ``ce``, another must not train the same network for ``ce-ts``."""
