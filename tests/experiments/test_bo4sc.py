@@ -110,7 +110,7 @@ def test_the_report_comes_from_files_alone(written, tmp_path, capsys):
 def test_a_result_file_without_figures_still_gives_a_report(written, tmp_path):
     alone = tmp_path / "alone.json"
     alone.write_bytes((written.parent / "results.json").read_bytes())
-    assert "numbers beside it" in bo4sc.reproduce(source=alone, out=tmp_path).read_text()
+    assert "There are no figures" in bo4sc.reproduce(source=alone, out=tmp_path).read_text()
 
 
 def test_the_committed_settings_are_settings_of_bo4sc():
