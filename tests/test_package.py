@@ -78,6 +78,7 @@ ROOMS = {
         "_jobs",
         "_locks",
         "_whole",
+        "_words",
         "bilevel",
         "data",
         "estimators",
