@@ -121,7 +121,7 @@ def test_other_rows_may_judge_and_validate(quick, table, tmp_path):
     churn(60, seed=2).to_parquet(tmp_path / "val.parquet")
     order = Order(table, "left?", tmp_path / "out", val=tmp_path / "val.parquet", test=tmp_path / "test.tsv")
     rows = train(order).metrics["data"]["rows"]
-    assert rows == {"train": 240, "val": 60, "test": 90}
+    assert rows == {"train": 240, "val": 40, "aside": 20, "test": 90}
 
 
 def test_bo4sc_sets_rows_aside_for_its_rule(quick, table, tmp_path, monkeypatch):
@@ -132,8 +132,12 @@ def test_bo4sc_sets_rows_aside_for_its_rule(quick, table, tmp_path, monkeypatch)
         replace(entry, make=lambda **given: entry.make(epochs=5, hidden_layer_sizes=(8,), **given)),
     )
     result = train(Order(table, "left?", tmp_path / "out", method="bo4sc", risk=0.45))
-    assert len(result.model.classifier.train_indices_) < 0.8 * 192
-    assert result.model.rule.n == round(0.2 * 192)
+    rows = result.metrics["data"]["rows"]
+    assert rows == {"train": 154, "val": 0, "aside": 38, "test": 48}
+    assert result.model.rule.n == 38
+    found = pd.read_csv(tmp_path / "out" / "suspects.csv")
+    assert len(found)
+    assert (found["label"].to_numpy() == churn()["left?"].to_numpy()[found["row"] - 1]).all()
 
 
 def test_groups_and_copies_stay_in_one_part(tmp_path):
