@@ -119,6 +119,10 @@ def _fitted(
             classifier.fit(train.frame(names, codes), train.labels, groups=train.groups, callbacks=[progress], **held)
         except NonFiniteError as error:
             raise ValueError(f"Training failed: {error} Try another --seed or --method.") from error
+        except RuntimeError as error:
+            if "out of memory" not in str(error).lower():
+                raise
+            raise ValueError("There is not enough memory to train; use --device cpu, or fewer rows.") from error
     seconds = time.perf_counter() - begin
     notes = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
     rule = choose_rule(classifier, order.risk, None if aside is None else (aside.frame(names, codes), aside.labels))
