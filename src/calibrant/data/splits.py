@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._inputs import shown
+
 
 def train_val_test(
     samples: int,
@@ -160,7 +162,7 @@ def _part_sizes(samples: int, sizes: Sequence[float]) -> np.ndarray:
         raise ValueError(f"There must be at least one sample to split; got {samples}.")
     values = np.asarray(sizes)
     if values.ndim != 1 or not values.size or values.dtype.kind not in "iuf" or not np.all(values >= 0):
-        raise ValueError(f"sizes must be numbers, none of them negative; got {sizes!r}.")
+        raise ValueError(f"sizes must be numbers, none of them negative; got {shown(sizes)}.")
     if values.dtype.kind in "iu":
         if values.sum() > samples:
             raise ValueError(f"The parts need {values.sum()} samples, and there are {samples}.")
