@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         posthoc,
         report,
         selective,
+        tables,
     )
     from calibrant.estimators import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier
     from calibrant.methods import Trained
@@ -47,6 +48,7 @@ __all__ = [
     "posthoc",
     "report",
     "selective",
+    "tables",
 ]
 
 _HOMES = {
