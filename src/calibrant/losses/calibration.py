@@ -29,7 +29,7 @@ def sece(
     order: int = 1,
     rows: int = 1024,
 ) -> Tensor:
-    """Smooth expected calibration error of "Towards Unbiased Calibration using Meta-Regularization".
+    """Smooth expected calibration error of "Towards Unbiased Calibration using Meta-Regularization". ::
 
         SECE = (1/n) Σ_i |π̂(z_i) − z_i|^order                                  Eq. (7), order = 1
         π̂(z) = Σ_j π_j K(z, z_j) / Σ_j K(z, z_j)                               Eq. (12)
@@ -67,7 +67,7 @@ def dece(
     accuracy: Accuracy = "soft",
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Differentiable expected calibration error (Bohdal et al. 2021): ECE with soft bins.
+    """Differentiable expected calibration error (Bohdal et al. 2021): ECE with soft bins. ::
 
         DECE = Σ_m (Σ_i s_im / n)·|acc_m − conf_m| = (1/n) Σ_m |Σ_i s_im (π_i − z_i)|
         s_i = softmax((z_i·W + b)/τ),  W = (1, …, M),  b_m = −Σ_{k<m} k/M,  τ = `temperature`

@@ -35,7 +35,7 @@ def dual_focal(logits: Tensor, labels: Tensor, gamma: float | Tensor = 5.0) -> T
 
 
 def focal_gamma(confidence: float | np.ndarray) -> float | np.ndarray:
-    """The γ at which focal loss stops pushing harder than cross-entropy above this confidence p0 (Mukhoti et al. 2020).
+    """Focal γ whose slope is smaller than cross-entropy's above the confidence p0 (Mukhoti et al. 2020). ::
 
         γ = a/b + W₋₁(−a^(1 − a/b)·log(a)/b)/log(a),   a = 1 − p0,  b = p0·log p0
 

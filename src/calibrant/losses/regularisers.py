@@ -38,7 +38,7 @@ def binary_discrimination(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def binary_exclusion(logits: Tensor, labels: Tensor) -> Tensor:
-    """BEC of Cheng & Vasconcelos (2022): classes other than the label should not be told apart.
+    """BEC of Cheng & Vasconcelos (2022): classes other than the label should not be told apart. ::
 
         −1/((C − 1)(C − 2)) Σ_{i≠j; i,j≠y} ½ log σ(l_i − l_j)
 

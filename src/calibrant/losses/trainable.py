@@ -17,7 +17,7 @@ _SMALLEST_MASS = 1e-12
 
 
 def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4, weighted: bool = False) -> Tensor:
-    """Maximum mean calibration error (Kumar et al. 2018) with the kernel ``k(r, r') = exp(−|r − r'|/width)``.
+    """Maximum mean calibration error (Kumar et al. 2018) with the kernel ``k(r, r') = exp(−|r − r'|/width)``. ::
 
         MMCE² = Σ_ij a_i a_j k(r_i, r_j),   a_i = (c_i − r_i)/m
 
@@ -48,7 +48,7 @@ def mdca(logits: Tensor, targets: Tensor) -> Tensor:
 def soft_binned_ece(
     logits: Tensor, labels: Tensor, *, bins: int = 15, temperature: float = 0.01, order: int = 2
 ) -> Tensor:
-    """SB-ECE (Karandikar et al. 2021): ``(Σ_m S_m/n·|A_m − C_m|^order)^(1/order)`` with soft bins.
+    """SB-ECE (Karandikar et al. 2021): ``(Σ_m S_m/n·|A_m − C_m|^order)^(1/order)`` with soft bins. ::
 
         u_m(c) = softmax_m(−(c − ξ_m)²/T),  ξ_m the centre of bin m of `bins` equal ones,  T = `temperature`
 

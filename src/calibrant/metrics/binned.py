@@ -41,7 +41,7 @@ def ece(
 ) -> float | Grouped:
     """Expected calibration error of the predicted class.
 
-    With bins B_1..B_M of confidence, gap_m = acc(B_m) − conf(B_m) and share_m = |B_m| / n:
+    With bins B_1..B_M of confidence, gap_m = acc(B_m) − conf(B_m) and share_m = |B_m| / n::
 
         l1    Σ share_m |gap_m|              Eq. (4) of Sanguin et al. 2024 (Naeini et al. 2015)
         l2    √(Σ share_m gap_m²)            Kumar et al. 2019

@@ -68,17 +68,17 @@ def compare(
     Parameters
     ----------
     probs_a, probs_b, labels : two (n, C) matrices and one label per row; or `confidence=(a, b), correct=(a, b)`.
-    test : where interval and p-value come from. The p-value is below 1 − level where the interval excludes 0,
-        except with "swap".
+    test : how the interval and the p-value are computed. The p-value is below 1 − level if and only if the interval
+        excludes 0, except with "swap".
 
-        "bound"      for `ece`, `mce` and `ace`: the bounds of `asymptotic_interval` on both errors. Valid whatever
-                     the two errors and their noise floors are, and therefore cautious.
-        "bootstrap"  the basic bootstrap of the paired difference: both models see the same draws, so what the sample
-                     does to both cancels. Right for `nll`, `brier`, `accuracy` and `confidence_gap`. For
-                     calibration errors it rejects too often where gaps are no larger than their noise.
-        "swap"       an exact p-value for the stronger hypothesis that the models are exchangeable: each row's two
-                     predictions are swapped at random. The interval is that of the bootstrap.
-        "auto"       "bound" where it is defined, otherwise "bootstrap".
+        - "bound", for `ece`, `mce` and `ace`: the bounds of `asymptotic_interval` on both errors. It is valid for
+          all sizes of the two errors and of their noise floors, and therefore cautious.
+        - "bootstrap": the basic bootstrap of the paired difference. Both models see the same draws, so sampling noise
+          that they share cancels. Use it for `nll`, `brier`, `accuracy` and `confidence_gap`. For calibration errors
+          it rejects too often if the gaps are no larger than their noise.
+        - "swap": an exact p-value for the stronger hypothesis that the models are exchangeable. The two predictions
+          of each row are swapped at random. The interval is that of the bootstrap.
+        - "auto": "bound" where it is defined, otherwise "bootstrap".
     metric, seed, **metric_arguments : as in `noise_floor`.
 
     Other arguments as in `ece`.

@@ -69,7 +69,7 @@ def sece(
     leave_one_out: bool = False,
     **given: Unpack[Given],
 ) -> float | Grouped:
-    """Smooth expected calibration error of "Towards Unbiased Calibration using Meta-Regularization".
+    """Smooth expected calibration error of "Towards Unbiased Calibration using Meta-Regularization". ::
 
         SECE = (1/M) Σ_i |SACC(i) − conf(i)|                                    Eq. (7)
         SACC(i) = Σ_j π(j) K(z_i, z_j) / Σ_j K(z_i, z_j)                        π̂ of Eq. (12)
@@ -134,7 +134,7 @@ def kde_ece(
     leave_one_out: bool = True,
     **given: Unpack[Given],
 ) -> float | Grouped:
-    """KDE-based calibration error of order d (Zhang et al. 2020), Eq. (8).
+    """KDE-based calibration error of order d (Zhang et al. 2020), Eq. (8). ::
 
         ECE^d = ∫ ‖z − π̂(z)‖_d^d p̂(z) dz
 

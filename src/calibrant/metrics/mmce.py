@@ -13,7 +13,7 @@ _SMALLEST_WIDTH = 1 / 600  # exp(1/width) must fit into float64
 
 @metric(top_label=True)
 def mmce(probs: Any = None, labels: Any = None, width: float = 0.4, **given: Unpack[Given]) -> float | Grouped:
-    """Maximum mean calibration error (Kumar, Sarawagi & Jain 2018).
+    """Maximum mean calibration error (Kumar, Sarawagi & Jain 2018). ::
 
         MMCE² = (1/n²) Σ_i Σ_j (c_i − r_i)(c_j − r_j) k(r_i, r_j),   k(r, r') = exp(−|r − r'| / width)
 

@@ -135,7 +135,7 @@ def brier_decomposition(
 ) -> BrierDecomposition:
     """Split the Brier score into calibration, which recalibration could gain, and refinement, the rest.
 
-    With q the recalibrated forecast and ȳ the base rate, per class and summed over the classes:
+    With q the recalibrated forecast and ȳ the base rate, per class and summed over the classes::
 
         uncertainty = E(ȳ − y)²
         resolution  = uncertainty − E(q − y)²

@@ -23,7 +23,7 @@ def smooth_ece(
 ) -> float | Grouped:
     """Smooth calibration error, smECE (Błasiok & Nakkiran 2023, "Smooth ECE").
 
-    With K_σ the Gaussian kernel on [0, 1], reflected at both ends,
+    With K_σ the Gaussian kernel on [0, 1], reflected at both ends, ::
 
         smECE_σ = ∫_0^1 |E[(correct − confidence) K_σ(t, confidence)]| dt
         smECE   = σ*, the one σ with smECE_σ = σ

@@ -103,7 +103,7 @@ class StructuredMatrix(_Structured):
 
     Berta, Holzmüller, Jordan and Bach, "Structured Matrix Scaling for Multi-Class Calibration",
     arXiv:2511.03685. x are the log-probabilities after temperature scaling, M has no diagonal, and the mean
-    log-loss is penalised by
+    log-loss is penalised by ::
 
         l2_bias · C/n · ‖b‖²  +  l2_diagonal · C/n · ‖v‖²  +  l2_off_diagonal · C(C-1)/n · ‖M‖²,
 
@@ -196,7 +196,7 @@ class Matrix(_Odir):
     """Matrix scaling: p = softmax(W z + b), with off-diagonal and intercept regularisation.
 
     Section 4.2 of Guo et al. 2017; the penalty on the mean log-loss is ODIR of Kull, Perelló-Nieto,
-    Kängsepp, Silva Filho, Song and Flach, "Beyond temperature scaling", NeurIPS 2019,
+    Kängsepp, Silva Filho, Song and Flach, "Beyond temperature scaling", NeurIPS 2019, ::
 
         λ / (C(C-1)) Σ_{i≠j} W_ij²  +  μ / C Σ_j b_j²,   here λ = odir · C²(C-1)²/n and μ = odir · C²/n.
 

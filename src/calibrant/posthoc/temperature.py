@@ -85,7 +85,7 @@ class AttendedTemperature(Calibrator):
     Calibrating Deep Neural Networks", arXiv:1810.11586. With S = softmax(z / T), class k learns from M_k:
     its own samples and those of other classes that look like it, S_k at T = 1 above a threshold θ. By
     Bayes' rule a borrowed sample carries the ratio S_k / (1 - S_k), and the loss is, in the form that the
-    authors' code gives it,
+    authors' code gives it, ::
 
         L = - Σ_k [ Σ_{i: y_i = k} log S_k(x_i) + Σ_{i: y_i ≠ k, S_k > θ} log( S_k(x_i)² / (1 - S_k(x_i)) ) ].
 

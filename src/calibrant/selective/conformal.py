@@ -1,7 +1,7 @@
 """Prediction sets that hold the true class with a stated probability: split conformal prediction.
 
 **Guarantee.** Let (x_i, y_i), i = 1..n, and a new (x, y) be exchangeable (independent draws from one distribution are),
-and let the model not depend on any of them. With s_i the score of y_i, and q the k-th smallest of s_1..s_n,
+and let the model not depend on any of them. With s_i the score of y_i, and q the k-th smallest of s_1..s_n, ::
 
     k = ⌈(n + 1)·coverage⌉,      C(x) = {c : s(x, c) ≤ q},      P(y ∈ C(x)) ≥ coverage.
 

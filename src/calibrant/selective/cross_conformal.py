@@ -2,12 +2,12 @@
 
 K models, each trained without one fold; s_i is the score of y_i by the model that was trained without row i. A class c
 enters the set of x if fewer than (1 − α)(n + 1) rows beat it, each row by its own model (CV+, Barber et al. 2021; for
-classification Romano, Sesia & Candès 2020), where 1 − α is the coverage asked for:
+classification Romano, Sesia & Candès 2020), where 1 − α is the coverage asked for::
 
     C(x) = {c : #{i : s_i < s(x, c; model without i)} < (1 − α)(n + 1)}
 
 **Guarantee.** If rows are exchangeable and all models are trained by one procedure that ignores the order of its rows
-and sees nothing that was fitted to all folds, then with folds of n/K rows
+and sees nothing that was fitted to all folds, then with folds of n/K rows ::
 
     P(y ∈ C(x)) ≥ 1 − 2α − min{2(1 − 1/K)/(n/K + 1), (1 − K/n)/(K + 1)}     (Barber et al. 2021, Theorem 4).
 

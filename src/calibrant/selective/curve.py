@@ -1,7 +1,7 @@
 """Risk against coverage, and the areas under that curve.
 
 A selective classifier answers where its confidence reaches a threshold t and is silent elsewhere. With
-c the confidence and e = 1 for a wrong prediction,
+c the confidence and e = 1 for a wrong prediction, ::
 
     coverage(t) = P(c ≥ t)          risk(t) = P(e = 1 | c ≥ t)          generalised risk(t) = P(e = 1, c ≥ t)
 

@@ -2,7 +2,7 @@
 
 For a row with class probabilities p, sorted from the most to the least probable (equal ones keep the order of the
 columns), a class y has its probability p_y, its rank o_y = 1, 2, …, and ρ_y, the total probability of the classes that
-rank before it. With u in [0, 1]:
+rank before it. With u in [0, 1]::
 
     LAC     1 − p_y                                   Sadinle, Lei & Wasserman 2019
     APS     ρ_y + u·p_y                               Romano, Sesia & Candès 2020

@@ -7,7 +7,7 @@ for `low`. The band of `calibrant.selective.band` bounds each of these four fami
 once.
 
 **Theorem.** Let the samples be independent, from the same distribution as future data (any distribution,
-with or without atoms). With probability at least 1 − δ, for *every* window at once,
+with or without atoms). With probability at least 1 − δ, for *every* window at once, ::
 
     R(A) ≤ Ē / (Ē + K̲),   Ē = B[wrong above] + B[wrong below],   K̲ = b[right above] + b[right below]
 

@@ -72,7 +72,7 @@ def reject(sample: Sample, level: float) -> dict[str, Any]:
     """Counts and bounds for every limit that the reader can choose.
 
     The score is the confidence, and with two classes the probability of the second: predictions between two limits
-    are withheld. For limits low < high, with the columns below,
+    are withheld. For limits low < high, with the columns below, ::
 
         kept   = above[high] + below[low]      (right and wrong each)
         bound  = (U_above[high] + U_below[low]) / (the same + L_above[high] + L_below[low])
