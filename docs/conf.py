@@ -24,7 +24,7 @@ extensions = [
     "sphinx_copybutton",
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
-exclude_patterns = ["_build"]
+exclude_patterns = ["generate"]
 templates_path = ["_templates"]
 
 html_theme = "furo"

@@ -35,11 +35,14 @@ def brier(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def focal(logits: Tensor, labels: Tensor, gamma: float | Tensor) -> Tensor:
-    """``−(1 − p_y)^γ log p_y`` (Lin et al. 2017), γ one number or one a sample, at least 0.
+    """``−(1 − p_y)^γ log p_y`` (Lin et al. 2017), with γ ≥ 0: one number, or one for each sample.
 
-    ``(1 − p_y)^γ`` is ``exp(γ·log(1 − p_y))`` with the logarithm from the other classes' logits
-    (:func:`log_of_others`): where p rounds to 1, a power of ``1 − p`` has an infinite slope in p for γ < 1, and
-    ``0·(−∞)`` as its slope in γ. γ = 0 is cross-entropy.
+    γ = 0 is cross-entropy. The loss is at least ``KL(q‖p) + H(q) − γ·H(p)``, with q the one-hot label: Eq. (1) of
+    "Towards Unbiased Calibration using Meta-Regularization".
+
+    ``(1 − p_y)^γ`` is computed as ``exp(γ·log(1 − p_y))``, with the logarithm from the logits of the other classes
+    (:func:`log_of_others`). If p rounds to 1, the power ``(1 − p)^γ`` has an infinite slope in p for γ < 1, and its
+    slope in γ is ``0·(−∞)``.
     """
     return torch.exp(gamma * log_of_others(logits, labels)) * cross_entropy(logits, labels)
 
