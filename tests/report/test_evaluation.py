@@ -193,7 +193,7 @@ def test_html_for_notebooks_is_escaped():
     ("given", "words"),
     [
         ({}, "neither"),
-        ({"probs": np.ones((3, 2)) / 2}, "go together"),
+        ({"probs": np.ones((3, 2)) / 2}, "together"),
         ({"probs": np.ones((1, 2)) / 2, "labels": [0]}, "at least 2 rows"),
         ({"probs": np.full((3, 2), np.nan), "labels": [0, 1, 0]}, "NaN"),
         ({"probs": np.ones((3, 2)) / 2, "labels": [0, 1]}, "one per prediction"),
@@ -205,7 +205,7 @@ def test_html_for_notebooks_is_escaped():
         ({"probs": np.ones((3, 2)) / 2, "labels": [0, 1, 0], "groups": ["x"]}, "groups must be 1-D"),
         ({"probs": np.ones((3, 2)) / 2, "labels": [0, 1, 0], "rows": [1]}, "rows must have 3 entries"),
         ({"probs": {"a": np.ones((3, 2)) / 2, "b": np.ones((2, 2)) / 2}, "labels": [0, 1, 0]}, "one per prediction"),
-        ({"confidence": [0.5, 0.6]}, "go together"),
+        ({"confidence": [0.5, 0.6]}, "together"),
         ({"probs": [0.5, np.inf], "labels": [0, 1], "from_logits": True}, r"\+inf"),
         ({"probs": [0.5, np.inf], "labels": [0, 1]}, "must lie in"),
     ],

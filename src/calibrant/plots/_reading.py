@@ -34,9 +34,9 @@ def finite_array(values: Any, name: str, shape: tuple[int | None, ...]) -> np.nd
     wanted = "(" + ", ".join("any" if size is None else str(size) for size in shape) + ")"
     fits = array.ndim == len(shape) and all(size in (None, have) for size, have in zip(shape, array.shape, strict=True))
     if not fits:
-        raise ValueError(f"{name} must have shape {wanted}, got {array.shape}.")
+        raise ValueError(f"{name} must have shape {wanted}; got {array.shape}.")
     if array.size == 0:
-        raise ValueError(f"{name} is empty: expected shape {wanted}, got {array.shape}.")
+        raise ValueError(f"{name} is empty: expected shape {wanted}; got {array.shape}.")
     if not np.isfinite(array).all():
         raise ValueError(f"{name} contains NaN or infinite values: nothing can be drawn for these.")
     return array
@@ -46,7 +46,7 @@ def flags(values: Any, name: str, n: int) -> np.ndarray:
     """Return `values` as n booleans; 0 and 1 are read as such."""
     array = as_tensor(values, name).cpu().numpy()
     if array.shape != (n,):
-        raise ValueError(f"{name} must be 1-D with {n} entries, one per sample, got shape {array.shape}.")
+        raise ValueError(f"{name} must be 1-D with {n} entries, one per sample; got shape {array.shape}.")
     if not np.isin(array, (0, 1)).all():
         raise ValueError(f"{name} must hold only True/False or 0/1.")
     return array.astype(bool)

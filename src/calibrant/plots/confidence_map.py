@@ -65,7 +65,7 @@ def prepare_confidence_map(
     """
     points = finite_array(X, "X", (None, 2))
     if resolution < 2:
-        raise ValueError(f"resolution must be at least 2, got {resolution}.")
+        raise ValueError(f"resolution must be at least 2; got {resolution}.")
     low, high = points.min(axis=0), points.max(axis=0)
     pad = margin * np.where(high > low, high - low, 1.0)
     x, y = np.linspace(low - pad, high + pad, resolution).T
@@ -74,7 +74,7 @@ def prepare_confidence_map(
     confidence = probs.double().amax(dim=1).cpu().numpy().reshape(resolution, resolution)
     names = None if labels is None else class_names(labels)
     if names is not None and names.shape != (len(points),):
-        raise ValueError(f"labels must be 1-D with {len(points)} entries, got shape {names.shape}.")
+        raise ValueError(f"labels must be 1-D with {len(points)} entries; got shape {names.shape}.")
     above = float((confidence > threshold).mean())
     return ConfidenceMap(x, y, confidence, above, threshold, points, names, 1 / probs.shape[1])
 

@@ -86,6 +86,6 @@ def _pair(name: str, given: Any) -> dict[str, Any]:
     if not (isinstance(given, tuple) and len(given) == 2):
         raise ValueError(
             f"predictions of {name!r} must be a tuple (probs, labels) or a mapping of keywords such as "
-            f"{{'confidence': ..., 'correct': ...}}, got {type(given).__name__}."
+            f"{{'confidence': ..., 'correct': ...}}; got {type(given).__name__}."
         )
     return {"probs": given[0], "labels": given[1]}

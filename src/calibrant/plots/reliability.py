@@ -69,7 +69,7 @@ def prepare_reliability(
     the effective count. `n_resamples=0` leaves out the noise floor.
     """
     if not 0 < level < 1:
-        raise ValueError(f"level must lie in (0, 1), got {level}. It is a fraction, not a percentage.")
+        raise ValueError(f"level must lie in (0, 1); got {level}. It is a fraction, not a percentage.")
     table = reliability_bins(probs, labels, bins, scheme, **given)
     lower, upper, share, count, confidence, accuracy = (
         getattr(table, name).cpu().numpy()

@@ -63,7 +63,7 @@ def prepare_smooth_reliability(
     model is calibrated, r(t) has mean 0 and variance n⁻² Σ c(1 − c) K(t, c)², which gives the band.
     """
     if not 0 < level < 1:
-        raise ValueError(f"level must lie in (0, 1), got {level}. It is a fraction, not a percentage.")
+        raise ValueError(f"level must lie in (0, 1); got {level}. It is a fraction, not a percentage.")
     value = float(smooth_ece(probs, labels, bandwidth, **given))  # type: ignore[arg-type]
     sigma = max(value if bandwidth is None else bandwidth, MIN_BANDWIDTH)
     p = read(probs, labels, **given)

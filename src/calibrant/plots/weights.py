@@ -124,7 +124,7 @@ def prepare_weight_map(X: Any, weight: Any, misclassified: Any) -> WeightMap:
     shape = np.shape(weight)
     values = finite_array(weight, "weight", (None,) * (len(shape) - 1) + (len(points),))
     if values.ndim > 2:
-        raise ValueError(f"weight must have shape (n,) or (steps, n), got {values.shape}.")
+        raise ValueError(f"weight must have shape (n,) or (steps, n); got {values.shape}.")
     last = values if values.ndim == 1 else values[-1]
     return WeightMap(points, last, flags(misclassified, "misclassified", len(points)))
 

@@ -64,7 +64,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):
         n, n_classes = raw.shape
         if n_classes < 2:
             raise ValueError(
-                "logits must have at least two columns, one per class, got one. Give one binary logit per row as a "
+                "logits must have at least two columns, one per class; got one. Give one binary logit per row as a "
                 "1-D array: logits[:, 0]."
             )
         y = check_labels(labels, n, n_classes).cpu().numpy()
@@ -102,7 +102,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):
         raw, top = self._raw(logits)
         if raw.shape[1] != self.n_features_in_:
             raise ValueError(
-                f"{type(self).__name__} was fitted on {self.n_features_in_} classes, got logits with "
+                f"{type(self).__name__} was fitted on {self.n_features_in_} classes; got logits with "
                 f"{raw.shape[1]} columns. Use the model that it was fitted for, or fit it again."
             )
         return self._answer(_finite_log_probs(_unmask(raw, self.mask_gap_), top, self.zero_gap_), top)

@@ -101,11 +101,11 @@ class Auto(Calibrator):
         for name in names:
             make_calibrator(name)  # raises the sentence that lists the names
         if self.folds < 2:
-            raise ValueError(f"folds must be at least 2, got {self.folds}.")
+            raise ValueError(f"folds must be at least 2; got {self.folds}.")
         if self.stages not in (1, 2):
-            raise ValueError(f"stages must be 1 or 2, got {self.stages}.")
+            raise ValueError(f"stages must be 1 or 2; got {self.stages}.")
         if not (np.isfinite(self.margin) and self.margin >= 0):
-            raise ValueError(f"margin must be a finite number, 0 or above, got {self.margin}.")
+            raise ValueError(f"margin must be a finite number, 0 or above; got {self.margin}.")
         return names
 
     def _compare(self, names: Sequence[str], scores: Floats, labels: np.ndarray, weights: Floats) -> list[Row]:

@@ -41,9 +41,9 @@ class HistogramBinning(OneVsRest):
 
     def _fit_map(self, odds: Floats, target: Floats, weights: Floats) -> Map:
         if self.scheme not in ("mass", "width"):
-            raise ValueError(f'scheme must be "mass" or "width", got {self.scheme!r}.')
+            raise ValueError(f'scheme must be "mass" or "width"; got {self.scheme!r}.')
         if not (np.isfinite(self.prior) and self.prior >= 0):
-            raise ValueError(f"prior must be a finite number, 0 or above, got {self.prior}.")
+            raise ValueError(f"prior must be a finite number, 0 or above; got {self.prior}.")
         q = expit(odds)
         if self.scheme == "width":
             edges = np.linspace(0.0, 1.0, _check_bins(15 if self.bins is None else self.bins) + 1)[1:-1]
@@ -144,7 +144,7 @@ class ScalingBinning(OneVsRest):
     def _fit_map(self, column: Floats, target: Floats, weights: Floats) -> Map:
         n = len(column)
         if self.split and n < 3:
-            raise ValueError(f"split=True needs at least three calibration samples, got {n}.")
+            raise ValueError(f"split=True needs at least three calibration samples; got {n}.")
         if self.split:
             # One seed, so that every class is split alike.
             order = np.random.default_rng(self.random_state).permutation(n)
@@ -204,5 +204,5 @@ def _default_bins(wanted: int, weights: Floats, each: int) -> int:
 
 def _check_bins(bins: int) -> int:
     if int(bins) != bins or bins < 1:
-        raise ValueError(f"bins must be a whole number, 1 or above, got {bins}.")
+        raise ValueError(f"bins must be a whole number, 1 or above; got {bins}.")
     return int(bins)

@@ -166,7 +166,7 @@ class _Odir(_Affine):
         With two classes there are two or three effective parameters: nothing to choose, the weakest will do.
         """
         if self.folds < 2:
-            raise ValueError(f"folds must be at least 2, got {self.folds}. Give odir a number to do without.")
+            raise ValueError(f"folds must be at least 2; got {self.folds}. Give odir a number to do without.")
         if len(labels) < 2 * self.folds:
             return ODIR_GRID[0]
         if design.shape[1] == 2:
@@ -251,4 +251,4 @@ def _odir_problem(design: Floats, labels: np.ndarray, weights: Floats, odir: flo
 
 def _check_strength(name: str, value: float) -> None:
     if not (np.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} must be a finite number, 0 or above, got {value}.")
+        raise ValueError(f"{name} must be a finite number, 0 or above; got {value}.")

@@ -66,7 +66,7 @@ class NeuralCalibrator(Calibrator):
     def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
         if self.hidden < 1 or self.max_steps < 0:
             raise ValueError(
-                f"hidden must be at least 1 and max_steps at least 0, got {self.hidden} and {self.max_steps}."
+                f"hidden must be at least 1 and max_steps at least 0; got {self.hidden} and {self.max_steps}."
             )
         self.temperature_ = bounded_temperature(scores, labels, weights)
         x = log_softmax(scores / self.temperature_, axis=1)

@@ -68,7 +68,7 @@ class Beta(Calibrator):
 
     def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
         if not (np.isfinite(self.l2) and self.l2 >= 0):
-            raise ValueError(f"l2 must be a finite number, 0 or above, got {self.l2}.")
+            raise ValueError(f"l2 must be a finite number, 0 or above; got {self.l2}.")
         n_classes = scores.shape[1]
         diagonal, none = np.eye(n_classes), np.zeros((n_classes, n_classes))
         design = np.column_stack([scores, -log_complement(scores)])

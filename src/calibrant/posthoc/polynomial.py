@@ -48,7 +48,7 @@ class ShapeRestrictedPolynomial(OneVsRest):
 
     def _fit_map(self, odds: Floats, target: Floats, weights: Floats) -> Map:
         if int(self.degree) != self.degree or self.degree < 1:
-            raise ValueError(f"degree must be a whole number, 1 or above, got {self.degree}.")
+            raise ValueError(f"degree must be a whole number, 1 or above; got {self.degree}.")
         return {"coefficients": fit_monotone_polynomial(expit(odds), target, weights, int(self.degree))}
 
     def _apply_map(self, fitted: Map, odds: Floats) -> Floats:

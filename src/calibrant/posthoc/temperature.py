@@ -118,7 +118,7 @@ class AttendedTemperature(Calibrator):
     def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
         n_classes = scores.shape[1]
         if not 0 < self.threshold < 1:
-            raise ValueError(f"threshold must lie between 0 and 1, got {self.threshold}.")
+            raise ValueError(f"threshold must lie between 0 and 1; got {self.threshold}.")
         own = np.arange(n_classes) == labels[:, None]
         borrowed = ~own & (np.exp(scores) > self.threshold)
         share = weights[:, None] / weights.sum()

@@ -79,7 +79,7 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
         if isinstance(self.model, torch.nn.Module):
             return _as_two_columns(_module_outputs(self.model, X, self.batch_size))
         if self.scores not in ("auto", "predict_proba", "decision_function"):
-            raise ValueError(f'scores must be "auto", "predict_proba" or "decision_function", got {self.scores!r}.')
+            raise ValueError(f'scores must be "auto", "predict_proba" or "decision_function"; got {self.scores!r}.')
         wanted = ("predict_proba", "decision_function") if self.scores == "auto" else (self.scores,)
         method = next((name for name in wanted if hasattr(self.model, name)), None)
         if method is None or not hasattr(self.model, "classes_"):
@@ -117,7 +117,7 @@ def _module_outputs(module: torch.nn.Module, X: Any, batch_size: int) -> np.ndar
             child.training = mode
     if not all(isinstance(output, torch.Tensor) for output in outputs):
         raise ValueError(
-            f"The module must return a tensor of logits, got {type(outputs[0]).__name__}. "
+            f"The module must return a tensor of logits; got {type(outputs[0]).__name__}. "
             "Wrap it in a module that returns the logits alone."
         )
     return torch.cat(outputs).double().cpu().numpy()

@@ -100,7 +100,7 @@ class Report:
         is the caption where it is not given.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-            raise ValueError(f"name must be a file name of letters, digits, '.', '_' and '-', got {name!r}.")
+            raise ValueError(f"name must be a file name of letters, digits, '.', '_' and '-'; got {name!r}.")
         if name in [picture.name for picture in self.pictures]:
             raise ValueError(f"the report has a figure {name!r} already; names of figures must differ.")
         picture = take_picture(figure, name, alt or caption)

@@ -27,7 +27,7 @@ def mean_interval(values: Iterable[float], *, level: float = 0.95, overlap: floa
     if sample.ndim != 1 or not len(sample):
         raise ValueError(f"values must be one number for each seed, got an array of shape {sample.shape}.")
     if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, got {level}.")
+        raise ValueError(f"level must lie between 0 and 1; got {level}.")
     if not 0 <= overlap < math.inf:
         raise ValueError(f"overlap must be n_test/n_train of a split, or 0 for fresh samples; got {overlap}.")
     n, mean = len(sample), float(sample.mean())
@@ -61,7 +61,7 @@ def paired_difference(
     elif isinstance(a, Mapping) or isinstance(b, Mapping):
         raise ValueError("give both methods as mappings from seed to value, or both as sequences.")
     elif len(a) != len(b):
-        raise ValueError(f"both methods must have one value for each seed, got {len(a)} and {len(b)} values.")
+        raise ValueError(f"both methods must have one value for each seed; got {len(a)} and {len(b)} values.")
     else:
         pairs = list(zip(a, b, strict=True))
     gaps = [math.nan if x is None or y is None else x - y for x, y in pairs]
@@ -74,7 +74,7 @@ def ratio_of_means(a: Sequence[float], b: Sequence[float], *, level: float = 0.9
     With r = ā/b̄ the spread of r over seeds is that of (a − r·b)/b̄; Student's t as in `mean_interval`.
     """
     if len(a) != len(b) or not len(a):
-        raise ValueError(f"both must have one value for each seed, got {len(a)} and {len(b)} values.")
+        raise ValueError(f"both must have one value for each seed; got {len(a)} and {len(b)} values.")
     first, second = (np.asarray([math.nan if v is None else v for v in x], dtype=np.float64) for x in (a, b))
     ratio = float(first.mean() / second.mean())
     spread = mean_interval((first - ratio * second) / second.mean(), level=level)

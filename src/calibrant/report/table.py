@@ -45,7 +45,7 @@ class Table:
             if len(row) != len(self.columns):
                 raise ValueError(f"row {i} has {len(row)} cells for {len(self.columns)} columns.")
         if self.group is not None and self.group not in [c.name for c in self.columns]:
-            raise ValueError(f"group must be the heading of a column, got {self.group!r}.")
+            raise ValueError(f"group must be the heading of a column; got {self.group!r}.")
 
     def is_numeric(self, column: int) -> bool:
         """Whether every cell that was measured is a number; such columns are aligned right."""

@@ -26,7 +26,7 @@ def check_fraction(value: float, name: str, *, closed: bool = False) -> float:
     inside = 0 <= value <= 1 if closed else 0 < value < 1
     if not inside:
         interval = "[0, 1]" if closed else "(0, 1)"
-        raise ValueError(f"{name} must lie in {interval}, got {value:g}. It is a fraction, not a percentage.")
+        raise ValueError(f"{name} must lie in {interval}; got {value:g}. It is a fraction, not a percentage.")
     return value
 
 

@@ -228,5 +228,5 @@ def read_json(text: str, form: str) -> dict[str, Any]:
     fields = json.loads(text)
     found = fields.pop("format", None) if isinstance(fields, dict) else type(fields).__name__
     if found != form:
-        raise ValueError(f"expected JSON with format {form!r}, got {found!r}. Was it written by to_json of this class?")
+        raise ValueError(f"expected JSON with format {form!r}; got {found!r}. Was it written by to_json of this class?")
     return fields

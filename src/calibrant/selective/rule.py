@@ -31,7 +31,7 @@ class Window:
         object.__setattr__(self, "high", float(self.high))
         if not self.low <= self.high:
             raise ValueError(
-                f"a window needs low ≤ high, got low={self.low:g}, high={self.high:g}. "
+                f"a window needs low ≤ high; got low={self.low:g}, high={self.high:g}. "
                 "The predictions between the two are withheld."
             )
 
@@ -149,7 +149,7 @@ class RejectionRule:
         if not isinstance(fields, dict) or fields.get("format") != _FORMAT:
             found = fields.get("format") if isinstance(fields, dict) else type(fields).__name__
             raise ValueError(
-                f"expected JSON with format {_FORMAT!r}, got {found!r}. Was it written by RejectionRule.to_json?"
+                f"expected JSON with format {_FORMAT!r}; got {found!r}. Was it written by RejectionRule.to_json?"
             )
         del fields["format"]
         try:

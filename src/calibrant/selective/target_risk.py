@@ -81,7 +81,7 @@ def threshold_for_risk(
     """
     risk, level = check_fraction(risk, "risk"), check_fraction(level, "level")
     if method not in _METHODS:
-        raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}, got {method!r}.")
+        raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}; got {method!r}.")
     if (thresholds is not None) != (method == "grid"):
         raise ValueError(
             "thresholds= belongs to method='grid' and is needed there: a list fixed without looking at this sample."
@@ -141,7 +141,7 @@ def fixed_counts(n: int, risk: float, delta: float, ratio: float) -> list[int]:
 
 def _from_grid(conf: np.ndarray, hits: np.ndarray, risk: float, delta: float, thresholds: np.ndarray) -> Window | None:
     if not len(thresholds) or not np.isfinite(thresholds).all():
-        raise ValueError(f"thresholds must be a non-empty list of finite numbers, got {thresholds}.")
+        raise ValueError(f"thresholds must be a non-empty list of finite numbers; got {thresholds}.")
     accepted = len(conf) - np.searchsorted(np.sort(conf), thresholds)
     errors = (~hits).sum() - np.searchsorted(np.sort(conf[~hits]), thresholds)
     p_values = binom.cdf(errors, accepted, risk)

@@ -74,7 +74,7 @@ def _read_models(
     pairs = confidence is not None or correct is not None
     if pairs == (probs is not None or labels is not None):
         raise ValueError(
-            f"give either probs and labels, or confidence= and correct=, got {'both' if pairs else 'neither'}."
+            f"give either probs and labels, or confidence= and correct=; got {'both' if pairs else 'neither'}."
         )
     if pairs:
         if confidence is None or correct is None:
@@ -82,7 +82,7 @@ def _read_models(
         many = confidence if isinstance(confidence, Mapping) else {name: confidence}
         hits = correct if isinstance(correct, Mapping) else dict.fromkeys(many, correct)
         if set(many) != set(hits):
-            raise ValueError(f"confidence= and correct= must name the same models, got {list(many)} and {list(hits)}.")
+            raise ValueError(f"confidence= and correct= must name the same models; got {list(many)} and {list(hits)}.")
         samples = {str(key): read_pairs(many[key], hits[key]) for key in many}
     else:
         if probs is None or labels is None:
@@ -101,7 +101,7 @@ def _read_models(
 def _check_groups(groups: Any, n: int) -> np.ndarray:
     names = class_names(groups)
     if names.shape != (n,):
-        raise ValueError(f"groups must be 1-D with {n} entries, one per prediction, got shape {names.shape}.")
+        raise ValueError(f"groups must be 1-D with {n} entries, one per prediction; got shape {names.shape}.")
     if names.dtype == object or names.dtype.kind == "f":
         names = np.array(["missing" if v is None or v != v else str(v) for v in names.tolist()])
     return names

@@ -81,7 +81,7 @@ def _columns(file: PredictionFile, positive: str | None) -> tuple[np.ndarray, np
     if positive is not None and file.values.ndim == 1:
         seen = sorted({str(v) for v in file.labels.tolist()})
         if positive not in seen or len(seen) > 2:
-            raise ValueError(f"--positive must be one of the two labels, got {positive!r}; the labels are {seen[:5]}.")
+            raise ValueError(f"--positive must be one of the two labels; got {positive!r}; the labels are {seen[:5]}.")
         classes = [next((v for v in seen if v != positive), "other"), positive]
     try:
         labels, names = read_labels(file.labels, len(file), n_classes, classes)
@@ -93,7 +93,7 @@ def _columns(file: PredictionFile, positive: str | None) -> tuple[np.ndarray, np
 def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Two halves of the rows with every class in equal parts, as far as it goes; each in the order of the file."""
     if len(labels) < 4:
-        raise ValueError(f"--recalibrate needs at least 4 rows to fit on some and report on others, got {len(labels)}.")
+        raise ValueError(f"--recalibrate needs at least 4 rows to fit on some and report on others; got {len(labels)}.")
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     order = shuffled[np.argsort(labels[shuffled], kind="stable")]
     return np.sort(order[::2]), np.sort(order[1::2])

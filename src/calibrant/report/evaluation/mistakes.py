@@ -21,10 +21,10 @@ def check_rows(rows: Any, n: int) -> Any:
     if isinstance(rows, Mapping):
         lengths = {len(column) for column in rows.values()}
         if lengths - {n}:
-            raise ValueError(f"rows must have {n} rows like the predictions, got {sorted(lengths)}.")
+            raise ValueError(f"rows must have {n} rows like the predictions; got {sorted(lengths)}.")
         return dict(rows)
     if len(rows) != n:
-        raise ValueError(f"rows must have {n} entries, one per prediction, got {len(rows)}.")
+        raise ValueError(f"rows must have {n} entries, one per prediction; got {len(rows)}.")
     return list(rows)
 
 

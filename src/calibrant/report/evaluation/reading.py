@@ -93,7 +93,7 @@ def read_labels(
     """
     y = class_names(labels)
     if y.shape != (n,):
-        raise ValueError(f"labels must be 1-D with {n} entries, one per prediction, got shape {y.shape}.")
+        raise ValueError(f"labels must be 1-D with {n} entries, one per prediction; got shape {y.shape}.")
     if y.dtype == object:
         y = _plain(y)
     if y.dtype.kind == "f":
@@ -118,7 +118,7 @@ def read_labels(
 def _by_name(y: np.ndarray, classes: Sequence[Any], n_classes: int) -> tuple[np.ndarray, tuple[str, ...]]:
     names = [str(c) for c in classes]
     if len(names) != n_classes or len(set(names)) != n_classes:
-        raise ValueError(f"classes must hold {n_classes} different names, one per column, got {names}.")
+        raise ValueError(f"classes must hold {n_classes} different names, one per column; got {names}.")
     place = {name: column for column, name in enumerate(names)}
     text = [str(v) for v in y.tolist()]
     unknown = sorted({name for name in text if name not in place})
@@ -140,4 +140,4 @@ def _plain(y: np.ndarray) -> np.ndarray:
 
 def _enough(n: int) -> None:
     if n < FEWEST:
-        raise ValueError(f"predictions must have at least {FEWEST} rows to be judged, got {n}. Give more rows.")
+        raise ValueError(f"predictions must have at least {FEWEST} rows to be judged; got {n}. Give more rows.")
