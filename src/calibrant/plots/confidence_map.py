@@ -26,9 +26,9 @@ class ConfidenceMap:
     share_above, threshold
         Share of the map whose confidence exceeds the threshold.
     X, labels
-        The samples drawn over it, shape (n, 2) and (n,), or None.
+        The samples drawn over the map, shape (n, 2) and (n,), or None.
     chance
-        1/C, the smallest confidence there can be.
+        1/C, the smallest possible confidence.
     """
 
     x: np.ndarray
@@ -59,9 +59,10 @@ def prepare_confidence_map(
     X, labels
         Samples of shape (n, 2) that set the extent, and their classes (any values; used for markers only).
     resolution, margin
-        Grid points along each side, and how far the map reaches beyond the samples, as a share of their extent.
+        Grid points along each side, and how far the map extends beyond the samples, as a share of their range.
     threshold
-        The map's share above it is returned: 0.9 is the highest confidence region of Sanguin et al. 2024, Fig. 1.
+        The share of the map above it is returned. 0.9 is the region of highest confidence in Sanguin et al. 2024,
+        Fig. 1.
     """
     points = finite_array(X, "X", (None, 2))
     if resolution < 2:
@@ -80,9 +81,9 @@ def prepare_confidence_map(
 
 
 class ConfidenceMapDisplay:
-    """Background colour = confidence of the model there, samples over it (Fig. 1 of Sanguin et al. 2024).
+    """Confidence as background colour, with the samples on top (Fig. 1 of Sanguin et al. 2024).
 
-    The thin line encloses confidence above the threshold; the title says which share of the map that is.
+    The thin line encloses confidence above the threshold; the title gives this share of the map.
     """
 
     def __init__(self, data: ConfidenceMap, *, name: str | None = None) -> None:
@@ -107,14 +108,14 @@ class ConfidenceMapDisplay:
     def from_estimator(
         cls, estimator: Any, X: Any, y: Any = None, *, name: str | None = None, ax: Any = None, **prepare: Any
     ) -> ConfidenceMapDisplay:
-        """Draw for a fitted classifier of two features with `predict_proba`."""
+        """Draw for a fitted classifier with two features and `predict_proba`."""
         name = type(estimator).__name__ if name is None else name
         return cls.from_function(predict_proba_of(estimator), X, y, name=name, ax=ax, **prepare)
 
     def plot(
         self, ax: Any = None, *, colorbar: bool = True, samples: bool = True, n_samples: int = 400
     ) -> ConfidenceMapDisplay:
-        """Draw into `ax`, or into a new figure; of many samples `n_samples`, evenly spread, are shown."""
+        """Draw into `ax`, or into a new figure, with at most `n_samples` evenly spread samples."""
         d = self.data
         with _style.style() as plt:
             ax = _style.axes(plt, ax, (5.0, 4.0))
