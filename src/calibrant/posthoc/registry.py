@@ -1,4 +1,4 @@
-"""The table of calibrators: tests, benchmarks and the command line read it, and a new one is one more row."""
+"""The table of calibrators, read by tests, benchmarks and the command line; a new calibrator is one more row."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Description(NamedTuple):
 
 
 def make_calibrator(name: str, **params: Any) -> Calibrator:
-    """A new calibrator by its name in the table, ``make_calibrator("vector", l2=0.1)``."""
+    """Make a calibrator by its name in the table: ``make_calibrator("vector", l2=0.1)``."""
     if name not in CALIBRATORS:
-        raise ValueError(f"There is no calibrator {name!r}. Choose one of: {', '.join(CALIBRATORS)}.")
+        raise ValueError(f"name must be one of {', '.join(CALIBRATORS)}; got {name!r}.")
     return CALIBRATORS[name](**params)
 
 
 def describe() -> list[Description]:
-    """Every calibrator with the first sentence of its docstring and what it can change."""
+    """Every calibrator, with the first sentence of its docstring and what it can change."""
     return [
         Description(
             name,

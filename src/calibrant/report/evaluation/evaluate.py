@@ -1,4 +1,4 @@
-"""`calibrant.evaluate`: one call that judges a model's predictions."""
+"""`calibrant.evaluate`: judge the predictions of a model in one call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def evaluate(
     n_resamples: int = 200,
     seed: int = 0,
 ) -> Evaluation:
-    """Judge predictions on data that the model has not seen: is the confidence right, and where is it not?
+    """Judge predictions on data that the model has not seen: is the confidence right, and where is it wrong?
 
     >>> import calibrant
     >>> print(calibrant.evaluate(probs, labels))                # doctest: +SKIP
@@ -39,21 +39,21 @@ def evaluate(
 
     Parameters
     ----------
-    probs : (n, C) probabilities; (n,) for the probability of class 1 of two; or a dict of these by the name of the
-        model, to compare several on the same rows. The differences are to the first.
+    probs : (n, C) probabilities; (n,) for the probability of class 1 of two; or a dict from model names to these, to
+        compare several models on the same rows. Differences are relative to the first.
     labels : (n,) true classes: columns 0..C-1, or text or other numbers that `classes` names in the order of the
-        columns. Without `classes`, such labels are taken in sorted order.
-    confidence, correct : instead of the two: the probability of the prediction and whether it was right.
-        A dict for several models, in both.
+        columns. Without `classes`, such labels are assigned to the columns in sorted order.
+    confidence, correct : another form: the probability of the predicted class, and whether it was right. Both may be
+        dicts for several models.
     from_logits : whether `probs` holds logits.
-    groups : (n,) a group for each row; calibration is shown for each.
-    rows : (n,) rows, or a table of n rows, with what is known about each prediction. They are shown for the most
-        confident mistakes only.
+    groups : (n,) a group for each row; calibration is shown for each group.
+    rows : (n,) rows, or a table of n rows, with information about each prediction. Only those of the most confident
+        mistakes are shown.
     name : name of a single model.
-    level : of the intervals, noise floors and bounds.
+    level : level of the intervals, noise floors and bounds.
     bins : number of bins of ECE and MCE.
-    n_resamples : number of draws for noise floors; fewer are taken of large samples.
-    seed : of these draws.
+    n_resamples : number of draws for noise floors; large samples use fewer.
+    seed : seed of these draws.
     """
     samples = _read_models(probs, labels, confidence, correct, from_logits, classes, name)
     n = len(next(iter(samples.values())))
@@ -74,11 +74,11 @@ def _read_models(
     pairs = confidence is not None or correct is not None
     if pairs == (probs is not None or labels is not None):
         raise ValueError(
-            f"give either probs and labels, or confidence= and correct=; got {'both' if pairs else 'neither'}."
+            f"Give either probs and labels, or confidence= and correct=; got {'both' if pairs else 'neither'}."
         )
     if pairs:
         if confidence is None or correct is None:
-            raise ValueError("confidence= and correct= go together: one of them is missing.")
+            raise ValueError("confidence= and correct= must be given together; one of them is missing.")
         many = confidence if isinstance(confidence, Mapping) else {name: confidence}
         hits = correct if isinstance(correct, Mapping) else dict.fromkeys(many, correct)
         if set(many) != set(hits):
@@ -86,15 +86,15 @@ def _read_models(
         samples = {str(key): read_pairs(many[key], hits[key]) for key in many}
     else:
         if probs is None or labels is None:
-            raise ValueError("probs and labels go together: one of them is missing.")
+            raise ValueError("probs and labels must be given together; one of them is missing.")
         many = probs if isinstance(probs, Mapping) else {name: probs}
         read = {str(key): read_matrix(p, labels, from_logits=from_logits, classes=classes) for key, p in many.items()}
         samples = dict(read)
     if not samples:
-        raise ValueError("probs must hold at least one model, got an empty dict.")
+        raise ValueError("probs must hold at least one model; got an empty dict.")
     if len({len(sample) for sample in samples.values()}) > 1:
         sizes = ", ".join(f"{key} {len(sample)}" for key, sample in samples.items())
-        raise ValueError(f"all models must predict the same rows, got different numbers of rows: {sizes}.")
+        raise ValueError(f"All models must predict the same rows; got different numbers of rows: {sizes}.")
     return samples
 
 
