@@ -46,7 +46,7 @@ def test_splits_are_disjoint_and_seeds_differ():
     assert len(np.unique(rows, axis=0)) == 2000
     assert not np.array_equal(data.inputs, blobs(2000, seed=1).inputs)
     assert np.array_equal(data.inputs, blobs(2000, seed=0).inputs)
-    with pytest.raises(ValueError, match="2001 samples"):
+    with pytest.raises(ValueError, match="got 2001"):
         data.split(2001)
 
 
