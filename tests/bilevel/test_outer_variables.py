@@ -266,7 +266,7 @@ def test_a_chain_needs_what_its_parts_need():
         (
             lambda: LabelSmoothing(TRAIN).targets(LABELS[:4], UNKNOWN, CLASSES),
             ValueError,
-            "belongs to single training samples",
+            "one entry per training sample",
         ),
         (
             lambda: SampleWeights(TRAIN + 1).weigh(torch.ones(TRAIN), FULL),

@@ -361,7 +361,7 @@ MISUSES = {
     ),
     "constants that are no tensors": (
         lambda: [problem(hyper={"a": 1.0}), problem(hyper={"a": 2.0})],
-        "must be a tensor",
+        "must be tensors",
     ),
     "names of constants": (
         lambda: [problem(hyper={"a": torch.ones(())}), problem(hyper={"b": torch.ones(())})],

@@ -72,7 +72,7 @@ def test_true_ece_of_a_class_that_need_not_be_the_largest():
     assert true_ece(confidence=probs.max(1), right=right) == pytest.approx(true_ece(probs, posterior), abs=1e-12)
     assert true_ece(confidence=[0.1, 0.1], right=[0.2, 0.1]) == pytest.approx(0.05)
     for given in ({}, {"probs": probs}, {"confidence": [0.5]}, {"probs": probs, "posterior": posterior, "right": [1]}):
-        with pytest.raises(ValueError, match="probs and posterior|with posterior"):
+        with pytest.raises(ValueError, match="posterior"):
             true_ece(**given)
     with pytest.raises(ValueError, match="same shape"):
         true_ece(confidence=[0.5], right=[0.5, 0.5])
