@@ -236,9 +236,7 @@ def _per_group(core: Callable[[Predictions], float], predictions: Predictions, g
         raise ValueError(f"groups must be 1-D with {len(predictions)} entries; got shape {names.shape}.")
     # NaN and NaT differ from themselves; None in an object array needs its own check.
     if (names != names).any() or (names.dtype == object and any(name is None for name in names)):
-        raise ValueError(
-            "groups must have an entry for each row; it has missing entries. Give them a name."
-        )
+        raise ValueError("groups must have an entry for each row; it has missing entries. Give them a name.")
     unique, index, counts = np.unique(names, return_inverse=True, return_counts=True)
     if predictions.weight is not None:
         totals = np.bincount(index, weights=predictions.weight.cpu().numpy())
