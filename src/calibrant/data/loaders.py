@@ -58,16 +58,12 @@ class LoaderStream(Stream):
     labels : str, optional
         The name of the labels in a mapping. Default: the first of "labels", "label", "targets", "target" and "y".
     names : collection of str, optional
-<<<<<<< HEAD
         The entries of a mapping that are arguments of the network; others are left out. Default: all tensors.
-=======
-        The entries of a mapping that the network takes; others are left out. Default: all tensors.
     positions : sequence of str
-        Names of the arguments that the network takes by position, the necessary ones first. They name the inputs of
-        batches such as ``(ids, mask, targets)`` and ``((ids, mask), targets)``. Default: batches have one input.
+        Names of the network's positional arguments, the necessary ones first. They name the inputs of batches such as
+        ``(ids, mask, targets)`` and ``((ids, mask), targets)``. Default: batches have one input.
     needed : int
-        How many of these arguments the network cannot do without.
->>>>>>> main
+        Number of these arguments that the network needs.
     classes : int, optional
         Labels must be whole numbers from 0 to ``classes − 1``. They are checked before they reach a GPU, where a wrong
         label would end the process.

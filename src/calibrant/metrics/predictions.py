@@ -88,15 +88,9 @@ def read(
 ) -> Predictions:
     """Read `(probs, labels)` or `(confidence=, correct=)`, exactly one of the two.
 
-<<<<<<< HEAD
-    One-dimensional `probs`, the probability of class 1, are accepted only together with `binary`. "positive" judges
-    that probability itself (confidence p, correct y = 1, over all of [0, 1]). "predicted" judges the predicted class
-    (confidence max(p, 1 - p)). The two give different numbers.
-=======
-    One-dimensional `probs` are the probability of class 1 of two. `binary` says what is judged: "positive" that
-    probability itself (confidence p, correct y = 1, over all of [0, 1]); "predicted" the predicted class (confidence
-    max(p, 1 - p)). The two give different numbers. Without `binary` the columns 1 - p and p are judged, as any matrix.
->>>>>>> main
+    One-dimensional `probs` are the probability of class 1 of two. `binary` says what is judged: "positive" judges that
+    probability itself (confidence p, correct y = 1, over all of [0, 1]), "predicted" the predicted class (confidence
+    max(p, 1 - p)). The two give different numbers. Without `binary` the columns 1 - p and p are judged like any matrix.
     """
     as_pairs = confidence is not None or correct is not None
     if as_pairs == (probs is not None or labels is not None):

@@ -62,16 +62,10 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
         Parameters
         ----------
-<<<<<<< HEAD
         logits : (n, C) array or tensor, C ≥ 2; probabilities if the calibrator was made with ``from_probs=True``. For
             two classes also (n,): the logit, or the probability, of class 1.
-        labels : (n,) integers, the column of the true class.
-=======
-        logits : (n, C) array or tensor, C ≥ 2; probabilities where the calibrator was made with
-            ``from_probs=True``. For two classes also (n,): the logit, or the probability, of class 1.
-        labels : (n,) integers, the column of the true class; or text that names every class, in whose sorted order the
-            columns stand. ``predict`` then answers in text.
->>>>>>> main
+        labels : (n,) integers, the column of the true class; or text that names every class. Columns are then in the
+            sorted order of the names, and ``predict`` returns names.
         sample_weight : (n,) weights, not negative; an integer weight counts as that many equal rows.
         """
         raw, top = self._raw(logits)

@@ -47,19 +47,13 @@ class Description(NamedTuple):
 
 
 def make_calibrator(name: str, **params: Any) -> Calibrator:
-<<<<<<< HEAD
-    """Make a calibrator by its name in the table: ``make_calibrator("vector", l2=0.1)``."""
-    if name not in CALIBRATORS:
-        raise ValueError(f"name must be one of {', '.join(CALIBRATORS)}; got {name!r}.")
-=======
-    """A new calibrator by its name in the table, ``make_calibrator("vector", l2=0.1)``; "auto" chooses the best."""
+    """Make a calibrator by its name in the table: ``make_calibrator("vector", l2=0.1)``; "auto" chooses the best."""
     if name == AUTO:
-        from calibrant.posthoc.auto import Auto  # it chooses among the table, and so comes after it
+        from calibrant.posthoc.auto import Auto  # imported here because it depends on this table
 
         return Auto(**params)
     if name not in CALIBRATORS:
-        raise ValueError(f"There is no calibrator {name!r}. Choose one of: {AUTO}, {', '.join(CALIBRATORS)}.")
->>>>>>> main
+        raise ValueError(f"name must be one of {AUTO}, {', '.join(CALIBRATORS)}; got {name!r}.")
     return CALIBRATORS[name](**params)
 
 

@@ -43,18 +43,11 @@ def evaluate(
     probs : (n, C) probabilities; (n,) for the probability of class 1 of two; or a dict from model names to these, to
         compare several models on the same rows. Differences are relative to the first.
     labels : (n,) true classes: columns 0..C-1, or text or other numbers that `classes` names in the order of the
-<<<<<<< HEAD
         columns. Without `classes`, such labels are assigned to the columns in sorted order.
     confidence, correct : another form: the probability of the predicted class, and whether it was right. Both may be
         dicts for several models.
-=======
-        columns. Without `classes`, such labels are taken in sorted order.
-    confidence, correct : instead of the two: the probability of the prediction and whether it was right.
-        A dict for several models, in both.
-    predicted : (n,) the column of the class that the model answers with, where that is not always the one of largest
-        probability: some calibrators change the confidence in a class and keep the class. A dict for some or all of
-        several models.
->>>>>>> main
+    predicted : (n,) the column of the class that the model predicts, if that is not always the one with the largest
+        probability: some calibrators change the confidence in a class and keep the class. A dict for several models.
     from_logits : whether `probs` holds logits.
     groups : (n,) a group for each row; calibration is shown for each group.
     rows : (n,) rows, or a table of n rows, with information about each prediction. Only those of the most confident

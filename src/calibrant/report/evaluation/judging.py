@@ -62,13 +62,8 @@ def fit_file(file: PredictionFile, name: str, positive: str | None = None) -> Ca
     """Fit a calibrator to all rows of a file; it remembers the classes and the kind of the predictions."""
     values, labels, classes = _columns(file, positive)
     if len(values) < 2:
-<<<<<<< HEAD
         raise ValueError(f"{file.path.name} must have more than one row to fit a calibrator; a few hundred are useful.")
-    calibrator = new_calibrator(name, from_probs=not file.is_logits).fit(values, labels)
-=======
-        raise ValueError(f"{file.path.name} has one row; a calibrator needs more, some hundreds to be of use.")
     calibrator = make_calibrator(name, from_probs=not file.is_logits).fit(values, labels)
->>>>>>> main
     calibrator.class_names_ = list(classes or ())
     calibrator.kind_ = file.kind
     return calibrator
