@@ -12,7 +12,11 @@ from calibrant import SelfCalibratedClassifier
 
 from .pages import DOCS, ROOT, blocks, run
 
-ELSEWHERE = {"images": "tests/data/vision/test_page.py writes the image files that this page reads"}
+ELSEWHERE = {
+    "images": "tests/data/vision/test_page.py writes the image files that the page reads",
+    "own-models": "tests/test_own_models_docs.py runs the page",
+    "train": "tests/tables/test_train.py writes the table that the page reads",
+}
 PAGES = sorted(page for page in DOCS.glob("*.md") if blocks(page) and page.stem not in ELSEWHERE)
 
 
