@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         estimators,
         experiments,
         export,
+        integrations,
         losses,
         methods,
         metrics,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     )
     from calibrant.estimators import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier
     from calibrant.methods import Trained
+    from calibrant.methods.after_training import calibrate
     from calibrant.methods.custom import fit
     from calibrant.report.evaluation import evaluate
 
@@ -34,12 +36,14 @@ __all__ = [
     "Trained",
     "__version__",
     "bilevel",
+    "calibrate",
     "data",
     "estimators",
     "evaluate",
     "experiments",
     "export",
     "fit",
+    "integrations",
     "losses",
     "methods",
     "metrics",
@@ -56,6 +60,7 @@ _HOMES = {
     "CrossCalibrated": "calibrant.estimators",
     "SelfCalibratedClassifier": "calibrant.estimators",
     "Trained": "calibrant.methods",
+    "calibrate": "calibrant.methods.after_training",
     "evaluate": "calibrant.report.evaluation",
     "fit": "calibrant.methods.custom",
 }

@@ -107,8 +107,10 @@ class Own(nn.Module):
 
 def test_a_network_that_cannot_be_drawn_anew_says_what_to_do():
     with pytest.raises(ValueError, match=r"cannot be drawn anew.*model=lambda seed.*redraw=False"):
-        calibrant.fit(Own(), TRAIN, VAL, method=Ensemble(Standard(epochs=1)))
-    assert len(calibrant.fit(Own(), TRAIN, VAL, method=Ensemble(Standard(epochs=1)), redraw=False).networks) == 5
+        calibrant.fit(Own(), TRAIN, VAL, method=Ensemble(Standard(epochs=1)), redraw=True)
+    for redraw in (None, False):
+        result = calibrant.fit(Own(), TRAIN, VAL, method=Ensemble(Standard(epochs=1)), redraw=redraw)
+        assert len(result.networks) == 5
 
 
 class Tokens(nn.Module):
@@ -183,7 +185,7 @@ def test_a_loader_without_a_length():
     loader = DataLoader(Stream(), batch_size=10)
     result = calibrant.fit(cnn(), loader, loader, method=Standard(epochs=5, patience=50))
     assert result.solution.outer_steps == 4  # five epochs of four batches, five steps each
-    with pytest.raises(ValueError, match="does not say how many samples"):
+    with pytest.raises(ValueError, match="must have a dataset with a length"):
         calibrant.fit(cnn(), DataLoader(Stream(), batch_size=10), VAL, method=BO4SC(epochs=1))
 
 

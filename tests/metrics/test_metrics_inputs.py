@@ -37,22 +37,22 @@ BAD_MATRICES = {
     "negative": (changed(PROBS, 3, [-0.5, 0.5, 1.0]), LABELS, r"lie in \[0, 1\]"),
     "above one": (changed(PROBS, 3, [1.5, 0.0, 0.0]), LABELS, "from_logits=True"),
     "unnormalised": (changed(PROBS, 3, [0.2, 0.2, 0.2]), LABELS, "row 3 sums to 0.6"),
-    "one dimension": (PROBS[:, 0], LABELS, "binary="),
+    "one dimension": (PROBS[:, 0], LABELS, "since there are 2 classes"),
     "three dimensions": (PROBS[None], LABELS, "Flatten"),
     "integers": (np.eye(3, dtype=int)[LABELS], LABELS, "floating point, got int64"),
     "bools": (np.eye(3, dtype=bool)[LABELS], LABELS, "floating point, got bool"),
     "complex": (PROBS + 0j, LABELS, "floating point, got complex128"),
     "strings": (PROBS.astype(str), LABELS, "array of numbers"),
     "ragged": ([[0.5, 0.5], [1.0]], [0, 0], "unequal length"),
-    "nothing": (None, LABELS, "go together"),
-    "no labels": (PROBS, None, "go together"),
+    "nothing": (None, LABELS, "together"),
+    "no labels": (PROBS, None, "together"),
     "short labels": (PROBS, LABELS[:-1], "expected 40, got 39"),
     "label too large": (PROBS, changed(LABELS, 0, 3), r"0\.\.2"),
     "label negative": (PROBS, changed(LABELS, 0, -1), r"0\.\.2"),
     "label floats": (PROBS, LABELS.astype(float), "Cast them to int"),
     "label one-hot": (PROBS, np.eye(3, dtype=int)[LABELS], "argmax"),
     "label bools for three classes": (PROBS, LABELS == 1, "bool but there are 3 classes"),
-    "label strings": (PROBS, LABELS.astype(str), "Encode string labels"),
+    "label strings": (PROBS, np.where(LABELS == 2, "a", "b"), "name 2 classes, but there are 3 columns"),
     "one column that is not 1": (PROBS[:, :1], np.zeros(40, dtype=int), "binary='positive'"),
 }
 BAD_PAIRS = {
@@ -101,9 +101,9 @@ def test_bad_pairs_are_refused(metric, case):
         ({"sample_weight": np.full(40, NAN)}, "finite"),
         ({"sample_weight": np.full(40, INF)}, "finite"),
         ({"groups": ["a", "b"]}, "groups must be 1-D with 40"),
-        ({"groups": np.full(40, NAN)}, "groups has missing entries"),
-        ({"groups": ["a", None] * 20}, "groups has missing entries"),
-        ({"groups": np.full(40, "NaT", dtype="datetime64[D]")}, "groups has missing entries"),
+        ({"groups": np.full(40, NAN)}, "has missing entries"),
+        ({"groups": ["a", None] * 20}, "has missing entries"),
+        ({"groups": np.full(40, "NaT", dtype="datetime64[D]")}, "has missing entries"),
         ({"confidence": CONFIDENCE, "correct": CORRECT}, "got both"),
     ],
     ids=str,
@@ -124,14 +124,14 @@ def test_unknown_keywords_are_named(metric):
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: metrics.ece(PROBS, LABELS, bins=0), "bins must be a positive integer, got 0"),
-        (lambda: metrics.ece(PROBS, LABELS, bins=2.5), "bins must be a positive integer, got 2.5"),
+        (lambda: metrics.ece(PROBS, LABELS, bins=0), "bins must be a positive integer"),
+        (lambda: metrics.ece(PROBS, LABELS, bins=2.5), "bins must be a positive integer"),
         (lambda: metrics.ece(PROBS, LABELS, scheme="equal"), "'width' or 'mass'"),
         (lambda: metrics.ece(PROBS, LABELS, norm="l3"), "'l1', 'l2' or 'max'"),
         (lambda: metrics.ece(PROBS, LABELS, norm="max", debias=True), "no such correction"),
         (lambda: metrics.ece(PROBS[:, 0], LABELS == 0, binary="yes"), "'positive' or 'predicted'"),
-        (lambda: metrics.ece(PROBS, LABELS, binary="positive"), "Leave it out for a matrix"),
-        (lambda: metrics.accuracy(PROBS[:, 0], LABELS == 0, binary="positive"), "binary='predicted'"),
+        (lambda: metrics.ece(PROBS, LABELS, binary="positive"), "for a matrix"),
+        (lambda: metrics.accuracy(PROBS[:, 0], LABELS == 0, binary="positive"), "binary must be 'predicted'"),
         (lambda: metrics.classwise_ece(PROBS, LABELS, average="micro"), "'macro' or None"),
         (lambda: metrics.classwise_ece(PROBS, LABELS, average=None, groups=LABELS), "cannot be combined"),
         (lambda: metrics.classwise_ece(confidence=CONFIDENCE, correct=CORRECT), "needs class probabilities"),
@@ -144,7 +144,7 @@ def test_unknown_keywords_are_named(metric):
         (lambda: metrics.share_below_chance(confidence=CONFIDENCE), "n_classes"),
         (lambda: metrics.share_below_chance(), "either probs"),
         (lambda: metrics.brier_decomposition(PROBS, LABELS, "pav"), "'isotonic', 'width' or 'mass'"),
-        (lambda: metrics.ece(PROBS, LABELS, groups=LABELS, sample_weight=LABELS != 1), "weight 0 throughout"),
+        (lambda: metrics.ece(PROBS, LABELS, groups=LABELS, sample_weight=LABELS != 1), "in each group"),
         (lambda: check_logits([[NAN, 0.0]]), "NaN"),
         (lambda: check_logits([[INF, 0.0]]), r"\+inf"),
         (lambda: check_logits([[-INF, -INF]]), "row 0 is -inf"),
@@ -289,3 +289,17 @@ def test_signatures_are_spelled_out():
         assert list(parameters)[:2] == ["probs", "labels"]
         assert {"confidence", "correct", "from_logits", "binary", "sample_weight", "groups"} <= set(parameters)
         assert metric.__doc__
+
+
+@pytest.mark.parametrize("metric", MATRIX_METRICS, ids=name_of)
+def test_text_labels_and_one_score_per_row_are_read_as_scikit_learn_reads_them(metric):
+    """Names are numbered in sorted order; a score is the probability of the class that sorts last."""
+    names = np.array(["ant", "bee", "cat"])
+    assert metric(PROBS, names[LABELS]) == metric(PROBS, LABELS)
+    assert metric(PROBS, names[LABELS].astype(object).tolist()) == metric(PROBS, LABELS)
+    score, labels = CONFIDENCE, np.arange(40) % 2
+    matrix = np.stack([1 - score, score], axis=1)
+    assert metric(score, np.array(["no", "yes"])[labels]) == metric(matrix, labels)
+    logit = np.log(np.clip(score, 0.01, 0.99))
+    pair = np.stack([np.zeros(40), logit], axis=1)
+    assert metric(Logits(logit), labels) == metric(Logits(pair), labels) == metric(logit, labels, from_logits=True)

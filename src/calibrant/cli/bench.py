@@ -1,4 +1,4 @@
-"""`calibrant bench`: methods compared on tables, under label noise and on hostile data, and guarantees tested."""
+"""`calibrant bench`: methods on tables, networks, under label noise and on hostile data, and guarantees tested."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from calibrant.cli.options import (
 )
 from calibrant.cli.shell import Experiment, call
 
-bench = typer.Typer(help="Compare methods on tables, under label noise and on hostile data; test guarantees.")
+bench = typer.Typer(help="Compare methods on tables, networks, under label noise and on hostile data; test guarantees.")
 
 
 @bench.command("tables", cls=Experiment)
@@ -152,6 +152,34 @@ def bench_guarantees(
         seeds=seeds,
         network_seeds=network_seeds,
         learners=learners or None,
+        out=out,
+        jobs=jobs,
+        fresh=fresh,
+        source=source,
+    )
+
+
+@bench.command("networks", cls=Experiment)
+def bench_networks(
+    seeds: Seeds = 5,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Of digits, languages, reviews and table; all where not given.")
+    ] = None,
+    starts: Annotated[list[str] | None, typer.Option(help="Of scratch and tuned; both where not given.")] = None,
+    out: Out = Path("out/networks"),
+    jobs: Jobs = None,
+    fresh: Fresh = False,
+    source: Source = None,
+) -> None:
+    """`calibrant.fit` on a CNN, an LSTM, a transformer and a tabular network, beside plain training in the same time.
+
+    Each network is trained from scratch, and fine-tuned after a related task. The report has paired differences of NLL.
+    """
+    call(
+        "networks.run",
+        seeds=seeds,
+        only=only or None,
+        starts=starts or None,
         out=out,
         jobs=jobs,
         fresh=fresh,

@@ -214,7 +214,7 @@ def _as_correct(column: np.ndarray, path: Path) -> np.ndarray:
     words = [_whole(v).strip().lower() for v in column.tolist()]
     unknown = [word for word in words if word not in (*_TRUE, *_FALSE)]
     if unknown:
-        raise ValueError(f"Column 'correct' of {path.name} must hold true/false or 1/0, got {unknown[0]!r}.")
+        raise ValueError(f"Column 'correct' of {path.name} must hold true/false or 1/0; got {unknown[0]!r}.")
     return np.array([word in _TRUE for word in words])
 
 
