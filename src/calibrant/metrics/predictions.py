@@ -254,9 +254,8 @@ def _per_group(core: Callable[[Predictions], float], predictions: Predictions, g
     if predictions.weight is not None:
         totals = np.bincount(index, weights=predictions.weight.cpu().numpy())
         if (totals == 0).any():
-            raise ValueError(
-                f"sample_weight must be positive somewhere in each group; group {shown(unique[totals == 0][0])} has none."
-            )
+            empty = shown(unique[totals == 0][0])
+            raise ValueError(f"sample_weight must be positive somewhere in each group; group {empty} has none.")
     rows = np.split(np.argsort(index, kind="stable"), np.cumsum(counts)[:-1])
     device = predictions.confidence.device
     keys = unique.tolist()
