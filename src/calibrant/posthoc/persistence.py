@@ -61,6 +61,6 @@ def _name_of(calibrator: Calibrator) -> str:
         if type(calibrator) is cls:
             return name
     raise TypeError(
-        f"save writes calibrant's own calibrators, got {type(calibrator).__name__}. "
+        f"save writes calibrant's own calibrators; got {type(calibrator).__name__}. "
         "For a CalibratedModel save its calibrator_ and keep the model in its own format."
     )
