@@ -48,9 +48,9 @@ def tell(results: Results) -> Report:
     told = " and ".join(f"{count} ({LABELS[start]})" for start, count in results.config["epochs"].items())
     report = Report(
         "Own networks: calibrant.fit beside plain training",
-        f"`calibrant.fit` trains for {told} epochs, with everything else at its default. Plain training is Adam with a one-cycle schedule at two learning rates, of which validation data choose one; "
-        "the state of least validation NLL; and a temperature. It has the same processor time as `calibrant.fit`, on "
-        "one thread. Intervals are 95 %.",
+        f"`calibrant.fit` trains for {told} epochs, with everything else at its default. Plain training is Adam with a "
+        "one-cycle schedule at two learning rates, of which validation data choose one; the state of least validation "
+        "NLL; and a temperature. It has the same processor time as `calibrant.fit`, on one thread. Intervals are 95 %.",
     )
     report.section("Verdicts")
     report.verdicts(list(verdicts(cases)))
