@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         data,
         estimators,
         experiments,
+        export,
         integrations,
         losses,
         methods,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         posthoc,
         report,
         selective,
+        tables,
     )
     from calibrant.estimators import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier
     from calibrant.methods import Trained
@@ -39,6 +41,7 @@ __all__ = [
     "estimators",
     "evaluate",
     "experiments",
+    "export",
     "fit",
     "integrations",
     "losses",
@@ -49,6 +52,7 @@ __all__ = [
     "posthoc",
     "report",
     "selective",
+    "tables",
 ]
 
 _HOMES = {

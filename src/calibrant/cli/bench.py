@@ -25,7 +25,10 @@ bench = typer.Typer(help="Compare methods on tables, networks, under label noise
 def bench_tables(
     data: Annotated[
         Path | None,
-        typer.Option(exists=True, file_okay=False, help="Folder of tables (CSV, TSV, Parquet); needed without --from."),
+        typer.Option(exists=True, help="Folder of tables (CSV, TSV, Parquet), or one table; needed without --from."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Column of the labels; by default target, class, label or y, whichever is there.")
     ] = None,
     seeds: Seeds = 5,
     only: Annotated[list[str] | None, typer.Option(help="Names of tables; all where not given.")] = None,
@@ -47,12 +50,17 @@ def bench_tables(
     """Every method on every table of a folder, 60/20/20 splits: scores, ranks, paired differences.
 
     What --out holds is not measured again, unless the table, the method's settings or its code changed.
+
+    For example:
+
+    calibrant bench tables --data churn.csv --target churn --methods self-calibrated hgb --seeds 3
     """
     if data is None and source is None:
         raise typer.BadParameter("give a folder of tables, or a result file by --from.", param_hint="--data")
     call(
         "tables.run",
         data=data,
+        target=target,
         seeds=seeds,
         only=only or None,
         methods=methods or None,
