@@ -233,7 +233,7 @@ def test_files(tmp_path, networks, calibrator):
         torch.testing.assert_close(again.module(x), result.module(x))
     with pytest.raises(ValueError, match="another class or other sizes than the given Linear"):
         calibrant.Trained.load(tmp_path / "net.calibrant", nn.Linear(4, 3))
-    with pytest.raises(ValueError, match="not a classifier"):
+    with pytest.raises(ValueError, match="is not a network"):
         calibrant.Trained.load(__file__, net)
 
 

@@ -92,14 +92,9 @@ def write_module(model: nn.Module | Trained, path: str | os.PathLike[str], examp
 
 
 def _whole(model: nn.Module | Trained, temperature: float) -> Probabilities:
-    if isinstance(model, nn.Module):
-        return Probabilities((model,), Mixture((model,), temperature))
-    if not isinstance(model.fitted, Mixture):
-        raise ValueError(
-            f"to_onnx writes networks with a temperature, biases and a lapse rate; this result is a "
-            f"{type(model.fitted).__name__}. Train with another method, or fit a SelfCalibratedClassifier."
-        )
-    return Probabilities(model.modules, model.fitted)
+    """One module that gives probabilities; the result of :func:`calibrant.fit` says how it is one module itself."""
+    plain = model if isinstance(model, nn.Module) else model.module
+    return Probabilities((plain,), Mixture((plain,), temperature if plain is model else 1.0))
 
 
 def _tensors(example: Any) -> Any:
