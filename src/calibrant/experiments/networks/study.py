@@ -27,8 +27,8 @@ from calibrant.report.results import Record
 NAME = "networks"
 SEEDS = 5
 STARTS = ("scratch", "tuned")
-EPOCHS = {"scratch": 25, "tuned": 15}
-"""Passes over the training data that `calibrant.fit` is given; plain training has its time."""
+EPOCHS: dict[str, int | None] = {"scratch": None, "tuned": 15}
+"""Passes over the training data that `calibrant.fit` is given, None for its default; plain training has its time."""
 SOURCE_STEPS = 400
 _OWN = tuple(f"experiments/networks/{name}.py" for name in ("tasks", "models", "plain", "study"))
 
