@@ -258,9 +258,10 @@ def crash():
 
 
 @pytest.mark.parametrize("method", [Calibrated("temperature", Averaged(epochs=10)), SHORT])
-@pytest.mark.parametrize("steps", [3, 7])
-def test_a_run_that_broke_off_goes_on_and_ends_with_the_same_result(tmp_path, method, steps):
-    model, (train, val), test = small("digits")
+@pytest.mark.parametrize(("name", "steps"), [("digits", 3), ("digits", 7), ("table", 2), ("languages", 2)])
+def test_a_run_that_broke_off_goes_on_and_ends_with_the_same_result(tmp_path, name, method, steps):
+    """Networks of a table train on folds side by side, others one after the other."""
+    model, (train, val), test = small(name)
     folder = tmp_path / "checkpoints"
 
     def fit(action=lambda: None, **given):
