@@ -167,9 +167,12 @@ def test_the_results_section_of_the_page_is_written_from_a_file(tmp_path):
     assert text.endswith("Foot\n")
     assert "former text" not in text
     assert "the same 100 rows, ten times each" in text
-    assert "4 seeds, 4 runs in all" in text
+    assert "the earlier version with 4 seeds of 1 case" in text
     (line,) = (line for line in text.splitlines() if line.startswith("| copies"))
     assert "1.5150" in line  # the earlier version's mean of four seeds
+    fewer = Results({}, {}, [*full, dict(full[0], dataset="grouped")])
+    assert docs.runs_of(fewer, "self-calibrated") == "1 to 4 seeds of 2 cases"
+    assert docs.runs_of(fewer, "linear") == "none"
     page.write_text("no marks")
     with pytest.raises(ValueError, match="has no results section"):
         docs.main([str(page), str(file)])

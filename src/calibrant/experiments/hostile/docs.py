@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from calibrant.experiments.common.contents import read_own
 from calibrant.experiments.common.sections import replace_section
 from calibrant.experiments.common.shared import count
+from calibrant.experiments.hostile.contenders import BEFORE, OWN
 from calibrant.experiments.hostile.page import BEST, overview, verdicts, with_memory
 from calibrant.experiments.hostile.study import NAME, arrange
 from calibrant.report import Results, to_markdown
@@ -24,12 +26,12 @@ BEGIN, END = "<!-- results: written by calibrant.experiments.hostile.docs -->", 
 def results_section(results: Results) -> str:
     """Targets, and one line for each case, as Markdown."""
     records = with_memory(results.records)
-    seeds = count(len(results.config["seeds"]), "seed")
     judged = [[v.statement, v.word, v.note or None] for v in verdicts(records)]
     return "\n\n".join(
         [
-            f"{seeds}: means with 95 % intervals (Student's t). The earlier version "
-            f"was measured with {seeds_before(results)}. Fits ran side by side, each on one thread.",
+            "Means with 95 % intervals (Student's t), and paired differences. The classifier was measured with "
+            f"{runs_of(results, OWN)}, the earlier version with {runs_of(results, BEFORE)}. Fits ran side by side, "
+            "each on one thread.",
             to_markdown(["target", "verdict", "where it is missed"], judged),
             BEST,
             to_markdown(*overview(results.config["cases"], records)),
@@ -37,10 +39,14 @@ def results_section(results: Results) -> str:
     )
 
 
-def seeds_before(results: Results) -> str:
-    """How many seeds the earlier version was measured with."""
-    seeds = [r["seed"] for r in results.records if r["method"] == "before"]
-    return f"{count(len(set(seeds)), 'seed')}, {count(len(seeds), 'run')} in all"
+def runs_of(results: Results, method: str) -> str:
+    """How many seeds of each case a contender was measured with."""
+    seeds = Counter(r["dataset"] for r in results.records if r["method"] == method)
+    if not seeds:
+        return "none"
+    fewest, most = min(seeds.values()), max(seeds.values())
+    span = count(most, "seed") if fewest == most else f"{fewest} to {most} seeds"
+    return f"{span} of {count(len(seeds), 'case')}"
 
 
 def main(arguments: Sequence[str]) -> None:
