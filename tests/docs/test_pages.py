@@ -17,14 +17,14 @@ ELSEWHERE = {
     "own-models": "tests/test_own_models_docs.py runs the page",
     "train": "tests/tables/test_train.py writes the table that the page reads",
 }
-PAGES = sorted(page for page in DOCS.glob("*.md") if blocks(page) and page.stem not in ELSEWHERE)
+PAGES = [ROOT / "README.md", *sorted(p for p in DOCS.glob("*.md") if blocks(p) and p.stem not in ELSEWHERE)]
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
     """Train for a few steps, draw no windows, write into an empty folder."""
     defaults = SelfCalibratedClassifier.__init__.__kwdefaults__
-    for name, value in (("epochs", 30), ("folds", 3), ("members", ("network",))):
+    for name, value in (("epochs", 30), ("folds", 3), ("repeats", 1), ("embedding", None), ("members", ("network",))):
         monkeypatch.setitem(defaults, name, value)
     monkeypatch.chdir(tmp_path)
     matplotlib.use("Agg")
