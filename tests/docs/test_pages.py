@@ -8,10 +8,12 @@ import matplotlib
 import matplotlib.pyplot as plt
 import pytest
 
+import calibrant
 from calibrant import SelfCalibratedClassifier
 
 from .pages import DOCS, ROOT, blocks, run
 
+PACKAGE = ROOT / "src" / "calibrant"
 ELSEWHERE = {
     "images": "tests/data/vision/test_page.py writes the image files that the page reads",
     "own-models": "tests/test_own_models_docs.py runs the page",
@@ -47,6 +49,12 @@ def test_blocks_left_out_say_why(page):
 def test_every_page_is_in_the_table_of_contents():
     listed = re.findall(r"^([a-z-]+)$", (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert {page.stem for page in DOCS.glob("*.md")} - {"index"} <= set(listed)
+
+
+def test_every_public_package_has_an_api_page():
+    listed = set(re.findall(r"^   (calibrant[a-z_.]*)$", (DOCS / "api.rst").read_text(encoding="utf-8"), re.MULTILINE))
+    packages = {f"calibrant.{name}" for name in calibrant.__all__ if (PACKAGE / name / "__init__.py").exists()}
+    assert packages - {"calibrant.experiments"} <= listed
 
 
 def test_readme_links_exist():
