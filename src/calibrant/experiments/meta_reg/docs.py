@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from calibrant._whole import write_text_whole
 from calibrant.experiments.meta_reg import tables
 from calibrant.experiments.meta_reg.claims import computed
 from calibrant.experiments.meta_reg.groups import Group, groups
@@ -97,7 +98,7 @@ def update(page: str | Path, sources: Sequence[str | Path]) -> None:
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     section = results_section(read_all([Path(source) for source in sources]))
-    path.write_text(f"{before}{BEGIN}\n\n{section}\n\n{END}{after}", encoding="utf-8")
+    write_text_whole(path, f"{before}{BEGIN}\n\n{section}\n\n{END}{after}")
 
 
 def main(arguments: Sequence[str]) -> None:
