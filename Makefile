@@ -34,6 +34,7 @@ bench: setup    ## measure, and write results/bench.json
 	$(PY) -m benchmarks
 
 docs: setup     ## build the documentation into out/docs; a warning is an error
+	rm -rf docs/api
 	$(PY) -m sphinx -q -W --keep-going -d out/doctrees docs out/docs
 
 lint: setup     ## style and types

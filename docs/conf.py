@@ -26,6 +26,7 @@ extensions = [
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["generate"]
 templates_path = ["_templates"]
+default_role = "literal"  # `name` in docstrings is code
 
 html_theme = "furo"
 html_title = f"Calibrant {version}"

@@ -11,11 +11,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.generate import alternatives, first_paper, tables
+from docs.generate import alternatives, first_paper, readme, tables
 
 ROOT = Path(__file__).parents[2]
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md")
-SECTIONS: dict[str, Callable[[], str]] = {**first_paper.SECTIONS, **tables.SECTIONS, **alternatives.SECTIONS}
+SECTIONS: dict[str, Callable[[], str]] = {
+    **first_paper.SECTIONS,
+    **tables.SECTIONS,
+    **alternatives.SECTIONS,
+    **readme.SECTIONS,
+}
 SECTION = re.compile(r"(<!-- results: ([a-z0-9-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 

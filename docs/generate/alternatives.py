@@ -9,10 +9,9 @@ from pathlib import Path
 from statistics import median
 
 from docs.generate.stored import stored
+from docs.generate.tables import JUDGED, OWN, ranked
 
-from calibrant.experiments.tables.page import JUDGED, OWN, rankings
 from calibrant.experiments.tables.ranks import Ranking
-from calibrant.experiments.tables.targets import RIVAL
 from calibrant.plots import save_figure
 from calibrant.plots._style import GREY, INK, PALETTE, style
 from calibrant.report import Column, to_markdown
@@ -71,11 +70,11 @@ def posthoc() -> str:
 
 def classifiers() -> str:
     """Mean ranks and, table by table, NLL over that of the best rival."""
-    ranked = _ranked()
-    nll = ranked["nll"]
+    found = ranked("tables-pool")
+    nll = found["nll"]
     ratios = sorted(_ratios(nll).values())
     rows = [
-        [f"`{method}`", *(ranked[metric].mean_ranks[method] for metric in JUDGED), nll.wins(method), _seconds(method)]
+        [f"`{method}`", *(found[metric].mean_ranks[method] for metric in JUDGED), nll.wins(method), _seconds(method)]
         for method in sorted(nll.methods, key=nll.mean_ranks.__getitem__)
     ]
     columns = [
@@ -105,7 +104,7 @@ def engine() -> str:
 
 def draw(folder: Path) -> Iterator[Path]:
     """NLL of each method over that of the best other method, one row for each table."""
-    nll = _ranked()["nll"]
+    nll = ranked("tables-pool")["nll"]
     ratios = _ratios(nll)
     order = sorted(ratios, key=ratios.__getitem__)
     with style() as plt:
@@ -119,17 +118,9 @@ def draw(folder: Path) -> Iterator[Path]:
     (folder / "comparison-tables.png").unlink()
 
 
-def _ranked() -> dict[str, Ranking]:
-    results = stored("tables-pool")
-    measured = {r["method"] for r in results.records}
-    rivals = [m for m in results.config["methods"] if m in measured and not m.startswith(f"{OWN}-")]
-    assert RIVAL in rivals
-    return rankings(results.records, rivals)
-
-
 def _ratios(nll: Ranking) -> dict[str, float]:
     own = nll.methods.index(OWN)
-    others = [k for k in range(len(nll.methods)) if k != own]
+    others = [k for k, name in enumerate(nll.methods) if not name.startswith(OWN)]
     return {table: float(row[own] / row[others].min()) for table, row in zip(nll.tables, nll.means, strict=True)}
 
 

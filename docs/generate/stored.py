@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from functools import cache
 from pathlib import Path
 
@@ -17,8 +18,9 @@ def stored(name: str) -> Results:
 
 
 def bullets(sentences: list[str]) -> str:
-    """Sentences as a Markdown list."""
-    return "\n".join(f"- {sentence}" for sentence in sentences)
+    """Sentences as a Markdown list, in lines of at most 150 characters."""
+    options = {"width": 150, "subsequent_indent": "  ", "break_long_words": False, "break_on_hyphens": False}
+    return "\n".join(textwrap.fill(f"- {sentence}", **options) for sentence in sentences)
 
 
 def words(names: list[str]) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from benchmarks.harness import markdown
-from docs.generate.stored import bullets, stored
+from docs.generate.stored import bullets, stored, words
 
 from calibrant.experiments.common.summary import pivot
 from calibrant.experiments.common.verdicts import Records, datasets, difference
-from calibrant.experiments.tables.page import APART, JUDGED, LEVEL, OWN, rankings, to_terminal, untried
-from calibrant.experiments.tables.ranks import against
-from calibrant.report import Results, excludes_zero, to_markdown
+from calibrant.experiments.tables.data import DEVELOPMENT
+from calibrant.experiments.tables.ranks import Ranking, against, ranking
+from calibrant.report import Column, excludes_zero, to_markdown
+from calibrant.report.results import Record
 
 RIVALS = ("standard-stopped", "temperature-stopped", "ensemble", "bo4sc")
-NAMED = {"tables-pool": "the pool", "bo4sc-tables": "networks alone"}
+JUDGED = {"nll": "NLL", "smooth_ece": "smooth ECE"}
+OWN = "self-calibrated"
+LEVEL = 0.05
 
 
 def noise_tables() -> str:
@@ -22,7 +25,7 @@ def noise_tables() -> str:
     for rate in results.config["rates"]:
         table = pivot([r for r in results.records if r["rate"] == rate], "nll")
         parts += [
-            f"{rate:.0%} of the training labels flipped:" if rate else "Clean labels:",
+            f"{100 * rate:g} % of the training labels flipped:" if rate else "Clean labels:",
             to_markdown(table.columns, table.rows, exempt=table.exempt),
         ]
     return "\n\n".join(parts)
@@ -34,10 +37,11 @@ def noise_sentences() -> list[str]:
     found = []
     for rate in filter(None, results.config["rates"]):
         own = [r for r in results.records if r["rate"] == rate]
-        beaten = [f"{_better(own, rival)} (`{rival}`)" for rival in RIVALS]
+        numbers = {f"`{rival}`": _better(own, rival) for rival in RIVALS}
+        than = [words([r for r, n in numbers.items() if n == k]) + f" on {k}" for k in sorted(set(numbers.values()))]
         found.append(
-            f"With {rate:.0%} of the training labels flipped, `self-calibrated` has a significantly lower NLL on "
-            f"{', '.join(beaten)} of {len(datasets(own))} sets."
+            f"With {100 * rate:g} % of the training labels flipped, `self-calibrated` has a significantly lower NLL "
+            f"than {', than '.join(than)} of {len(datasets(own))} sets."
         )
     return found
 
@@ -47,34 +51,51 @@ def _better(records: Records, rival: str) -> int:
     return sum(excludes_zero(gap) == -1 for gap in gaps)
 
 
-def ranks(name: str) -> str:
-    """The table of mean ranks, as ``calibrant bench tables --from`` prints it."""
-    return to_terminal(stored(name)).split("\n\n")[0]
+def ranked(name: str, records: list[Record] | None = None) -> dict[str, Ranking]:
+    """Ranks by each judged metric, among the methods that were measured on every split."""
+    results = stored(name)
+    splits = {
+        m: {(r["table"], r["seed"]) for r in results.records if r["method"] == m} for m in results.config["methods"]
+    }
+    whole = set.union(*splits.values())
+    methods = [m for m, own in splits.items() if own == whole]
+    return {metric: ranking(records or results.records, metric, methods) for metric in JUDGED}
+
+
+def rank_table(name: str) -> str:
+    """Mean ranks over tables, and on how many tables a method is first."""
+    found = ranked(name)
+    columns: list[Column | str] = ["method"]
+    for title in JUDGED.values():
+        columns += [Column(f"mean rank, {title}", better="low", digits=2), Column(f"first, {title}", better="high")]
+    rows = []
+    for method in found["nll"].mean_ranks:
+        cells = [(each.mean_ranks[method], each.wins(method)) for each in found.values()]
+        rows.append([f"`{method}`", *(cell for pair in cells for cell in pair)])
+    return to_markdown(columns, rows)
 
 
 def rank_sentences(name: str) -> list[str]:
     """Mean ranks and tests on all tables, and on those that no setting was tried on."""
-    results = stored(name)
-    found = [_ranked(results.records, results, "On all {n} tables")]
-    if others := untried(results.records):
-        found.append(_ranked(others, results, "On the {n} tables on which no setting was tried"))
+    records = stored(name).records
+    found = [_in_words(ranked(name), "On all {n} tables")]
+    if others := [r for r in records if r["table"] not in DEVELOPMENT]:
+        found.append(_in_words(ranked(name, others), "On the {n} tables on which no setting was tried"))
     return found
 
 
-def _ranked(records: list, results: Results, where: str) -> str:
-    measured = {r["method"] for r in results.records}
-    methods = [m for m in results.config["methods"] if m in measured and m != APART]
+def _in_words(found: dict[str, Ranking], where: str) -> str:
     told = []
-    for metric, ranked in rankings(records, methods).items():
-        means = ranked.mean_ranks
-        rival = min((m for m in means if m != OWN), key=means.__getitem__)
-        tests = [p for p in against(ranked, OWN).values() if p is not None]
+    for metric, each in found.items():
+        means = each.mean_ranks
+        rival = min((m for m in means if not m.startswith(OWN)), key=means.__getitem__)
+        tests = [p for m, p in against(each, OWN).items() if p is not None and not m.startswith(OWN)]
         told.append(
             f"{means[OWN]:.2f} in {JUDGED[metric]} (best rival: `{rival}`, {means[rival]:.2f}; significantly different "
             f"from {sum(p < LEVEL for p in tests)} of {len(tests)} rivals)"
         )
-    number = len({r["table"] for r in records})
-    return f"{where.format(n=number)} the mean rank of `{OWN}` is {' and '.join(told)}."
+    number = len(found["nll"].tables)
+    return f"{where.format(n=number)}, the mean rank of `{OWN}` is {' and '.join(told)}."
 
 
 def speed() -> str:
@@ -85,7 +106,7 @@ def speed() -> str:
 SECTIONS = {
     "noise-tables": noise_tables,
     "noise-sentences": lambda: bullets(noise_sentences()),
-    "tables-pool": lambda: ranks("tables-pool") + "\n\n" + bullets(rank_sentences("tables-pool")),
-    "tables-networks": lambda: ranks("bo4sc-tables") + "\n\n" + bullets(rank_sentences("bo4sc-tables")),
+    "tables-pool": lambda: rank_table("tables-pool") + "\n\n" + bullets(rank_sentences("tables-pool")),
+    "tables-networks": lambda: rank_table("bo4sc-tables") + "\n\n" + bullets(rank_sentences("bo4sc-tables")),
     "bench": speed,
 }

@@ -74,7 +74,7 @@ def test_folds_are_balanced(labels, number, seed, stratified):
     [
         ((700, 300, 1), "got 1001"),
         ((0.7, 0.3, 0.2), "sum to 1.2"),
-        ((0.999, 0.0005, 0.0005), "no part empty"),
+        ((0.999, 0.0005, 0.0005), "one would be empty"),
         ((0.5, -0.1, 0.1), "non-negative"),
         ((0.5, 0.5), "three entries"),
     ],

@@ -174,7 +174,7 @@ def _part_sizes(samples: int, sizes: Sequence[float]) -> np.ndarray:
     edges = np.rint(np.cumsum(values) * samples).astype(int)
     counts = np.diff(edges, prepend=0)
     if np.any((counts == 0) & (values > 0)):
-        raise ValueError(f"sizes must leave no part empty; {tuple(sizes)} of {samples} samples does.")
+        raise ValueError(f"{samples} samples are too few for parts of {tuple(sizes)}: one would be empty.")
     return counts
 
 
