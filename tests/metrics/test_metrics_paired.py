@@ -65,7 +65,7 @@ def test_different_seeds_are_refused():
         paired_difference({0: 1.0, 1: 1.0}, {0: 1.0, 2: 1.0})
     with pytest.raises(ValueError, match="got 2 and 1 values"):
         paired_difference([1.0, 2.0], [1.0])
-    with pytest.raises(ValueError, match="both as sequences"):
+    with pytest.raises(ValueError, match="both sequences"):
         paired_difference({0: 1.0}, [1.0])
 
 

@@ -26,7 +26,7 @@ def test_a_missing_seed_is_not_left_out_silently():
 def test_records_are_selected_by_their_fields():
     records = [{"method": m, "seed": s, "nll": s + 10 * (m == "b")} for m in "ab" for s in range(3)]
     assert by_seed(records, "nll", method="b") == {0: 10, 1: 11, 2: 12}
-    with pytest.raises(ValueError, match="two records of seed 0"):
+    with pytest.raises(ValueError, match="several of seed 0"):
         by_seed(records, "nll")
 
 

@@ -58,12 +58,12 @@ def paired_difference(
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         if a.keys() != b.keys():
             odd = sorted(map(str, a.keys() ^ b.keys()))
-            raise ValueError(f"both methods must have run with the same seeds; only one of them has {', '.join(odd)}.")
+            raise ValueError(f"a and b must have the same seeds; only one of them has {', '.join(odd)}.")
         pairs = [(a[seed], b[seed]) for seed in a]
     elif isinstance(a, Mapping) or isinstance(b, Mapping):
-        raise ValueError("give both methods as mappings from seed to value, or both as sequences.")
+        raise ValueError("a and b must both be mappings from seed to value, or both sequences.")
     elif len(a) != len(b):
-        raise ValueError(f"both methods must have one value for each seed; got {len(a)} and {len(b)} values.")
+        raise ValueError(f"a and b must have one value for each seed; got {len(a)} and {len(b)} values.")
     else:
         pairs = list(zip(a, b, strict=True))
     gaps = [math.nan if x is None or y is None else x - y for x, y in pairs]

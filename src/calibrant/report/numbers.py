@@ -16,7 +16,7 @@ MISSING = "–"
 def by_seed(records: Iterable[Mapping[str, Any]], metric: str, **where: Any) -> dict[Any, float]:
     """Return a metric by seed, from the records whose fields equal `where`: `by_seed(records, "nll", method="bo4sc")`.
 
-    Raises an error if two matching records have the same seed: `where` must then name more fields.
+    Two matching records with the same seed are an error: `where` must name further fields.
     """
     found: dict[Any, float] = {}
     wanted = where.items()
@@ -24,7 +24,9 @@ def by_seed(records: Iterable[Mapping[str, Any]], metric: str, **where: Any) -> 
         if not wanted <= record.items():
             continue
         if record["seed"] in found:
-            raise ValueError(f"two records of seed {record['seed']} match {where}; name more fields.")
+            raise ValueError(
+                f"where must select one record per seed; {where} selects several of seed {record['seed']}."
+            )
         found[record["seed"]] = record[metric]
     return found
 
@@ -32,7 +34,8 @@ def by_seed(records: Iterable[Mapping[str, Any]], metric: str, **where: Any) -> 
 def format_number(value: Any, digits: int = 3) -> str:
     """Write one value: numbers with `digits` decimals, `Estimate` with its interval, None and NaN as a dash.
 
-    An interval that is symmetric is "0.016 ± 0.002", another one "0.016 [0.012, 0.024]". Whole numbers and text stay.
+    A symmetric interval is written "0.016 ± 0.002", another one "0.016 [0.012, 0.024]". Whole numbers and text are not
+    changed.
     """
     if isinstance(value, Estimate):
         return _format_estimate(value, digits)
@@ -60,7 +63,7 @@ def _format_estimate(value: Estimate, digits: int) -> str:
 
 
 def _fixed(value: float, digits: int) -> str:
-    """Fixed decimals with a true minus sign; a value that rounds to zero has none."""
+    """Fixed decimals with a real minus sign; a value that rounds to zero has no sign."""
     text = f"{value:.{digits}f}"
     if float(text) == 0:
         text = text.lstrip("-")

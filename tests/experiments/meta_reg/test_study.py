@@ -199,9 +199,7 @@ def test_only_the_training_part_has_noisy_labels(images: Path, tmp_path: Path) -
     assert "The paper's claims" not in page
 
 
-def test_networks_of_other_processes_are_skipped(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_networks_of_other_processes_are_skipped(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one process trains ``ce``, another must not train the same network for ``ce-ts``."""
     setup = Setup("cifar10", images, "small-cnn", epochs=1, limit=320)
     (first, _), _ = runs(setup, ["ce", "ce-ts"], 1)

@@ -15,8 +15,9 @@ from calibrant.experiments.tables.peers import PEERS
 from calibrant.experiments.tables.ranks import Ranking, against, critical_difference, friedman, ranking
 from calibrant.experiments.tables.targets import RIVAL, target_verdicts
 from calibrant.methods import METHODS
+from calibrant.metrics import mean_interval, paired_difference
 from calibrant.plots._style import GREY, INK, PALETTE, style
-from calibrant.report import Column, Report, Results, Verdict, by_seed, mean_interval, paired_difference, to_markdown
+from calibrant.report import Column, Report, Results, Verdict, by_seed, to_markdown
 from calibrant.report.results import Record
 
 JUDGED = {"nll": "NLL", "smooth_ece": "smooth ECE"}
