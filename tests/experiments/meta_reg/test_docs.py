@@ -40,7 +40,7 @@ def test_duplicate_runs_count_once_and_searches_have_own_tables(finished: Path) 
     section = results_section(results._replace(records=results.records + tried))
     before, _, after = section.partition("### Settings of `flg-sece` on the validation part")
     assert "h-0.5" not in before
-    assert "Least NLL: h 0.5." in after
+    assert "Lowest NLL: h 0.5." in after
 
 
 def test_the_page_has_a_results_section() -> None:
