@@ -29,7 +29,7 @@ from calibrant.bilevel import (
 from calibrant.bilevel import hypergradients as hg
 from calibrant.bilevel.dynamics import Dynamics
 from calibrant.bilevel.level import Level
-from calibrant.bilevel.run import pull_initial, push_initial
+from calibrant.bilevel.outer_step import pull_initial, push_initial
 
 TRAIN, VAL, CLASSES = 24, 16, 3
 
@@ -94,7 +94,7 @@ HYPERGRADIENTS = {
     "truncated": Truncated(6, 2),
     "forward": Forward(6),
     "one step": OneStep(),
-    "one step, descent": OneStep(lr=0.3),
+    "one step, descent": OneStep(learning_rate=0.3),
     "one step, head": OneStep(scope="head"),
 }
 
@@ -122,11 +122,11 @@ def make_problem(outer: str, *, model: nn.Module | None = None, batch_size: int 
     )
 
 
-def hypergradient_problem(problem: Bilevel, optimizer, phi: torch.Tensor) -> hg.Problem:  # type: ignore[no-untyped-def]
+def hypergradient_problem(problem: Bilevel, optimizer, phi: torch.Tensor) -> hg.HypergradientInput:  # type: ignore[no-untyped-def]
     """What the solver would hand to a hypergradient."""
     names = problem.view.differentiable_buffers
     moves = problem.moves_start
-    return hg.Problem(
+    return hg.HypergradientInput(
         Dynamics(Level(problem.inner, names), optimizer),
         Level(problem.outer, names),
         problem.train_batch,

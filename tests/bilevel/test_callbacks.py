@@ -17,7 +17,7 @@ from calibrant.bilevel import (
     Callback,
     Checkpoint,
     EarlyStopping,
-    Grouped,
+    GroupedOptimizer,
     History,
     NonFiniteError,
     OneStep,
@@ -382,11 +382,11 @@ def in_order(size=4, seed=0):
 
 NOW = "is now"
 ALTERED = {
-    "inner rate": ({}, {"inner_optimizer": Adam(0.03)}, f"inner_optimizer.lr was 0.02 and {NOW} 0.03"),
+    "inner rate": ({}, {"inner_optimizer": Adam(0.03)}, f"inner_optimizer.learning_rate was 0.02 and {NOW} 0.03"),
     "inner decay": ({}, {"inner_optimizer": Adam(0.02, weight_decay=0.1)}, "inner_optimizer.weight_decay was 0.0"),
     "betas": ({}, {"inner_optimizer": Adam(0.02, betas=(0.8, 0.999))}, f"inner_optimizer.betas was 0.9 and {NOW} 0.8"),
-    "outer rate": ({}, {"outer_optimizer": SGD(4.0)}, f"outer_optimizer.lr was 5.0 and {NOW} 4.0"),
-    "schedule": ({}, {"outer_optimizer": SGD(lambda step: 5.0 / step)}, "outer_optimizer.lr was 5.0"),
+    "outer rate": ({}, {"outer_optimizer": SGD(4.0)}, f"outer_optimizer.learning_rate was 5.0 and {NOW} 4.0"),
+    "schedule": ({}, {"outer_optimizer": SGD(lambda step: 5.0 / step)}, "outer_optimizer.learning_rate was 5.0"),
     "clipping": ({}, {"clip_norm": 1e-3}, f"clip_norm was None and {NOW} 0.001"),
     "restart": ({}, {"restart": True}, f"restart was False and {NOW} True"),
     "seed": ({"seed": 1, "train": blobs(), "val": blobs(100)}, {}, f"seed was 0 and {NOW} 1"),
@@ -430,13 +430,13 @@ def test_equal_schedules_are_one_and_members_have_settings_of_their_own(tmp_path
     def members(rates, seed=1):
         first = problem()
         population = Population([first, first.replicate(seed=seed, train=blobs(seed))])
-        optimizer = Grouped(parts=((SAMPLES, SGD(lambda step: torch.tensor(rates) / step)),))
+        optimizer = GroupedOptimizer(parts=((SAMPLES, SGD(lambda step: torch.tensor(rates) / step)),))
         run(population, outer_optimizer=optimizer, resume=path if path.exists() else None, **settings)
 
     settings = {"outer_steps": 2, "callbacks": [Checkpoint(path, every=1)]}
     members([1.0, 2.0])
     members([1.0, 2.0])
-    with pytest.raises(ValueError, match=r"outer_optimizer.parts.0.lr was 2.0 and is now 3.0"):
+    with pytest.raises(ValueError, match=r"outer_optimizer.parts.0.learning_rate was 2.0 and is now 3.0"):
         members([1.0, 3.0])
     with pytest.raises(ValueError, match=r"seed was 1 and is now 2.*train.inputs holds other values"):
         members([1.0, 2.0], seed=2)

@@ -11,7 +11,7 @@ from calibrant.bilevel import (
     Checkpoint,
     EarlyStopping,
     Forward,
-    Grouped,
+    GroupedOptimizer,
     History,
     InitialPoint,
     OneStep,
@@ -58,7 +58,7 @@ CASES = {
     "plain, in groups": {
         "hypergradient": Plain(3),
         "outer_optimizer": None,
-        "inner_optimizer": Grouped(parts=((27, SGD(INNER)), (18, Adam(INNER)))),
+        "inner_optimizer": GroupedOptimizer(parts=((27, SGD(INNER)), (18, Adam(INNER)))),
     },
 }
 

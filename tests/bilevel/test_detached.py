@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from calibrant.bilevel import SGD, Adam, Bilevel, Forward, OneStep, Population, SampleWeights, Truncated, Unrolled
-from calibrant.bilevel.run import Run, outer_step
+from calibrant.bilevel.outer_step import outer_step
+from calibrant.bilevel.run import Run
 from calibrant.losses import focal
 from tests.bilevel.test_hypergradients import central_differences
 

@@ -59,8 +59,8 @@ def outer_value(problem, optimizer, hypergradient, start, phi, anchor):
     if problem.moves_start and whole:
         state = dynamics.start(problem.initial_params(phi).detach(), problem.initial_buffers())
     if isinstance(hypergradient, OneStep):
-        if hypergradient.lr is not None:
-            dynamics = Dynamics(dynamics.level, SGD(hypergradient.lr))
+        if hypergradient.learning_rate is not None:
+            dynamics = Dynamics(dynamics.level, SGD(hypergradient.learning_rate))
             state = state._replace(moments=())
         ahead, _ = dynamics.advance(state, phi, problem.train_batch(state.step))
         if hypergradient.scope == "head":

@@ -14,7 +14,7 @@ from calibrant.bilevel import (
     Bilevel,
     Callback,
     EarlyStopping,
-    Grouped,
+    GroupedOptimizer,
     History,
     InitialPoint,
     NonFiniteError,
@@ -340,8 +340,10 @@ def test_a_hypergradient_must_be_a_value():
 
 def test_an_optimiser_without_a_derivative_says_so():
     size = problem().view.size
-    with pytest.raises(NotImplementedError, match=r"Grouped has no derivative of its update.*SGD, Adam or AdamW"):
-        run(problem(), inner_optimizer=Grouped(parts=((size, SGD(0.1)),)))
+    with pytest.raises(
+        NotImplementedError, match=r"GroupedOptimizer has no derivative of its update.*SGD, Adam or AdamW"
+    ):
+        run(problem(), inner_optimizer=GroupedOptimizer(parts=((size, SGD(0.1)),)))
 
 
 def test_an_optimiser_must_be_a_value():
@@ -415,7 +417,7 @@ def test_bad_validation_data_is_blamed_on_the_outer_level(hypergradient):
         run(problem(val=(x, y)), hypergradient=hypergradient)
 
 
-@pytest.mark.parametrize("hypergradient", [Plain(1), OneStep(1, lr=0.1)], ids=["plain", "one step"])
+@pytest.mark.parametrize("hypergradient", [Plain(1), OneStep(1, learning_rate=0.1)], ids=["plain", "one step"])
 def test_parameters_that_overflow_in_the_last_step_are_not_returned(hypergradient):
     with pytest.raises(NonFiniteError, match=r"inner parameter vector.*outer step 1.*smaller inner learning rate"):
         run(problem(), hypergradient=hypergradient, inner_optimizer=SGD(lambda step: float("inf")), outer_steps=1)

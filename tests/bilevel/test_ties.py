@@ -11,7 +11,7 @@ from calibrant.bilevel import (
     Bilevel,
     Checkpoint,
     EarlyStopping,
-    Grouped,
+    GroupedOptimizer,
     History,
     OneStep,
     Plain,
@@ -227,7 +227,7 @@ MISUSES = {
     ),
     "rates": (lambda: run(cross_validated(), outer_optimizer=SGD(RATES)), "the same in each group"),
     "rates of parts": (
-        lambda: run(cross_validated(), outer_optimizer=Grouped(parts=((SAMPLES, SGD(RATES)),))),
+        lambda: run(cross_validated(), outer_optimizer=GroupedOptimizer(parts=((SAMPLES, SGD(RATES)),))),
         "the same in each group",
     ),
 }

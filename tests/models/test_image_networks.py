@@ -4,9 +4,9 @@ import pickle
 
 import pytest
 import torch
+from calibrant.models._seed import seeded
 
 from calibrant.models import FunctionalModule, ResNet, resnet18, resnet50, small_cnn, wide_resnet
-from calibrant.models._seed import seeded
 from calibrant.models.resnet import BasicBlock
 
 # Counts of the published architectures.

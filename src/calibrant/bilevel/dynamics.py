@@ -13,7 +13,7 @@ from calibrant.bilevel.optimizers import Linearization, Moments, Optimizer
 from calibrant.data.batch import Batch, Tensors
 
 if TYPE_CHECKING:
-    from calibrant.bilevel.native import Trainer
+    from calibrant.bilevel.tracing import Trainer
 
 Draws = Callable[[int], Batch]
 

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from calibrant.data.batch import Batch, Tensors, map_tensors
 
 
-class Memory:
+class FeatureMemory:
     """A bounded buffer of batches and their features, oldest first.
 
     Parameters

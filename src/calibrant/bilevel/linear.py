@@ -18,7 +18,7 @@ from torch import Tensor
 MatVec = Callable[[Tensor], Tensor]
 
 
-class Solution(NamedTuple):
+class LinearSolution(NamedTuple):
     """``value`` with ``‖A·value − b‖ / ‖b‖`` per member, the products used, and whether every member converged."""
 
     value: Tensor
@@ -27,16 +27,16 @@ class Solution(NamedTuple):
     converged: bool | Tensor
 
 
-class Solve:
-    """Base of the solvers: ``solve(matvec, b) -> Solution``."""
+class LinearSolver:
+    """Base of the solvers: ``solve(matvec, b) -> LinearSolution``."""
 
-    def __call__(self, matvec: MatVec, b: Tensor) -> Solution:
-        """Solve ``A x = b``."""
+    def __call__(self, matvec: MatVec, b: Tensor) -> LinearSolution:
+        """LinearSolver ``A x = b``."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class CG(Solve):
+class CG(LinearSolver):
     """Conjugate gradients, for a positive definite ``A``: add ``damping`` where the inner loss is not convex.
 
     A direction of negative curvature ends the solve of that member, with what it had before (Steihaug 1983). Where an
@@ -47,7 +47,7 @@ class CG(Solve):
     tolerance: float = 1e-6
     quiet: bool = False
 
-    def __call__(self, matvec: MatVec, b: Tensor) -> Solution:
+    def __call__(self, matvec: MatVec, b: Tensor) -> LinearSolution:
         x, r = torch.zeros_like(b), b.clone()
         p, rr = r.clone(), _dot(r, r)
         target, convex = (self.tolerance**2) * rr, torch.ones_like(rr, dtype=torch.bool)
@@ -83,7 +83,7 @@ class CG(Solve):
 
 
 @dataclass(frozen=True)
-class Neumann(Solve):
+class Neumann(LinearSolver):
     """The truncated series ``x = s·Σ_k (I − s·A)^k b`` (Lorraine et al. 2020).
 
     Converges when all eigenvalues of ``s·A`` lie in (0, 2). ``scale=None`` takes ``s = 1/λ_max`` by power iteration.
@@ -93,7 +93,7 @@ class Neumann(Solve):
     scale: float | None = None
     tolerance: float = 1e-3
 
-    def __call__(self, matvec: MatVec, b: Tensor) -> Solution:
+    def __call__(self, matvec: MatVec, b: Tensor) -> LinearSolution:
         scale = self.scale if self.scale is not None else 1 / _largest_eigenvalue(matvec, b)
         term, total = b, b
         for _ in range(self.terms):
@@ -107,7 +107,7 @@ class Neumann(Solve):
 
 
 @dataclass(frozen=True)
-class Nystrom(Solve):
+class Nystrom(LinearSolver):
     """A rank-``rank`` approximation from products with random directions (Frangella, Tropp & Udell 2023).
 
     ``A ≈ U Λ Uᵀ`` and ``x = U (Λ + ρ)⁻¹ Uᵀ b + (b − U Uᵀ b)/ρ`` with ρ = ``shift`` (the damping outside the captured
@@ -121,7 +121,7 @@ class Nystrom(Solve):
     seed: int = 0
     tolerance: float = 1e-1
 
-    def __call__(self, matvec: MatVec, b: Tensor) -> Solution:
+    def __call__(self, matvec: MatVec, b: Tensor) -> LinearSolution:
         if b.dim() != 1:
             raise ValueError("Nystrom solves one problem at a time; use CG() or Neumann() for a population.")
         rank = min(self.rank, b.shape[0])
@@ -161,13 +161,13 @@ def _largest_eigenvalue(matvec: MatVec, b: Tensor, steps: int = 20) -> Tensor:
     return 1.1 * v.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(b.dtype).tiny)  # power iteration comes from below
 
 
-def _finish(x: Tensor, residual: Tensor, products: int, tolerance: float, remedy: str | None) -> Solution:
+def _finish(x: Tensor, residual: Tensor, products: int, tolerance: float, remedy: str | None) -> LinearSolution:
     if remedy is None:  # nobody asked to hear of it
-        return Solution(x, residual, products, (residual <= tolerance).all())
+        return LinearSolution(x, residual, products, (residual <= tolerance).all())
     converged = bool((residual <= tolerance).all())
     if not converged:
         # The same words each time: Python then says them once, and not at every outer step.
         warnings.warn(
             f"The linear solve stopped before its relative residual was {tolerance:.0e}; try {remedy}.", stacklevel=3
         )
-    return Solution(x, residual, products, converged)
+    return LinearSolution(x, residual, products, converged)

@@ -1,4 +1,4 @@
-"""The implicit hypergradient: the network, or its last layer alone, taken as solved."""
+"""The implicit hypergradient: the inner problem, or that of the last layer, is treated as solved."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 
 from calibrant.bilevel.dynamics import State
 from calibrant.bilevel.hypergradients import (
-    Estimate,
     Hypergradient,
+    HypergradientInput,
+    HypergradientResult,
     Order,
-    Problem,
     Scope,
     check_choices,
     outer_gradient,
 )
 from calibrant.bilevel.level import Gradient
-from calibrant.bilevel.linear import CG, Solve
+from calibrant.bilevel.linear import CG, LinearSolver
 from calibrant.bilevel.optimizers import Optimizer
 
 
@@ -27,32 +27,33 @@ from calibrant.bilevel.optimizers import Optimizer
 class Implicit(Hypergradient):
     """The implicit function theorem at the inner solution.
 
-    The invariant: ``∇θ L(θ*, φ) + decay·θ* = 0``, with ``decay`` the optimiser's coupled weight decay. Then
-    ``dF/dφ = ∂F/∂φ − Cᵀ v`` with ``(H + decay·I + damping·I) v = ∂F/∂θ``, H the Hessian and C the cross derivative.
+    Invariant: ``∇θ L(θ*, φ) + decay·θ* = 0``, where ``decay`` is the optimiser's coupled weight decay. Then
+    ``dF/dφ = ∂F/∂φ − Cᵀ v`` with ``(H + decay·I + damping·I) v = ∂F/∂θ``, the Hessian H and the cross derivative C.
 
-    ``scope="all"`` takes the whole network for solved. It is exact only when the ``steps`` inner steps reach the
-    solution; the Hessian is that of the next training batch. ``scope="head"`` takes the last layer alone for solved, on
-    the features of the last ``batches`` training batches joined into one: a convex problem of few variables, which
-    training keeps close to its solution. The body is a constant of this map. Unlike one look-ahead step it sees where
-    training leads, not only the next step.
+    ``scope="all"`` treats the whole network as solved. It is exact only if the ``steps`` inner steps reach the
+    solution. The Hessian is that of the next training batch.
+
+    ``scope="head"`` treats only the last layer as solved, on the features of the last ``batches`` training batches.
+    This is a convex problem with few variables, and training stays close to its solution. The body is a constant of
+    this map. Unlike one look-ahead step, it takes into account where training leads, not only the next step.
 
     Parameters
     ----------
     steps : int
-        Training steps to one outer step.
+        The number of training steps per outer step.
     scope : {"all", "head"}
-    solve : Solve
-        The linear solver; by default conjugate gradients, 8 products for ``"head"``.
+    solve : LinearSolver
+        By default conjugate gradients; for ``"head"`` with 8 products.
     damping : float, optional
         Added to the Hessian's eigenvalues. By default 0, and 0.01 for ``"head"``.
     batches : int
-        For ``"head"``: how many recent batches are kept.
+        The number of recent batches that ``"head"`` keeps.
     first : {"inner", "outer"}
-        Which level moves first in an outer step.
+        The level that moves first in an outer step.
     """
 
     scope: Scope = "all"
-    solve: Solve | None = field(default=None, kw_only=True)
+    solve: LinearSolver | None = field(default=None, kw_only=True)
     damping: float | None = field(default=None, kw_only=True)
     batches: int = field(default=8, kw_only=True)
     first: Order = field(default="inner", kw_only=True)
@@ -75,38 +76,42 @@ class Implicit(Hypergradient):
     def remembers(self) -> int:
         return self.batches if self.of_head else 0
 
-    def __call__(self, problem: Problem, start: State, phi: Tensor) -> Estimate:
+    def __call__(self, given: HypergradientInput, start: State, phi: Tensor) -> HypergradientResult:
         state, losses = start, list[Tensor]()
         if not self.lookahead:
-            state, losses = self.train(problem, start, phi, self.steps)
-        return (self._of_head if self.of_head else self._of_all)(problem, state, losses, phi)
+            state, losses = self.train(given, start, phi, self.steps)
+        return (self._of_head if self.of_head else self._of_all)(given, state, losses, phi)
 
-    def _of_all(self, problem: Problem, state: State, losses: list[Tensor], phi: Tensor) -> Estimate:
-        outer, adjoint = outer_gradient(problem, state, phi)
+    def _of_all(
+        self, given: HypergradientInput, state: State, losses: list[Tensor], phi: Tensor
+    ) -> HypergradientResult:
+        outer, adjoint = outer_gradient(given, state, phi)
         if adjoint.buffers:
             raise ValueError(
-                "The implicit hypergradient does not see the path through BatchNorm's running statistics; evaluate the "
-                "outer loss in training mode, or use Unrolled."
+                "Implicit does not differentiate through BatchNorm's running statistics. Use outer_mode='train', or "
+                "use Unrolled."
             )
-        here = problem.dynamics.level.linearize(state.params, state.buffers, phi, problem.draws(state.step))
-        share, details = self._solved(here, adjoint.params, problem.dynamics.optimizer)
-        return Estimate(outer.loss, outer.phi - share, losses, state, details)
+        here = given.dynamics.level.linearize(state.params, state.buffers, phi, given.draws(state.step))
+        share, details = self._solved(here, adjoint.params, given.dynamics.optimizer)
+        return HypergradientResult(outer.loss, outer.phi - share, losses, state, details)
 
-    def _of_head(self, problem: Problem, state: State, losses: list[Tensor], phi: Tensor) -> Estimate:
-        heads, memory = problem.heads, problem.features
+    def _of_head(
+        self, given: HypergradientInput, state: State, losses: list[Tensor], phi: Tensor
+    ) -> HypergradientResult:
+        heads, memory = given.heads, given.features
         if heads is None or memory is None:
             raise ValueError(
-                "Implicit(scope='head') needs an inner loss that sees the network through its features: call "
+                "Implicit(scope='head') needs an inner loss that uses the network through its features: call "
                 "net.logits(batch.inputs), or net.features and net.head, on inputs that do not depend on φ."
             )
-        if not len(memory):  # before the first training step there is nothing to solve the head on
-            return Estimate(None, torch.zeros_like(phi), losses, state)
+        if not len(memory):  # there are no features before the first training step
+            return HypergradientResult(None, torch.zeros_like(phi), losses, state)
         batch, features = memory.joined()
         w = state.params[..., heads.stretch].clone()
-        outer = heads.outer(state, None, phi, problem.outer_batch).gradients(w, {}, phi, problem.outer_batch)
+        outer = heads.outer(state, None, phi, given.outer_batch).gradients(w, {}, phi, given.outer_batch)
         here = heads.inner(state, features).linearize(w, {}, phi, batch)
-        share, details = self._solved(here, outer.params, problem.dynamics.optimizer.on(heads.stretch))
-        return Estimate(outer.loss, outer.phi - share, losses, state, details)
+        share, details = self._solved(here, outer.params, given.dynamics.optimizer.on(heads.stretch))
+        return HypergradientResult(outer.loss, outer.phi - share, losses, state, details)
 
     def _solved(self, here: Gradient, slope: Tensor, optimizer: Optimizer) -> tuple[Tensor, dict[str, Any]]:
         """``Cᵀ v`` with ``(H + decay + damping) v = slope``."""

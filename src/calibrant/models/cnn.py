@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from calibrant.models._seed import seeded
+from calibrant.models.seeding import seeded_start
 
 
 class SmallCNN(nn.Module):
@@ -46,5 +46,5 @@ def small_cnn(
             "classes, channels and every width must be at least 1, and there must be a width; "
             f"got {classes}, {channels} and widths={widths}."
         )
-    with seeded(seed):
+    with seeded_start(seed):
         return SmallCNN(classes, channels=channels, widths=widths, batch_norm=batch_norm)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from calibrant.models._seed import seeded
 from calibrant.models.embeddings import EmbeddingLayer, Encoding
+from calibrant.models.seeding import seeded_start
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
@@ -38,7 +38,7 @@ def mlp(
         raise ValueError(
             f"Layers need at least one unit each; got {features} inputs, hidden={tuple(hidden)}, {classes} classes."
         )
-    with seeded(seed):
+    with seeded_start(seed):
         layers: list[nn.Module] = []
         for width, following in itertools.pairwise((features, *hidden)):
             layers += [nn.Linear(width, following), ACTIVATIONS[activation]()]

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant.models._seed import seeded
+from calibrant.models.seeding import seeded_start
 
 Stem = Literal["cifar", "imagenet"]
 
@@ -115,7 +115,7 @@ def _resnet(
 ) -> ResNet:
     if classes < 1 or channels < 1:
         raise ValueError(f"classes and channels must be at least 1; got {classes} and {channels}.")
-    with seeded(seed):
+    with seeded_start(seed):
         return ResNet(block, depths, classes, stem=stem, channels=channels)
 
 

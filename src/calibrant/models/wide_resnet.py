@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from calibrant.models._seed import seeded
+from calibrant.models.seeding import seeded_start
 
 
 class WideResNet(nn.Module):
@@ -68,5 +68,5 @@ def wide_resnet(
         raise ValueError(f"classes, channels and width must be at least 1; got {classes}, {channels} and {width}.")
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be at least 0 and below 1; got {dropout}.")
-    with seeded(seed):
+    with seeded_start(seed):
         return WideResNet(classes, depth=depth, width=width, dropout=dropout, channels=channels)

@@ -9,7 +9,7 @@ import torch
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def seeded_start(seed: int) -> Iterator[None]:
     """Layers built inside draw their start from ``seed``; torch's global random state is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

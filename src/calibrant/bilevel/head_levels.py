@@ -13,9 +13,9 @@ from calibrant.bilevel.level import Level
 from calibrant.data.batch import Batch, Tensors
 
 if TYPE_CHECKING:
-    from calibrant.bilevel.native import Trainer
     from calibrant.bilevel.population import Population
     from calibrant.bilevel.problem import Bilevel
+    from calibrant.bilevel.tracing import Trainer
 
 
 class Seen(NamedTuple):
@@ -25,7 +25,7 @@ class Seen(NamedTuple):
     buffers: Tensors
 
 
-class Heads:
+class HeadLevels:
     """Losses of a problem in the head's parameters ``w``.
 
     With features ``h`` known, ``L(w, φ) = inner_loss(head_w(h), φ)`` costs a small part of the network. ``trainer``,
