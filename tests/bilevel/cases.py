@@ -80,7 +80,7 @@ OUTERS = {
     "smoothing per sample": lambda: LabelSmoothing(TRAIN, initial=0.1),
     "smoothing per class": lambda: LabelSmoothing(CLASSES, per="class", initial=0.1),
     "logit scale": lambda: LogitScale(1.3),
-    "logit scale per class": lambda: LogitScale(1.3, per=CLASSES),
+    "logit scale per class": lambda: LogitScale(1.3, n_classes=CLASSES),
     "noise per class": lambda: LabelNoise(CLASSES, per="class", initial=0.2),
     "initial point": lambda: InitialPoint(mlp()),
     "weights and L2": lambda: OuterVariables(SampleWeights(TRAIN, initial_weight=0.7), L2(mlp(), initial=0.05)),

@@ -207,7 +207,7 @@ def test_export_round_trip(name):
 
 def test_export_into_another_kind_of_module_is_an_error():
     view = FunctionalModule(mlp())
-    with pytest.raises(ValueError, match=r"another kind: it has no 0\.bias, 0\.weight, 2\.bias, 2\.weight"):
+    with pytest.raises(ValueError, match=r"has no 0\.bias, 0\.weight, 2\.bias, 2\.weight"):
         view.export(view.initial(), {}, nn.Linear(4, 3))
 
 
@@ -249,7 +249,7 @@ def test_later_changes_to_the_module_are_not_seen():
 def test_mixed_dtypes_are_an_error():
     model = mlp()
     model[2].double()
-    with pytest.raises(ValueError, match=r"several dtypes .*; convert the module to one"):
+    with pytest.raises(ValueError, match=r"several dtypes .*Convert the module"):
         FunctionalModule(model)
     model[2].requires_grad_(False)
     assert FunctionalModule(model).initial().dtype == torch.float32
@@ -350,7 +350,7 @@ def test_running_statistics_keep_their_precision_under_autocast(dtype):
 
 
 def test_synchronised_batch_norm_is_refused():
-    with pytest.raises(ValueError, match="SyncBatchNorm has no pure form; use BatchNorm"):
+    with pytest.raises(ValueError, match=r"SyncBatchNorm has no pure form\. Use BatchNorm"):
         FunctionalModule(nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2)))
 
 

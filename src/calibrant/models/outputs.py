@@ -1,4 +1,4 @@
-"""Logits of a network, however its module takes its inputs and returns its outputs."""
+"""The logits of a module, for the usual forms of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits in what a module returned: a tensor, ``(logits, …)``, or something with ``logits``."""
+    """The logits in a module's output: a tensor, ``(logits, …)``, a mapping with "logits" or an object with .logits."""
     if isinstance(output, Tensor):
         return output
     if isinstance(output, Mapping):
