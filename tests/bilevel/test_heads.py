@@ -281,7 +281,7 @@ def test_phi_waits_for_its_share_of_the_run():
         solve(one, outer_steps=4, start=1.0, **settings)
 
 
-def test_a_loss_that_hides_the_features_falls_back_to_the_whole_network():
+def test_losses_that_hide_features_use_the_whole_network():
     def shifted(net, outer, batch):
         shift = outer.layer.weight.sum()
         return cross_entropy(net.logits(batch.inputs * (1 + shift)), batch.targets)
@@ -292,7 +292,7 @@ def test_a_loss_that_hides_the_features_falls_back_to_the_whole_network():
     run = steps(one, OneStep(scope="head"), 1)
     assert run.heads is None
     assert run.gradient.abs().sum() > 0
-    with pytest.raises(ValueError, match="sees the network through its features"):
+    with pytest.raises(ValueError, match="uses the network through its features"):
         steps(one, Implicit(scope="head"), 1)
 
 

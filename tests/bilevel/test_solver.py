@@ -98,7 +98,7 @@ def test_training_is_carried_over_or_restarted():
     assert torch.equal(restarted.params, short.params)  # full batch: each of the three trainings is the same
 
 
-def test_a_problem_with_loaders_can_be_solved_again_alone_and_in_a_population():
+def test_a_problem_with_loaders_can_be_solved_again():
     def member(seed):
         train, val = TensorDataset(*blobs(seed)), TensorDataset(*blobs(seed + 100))
         loaders = {
@@ -232,7 +232,7 @@ def test_projection_reaches_each_part_of_several_variables():
     assert values["parts.1.raw"].abs().max() > 1
 
 
-def test_a_module_that_is_no_outer_variable_keeps_its_own_attributes():
+def test_other_outer_modules_keep_their_attributes():
     class Scores(nn.Module):
         needs_index = True  # means something else to its author
 
@@ -278,8 +278,8 @@ MISUSES = {
         "no outer variables",
     ),
     "no validation data": (lambda: run(problem(val=None)), "needs validation data"),
-    "no outer optimiser": (lambda: run(problem(), outer_optimizer=None), "without an outer optimiser"),
-    "initial point, carried over": (lambda: run(problem(outer=InitialPoint(mlp()))), "restart=True"),
+    "no outer optimiser": (lambda: run(problem(), outer_optimizer=None), "outer_optimizer must be given"),
+    "initial point, carried over": (lambda: run(problem(outer=InitialPoint(mlp()))), "restart must be True"),
     "initial point out of sight of a window": (
         lambda: run(problem(outer=InitialPoint(mlp())), hypergradient=Truncated(4, 2), restart=True),
         r"Truncated\(.*does not differentiate through the starting point",
@@ -289,14 +289,14 @@ MISUSES = {
         "does not differentiate through the starting point",
     ),
     "steps per member of one problem": (lambda: run(problem(), outer_steps=torch.tensor([3])), "one per member"),
-    "negative steps": (lambda: run(problem(), outer_steps=-1), "must not be negative"),
+    "negative steps": (lambda: run(problem(), outer_steps=-1), "outer_steps must be at least 0"),
     "rates per member of one problem": (
         lambda: run(problem(), inner_optimizer=SGD(torch.tensor([0.1, 0.2]))),
         "inner learning rate",
     ),
     "clip_norm of zero": (lambda: run(problem(), clip_norm=0.0), "clip_norm must be positive"),
     "unknown compiler": (lambda: run(problem(), compile="fast"), "'trace' or 'inductor'"),
-    "module without a loss": (lambda: problem(outer=nn.Linear(2, 1)), "say how it enters training"),
+    "module without a loss": (lambda: problem(outer=nn.Linear(2, 1)), "inner_loss must be given"),
     "inner loss of wrong shape": (
         lambda: problem(inner_loss=lambda net, outer, batch: net(batch.inputs)),
         r"inner loss must be one value.*\(20, 3\)",
@@ -308,21 +308,21 @@ MISUSES = {
     ),
     "outer loss of nothing": (
         lambda: run(problem(outer_loss=lambda net, outer, batch: batch.inputs.mean())),
-        "depends neither on the network",
+        "must depend on the network or on the outer variables",
     ),
     "weights of a reduced loss": (
         lambda: problem(inner_loss=composed(F.cross_entropy)),
-        "SampleWeights needs one loss a sample",
+        "SampleWeights needs one loss per sample",
     ),
     "early stopping at no step": (lambda: EarlyStopping(every=0), "every must be at least 1"),
     "outer variables at no step": (lambda: History(phi_every=0), "phi_every must be at least 1"),
     "unknown mode": (lambda: problem(outer_mode="test"), "'eval' or 'train'"),
-    "nothing to train": (lambda: problem(mlp().requires_grad_(False)), "no trainable parameters"),
+    "nothing to train": (lambda: problem(mlp().requires_grad_(False)), "must have trainable parameters"),
     "rows that do not match": (lambda: problem(train=(blobs()[0], blobs()[1][:5])), "the same samples"),
     "last beyond steps": (lambda: Truncated(3, 4), "between 1 and steps=3"),
     "unknown memory": (lambda: Unrolled(3, memory="all"), "memory must be"),
     "no steps": (lambda: Plain(0), "steps must be at least 1"),
-    "member of one problem": (lambda: run(problem(), outer_steps=0).member(0), "no members"),
+    "member of one problem": (lambda: run(problem(), outer_steps=0).member(0), "solution of a Population"),
 }
 
 

@@ -179,7 +179,7 @@ def test_tied_runs_are_resumed_and_traced(tmp_path):
     assert torch.allclose(traced.phi, whole.phi, rtol=0, atol=1e-10)
     untied = Population([fold(k) for k in range(FOLDS)])
     run(untied, outer_steps=3, callbacks=[Checkpoint(path, every=3)], **settings)
-    with pytest.raises(ValueError, match="tied otherwise"):
+    with pytest.raises(ValueError, match="tied in other groups"):
         run(cross_validated(), outer_steps=6, callbacks=[Checkpoint(path, every=3)], resume=path, **settings)
 
 
@@ -217,18 +217,18 @@ def test_means_are_taken_by_group_over_those_that_count():
 
 RATES = torch.tensor([0.1, 0.1, 0.1, 0.2])
 MISUSES = {
-    "labels": (lambda: Population([fold(0), fold(1)], tied=[0]), r"one label a member \(2\); it has 1"),
-    "shares alone": (lambda: Population([fold(0)], shares=[1.0]), "give tied"),
-    "number of shares": (lambda: cross_validated(shares=[1.0]), "one entry a member"),
+    "labels": (lambda: Population([fold(0), fold(1)], tied=[0]), r"one label per member \(2\); got 1"),
+    "shares alone": (lambda: Population([fold(0)], shares=[1.0]), "shares must be None without tied"),
+    "number of shares": (lambda: cross_validated(shares=[1.0]), "one entry per member"),
     "no share": (lambda: cross_validated(shares=[0.0, 1.0, 1.0, 1.0]), "positive and finite"),
     "start": (
         lambda: Population([fold(0), fold(1, outer=SampleWeights(SAMPLES))], tied=[0, 0]),
-        "start from the same values",
+        "start from equal values",
     ),
-    "rates": (lambda: run(cross_validated(), outer_optimizer=SGD(RATES)), "the same in each group"),
+    "rates": (lambda: run(cross_validated(), outer_optimizer=SGD(RATES)), "the same for all members of a tied group"),
     "rates of parts": (
         lambda: run(cross_validated(), outer_optimizer=GroupedOptimizer(parts=((SAMPLES, SGD(RATES)),))),
-        "the same in each group",
+        "the same for all members of a tied group",
     ),
 }
 

@@ -227,7 +227,7 @@ def test_unflatten_follows_the_names():
     assert all(torch.equal(t, dict(model.named_parameters())[k]) for k, t in view.unflatten(view.initial()).items())
 
 
-def test_frozen_and_tied_parameters_are_counted_once_or_not_at_all():
+def test_frozen_parameters_are_not_counted_and_tied_ones_once():
     assert FunctionalModule(frozen_layer()).names == ["2.weight", "2.bias"]
     assert FunctionalModule(Tied()).size == 4 * 4 + 4
     model = mlp().requires_grad_(False)
@@ -485,7 +485,7 @@ def test_a_model_given_in_evaluation_mode_evaluates():
     torch.testing.assert_close(evaluate(x), model(x), rtol=1e-12, atol=1e-12)
 
 
-def test_a_part_in_training_mode_does_not_outlive_an_evaluating_whole():
+def test_a_training_part_follows_an_evaluating_whole():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).double().eval()
     model[1].train()
     x = torch.randn(8, 4, dtype=torch.float64)

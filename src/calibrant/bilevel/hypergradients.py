@@ -200,7 +200,7 @@ class Truncated(Hypergradient):
         gradient = outer.phi + share
         if whole and given.pull_initial is not None:
             gradient = gradient + given.pull_initial(adjoint.params)
-        return HypergradientResult(outer.loss, gradient, losses + more, state)
+        return HypergradientResult(outer.loss, gradient, losses + more, state, {"memory": memory})
 
 
 class Unrolled(Truncated):
