@@ -24,6 +24,7 @@ from calibrant.bilevel.callbacks import (
 )
 from calibrant.bilevel.finite import NonFiniteError
 from calibrant.bilevel.hypergradients import Forward, Hypergradient, Plain, Truncated, Unrolled
+from calibrant.bilevel.implicit import Implicit
 from calibrant.bilevel.linear import CG, Neumann, Nystrom
 from calibrant.bilevel.objectives import averaged, composed
 from calibrant.bilevel.one_step import Direct, Feedback, OneStep
@@ -54,7 +55,6 @@ from calibrant.bilevel.problem import Bilevel
 from calibrant.bilevel.run import Run
 from calibrant.bilevel.schedules import cosine, exponential, multistep, one_cycle
 from calibrant.bilevel.solution import Solution
-from calibrant.bilevel.solved import Implicit
 from calibrant.bilevel.solver import solve
 
 __all__ = [

@@ -37,36 +37,30 @@ class Tape:
 
     def forward(self) -> tuple[State, list[Tensor]]:
         """Train. Returns the state at the end and the loss before each step."""
+        state, losses = self.start, []
         with returning_memory() if self.lean else contextlib.nullcontext():
-            return self._forward()
+            for position in range(self.count):
+                if self.kept is None:
+                    state, loss, recorded = self.dynamics.record(state, self.phi, self.draws(state.step))
+                    self.recorded.append(recorded)
+                else:
+                    if position % self.stride == 0:
+                        self.kept.put(position // self.stride, state)
+                    state, loss = self.dynamics.advance(state, self.phi, self.draws(state.step))
+                losses.append(loss)
+        return state, losses
 
     def sweep(self, adjoint: Cotangent, *, to_start: bool) -> tuple[Cotangent, Tensor]:
         """Sweep back through every step. Returns the adjoint at the start and the sum of the shares of dF/dφ.
 
         The adjoint at the start is valid only with ``to_start=True``.
         """
-        with returning_memory() if self.lean else contextlib.nullcontext():
-            return self._sweep(adjoint, to_start)
-
-    def _forward(self) -> tuple[State, list[Tensor]]:
-        state, losses = self.start, []
-        for position in range(self.count):
-            if self.kept is None:
-                state, loss, recorded = self.dynamics.record(state, self.phi, self.draws(state.step))
-                self.recorded.append(recorded)
-            else:
-                if position % self.stride == 0:
-                    self.kept.put(position // self.stride, state)
-                state, loss = self.dynamics.advance(state, self.phi, self.draws(state.step))
-            losses.append(loss)
-        return state, losses
-
-    def _sweep(self, adjoint: Cotangent, to_start: bool) -> tuple[Cotangent, Tensor]:
         total = torch.zeros_like(self.phi)
-        for position, recorded in self._backwards():
-            adjoint, share = self.dynamics.pull(recorded, adjoint, params=position > 0 or to_start)
-            total += share
-            del recorded  # before the next one is made, since two graphs would double the peak
+        with returning_memory() if self.lean else contextlib.nullcontext():
+            for position, recorded in self._backwards():
+                adjoint, share = self.dynamics.pull(recorded, adjoint, params=position > 0 or to_start)
+                total += share
+                del recorded  # before the next one is made, since two graphs would double the peak
         return adjoint, total
 
     def _backwards(self) -> Iterator[tuple[int, Recorded]]:

@@ -48,7 +48,7 @@ def find_head(module: nn.Module, inputs: Any, name: str | None = None) -> Head:
         found = [k for k, layer in module.named_modules() if isinstance(layer, LINEAR) and calls.gives(k, logits)]
         if len(found) != 1:
             raise ValueError(
-                "The head was not found, because the logits are not the output of one linear layer. " + _advice(calls)
+                "The head could not be found: the logits are not the output of one linear layer. " + _advice(calls)
             )
         name = found[0]
     _check(module, name, calls, logits)

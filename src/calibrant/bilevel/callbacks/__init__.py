@@ -1,4 +1,4 @@
-"""Callbacks: what may happen between outer steps. The solver knows none of them by name."""
+"""Callbacks: objects that act between outer steps. The solver knows none of them by name."""
 
 from calibrant.bilevel.callbacks.base import Callback
 from calibrant.bilevel.callbacks.early_stopping import EarlyStopping, pooled

@@ -1,4 +1,4 @@
-"""The interface of callbacks: objects that act between outer steps."""
+"""The interface of callbacks."""
 
 from __future__ import annotations
 
