@@ -10,11 +10,11 @@ from calibrant.bilevel import (
     SGD,
     Adam,
     Bilevel,
-    ConfidenceMap,
     Direct,
     FocalWithGamma,
     GammaNet,
     Implicit,
+    LogitMap,
     OneStep,
     Plain,
     Population,
@@ -22,7 +22,7 @@ from calibrant.bilevel import (
     Unrolled,
     solve,
 )
-from calibrant.bilevel.outer_variables.confidence_map import BehindMap
+from calibrant.bilevel.outer_variables.logit_map import BehindMap
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -111,7 +111,7 @@ def test_recorded_outer_steps_equal_the_cpu(hypergradient):
         data = {"train": (x[:32].to(device), y[:32].to(device)), "val": (x[32:].to(device), y[32:].to(device))}
         outer, losses = GammaNet(8, 3), {"inner_loss": FocalWithGamma()}
         if hypergradient.direct:
-            outer, losses = ConfidenceMap(4).double(), {"outer_loss": BehindMap()}
+            outer, losses = LogitMap(4).double(), {"outer_loss": BehindMap()}
         elif not hypergradient.moves:
             outer, losses = None, {}
         one = Bilevel(net, outer, batch_size=16, **data, **losses)

@@ -13,7 +13,18 @@ from torch import nn
 
 import calibrant.bilevel as engine
 from calibrant import models
-from calibrant.bilevel import SGD, Adam, AdamW, Bilevel, Checkpoint, GroupedOptimizer, OneStep, SampleWeights, solve
+from calibrant.bilevel import (
+    SGD,
+    Adam,
+    AdamW,
+    Bilevel,
+    Checkpoint,
+    GroupedOptimizer,
+    OneStep,
+    SampleWeights,
+    checkpoint,
+    solve,
+)
 
 # Each entry: how to call it by the old name, by the present one, and the value that both must share.
 RENAMED = {
@@ -31,6 +42,8 @@ RENAMED = {
         lambda: engine.exponential(1.0, 0.5),
         lambda f: f(3),
     ),
+    "checkpoint.load": (lambda: checkpoint.load, lambda: checkpoint.load_run, lambda made: made),
+    "checkpoint.save": (lambda: checkpoint.save, lambda: checkpoint.save_run, lambda made: made),
     "Grouped": (lambda: engine.Grouped, lambda: GroupedOptimizer, lambda made: made),
     "GammaNet": (lambda: engine.GammaNet(4, classes=3), lambda: engine.GammaNet(4, n_classes=3), repr),
     "LabelNoise": (lambda: engine.LabelNoise(classes=3), lambda: engine.LabelNoise(3), lambda made: made.n_classes),

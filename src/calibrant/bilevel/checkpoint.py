@@ -14,6 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from calibrant._renamed import warn_renamed
 from calibrant.bilevel.dynamics import State
 from calibrant.bilevel.fingerprint import differences, present_name
 
@@ -107,6 +108,15 @@ def load_run(path: str | Path, run: Run) -> None:
     ties = run.problem.ties
     if ties is not None and not ties.equal(run.phi):
         raise ValueError(f"{path} was written by a run whose members were tied in other groups. Give the same groups.")
+
+
+def __getattr__(name: str) -> Any:
+    """The old names ``save`` and ``load``, which keep working for one version."""
+    renamed = {"save": save_run, "load": load_run}
+    if name not in renamed:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn_renamed(f"calibrant.bilevel.checkpoint.{name}", renamed[name].__name__, stacklevel=3)
+    return renamed[name]
 
 
 def _tensors(run: Run) -> dict[str, Tensor]:

@@ -132,7 +132,7 @@ class Direct(Hypergradient):
     """The direct gradient ``∂F/∂φ``, with θ held fixed.
 
     It is exact if training does not depend on φ, so that ``dθ/dφ = 0``. An example is
-    :class:`calibrant.bilevel.ConfidenceMap`, which maps the logits of the trained network. With ``scope="head"`` the
+    :class:`calibrant.bilevel.LogitMap`, which maps the logits of the trained network. With ``scope="head"`` the
     outer batch runs through the body without a graph; the result is the same.
     """
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant.bilevel import Adam, Bilevel, ConfidenceMap, Direct, Hypergradient
-from calibrant.bilevel.outer_variables.confidence_map import BehindMap
+from calibrant.bilevel import Adam, Bilevel, Direct, Hypergradient, LogitMap
+from calibrant.bilevel.outer_variables.logit_map import BehindMap
 from calibrant.data.streams import Augment
 from calibrant.data.vision import Distort
 from calibrant.losses.classification import brier, cross_entropy
@@ -43,7 +43,7 @@ class Mapped(Fitted):
 
 @dataclass(frozen=True)
 class LearnedConfidence(NetworkTraining):
-    """Cross-entropy, with a confidence map as outer variable (:class:`calibrant.bilevel.ConfidenceMap`).
+    """Cross-entropy, with a confidence map as outer variable (:class:`calibrant.bilevel.LogitMap`).
 
     The inner level trains the network. The outer level moves the map: every few steps it sees held-out samples at the
     present weights and lowers their NLL behind the map. Training does not depend on the map, so that the direct
@@ -90,9 +90,9 @@ class LearnedConfidence(NetworkTraining):
             settings={"start": self.start},
         )
 
-    def variable(self, task: Task) -> ConfidenceMap:
+    def variable(self, task: Task) -> LogitMap:
         """φ."""
-        return ConfidenceMap(self.hidden, samples=len(self.held_out(task)), seed=task.seed)
+        return LogitMap(self.hidden, samples=len(self.held_out(task)), seed=task.seed)
 
     def held_out(self, task: Task) -> Part:
         return task.need_val("A confidence map") if task.meta is None else task.meta

@@ -17,10 +17,10 @@ in ``batch.hyper``, so the members of a population can have different ones.
 """
 
 from calibrant.bilevel.outer_variables.base import OuterVariable, OuterVariables, add_prior
-from calibrant.bilevel.outer_variables.confidence_map import ConfidenceMap
 from calibrant.bilevel.outer_variables.gamma_net import ConstantGamma, FocalWithGamma, GammaNet
 from calibrant.bilevel.outer_variables.label_noise import LabelNoise
 from calibrant.bilevel.outer_variables.label_smoothing import LabelSmoothing
+from calibrant.bilevel.outer_variables.logit_map import LogitMap
 from calibrant.bilevel.outer_variables.logit_scale import LogitScale
 from calibrant.bilevel.outer_variables.neighbours import SmoothedWeights, neighbourhood
 from calibrant.bilevel.outer_variables.network_weights import L2, ColumnL2, InitialPoint
@@ -30,13 +30,13 @@ from calibrant.bilevel.outer_variables.weight_network import WeightNetwork, stan
 __all__ = [
     "L2",
     "ColumnL2",
-    "ConfidenceMap",
     "ConstantGamma",
     "FocalWithGamma",
     "GammaNet",
     "InitialPoint",
     "LabelNoise",
     "LabelSmoothing",
+    "LogitMap",
     "LogitScale",
     "OuterVariable",
     "OuterVariables",

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from calibrant._locks import lock
+from calibrant._whole import usable_folder
 from calibrant.experiments.common.contents import KINDS, Arrange, contents, experiment_of
 from calibrant.experiments.common.keys import Key
 from calibrant.experiments.common.shared import count
 from calibrant.experiments.common.store import Line, Store
 from calibrant.report import read_results, write_results
 from calibrant.report.results import as_json
-
-
-def usable_folder(out: str | Path) -> Path:
-    """Make a folder and try to write into it: a run of hours must not end with a folder that cannot be written to."""
-    folder = Path(out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"--out must be a folder that can be written to; {folder} is not: {error.strerror}."
-        ) from error
-    return folder
 
 
 def open_store(out: str | Path, experiment: str, *, device: Any = "cpu") -> Store:
@@ -98,10 +85,19 @@ def said_before(store: Store, config: Mapping[str, Any]) -> bool:
     return all(last.get(name) == value for name, value in as_json(config).items() if name not in ("command", "date"))
 
 
-def export(store: Store, arrange: Arrange) -> Path:
-    """Write what counts in the store as ``results.json`` beside it; returns the path."""
-    content = contents(store, arrange)
-    return write_results(store.folder / "results.json", content.config, content.records)
+def export(store: Store, arrange: Arrange, beside: Callable[[Path], Any] | None = None) -> Path:
+    """Write what counts in the store as ``results.json`` beside it; returns the path.
+
+    ``beside`` is given the path and writes what belongs to it. Of several processes, each reads and writes while the
+    others wait: one that read earlier must not write later, or the records of the others would be missing.
+    """
+    path = store.folder / "results.json"
+    with lock(store.folder / ".results.json.lock"):
+        content = contents(store, arrange)
+        write_results(path, content.config, content.records)
+        if beside is not None:
+            beside(path)
+    return path
 
 
 def tell_user(sentence: str) -> None:

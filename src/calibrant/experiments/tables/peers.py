@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +22,7 @@ from sklearn.neural_network import MLPClassifier
 
 from calibrant.experiments.common.keys import MEASURED, SCORING, code_digest, own_code
 from calibrant.experiments.common.records import Predicted
-from calibrant.experiments.tables.data import Split, prepare
+from calibrant.experiments.tables.data import Source, Split, prepare
 from calibrant.report import versions
 
 SETTINGS: dict[str, Any] = {"hidden_layer_sizes": (64, 64), "early_stopping": True, "max_iter": 1000}
@@ -217,7 +216,7 @@ def peer(method: str, labels: np.ndarray, seed: int) -> Any:
     return CalibratedClassifierCV(model, method=how, cv=folds)
 
 
-def run_peers(name: str, path: Path, seed: int, methods: Sequence[str]) -> list[dict[str, Any]]:
+def run_peers(name: str, path: Source, seed: int, methods: Sequence[str]) -> list[dict[str, Any]]:
     """Records of these peers on one split; they are given training and validation part as one."""
     split = prepare(name, path, seed)
     Remembers.trained.clear()

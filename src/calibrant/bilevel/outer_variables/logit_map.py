@@ -18,7 +18,7 @@ DESCRIPTION = 5
 """The number of values that describe a vector of logits."""
 
 
-class ConfidenceMap(OuterVariable):
+class LogitMap(OuterVariable):
     """``logits · exp(s(logits))`` with a small network s: a temperature that depends on the output.
 
     s is a perceptron with one hidden layer on five values that describe the logits (:func:`describe`), plus a constant.
@@ -90,6 +90,6 @@ class BehindMap:
 
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
 
-    def __call__(self, net: Network, outer: ConfidenceMap, batch: Batch) -> Tensor:
+    def __call__(self, net: Network, outer: LogitMap, batch: Batch) -> Tensor:
         losses = self.loss(outer(net.logits(batch.inputs)), batch.targets)
         return add_prior(batch.weighted(losses).mean(), outer)

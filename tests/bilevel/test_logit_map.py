@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.bilevel import SGD, Adam, Bilevel, Callback, ConfidenceMap, Direct, MovingAverage, Unrolled, solve
-from calibrant.bilevel.outer_variables.confidence_map import BehindMap, describe
+from calibrant.bilevel import SGD, Adam, Bilevel, Callback, Direct, LogitMap, MovingAverage, Unrolled, solve
+from calibrant.bilevel.outer_variables.logit_map import BehindMap, describe
 
 HALF = 40
 
@@ -18,14 +18,14 @@ def problem(classes=3, head=True, **settings):
     last = [nn.Linear(6, classes)] if head else [nn.Linear(6, classes), nn.Softplus()]
     model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), *last).double()
     train, val = (x[:HALF], y[:HALF]), (x[HALF:], y[HALF:])
-    outer = ConfidenceMap(4, samples=HALF, seed=1).double()
+    outer = LogitMap(4, samples=HALF, seed=1).double()
     return Bilevel(model, outer, train=train, val=val, outer_loss=BehindMap(), batch_size=8, **settings)
 
 
 def moved(seed=0, hidden=5):
     """A map with parameters as after training."""
     torch.manual_seed(seed)
-    found = ConfidenceMap(hidden, seed=seed).double()
+    found = LogitMap(hidden, seed=seed).double()
     with torch.no_grad():
         for values in found.parameters():
             values.add_(torch.randn_like(values))
@@ -42,7 +42,7 @@ def test_a_map_keeps_the_order_of_the_classes(classes):
 
 def test_a_new_map_changes_nothing():
     logits = torch.randn(5, 7)
-    assert torch.equal(ConfidenceMap()(logits), logits)
+    assert torch.equal(LogitMap()(logits), logits)
 
 
 def test_descriptions_ignore_a_common_shift_and_the_order_of_classes():
@@ -53,7 +53,7 @@ def test_descriptions_ignore_a_common_shift_and_the_order_of_classes():
 
 
 def test_factors_are_bounded():
-    found = ConfidenceMap(largest=2.0)
+    found = LogitMap(largest=2.0)
     with torch.no_grad():
         found.constant.fill_(50.0)
     torch.testing.assert_close(found(torch.ones(1, 3)), torch.full((1, 3), 2.0))
@@ -69,7 +69,7 @@ def test_the_prior_is_normal_and_spares_the_constant():
 @pytest.mark.parametrize("settings", [{"hidden": -1}, {"largest": 1.0}, {"samples": 0}])
 def test_bad_settings_are_refused(settings):
     with pytest.raises(ValueError, match=f"got .*{next(iter(settings))}="):
-        ConfidenceMap(**settings)
+        LogitMap(**settings)
 
 
 class Gradients(Callback):
