@@ -44,7 +44,7 @@ def outer_step(run: Run) -> None:
     """Take one outer step and update the run."""
     taken = run.step * run.present.steps
     run.ran = run.active.clone()
-    outcome = run.replay() if run.replay is not None else _eager_outcome(run, taken)
+    outcome = run.replay() if run.replay is not None else eager_outcome(run, taken)
     run.inner_losses = torch.stack([loss.detach() for loss in outcome.inner_losses])
     run.outer_loss, run.gradient = outcome.result.loss, outcome.gradient
     if run.hypergradient.moves and run.outer_loss is None:  # φ does not move yet: a history still needs its rows
@@ -62,7 +62,7 @@ def outer_step(run: Run) -> None:
     run.release()
 
 
-def _eager_outcome(run: Run, taken: int) -> Outcome:
+def eager_outcome(run: Run, taken: int) -> Outcome:
     """Compute an outer step from the run's state, or from a fresh state with ``restart``."""
     problem, hypergradient = run.problem, run.present
     start = run.fresh_state() if run.restart else run.state

@@ -1,6 +1,6 @@
 """The parts of torch without a guarantee of stability that the engine uses, each with its purpose.
 
-When one of them moves, ``tests/bilevel/test_private_parts.py`` names it, and says which files to change.
+When one of them moves, ``tests/bilevel/test_structure.py`` names it, and says which files to change.
 """
 
 from __future__ import annotations

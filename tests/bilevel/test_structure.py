@@ -1,4 +1,4 @@
-"""The private parts of torch that the engine uses still exist."""
+"""The structure of the engine: the door to tracing, the private parts of torch, and the path that the docs draw."""
 
 from __future__ import annotations
 
@@ -49,6 +49,19 @@ def test_every_private_import_is_listed():
                 if "._" in full and not any(part.startswith(full) for part in PARTS):
                     missing.add(f"{full} in {file.name}")
     assert not missing
+
+
+def test_the_drawn_path_to_a_gradient_exists():
+    """Every function that docs/engine.md draws is defined in the file that stands beside it."""
+    text = (SOURCE.parents[1] / "docs" / "engine.md").read_text()
+    drawing = text.split("## From `solve` to a gradient")[1].split("```")[1]
+    rows = re.findall(r"(\w[\w.]*) +([\w/]+\.py)", drawing)
+    assert len(rows) > 12
+    for name, file in rows:
+        source = (SOURCE / "bilevel" / file).read_text()
+        owner, _, function = name.rpartition(".")
+        assert f"def {function}(" in source, name
+        assert not owner or f"class {owner}" in source, name
 
 
 def test_other_rooms_enter_tracing_by_its_door():
