@@ -1,4 +1,4 @@
-"""The one table of cases: every optimiser, outer variable and hypergradient that the engine offers is a row here."""
+"""The table of cases: every optimiser, outer variable and hypergradient of the engine is a row here."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OPTIMIZERS = {
 
 
 class Scorer(nn.Module):
-    """A user's own outer module: a tiny network that weighs samples by their inputs."""
+    """An outer module that is not an OuterVariable: a small network that weighs samples by their inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ def make_problem(outer: str, *, model: nn.Module | None = None, batch_size: int 
 
 
 def hypergradient_problem(problem: Bilevel, optimizer, phi: torch.Tensor) -> hg.HypergradientInput:  # type: ignore[no-untyped-def]
-    """What the solver would hand to a hypergradient."""
+    """The input that the solver gives to a hypergradient."""
     names = problem.view.differentiable_buffers
     moves = problem.moves_start
     return hg.HypergradientInput(

@@ -1,4 +1,4 @@
-"""Averages over a run: of the weights, and of predictions that a criterion sees at once."""
+"""Tests of averages over a run: of the weights, and of predictions that a criterion sees together."""
 
 from __future__ import annotations
 

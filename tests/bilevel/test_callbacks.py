@@ -1,4 +1,4 @@
-"""What happens between outer steps, and runs that are broken off and taken up again."""
+"""Tests of callbacks, and of runs that are interrupted and resumed."""
 
 import builtins
 import json
@@ -69,7 +69,7 @@ def test_a_callback_used_again_begins_anew():
 
 
 def scripted(rows):
-    """A criterion that reads its values from a list, one row an outer step."""
+    """A criterion that reads its values from a list, one row per outer step."""
     rows = iter(rows)
     return lambda run: torch.tensor(next(rows))
 
@@ -242,7 +242,7 @@ CASES = {
 
 
 def broken_off_and_resumed(case, tmp_path, at, **settings):
-    """One run without interruption, and one that was broken off after step ``at``."""
+    """One run without interruption, and one that was interrupted after step ``at``."""
 
     def callbacks(*more):
         return [History(phi_every=1), EarlyStopping(patience=50), Checkpoint(path, every=1), *more]
@@ -481,7 +481,7 @@ def test_loaders_that_name_no_sample_are_refused():
 
 @pytest.mark.parametrize("form", ["mini-batches", "loader"])
 def test_early_stopping_looks_at_all_validation_data(form):
-    """Not at the first batch of it, however it is delivered."""
+    """It must not be noticed only at the first batch."""
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(50, 2, generator=generator), torch.randint(0, 2, (50,), generator=generator)
     whole = (x[20:], y[20:])

@@ -1,4 +1,4 @@
-"""Mistakes that would give wrong numbers without a word are answered by a sentence before anything is trained."""
+"""Tests of checks before training: mistakes that would give wrong numbers raise errors."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def noisy_outer(net, outer, batch):
 
 @pytest.mark.parametrize("outer_mode", ["eval", "train"])
 def test_a_random_outer_loss_is_seeded_step_by_step(outer_mode):
-    """Two runs are the same whatever the global generator stands at, and steps have numbers of their own."""
+    """Two runs are equal for any state of the global generator, and steps have different numbers."""
     found = []
     for seed in (1, 2):
         case = problem(outer_loss=noisy_outer, outer_mode=outer_mode)

@@ -1,4 +1,4 @@
-"""Members that have stopped are computed no more, and nothing else changes by it."""
+"""Tests that stopped members are no longer computed, and that the results stay the same."""
 
 import pytest
 import torch
@@ -68,7 +68,7 @@ def population(**kwargs):
 
 
 def both(monkeypatch, make, **settings):
-    """The same run with all members computed always, and with those that run; and how many were computed."""
+    """A run with all members computed, the same run with the running ones, and how many were computed."""
     with monkeypatch.context() as patch:
         patch.setattr(loop, "crowd_rows", lambda active: None)
         whole = run(make(), **settings)

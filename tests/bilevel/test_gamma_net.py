@@ -1,4 +1,4 @@
-"""γ-Net: the equations, the bounds, gradients, and its place in the engine."""
+"""Tests of γ-Net: its equations, bounds and gradients, and its use in the engine."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""The head alone: one look-ahead step of it, and the head taken as solved on the features of recent batches."""
+"""Tests of hypergradients of the head: one look-ahead step, and the head solved on recent features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every hypergradient against finite differences of the map that it defines, and against the others."""
+"""Tests of every hypergradient against finite differences of its map, and against the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Label noise: the observed label's distribution by hand, saturated networks, and a rate that is found."""
+"""Tests of label noise: the distribution of observed labels, saturated networks, and a rate that is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear solves by products alone: what conjugate gradients do where the matrix is not positive definite."""
+"""Tests of linear solvers, also for matrices that are not positive definite."""
 
 import pytest
 import torch

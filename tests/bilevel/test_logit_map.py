@@ -1,4 +1,4 @@
-"""The learned reading of logits, and the direct gradient that moves it."""
+"""Tests of the learned map of logits, and of the direct gradient that moves it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that are looked at later: the error comes late, and names the step that caused it."""
+"""Tests of steps that are checked later: the error names the step that caused it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calibrant.bilevel.tracing import Replay
 
 
 def started(rate: float) -> Run:
-    """A run whose steps are as those that a GPU records."""
+    """A run with the steps that a GPU would record."""
     torch.manual_seed(0)
     data = torch.randn(30, 2), torch.randint(0, 3, (30,))
     run = Run(Bilevel(nn.Linear(2, 3), train=data), Plain(1), SGD(rate), None, 1000)

@@ -1,4 +1,4 @@
-"""Old names keep working for one version, with a warning; the present names do not warn."""
+"""Tests of old names: they work for one version with a warning, and the present names do not warn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functional optimisers: torch.optim's trajectories, and adjoints and tangents that are those of the update."""
+"""Tests of optimisers: trajectories of torch.optim, and exact adjoints and tangents of the update."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _warmed_cosine(opt, steps, warmup, final):
 
 
 def _training(dtype):
-    """A real network and its mini-batches: 2-16-16-3, 32 of 96 samples a step."""
+    """A real network and its mini-batches: 2-16-16-3, 32 of 96 samples per step."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3)).to(dtype)
     x, y = torch.randn(96, 2).to(dtype), torch.randint(0, 3, (96,))
@@ -176,7 +176,7 @@ def test_update_pull_and_push_leave_their_inputs_alone(opt):
 @pytest.mark.parametrize("opt", [Adam(0.01), AdamW(0.01, weight_decay=0.1)], ids=["adam", "adamw"])
 @pytest.mark.parametrize("step", [1, 5])
 def test_dead_coordinates_have_exact_adjoints(opt, step):
-    """Moments and gradient exactly zero (a dead ReLU): autograd answers NaN there, the truth is finite.
+    """Moments and gradient exactly zero (a dead ReLU): autograd gives NaN there, but the derivative is finite.
 
     Along every direction in which g stays zero, θ' = θ·(1 − lr·decay), and with m' = (1 − b1)·g the derivative of
     lr·m̂/(√v̂ + eps) in m' is lr/(c1·eps); the root's own slope is multiplied by m' = 0.

@@ -1,4 +1,4 @@
-"""Outer variables: each hook against its formula by hand, and per-sample variables that follow their sample."""
+"""Tests of outer variables: each hook against its formula, and per-sample variables that follow their sample."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_a_chain_projects_each_part_by_its_own_rule():
 
 
 def test_a_chain_leaves_frozen_parts_out():
-    """Frozen weights are no variables: they do not appear among the values to be projected, and keep their place."""
+    """Frozen weights are not among the values to project, and do not change."""
     weights = SampleWeights(TRAIN, initial_weight=0.5)
     weights.raw.requires_grad_(False)
     problem = Bilevel(nn.Linear(2, CLASSES), OuterVariables(weights, L2(nn.Linear(2, CLASSES))), train=_split()[0])
@@ -300,7 +300,7 @@ def _model():
 
 
 def test_the_usual_inner_loss_by_hand():
-    """mean_i w_i·CE(smoothed targets) + L2, all hooks in their places."""
+    """mean_i w_i·CE(smoothed targets) + L2, with all hooks."""
     model, ((x, y), _) = _model(), _split()
     x = x.double()
     weights, smoothing, l2 = (_filled(v) for v in (SampleWeights(TRAIN), LabelSmoothing(TRAIN), L2(model, per="layer")))
@@ -332,7 +332,7 @@ PER_SAMPLE = {
 
 
 def _hypergradient(outer, order, batches, optimizer):
-    """dF/dφ when training sample i stands in row order[i] of the data set; the same samples meet at every step."""
+    """dF/dφ when training sample i is row order[i] of the data set; each step has the same samples."""
     (x, y), val = _split()
     rows = torch.argsort(order)  # row r holds sample rows[r]
     outer = _filled(outer)
@@ -379,7 +379,7 @@ def test_permuting_the_samples_permutes_the_hypergradient(name, order, shuffled,
 
 @pytest.mark.parametrize("name", PER_SAMPLE)
 def test_tensors_and_indexed_loaders_move_the_same_variables(name):
-    """After one step on one batch exactly the batch's samples have a hypergradient, whoever made the batch."""
+    """After one step on one batch exactly the batch's samples have a hypergradient, for any source of batches."""
     (x, y), (vx, vy) = _split()
     x = x.double()
     for train, size in (((x, y), 5), (DataLoader(Indexed(TensorDataset(x, y)), batch_size=5, shuffle=True), None)):

@@ -1,4 +1,4 @@
-"""Many problems at once: every member is its single run, whatever becomes of the others."""
+"""Tests of populations: every member equals its single run."""
 
 import inspect
 
@@ -51,7 +51,7 @@ def convolutional(seed):
 
 
 def sharpened(net, outer, batch):
-    """An inner loss with a constant of each member's own."""
+    """An inner loss with one constant per member."""
     losses = F.cross_entropy(batch.hyper["sharpness"] * net(batch.inputs), batch.targets, reduction="none")
     return outer.weigh(losses, batch)
 
@@ -419,7 +419,7 @@ def test_frozen_parameters_may_be_shared():
 
 
 def replica(first, seed, **kwargs):
-    """What ``problem(mlp(seed), seed=seed)`` builds, from another problem."""
+    """The problem ``problem(mlp(seed), seed=seed)``, made from another problem."""
     return first.replicate(train=blobs(seed), val=blobs(seed + 100), seed=seed, **kwargs)
 
 

@@ -1,4 +1,4 @@
-"""The one loop: what it computes, what it refuses, and what it says when numbers break."""
+"""Tests of the solver: its results, its errors, and its messages about values that are not finite."""
 
 import math
 
@@ -34,7 +34,7 @@ from tests.bilevel.loop_cases import CLASSES, SAMPLES, blobs, hidden_dropout, ml
 
 
 class Spy(Callback):
-    """Keeps what it sees after each step."""
+    """Records the run after each step."""
 
     def __init__(self):
         self.phi, self.gradient, self.params = [], [], []
@@ -143,7 +143,7 @@ def pairs_loss(net, outer, batch):
 
 
 def two_calls(net, outer, batch):
-    """A consistency term on part of the batch: a second call, of another size, with masks of its own."""
+    """A consistency term on part of the batch: a second call of another size, with other masks."""
     losses = F.cross_entropy(net(batch.inputs), batch.targets, reduction="none")
     return outer.weigh(losses, batch).mean() + 0.1 * net(batch.inputs[:7]).square().mean()
 
@@ -355,7 +355,7 @@ def test_an_optimiser_must_be_a_value():
 
 
 class Temperature(nn.Module):
-    """A user's own φ: one number that the inner loss divides the logits by."""
+    """A module as φ: one number by which the inner loss divides the logits."""
 
     def __init__(self):
         super().__init__()
@@ -552,7 +552,7 @@ def test_the_global_generator_is_left_as_it_was():
 
 
 class Attending(nn.Module):
-    """A transformer layer, which reaches for fused attention kernels."""
+    """A transformer layer, which uses fused attention kernels."""
 
     def __init__(self, dropout):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The structure of the engine: the door to tracing, the private parts of torch, and the path that the docs draw."""
+"""Tests of the engine's structure: the door to tracing, private parts of torch, and the path that the docs draw."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTS = runpy.run_path(str(SOURCE / "bilevel" / "tracing" / "private_parts.py"))
 
 
 def find(name):
-    """The object with a dotted name, whatever part of it is a module."""
+    """The object with a dotted name."""
     found, path = importlib.import_module("torch"), "torch"
     for part in name.split(".")[1:]:
         path = f"{path}.{part}"
@@ -52,7 +52,7 @@ def test_every_private_import_is_listed():
 
 
 def test_the_drawn_path_to_a_gradient_exists():
-    """Every function that docs/engine.md draws is defined in the file that stands beside it."""
+    """Every function that docs/engine.md draws is defined in the file next to it."""
     text = (SOURCE.parents[1] / "docs" / "engine.md").read_text()
     drawing = text.split("## From `solve` to a gradient")[1].split("```")[1]
     rows = re.findall(r"(\w[\w.]*) +([\w/]+\.py)", drawing)

@@ -1,4 +1,4 @@
-"""Tied members: K networks, each trained without one fold, move one φ by the mean of their held-out losses."""
+"""Tests of tied members: K networks, each trained without one fold, move one φ by their mean held-out loss."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def rows(index):
 
 
 def fold(k, seed=None, **kwargs):
-    """A network trained without fold k and judged on it; φ weighs all samples."""
+    """A network trained without fold k and evaluated on it; φ weighs all samples."""
     seed = k if seed is None else seed
     return problem(mlp(seed), seed=seed, **{"train": rows(TRAINED[k]), "val": rows(HELD_OUT[k]), **kwargs})
 
@@ -158,7 +158,7 @@ def test_a_group_of_which_all_fail_ends_alone():
 
 
 def test_members_may_have_numbers_of_steps_of_their_own():
-    """A member that is done counts no more; φ goes on while any of its group runs."""
+    """A member that has stopped no longer counts; φ moves while any of its group runs."""
     steps = torch.tensor([5, 2, 5, 5])
     solution = run(cross_validated(), outer_steps=steps)
     short = run(cross_validated(), outer_steps=2)

@@ -1,4 +1,4 @@
-"""Traced levels against eager ones, and the passes over traced graphs against the graphs that they started from."""
+"""Tests of traced levels against eager ones, and of simplified graphs against the original ones."""
 
 import copy
 

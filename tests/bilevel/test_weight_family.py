@@ -1,4 +1,4 @@
-"""Sample weights kept in bounds: a prior at 1, neighbours that share, and a network that weighs."""
+"""Tests of sample weights with a prior, with smoothing over neighbours, and from a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any module as a pure function: the same numbers as the module itself, and nothing of it touched."""
+"""Tests of any module as a pure function: it gives the module's numbers and does not change the module."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_the_users_module_is_never_touched(name):
 
 @every_module
 def test_calls_do_not_leak_into_the_view(name):
-    """The same point gives the same output whatever was called in between, and the buffers given stay as they were."""
+    """Equal parameters give equal outputs after any other calls, and the given buffers do not change."""
     model, inputs = _make(name)
     view = FunctionalModule(model)
     params, buffers = view.initial(), view.initial_buffers()
@@ -473,7 +473,7 @@ def test_noise_follows_the_shapes_of_nested_inputs():
 
 
 def test_a_model_given_in_evaluation_mode_evaluates():
-    """Its dropout is silent in evaluation, awake in training, and the other way round again."""
+    """Its dropout acts in training mode only, also after switching modes."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.BatchNorm1d(4)).double().eval()
     x = torch.randn(8, 4, dtype=torch.float64)

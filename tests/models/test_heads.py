@@ -1,4 +1,4 @@
-"""The head is the layer that the logits come from, wherever it is declared."""
+"""Tests of the search for the head, the layer that computes the logits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 
 
 class Net(nn.Module):
-    """A body, a head, and whatever else a case declares around them."""
+    """A body, a head, and further layers of a case."""
 
     def __init__(self, **layers):
         super().__init__()

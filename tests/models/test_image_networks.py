@@ -1,4 +1,4 @@
-"""Residual networks and the small CNN: sizes, starts, and use as a pure function."""
+"""Tests of the image networks: sizes, initial parameters, and use as a pure function."""
 
 import pickle
 
