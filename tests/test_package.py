@@ -53,7 +53,7 @@ ROOMS = {
     "selective": {"_inputs", "metrics"},
     "posthoc": {"_files", "_inputs", "metrics"},
     "plots": {"_inputs", "metrics", "selective"},
-    "methods": {"_inputs", "_jobs", "data", "models", "losses", "bilevel", "metrics", "posthoc"},
+    "methods": {"_device", "_files", "_inputs", "_jobs", "data", "models", "losses", "bilevel", "metrics", "posthoc"},
     "estimators": {"_device", "_files", "_inputs", "data", "models", "bilevel", "methods", "posthoc", "selective"},
     "export": {"_version", "_whole", "data", "models", "methods", "estimators"},
     "report": {"_inputs", "_version", "_whole", "data", "metrics", "plots", "posthoc", "selective"},

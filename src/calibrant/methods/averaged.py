@@ -30,8 +30,8 @@ PATIENCE = 0.3
 class Averaged(Method):
     """One network: Adam with a one-cycle schedule; the result is a moving average of its weights.
 
-    With a validation part the average is judged after every epoch, and the one of least NLL is kept. Training ends early
-    when there was none better for three tenths of the run.
+    With a validation part the average is judged after every epoch, and the one of least NLL is kept. Training ends
+    early when there was none better for three tenths of the run.
 
     Parameters
     ----------

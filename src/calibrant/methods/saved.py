@@ -20,9 +20,7 @@ from calibrant.methods.plain_modules import Form
 from calibrant.methods.trained import Calculated, Trained
 from calibrant.posthoc.persistence import build_calibrator, calibrator_parts
 
-FORMAT = Format(
-    "calibrant.networks", 1, "classifier", {"Trained": Trained}, "the save method of calibrant.fit's result"
-)
+FORMAT = Format("network", {"Trained": Trained}, "the save method of calibrant.fit's result")
 _WIDE = {torch.bfloat16: torch.float32}
 """Precisions that numpy does not have, and those that hold their values exactly."""
 
