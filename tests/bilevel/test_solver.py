@@ -1,6 +1,7 @@
 """Tests of the solver: its results, its errors, and its messages about values that are not finite."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -397,14 +398,10 @@ def test_an_exploding_inner_loss_names_step_and_level():
     case = problem(mlp(dtype=torch.float32), train=(x, y), batch_size=1)
     with pytest.raises(NonFiniteError, match=r"inner loss.*inner step (\d+) \(outer step (\d+)\)") as error:
         run(case, callbacks=[history], outer_steps=50)
-    inner, outer = (int(word) for word in _numbers(str(error.value)))
+    inner, outer = (int(number) for number in re.findall(r"step (\d+)", str(error.value)))
     bad = next(k for k in range(50) if int(case.train_batch(k).index) == 3)
     assert inner == bad + 1
     assert outer == math.ceil(inner / 4) == len(history["inner_loss"]) + 1
-
-
-def _numbers(sentence):
-    return [word.strip("();") for word in sentence.split() if word.strip("();").isdigit()]
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,8 @@ class Captured:
                 self.outputs = list(self.fn(*self.inputs))
         except RuntimeError as error:
             warnings.warn(
-                "A step could not be recorded as a CUDA graph and runs operation by operation, which is slower: "
-                f"{str(error).splitlines()[0]}",
+                "A step could not be recorded as a CUDA graph, so it runs operation by operation, which is slower. "
+                f"The error was: {str(error).splitlines()[0]}",
                 stacklevel=2,
             )
             self.inputs, self.outputs, self.given = [], [], []
