@@ -241,13 +241,13 @@ def test_a_chain_needs_what_its_parts_need():
         (
             lambda: SampleWeights(3, initial_weight=1.1),
             ValueError,
-            "initial_weight=1.1 is outside the range of form='clip'",
+            "form='clip'; got 1.1",
         ),
-        (lambda: SampleWeights(3, initial_weight=float("nan")), ValueError, "initial_weight=nan is outside"),
+        (lambda: SampleWeights(3, initial_weight=float("nan")), ValueError, "form='clip'; got nan"),
         (
             lambda: SampleWeights(3, form="sigmoid", initial_weight=1.0),
             ValueError,
-            "outside the range of form='sigmoid'",
+            "form='sigmoid'; got 1.0",
         ),
         (lambda: L2(network(), per="bias"), ValueError, "per must be 'layer', 'unit' or 'model'; got 'bias'"),
         (lambda: L2(network(), initial=0.0), ValueError, "initial must be positive; got 0.0"),
