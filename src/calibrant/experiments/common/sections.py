@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from calibrant._whole import write_text_whole
+
 
 def replace_section(page: str | Path, begin: str, end: str, section: str) -> None:
     """Replace what stands between two lines of a page."""
@@ -13,4 +15,4 @@ def replace_section(page: str | Path, begin: str, end: str, section: str) -> Non
         raise ValueError(f"{path} has no results section: it must hold the lines {begin} and {end}.")
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
-    path.write_text(f"{before}{begin}\n\n{section}\n\n{end}{after}", encoding="utf-8")
+    write_text_whole(path, f"{before}{begin}\n\n{section}\n\n{end}{after}")

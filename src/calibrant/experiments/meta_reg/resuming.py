@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from calibrant.bilevel import Callback, Checkpoint, checkpoint
+from calibrant.bilevel import Callback, Checkpoint
+from calibrant.bilevel.checkpoint import load_run
 from calibrant.bilevel.run import Run
 
 EVERY = 60.0
@@ -32,7 +33,7 @@ class Resume(Callback):
     def on_start(self, run: Run) -> None:
         if run.step == 0 and self.path.exists():
             try:
-                checkpoint.load(self.path, run)
+                load_run(self.path, run)
             except ValueError as error:
                 raise UnusableCheckpoint(str(error)) from error
 

@@ -1,0 +1,218 @@
+"""Whole outer steps of a single problem as CUDA graphs.
+
+A step of a medium-sized network is hundreds of short kernels, and launching them takes longer than running them. The
+state of a single problem stays in fixed memory while it trains (``tracing/in_place.py``). So a whole outer step can be
+recorded once and replayed with one launch: the training steps, the hypergradient and the move of φ. Batches, learning
+rates and step numbers are copied in; losses, φ and the state are copied out.
+
+Recording freezes every decision that Python makes in a step, as tracing does. A step that cannot be recorded (it waits
+for the GPU, or draws random numbers) runs eagerly.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from calibrant.bilevel.dynamics import Dynamics
+from calibrant.bilevel.hypergradients import HypergradientInput, HypergradientResult
+from calibrant.bilevel.optimizers import SGD, Adam, Linearization, Moments, Optimizer
+from calibrant.bilevel.outer_step import Outcome, compute_outcome
+from calibrant.bilevel.tracing.cuda_graph import Captured
+from calibrant.data.batch import Batch
+
+if TYPE_CHECKING:
+    from calibrant.bilevel.run import Run
+
+
+class Clock(NamedTuple):
+    """Step numbers and learning rates on the device.
+
+    Entry 0 is the number of steps taken before this recording. Entry k is the learning rate of its step k.
+    """
+
+    numbers: Tensor
+
+    def time(self, step: int) -> Tensor:
+        """The number of a step since the beginning of the run, counted from 1."""
+        return self.numbers[0] + step
+
+    def rate(self, step: int) -> Tensor:
+        """The learning rate of a step of this recording."""
+        return self.numbers[step]
+
+
+@dataclass(frozen=True)
+class Timed(Optimizer):
+    """An optimiser that reads its learning rate and step number from a clock."""
+
+    learning_rate: Any = 0.0
+    base: Optimizer = field(default=SGD(0.0), kw_only=True)
+    clock: Clock | None = field(default=None, kw_only=True)
+
+    def on(self, stretch: slice) -> Timed:
+        return _with(self, base=self.base.on(stretch))
+
+    @property
+    def decay(self) -> float | Tensor:
+        return self.base.decay
+
+    def init(self, params: Tensor) -> Moments:
+        return self.base.init(params)
+
+    def update(self, params: Tensor, moments: Moments, grad: Tensor, step: int) -> tuple[Tensor, Moments]:
+        return self._at(step).update(params, moments, grad, self._time(step))
+
+    def update_(self, params: Tensor, moments: Moments, grad: Tensor, step: int) -> None:
+        self._at(step).update_(params, moments, grad, self._time(step))
+
+    def pull(self, at: Linearization, d_params: Tensor, d_moments: Moments) -> tuple[Tensor, Moments, Tensor]:
+        timed = Linearization(at.params, at.moments, at.new_moments, at.grad, self._time(at.step))
+        return self._at(at.step).pull(timed, d_params, d_moments)
+
+    def stationary_decay(self) -> float | Tensor:
+        return self.base.stationary_decay()
+
+    def _at(self, step: int) -> Optimizer:
+        assert self.clock is not None
+        return _with(self.base, learning_rate=self.clock.rate(step))
+
+    def _time(self, step: int) -> Any:
+        assert self.clock is not None
+        return self.clock.time(step)
+
+
+def _with(optimizer: Any, **values: Any) -> Any:
+    """A copy with other values. They are not checked, because reading a tensor on a GPU would wait for it."""
+    twin = copy.copy(optimizer)
+    for name, value in values.items():
+        object.__setattr__(twin, name, value)
+    return twin
+
+
+def can_replay(run: Run, compile: str | None) -> bool:
+    """Whether the outer steps of ``run`` can be recorded."""
+    trainer, outer = run.dynamics.trainer, run.outer_optimizer
+    return (
+        compile == "inductor"
+        and trainer is not None
+        and run.state.params.is_cuda
+        and not run.restart
+        and not run.problem.moves_start
+        and not run.problem.stochastic  # type: ignore[union-attr]
+        and type(run.dynamics.optimizer) in _KNOWN
+        and (outer is None or type(outer) in _KNOWN)
+    )
+
+
+_KNOWN = (SGD, Adam)
+
+
+class Replay:
+    """The outer steps of a run, with one recording for each kind of step and each shape of the batches.
+
+    ``record=False`` runs the same steps in the same fixed memory without recording them; it needs no GPU.
+    """
+
+    def __init__(self, run: Run, *, record: bool = True) -> None:
+        self.run, self.record = run, record
+        trainer = run.dynamics.trainer
+        assert trainer is not None
+        self.trainer = trainer
+        self.phi = run.phi.clone()
+        self.moments = tuple(m.clone() for m in run.outer_moments)
+        self._recorded: dict[Any, Captured] = {}
+        self._last: Tensor | None = None
+
+    def __call__(self) -> Outcome:
+        """Take one outer step."""
+        run, trainer = self.run, self.trainer
+        hypergradient, taken = run.present, run.step * run.present.steps
+        train = [run.problem.train_batch(taken + k) for k in range(hypergradient.steps)]
+        val = [run.problem.val_batch(run.step)] if hypergradient.moves else []
+        leaves, structure = pytree.tree_flatten([batch._replace(seed=None) for batch in train + val])
+        constants = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        memory = 0 if run.features is None else len(run.features)
+        forms = tuple((t.shape, t.dtype) for t in tensors)
+        key = (hypergradient.moves, memory, str(structure), str(constants), forms)
+        if key not in self._recorded:
+            step = _Step(self, structure, constants, hypergradient.steps)
+            self._recorded[key] = Captured(step, record=self.record)
+        if not run.deferred:
+            trainer.load(run.state)
+        if run.phi is not self._last:
+            self.phi.copy_(run.phi)
+            for own, given in zip(self.moments, run.outer_moments, strict=True):
+                own.copy_(given)
+        inner, outer = self._numbers(taken, hypergradient.steps)
+        results = self._recorded[key](inner, outer, *tensors)
+        return self._outcome(results, taken + hypergradient.steps, hypergradient.moves)
+
+    def _numbers(self, taken: int, steps: int) -> tuple[Tensor, Tensor]:
+        """The clocks of both levels, sent to the device without waiting for it."""
+        run = self.run
+        inner = [float(taken), *(float(run.dynamics.optimizer.learning_rate_at(taken + k + 1)) for k in range(steps))]
+        outer = [0.0, 0.0]
+        if run.outer_optimizer is not None:
+            outer = [float(run.step), float(run.outer_optimizer.learning_rate_at(run.step + 1))]
+        numbers = torch.tensor(inner + outer, dtype=torch.float64)
+        if self.trainer.params.is_cuda:
+            numbers = numbers.pin_memory().to(self.trainer.params.device, non_blocking=True)
+        return numbers[: len(inner)], numbers[len(inner) :]
+
+    def _outcome(self, results: Any, step: int, moves: bool) -> Outcome:
+        inner_losses, loss, gradient, moved, ahead = results
+        state = self.trainer.live(step)
+        phi, moments = self.run.phi, self.run.outer_moments
+        if moves:
+            phi, moments = self.phi.clone(), tuple(m.clone() for m in self.moments)
+        self._last = phi
+        losses = list(inner_losses.unbind())
+        seen = list(ahead.unbind()) if ahead is not None else []
+        return Outcome(HypergradientResult(loss, gradient, seen, state), moved, phi, moments, state, losses)
+
+
+class _Step:
+    """The function that is recorded: one outer step on tensors in fixed memory."""
+
+    def __init__(self, replay: Replay, structure: Any, constants: list[Any], steps: int) -> None:
+        self.replay, self.structure, self.constants, self.steps = replay, structure, constants, steps
+
+    def __call__(self, inner: Tensor, outer: Tensor, *tensors: Tensor) -> list[Any]:
+        replay, supply = self.replay, iter(tensors)
+        leaves = [next(supply) if c is None else c[0] for c in self.constants]
+        batches: list[Batch] = pytree.tree_unflatten(leaves, self.structure)
+        run, trainer = replay.run, replay.trainer
+        timed = Timed(base=run.dynamics.optimizer, clock=Clock(inner))
+        mover = None if run.outer_optimizer is None else Timed(base=run.outer_optimizer, clock=Clock(outer))
+        with trainer.in_place(timed):
+            given = HypergradientInput(
+                Dynamics(run.dynamics.level, timed, trainer),
+                run.outer_level,
+                lambda step: batches[step],
+                batches[self.steps] if len(batches) > self.steps else None,  # type: ignore[arg-type]
+                stretch=run.problem.stretch if run.present.of_head else None,
+                heads=run.heads,
+                features=run.features,
+            )
+            outcome = compute_outcome(run, given, trainer.live(), replay.phi, replay.moments, mover, 0)
+            trainer.load(outcome.state)
+        with torch.no_grad():
+            if run.present.moves:
+                replay.phi.copy_(outcome.phi)
+                for own, new in zip(replay.moments, outcome.moments, strict=True):
+                    own.copy_(new)
+            seen = outcome.result.inner_losses if run.present.lookahead else []
+            return [
+                torch.stack([loss.detach() for loss in outcome.inner_losses]),
+                outcome.result.loss,
+                outcome.result.gradient,
+                outcome.gradient,
+                torch.stack([loss.detach() for loss in seen]) if seen else None,
+            ]
