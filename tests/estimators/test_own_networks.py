@@ -381,7 +381,7 @@ def test_data_that_cannot_be_right():
         calibrant.fit(net, [x], val)
     with pytest.raises(ValueError, match="A batch holds 3 inputs, but the network takes 1: input"):
         calibrant.fit(net, batches(x, x, x, y), val)
-    with pytest.raises(ValueError, match="needs its labels under 'labels' or 'label'"):
+    with pytest.raises(ValueError, match="its labels under 'labels' or 'label'"):
         calibrant.fit(net, [{"input": x, "klass": y}], val)
     with pytest.raises(ValueError, match=r"labels are a tensor of class indices; got a list"):
         calibrant.fit(net, [(x, ["a"] * 60)], val)
