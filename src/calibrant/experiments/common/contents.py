@@ -47,7 +47,7 @@ KINDS = {
         ("dataset", "learner", "seed"),
     ),
     "hostile": Kind("bench hostile", ("cases", "methods", "seeds")),
-    "tables": Kind("bench tables", ("split", "tables", "methods"), ("table", "method", "seed")),
+    "tables": Kind("bench tables", ("split", "tables", "methods"), ("table", "method", "seed", "threads")),
 }
 """By what a result file's config calls its ``experiment``."""
 

@@ -11,27 +11,18 @@ import numpy as np
 from calibrant.experiments.common import words
 from calibrant.experiments.common.shared import count, failures, foot
 from calibrant.experiments.tables.data import DEVELOPMENT
+from calibrant.experiments.tables.ids import FORMER, OWN, RIVAL, STORIES
 from calibrant.experiments.tables.peers import PEERS
 from calibrant.experiments.tables.ranks import Ranking, against, critical_difference, friedman, ranking
-from calibrant.experiments.tables.targets import RIVAL, target_verdicts
+from calibrant.experiments.tables.targets import target_verdicts
 from calibrant.methods import METHODS
 from calibrant.plots._style import GREY, INK, PALETTE, style
 from calibrant.report import Column, Report, Results, Verdict, by_seed, mean_interval, paired_difference, to_markdown
 from calibrant.report.results import Record
 
 JUDGED = {"nll": "NLL", "smooth_ece": "smooth ECE"}
-OWN = "self-calibrated"
-NETWORK_ONLY = "self-calibrated-network"
-"""The same with networks as the only members."""
-FORMER = "self-calibrated-former"
-"""The same with perceptrons as the only members: what it was before there were embeddings and a pool."""
 APART = "ensemble"
 """Shown, and compared with, but not ranked: the targets except it by name."""
-STORIES = {
-    OWN: "networks, boosted trees and a linear model in one cross-fitted pool",
-    NETWORK_ONLY: "the networks of self-calibrated without other members",
-    FORMER: "perceptrons without embeddings and without other members, as before there was a pool",
-}
 LEVEL = 0.05
 OVERLAP = (
     "Splits of one table overlap, so that a mean over n of them varies by (1/n + n_test/n_train)·s² rather than s²/n "

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from calibrant.experiments.common.shared import count
+from calibrant.experiments.tables.ids import RIVAL
 from calibrant.experiments.tables.ranks import Ranking
 from calibrant.report import Verdict
 from calibrant.report.results import Record
 
-RIVAL = "hgb-temperature"
-"""The rival whose fit time is the measure, together with that of our former classifier."""
 MEDIAN, NEAR, SHARE, FAR = 1.00, 1.02, 0.7, 1.10
 """Targets for NLL over the best rival's: the median, what counts as near, the share of tables that must be near, and
 the most on any table."""
