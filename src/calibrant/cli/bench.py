@@ -34,8 +34,8 @@ def bench_tables(
         typer.Option(
             help="Ids of methods: those of `calibrant methods`, self-calibrated-network, self-calibrated-former, and "
             "the rivals: sklearn-mlp, hgb, lightgbm and catboost alone; sklearn-, hgb-, lightgbm- and catboost- with "
-            "isotonic, sigmoid or temperature; hgb-cross-calibrated; realmlp-temperature. All where not given; rivals that are not installed "
-            "are left out."
+            "isotonic, sigmoid or temperature; hgb-cross-calibrated; realmlp-temperature. All where not given; "
+            "rivals that are not installed are left out."
         ),
     ] = None,
     out: Out = Path("out/tables"),
