@@ -68,16 +68,16 @@ def paired_difference(
     return mean_interval(gaps, level=level, overlap=overlap)
 
 
-def ratio_of_means(a: Sequence[float], b: Sequence[float], *, level: float = 0.95) -> Estimate:
+def ratio_of_means(a: Sequence[float], b: Sequence[float], *, level: float = 0.95, overlap: float = 0.0) -> Estimate:
     """Mean of a over mean of b, values paired by seed, with the interval of the linearised ratio.
 
-    With r = ā/b̄ the spread of r over seeds is that of (a − r·b)/b̄; Student's t as in `mean_interval`.
+    With r = ā/b̄ the spread of r over seeds is that of (a − r·b)/b̄; Student's t and ``overlap`` as in `mean_interval`.
     """
     if len(a) != len(b) or not len(a):
         raise ValueError(f"both must have one value for each seed, got {len(a)} and {len(b)} values.")
     first, second = (np.asarray([math.nan if v is None else v for v in x], dtype=np.float64) for x in (a, b))
     ratio = float(first.mean() / second.mean())
-    spread = mean_interval((first - ratio * second) / second.mean(), level=level)
+    spread = mean_interval((first - ratio * second) / second.mean(), level=level, overlap=overlap)
     return Estimate(ratio, ratio + spread.low, ratio + spread.high, level, spread.method)
 
 
