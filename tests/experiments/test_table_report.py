@@ -8,7 +8,7 @@ from calibrant.experiments.tables.compared import compared, lower_on, ratios, va
 from calibrant.experiments.tables.data import DEVELOPMENT, FLOOR
 from calibrant.experiments.tables.page import make_report, to_terminal
 from calibrant.experiments.tables.ranks import against, critical_difference, friedman, ranking
-from calibrant.experiments.tables.sheets import partial_sheet, significance_sheet
+from calibrant.experiments.tables.sheets import copy_sheet, partial_sheet, significance_sheet
 from calibrant.report import Results
 from tests.experiments.cases import results_of, scored
 
@@ -121,6 +121,20 @@ def test_failed_runs_are_no_best_rival_and_an_infinite_ratio_of_our_own():
     records[0]["nll"] = None
     assert ratios(records, 0.25)[0].ratio.value == np.inf
     assert lower_on(values_of(records, "nll"), "focal") == (1, 2)
+
+
+def test_copies_of_test_rows_are_shown_where_there_are_many():
+    """On all rows the rival is ahead, by what it knows of copies; without them we are."""
+    records = scored([[0.5, 0.4]] * 2, ["self-calibrated", "hgb"], ["clean", "copied"], seeds=2)
+    for record in records:
+        record["copied"] = 0.3 if record["table"] == "copied" else 0.001
+        record["nll_new"] = 0.5 if record["method"] == "self-calibrated" else 1.0
+    _, rows = copy_sheet(compared(results_of(records)), 0.25)
+    ((table, share, every, rival, new, other),) = rows
+    assert (table, share, rival, other) == ("copied", 30.0, "hgb", "hgb")
+    assert every.value > 1
+    assert new.value == 0.5
+    assert "ratio, rows without a copy" in to_terminal(results_of(records))
 
 
 def test_intervals_over_splits_of_one_table_are_widened_for_their_overlap():

@@ -79,7 +79,7 @@ def values_of(records: Sequence[Record], metric: str) -> Values:
 
 @dataclass(frozen=True)
 class Ratio:
-    """NLL of self-calibrated on one table over that of its best rival there."""
+    """Our loss on one table over that of its best rival there."""
 
     table: str
     own: float
@@ -89,13 +89,13 @@ class Ratio:
     """Of means over splits, with its interval."""
 
 
-def ratios(records: Sequence[Record], overlap: float, own: str = OWN) -> list[Ratio]:
-    """One for each table; infinite where ``own`` failed.
+def ratios(records: Sequence[Record], overlap: float, metric: str = "nll", own: str = OWN) -> list[Ratio]:
+    """One for each table, by the loss ``metric``; infinite where ``own`` failed.
 
     Rivals are all methods but ours that have every split of ``own`` there and did not fail.
     """
     found = []
-    for table, methods in values_of(records, "nll").items():
+    for table, methods in values_of(records, metric).items():
         mine = methods.get(own, {})
         rivals = {
             name: [values[seed] for seed in mine]

@@ -17,6 +17,7 @@ from calibrant.experiments.tables.ids import OWN, STORIES
 from calibrant.experiments.tables.peers import PEERS
 from calibrant.experiments.tables.ranks import Ranking, critical_difference, friedman
 from calibrant.experiments.tables.sheets import (
+    copy_sheet,
     cost_sheet,
     effort_sheet,
     partial_sheet,
@@ -40,6 +41,11 @@ PARTIAL = (
     "have all splits of."
 )
 RIVALS = f"NLL of {OWN} on each table, and of the best rival there; ratios with their 95 % intervals over splits."
+COPIED = (
+    "Some test rows have an exact copy among the rows that are learned from. Where there are many, this table has NLL "
+    f"over the best rival's on all test rows, and on those without a copy. {OWN} holds out the copies of a row "
+    "together, and so expects rows that it has not seen; the rivals do not."
+)
 SINGLE = (
     f"One fit on the first split of each table, {THREADS} threads, one process: seconds, and peak memory beyond the "
     "data in megabytes."
@@ -60,7 +66,7 @@ def to_terminal(results: Results) -> str:
         parts += [PARTIAL, to_markdown(*partial_sheet(found))]
     if (others := found.untried()) is not None and OWN in found.methods:
         parts.append(_untried(others))
-    for sheet in (rival_sheet(found, overlap), cost_sheet(results.records)):
+    for sheet in (rival_sheet(found, overlap), copy_sheet(found, overlap), cost_sheet(results.records)):
         parts += [to_markdown(*sheet)] if sheet[1] else []
     for what, verdicts in targets(results).items():
         rows = [[v.statement, v.shown, v.word, v.note] for v in verdicts if v.holds is not None]
@@ -97,6 +103,8 @@ def make_report(results: Results) -> Report:
     if (sheet := rival_sheet(found, overlap))[1]:
         report.section("Beside the best rival", RIVALS)
         report.table(*sheet)
+    if (sheet := copy_sheet(found, overlap))[1]:
+        report.table(*sheet, COPIED)
     report.section("Costs", words.UNEQUAL + words.UNEQUAL_PEERS)
     if (sheet := cost_sheet(results.records))[1]:
         report.table(*sheet, SINGLE)

@@ -18,6 +18,8 @@ from calibrant.report.results import Record
 Sheet = tuple[list[Column], list[list[Any]]]
 """Columns and rows."""
 
+COPIES = 0.01
+"""The least share of copied rows that is worth a line."""
 SCORES = (
     Column("accuracy", better="high"),
     Column("nll", better="low"),
@@ -101,6 +103,24 @@ def rival_sheet(found: Compared, overlap: float) -> Sheet:
     rows = [
         [each.table, each.own, each.rival, each.best, each.ratio, "yes" if each.table in DEVELOPMENT else "no"]
         for each in order
+    ]
+    return columns, rows
+
+
+def copy_sheet(found: Compared, overlap: float) -> Sheet:
+    """Tables whose test rows have copies among the rows that are learned from: ratios with and without those rows."""
+    share: dict[str, list[float]] = {}
+    for record in found.records:
+        share.setdefault(record["table"], []).append(record.get("copied", 0.0))
+    shown = {table: float(np.mean(each)) for table, each in share.items() if COPIES <= min(each) <= max(each) < 1}
+    records = [r for r in found.records if r["table"] in shown]
+    every, new = ({each.table: each for each in ratios(records, overlap, metric)} for metric in ("nll", "nll_new"))
+    columns = [Column("table"), Column("copied, %", digits=0)]
+    for rows in ("all rows", "rows without a copy"):
+        columns += [Column(f"ratio, {rows}"), Column(f"best rival, {rows}")]
+    rows = [
+        [table, 100 * shown[table], every[table].ratio, every[table].rival, new[table].ratio, new[table].rival]
+        for table in sorted(new, key=lambda name: -shown[name])
     ]
     return columns, rows
 
