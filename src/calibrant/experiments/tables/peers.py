@@ -114,6 +114,7 @@ def _record(split: Split, method: str) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore", FutureWarning)  # LightGBM renames an argument that older versions need
             model = peer(method, y, split.seed).fit(x, y)
         probs = model.predict_proba(split.inputs.numpy())
     except ValueError as error:  # a class too small for its folds
