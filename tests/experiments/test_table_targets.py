@@ -67,7 +67,7 @@ def test_cross_calibration_is_ranked_beside_the_same_trees_alone(loss, rank, hol
     assert f"best of the others: {RIVAL}" in found.note
 
 
-@pytest.mark.parametrize(("seconds", "share", "holds"), [(1.0, 0.5, True), (3.0, 1.5, False)])
+@pytest.mark.parametrize(("seconds", "share", "holds"), [(1.0, 0.5, True), (1.8, 0.9, True), (3.0, 1.5, False)])
 def test_seconds_of_single_fits_are_summed(seconds, share, holds):
     time, _ = cost_targets([*records(), *costs(seconds)])
     assert (time.measured, time.holds) == (pytest.approx(share), holds)

@@ -211,7 +211,12 @@ def test_records_of_rivals_that_are_not_installed_here_stay(folder, tmp_path, sh
 
 
 @pytest.mark.parametrize(
-    ("name", "given"), [("lightgbm", "n_jobs"), ("catboost", "thread_count"), ("realmlp-temperature", "n_threads")]
+    ("name", "given"),
+    [
+        ("lightgbm", "n_jobs"),
+        ("catboost", "thread_count"),
+        pytest.param("realmlp-temperature", "n_threads", marks=pytest.mark.slow),
+    ],
 )
 def test_rivals_use_no_more_threads_than_ours(name, given, monkeypatch):
     base = table_peers.base_of(name)[0]
