@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.harness import markdown, show, write
 from calibrant.report.results import read_results, write_results
 
-GROUPS = ("classifiers", "defaults", "engine", "gpu", "large", "metrics", "networks", "posthoc", "reproduce")
+GROUPS = ("classifiers", "defaults", "engine", "gpu", "large", "metrics", "networks", "pool", "posthoc", "reproduce")
 
 
 def main() -> None:

@@ -348,3 +348,36 @@ def test_a_page_without_jinja_says_how_to_install_it(table, tmp_path, monkeypatc
     done = invoke("evaluate", table(), "--out", tmp_path / "x.html")
     assert done.exit_code == 2
     assert "pip install 'calibrant[report]'" in done.stderr
+
+
+def test_a_calibrator_that_keeps_the_class_is_reported_with_that_class(tmp_path):
+    """Where the model is right in two of ten cases, its class ends below the others: it is still its answer."""
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, 2000)
+    top = np.where(random.random(2000) < 0.2, labels, (labels + random.integers(1, 3, 2000)) % 3)
+    share = random.uniform(0.5, 0.9, 2000)
+    probs = (1 - share)[:, None] * np.array([0.5, 0.5, 0.5]) + np.zeros((2000, 3))
+    probs[np.arange(2000), top] = share
+    frame = pd.DataFrame(probs, columns=["prob_0", "prob_1", "prob_2"]).assign(label=labels)
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    result, fitted = judge_files([read_predictions(tmp_path / "a.csv")], recalibrate="isotonic-confidence")
+    before, after = result.models["a"], result.models["a + isotonic-confidence"]
+    sample = result.samples["a + isotonic-confidence"]
+    assert (sample.probs.argmax(1) != sample.predicted).any()
+    np.testing.assert_array_equal(sample.predicted, result.samples["a"].predicted)
+    assert after.measures["accuracy"] == before.measures["accuracy"]
+    assert after.measures["ece"].value < before.measures["ece"].value
+    held, _ = halves(labels, 0)
+    confidence = fitted["a"].confidence(probs[held])
+    assert after.mean_confidence == pytest.approx(np.mean(confidence))
+    assert result.differences[0]["accuracy"]["value"] == 0
+
+
+def test_predicted_must_be_columns_of_a_model_with_probs():
+    probs, labels = np.full((4, 2), 0.5), [0, 1, 0, 1]
+    assert calibrant.evaluate(probs, labels, predicted=[0, 1, 0, 1]).models["model"].measures["accuracy"].value == 1
+    for wrong in ([0, 1, 0, 2], [0, 1, 0], [0.0, 1.0, 0.0, 1.0], [-1, 0, 0, 0]):
+        with pytest.raises(ValueError, match="predicted must hold 4 columns of probs, 0 to 1"):
+            calibrant.evaluate(probs, labels, predicted=wrong)
+    with pytest.raises(ValueError, match="predicted must name models with probs; got other"):
+        calibrant.evaluate({"one": probs}, labels, predicted={"other": [0, 1, 0, 1]})

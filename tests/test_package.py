@@ -45,7 +45,7 @@ def test_the_example_in_the_docstring_runs():
 
 
 ROOMS = {
-    "data": {"_inputs"},
+    "data": {"_container", "_files", "_inputs"},
     "models": {"data"},
     "losses": {"data", "models", "metrics"},
     "bilevel": {"data", "models", "losses"},
@@ -55,12 +55,14 @@ ROOMS = {
     "plots": {"_inputs", "metrics", "selective"},
     "methods": {"_inputs", "_jobs", "data", "models", "losses", "bilevel", "metrics", "posthoc"},
     "estimators": {"_device", "_files", "_inputs", "data", "models", "bilevel", "methods", "posthoc", "selective"},
+    "export": {"_version", "_whole", "data", "models", "methods", "estimators"},
     "report": {"_inputs", "_version", "_whole", "data", "metrics", "plots", "posthoc", "selective"},
     "cli": {"_version", "_whole", "methods", "posthoc", "report"},
     "experiments": {
         "_device",
         "_inputs",
         "_jobs",
+        "_whole",
         "bilevel",
         "data",
         "estimators",
@@ -104,7 +106,8 @@ def test_the_examples_on_the_users_pages_run(page, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir())
 
 
-def test_the_examples_on_the_methods_page_run():
+def test_the_examples_on_the_methods_page_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / "methods.md").read_text()
     x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] > 0).long()

@@ -1,4 +1,4 @@
-"""Fitted objects on disk: arrays as safetensors, the rest as JSON in its header. Reading executes nothing."""
+"""Fitted objects on disk: one file with arrays and JSON, a version and a checksum. Reading executes nothing."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors import SafetensorError
 
+from calibrant._container import check, read_arrays, read_bytes, read_content, write_container
 from calibrant._version import __version__
 
-_KEY = "calibrant"
+NAME, VERSION = "calibrant", 4
+"""What the header of every file says, whatever the file holds. Readers keep reading all versions before theirs."""
+READERS = {
+    "classifier": "calibrant.estimators.load",
+    "calibrator": "calibrant.posthoc.load",
+    "encoder": "calibrant.data.TableEncoder.load",
+    "network": "calibrant.load",
+}
+"""Who reads what a file may hold, for messages."""
 
 Arrays = dict[str, np.ndarray]
 Tree = dict[str, Any]
@@ -24,72 +31,115 @@ Tree = dict[str, Any]
 
 @dataclass(frozen=True)
 class Format:
-    """One kind of file: its name and version, what it holds, and the classes that may be in it, by name."""
+    """Files that hold one kind of thing: its name, the classes that may be in it, and who writes it.
 
-    name: str
-    version: int
+    ``former`` names the formats of version 3 and before, when each kind had its own, with the versions that are read.
+    ``tensors`` asks for tensors of torch in place of arrays.
+    """
+
     noun: str
     known: Mapping[str, type]
     writer: str
-    """The function that writes such files, for messages."""
-    older: tuple[int, ...] = ()
-    """Earlier versions that can be read as well."""
+    former: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    tensors: bool = False
 
-    def write(self, path: str | os.PathLike[str], kind: str, arrays: Arrays, **parts: Any) -> None:
-        """Write arrays, and parts that JSON can hold."""
-        header = {"format": self.name, "version": self.version, "calibrant": __version__, self.noun: kind, **parts}
+    @property
+    def _one(self) -> str:
+        return f"{'an' if self.noun[0] in 'aeiou' else 'a'} {self.noun}"
+
+    def write(
+        self,
+        path: str | os.PathLike[str],
+        kind: str,
+        arrays: Mapping[str, Any],
+        *,
+        about: Mapping[str, Any] | None = None,
+        **parts: Any,
+    ) -> None:
+        """Write arrays, and parts that JSON can hold; ``about`` is free text and numbers for :func:`read_about`."""
+        header = {"format": NAME, "version": VERSION, "calibrant": __version__, "holds": self.noun, "class": kind}
         try:
-            text = json.dumps(header, allow_nan=False)
+            text = json.dumps({**header, **parts, "about": dict(about or {})}, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"The parameters of {self.known[kind].__name__} cannot be written as JSON: {error}. Use plain numbers, "
-                "strings and None."
+                f"The parameters of {kind} cannot be written as JSON: {error}. Use plain numbers, strings and None."
             ) from None
-        save_file(arrays, str(path), metadata={_KEY: text})
+        write_container(path, text, arrays)
 
     def read(self, path: str | os.PathLike[str], build: Callable[[type, dict[str, Any], Arrays], Any]) -> Any:
         """What ``build(class, header, arrays)`` makes of a file; a ValueError says what is wrong with another one."""
-        path = Path(path)
-        if not path.is_file():
-            raise FileNotFoundError(f"There is no file {path}. Give the path that was given to save.")
+        return self.read_raw(path, read_bytes(path), build)
+
+    def read_raw(
+        self, path: str | os.PathLike[str], raw: bytes, build: Callable[[type, dict[str, Any], Arrays], Any]
+    ) -> Any:
+        """The same for the bytes of a file that were read already."""
         try:
-            with safe_open(str(path), framework="numpy") as file:
-                header = self._header((file.metadata() or {}).get(_KEY), path)
-                arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (it is not a dict)
+            header = self._header(read_content(raw), path)
+            check(raw, may_lack=header["format"] != NAME)
+            arrays = read_arrays(raw, tensors=self.tensors)
         except SafetensorError as error:
             raise ValueError(
-                f"{path} is not a {self.noun}: it is not a safetensors file ({error}). "
+                f"{path} is not {self._one}: it is not a safetensors file, or was cut off ({error}). "
                 f"Give a file that {self.writer} wrote."
             ) from None
+        except _Wrong as error:
+            raise ValueError(str(error)) from None
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {error}. Copy it again, or save it again.") from None
         try:
-            return build(self.known[header[self.noun]], header, arrays)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            return build(self.known[header["class"]], header, arrays)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             raise ValueError(
                 f"{path} is damaged: its header does not fit the {self.noun} ({error!r}). Save it again."
             ) from None
 
-    def _header(self, text: str | None, path: Path) -> dict[str, Any]:
-        try:
-            header = json.loads(text) if text is not None else None
-        except json.JSONDecodeError:
-            header = None
-        if not isinstance(header, dict) or header.get("format") != self.name:
-            raise ValueError(
-                f"{path} is a safetensors file but not a {self.noun}: its header does not name the format {self.name}. "
+    def _header(self, header: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """The header as the newest version has it, if it is one of this kind's."""
+        name = str(header.get("format")) if isinstance(header, dict) else ""
+        holds = header.get("holds") if name == NAME else self.noun
+        if name != NAME and name not in self.former:
+            raise _Wrong(
+                f"{path} is a safetensors file but not {self._one}: its header does not name the format {NAME}. "
                 f"Give a file that {self.writer} wrote."
             )
-        if header.get("version") not in (self.version, *self.older):
-            raise ValueError(
-                f"{path} has version {header.get('version')} of the format {self.name} (written by calibrant "
-                f"{header.get('calibrant')}); this is calibrant {__version__}, which reads version {self.version}. "
-                "Install the calibrant that wrote it, or fit and save again."
-            )
-        if header.get(self.noun) not in self.known:
-            raise ValueError(
-                f"{path} holds a {self.noun} {header.get(self.noun)!r}, unknown to calibrant {__version__}. "
+        version = header.get("version")
+        if version not in ((VERSION,) if name == NAME else self.former[name]):
+            raise _Wrong(_version_sentence(path, version, header.get("calibrant")))
+        if holds != self.noun:
+            reader = READERS.get(str(holds), "a newer calibrant")
+            raise _Wrong(f"{path} is not {self._one}: its kind is {holds!r}, which {reader} reads.")
+        found = header if name == NAME else {**header, "class": header.get(self.noun)}
+        if found.get("class") not in self.known:
+            raise _Wrong(
+                f"{path} holds {self._one} {found.get('class')!r}, unknown to calibrant {__version__}. "
                 f"It knows: {', '.join(self.known)}."
             )
-        return header
+        return found
+
+
+class _Wrong(ValueError):
+    """A whole sentence about a file that is not damaged, but another one than was asked for."""
+
+
+def _version_sentence(path: str | os.PathLike[str], version: Any, writer: Any) -> str:
+    newer = isinstance(version, int) and version > VERSION
+    what = "Install a newer calibrant" if newer else "Install the calibrant that wrote it"
+    return (
+        f"{path} has version {version} of the format (written by calibrant {writer}); this is calibrant "
+        f"{__version__}, which reads versions up to {VERSION}. {what}, or fit and save again."
+    )
+
+
+def read_about(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What was given as ``about`` when the file was saved; the checksum is tested, the arrays are not built."""
+    raw = read_bytes(path)
+    try:
+        content = read_content(raw)
+        check(raw, may_lack=True)
+        return dict(content.get("about", {}))
+    except (SafetensorError, ValueError, TypeError, AttributeError, KeyError):
+        raise ValueError(f"{path} is not a file of calibrant, or is damaged. Give a file that save wrote.") from None
 
 
 def fitted_state(estimator: Any) -> dict[str, Any]:

@@ -6,43 +6,46 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from uuid import uuid4
 
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a path to write to; it takes the place of `path` when the block ends without an error.
 
-    A link is followed, permissions follow the umask, and a device or pipe is written to directly. What is wrong with
-    the place is a ValueError in one sentence.
+    A link is followed and stays, permissions follow the umask, and a device or pipe is written to directly. What is
+    wrong with the place is a ValueError in one sentence.
     """
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise ValueError(f"{path} is a folder; give the name of a file in it.")
-    if not target.parent.is_dir():
-        raise ValueError(f"The folder {target.parent} does not exist; make it first, or give another place.")
-    if target.exists() and not target.is_file():
-        yield target  # a device or a pipe cannot be replaced
-        return
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        yield unfinished
-        unfinished.chmod(0o666 & ~_umask())
-        unfinished.replace(target)
+        yield from _whole(Path(path))
     except PermissionError:
         raise ValueError(f"{path} cannot be written: no permission. Give another place.") from None
     except OSError as error:
         reason = error.strerror or error
         raise ValueError(f"{path} cannot be written: {reason}. Free some space or give another place.") from None
+
+
+def _whole(path: Path) -> Iterator[Path]:
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give the name of a file in it.")
+    if path.exists() and not path.is_file():
+        yield path  # a device or a pipe cannot be replaced
+        return
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise ValueError(f"{path} is a link that leads to itself; remove it, or give another place.")
+    if not target.parent.is_dir():
+        raise ValueError(f"The folder {target.parent} does not exist; make it first, or give another place.")
+    unfinished = target.with_name(f".{target.name[:40]}.{uuid4().hex[:8]}.part")
+    os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # its mode follows the umask
+    try:
+        yield unfinished
+        with open(unfinished, "rb+") as file:
+            os.fsync(file.fileno())
+        unfinished.replace(target)
     finally:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    """The permissions that new files do not get; it can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def write_text_whole(path: str | os.PathLike[str], text: str) -> None:

@@ -57,14 +57,15 @@ PLAIN = {"hypergradient": Plain(2), "inner_optimizer": SGD(0.2, momentum=0.9)}
 
 
 def test_the_average_is_exponential_and_becomes_the_result():
-    states, average = States(), MovingAverage(0.75, every=2, start=0.3)
+    states, average = States(), MovingAverage(0.2, every=2, start=0.3)
     solution = solve(problem(), outer_steps=10, callbacks=[states, average], **PLAIN)
     looks = [states.kept[k - 1] for k in (4, 6, 8, 10)]
     for part in ("params", "1.running_var"):
         values = [s.params if part == "params" else s.buffers[part] for s in looks]
         expected = values[0]
-        for value in values[1:]:
-            expected = 0.75 * expected + 0.25 * value
+        for look, value in enumerate(values[1:], 2):
+            kept = min(0.2, look / (look + 9))
+            expected = kept * expected + (1 - kept) * value
         found = solution.params if part == "params" else solution.buffers[part]
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     assert solution.buffers["1.num_batches_tracked"] == states.kept[-1].buffers["1.num_batches_tracked"]

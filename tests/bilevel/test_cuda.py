@@ -10,9 +10,11 @@ from calibrant.bilevel import (
     SGD,
     Adam,
     Bilevel,
+    Direct,
     FocalWithGamma,
     GammaNet,
     Implicit,
+    LogitMap,
     OneStep,
     Plain,
     Population,
@@ -20,6 +22,7 @@ from calibrant.bilevel import (
     Unrolled,
     solve,
 )
+from calibrant.bilevel.outer_variables.logit_map import BehindMap
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -95,8 +98,8 @@ def test_bfloat16_forward_pass():
 
 @pytest.mark.parametrize(
     "hypergradient",
-    [Plain(2), OneStep(1, scope="head"), OneStep(2, scope="head"), Implicit(2, "head"), OneStep(2)],
-    ids=["plain", "one-step", "every-second", "solved", "all"],
+    [Plain(2), OneStep(1, scope="head"), OneStep(2, scope="head"), Implicit(2, "head"), OneStep(2), Direct(2, "head")],
+    ids=["plain", "one-step", "every-second", "solved", "all", "direct"],
 )
 def test_recorded_outer_steps_equal_the_cpu(hypergradient):
     """The third and later outer steps are replays of a CUDA graph."""
@@ -106,8 +109,12 @@ def test_recorded_outer_steps_equal_the_cpu(hypergradient):
         net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.BatchNorm1d(8), nn.Linear(8, 3)).to(device, torch.float64)
         x, y = torch.randn(60, 6, dtype=torch.float64), torch.randint(0, 3, (60,))
         data = {"train": (x[:32].to(device), y[:32].to(device)), "val": (x[32:].to(device), y[32:].to(device))}
-        outer, loss = (None, None) if not hypergradient.moves else (GammaNet(8, 3), FocalWithGamma())
-        one = Bilevel(net, outer, inner_loss=loss, batch_size=16, **data)
+        outer, losses = GammaNet(8, 3), {"inner_loss": FocalWithGamma()}
+        if hypergradient.direct:
+            outer, losses = LogitMap(4).double(), {"outer_loss": BehindMap()}
+        elif not hypergradient.moves:
+            outer, losses = None, {}
+        one = Bilevel(net, outer, batch_size=16, **data, **losses)
         rates = {"inner_optimizer": SGD(0.1, momentum=0.9, nesterov=True, weight_decay=1e-3)}
         if hypergradient.moves:
             rates["outer_optimizer"] = Adam(0.02)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calibrant._container import read_content
 from calibrant.data import TableEncoder
 
 TRAIN = {"age": [20.0, 40.0, np.nan, 60.0, 40.0], "sex": ["f", "m", "m", "f", None], "same": [1, 1, 1, 1, 1]}
@@ -192,12 +193,13 @@ def test_the_encoder_survives_json_and_any_order_of_columns(numbers, words, orde
     assert np.array_equal(np.concatenate(one_by_one), encoded)
 
 
-def test_files_are_plain_json(tmp_path):
+def test_files_hold_the_json_of_an_encoder(tmp_path):
     encoder = TableEncoder(rare=0.01).fit(TRAIN)
-    encoder.save(tmp_path / "encoder.json")
-    content = json.loads((tmp_path / "encoder.json").read_text(encoding="utf-8"))
+    encoder.save(tmp_path / "encoder.calibrant")
+    content = read_content((tmp_path / "encoder.calibrant").read_bytes())["encoder"]
+    assert content == json.loads(encoder.to_json())
     assert (content["format"], content["version"]) == ("calibrant.encoder", 2)
-    again = TableEncoder.load(tmp_path / "encoder.json")
+    again = TableEncoder.load(tmp_path / "encoder.calibrant")
     assert (again.rare, again.dropped_) == (0.01, encoder.dropped_)
     assert again.get_feature_names_out().tolist() == encoder.get_feature_names_out().tolist()
     assert again.to_json() == encoder.to_json()
@@ -290,7 +292,7 @@ def test_a_file_that_is_no_encoder_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"e\.json: This is not an encoder"):
         TableEncoder.load(tmp_path / "e.json")
     (tmp_path / "e.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"e\.json is not text in UTF-8"):
+    with pytest.raises(ValueError, match=r"e\.json is not an encoder: it is not a safetensors file"):
         TableEncoder.load(tmp_path / "e.json")
 
 

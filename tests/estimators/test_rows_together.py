@@ -81,7 +81,7 @@ def test_a_splitter_names_the_folds(members):
     clf = SelfCalibratedClassifier(cv=GroupKFold(3), **settings).fit(X, y, groups=groups)
     assert np.isfinite(clf.oof_proba_).all()
     pairs = list(GroupKFold(3).split(X, y, groups))
-    same = SelfCalibratedClassifier(cv=pairs, **settings).fit(X, y)
+    same = SelfCalibratedClassifier(cv=pairs, **settings).fit(X, y, groups=groups)
     np.testing.assert_array_equal(clf.predict_proba(X), same.predict_proba(X))
     half = SelfCalibratedClassifier(
         cv=[(np.arange(30, 90), np.arange(30)), (np.arange(30), np.arange(30, 60))], **settings

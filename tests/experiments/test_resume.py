@@ -1,21 +1,12 @@
 """An interrupted command goes on where it stopped, and ends with the records of one that was never interrupted."""
 
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
-
 import pytest
 
 from calibrant.experiments.bo4sc import grid, reproduce
 from calibrant.experiments.common.store import Store
 from calibrant.report import read_results
-from tests.experiments.cases import TINY, tiny_noise
+from tests.experiments.cases import tiny_noise
 
-ROOT = Path(__file__).parents[2]
 COSTS = ("seconds", "peak_memory", "members")
 
 
@@ -23,33 +14,6 @@ def records(folder):
     """What was measured, without what it cost."""
     found = read_results(folder / "results.json").records
     return [{name: value for name, value in record.items() if name not in COSTS} for record in found]
-
-
-def start(out):
-    """The experiment in a process of its own."""
-    code = "import sys; from tests.experiments.cases import tiny_noise; tiny_noise(sys.argv[1], sets=('bac',))"
-    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen([sys.executable, "-c", code, str(out)], env=environment, cwd=ROOT, **quiet)
-
-
-def test_a_killed_command_goes_on_where_it_stopped(tmp_path):
-    tiny_noise(tmp_path / "whole", sets=("bac",))
-    child, store = start(tmp_path / "killed"), Store(tmp_path / "killed")
-    while not store.current and child.poll() is None:
-        time.sleep(0.02)
-    time.sleep(random.uniform(0.0, 1.0))
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    before = dict(store.current)
-    assert before
-    assert start(tmp_path / "killed").wait(timeout=600) == 0
-    assert {name: store.current[name]["date"] for name in before} == {name: r["date"] for name, r in before.items()}
-    whole, again = records(tmp_path / "whole"), records(tmp_path / "killed")
-    assert len(whole) == len(again) == len(TINY) * 2 * 2
-    assert [(r["method"], r["rate"], r["seed"]) for r in again] == [(r["method"], r["rate"], r["seed"]) for r in whole]
-    # Not to the last digit: if the kill tore a population's records apart, the rest of it adds up in another order.
-    assert [r["nll"] for r in again] == pytest.approx([r["nll"] for r in whole], rel=1e-3)
 
 
 def test_records_are_on_disk_when_their_population_ends(tmp_path, monkeypatch):

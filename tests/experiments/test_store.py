@@ -4,19 +4,22 @@ import doctest
 import json
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from calibrant.experiments.common import store as store_module
-from calibrant.experiments.common.command import begin, open_store, usable_folder
+from calibrant.experiments.common.command import begin, export, open_store, usable_folder
 from calibrant.experiments.common.keys import make_key
 from calibrant.experiments.common.store import BESIDE, Store
+from calibrant.report import Results, read_results, write_results
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -256,3 +259,71 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path):
 
 def test_the_example_runs():
     assert doctest.testmod(store_module).failed == 0
+
+
+def test_an_addition_that_a_crash_cut_counts_as_none(store):
+    store.add({run(9): {}})
+    store.add({run(seed): {"text": "x"} for seed in range(3)})
+    raw = store.path.read_bytes()
+    second = raw.index(b"\n") + 1
+    for end in (len(raw) - 1, raw.rindex(b"\n", 0, -1) + 1, second + 20):  # a byte, a line, nearly all is missing
+        store.path.write_bytes(raw[:end])
+        again = Store(store.folder)
+        assert list(again.current) == [run(9).name]
+        again.add({run(4): {}})
+        assert list(Store(store.folder).current) == [run(9).name, run(4).name]
+
+
+def test_a_result_file_is_taken_over_once(store):
+    """Two processes find a result file and no store; the second must not put its old records over new ones."""
+    old = Results({"experiment": "noise"}, {}, [{"dataset": "bac", "method": "standard", "seed": 0, "nll": 1.0}])
+    both = Store(store.path), Store(store.path)
+    assert not both[0].commands
+    assert not both[1].commands
+    both[0].adopt(old, ("dataset", "method", "seed"))
+    both[0].add({run(0): {"nll": 2.0}})
+    both[1].adopt(old, ("dataset", "method", "seed"))
+    assert [line["record"]["nll"] for line in both[1].current.values()] == [2.0]
+
+
+def test_another_experiment_that_began_meanwhile_is_an_error(store):
+    other = Store(store.path)
+    assert not other.commands
+    store.begin({"experiment": "noise"})
+    with pytest.raises(ValueError, match=r"another experiment in .* meanwhile; choose another folder"):
+        other.begin({"experiment": "bo4sc"})
+    other.begin({"experiment": "noise"})
+
+
+def test_a_full_disk_is_a_sentence_and_the_next_addition_goes_on(store):
+    store.add({run(0): {}})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (store.path.stat().st_size + 50, hard))
+    try:
+        with pytest.raises(ValueError, match=r"cannot be written: File too large\. Mend that and run the same"):
+            store.add({run(1): {"text": "x" * 1000}})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    store.add({run(2): {}})
+    assert list(Store(store.folder).current) == [run(0).name, run(2).name]
+
+
+def test_the_last_export_has_the_records_of_all(tmp_path, monkeypatch):
+    """One process reads the store and is slow to write; another adds a record and exports it meanwhile."""
+    store, other = open_store(tmp_path, "noise"), open_store(tmp_path, "noise")
+    store.begin({"experiment": "noise"})
+    store.add({run(0): {"seed": 0}})
+    threads = []
+
+    def slow(path, config, records):
+        if not threads:
+            other.add({run(1): {"seed": 1}})
+            threads.append(threading.Thread(target=lambda: export(other, lambda results: results)))
+            threads[0].start()
+            threads[0].join(0.5)
+        return write_results(path, config, records)
+
+    monkeypatch.setattr("calibrant.experiments.common.command.write_results", slow)
+    export(store, lambda results: results)
+    threads[0].join(60)
+    assert [r["seed"] for r in read_results(tmp_path / "results.json").records] == [0, 1]

@@ -9,8 +9,8 @@ from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, TimeSeriesS
 
 from calibrant.data.streams import TensorStream
 from calibrant.methods import CrossFitted, Part, SelfCalibrated, Standard, Task
+from calibrant.methods.candidates import LabelNoisy, Pooled
 from calibrant.methods.crossfit import deal, row_groups
-from calibrant.methods.self_calibrated import LabelNoisy, Pooled
 from calibrant.methods.task import even
 
 

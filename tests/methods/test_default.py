@@ -9,9 +9,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
 from calibrant.methods import Calibrated, CrossFitted, Part, Standard, Task, default_method
+from calibrant.methods.confidence import LearnedConfidence
 from calibrant.methods.default import BEST, PLAIN
 from calibrant.methods.loaded import as_part
-from calibrant.methods.meta_regularization import MetaRegularization
 from calibrant.metrics import nll
 
 
@@ -25,7 +25,7 @@ def test_small_data_in_memory_get_folds_and_everything_else_one_network():
     assert isinstance(default_method(net, small), CrossFitted)
     chosen = default_method(net, large)
     assert isinstance(chosen, Calibrated)
-    assert isinstance(chosen.base, MetaRegularization)
+    assert isinstance(chosen.base, LearnedConfidence)
     assert chosen.base.recipe.epochs == 31  # 1,200 steps of 39 in an epoch, and at least 20 epochs
     assert default_method(net, Task(part(128 * 100), part(10), 2)).base.recipe.epochs == 20
     assert isinstance(default_method(net, Task(part(5000), None, 2)), Standard)
@@ -59,7 +59,7 @@ def test_without_a_head_or_with_a_trained_network_large_data_get_plain_training(
     frozen[0].weight.requires_grad_(False)
     for net in (NoHead(), frozen):
         assert default_method(net, large) == plain
-    assert isinstance(default_method(lambda seed: nn.Linear(2, 2), large).base, MetaRegularization)
+    assert isinstance(default_method(lambda seed: nn.Linear(2, 2), large).base, LearnedConfidence)
 
 
 class Recurrent(nn.Module):

@@ -66,6 +66,19 @@ def test_labels_that_nothing_explains_give_the_class_frequencies(n, share):
     assert np.mean(excess) < 3 / n  # Kullback-Leibler divergence from the truth; one parameter costs 1/(2n)
 
 
+@pytest.mark.parametrize("wrong", [0.1, 0.2])
+def test_labels_that_are_wrong_at_random_become_a_lapse(wrong):
+    """Small weights without a lapse are a local optimum, too, and prior and search must not end there."""
+    random = np.random.default_rng(0)
+    truth = random.normal(size=400) > 0
+    scores = 4 * truth - 2 + (0.6 if wrong == 0.1 else 1.2) * random.normal(size=400)
+    own = log_softmax(np.stack([0 * scores, scores], axis=1), axis=1)
+    log_probs = np.concatenate([own[None], members(400, 2, 2, scale=0.5)])
+    found = fit_pool(log_probs, (truth ^ (random.random(400) < wrong)).astype(int))
+    assert found.lapse == pytest.approx(2 * wrong, abs=0.15)
+    assert found.weights[0] > 1.2
+
+
 def test_few_samples_leave_equal_weights():
     log_probs = members(5)
     found = fit_pool(log_probs, drawn(np.exp(log_probs[0]))[:5])

@@ -9,7 +9,7 @@ import torch
 
 from calibrant.data import blobs, flip_labels
 from calibrant.methods import Part, SelfCalibrated, Task, fit_all, self_calibrated
-from calibrant.methods.self_calibrated import clearly_worse
+from calibrant.methods.candidates import clearly_worse
 
 
 def task(flip=0.0, std=1.3, seed=0, train=300, val=150):

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from calibrant.bilevel import L2, Adam, Bilevel, Population, Truncated, cosine, solve
 from calibrant.methods import Mixture, Part, SelfCalibrated, Task, fit_all
+from calibrant.methods.candidates import weighed
 from calibrant.methods.crossfit import deal, fold_tasks
-from calibrant.methods.self_calibrated import weighed
-from calibrant.methods.tabular import ROWS_PER_COLUMN, Rotated, column_strengths, wide_axes
+from calibrant.methods.tabular import LEADING, ROWS_PER_COLUMN, WIDE, Rotated, column_strengths, wide_axes
 from calibrant.models import mlp
 from calibrant.models.embeddings import EmbeddingLayer
 
@@ -71,6 +71,8 @@ def test_columns_have_factors_where_there_are_rows_enough() -> None:
     few, enough = (column_strengths(model, rows) for rows in (3 * ROWS_PER_COLUMN - 1, 3 * ROWS_PER_COLUMN))
     assert sum(p.numel() for p in few.parameters()) == 2  # one strength per matrix
     assert sum(p.numel() for p in enough.parameters()) == 2 + 3  # and a factor per column in the first
+    grouped = column_strengths(model, 3 * ROWS_PER_COLUMN, groups=6)
+    assert sum(p.numel() for p in grouped.parameters()) == 2  # a group is one row
 
 
 def test_a_single_deal_embeds_and_a_model_of_ones_own_is_left_alone() -> None:
@@ -93,8 +95,21 @@ def test_axes_of_wide_rows_keep_all_inner_products() -> None:
     assert axes is not None
     assert axes.shape == (50, 20)
     turned = x @ axes
-    torch.testing.assert_close(turned @ turned.T, x @ x.T * 20 / 50, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(turned @ turned.T, x @ x.T / x.square().sum() * turned.numel(), rtol=1e-4, atol=1e-4)
     assert wide_axes(x[:, :20]) is None
+
+
+def test_many_columns_are_shown_along_their_principal_axes() -> None:
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(700, 3, generator=random) @ torch.randn(3, 600, generator=random)
+    x += 0.01 * torch.randn(700, 600, generator=random)
+    axes = wide_axes(x)
+    assert axes is not None
+    assert axes.shape == (600, LEADING)
+    spread = (x @ axes).square().mean(0)
+    assert spread[-3:].sum() > 0.99 * spread.sum()  # the three directions that the rows vary in, largest last
+    assert float(spread.mean()) == pytest.approx(1, abs=1e-3)
+    assert wide_axes(x[:, :WIDE]) is None
 
 
 def test_wide_rows_train_small_networks_that_take_the_columns() -> None:

@@ -200,3 +200,13 @@ def test_all_candidates_on_many_classes():
     raw = next(entry["nll"] for entry in auto.comparison_ if entry["name"] == "raw")
     assert best_single < raw
     assert log_loss(auto.predict_proba(new), y) < log_loss(softmax(new, axis=1), y)
+
+
+def test_auto_is_a_name():
+    from calibrant.posthoc import Auto, make_calibrator
+
+    made = make_calibrator("auto", folds=3, from_probs=True)
+    assert isinstance(made, Auto)
+    assert (made.folds, made.from_probs) == (3, True)
+    with pytest.raises(ValueError, match="Choose one of: auto, temperature"):
+        make_calibrator("best")

@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 from sklearn.exceptions import NotFittedError
 
+from calibrant._container import read_arrays, read_content, write_container
 from calibrant.posthoc import CalibratedModel, Temperature, Vector, load, save
 
 
@@ -34,18 +35,16 @@ def test_the_file_is_safetensors_with_a_json_header(tmp_path):
     save(Vector(l2=0.5).fit(*overconfident(50, 3)), path)
     with safe_open(str(path), framework="numpy") as file:
         header = json.loads(file.metadata()["calibrant"])
-    assert header["format"] == "calibrant.posthoc"
-    assert header["version"] == 1
-    assert header["calibrator"] == "vector"
+        assert len(file.metadata()["sha256"]) == 64
+    assert header["format"] == "calibrant"
+    assert (header["holds"], header["class"]) == ("calibrator", "vector")
     assert header["params"] == {"from_probs": False, "l2": 0.5}
 
 
 def _with_header(path, **changes):
     save(Temperature().fit(*overconfident(50, 3)), path)
-    with safe_open(str(path), framework="numpy") as file:
-        header = json.loads(file.metadata()["calibrant"]) | changes
-        arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    save_file(arrays, str(path), metadata={"calibrant": json.dumps(header)})
+    raw = path.read_bytes()
+    write_container(path, json.dumps(read_content(raw) | changes), read_arrays(raw))
 
 
 def test_foreign_files_are_refused_in_a_sentence(tmp_path):
@@ -64,10 +63,13 @@ def test_foreign_files_are_refused_in_a_sentence(tmp_path):
     save_file({"weight": np.zeros(3)}, str(path), metadata={"calibrant": "{"})
     with pytest.raises(ValueError, match="does not name the format"):
         load(path)
-    _with_header(path, version=2)
-    with pytest.raises(ValueError, match="has version 2"):
+    _with_header(path, version=99)
+    with pytest.raises(ValueError, match=r"has version 99 .*Install a newer calibrant"):
         load(path)
-    _with_header(path, calibrator="magic")
+    _with_header(path, holds="classifier")
+    with pytest.raises(ValueError, match=r"its kind is 'classifier', which calibrant\.estimators\.load"):
+        load(path)
+    _with_header(path, **{"class": "magic"})
     with pytest.raises(ValueError, match="unknown to calibrant"):
         load(path)
     _with_header(path, params={"no_such": 1})

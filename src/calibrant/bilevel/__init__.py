@@ -23,7 +23,7 @@ from calibrant.bilevel.finite import NonFiniteError
 from calibrant.bilevel.hypergradients import Forward, Hypergradient, Plain, Truncated, Unrolled
 from calibrant.bilevel.linear import CG, Neumann, Nystrom
 from calibrant.bilevel.objectives import averaged, composed
-from calibrant.bilevel.one_step import Feedback, OneStep
+from calibrant.bilevel.one_step import Direct, Feedback, OneStep
 from calibrant.bilevel.optimizers import SGD, Adam, AdamW, Grouped, Optimizer
 from calibrant.bilevel.outer_losses import OUTER_LOSSES, confidence_gap_loss, variance_loss
 from calibrant.bilevel.outer_variables import (
@@ -35,6 +35,7 @@ from calibrant.bilevel.outer_variables import (
     InitialPoint,
     LabelNoise,
     LabelSmoothing,
+    LogitMap,
     LogitScale,
     OuterVariable,
     OuterVariables,
@@ -64,6 +65,7 @@ __all__ = [
     "Checkpoint",
     "ColumnL2",
     "ConstantGamma",
+    "Direct",
     "EarlyStopping",
     "Feedback",
     "FocalWithGamma",
@@ -76,6 +78,7 @@ __all__ = [
     "InitialPoint",
     "LabelNoise",
     "LabelSmoothing",
+    "LogitMap",
     "LogitScale",
     "MovingAverage",
     "Neumann",

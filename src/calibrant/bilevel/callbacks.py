@@ -248,8 +248,10 @@ class pooled:
 class MovingAverage(Callback):
     """An exponential moving average of the weights, which becomes the result.
 
-    After the share ``start`` of the run, every ``every`` outer steps, ``average ← decay·average + (1 − decay)·θ``.
-    Buffers (BatchNorm's statistics) are averaged the same way. Training itself is not changed.
+    After the share ``start`` of the run, every ``every`` outer steps, ``average ← d·average + (1 − d)·θ``, with ``d =
+    min(decay, k/(k + 9))`` at look k. The first looks count less, so that a short run is not held at its middle.
+    Buffers (BatchNorm's statistics) are averaged the same way, and φ where ``outer`` is True. Training itself is not
+    changed.
 
     Parameters
     ----------
@@ -261,38 +263,49 @@ class MovingAverage(Callback):
         The share of the run before the first look.
     use : bool
         End the run with the average as its parameters. False only keeps it, as ``state``.
+    outer : bool
+        Average φ as well, for outer variables that belong to the trained network.
     """
 
-    def __init__(self, decay: float = 0.98, *, every: int = 1, start: float = 0.5, use: bool = True) -> None:
+    def __init__(
+        self, decay: float = 0.98, *, every: int = 1, start: float = 0.5, use: bool = True, outer: bool = False
+    ) -> None:
         if not 0 < decay < 1:
             raise ValueError(f"decay must lie between 0 and 1; got {decay}.")
         if every < 1 or not 0 <= start < 1:
             raise ValueError(f"every must be at least 1 and start a share of the run; got {every} and {start}.")
-        self.decay, self.every, self.start, self.use = decay, every, start, use
+        self.decay, self.every, self.start, self.use, self.outer = decay, every, start, use, outer
         self.params: Tensor | None = None
+        self.phi: Tensor | None = None
+        self.looks = 0
         self.buffers: Tensors = {}
 
     def on_start(self, run: Run) -> None:
         if run.step == 0:
-            self.params, self.buffers = None, {}
+            self.params, self.buffers, self.phi, self.looks = None, {}, None, 0
 
     def on_step(self, run: Run) -> None:
         if run.step % self.every or run.step < self.start * run.outer_steps:
             return
-        state = run.state
+        state, self.looks = run.state, self.looks + 1
         if self.params is None:
             self.params, self.buffers = state.params.clone(), {k: b.clone() for k, b in state.buffers.items()}
+            self.phi = run.phi.clone() if self.outer else None
             return
-        self.params.lerp_(state.params, 1 - self.decay)
+        new = 1 - min(self.decay, self.looks / (self.looks + 9))
+        self.params.lerp_(state.params, new)
+        if self.phi is not None:
+            self.phi.lerp_(run.phi, new)
         for name, buffer in state.buffers.items():
             if buffer.is_floating_point():
-                self.buffers[name].lerp_(buffer, 1 - self.decay)
+                self.buffers[name].lerp_(buffer, new)
             else:
                 self.buffers[name].copy_(buffer)
 
     def on_end(self, run: Run) -> None:
         if self.use and self.params is not None:
             run.state = self.state(run)
+            run.phi = run.phi if self.phi is None else self.phi
 
     def state(self, run: Run) -> State:
         """The averaged state; that of the run before there is an average."""
@@ -303,11 +316,12 @@ class MovingAverage(Callback):
     def state_dict(self) -> dict[str, Any]:
         if self.params is None:
             return {}
-        return {"params": self.params, **{f"buffer.{k}": b for k, b in self.buffers.items()}}
+        found = {"params": self.params} if self.phi is None else {"params": self.params, "phi": self.phi}
+        return found | {"looks": self.looks} | {f"buffer.{k}": b for k, b in self.buffers.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:
-            self.params = state["params"]
+            self.params, self.phi, self.looks = state["params"], state.get("phi"), int(state["looks"])
             self.buffers = {k.removeprefix("buffer."): b for k, b in state.items() if k.startswith("buffer.")}
 
 

@@ -149,8 +149,11 @@ def depends(loss: Tensor, params: Tensor, phi: Tensor) -> tuple[bool, bool]:
     return wanted[id(params)], wanted[id(phi)]
 
 
-def check_levels(problem: Any, *, plain: bool) -> None:
-    """Refuse losses in which a level's variables do not occur, on the first batches; ``plain``: φ is fixed."""
+def check_levels(problem: Any, *, plain: bool, direct: bool = False) -> None:
+    """Refuse losses in which a level's variables do not occur, on the first batches.
+
+    ``plain``: φ is fixed. ``direct``: only the outer loss needs to depend on φ.
+    """
     in_params, in_phi = problem.depends("inner")
     if not in_params:
         raise ValueError(
@@ -164,9 +167,12 @@ def check_levels(problem: Any, *, plain: bool) -> None:
             "The outer variables occur neither in the inner nor in the outer loss, so their hypergradient is always "
             "zero: use the argument `outer` in the inner loss."
         )
+    if direct:
+        return
     warnings.warn(
         "The inner loss does not depend on the outer variables, so training is the same whatever they are; only their "
-        "direct part in the outer loss (a prior, say) moves them. Use the argument `outer` in the inner loss.",
+        "direct part in the outer loss (a prior, say) moves them. Use the argument `outer` in the inner loss, or "
+        "choose Direct as hypergradient.",
         stacklevel=3,
     )
 

@@ -14,6 +14,7 @@ value                  the map that it differentiates                         co
 ``Implicit``, head     the solution of the last layer on recent features      1 + a small linear solve
 ``OneStep``            one look-ahead step of the whole network               look-ahead + the real steps
 ``OneStep``, head      one look-ahead step of the last layer                  1 + a pass of the outer batch
+``Direct``             none: θ is held fixed, ∂F/∂φ alone                     1 + a pass of the outer batch
 ``Feedback``           none: φ follows a signed held-out quantity             1 + a pass of the outer batch
 ``Plain``              none: training with φ fixed                            1
 =====================  =====================================================  ==========================================
@@ -95,6 +96,11 @@ class Hypergradient:
     @property
     def of_head(self) -> bool:
         """Whether only the last layer is differentiated."""
+        return False
+
+    @property
+    def direct(self) -> bool:
+        """Whether ∂F/∂φ alone is computed, as if training did not depend on φ."""
         return False
 
     @property

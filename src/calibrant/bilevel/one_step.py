@@ -1,4 +1,4 @@
-"""Short-sighted ways to move φ: one look-ahead step, and feedback without a gradient."""
+"""Cheap ways to move φ: one look-ahead step, the direct gradient, and feedback without a gradient."""
 
 from __future__ import annotations
 
@@ -113,6 +113,40 @@ class OneStep(Hypergradient):
         mask = torch.zeros(params.shape[-1], dtype=torch.bool, device=params.device)
         mask[problem.stretch] = True
         return mask
+
+
+@dataclass(frozen=True)
+class Direct(Hypergradient):
+    """The direct gradient ``∂F/∂φ``, with θ held fixed.
+
+    It is exact where training does not depend on φ, so that ``dθ/dφ = 0``: φ then describes how the trained network's
+    logits are read, as :class:`calibrant.bilevel.LogitMap` does. With ``scope="head"`` the outer batch runs
+    through the body without a graph; the result is the same.
+    """
+
+    scope: Scope = "all"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choices(self.scope, "inner")
+
+    @property
+    def direct(self) -> bool:
+        return True
+
+    @property
+    def of_head(self) -> bool:
+        return self.scope == "head"
+
+    def __call__(self, problem: Problem, start: State, phi: Tensor) -> Estimate:
+        state, losses = self.train(problem, start, phi, self.steps)
+        batch = problem.outer_batch
+        if problem.heads is not None:
+            w = state.params[..., problem.heads.stretch]
+            outer = problem.heads.outer(state, None, phi, batch).gradients(w, {}, phi, batch)
+        else:
+            outer = problem.outer.gradients(state.params, state.buffers, phi, batch)
+        return Estimate(outer.loss, outer.phi, losses, state)
 
 
 @dataclass(frozen=True)

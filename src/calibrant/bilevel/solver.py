@@ -231,7 +231,7 @@ def solve(
         compile=compile,
         start=start,
     )
-    checks.check_levels(problem, plain=isinstance(hypergradient, hg.Plain))
+    checks.check_levels(problem, plain=isinstance(hypergradient, hg.Plain), direct=hypergradient.direct)
     if resume is not None:
         checkpoint.load(resume, run)
         if problem.ties is not None and not problem.ties.equal(run.phi):

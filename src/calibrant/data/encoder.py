@@ -1,4 +1,4 @@
-"""Tables to numbers: a scikit-learn transformer that is fitted on training rows and saved as plain JSON."""
+"""Tables to numbers: a scikit-learn transformer that is fitted on training rows and saved without pickle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from calibrant.data.choosing import choose
 from calibrant.data.columns import Columns, as_columns, column_names
-from calibrant.data.encoder_files import from_json, to_json
+from calibrant.data.encoder_files import from_json, read_encoder, to_json, write_encoder
 from calibrant.data.encodings import Categorical, Dropped, Encoding, Numeric, Used, distinct
 from calibrant.data.scaling import LIMIT, Scaling
 
@@ -151,16 +150,15 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return encoder
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write ``to_json`` to a file."""
-        Path(path).write_text(self.to_json(), encoding="utf-8")
+        """Write the fitted encoder to one file, with a checksum."""
+        write_encoder(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TableEncoder:
-        """Read what ``save`` wrote."""
+        """Read what ``save`` wrote, or a file that holds the text of ``to_json``. Loading executes nothing."""
+        text = read_encoder(path)
         try:
-            return cls.from_json(Path(path).read_text(encoding="utf-8"))
-        except UnicodeDecodeError:
-            raise ValueError(f"{path} is not text in UTF-8; give a file that TableEncoder.save wrote.") from None
+            return cls.from_json(text)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 

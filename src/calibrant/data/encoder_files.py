@@ -1,17 +1,21 @@
-"""Encoders as JSON: plain values only, so that reading executes nothing."""
+"""Encoders as JSON, and as files like those of everything else. Plain values only: reading executes nothing."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from calibrant._container import read_bytes
+from calibrant._files import Format
 from calibrant.data.encodings import Categorical, Dropped, Encoding, Numeric
 from calibrant.data.scaling import LIMIT
 
 FORMAT = "calibrant.encoder"
 VERSION = 2
+FILE = Format("encoder", {"TableEncoder": dict}, "TableEncoder.save")
 KINDS: dict[str, type] = {cls.kind: cls for cls in (Numeric, Categorical, Dropped)}
 LIMITS = {1: 1e30, 2: LIMIT}
 """Where scaled values are drawn in, by version of the format."""
@@ -45,6 +49,22 @@ def from_json(text: str) -> tuple[dict[str, Any], list[Encoding], dict[str, Any]
         "notes": [str(note) for note in content["notes"]],
     }
     return dict(content["params"]), [_encoding(dict(entry)) for entry in content["columns"]], rest
+
+
+def write_encoder(path: str | os.PathLike[str], text: str) -> None:
+    """Write what :func:`to_json` gave to a file."""
+    FILE.write(path, "TableEncoder", {}, encoder=json.loads(text))
+
+
+def read_encoder(path: str | os.PathLike[str]) -> str:
+    """The text that :func:`write_encoder` was given, or that a file holds as it is: so encoders were saved at first."""
+    raw = read_bytes(path)
+    if not raw.lstrip().startswith(b"{"):
+        return str(FILE.read_raw(path, raw, lambda _, header, __: json.dumps(header["encoder"])))
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not text in UTF-8; give a file that TableEncoder.save wrote.") from None
 
 
 def _encoding(entry: dict[str, Any]) -> Encoding:

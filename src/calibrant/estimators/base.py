@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
@@ -178,14 +178,15 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         listed = np.argsort(-scores, kind="stable")[: int((scores > 0.5).sum()) if n is None else n]
         return (listed, scores[listed]) if return_scores else listed
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None) -> None:
         """Write the fitted classifier to one file: arrays as safetensors, the rest as JSON in its header.
 
         A RandomState instance and a splitter among the parameters cannot be written and are read back as None.
+        ``about`` holds notes of your own for the file's header: text and numbers.
         """
         from calibrant.estimators.persistence import save
 
-        save(self, path)
+        save(self, path, about=about)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -17,8 +17,8 @@ from calibrant.methods.blend import Blend
 from calibrant.methods.tabular import Rotated
 from calibrant.models.embeddings import EmbeddingLayer, FromZero, Periodic, PiecewiseLinear
 
-_ROWS = 16_384
-"""Rows of one forward pass, to bound memory."""
+_ROWS = 2048
+"""Rows of one forward pass: what they become between layers stays in the cache."""
 _KNOWN = (nn.Sequential, nn.Linear, nn.ReLU, nn.SiLU, nn.Tanh, EmbeddingLayer, FromZero, Periodic, PiecewiseLinear)
 LAYERS: dict[str, type[nn.Module]] = {layer.__name__: layer for layer in _KNOWN}
 """The layers that a classifier's file may hold."""

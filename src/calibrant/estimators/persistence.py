@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from numbers import Integral
 from typing import Any
@@ -27,15 +27,20 @@ from calibrant.methods.lines import Line
 from calibrant.methods.pool import Pool
 
 CLASSIFIERS: dict[str, type[NetworkClassifier]] = {c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier)}
-FORMAT = Format("calibrant.estimators", 3, "classifier", CLASSIFIERS, "save", older=(2,))
+FORMAT = Format("classifier", CLASSIFIERS, "save", former={"calibrant.estimators": (2, 3)})
 _MODEL, _SCALING, _ENCODER, _HELD_OUT = "model_", "scaling_", "encoder_", "held_out_"
 POOLS = ("probs", "logits")
 OTHERS: dict[str, type[Forest] | type[Line]] = {"trees": Forest, "linear": Line}
 """How members beside the networks are kept: dataclasses of arrays."""
 
 
-def save(classifier: NetworkClassifier, path: str | os.PathLike[str]) -> None:
-    """Write a fitted classifier to one file; :func:`load` reads it back with equal predictions, bit for bit."""
+def save(
+    classifier: NetworkClassifier, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None
+) -> None:
+    """Write a fitted classifier to one file; :func:`load` reads it back with equal predictions, bit for bit.
+
+    ``about`` holds text and numbers that go into the file as they are; :func:`calibrant._files.read_about` reads them.
+    """
     name = type(classifier).__name__
     if CLASSIFIERS.get(name) is not type(classifier):
         raise TypeError(f"save writes {' and '.join(CLASSIFIERS)}; got {name}.")
@@ -54,7 +59,8 @@ def save(classifier: NetworkClassifier, path: str | os.PathLike[str]) -> None:
     }
     fitted = without_large(fitted_state(classifier))
     state = {key: plain[key](value) if key in plain else value for key, value in fitted.items()}
-    FORMAT.write(path, name, arrays, params=_packed(params, "params.", arrays), state=_packed(state, "", arrays))
+    parts = {"params": _packed(params, "params.", arrays), "state": _packed(state, "", arrays)}
+    FORMAT.write(path, name, arrays, about=about, **parts)
 
 
 def load(path: str | os.PathLike[str]) -> NetworkClassifier:
@@ -72,6 +78,8 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassif
     state = {key: unpack(value, arrays) for key, value in header["state"].items()}
     if header["version"] == 2:
         _upgrade(kind, params, state)
+    if header["version"] == 3 and "oof_labels_" not in state:
+        state.pop("oof_proba_", None)  # early files lack the labels, without which these are of no use
     classifier: NetworkClassifier = kind(**params)
     for key in state:
         if key.startswith("_") or not key.endswith("_"):  # it might stand in the way of a method

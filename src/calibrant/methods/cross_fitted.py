@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from calibrant.bilevel import Callback
 from calibrant.methods.base import Compile, Method
+from calibrant.methods.calibrated_mean import calibrated_mean
 from calibrant.methods.crossfit import CrossFit, fold_tasks, folds_of, grouped
 from calibrant.methods.fitted import Fitted
-from calibrant.methods.self_calibrated import calibrated_mean
 from calibrant.methods.standard import Standard
 from calibrant.methods.task import Task
 

@@ -8,6 +8,7 @@ from calibrant.bilevel import OneStep
 from calibrant.losses import LOSSES
 from calibrant.methods.base import Method
 from calibrant.methods.baselines import Calibrated
+from calibrant.methods.confidence import LearnedConfidence
 from calibrant.methods.meta_regularization import FocalControl, MetaRegularization, gamma_of
 from calibrant.methods.networks import RECIPES, NetworkTraining, Recipe
 from calibrant.methods.registry import Entry
@@ -46,8 +47,8 @@ IMAGE_METHODS: dict[str, Entry] = {
     "flg-sece-published": Entry(PUBLISHED, "γ-Net and SECE as printed: one step ahead, SECE alone"),
     "focal-control": Entry(FocalControl(), "one γ moved by the held-out gap between confidence and accuracy"),
     "recommended": Entry(
-        MetaRegularization(Recipe(average=0.98), outer_variable="gamma", outer_loss="nll", outer_settings=()),
-        "one γ moved by the held-out NLL, the head taken as solved, with a moving average of the weights",
+        LearnedConfidence(Recipe(average=0.98)),
+        "cross-entropy with a moving average of the weights, and a confidence map that held-out images teach",
     ),
 }
 """Methods by id; ``ce-average-ts`` is the rival that ``recommended`` is compared with."""

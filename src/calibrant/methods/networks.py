@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from calibrant.bilevel import (
     one_cycle,
 )
 from calibrant.bilevel.run import Run
-from calibrant.data.streams import mix
+from calibrant.data.streams import Augment, mix
 from calibrant.data.vision import Mixup
 from calibrant.losses import Loss
 from calibrant.losses.classification import cross_entropy
@@ -82,14 +82,15 @@ class Recipe:
             return Adam(rate)
         return SGD(rate, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay)
 
-    def callbacks(self, steps: int, task: Task, stride: int = STRIDE) -> list[Callback]:
+    def callbacks(self, steps: int, task: Task, stride: int = STRIDE, outer: bool = False) -> list[Callback]:
         """The moving average, and the choice of the best state.
 
-        ``steps`` is the length of the run, ``stride`` the number of training steps to one outer step.
+        ``steps`` is the length of the run, ``stride`` the number of training steps to one outer step; ``outer`` says
+        that φ is averaged with the weights.
         """
         found: list[Callback] = []
         if self.average is not None:
-            found.append(MovingAverage(self.average, every=max(1, STRIDE // stride)))
+            found.append(MovingAverage(self.average, every=max(1, STRIDE // stride), outer=outer))
         if self.select != "last":
             every = max(1, steps // self.epochs // stride)
             part = task.need_val("The choice of the best state")
@@ -141,6 +142,8 @@ class NetworkTraining(Method):
         α of mixup (Zhang et al. 2018).
     """
 
+    keeps_outer: ClassVar[bool] = False
+    """Whether φ belongs to the trained network, so that a moving average takes it in."""
     recipe: Recipe = field(default_factory=Recipe)
     loss: Loss | None = None
     mixup: float | None = None
@@ -192,7 +195,10 @@ class NetworkTraining(Method):
         if held is None:
             return {"train": train}
         size = min(self.held_out_batch(), len(held))
-        return {"train": train, "val": held.stream(batch_size=size, seed=mix(task.seed, 11), drop_last=True)}
+        augment = self.held_out_augment(held)
+        held = held if augment is None else replace(held, augment=augment)
+        val = held.stream(batch_size=size, seed=mix(task.seed, 11), augment=augment is not None, drop_last=True)
+        return {"train": train, "val": val}
 
     def training_part(self, task: Task) -> Part:
         """The part that the network is trained on."""
@@ -206,6 +212,10 @@ class NetworkTraining(Method):
         """Samples of one look at the held-out part."""
         return 1000
 
+    def held_out_augment(self, held: Part) -> Augment | None:
+        """How held-out inputs are changed before the outer level sees them; by default not at all."""
+        return None
+
     def solve_by(self, group: Group, *, hypergradient: Hypergradient, **how: Any) -> Solving:
         """The recipe's optimiser, schedule and callbacks, with what a method adds."""
         steps = self.recipe.epochs * group.problems[0].train.batches
@@ -214,7 +224,7 @@ class NetworkTraining(Method):
             hypergradient=hypergradient,
             inner_optimizer=self.recipe.optimizer(steps),
             steps=[steps] * len(group.problems),
-            callbacks=self.recipe.callbacks(steps, group.tasks[0], hypergradient.steps),
+            callbacks=self.recipe.callbacks(steps, group.tasks[0], hypergradient.steps, self.keeps_outer),
             history=History(),
             compile="inductor" if gpu and not self.recipe.eager else None,
             **how,

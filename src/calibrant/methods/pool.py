@@ -26,7 +26,9 @@ _RARE = -6.0
 
 _ODDS = 10.0
 """For one table with nothing to learn there are ten with something."""
-_LEAST_TRUST = 0.1
+_LEAST_TRUST = 0.5
+_OFTEN = -1.5
+"""The log-odds of a lapse from which the search for wrong labels starts: 18 %."""
 
 
 class Pool(NamedTuple):
@@ -90,9 +92,13 @@ def fit_pool(
 ) -> Pool:
     """Weights, biases and lapse rate of greatest posterior density, in float64 by L-BFGS-B.
 
-    The prior draws the weights towards 1/M each, with a penalty ``M·Σ(w_m − 1/M)²/(2·spread²)``. It is as strong for
-    the sum of the weights as for the difference between them, and it costs some likelihood to leave members out
-    or to give up all of them. Each b_c comes from N(0, bias_spread²), and λ's log-odds from N(−6, lapse_spread²).
+    The prior draws the weights towards 1/M each. With their sum s, the penalty is::
+
+        (M·h(s)·Σ_m (w_m − s/M)² + t(s)²)/(2·spread²),   h(s) = 2/(1 + s²),   t(s) = s − 1 up to 1, log s above
+
+    It costs some likelihood to leave members out or to give up all of them. h keeps the cost of relying on one member
+    from growing with the inverse temperature s. Each b_c comes from N(0, bias_spread²), and λ's log-odds from
+    N(−6, lapse_spread²).
 
     λ is at least :func:`least_lapse`, so that no confidence exceeds what so many samples can support.
 
@@ -100,7 +106,8 @@ def fit_pool(
     the class frequencies (:meth:`Objective.trust`): where there is nothing to learn, small weights that fit noise would
     still cost a little.
 
-    Without a lapse the problem is convex, so that the order of the members does not matter.
+    Labels that are wrong at random can be described by small weights, or by large weights and a lapse. Both are local
+    optima, so the search starts from either and keeps the better one.
 
     Parameters
     ----------
@@ -134,7 +141,11 @@ def fit_pool(
     lowest = logit(least_lapse(size, classes))
     bounds = [(0.0, 20.0)] * members + [(lowest, 3.0)] + [(-5.0, 5.0)] * classes
     options = {"maxiter": 500, "ftol": 1e-13, "gtol": 1e-7}
-    found = minimize(objective, objective.centre, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+    both = [
+        minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        for start in (objective.centre, objective.lapsing)
+    ]
+    found = min(both, key=lambda one: float(one.fun)).x
     lapse, trust = float(expit(found[members])), objective.trust(found) if doubt else 1.0
     own, bias = trust * found[:members], trust * found[members + 1 :]
     return Pool(own, bias + (1 - own.sum()) * prior, lapse)
@@ -159,17 +170,38 @@ class Objective:
         scales = np.full(members, each / np.sqrt(members)), np.full(1, lapse), np.full(classes, bias)
         self.scale = np.concatenate(scales)
 
+    @property
+    def lapsing(self) -> np.ndarray:
+        """A start with large weights and many lapses."""
+        members = len(self.evidence)
+        return np.concatenate([2 * self.centre[:members], np.full(1, _OFTEN), self.centre[members + 1 :]])
+
+    def penalty(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What the prior says against the weights and against the rest, and the gradient of both together."""
+        members = len(self.evidence)
+        away = (values - self.centre) / self.scale
+        gradient = away / self.scale
+        total = values[:members].sum()
+        between = (values[:members] - total / members) / self.scale[0]
+        factor, slope = 2 / (1 + total**2), -4 * total / (1 + total**2) ** 2
+        apart, spread = 0.5 * between @ between, self.scale[0] * np.sqrt(members)
+        scale, steep = (total - 1, 1.0) if total < 1 else (np.log(total), 1 / total)
+        gradient[:members] = factor * between / self.scale[0] + slope * apart + scale * steep / spread**2
+        rest = 0.5 * away[members:] @ away[members:]
+        return np.array([factor * apart + 0.5 * (scale / spread) ** 2, rest]), gradient
+
     def trust(self, values: np.ndarray) -> float:
-        """The posterior probability that the members know more than the class frequencies; 0 if it is below 0.1.
+        """The posterior probability that the members know more than the class frequencies; 0 if it is below ½.
 
         The evidence for the pool is Laplace's approximation at its mode (MacKay 2003, chapter 27): log-likelihood, less
         what the prior says against the weights, less the Occam factor ``½·log det(1 + H/precision)`` with the curvature
-        H of the log-likelihood in w. The class frequencies have no weights to pay for. Beforehand the odds are 10 to 1
-        for the members.
+        H of the log-likelihood in w. A further ``½·log n`` pays for what the members chose by the same labels, as one
+        parameter does in the Bayesian information criterion (Schwarz 1978). The class frequencies have nothing to pay
+        for. Beforehand the odds are 10 to 1 for the members.
         """
         members = len(self.evidence)
-        away = (values - self.centre) / self.scale
-        pool = 0.5 * away @ away - self(values)[0]
+        against = self.penalty(values)[0]
+        pool = against.sum() - self(values)[0]
         frequencies = float(self.share @ self.prior[self.labels])
         scores = np.tensordot(values[:members], self.evidence, axes=1) + self.prior + values[members + 1 :]
         probs = np.exp(log_softmax(scores, axis=1))
@@ -177,7 +209,8 @@ class Objective:
         centred = (self.evidence - mean[:, :, None]) * np.sqrt(probs * self.share[:, None])
         flat = centred.reshape(members, -1) * self.scale[:members, None]
         occam = 0.5 * float(np.linalg.slogdet(np.eye(members) + flat @ flat.T)[1])
-        gain = pool - frequencies - 0.5 * float(away[:members] @ away[:members]) - occam
+        chosen = 0.5 * np.log(max(float(self.share.sum()), 1.0))
+        gain = pool - frequencies - against[0] - occam - chosen
         found = float(expit(gain + np.log(_ODDS)))
         return found if found >= _LEAST_TRUST else 0.0
 
@@ -193,6 +226,6 @@ class Objective:
         slope *= (self.share * (1 - lapse) * own / mixed)[:, None]
         to_weights = np.tensordot(self.evidence, slope, axes=([1, 2], [0, 1]))
         to_lapse = -lapse * (1 - lapse) * (self.share @ ((1 / classes - own) / mixed))
-        away = (values - self.centre) / self.scale
-        cost = 0.5 * away @ away - self.share @ np.log(mixed)
-        return float(cost), away / self.scale + np.concatenate([to_weights, [to_lapse], slope.sum(0)])
+        against, gradient = self.penalty(values)
+        cost = against.sum() - self.share @ np.log(mixed)
+        return float(cost), gradient + np.concatenate([to_weights, [to_lapse], slope.sum(0)])

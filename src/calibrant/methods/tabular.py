@@ -22,24 +22,41 @@ EMBEDDED_PRECISION = 30.0
 """The same for weights of the embedding, which must earn their place."""
 SHRINK = 0.02
 """``shrink`` of :class:`calibrant.bilevel.ColumnL2`, times the number of rows."""
-MOST_ROWS = 2048
-"""Rows up to which wide inputs are rotated: axes are found in time that grows with the cube of the rows."""
+WIDE = 500
+"""Networks see at most so many columns or axes."""
+LEADING = 128
+"""Where there would be more, they see so many principal axes: training takes less time, and loses little."""
+MOST_SIDE = 2048
+"""Axes are found in time that grows with the cube of the rows or columns, whichever are fewer. Beyond this many there
+are none."""
 
 
 @dataclass(frozen=True)
-class TabularNetwork:
+class PlainNetwork:
     """A factory: perceptrons for the rows of one table, each from its own seed."""
 
     features: int
     classes: int
     hidden: tuple[int, ...]
     activation: str
-    encoding: Encoding | None
     dtype: torch.dtype
 
     def __call__(self, seed: int) -> nn.Module:
-        settings: dict[str, Any] = {"hidden": self.hidden, "activation": self.activation, "encoding": self.encoding}
+        return self._network(seed)
+
+    def _network(self, seed: int, encoding: Encoding | None = None) -> nn.Module:
+        settings: dict[str, Any] = {"hidden": self.hidden, "activation": self.activation, "encoding": encoding}
         return mlp(self.features, self.classes, **settings, seed=seed).to(self.dtype)
+
+
+@dataclass(frozen=True)
+class TabularNetwork(PlainNetwork):
+    """The same with embedded columns, and an L2 factor for each column where there are rows enough."""
+
+    encoding: Encoding | None
+
+    def __call__(self, seed: int) -> nn.Module:
+        return self._network(seed, self.encoding)
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -52,19 +69,19 @@ def tabular_network(
 ) -> TabularNetwork:
     """Networks for a table with these rows; "linear" embeds nothing."""
     encoding = None if embedding == "linear" else make_encoding(inputs, embedding)  # type: ignore[arg-type]
-    return TabularNetwork(inputs.shape[1], classes, hidden, activation, encoding, inputs.dtype)
+    return TabularNetwork(inputs.shape[1], classes, hidden, activation, inputs.dtype, encoding)
 
 
 ROWS_PER_COLUMN = 20
 """With fewer rows, columns have no L2 factors of their own."""
 
 
-def column_strengths(model: nn.Module, rows: int) -> ColumnL2:
+def column_strengths(model: nn.Module, rows: int, groups: int | None = None) -> ColumnL2:
     """The L2 strengths of a :class:`TabularNetwork`'s module that is trained on so many rows.
 
     Columns have factors of their own where there are ``ROWS_PER_COLUMN`` rows for each. With fewer, so many outer
     variables would learn the held-out labels by heart, and held-out predictions would no longer be those of networks
-    that know nothing of them.
+    that know nothing of them. Where rows belong to ``groups``, each group counts as one row.
     """
     first = next(iter(model.children()))
     names = [name for name, p in model.named_parameters() if p.requires_grad and p.dim() > 1]
@@ -79,7 +96,7 @@ def column_strengths(model: nn.Module, rows: int) -> ColumnL2:
         linear = first
     name = next(name for name, p in model.named_parameters() if p is linear.weight)
     columns[name] = torch.arange(linear.in_features, device=linear.weight.device)
-    if rows < ROWS_PER_COLUMN * linear.in_features:
+    if (rows if groups is None else groups) < ROWS_PER_COLUMN * linear.in_features:
         columns = {}
     return ColumnL2(model, columns, initial=initial, shrink=SHRINK / rows)
 
@@ -118,32 +135,41 @@ def pooled_part(task: Task) -> Part:
 
 
 def wide_axes(inputs: Tensor) -> Tensor | None:
-    """Orthogonal axes that span the rows, (d, r), where there are fewer rows than columns; None elsewhere.
+    """Principal axes of wide rows, (d, r); None for rows that are not wide.
 
-    An L2 penalty keeps weights within the span of the rows, so that a network on the rotated rows can be all that one
-    on the columns can, with a first layer of n inputs instead of d. The axes are scaled so that coordinates have a
-    variance of 1 on average.
+    Rows are wide if there are more than ``WIDE`` columns, or more columns than rows. An L2 penalty keeps weights within
+    the span of the rows, so that a network on all axes of n < d rows can be all that one on the columns can, with a
+    first layer of n inputs instead of d. Of more than ``WIDE`` axes the ``LEADING`` ones are kept. The axes are scaled
+    so that coordinates have a mean square of 1 on average.
     """
-    if not len(inputs) < inputs.shape[1] or len(inputs) > MOST_ROWS:
+    count, columns = inputs.shape
+    if (count >= columns and columns <= WIDE) or min(count, columns) > MOST_SIDE:
         return None
-    rows = inputs.double()
-    values, vectors = torch.linalg.eigh(rows @ rows.T)
+    if count < columns:
+        products = inputs.double() @ inputs.double().T
+    else:  # piece by piece: a table of many rows need not fit into memory twice
+        products = sum(piece.double().T @ piece.double() for piece in inputs.split(65_536))
+    values, vectors = torch.linalg.eigh(products)
     kept = values > 1e-10 * values[-1]
+    if kept.sum() > WIDE:
+        kept[:-LEADING] = False
     if not kept.any():
         return None
-    axes = rows.T @ (vectors[:, kept] / values[kept].sqrt())
-    return (axes * (axes.shape[1] / axes.shape[0]) ** 0.5).to(inputs)
+    values, vectors = values[kept], vectors[:, kept]
+    axes = inputs.double().T @ (vectors / values.sqrt()) if count < columns else vectors
+    return (axes * (count * len(values) / values.sum()).sqrt()).to(inputs)
 
 
-def rotated(task: Task, axes: Tensor) -> Task:
-    """The task with inputs along the axes."""
+def rotated(task: Task, axes: Tensor, hidden: tuple[int, ...], activation: str) -> Task:
+    """The task with inputs along the axes, and plain perceptrons for them: axes have no meaning to embed."""
 
     def turn(part: Part | None) -> Part | None:
         return None if part is None else replace(part, inputs=part.inputs @ axes)
 
     train = turn(task.train)
     assert train is not None
-    return replace(task, train=train, val=turn(task.val))
+    model = PlainNetwork(axes.shape[1], task.classes, hidden, activation, axes.dtype)
+    return replace(task, train=train, val=turn(task.val), model=model)
 
 
 def rotated_back(fit: CrossFit, axes: Tensor, data: Part) -> CrossFit:

@@ -13,7 +13,7 @@ from calibrant.posthoc.auto import Auto
 from calibrant.posthoc.registry import CALIBRATORS
 
 KNOWN: dict[str, type[Calibrator]] = {**CALIBRATORS, "auto": Auto}
-FORMAT = Format("calibrant.posthoc", 1, "calibrator", KNOWN, "calibrant.posthoc.save")
+FORMAT = Format("calibrator", KNOWN, "calibrant.posthoc.save", former={"calibrant.posthoc": (1,)})
 
 
 def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:

@@ -33,6 +33,9 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "neural": NeuralCalibrator,
 }
 
+AUTO = "auto"
+"""The name of the choice among the table, `calibrant.posthoc.Auto`, for `make_calibrator`."""
+
 
 class Description(NamedTuple):
     """One row of `describe`."""
@@ -44,9 +47,13 @@ class Description(NamedTuple):
 
 
 def make_calibrator(name: str, **params: Any) -> Calibrator:
-    """A new calibrator by its name in the table, ``make_calibrator("vector", l2=0.1)``."""
+    """A new calibrator by its name in the table, ``make_calibrator("vector", l2=0.1)``; "auto" chooses the best."""
+    if name == AUTO:
+        from calibrant.posthoc.auto import Auto  # it chooses among the table, and so comes after it
+
+        return Auto(**params)
     if name not in CALIBRATORS:
-        raise ValueError(f"There is no calibrator {name!r}. Choose one of: {', '.join(CALIBRATORS)}.")
+        raise ValueError(f"There is no calibrator {name!r}. Choose one of: {AUTO}, {', '.join(CALIBRATORS)}.")
     return CALIBRATORS[name](**params)
 
 

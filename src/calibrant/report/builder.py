@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from calibrant._whole import write_text_whole
 from calibrant.metrics import Estimate
 from calibrant.report.figures import Picture, take_picture
 from calibrant.report.numbers import MISSING, format_number
@@ -147,7 +148,7 @@ class Report:
         page.parent.mkdir(parents=True, exist_ok=True)
         for picture in self.pictures:
             picture.write(page.parent / "figures")
-        page.write_text(self.to_html(), encoding="utf-8")
+        write_text_whole(page, self.to_html())
         return page
 
     def _add(self, kind: str, **content: Any) -> None:

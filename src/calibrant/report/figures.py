@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from calibrant._whole import whole_file
 from calibrant.plots import save_figure
 
 INLINE_LIMIT = 3_000_000  # characters; a drawing of very many points would make the page slow, and is shown as PNG
@@ -27,8 +28,9 @@ class Picture:
     def write(self, folder: Path) -> None:
         """Write `<folder>/<name>.svg` and `.png`."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{self.name}.svg").write_bytes(self.svg)
-        (folder / f"{self.name}.png").write_bytes(self.png)
+        for suffix, content in (("svg", self.svg), ("png", self.png)):
+            with whole_file(folder / f"{self.name}.{suffix}") as unfinished:
+                unfinished.write_bytes(content)
 
     def inline(self) -> str:
         """Return the element that shows it in a page."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from calibrant._version import __version__
+from calibrant._whole import write_text_whole
 
 Record = dict[str, Any]
 
@@ -76,9 +77,7 @@ def write_results(path: str | Path, config: Mapping[str, Any], records: Sequence
     content = {"config": {"machine": machine(), **config}, "versions": versions(), "records": list(records)}
     text = as_text(as_json(content))
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
+    write_text_whole(path, text)
     return path
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from calibrant.experiments.meta_reg.plan import FIRST, known_methods, settings_text
+from calibrant.experiments.meta_reg.plan import FIRST, known_methods, network_of, settings_text, trained
 from calibrant.experiments.meta_reg.search import settings
 from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, with_recipe
 from calibrant.methods.task import Part, Task
@@ -51,3 +51,25 @@ def test_every_method_trains_with_both_recipes(task: Task, name: str, recipe: st
     probs = fitted.probs(task.val.inputs)
     assert probs.shape == (EACH, CLASSES)
     assert bool(torch.isfinite(probs).all())
+
+
+def test_one_run_serves_the_map_and_its_rivals(task: Task) -> None:
+    """Cross-entropy with a moving average, trained alone, is the network of ``recommended`` without its map."""
+    recipe = replace(RECIPES["short"], epochs=4, batch_size=4, learning_rate=0.02)
+    mapped, averaged, scaled = (with_recipe(EVERY[n], recipe) for n in ("recommended", "ce-average", "ce-average-ts"))
+    assert trained(mapped) == trained(averaged) == trained(scaled)
+    run = trained(averaged).fit(task)
+    inputs = task.val.inputs
+    torch.testing.assert_close(network_of(averaged, run).probs(inputs), averaged.fit(task).probs(inputs))
+    torch.testing.assert_close(network_of(mapped, run).probs(inputs), mapped.fit(task).probs(inputs))
+    torch.testing.assert_close(
+        scaled.calibrate(network_of(scaled, run), task).probs(inputs), scaled.fit(task).probs(inputs)
+    )
+
+
+def test_other_methods_have_runs_of_their_own() -> None:
+    runs = {
+        name: trained(EVERY[name]) for name in ("ce", "focal", "mixup", "ce-average", "ce-clean", "flg-sece-average")
+    }
+    assert len(set(map(settings_text, runs.values()))) == len(runs)
+    assert trained(EVERY["ce-ts"]) == runs["ce"]

@@ -21,6 +21,7 @@ from calibrant.bilevel.outer_variables.base import OuterVariable, OuterVariables
 from calibrant.bilevel.outer_variables.gamma_net import ConstantGamma, FocalWithGamma, GammaNet
 from calibrant.bilevel.outer_variables.label_noise import LabelNoise
 from calibrant.bilevel.outer_variables.label_smoothing import LabelSmoothing
+from calibrant.bilevel.outer_variables.logit_map import LogitMap
 from calibrant.bilevel.outer_variables.logit_scale import LogitScale
 from calibrant.bilevel.outer_variables.neighbours import SmoothedWeights, neighbourhood
 from calibrant.bilevel.outer_variables.network_weights import L2, ColumnL2, InitialPoint
@@ -36,6 +37,7 @@ __all__ = [
     "InitialPoint",
     "LabelNoise",
     "LabelSmoothing",
+    "LogitMap",
     "LogitScale",
     "OuterVariable",
     "OuterVariables",

@@ -1,6 +1,7 @@
 """Images: published data sets from their files, augmentation on the device, and shifted test images."""
 
 from calibrant.data.vision.augment import CropAndFlip, Mixup, Normalise
+from calibrant.data.vision.distort import Distort
 from calibrant.data.vision.images import Images, Parts, load_images, load_parts, split
 from calibrant.data.vision.noisy import NOISY_LABELS, load_noisy_labels
 from calibrant.data.vision.shifts import SHIFTS, Shift, brightness, contrast, gaussian_blur, gaussian_noise
@@ -11,6 +12,7 @@ __all__ = [
     "SHIFTS",
     "SOURCES",
     "CropAndFlip",
+    "Distort",
     "Images",
     "Mixup",
     "Normalise",

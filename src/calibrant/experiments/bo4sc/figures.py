@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._whole import write_text_whole
 from calibrant.experiments.common.records import Prepared, misclassified, predict, reference
 from calibrant.experiments.common.runs import Run
 from calibrant.experiments.common.store import BESIDE, Store
@@ -136,7 +137,7 @@ def path_of(results: Path) -> Path:
 def write(numbers: Numbers, results: Path) -> Path:
     """Write the figures' numbers beside the result file."""
     path = path_of(results)
-    path.write_text(json.dumps(numbers, separators=(",", ":")) + "\n", encoding="utf-8")
+    write_text_whole(path, json.dumps(numbers, separators=(",", ":")) + "\n")
     return path
 
 

@@ -77,8 +77,7 @@ def reproduce(
         **made(),
     }
     run_plan(store, wanted, config, partial(measure, first_seed), device=where, jobs=jobs, fresh=fresh)
-    results = export(store, arrange)
-    figures.write(figures.of_store(store) or figures.read(results), results)
+    results = export(store, arrange, lambda path: figures.write(figures.of_store(store) or figures.read(path), path))
     return write_report(results, store.folder)
 
 

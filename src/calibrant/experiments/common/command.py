@@ -10,6 +10,7 @@ from typing import Any
 
 from calibrant.experiments.common.contents import KINDS, Arrange, contents, experiment_of
 from calibrant.experiments.common.keys import Key
+from calibrant.experiments.common.locks import lock
 from calibrant.experiments.common.shared import count
 from calibrant.experiments.common.store import Line, Store
 from calibrant.report import read_results, write_results
@@ -98,10 +99,19 @@ def said_before(store: Store, config: Mapping[str, Any]) -> bool:
     return all(last.get(name) == value for name, value in as_json(config).items() if name not in ("command", "date"))
 
 
-def export(store: Store, arrange: Arrange) -> Path:
-    """Write what counts in the store as ``results.json`` beside it; returns the path."""
-    content = contents(store, arrange)
-    return write_results(store.folder / "results.json", content.config, content.records)
+def export(store: Store, arrange: Arrange, beside: Callable[[Path], Any] | None = None) -> Path:
+    """Write what counts in the store as ``results.json`` beside it; returns the path.
+
+    ``beside`` is given the path and writes what belongs to it. Of several processes, each reads and writes while the
+    others wait: one that read earlier must not write later, or the records of the others would be missing.
+    """
+    path = store.folder / "results.json"
+    with lock(store.folder / ".results.json.lock"):
+        content = contents(store, arrange)
+        write_results(path, content.config, content.records)
+        if beside is not None:
+            beside(path)
+    return path
 
 
 def tell_user(sentence: str) -> None:

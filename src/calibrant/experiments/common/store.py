@@ -2,15 +2,16 @@
 
 A line is a JSON object of one ``kind``: ``command`` (what a command was asked for), ``record`` (one finished run, with
 what made it) or ``forget`` (runs that no longer count). Nothing is ever removed: of two records of one run the later
-counts. Several processes may add to a store at the same time; a lock keeps their lines apart. A last line that a
-crash left unfinished is ignored, and the next addition replaces it.
+counts. Several processes may add to a store at the same time; a lock keeps their lines apart. An addition counts as
+a whole or not at all: its first line says how many lines belong ``together``. What a crash left unfinished at the end
+is ignored, and the next addition replaces it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,10 +60,18 @@ class Store:
         self.command = state["command"]
 
     def begin(self, config: Mapping[str, Any]) -> None:
-        """Note what a command is asked for; the records that follow are its own."""
+        """Note what a command is asked for; the records that follow are its own.
+
+        It is an error if another command began another experiment in this store meanwhile.
+        """
         self.command = uuid4().hex[:12]
         told = {"machine": machine(), **config}
-        self._append([{"kind": "command", "id": self.command, "config": told, "versions": versions(), "date": now()}])
+        line = {"kind": "command", "id": self.command, "config": told, "versions": versions(), "date": now()}
+        if not self._append([line], unless=lambda: self._is_of_another(config.get("experiment"))):
+            raise ValueError(
+                f"another command has begun another experiment in {self.path} meanwhile; choose another folder with "
+                "--out."
+            )
 
     def add(self, found: Mapping[Key, Record]) -> None:
         """Write the records of finished runs to disk, one line for each."""
@@ -91,7 +100,7 @@ class Store:
             text = here.get("methods", {}).get(record.get("method"), "")
             about["settings"] = text.get(record.get("dataset"), "") if isinstance(text, dict) else text
             lines.append({"kind": "record", "key": key, "data": "", **about, **made, "record": kept})
-        self._append(lines)
+        self._append(lines, unless=lambda: bool(self._commands))  # another process may have begun with it, too
 
     def forget(self, names: Iterable[str]) -> None:
         """Let the records of these runs, given by `Key.name`, no longer count; their lines stay in the file."""
@@ -172,19 +181,37 @@ class Store:
         self._current: dict[str, Line] = {}
         self._commands: dict[str, Line] = {}
 
-    def _append(self, lines: Sequence[Line]) -> None:
+    def _is_of_another(self, experiment: str | None) -> bool:
+        known = [command["config"].get("experiment") for command in self._commands.values()]
+        return experiment is not None and any(other not in (None, experiment) for other in known)
+
+    def _append(self, lines: Sequence[Line], *, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Add lines, unless something holds of all that was added before; whether they were added."""
         if not lines:
-            return
-        text = "".join(json.dumps(as_json(line), allow_nan=False, separators=(",", ":")) + "\n" for line in lines)
+            return False
+        first = {**lines[0], "together": len(lines)} if len(lines) > 1 else lines[0]
+        texts = (json.dumps(as_json(line), allow_nan=False, separators=(",", ":")) for line in (first, *lines[1:]))
+        content = "".join(f"{text}\n" for text in texts).encode()
         self.folder.mkdir(parents=True, exist_ok=True)
-        with lock(self.path.with_name(f".{self.path.name}.lock")), open(self.path, "ab+") as file:
-            file.truncate(_end_of_last_line(file))
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        with lock(self.path.with_name(f".{self.path.name}.lock")):
+            self._read()  # nobody else adds now: what lies behind is the rest of an addition that never ended
+            if unless():
+                return False
+            try:
+                with open(self.path, "ab+") as file:
+                    file.truncate(self._offset)
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:
+                raise ValueError(
+                    f"{self.path} cannot be written: {error.strerror}. Mend that and run the same command again: it "
+                    "goes on where it stopped."
+                ) from error
+        return True
 
     def _read(self) -> None:
-        """Read what was added since the last time."""
+        """Read the whole additions since the last time."""
         if not self.path.exists():
             return self._clear()
         with open(self.path, "rb") as file:
@@ -192,16 +219,23 @@ class Store:
                 self._clear()
             file.seek(self._offset)
             text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        for number, line in enumerate(whole.splitlines(), 1):
+        raw = text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
+        place = 0
+        while place < len(raw):
             try:
-                self._take_in(json.loads(line))
-            except (ValueError, KeyError, TypeError) as error:
+                first = json.loads(raw[place])
+                end = place + first.get("together", 1)
+                if end > len(raw):
+                    break
+                for line in (first, *map(json.loads, raw[place + 1 : end])):
+                    self._take_in(line)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ValueError(
-                    f"{self.path} holds a line that is not calibrant's, {number} lines after byte {self._offset}: "
-                    f"{error}. Remove that line, or choose another folder."
+                    f"{self.path} holds a line that is not calibrant's, after byte {self._offset}: {error}. Remove "
+                    "that line, or choose another folder."
                 ) from error
-        self._offset += len(whole)
+            self._offset += sum(map(len, raw[place:end]))
+            place = end
         return None
 
     def _take_in(self, line: Line) -> None:
@@ -234,16 +268,3 @@ def merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any
 def now() -> str:
     """Date and time, for a record."""
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _end_of_last_line(file: Any) -> int:
-    """The position behind the last line that is whole, of a file that is open for reading."""
-    end: int = file.seek(0, os.SEEK_END)
-    while end > 0:
-        begin = max(0, end - 65_536)
-        file.seek(begin)
-        newline = file.read(end - begin).rfind(b"\n")
-        if newline >= 0:
-            return begin + newline + 1
-        end = begin
-    return 0

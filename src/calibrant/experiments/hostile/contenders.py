@@ -69,7 +69,7 @@ class Alone(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: np.ndarray, y: np.ndarray, groups: np.ndarray | None = None) -> Alone:
         self.classes_, codes = np.unique(y, return_inverse=True)
-        self.scaling_ = fit_scaling(np.asarray(X, dtype=np.float64), None)
+        self.scaling_ = fit_scaling(_dense(X).astype(np.float64), None)
         rows = Rows(self._inputs(X), codes, None, len(self.classes_))
         splits, together = dealt_splits(rows.inputs, codes, 5, seed=self.seed, groups=groups)
         found = cross_fit(KINDS[self.kind], rows, splits, self.seed)
@@ -82,7 +82,7 @@ class Alone(ClassifierMixin, BaseEstimator):
         return self.pool_.probs(log_softmax(self.model_.scores(self._inputs(X)), axis=1)[None])
 
     def _inputs(self, X: np.ndarray) -> np.ndarray:
-        return np.asarray(self.scaling_.apply(X).numpy(), dtype=np.float64)
+        return np.asarray(self.scaling_.apply(_dense(X)).numpy(), dtype=np.float64)
 
 
 def estimators(seed: int) -> dict[str, Callable[[], Any]]:

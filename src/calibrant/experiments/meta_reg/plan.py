@@ -14,8 +14,10 @@ from calibrant.experiments.meta_reg.data import DATASETS, MODELS, Prepared, dige
 from calibrant.experiments.meta_reg.noisy import COMPARED, NOISY_METHODS, has_noisy_labels
 from calibrant.experiments.meta_reg.noisy import SEEDS as NOISY_SEEDS
 from calibrant.experiments.meta_reg.variants import variants
-from calibrant.methods import Calibrated, Method
+from calibrant.methods import Calibrated, Fitted, Method
+from calibrant.methods.confidence import LearnedConfidence, Mapped
 from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, with_recipe
+from calibrant.methods.networks import NetworkTraining
 
 FIRST = ("ce", "ce-ts", "ce-average", "ce-average-ts", "focal", "focal-control", "flg-sece", "recommended")
 """The methods that the targets are about; these run first, and with most seeds."""
@@ -161,9 +163,29 @@ def in_order(names: Sequence[str], seeds: int | None) -> Iterator[tuple[str, int
     yield from ((name, seed) for stage in stages for name, seed in stage if seed < count(name))
 
 
-def trained(method: Method) -> Method:
+def own_training(method: Method) -> Method:
     """The method that trains the network: the one behind a calibrator, or the method itself."""
     return method.base if isinstance(method, Calibrated) else method
+
+
+def trained(method: Method) -> Method:
+    """The run that a method takes its network from.
+
+    Cross-entropy with a moving average has the network of ``recommended``, whose training does not depend on its
+    confidence map. One run serves both, so that they differ in nothing but the map.
+    """
+    own = own_training(method)
+    recommended = IMAGE_METHODS["recommended"].method
+    assert isinstance(recommended, LearnedConfidence)
+    if isinstance(own, NetworkTraining) and own == NetworkTraining(own.recipe) and own.recipe.average is not None:
+        return replace(recommended, recipe=own.recipe)
+    return own
+
+
+def network_of(method: Method, fitted: Fitted) -> Fitted:
+    """What a run gives a method: a confidence map is left off where the method has none."""
+    mapped = isinstance(own_training(method), LearnedConfidence)
+    return fitted if mapped or not isinstance(fitted, Mapped) else fitted.model
 
 
 def settings_text(method: Method) -> str:
@@ -172,6 +194,6 @@ def settings_text(method: Method) -> str:
     A setting that its ``repr`` leaves out is added where it is not the default.
     """
     text = re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", repr(method))
-    own = trained(method)
+    own = own_training(method)
     hidden = [f for f in fields(own) if not f.repr and getattr(own, f.name) != f.default]
     return " ".join([text, *(f"{f.name}={getattr(own, f.name)!r}" for f in hidden)])

@@ -28,7 +28,7 @@ from calibrant.report import Report, Results, write_results
 from calibrant.report.results import Record
 
 NAME = "meta-reg"
-SMALL, SMALL_EPOCHS = 10_000, 6
+SMALL, SMALL_EPOCHS = 10_000, 15
 """Up to so many training images a study is a small one, with these epochs and the methods and seeds of a quick one."""
 QUICK_SEEDS, QUICK_EPOCHS, ABLATION_SEEDS = 2, 12, 3
 
@@ -64,7 +64,7 @@ def reproduce(
     methods : ids; by default all but those of Table 3
     seeds : how many for every method; by default five for the methods of the targets, and two for the others
     epochs, limit : passes over the training part, and how many training images; by default the recipe's, and all. With
-        up to 10,000 images the defaults are those of a small study: the methods of the targets, two seeds, six epochs
+        up to 10,000 images the defaults are those of a small study: the methods of the targets, two seeds, 15 epochs
     noisy_labels : the file with the labels of CIFAR-10N, for its data sets
     quick : few methods, seeds and epochs on scikit-learn's digits: about a minute on two cores
     out : folder for the store, results and the report; by default ``out/meta-reg-<dataset>``

@@ -16,7 +16,7 @@ from calibrant.experiments.common.runs import Meter
 from calibrant.experiments.meta_reg.curves import EpochCurve
 from calibrant.experiments.meta_reg.data import Prepared
 from calibrant.experiments.meta_reg.measures import SCORES, measure
-from calibrant.experiments.meta_reg.plan import Planned, trained
+from calibrant.experiments.meta_reg.plan import Planned, network_of, trained
 from calibrant.experiments.meta_reg.resuming import Resume, TimedCheckpoint, UnusableCheckpoint
 from calibrant.methods import Calibrated, Fitted
 from calibrant.methods.fitted import Failed
@@ -85,7 +85,8 @@ def train(
     found: dict[Key, Record] = {}
     for own, wanted in planned:
         begin = time.perf_counter()
-        model = wanted.calibrate(fitted, prepared.task) if isinstance(wanted, Calibrated) else fitted
+        model = network_of(wanted, fitted)
+        model = wanted.calibrate(model, prepared.task) if isinstance(wanted, Calibrated) else model
         calibrated = time.perf_counter() - begin
         record: Record = dict(own.fields)
         if fitted.failure:

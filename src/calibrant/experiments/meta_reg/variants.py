@@ -7,6 +7,7 @@ from dataclasses import replace
 from calibrant.bilevel import OneStep
 from calibrant.bilevel.outer_variables.gamma_net import Positive
 from calibrant.methods import Method
+from calibrant.methods.confidence import LearnedConfidence
 from calibrant.methods.images import IMAGE_METHODS
 from calibrant.methods.meta_regularization import FocalControl, MetaRegularization
 from calibrant.methods.networks import STRIDE
@@ -28,17 +29,22 @@ def variants() -> dict[str, Method]:
     ``flg-sece-average``        with a moving average of the weights
     ``gamma-sece``              one γ for all, moved by the same hypergradient
     ``published-…``             the published γ-Net with another way to keep γ positive
+    ``recommended-temperature`` one temperature in the place of the map
+    ``recommended-clean``       no distorted images
+    ``recommended-brier``       the Brier score as outer loss
+    ``recommended-late``        the map moves in the last tenth of the run only
     ``recommended-no-average``  without the moving average
-    ``recommended-sece``        CE + squared SECE as outer loss, as ``flg-sece`` has it
-    ``recommended-one-step``    one look-ahead step of the head for the solved head
-    ``recommended-feedback``    γ moved by the held-out gap, without any gradient
-    ``recommended-gamma-net``   a γ for each sample
-    ``recommended-scale``       a factor of the training logits beside γ
+    ``average-gamma``           one γ moved by the held-out NLL with the head taken as solved, in the place of the map
+    ``average-gamma-one-step``  the same by one look-ahead step of the head
+    ``average-gamma-net``       a γ for each sample
+    ``average-feedback``        γ moved by the held-out gap, without any gradient
     ==========================  ===================================================================================
     """
     base, published = meta("flg-sece"), meta("flg-sece-published")
-    recommended = meta("recommended")
+    recommended = IMAGE_METHODS["recommended"].method
+    assert isinstance(recommended, LearnedConfidence)
     averaged = replace(base.recipe, average=AVERAGE)
+    gamma = MetaRegularization(averaged, outer_variable="gamma", outer_loss="nll", outer_settings=())
     alone = (("strength", None), *(pair for pair in base.outer_settings if pair[0] != "strength"))
     found: dict[str, Method] = {name: replace(base, meta_rate=base.meta_rate * f) for name, f in RATES.items()}
     return found | {
@@ -47,14 +53,15 @@ def variants() -> dict[str, Method]:
         "flg-sece-average": replace(base, recipe=averaged),
         "gamma-sece": replace(base, outer_variable="gamma"),
         **{f"published-{name}": replace(published, positive=name) for name in POSITIVE},
+        "recommended-temperature": replace(recommended, hidden=0),
+        "recommended-clean": replace(recommended, distorted=0.0),
+        "recommended-brier": replace(recommended, outer_loss="brier"),
+        "recommended-late": replace(recommended, start=0.9),
         "recommended-no-average": replace(recommended, recipe=replace(recommended.recipe, average=None)),
-        "recommended-sece": replace(
-            recommended, outer_loss=base.outer_loss, outer_settings=base.outer_settings, meta_rate=base.meta_rate
-        ),
-        "recommended-one-step": replace(recommended, hypergradient=OneStep(STRIDE, scope="head")),
-        "recommended-feedback": FocalControl(averaged),
-        "recommended-gamma-net": replace(recommended, outer_variable="gamma-net"),
-        "recommended-scale": replace(recommended, outer_variable="gamma+scale"),
+        "average-gamma": gamma,
+        "average-gamma-one-step": replace(gamma, hypergradient=OneStep(STRIDE, scope="head")),
+        "average-gamma-net": replace(gamma, outer_variable="gamma-net"),
+        "average-feedback": FocalControl(averaged),
     }
 
 

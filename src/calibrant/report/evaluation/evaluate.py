@@ -21,6 +21,7 @@ def evaluate(
     *,
     confidence: Any = None,
     correct: Any = None,
+    predicted: Any = None,
     from_logits: bool = False,
     classes: Sequence[Any] | None = None,
     groups: Any = None,
@@ -45,6 +46,9 @@ def evaluate(
         columns. Without `classes`, such labels are taken in sorted order.
     confidence, correct : instead of the two: the probability of the prediction and whether it was right.
         A dict for several models, in both.
+    predicted : (n,) the column of the class that the model answers with, where that is not always the one of largest
+        probability: some calibrators change the confidence in a class and keep the class. A dict for some or all of
+        several models.
     from_logits : whether `probs` holds logits.
     groups : (n,) a group for each row; calibration is shown for each.
     rows : (n,) rows, or a table of n rows, with what is known about each prediction. They are shown for the most
@@ -55,7 +59,8 @@ def evaluate(
     n_resamples : number of draws for noise floors; fewer are taken of large samples.
     seed : of these draws.
     """
-    samples = _read_models(probs, labels, confidence, correct, from_logits, classes, name)
+    answers = predicted if isinstance(predicted, Mapping) else {} if predicted is None else {name: predicted}
+    samples = _read_models(probs, labels, confidence, correct, answers, from_logits, classes, name)
     n = len(next(iter(samples.values())))
     grouped = None if groups is None else _check_groups(groups, n)
     known = check_rows(rows, n)
@@ -69,7 +74,14 @@ def evaluate(
 
 
 def _read_models(
-    probs: Any, labels: Any, confidence: Any, correct: Any, from_logits: bool, classes: Any, name: str
+    probs: Any,
+    labels: Any,
+    confidence: Any,
+    correct: Any,
+    predicted: Mapping[str, Any],
+    from_logits: bool,
+    classes: Any,
+    name: str,
 ) -> dict[str, Sample]:
     pairs = confidence is not None or correct is not None
     if pairs == (probs is not None or labels is not None):
@@ -88,8 +100,10 @@ def _read_models(
         if probs is None or labels is None:
             raise ValueError("probs and labels go together: one of them is missing.")
         many = probs if isinstance(probs, Mapping) else {name: probs}
-        read = {str(key): read_matrix(p, labels, from_logits=from_logits, classes=classes) for key, p in many.items()}
-        samples = dict(read)
+        how: dict[str, Any] = {"from_logits": from_logits, "classes": classes}
+        samples = {str(key): read_matrix(p, labels, **how, predicted=predicted.get(key)) for key, p in many.items()}
+    if unknown := [str(key) for key in predicted if pairs or str(key) not in samples]:
+        raise ValueError(f"predicted must name models with probs; got {', '.join(unknown)}.")
     if not samples:
         raise ValueError("probs must hold at least one model, got an empty dict.")
     if len({len(sample) for sample in samples.values()}) > 1:

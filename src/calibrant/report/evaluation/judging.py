@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._inputs import Logits
-from calibrant.posthoc import Auto, Calibrator, make_calibrator
+from calibrant.posthoc import Calibrator, make_calibrator
 from calibrant.report.evaluation.evaluate import evaluate
 from calibrant.report.evaluation.files import PredictionFile
 from calibrant.report.evaluation.reading import read_labels
@@ -37,27 +37,25 @@ def judge_files(
         held, rest = halves(known[0][1], seed)
     models: dict[str, Any] = {}
     outcomes: dict[str, np.ndarray] = {}
+    answers: dict[str, np.ndarray] = {}
     fitted: dict[str, Calibrator] = {}
     for name, file, (values, labels, _) in zip(names, files, known, strict=True):
         models[name] = Logits(values[held]) if file.is_logits else values[held]
         outcomes[name] = labels[held]
         if recalibrate is not None:
-            calibrator = new_calibrator(recalibrate, from_probs=not file.is_logits)
+            calibrator = make_calibrator(recalibrate, from_probs=not file.is_logits)
             fitted[name] = calibrator.fit(values[rest], labels[rest])
-            after = calibrator.predict_proba(values[held])
-            models[f"{name} + {recalibrate}"] = after[:, 1] if values.ndim == 1 else after
-            outcomes[f"{name} + {recalibrate}"] = labels[held]
+            after, both = calibrator.predict_proba(values[held]), f"{name} + {recalibrate}"
+            models[both] = after[:, 1] if values.ndim == 1 else after
+            outcomes[both] = labels[held]
+            answers[both] = np.asarray(calibrator.predict(values[held]))  # not always the class of largest probability
     part = files[0].take(held)
     shared: dict[str, Any] = {"groups": part.groups, "rows": part.rows if rows else None, **options}
     if files[0].kind == "pairs":
         return evaluate(confidence=models, correct=outcomes, **shared), fitted
     classes = list(known[0][2] or ())
-    return evaluate(models, np.array(classes)[outcomes[names[0]]], classes=classes, **shared), fitted
-
-
-def new_calibrator(name: str, *, from_probs: bool) -> Calibrator:
-    """A calibrator by name, "auto" for the best one."""
-    return Auto(from_probs=from_probs) if name == "auto" else make_calibrator(name, from_probs=from_probs)
+    shared |= {"predicted": answers, "classes": classes}
+    return evaluate(models, np.array(classes)[outcomes[names[0]]], **shared), fitted
 
 
 def fit_file(file: PredictionFile, name: str, positive: str | None = None) -> Calibrator:
@@ -65,7 +63,7 @@ def fit_file(file: PredictionFile, name: str, positive: str | None = None) -> Ca
     values, labels, classes = _columns(file, positive)
     if len(values) < 2:
         raise ValueError(f"{file.path.name} has one row; a calibrator needs more, some hundreds to be of use.")
-    calibrator = new_calibrator(name, from_probs=not file.is_logits).fit(values, labels)
+    calibrator = make_calibrator(name, from_probs=not file.is_logits).fit(values, labels)
     calibrator.class_names_ = list(classes or ())
     calibrator.kind_ = file.kind
     return calibrator

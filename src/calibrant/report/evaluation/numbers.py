@@ -82,7 +82,7 @@ def measure_model(
     """Measure one model."""
     draws: dict[str, Any] = {"n_resamples": _resamples(resamples, len(sample)), "seed": seed, "level": _FLOOR_LEVEL}
     measures = {
-        "accuracy": _measure("accuracy", asymptotic_interval(**sample.given, metric=accuracy, level=level)),
+        "accuracy": _measure("accuracy", asymptotic_interval(**sample.pairs, metric=accuracy, level=level)),
         "nll": _score("NLL", sample, nll, level),
         "brier": _score("Brier score", sample, brier, level),
         "ece": _binned("ECE", sample, ece, level, bins, draws),

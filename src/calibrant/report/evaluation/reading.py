@@ -55,8 +55,13 @@ def read_pairs(confidence: Any, correct: Any) -> Sample:
     return Sample(c.double().cpu().numpy(), hits.cpu().numpy())
 
 
-def read_matrix(probs: Any, labels: Any, *, from_logits: bool, classes: Sequence[Any] | None) -> Sample:
-    """Probabilities or logits of shape (n, C), or (n,) for class 1 of two, and labels of any kind."""
+def read_matrix(
+    probs: Any, labels: Any, *, from_logits: bool, classes: Sequence[Any] | None, predicted: Any = None
+) -> Sample:
+    """Probabilities or logits of shape (n, C), or (n,) for class 1 of two, and labels of any kind.
+
+    ``predicted`` holds the column of the model's class where that is not always the one of largest probability.
+    """
     logits = None
     if from_logits or isinstance(probs, Logits):
         matrix = check_logits(_columns(probs, "logits"))
@@ -69,9 +74,19 @@ def read_matrix(probs: Any, labels: Any, *, from_logits: bool, classes: Sequence
         raise ValueError("probs must have a column per class; give one binary probability per row as a 1-D array.")
     _enough(len(p))
     y, names = read_labels(labels, len(p), p.shape[1], classes)
-    predicted = p.argmax(axis=1)
-    confidence = p[np.arange(len(p)), predicted]
-    return Sample(confidence, predicted == y, p, logits, y, predicted, names)
+    chosen = p.argmax(axis=1) if predicted is None else _chosen(predicted, p.shape)
+    confidence = p[np.arange(len(p)), chosen]
+    return Sample(confidence, chosen == y, p, logits, y, chosen, names)
+
+
+def _chosen(predicted: Any, shape: tuple[int, ...]) -> np.ndarray:
+    found = np.asarray(predicted)
+    if found.shape != shape[:1] or found.dtype.kind not in "iu" or found.min() < 0 or found.max() >= shape[1]:
+        raise ValueError(
+            f"predicted must hold {shape[0]} columns of probs, 0 to {shape[1] - 1}; got an array of {found.dtype} with "
+            f"shape {found.shape}."
+        )
+    return found.astype(np.int64)
 
 
 def _columns(values: Any, name: str) -> Any:

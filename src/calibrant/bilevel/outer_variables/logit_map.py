@@ -1,0 +1,95 @@
+"""A learned reading of the logits: how sure the network is allowed to be, by the shape of its output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from calibrant.bilevel.outer_variables.base import OuterVariable, add_prior
+from calibrant.data.batch import Batch, Tensors
+from calibrant.losses.classification import cross_entropy
+from calibrant.models.network import Network
+
+DESCRIPTION = 5
+"""Numbers that describe a vector of logits."""
+
+
+class LogitMap(OuterVariable):
+    """``logits · exp(s(logits))``, with a small network s: a temperature that depends on the output.
+
+    s is a perceptron with one hidden layer on five numbers that describe the logits (:func:`describe`), and a constant.
+    The factor is positive, so that the order of the classes and the error stay as they are. At the start it is 1.
+
+    Training does not see the map: the inner loss is that of the logits. The outer loss is taken behind the map
+    (:class:`BehindMap`), and so are predictions.
+
+    Parameters
+    ----------
+    hidden : int
+        Width of the hidden layer; 0 leaves the constant, which is one temperature for all.
+    samples : int, optional
+        Held-out samples. The weights then have a standard normal prior, which counts as much as it should beside so
+        many samples; None: no prior.
+    largest : float
+        The factor stays between ``1/largest`` and ``largest``.
+    seed : int
+        Of the hidden layer's start.
+    """
+
+    def __init__(self, hidden: int = 16, *, samples: int | None = None, largest: float = 20.0, seed: int = 0) -> None:
+        super().__init__()
+        if hidden < 0 or not largest > 1 or (samples is not None and samples < 1):
+            raise ValueError(
+                "hidden must be at least 0, largest above 1 and samples at least 1 or None; "
+                f"got hidden={hidden}, largest={largest} and samples={samples}."
+            )
+        self.held_out_samples, self.largest = samples, largest
+        generator = torch.Generator().manual_seed(seed)
+        first = torch.randn(hidden, DESCRIPTION, generator=generator) / DESCRIPTION**0.5
+        self.first, self.first_bias = nn.Parameter(first), nn.Parameter(torch.zeros(hidden))
+        self.second, self.constant = nn.Parameter(torch.zeros(hidden)), nn.Parameter(torch.zeros(1))
+
+    def forward(self, logits: Tensor) -> Tensor:
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        hidden = torch.tanh(F.linear(describe(wide), self.first, self.first_bias))
+        bound = torch.log(wide.new_tensor(self.largest))
+        return wide * torch.exp((hidden @ self.second + self.constant).clamp(-bound, bound)).unsqueeze(-1)
+
+    def prior(self) -> Tensor | float:
+        if self.held_out_samples is None:
+            return 0.0
+        square = self.first.square().sum() + self.first_bias.square().sum() + self.second.square().sum()
+        return square / (2 * self.held_out_samples)
+
+    def quantities(self, hyper: Tensors) -> Tensors:
+        return {"scale": self.constant.exp()}
+
+
+def describe(logits: Tensor) -> Tensor:
+    """Five numbers for each vector of logits, (…, C) to (…, 5), of order one.
+
+    With the mean of the logits taken away: the largest, its lead over the second, the second's lead over the third (0
+    for two classes), log Σ exp, and the root mean square; each as ``log(1 + x) − 1``.
+    """
+    centred = logits - logits.mean(-1, keepdim=True)
+    top = centred.topk(min(3, logits.shape[-1]), dim=-1).values
+    leads = top[..., :-1] - top[..., 1:]
+    leads = F.pad(leads, (0, 2 - leads.shape[-1]))
+    spread = centred.square().mean(-1, keepdim=True).sqrt()
+    found = torch.cat([top[..., :1], leads, centred.logsumexp(-1, keepdim=True), spread], -1)
+    return found.log1p() - 1
+
+
+@dataclass(frozen=True)
+class BehindMap:
+    """An outer objective: a per-sample loss of the mapped logits, averaged, plus the map's prior."""
+
+    loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
+
+    def __call__(self, net: Network, outer: LogitMap, batch: Batch) -> Tensor:
+        losses = self.loss(outer(net.logits(batch.inputs)), batch.targets)
+        return add_prior(batch.weighted(losses).mean(), outer)

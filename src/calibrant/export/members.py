@@ -1,0 +1,160 @@
+"""Networks, trees and lines as ONNX operators: each function takes a value's name and gives the name of the logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from calibrant.data.scaling import Scaling
+from calibrant.export.graph import Graph
+from calibrant.methods import Mixture
+from calibrant.methods.blend import Blend
+from calibrant.methods.forest import Forest
+from calibrant.methods.lines import Line
+from calibrant.methods.pool import FLOOR
+from calibrant.models.embeddings import EmbeddingLayer, Periodic, PiecewiseLinear
+
+
+def scaled(graph: Graph, inputs: str, scaling: Scaling) -> str:
+    """The inputs of the networks, float32, from a table in float64; see :class:`calibrant.data.scaling.Scaling`."""
+    sources, width = scaling.sources, scaling.width
+    first = np.concatenate([[True], np.diff(sources) != 0]) if width else np.zeros(0, dtype=bool)
+    place = np.arange(width) - np.repeat(np.flatnonzero(first), np.diff([*np.flatnonzero(first), width]))
+    kinds = (np.zeros(len(scaling.mean), int) if scaling.categories is None else scaling.categories)[sources]
+    number, marker = (kinds == 0) & first, place == np.maximum(kinds, 1)
+    used = number & np.isfinite(scaling.scale[sources])
+    values = graph.add("Gather", inputs, graph.constant(sources, np.int64), axis=1)
+    absent = graph.add("IsNaN", values)
+    shift, unit = np.where(used, scaling.mean[sources], 0.0), np.where(used, scaling.scale[sources], 1.0)
+    shifted = graph.add("Div", graph.add("Sub", values, shift), unit)
+    zero = graph.add("Or", absent, graph.constant(~used, bool))
+    plain = graph.add("Where", zero, 0.0, shifted)
+    excess = graph.add("Max", graph.add("Sub", graph.add("Abs", plain), scaling.limit), 0.0)
+    further = graph.add("Min", graph.add("Log", graph.add("Add", excess, 1.0)), scaling.limit)
+    near = graph.add("Min", graph.add("Max", plain, -scaling.limit), scaling.limit)
+    drawn = graph.add("Add", near, graph.add("Mul", graph.add("Sign", plain), further))
+    if not number.all():
+        of_code = graph.add("Equal", values, np.where(kinds > 0, place, -np.inf))  # no code is −∞
+        of_gap = graph.add("And", absent, graph.constant(marker, bool))
+        drawn = graph.add(
+            "Where", graph.constant(number, bool), drawn, graph.cast(graph.add("Or", of_code, of_gap), np.float64)
+        )
+    return graph.cast(drawn, np.float32)
+
+
+def probabilities(graph: Graph, inputs: str, model: Mixture | Blend, classes: int) -> str:
+    """P(class | x), float64, of scaled inputs in float32."""
+    wide = graph.cast(inputs, np.float64)
+    if isinstance(model, Mixture):
+        return _mixture(graph, wide, model, classes)
+    scores = graph.rows(model.pool.bias, wide)
+    members: list[str] = [] if model.mixture is None else [_mean(graph, wide, model.mixture)]
+    members += [OTHERS[type(own)](graph, inputs, own) for own in model.others.values()]
+    for weight, member in zip(model.pool.weights.tolist(), members, strict=True):
+        bounded = graph.add("Max", graph.add("LogSoftmax", member, axis=1), FLOOR)
+        scores = graph.add("Add", scores, graph.add("Mul", bounded, weight))
+    return _lapsed(graph, scores, model.pool.lapse, classes)
+
+
+def _mixture(graph: Graph, inputs: str, mixture: Mixture, classes: int) -> str:
+    def calibrated(logits: str) -> str:
+        value = graph.add("Div", logits, float(mixture.temperature))
+        value = value if mixture.bias is None else graph.add("Add", value, _array(mixture.bias))
+        return _lapsed(graph, value, mixture.lapse, classes)
+
+    if mixture.pool == "logits":
+        return calibrated(_mean(graph, inputs, mixture))
+    return _mean(graph, inputs, mixture, calibrated)
+
+
+def _mean(graph: Graph, inputs: str, mixture: Mixture, each: Callable[[str], str] = lambda logits: logits) -> str:
+    """The mean over networks of their logits, or of what ``each`` makes of these."""
+    shares = mixture.shares or (1.0,) * len(mixture.networks)
+    total = ""
+    for network, share in zip(mixture.networks, shares, strict=True):
+        own = graph.add("Mul", each(layer(graph, inputs, network.module)), share / sum(shares))
+        total = graph.add("Add", total, own) if total else own
+    return total
+
+
+def _lapsed(graph: Graph, scores: str, lapse: float, classes: int) -> str:
+    """``(1 − λ)·softmax(scores) + λ/C``."""
+    probs = graph.add("Softmax", scores, axis=1)
+    return graph.add("Add", graph.add("Mul", probs, 1 - lapse), lapse / classes)
+
+
+def layer(graph: Graph, inputs: str, module: nn.Module) -> str:
+    """A layer of a classifier's network, or a sequence of such layers."""
+    if isinstance(module, nn.Sequential):
+        for inner in module:
+            inputs = layer(graph, inputs, inner)
+        return inputs
+    if isinstance(module, nn.Linear):  # an embedding's, which starts from zero, too
+        product = graph.add("MatMul", inputs, _array(module.weight).T)
+        return product if module.bias is None else graph.add("Add", product, _array(module.bias))
+    if isinstance(module, EmbeddingLayer):
+        plain = layer(graph, inputs, module.linear)
+        return graph.add("Add", plain, layer(graph, layer(graph, inputs, module.encoding), module.embedded))
+    if isinstance(module, PiecewiseLinear):
+        values = graph.add("Gather", inputs, graph.constant(_array(module.source), np.int64), axis=1)
+        inside = graph.add("Mul", graph.add("Sub", values, _array(module.lower)), _array(module.inverse))
+        inside = graph.add("Min", graph.add("Max", inside, 0.0), 1.0)
+        return graph.add("Mul", graph.add("Sub", inside, _array(module.mean)), module.factor)
+    if isinstance(module, Periodic):
+        values = graph.add("Gather", inputs, graph.constant(_array(module.source), np.int64), axis=1)
+        turns = graph.add("Mul", values, 2 * math.pi * _array(module.frequencies).ravel())
+        angle = graph.add("Add", turns, 2 * math.pi * _array(module.phases))
+        return graph.add("Mul", graph.add("Cos", angle), module.factor)
+    if isinstance(module, nn.SiLU):
+        return graph.add("Mul", inputs, graph.add("Sigmoid", inputs))
+    return graph.add({nn.ReLU: "Relu", nn.Tanh: "Tanh"}[type(module)], inputs)
+
+
+def _forest(graph: Graph, inputs: str, forest: Forest) -> str:
+    """Boosted trees. Thresholds rounded down to float32 divide inputs in float32 as those in float64 do."""
+    if not len(forest.column):
+        return graph.rows(forest.baseline, inputs)
+    sizes, leaf = np.diff(forest.starts), forest.leaf.astype(bool)
+    trees = np.repeat(np.arange(len(sizes)), sizes)
+    nodes = np.arange(len(trees)) - np.repeat(forest.starts[:-1], sizes)
+    threshold = forest.threshold.astype(np.float32)
+    above = threshold.astype(np.float64) > forest.threshold
+    threshold[above] = np.nextafter(threshold[above], np.float32(-np.inf))
+    logits = graph.add(
+        "TreeEnsembleRegressor",
+        inputs,
+        domain="ai.onnx.ml",
+        n_targets=len(forest.baseline),
+        base_values=forest.baseline.astype(np.float32).tolist(),
+        nodes_treeids=trees.tolist(),
+        nodes_nodeids=nodes.tolist(),
+        nodes_featureids=np.where(leaf, 0, forest.feature).tolist(),
+        nodes_modes=np.where(leaf, "LEAF", "BRANCH_LEQ").tolist(),
+        nodes_values=np.where(leaf, np.float32(0), threshold).tolist(),
+        nodes_truenodeids=np.where(leaf, 0, forest.left).tolist(),
+        nodes_falsenodeids=np.where(leaf, 0, forest.right).tolist(),
+        nodes_missing_value_tracks_true=np.where(leaf, 0, forest.missing_left).astype(int).tolist(),
+        target_treeids=trees[leaf].tolist(),
+        target_nodeids=nodes[leaf].tolist(),
+        target_ids=forest.column[trees[leaf]].astype(int).tolist(),
+        target_weights=forest.value[leaf].astype(np.float32).tolist(),
+    )
+    return graph.cast(logits, np.float64)
+
+
+def _line(graph: Graph, inputs: str, line: Line) -> str:
+    product = graph.add("MatMul", graph.cast(inputs, np.float64), np.ascontiguousarray(line.weight.T))
+    return graph.add("Add", product, line.bias)
+
+
+OTHERS: dict[type, Callable[[Graph, str, Any], str]] = {Forest: _forest, Line: _line}
+"""Who writes the members beside the networks."""
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    found: np.ndarray = tensor.detach().cpu().double().numpy()
+    return found

@@ -1,0 +1,108 @@
+"""Networks of your own as ONNX, by PyTorch's exporter: logits, what calibrates them, probabilities."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from calibrant._whole import whole_file
+from calibrant.data.batch import map_tensors
+from calibrant.export.graph import require
+from calibrant.methods import Mixture, Trained
+from calibrant.models.outputs import call, logits_of
+
+
+class Probabilities(nn.Module):
+    """A calibrated mean of networks as one module: :class:`calibrant.methods.Mixture` in operators of PyTorch."""
+
+    bias: Tensor | None
+
+    def __init__(self, networks: tuple[nn.Module, ...], mixture: Mixture) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(copy.deepcopy(network).cpu().eval() for network in networks)
+        total = sum(mixture.shares or [1.0] * len(networks))
+        self.shares = [share / total for share in mixture.shares or [1.0] * len(networks)]
+        self.temperature, self.lapse, self.pool = float(mixture.temperature), float(mixture.lapse), mixture.pool
+        self.register_buffer("bias", None if mixture.bias is None else mixture.bias.detach().cpu())
+
+    def forward(self, inputs: Any) -> Tensor:
+        each = [logits_of(call(network, inputs)).float() for network in self.networks]
+        if self.pool == "probs":
+            each = [self._calibrated(logits) for logits in each]
+        mean = torch.stack([own * share for own, share in zip(each, self.shares, strict=True)]).sum(0)
+        return mean if self.pool == "probs" else self._calibrated(mean)
+
+    def _calibrated(self, logits: Tensor) -> Tensor:
+        scaled = logits / self.temperature
+        probs = (scaled if self.bias is None else scaled + self.bias.to(scaled)).softmax(1)
+        return (1 - self.lapse) * probs + self.lapse / probs.shape[1]
+
+
+def write_module(model: nn.Module | Trained, path: str | os.PathLike[str], example: Any, temperature: float) -> None:
+    """Write a module with a temperature, or the result of :func:`calibrant.fit`."""
+    require()
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise ImportError("Writing a module needs the package onnxscript: pip install 'calibrant[onnx]'.") from None
+    if example is None:
+        raise ValueError("example must be given for a module: inputs of two rows or more, as the module takes them.")
+    inputs = map_tensors(lambda t: t.cpu(), _tensors(example))
+    first = next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs
+    if not isinstance(first, Tensor) or first.dim() < 1 or len(first) < 2:
+        raise ValueError("example must hold tensors or arrays of two rows or more; one row would fix the batch size.")
+    names = list(inputs) if isinstance(inputs, Mapping) else ["input"]
+    batch = torch.export.Dim("n", min=1)
+    shapes = {name: {0: batch} for name in inputs} if isinstance(inputs, Mapping) else {0: batch}
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's remarks on its own future
+        place = Path(folder) / "model.onnx"
+        level = logging.getLogger("torch.onnx").level
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        try:
+            torch.onnx.export(
+                _whole(model, temperature).eval(),
+                (),
+                str(place),
+                kwargs={"inputs": inputs},
+                input_names=names,
+                output_names=["probabilities"],
+                dynamic_shapes={"inputs": shapes},
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+        except torch.onnx.OnnxExporterError as error:
+            reason = " ".join(str(error.__cause__ or error).split())
+            raise ValueError(f"PyTorch's exporter cannot write this network: {reason[:300]}") from error
+        finally:
+            logging.getLogger("torch.onnx").setLevel(level)
+        with whole_file(path) as target:
+            target.write_bytes(place.read_bytes())
+
+
+def _whole(model: nn.Module | Trained, temperature: float) -> Probabilities:
+    if isinstance(model, nn.Module):
+        return Probabilities((model,), Mixture((model,), temperature))
+    if not isinstance(model.fitted, Mixture):
+        raise ValueError(
+            f"to_onnx writes networks with a temperature, biases and a lapse rate; this result is a "
+            f"{type(model.fitted).__name__}. Train with another method, or fit a SelfCalibratedClassifier."
+        )
+    return Probabilities(model.modules, model.fitted)
+
+
+def _tensors(example: Any) -> Any:
+    if isinstance(example, Mapping):
+        return {name: _tensors(value) for name, value in example.items()}
+    return torch.as_tensor(example) if isinstance(example, np.ndarray) else example

@@ -1,0 +1,109 @@
+"""``calibrant.export.to_onnx``: a fitted classifier as one ONNX file, calibration included."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Literal
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
+
+from calibrant.estimators.base import NetworkClassifier
+from calibrant.export.graph import Graph
+from calibrant.export.members import probabilities, scaled
+from calibrant.export.modules import write_module
+from calibrant.methods import Trained
+
+
+def to_onnx(
+    model: NetworkClassifier | Trained | nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    example: Any = None,
+    temperature: float = 1.0,
+    dtype: Literal["float32", "float64"] = "float32",
+) -> None:
+    """Write a model to an ONNX file whose output ``probabilities`` is the calibrated answer, for any number of rows.
+
+    A :class:`~calibrant.SelfCalibratedClassifier` or :class:`~calibrant.BO4SCClassifier` becomes one graph of
+    standard operators: scaling, missing values, networks, trees, lines and the pool. Its input ``X`` is a table of
+    numbers (n, columns), NaN where a value is missing; its outputs are ``label`` and ``probabilities`` (n, classes).
+
+    **Text, categories and dates are not read by the graph.** A classifier that was trained on such a table expects
+    what its encoder makes of it, ``clf.encoder_.transform(frame)``: numbers, and codes of categories. The names of
+    these columns are in the file's metadata (``columns``), beside those of the classes (``classes``).
+
+    The result of :func:`calibrant.fit`, or any module that gives logits, is written by PyTorch's exporter. Its input
+    is called ``input`` (entries of a mapping keep their names), and its output is ``probabilities``.
+
+    Parameters
+    ----------
+    model : a fitted classifier, the result of :func:`calibrant.fit`, or an nn.Module that gives logits
+    path : where to write the file
+    example : inputs of two rows or more as the module takes them; needed for modules, not for classifiers
+    temperature : float
+        Logits of an nn.Module are divided by it, ``calibrator.temperature_`` of :class:`calibrant.posthoc.Temperature`.
+    dtype : {"float32", "float64"}
+        The type of a classifier's input and of its probabilities. Choose float64 for columns whose values need more
+        than seven digits.
+
+    Examples
+    --------
+    >>> calibrant.export.to_onnx(clf, "model.onnx")                      # doctest: +SKIP
+    >>> session = onnxruntime.InferenceSession("model.onnx")              # doctest: +SKIP
+    >>> label, probs = session.run(None, {"X": X.astype("float32")})      # doctest: +SKIP
+    """
+    if temperature != 1.0 and not (isinstance(model, nn.Module) and 0 < temperature < np.inf):
+        raise ValueError(
+            f"temperature must be a positive number and belongs to an nn.Module; got {temperature} for a "
+            f"{type(model).__name__}, which may have a temperature of its own."
+        )
+    if isinstance(model, nn.Module | Trained):
+        write_module(model, path, example, temperature)
+    elif isinstance(model, NetworkClassifier):
+        _write_classifier(model, path, dtype)
+    else:
+        raise TypeError(
+            "to_onnx writes SelfCalibratedClassifier, BO4SCClassifier, results of calibrant.fit and torch modules; "
+            f"got {type(model).__name__}."
+        )
+
+
+def _write_classifier(classifier: Any, path: str | os.PathLike[str], dtype: str) -> None:
+    if dtype not in ("float32", "float64"):
+        raise ValueError(f"dtype must be 'float32' or 'float64'; got {dtype!r}.")
+    check_is_fitted(classifier)
+    graph, kind, classes = Graph(), np.dtype(dtype), classifier.classes_
+    columns = len(classifier.scaling_.mean)
+    table = "X" if dtype == "float64" else graph.cast("X", np.float64)
+    probs = probabilities(graph, scaled(graph, table, classifier.scaling_), classifier.model_, len(classes))
+    words, named = _labels(graph, classes)
+    label = graph.add("Gather", words, graph.add("ArgMax", probs, axis=1, keepdims=0), axis=0)
+    graph.write(
+        path,
+        inputs={"X": (kind, ["n", columns])},
+        outputs={
+            "label": (label, named, ["n"]),
+            "probabilities": (graph.cast(probs, kind), kind, ["n", len(classes)]),
+        },
+        notes={"columns": json.dumps(_columns(classifier)), "classes": json.dumps(classes.tolist())},
+    )
+
+
+def _labels(graph: Graph, classes: np.ndarray) -> tuple[str, Any]:
+    """The classes as a constant, and their type: numbers, truth values or text."""
+    if classes.dtype.kind in "iuf":
+        kind = np.float64 if classes.dtype.kind == "f" else np.int64
+        return graph.constant(classes, kind), kind
+    if classes.dtype.kind == "b":
+        return graph.constant(classes, bool), bool
+    return graph.texts([str(value) for value in classes.tolist()]), str
+
+
+def _columns(classifier: Any) -> list[str]:
+    if classifier.encoder_ is not None:
+        return [str(name) for name in classifier.encoder_.get_feature_names_out()]
+    numbered = [f"x{k}" for k in range(classifier.n_features_in_)]
+    return [str(name) for name in getattr(classifier, "feature_names_in_", numbered)]

@@ -1,0 +1,75 @@
+"""The mean of cross-fitted networks, calibrated by the labels that each network never saw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.methods.base import failure
+from calibrant.methods.bo4sc import read_outer, suspicion
+from calibrant.methods.crossfit import CrossFit
+from calibrant.methods.fitted import Mixture
+from calibrant.methods.held_out import LastStep, fit_last_step
+from calibrant.methods.task import Part
+from calibrant.methods.wrong_labels import flip_rate, wrong_label
+
+
+def calibrated_mean(fit: CrossFit, candidate: str, train: int) -> Mixture:
+    """The networks' mean, with the last step that held-out logits ask for."""
+    logits, data, head = fit.held_out_logits, fit.data, fit.heads[0]
+    rows = fit.rows("judge")
+    last = last_step(logits[rows], data, rows)
+    extras: dict[str, Any] = {"candidate": candidate, "temperature": last.temperature, "lapse": last.lapse}
+    extras["bias"] = torch.as_tensor(last.bias)
+    with torch.no_grad():
+        extras |= head.problem.outer_view.run(head.phi, read_outer)
+    mixture = Mixture(
+        fit.heads,
+        last.temperature,
+        extras["bias"],
+        last.lapse,
+        "logits",
+        extras,
+        failure=failure(*fit.heads),
+        shares=fit.shares,
+    )
+    extras["held_out"] = mixture.calibrated(logits).cpu()
+    return replace(mixture, extras=extras | _doubts(mixture, fit, train))
+
+
+def last_step(logits: Tensor, data: Part, rows: Tensor) -> LastStep:
+    """T, b and λ for held-out logits of some rows."""
+    weights = None if data.weights is None else data.weights[rows].double().cpu().numpy()
+    groups = None if data.groups is None else data.groups[rows].cpu().numpy()
+    return fit_last_step(logits.cpu().numpy(), data.labels[rows].cpu().numpy(), weights, groups=groups)
+
+
+def _doubts(mixture: Mixture, fit: CrossFit, train: int) -> dict[str, Any]:
+    """How wrong each training label looks, 0 to 1, and the rate of wrong ones where φ has such a rate.
+
+    By networks that never saw a label, where there are any: in the label-noise candidate all of them trained on it,
+    knowing that it might be wrong.
+    """
+    part, held = fit.data[slice(0, train)], mixture.extras["held_out"][:train]
+    known = held.isnan().any(1)
+    probs = held
+    if known.any():
+        own = torch.cat([mixture.probs(x) for x, _ in part.pieces()])
+        probs = torch.where(known.unsqueeze(1), own, held)
+    labels = part.labels.cpu()
+    if "label_noise" not in mixture.extras:
+        return {"suspicion": suspicion(torch.ones(train), probs, labels)}
+    rate = flip_rate(probs, labels, None if part.weights is None else part.weights.cpu())
+    return {"suspicion": wrong_label(probs, labels, rate), "label_noise": torch.full((probs.shape[1],), rate)}
+
+
+def held_out_losses(fit: CrossFit, mixture: Mixture, rows: Tensor) -> Tensor:
+    """Held-out losses of some rows, by the weight of each."""
+    probs = mixture.calibrated(fit.held_out_logits[rows])
+    losses = -probs.gather(1, fit.data.labels[rows].unsqueeze(1)).squeeze(1).clamp_min(1e-300).log()
+    if fit.data.weights is not None:
+        losses = losses * fit.data.weights[rows] / fit.data.weights[rows].mean()
+    return losses.cpu()

@@ -1,0 +1,116 @@
+"""Training that learns, beside the network, how sure of its answers it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.bilevel import Adam, Bilevel, Direct, Hypergradient, LogitMap
+from calibrant.bilevel.outer_variables.logit_map import BehindMap
+from calibrant.data.streams import Augment
+from calibrant.data.vision import Distort
+from calibrant.losses.classification import brier, cross_entropy
+from calibrant.methods.base import Group, Outcome, Solving
+from calibrant.methods.fitted import Fitted
+from calibrant.methods.networks import STRIDE, NetworkTraining
+from calibrant.methods.task import Part, Task
+
+
+@dataclass(frozen=True)
+class Mapped(Fitted):
+    """A trained network whose logits are read through a learned map."""
+
+    model: Fitted
+    map: nn.Module
+    extras: dict[str, Any] = field(default_factory=dict)
+    failure: str | None = None
+
+    def logits(self, inputs: Any) -> Tensor:
+        with torch.no_grad():
+            return self.map(self.model.logits(inputs))
+
+    def probs(self, inputs: Any) -> Tensor:
+        return self.logits(inputs).softmax(1)
+
+    @property
+    def networks(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return self.model.networks
+
+
+@dataclass(frozen=True)
+class LearnedConfidence(NetworkTraining):
+    """Cross-entropy, with a confidence map as outer variable (:class:`calibrant.bilevel.LogitMap`).
+
+    The inner level trains the network. The outer level moves the map: every few steps it sees held-out samples at the
+    present weights and lowers their NLL behind the map. Training does not depend on the map, so that the direct
+    gradient is the whole hypergradient. The map costs no accuracy: it keeps the order of the classes.
+
+    A share of the held-out images is distorted (:class:`calibrant.data.vision.Distort`), so that the map learns how
+    outputs look where the network is out of its depth. Inputs that are not uint8 images stay as they are.
+
+    Parameters
+    ----------
+    hidden : int
+        Width of the map's hidden layer; 0 leaves one temperature.
+    distorted : float
+        The share of held-out images that are distorted.
+    meta_rate : float
+        Adam's learning rate of the map.
+    meta_batch : int
+        Held-out samples of one outer step.
+    outer_loss : {"nll", "brier"}
+        What the map lowers on held-out samples.
+    start : float
+        The share of the run after which the map moves.
+    """
+
+    keeps_outer: ClassVar[bool] = True
+    hidden: int = 16
+    distorted: float = 0.05
+    hypergradient: Hypergradient = field(default=Direct(STRIDE, "head"))
+    meta_rate: float = 0.01
+    meta_batch: int = 512
+    start: float = 0.3
+    outer_loss: Literal["nll", "brier"] = "nll"
+
+    def problem(self, model: nn.Module, task: Task) -> Bilevel:
+        return self.pose(
+            model, task, self.variable(task), outer_loss=BehindMap(cross_entropy if self.outer_loss == "nll" else brier)
+        )
+
+    def solving(self, group: Group) -> Solving:
+        return self.solve_by(
+            group,
+            hypergradient=self.hypergradient,
+            outer_optimizer=Adam(self.meta_rate),
+            settings={"start": self.start},
+        )
+
+    def variable(self, task: Task) -> LogitMap:
+        """φ."""
+        return LogitMap(self.hidden, samples=len(self.held_out(task)), seed=task.seed)
+
+    def held_out(self, task: Task) -> Part:
+        return task.need_val("A confidence map") if task.meta is None else task.meta
+
+    def held_out_batch(self) -> int:
+        return self.meta_batch
+
+    def held_out_augment(self, held: Part) -> Augment | None:
+        inputs = held.inputs
+        images = isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and inputs.dim() == 4
+        return Distort(share=self.distorted) if images and self.distorted > 0 else None
+
+    def result(self, task: Task, outcomes: Sequence[Outcome]) -> Fitted:
+        trained = super().result(task, outcomes)
+        (solution,) = trained.networks
+        if trained.failure:
+            return trained
+        values = solution.problem.outer_view.unflatten(solution.phi)
+        learned = self.variable(task)
+        learned.load_state_dict({name: value.cpu() for name, value in values.items()})
+        return Mapped(trained, learned.double().requires_grad_(False), extras=trained.extras)

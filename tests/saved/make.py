@@ -1,0 +1,68 @@
+"""Make the sample files of this folder with the calibrant that is on the path: ``python make.py NAME FOLDER``.
+
+A change of the file format adds the samples of the version before it, made with the code before the change. Every
+sample is small, and ``NAME.json`` holds the rows and the probabilities that the fitted objects gave for them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import calibrant
+from calibrant import posthoc
+
+
+def main(name: str, folder: Path) -> None:
+    """Fit, save, and note what the fitted objects answer."""
+    random = np.random.default_rng(0)
+    y = np.arange(36) % 3
+    X = (np.stack([np.cos(2 * y), np.sin(2 * y)], 1) * 2 + 2 * random.normal(size=(36, 2))).round(2)
+    X[:, 0] *= np.where(np.abs(X[:, 0]) % 2 < 1, 1, -1)  # something for trees to find
+    labels = np.array(["low", "mid", "high"])[y]
+    quick = {"epochs": 5, "learning_rate": 0.05, "random_state": 0}
+    classifiers = {"bo4sc": calibrant.BO4SCClassifier((3,), **quick)}
+    classifiers["self"] = calibrant.SelfCalibratedClassifier((3,), folds=2, repeats=1, steps=2, **quick)
+    told = {"rows": X[:5].tolist()}
+    for kind, classifier in classifiers.items():
+        classifier.fit(X, labels).save(folder / f"{name}-{kind}.calibrant")
+        told[kind] = {"classes": classifier.classes_.tolist(), "probs": classifier.predict_proba(X[:5]).tolist()}
+    if hasattr(classifier, "encoder_"):
+        frame(name, folder, told, classifier, X, labels)
+    scores = np.eye(3)[y] * 2 + random.normal(size=(36, 3)).round(2)
+    told["scores"] = scores[:5].tolist()
+    kinds = {k: posthoc.make_calibrator(k) for k in ("temperature", "isotonic", "neural")}
+    if hasattr(posthoc, "Auto"):
+        kinds["auto"] = posthoc.Auto()
+    for kind, calibrator in kinds.items():
+        posthoc.save(calibrator.fit(scores, y), folder / f"{name}-{kind}.calibrant")
+        told[kind] = {"probs": calibrator.predict_proba(scores[:5]).tolist()}
+    (folder / f"{name}.json").write_text(json.dumps(told))
+
+
+def frame(name, folder, told, classifier, X, labels):
+    """A table with text, missing values and truth values, for classifiers that have an encoder."""
+    import pandas as pd
+
+    from calibrant.data import TableEncoder
+
+    table = pd.DataFrame(X, columns=["width", "height"]).assign(
+        town=np.array(["Bern", "Rom"])[np.arange(len(X)) % 2], new=labels == "low"
+    )
+    table.loc[0, "width"] = None
+    classifier.set_params(members=("network",)).fit(table, labels).save(folder / f"{name}-frame.calibrant")
+    told["frame"] = {
+        "classes": classifier.classes_.tolist(),
+        "probs": classifier.predict_proba(table[:5]).tolist(),
+        "table": json.loads(table[:5].to_json(orient="split")),
+    }
+    encoder = TableEncoder().fit(table)
+    encoder.save(folder / f"{name}-encoder.calibrant")
+    told["encoder"] = {"numbers": encoder.transform(table[:5]).tolist()}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
