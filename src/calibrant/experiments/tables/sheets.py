@@ -116,8 +116,8 @@ def copy_sheet(found: Compared, overlap: float) -> Sheet:
     records = [r for r in found.records if r["table"] in shown]
     every, new = ({each.table: each for each in ratios(records, overlap, metric)} for metric in ("nll", "nll_new"))
     columns = [Column("table"), Column("copied, %", digits=0)]
-    for rows in ("all rows", "rows without a copy"):
-        columns += [Column(f"ratio, {rows}"), Column(f"best rival, {rows}")]
+    for which in ("all rows", "rows without a copy"):
+        columns += [Column(f"ratio, {which}"), Column(f"best rival, {which}")]
     rows = [
         [table, 100 * shown[table], every[table].ratio, every[table].rival, new[table].ratio, new[table].rival]
         for table in sorted(new, key=lambda name: -shown[name])
