@@ -102,7 +102,7 @@ def test_methods_without_every_split_are_not_ranked_and_compete_where_they_have_
     records = scored([[0.5, 0.6, 0.4], [0.5, 0.6, 0.1]], ["self-calibrated", "focal", "late"], ["a", "b"], seeds=2)
     records = [r for r in records if (r["table"], r["method"], r["seed"]) != ("b", "late", 1)]
     found = compared(results_of(records))
-    assert (found.methods, found.partial, found.wanted) == (["self-calibrated", "focal"], {"late": 3}, 4)
+    assert (found.methods, found.partial, len(found.splits)) == (["self-calibrated", "focal"], {"late": 3}, 4)
     assert found.rankings()["nll"].mean_ranks == {"self-calibrated": 1.0, "focal": 2.0}
     assert partial_sheet(found)[1] == [["late", "other", "3 of 4", "0 of 2"]]
     best = {each.table: each.rival for each in ratios(found.records, 0.25)}
@@ -110,6 +110,17 @@ def test_methods_without_every_split_are_not_ranked_and_compete_where_they_have_
     assert "not measured on every split" in to_terminal(results_of(records))
     without_ours = compared(results_of([r for r in records if r["method"] != "self-calibrated"]))
     assert (without_ours.methods, without_ours.partial) == (["focal"], {"late": 3})
+
+
+def test_the_same_methods_are_ranked_on_untried_tables():
+    """`late` has every split of the untried table, and still is not ranked there: ranks would not be comparable."""
+    records = scored([[0.5, 0.6, 0.4]] * 2, ["self-calibrated", "focal", "late"], ["adult", "mine"])
+    found = compared(results_of([r for r in records if (r["table"], r["method"]) != ("adult", "late")]))
+    assert found.untried().methods == found.methods == ["self-calibrated", "focal"]
+    assert found.untried().rankings()["nll"].mean_ranks == {"self-calibrated": 1.0, "focal": 2.0}
+    only_late = [r for r in records if r["table"] == "adult" or r["method"] == "late"]
+    assert compared(results_of(only_late)).untried() is None
+    assert "untried" not in to_terminal(results_of(only_late))
 
 
 def test_failed_runs_are_no_best_rival_and_an_infinite_ratio_of_our_own():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,23 +23,27 @@ JUDGED = {"nll": "NLL", "smooth_ece": "smooth ECE"}
 class Compared:
     """The scores of a result file.
 
-    ``methods`` were measured on every split and are ranked. ``partial`` holds the others, with the number of their
-    splits; ``wanted`` is the number of all splits.
+    ``methods`` were measured on all ``splits``, (table, seed), and are ranked. ``partial`` holds the others, with the
+    number of splits that they were measured on.
     """
 
     records: list[Record]
     methods: list[str]
     partial: dict[str, int]
-    wanted: int
+    splits: frozenset[tuple[str, int]]
 
     def rankings(self) -> dict[str, Ranking]:
         """Ranks of the whole methods by each judged metric."""
         return rankings(self.records, self.methods)
 
     def untried(self) -> Compared | None:
-        """The same on tables that no setting was tried on; None where that is all of them, or none."""
-        found = [r for r in self.records if r["table"] not in DEVELOPMENT]
-        return None if len(found) in (0, len(self.records)) else compare(found, [*self.methods, *self.partial])
+        """The same methods on tables that no setting was tried on; None where these are all or none of the tables."""
+        tables = {table for table, _ in self.splits}
+        if not tables & DEVELOPMENT or tables <= DEVELOPMENT:
+            return None
+        records = [r for r in self.records if r["table"] not in DEVELOPMENT]
+        found = compare(records, [*self.methods, *self.partial])
+        return replace(found, methods=self.methods, partial={m: found.partial.get(m, 0) for m in self.partial})
 
 
 def compared(results: Results) -> Compared:
@@ -56,7 +60,7 @@ def compare(records: list[Record], methods: Sequence[str]) -> Compared:
     wanted = splits[OWN] if splits.get(OWN) else max((splits[m] for m in measured), key=len, default=set())
     whole = [m for m in measured if wanted <= splits[m]]
     partial = {m: len(wanted & splits[m]) for m in measured if m not in whole}
-    return Compared(records, whole, partial, len(wanted))
+    return Compared(records, whole, partial, frozenset(wanted))
 
 
 def rankings(records: Sequence[Record], methods: Sequence[str]) -> dict[str, Ranking]:

@@ -70,7 +70,9 @@ def partial_sheet(found: Compared) -> Sheet:
     rows = []
     for method, splits in found.partial.items():
         lower, tables = lower_on(values, method)
-        rows.append([method, kind(method), f"{splits} of {found.wanted}", f"{lower} of {tables}" if tables else None])
+        rows.append(
+            [method, kind(method), f"{splits} of {len(found.splits)}", f"{lower} of {tables}" if tables else None]
+        )
     return columns, rows
 
 
