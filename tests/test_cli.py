@@ -207,12 +207,13 @@ def test_ablate(calls):
 
 
 def test_bench_tables(calls, tmp_path):
-    given = ("--data", tmp_path, "--only", "iris", "wine", "--methods", "bo4sc", "--jobs", 2)
+    given = ("--data", tmp_path, "--target", "kind", "--only", "iris", "wine", "--methods", "bo4sc", "--jobs", 2)
     assert invoke("bench", "tables", *given).exit_code == 0
     ((name, arguments),) = calls.made
     assert name == "tables.run"
     assert arguments == {
         "data": tmp_path,
+        "target": "kind",
         "seeds": 5,
         "only": ["iris", "wine"],
         "methods": ["bo4sc"],

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         estimators,
         experiments,
         export,
+        integrations,
         losses,
         methods,
         metrics,
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
         posthoc,
         report,
         selective,
+        tables,
     )
     from calibrant.estimators import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier
     from calibrant.methods import Trained
+    from calibrant.methods.after_training import calibrate
     from calibrant.methods.custom import fit
     from calibrant.report.evaluation import evaluate
 
@@ -33,12 +36,14 @@ __all__ = [
     "Trained",
     "__version__",
     "bilevel",
+    "calibrate",
     "data",
     "estimators",
     "evaluate",
     "experiments",
     "export",
     "fit",
+    "integrations",
     "losses",
     "methods",
     "metrics",
@@ -47,6 +52,7 @@ __all__ = [
     "posthoc",
     "report",
     "selective",
+    "tables",
 ]
 
 _HOMES = {
@@ -54,6 +60,7 @@ _HOMES = {
     "CrossCalibrated": "calibrant.estimators",
     "SelfCalibratedClassifier": "calibrant.estimators",
     "Trained": "calibrant.methods",
+    "calibrate": "calibrant.methods.after_training",
     "evaluate": "calibrant.report.evaluation",
     "fit": "calibrant.methods.custom",
 }

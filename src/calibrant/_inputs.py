@@ -160,8 +160,11 @@ def check_probs(probs: Any, *, from_logits: bool = False) -> Tensor:
 
 
 def check_labels(labels: Any, n_rows: int, n_classes: int, device: torch.device | None = None) -> Tensor:
-    """Return int64 labels in 0..C-1, one per row; bool is accepted for two classes."""
-    tensor = as_tensor(labels, "labels")
+    """Return int64 labels in 0..C-1, one per row; bool is accepted for two classes.
+
+    Text labels must name every class; they are numbered in sorted order, as scikit-learn does.
+    """
+    tensor = as_tensor(encode_text(labels, n_classes)[0], "labels")
     if tensor.ndim != 1:
         hint = " Use labels.argmax(axis=1) for one-hot labels." if tensor.ndim == 2 else ""
         raise ValueError(f"labels must be 1-D with {n_rows} entries, got shape {tuple(tensor.shape)}.{hint}")
@@ -181,6 +184,22 @@ def check_labels(labels: Any, n_rows: int, n_classes: int, device: torch.device 
             f"got values from {low} to {high}. Encode the classes in the order of the columns."
         )
     return tensor
+
+
+def encode_text(labels: Any, n_classes: int) -> tuple[Any, np.ndarray | None]:
+    """Text labels as columns 0..C-1, with the names in sorted order; other labels as they are, with None."""
+    if isinstance(labels, Tensor):
+        return labels, None
+    names = np.asarray(labels)
+    if names.ndim != 1 or names.dtype.kind not in "UOT" or not all(isinstance(name, str) for name in names.tolist()):
+        return labels, None
+    known, codes = np.unique(names.astype(str), return_inverse=True)
+    if len(known) != n_classes:
+        raise ValueError(
+            f"labels are text and name {len(known)} classes, but there are {n_classes} columns. Text must name every "
+            "class, in whose sorted order the columns stand; otherwise give integers from 0 on."
+        )
+    return codes, known
 
 
 def class_columns(y: Any, classes: Any) -> np.ndarray:

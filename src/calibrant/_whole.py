@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -52,3 +53,17 @@ def write_text_whole(path: str | os.PathLike[str], text: str) -> None:
     """Write text in UTF-8, whole or not at all."""
     with whole_file(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
+
+
+def usable_folder(out: str | Path) -> Path:
+    """Make a folder and try to write into it: a run of hours must not end with a folder that cannot be written to."""
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"--out must be a folder that can be written to; {folder} is not: {error.strerror}."
+        ) from error
+    return folder

@@ -95,7 +95,7 @@ def test_columns_are_read_without_labels(tmp_path):
         ("t.csv", "x,y\n1,0.5\n2,1\n", "must hold classes, but 1 of its values are not whole"),
         ("t.csv", "y\n1\n2\n", "nothing to learn from"),
         ("t.csv", "x,y\n", "holds no rows"),
-        ("t.csv", "", "could not be read as a table"),
+        ("t.csv", "", "is empty; give a file"),
         ("t.xlsx", "x,y\n1,1\n", "should end in .csv, .tsv or .parquet"),
         ("t.csv.gz", "x,y\n1,1\n", "not a complete gzip file"),
     ],
@@ -228,7 +228,6 @@ def test_errors_of_labels_and_of_parquet_name_the_file(tmp_path):
     for name, content in {
         "text.parquet": b"x,y\n1,2\n",
         "cut.parquet": b"PAR1" + bytes(40),
-        "none.parquet": b"",
     }.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=rf"^{name} could not be read as a Parquet file: .*\.$"):

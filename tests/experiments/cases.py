@@ -39,7 +39,7 @@ UNSUITABLE = {
     "one-class": ("a,target\n" + "1,x\n2,x\n" * 10, r"one-class\.csv has one class only, x"),
     "same": ("a,target\n" + "1,x\n1,y\n" * 10, r"same\.csv: No column of the table tells its rows apart"),
     "unlabelled": ("a,b\n1,2\n", r"unlabelled\.csv has no column called target"),
-    "broken": ("", r"broken\.csv could not be read"),
+    "broken": ("", r"broken\.csv is empty"),
 }
 """Texts of tables by name, and what is said of each."""
 

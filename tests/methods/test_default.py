@@ -8,10 +8,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
-from calibrant.methods import Calibrated, CrossFitted, Part, Standard, Task, default_method
-from calibrant.methods.confidence import LearnedConfidence
-from calibrant.methods.default import BEST, PLAIN
+from calibrant.methods import Calibrated, CrossFitted, Part, Task, default_method
+from calibrant.methods.default import NEW, PLAIN, TUNED, TUNED_LARGE
 from calibrant.methods.loaded import as_part
+from calibrant.methods.newness import is_new
+from calibrant.methods.task import Unchanged
+from calibrant.methods.varied_rates import VariedRates
 from calibrant.metrics import nll
 
 
@@ -19,26 +21,66 @@ def part(n):
     return Part(torch.zeros(n, 2), torch.arange(n) % 2)
 
 
-def test_small_data_in_memory_get_folds_and_everything_else_one_network():
+def test_small_data_get_several_networks_and_everything_else_one():
     net = nn.Linear(2, 2)
     small, large = Task(part(20), part(10), 2), Task(part(5000), part(10), 2)
-    assert isinstance(default_method(net, small), CrossFitted)
-    chosen = default_method(net, large)
-    assert isinstance(chosen, Calibrated)
-    assert isinstance(chosen.base, LearnedConfidence)
-    assert chosen.base.recipe.epochs == 31  # 1,200 steps of 39 in an epoch, and at least 20 epochs
-    assert default_method(net, Task(part(128 * 100), part(10), 2)).base.recipe.epochs == 20
-    assert isinstance(default_method(net, Task(part(5000), None, 2)), Standard)
-    loader = as_part(DataLoader(TensorDataset(torch.zeros(20, 2), torch.arange(20) % 2)), net)
-    assert default_method(net, Task(loader, part(10), 2)) == Calibrated("temperature", BEST)
+    assert default_method(net, small) == Calibrated("temperature", VariedRates(NEW, 3))
+    assert default_method(net, Task(part(20), None, 2)) == CrossFitted()
+    assert default_method(None, small) == CrossFitted()
+    assert default_method(net, large) == Calibrated("temperature", NEW)
+    assert default_method(net, Task(part(5000), None, 2)) == NEW
 
 
-def test_a_trained_network_is_not_drawn_anew():
+def test_loaders_of_few_samples_get_several_networks_too():
+    net, samples = nn.Linear(2, 2), TensorDataset(torch.randn(20, 2), torch.arange(20) % 2)
+    several, one = Calibrated("temperature", VariedRates(NEW, 3)), Calibrated("temperature", NEW)
+    many = TensorDataset(torch.zeros(5000, 2), torch.arange(5000) % 2)
+    cases = {
+        "few": (DataLoader(samples, batch_size=5, shuffle=True), several),
+        "many": (DataLoader(many), one),
+        "not told": ([(torch.zeros(20, 2), torch.arange(20) % 2)], one),
+    }
+    for name, (loader, method) in cases.items():
+        given = as_part(loader, net)
+        assert default_method(net, Task(given, part(10), 2)) == method, name
+        assert default_method(net, Task(given, None, 2)) == NEW
+
+
+NETWORKS = {
+    "linear": lambda: nn.Linear(20, 10),
+    "conv": lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 2, 3)),
+    "lstm": lambda: nn.LSTM(3, 8, 2),
+    "transformer": lambda: nn.TransformerEncoderLayer(8, 2, 16),
+    "embedding": lambda: nn.Sequential(nn.Embedding(30, 8, padding_idx=0), nn.LayerNorm(8)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_is_new_until_it_is_trained(name):
+    """Every draw looks new, and a few steps of training do not."""
+    torch.manual_seed(0)
+    for _ in range(20):
+        assert is_new(NETWORKS[name]())
+    net = NETWORKS[name]()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    for _ in range(5):
+        optimizer.zero_grad()
+        sum((p * torch.randn_like(p)).sum() for p in net.parameters()).backward()
+        optimizer.step()
+    assert not is_new(net)
+
+
+def test_a_trained_network_is_fine_tuned_and_a_large_one_is_trained_once():
     frozen, seen = nn.Linear(2, 2), nn.BatchNorm1d(2)
     frozen.bias.requires_grad_(False)
     seen(torch.randn(4, 2))
-    for net in (frozen, seen):
-        assert isinstance(default_method(net, Task(part(20), part(10), 2)), Calibrated)
+    task = Task(part(20), part(10), 2)
+    for net in (frozen, seen, Unchanged(seen)):
+        assert default_method(net, task) == Calibrated("temperature", VariedRates(TUNED, 3))
+    large = nn.Sequential(nn.Linear(2, 600), nn.Linear(600, 2000), nn.Linear(2000, 2))
+    assert default_method(large, task) == Calibrated("temperature", NEW)
+    large[0].bias.requires_grad_(False)
+    assert default_method(Unchanged(large), task) == Calibrated("temperature", TUNED_LARGE)
 
 
 class NoHead(nn.Module):
@@ -52,14 +94,12 @@ class NoHead(nn.Module):
         return self.a(x) * self.b(x)
 
 
-def test_without_a_head_or_with_a_trained_network_large_data_get_plain_training():
-    plain = Calibrated("temperature", BEST)
+def test_large_data_get_one_network_with_or_without_a_head():
     large = Task(part(5000), part(10), 2)
     frozen = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     frozen[0].weight.requires_grad_(False)
-    for net in (NoHead(), frozen):
-        assert default_method(net, large) == plain
-    assert isinstance(default_method(lambda seed: nn.Linear(2, 2), large).base, LearnedConfidence)
+    for net, base in ((NoHead(), NEW), (frozen, TUNED)):
+        assert default_method(net, large) == Calibrated("temperature", base)
 
 
 class Recurrent(nn.Module):

@@ -37,7 +37,7 @@ BAD_MATRICES = {
     "negative": (changed(PROBS, 3, [-0.5, 0.5, 1.0]), LABELS, r"lie in \[0, 1\]"),
     "above one": (changed(PROBS, 3, [1.5, 0.0, 0.0]), LABELS, "from_logits=True"),
     "unnormalised": (changed(PROBS, 3, [0.2, 0.2, 0.2]), LABELS, "row 3 sums to 0.6"),
-    "one dimension": (PROBS[:, 0], LABELS, "binary="),
+    "one dimension": (PROBS[:, 0], LABELS, "since there are 2 classes"),
     "three dimensions": (PROBS[None], LABELS, "Flatten"),
     "integers": (np.eye(3, dtype=int)[LABELS], LABELS, "floating point, got int64"),
     "bools": (np.eye(3, dtype=bool)[LABELS], LABELS, "floating point, got bool"),
@@ -52,7 +52,7 @@ BAD_MATRICES = {
     "label floats": (PROBS, LABELS.astype(float), "Cast them to int"),
     "label one-hot": (PROBS, np.eye(3, dtype=int)[LABELS], "argmax"),
     "label bools for three classes": (PROBS, LABELS == 1, "bool but there are 3 classes"),
-    "label strings": (PROBS, LABELS.astype(str), "Encode string labels"),
+    "label strings": (PROBS, np.where(LABELS == 2, "a", "b"), "name 2 classes, but there are 3 columns"),
     "one column that is not 1": (PROBS[:, :1], np.zeros(40, dtype=int), "binary='positive'"),
 }
 BAD_PAIRS = {
@@ -289,3 +289,17 @@ def test_signatures_are_spelled_out():
         assert list(parameters)[:2] == ["probs", "labels"]
         assert {"confidence", "correct", "from_logits", "binary", "sample_weight", "groups"} <= set(parameters)
         assert metric.__doc__
+
+
+@pytest.mark.parametrize("metric", MATRIX_METRICS, ids=name_of)
+def test_text_labels_and_one_score_per_row_are_read_as_scikit_learn_reads_them(metric):
+    """Names are numbered in sorted order; a score is the probability of the class that sorts last."""
+    names = np.array(["ant", "bee", "cat"])
+    assert metric(PROBS, names[LABELS]) == metric(PROBS, LABELS)
+    assert metric(PROBS, names[LABELS].astype(object).tolist()) == metric(PROBS, LABELS)
+    score, labels = CONFIDENCE, np.arange(40) % 2
+    matrix = np.stack([1 - score, score], axis=1)
+    assert metric(score, np.array(["no", "yes"])[labels]) == metric(matrix, labels)
+    logit = np.log(np.clip(score, 0.01, 0.99))
+    pair = np.stack([np.zeros(40), logit], axis=1)
+    assert metric(Logits(logit), labels) == metric(Logits(pair), labels) == metric(logit, labels, from_logits=True)

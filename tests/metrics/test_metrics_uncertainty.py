@@ -247,7 +247,6 @@ PAIR = {"confidence": GRID, "correct": GRID > 0.5}
     ("call", "sentence"),
     [
         (lambda: metrics.noise_floor(), "either probs or confidence="),
-        (lambda: metrics.noise_floor(GRID), "binary="),
         (lambda: metrics.noise_floor(confidence=GRID, level=95), "strictly between 0 and 1"),
         (lambda: metrics.noise_floor(confidence=GRID, n_resamples=5), "at least 40"),
         (lambda: metrics.noise_floor(confidence=GRID, groups=GRID), "must return one number"),

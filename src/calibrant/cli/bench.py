@@ -1,4 +1,4 @@
-"""`calibrant bench`: methods compared on tables, under label noise and on hostile data, and guarantees tested."""
+"""`calibrant bench`: methods on tables, networks, under label noise and on hostile data, and guarantees tested."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from calibrant.cli.options import (
 )
 from calibrant.cli.shell import Experiment, call
 
-bench = typer.Typer(help="Compare methods on tables, under label noise and on hostile data; test guarantees.")
+bench = typer.Typer(help="Compare methods on tables, networks, under label noise and on hostile data; test guarantees.")
 
 
 @bench.command("tables", cls=Experiment)
 def bench_tables(
     data: Annotated[
         Path | None,
-        typer.Option(exists=True, file_okay=False, help="Folder of tables (CSV, TSV, Parquet); needed without --from."),
+        typer.Option(exists=True, help="Folder of tables (CSV, TSV, Parquet), or one table; needed without --from."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Column of the labels; by default target, class, label or y, whichever is there.")
     ] = None,
     seeds: Seeds = 5,
     only: Annotated[list[str] | None, typer.Option(help="Names of tables; all where not given.")] = None,
@@ -55,12 +58,17 @@ def bench_tables(
     """Every method on every table of a folder, 60/20/20 splits: scores, ranks, paired differences.
 
     What --out holds is not measured again, unless the table, the method's settings or its code changed.
+
+    For example:
+
+    calibrant bench tables --data churn.csv --target churn --methods self-calibrated hgb --seeds 3
     """
     if data is None and source is None:
         raise typer.BadParameter("give a folder of tables, or a result file by --from.", param_hint="--data")
     call(
         "tables.run",
         data=data,
+        target=target,
         seeds=seeds,
         only=only or None,
         methods=methods or None,
@@ -153,6 +161,34 @@ def bench_guarantees(
         seeds=seeds,
         network_seeds=network_seeds,
         learners=learners or None,
+        out=out,
+        jobs=jobs,
+        fresh=fresh,
+        source=source,
+    )
+
+
+@bench.command("networks", cls=Experiment)
+def bench_networks(
+    seeds: Seeds = 5,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Of digits, languages, reviews and table; all where not given.")
+    ] = None,
+    starts: Annotated[list[str] | None, typer.Option(help="Of scratch and tuned; both where not given.")] = None,
+    out: Out = Path("out/networks"),
+    jobs: Jobs = None,
+    fresh: Fresh = False,
+    source: Source = None,
+) -> None:
+    """`calibrant.fit` on a CNN, an LSTM, a transformer and a tabular network, beside plain training in the same time.
+
+    Each network is trained from scratch, and fine-tuned after a related task. The report has paired differences of NLL.
+    """
+    call(
+        "networks.run",
+        seeds=seeds,
+        only=only or None,
+        starts=starts or None,
         out=out,
         jobs=jobs,
         fresh=fresh,

@@ -9,6 +9,8 @@ import typer
 from calibrant._version import __version__
 from calibrant.cli import calibrate as _calibrate
 from calibrant.cli import evaluate as _evaluate
+from calibrant.cli import predict as _predict
+from calibrant.cli import train as _train
 from calibrant.cli.bench import bench
 from calibrant.cli.reproduce import reproduce
 from calibrant.cli.search import ablate, sweep
@@ -27,6 +29,8 @@ for _group, _name in ((reproduce, "reproduce"), (sweep, "sweep"), (ablate, "abla
     app.add_typer(_group, name=_name, no_args_is_help=True)
 
 
+_train.register(app)
+_predict.register(app)
 _evaluate.register(app)
 _calibrate.register(app)
 

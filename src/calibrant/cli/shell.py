@@ -12,6 +12,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from calibrant._words import duration
+
 # Wrong values, missing files and missing packages are the caller's to mend: a sentence says more than a traceback.
 EXPECTED = (ValueError, FileNotFoundError, ImportError, TimeoutError)
 
@@ -32,12 +34,12 @@ class Sentences(TyperGroup):
 class Tool(TyperCommand):
     """A command on files that the user gives: whatever is wrong with them is one sentence and exit status 2.
 
-    Repeatable options take several values at once, `--columns a b c FILE`; an existing file ends them.
+    Repeatable options take several values at once, `--columns a b c FILE`; a file ends them.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
-            args = spread(args, _lists(self), is_argument=os.path.exists)
+            args = spread(args, _lists(self), is_argument=is_file)
         except ValueError as error:
             ctx.fail(str(error))
         return super().parse_args(ctx, args)
@@ -50,6 +52,14 @@ class Tool(TyperCommand):
                 raise
             typer.echo(f"calibrant: {one_line(error)}", err=True)
             raise typer.Exit(2) from None
+
+
+FILES = (".csv", ".tsv", ".parquet", ".pq", ".npz", ".csv.gz", ".tsv.gz", ".parquet.gz")
+
+
+def is_file(word: str) -> bool:
+    """Whether a word of a command line is a file: there is one of that name, or its ending says so."""
+    return os.path.isfile(word) or word.lower().endswith(FILES)
 
 
 def _lists(command: TyperCommand) -> set[str]:
@@ -136,18 +146,6 @@ def call(function: str, **arguments: Any) -> None:
     elif isinstance(result, str):
         typer.echo(result)
     typer.echo(f"Done in {duration(time.perf_counter() - begin)}.", err=True)
-
-
-def duration(seconds: float) -> str:
-    """Write a time for people: 12 s, 3 min 5 s, 1 h 2 min.
-
-    >>> duration(3725.0)
-    '1 h 2 min'
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def one_line(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
@@ -58,6 +58,11 @@ class LoaderStream(Stream):
         The name of the labels in a mapping. Default: the first of "labels", "label", "targets", "target" and "y".
     names : collection of str, optional
         The entries of a mapping that the network takes; others are left out. Default: all tensors.
+    positions : sequence of str
+        Names of the arguments that the network takes by position, the necessary ones first. They name the inputs of
+        batches such as ``(ids, mask, targets)`` and ``((ids, mask), targets)``. Default: batches have one input.
+    needed : int
+        How many of these arguments the network cannot do without.
     classes : int, optional
         Labels must be whole numbers from 0 to ``classes − 1``; they are checked before they reach a GPU, where a wrong
         one would end the process.
@@ -75,11 +80,14 @@ class LoaderStream(Stream):
         hyper: Tensors | None = None,
         labels: str | None = None,
         names: Collection[str] | None = None,
+        positions: Sequence[str] = (),
+        needed: int = 1,
         classes: int | None = None,
         batches: int | None = None,
     ) -> None:
         self.loader, self.seed, self.device, self.dtype, self.hyper = loader, seed, device, dtype, dict(hyper or {})
         self.labels, self.names, self.classes, self._given_batches = labels, names, classes, batches
+        self.positions, self.needed = positions, needed
         self._kept: dict[int, Batch] = {}
         self._next = self._released = 0
         self._iterator: Iterator[Any] | None = None
@@ -203,7 +211,7 @@ class LoaderStream(Stream):
         raise ValueError("The loader gave no batch at all; it must be iterable again for every epoch.")
 
     def _unpack(self, item: Any) -> Batch:
-        inputs, targets, index = unpack(item, self.labels, self.names)
+        inputs, targets, index = unpack(by_name(item, self.positions, self.needed), self.labels, self.names)
         if self.classes is not None:
             targets = check_labels(targets, len(targets), self.classes)
         batch = Batch(as_dtype(inputs, self.dtype), targets, index, hyper=self.hyper)
@@ -236,6 +244,33 @@ class Indexed(Dataset):
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
+
+
+def by_name(item: Any, positions: Sequence[str], needed: int = 1) -> Any:
+    """An item of a loader with several inputs as ``(mapping, targets, …)``; other items as they are.
+
+    ``((ids, mask), targets)`` names its inputs by ``positions``. So does ``(ids, mask, targets)`` where the network
+    needs two inputs; otherwise a third entry is the index of the samples.
+    """
+    if not isinstance(item, list | tuple) or len(item) < 2:
+        return item
+    if isinstance(item[0], list | tuple):
+        return (named(item[0], positions), *item[1:])
+    inputs = item[:-1]
+    if len(inputs) > 2 or len(inputs) == needed == 2:
+        return named(inputs, positions), item[-1]
+    return item
+
+
+def named(inputs: Sequence[Any], positions: Sequence[str]) -> dict[str, Any]:
+    """Several inputs as a mapping, by the names of the arguments that take them."""
+    if len(inputs) > len(positions):
+        takes = f"takes {len(positions)}: {', '.join(positions)}" if positions else "takes them by no name"
+        raise ValueError(
+            f"A batch holds {len(inputs)} inputs, but the network {takes}. Give batches (inputs, targets), with one "
+            "input for each argument of the network's forward method."
+        )
+    return dict(zip(positions, inputs, strict=False))
 
 
 def unpack(item: Any, labels: str | None = None, names: Collection[str] | None = None) -> tuple[Any, Any, Any]:

@@ -8,6 +8,7 @@ import io
 import os
 import re
 import warnings
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,12 +75,8 @@ def read_columns(path: str | os.PathLike[str]) -> Columns:
     """All columns of a file, labelled or not, by name. A first column without a name that counts rows is left out."""
     frame = _read_frame(Path(path))
     if not len(frame):
-        raise ValueError(f"{Path(path).name} holds no rows.")
-    frame.columns = [str(name).strip() for name in frame.columns]
-    try:
-        columns = {name: _without_marks(column) for name, column in as_columns(frame).items()}
-    except ValueError as error:
-        raise ValueError(f"{Path(path).name}: {error}") from None
+        raise ValueError(f"{Path(path).name} holds no rows; give a table with a header and rows below it.")
+    columns = frame_columns(frame, Path(path).name)
     first = next(iter(columns))
     if first in ("Unnamed: 0", "__index_level_0__", "") and columns[first].dtype.kind in "iu":
         steps = np.diff(columns[first])
@@ -88,21 +85,56 @@ def read_columns(path: str | os.PathLike[str]) -> Columns:
     return columns
 
 
-def _read_frame(path: Path) -> Any:
+def frame_columns(frame: Any, file: str) -> Columns:
+    """The columns of a data frame that was read from a file, by name."""
+    frame.columns = [str(name).strip() for name in frame.columns]
     try:
-        import pandas as pd
-    except ImportError:
-        raise ImportError("Reading tables needs pandas: pip install 'calibrant[tables]'.") from None
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file {path}.")
+        return {name: _without_marks(column) for name, column in as_columns(frame).items()}
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def check_file(path: Path) -> None:
+    """Raise an error that says what is wrong where a file cannot be read: missing, a folder, no permission, empty."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give the name of a file in it.")
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file {path}. Check the name and the folder.")
+    if not os.access(path, os.R_OK):
+        raise ValueError(f"{path} cannot be read: no permission.")
+    if path.is_file() and path.stat().st_size == 0:
+        raise ValueError(f"{path.name} is empty; give a file with a header and rows below it.")
+
+
+def file_kind(path: Path) -> tuple[str, bool]:
+    """What the name of a file says that it is: ".csv", ".tsv" or ".parquet", and whether it is packed with gzip."""
     suffixes = [s.lower() for s in path.suffixes]
     packed = suffixes[-1:] == [".gz"]
-    kind = (suffixes[:-1] if packed else suffixes)[-1:]
+    kind = "".join((suffixes[:-1] if packed else suffixes)[-1:])
+    kind = ".parquet" if kind == ".pq" else kind
+    if kind not in (".csv", ".tsv", ".parquet"):
+        raise ValueError(f"{path.name} should end in .csv, .tsv or .parquet (with .gz or without), to say what it is.")
+    return kind, packed
+
+
+def need_pandas() -> Any:
+    """The module pandas, or an error that says how to install it."""
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError("Reading tables needs pandas: pip install 'calibrant[tables]'.") from None
+    return pandas
+
+
+def _read_frame(path: Path) -> Any:
+    pd = need_pandas()
+    check_file(path)
+    kind, packed = file_kind(path)
     try:
         content = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
     except (gzip.BadGzipFile, EOFError):
         raise ValueError(f"{path.name} ends in .gz, but it is not a complete gzip file.") from None
-    if kind in ([".parquet"], [".pq"]):
+    if kind == ".parquet":
         try:
             return pd.read_parquet(io.BytesIO(content))
         except ImportError:
@@ -110,23 +142,45 @@ def _read_frame(path: Path) -> Any:
         except (ValueError, OSError) as error:  # those of pyarrow are of both kinds
             reason = str(error).strip().partition("\n")[0].rstrip(".")
             raise ValueError(f"{path.name} could not be read as a Parquet file: {reason}.") from None
-    if kind not in ([".csv"], [".tsv"]):
-        raise ValueError(f"{path.name} should end in .csv, .tsv or .parquet (with .gz or without), to say what it is.")
+    return read_text(path.name, content, "\t" if kind == ".tsv" else separator(content))
+
+
+def read_text(
+    file: str,
+    content: bytes,
+    separator: str,
+    *,
+    text: Collection[str] = (),
+    commas: set[str] | None = None,
+    line: int = 0,
+) -> Any:
+    """A data frame from the text of a table.
+
+    Parameters
+    ----------
+    file : name of the file, for messages
+    text : columns that stay text whatever they hold
+    commas : columns that surely have decimal commas; those that are found are added
+    line : number of the lines before these, for messages
+    """
+    pd = need_pandas()
     try:
-        return _read_text(pd, path.name, content, "\t" if kind == [".tsv"] else _separator(content))
+        return _read_text(pd, file, content, separator, text, set() if commas is None else commas, line)
     except UnicodeDecodeError:
-        raise ValueError(f"{path.name} is not text in UTF-8; save it in that encoding.") from None
+        raise ValueError(f"{file} is not text in UTF-8; save it in that encoding.") from None
     except (pd.errors.EmptyDataError, pd.errors.ParserError, pd.errors.ParserWarning) as error:
-        raise ValueError(f"{path.name} could not be read as a table: {str(error).strip()}.") from None
+        raise ValueError(f"{file} could not be read as a table: {str(error).strip().rstrip('.')}.") from None
 
 
-def _separator(content: bytes) -> str:
+def separator(content: bytes) -> str:
     """A comma, or the semicolon where the header has more of these; those in quotes are of names and do not count."""
     header = re.sub(rb'"[^"]*"', b"", content[: 1 << 20]).lstrip().partition(b"\n")[0]
     return ";" if header.count(b";") > header.count(b",") else ","
 
 
-def _read_text(pd: Any, file: str, content: bytes, separator: str) -> Any:
+def _read_text(
+    pd: Any, file: str, content: bytes, separator: str, text: Collection[str], commas: set[str], line: int
+) -> Any:
     """A frame from text: numbers where a column has nothing else, codes with leading zeros and all the rest as text."""
 
     def read(**options: Any) -> Any:
@@ -146,23 +200,28 @@ def _read_text(pd: Any, file: str, content: bytes, separator: str) -> Any:
     try:
         frame = read()
     except (pd.errors.ParserError, pd.errors.ParserWarning):
-        options["usecols"] = range(_width(file, content, separator))
+        options["usecols"] = range(_width(file, content, separator, line))
         frame = read(**options)
     else:
-        _width(file, content, separator)  # pandas fills short rows up
-    if _LEADING_ZERO.search(content):
+        _width(file, content, separator, line)  # pandas fills short rows up
+    if text or _LEADING_ZERO.search(content):
         raw = read(dtype=str, **options)
         for place, name in enumerate(frame.columns):
-            if frame.dtypes.iloc[place].kind in "iufO" and are_codes(raw.iloc[:, place].dropna()):  # O: beyond 64 bits
+            coded = frame.dtypes.iloc[place].kind in "iufO" and are_codes(raw.iloc[:, place].dropna())  # O: > 64 bits
+            if coded or str(name).strip() in text:
                 frame[name] = raw.iloc[:, place]
     if separator != ",":
         for place, name in enumerate(frame.columns):
-            if frame.dtypes.iloc[place].kind not in "biuf":
-                frame[name] = _with_points(frame.iloc[:, place])
+            own = str(name).strip()
+            if frame.dtypes.iloc[place].kind not in "biuf" and own not in text:
+                mended = _with_points(frame.iloc[:, place], sure=own in commas)
+                if mended is not None:
+                    commas.add(own)
+                    frame[name] = mended
     return frame
 
 
-def _width(file: str, content: bytes, separator: str) -> int:
+def _width(file: str, content: bytes, separator: str, line: int = 0) -> int:
     """The number of fields in the header. Rows with more are an error, unless those are empty, as behind a last comma.
 
     Rows with fewer are an error too, except for blank lines: nobody knows which value is missing.
@@ -183,12 +242,12 @@ def _width(file: str, content: bytes, separator: str) -> int:
                 named = max((k for k, field in enumerate(row, 1) if field.strip()), default=0)
             elif len(row) < named:
                 raise ValueError(
-                    f"{file} has {width} fields in its header and {len(row)} in line {rows.line_num}: a value or a "
-                    "separator is missing, or a quotation mark is not closed."
+                    f"{file} has {width} fields in its header and {len(row)} in line {line + rows.line_num}: a value "
+                    "or a separator is missing, or a quotation mark is not closed."
                 )
             elif any(field.strip() for field in row[width:]):
                 raise ValueError(
-                    f"{file} has {width} fields in its header and {len(row)} in line {rows.line_num}: a name is "
+                    f"{file} has {width} fields in its header and {len(row)} in line {line + rows.line_num}: a name is "
                     "missing in the header, or a separator inside a value needs quotes around the value."
                 )
     except csv.Error:
@@ -196,10 +255,11 @@ def _width(file: str, content: bytes, separator: str) -> int:
     return width
 
 
-def _with_points(column: Any) -> Any:
+def _with_points(column: Any, *, sure: bool = False) -> Any:
     """A column of text with points for decimal commas, if most values are numbers and some surely have one.
 
-    A column is left as it is where all its commas may separate thousands (1,200), or where points do too (1.200).
+    It is None where all commas may separate thousands (1,200), unless `sure` says that they do not, or where points do
+    too (1.200).
 
     Most, not nearly all: a short new file with a slip in it must be read as the training file was.
     """
@@ -207,11 +267,11 @@ def _with_points(column: Any) -> Any:
     commas = sum(bool(_WITH_COMMA.fullmatch(v)) for v in values)
     whole = sum(bool(_WHOLE.fullmatch(v)) for v in values)
     if not commas or 2 * (commas + whole) < len(values):
-        return column
-    if all(_THOUSANDS.fullmatch(v) for v in values if _WITH_COMMA.fullmatch(v)):
-        return column
+        return None
+    if not sure and all(_THOUSANDS.fullmatch(v) for v in values if _WITH_COMMA.fullmatch(v)):
+        return None
     if any(_SURE_THOUSANDS.fullmatch(v) for v in values):
-        return column
+        return None
     mended = column.map(lambda v: v.replace(",", ".") if isinstance(v, str) and _WITH_COMMA.fullmatch(v) else v)
     return mended.astype(float) if commas + whole == len(values) else mended
 

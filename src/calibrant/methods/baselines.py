@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -47,11 +48,16 @@ class Ensemble(Method):
         groups = [every[k : k + first.members] for k in range(0, len(every), first.members)]
         return [
             Mixture(
-                tuple(net for member in group for net in member.networks),
+                begun([net for member in group for net in member.networks]),
                 failure=next((m.failure for m in group if m.failure), None),
             )
             for group in groups
         ]
+
+
+def begun(networks: Sequence[Any]) -> tuple[Any, ...]:
+    """The networks that were trained at all: an interrupt leaves the later ones untouched."""
+    return tuple(net for net in networks if net.outer_steps) or tuple(networks)
 
 
 @dataclass(frozen=True)

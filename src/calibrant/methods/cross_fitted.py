@@ -62,7 +62,10 @@ class CrossFitted(Method):
         networks = iter(first.base.fit_group([first.base] * len(flat), flat, callbacks, compile))
         result: list[Fitted] = []
         for task, own in zip(tasks, parts, strict=True):
-            heads = tuple(head for _ in own for head in next(networks).networks)
-            fit = CrossFit(heads, tuple(t.fold for t in own if t.fold is not None), own[0].pooled or task.train)
+            heads = [head for _ in own for head in next(networks).networks]
+            pairs = [(head, t.fold) for head, t in zip(heads, own, strict=True) if t.fold is not None]
+            begun = [pair for pair in pairs if pair[0].outer_steps] or pairs  # an interrupt leaves out the others
+            kept, dealt = zip(*begun, strict=True)
+            fit = CrossFit(tuple(kept), tuple(dealt), own[0].pooled or task.train)
             result.append(calibrated_mean(fit, "plain", len(task.train)))
         return result

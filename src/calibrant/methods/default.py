@@ -2,100 +2,86 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
-
-import torch
 from torch import nn
 
+from calibrant.methods.averaged import Averaged
 from calibrant.methods.base import Method
-from calibrant.methods.baselines import Calibrated
+from calibrant.methods.baselines import Calibrated, Ensemble
 from calibrant.methods.cross_fitted import CrossFitted
-from calibrant.methods.images import IMAGE_METHODS
-from calibrant.methods.networks import NetworkTraining, Recipe, head_and_width
+from calibrant.methods.newness import is_new
 from calibrant.methods.standard import Standard
 from calibrant.methods.task import FULL_BATCH, Model, Task, Unchanged
-from calibrant.models.functional import FunctionalModule
+from calibrant.methods.varied_rates import VariedRates
 
 PARAMETERS = 1_000_000
 """The largest network that the default trains several times."""
+NETWORKS = 3
+"""How many networks small data get."""
 PLAIN = Standard(epochs=None, learning_rate=0.001, batch_size=128)
 BEST = Standard(epochs=None, learning_rate=0.001, batch_size=128, best=True)
-STEPS, PASSES = 1200, 20
-ANY_NETWORK = Recipe(batch_size=128, learning_rate=0.003, adam=True, select="nll", eager=True)
+NEW = Averaged()
+TUNED = Averaged(steps=800, passes=4)
+TUNED_LARGE = Averaged(learning_rate=0.0001, steps=400, passes=4)
+"""How one network is trained: a new one, and one that was trained before, with up to a million parameters or more."""
 
 
 def default_method(model: Model | None, task: Task) -> Method:
     """The method for a model and a task that name none.
 
-    * :class:`CrossFitted` where at most 4,096 training samples are in memory, and the model has at most a million
-      parameters, can be drawn anew and was not trained before;
-    * :func:`recommended` where more samples are in memory, there is a validation part, and the model has a head (one
-      linear layer that gives the logits) and was not trained before;
-    * else, with a validation part, plain training (Adam, 1,200 steps or 20 epochs where those are more) that returns to
-      its best validation loss, followed by temperature scaling on that part;
-    * else plain training of that length.
+    * Small data, at most 4,096 training samples, for a model of at most a million parameters: with a validation part
+      :class:`VariedRates`, three networks at different learning rates, of which the validation part keeps those that
+      are best together; their mean probability has a temperature fitted on that part.
+      Without a validation part :class:`CrossFitted`, whose networks judge one another on folds; the samples must be in
+      memory.
+    * Else one network, :class:`Averaged`, with a temperature fitted on the validation part if there is one. The
+      temperature can be moved into the network, so that the result is a module of the model's own class.
+
+    A model that was trained before (:func:`calibrant.methods.newness.is_new` says no) is fine-tuned in fewer steps, and
+    a large one at a lower learning rate.
     """
-    parts = [part for part in (task.train, task.val) if part is not None]
-    in_memory = not any(part.loaded for part in parts)
-    small = in_memory and len(task.train) <= FULL_BATCH
-    if small and (model is None or trains_again(model)):
-        return CrossFitted()
-    if task.val is None:
-        return PLAIN
-    if in_memory and not small and model is not None and starts_anew(model, task):
-        return recommended(task)
-    return Calibrated("temperature", BEST)
+    if few(task) and (model is None or size_of(example_of(model, task)) <= PARAMETERS):
+        return several_networks(model, task, None)
+    return one_network(model, task)
 
 
-def recommended(task: Task) -> Method:
-    """``recommended`` of the second paper's study, with a recipe for any network, and a temperature.
-
-    The regularisation is moved by the validation part while the network is trained. The same part chooses the state
-    and fits the temperature: outer variables act on validation samples only through the training of the network, so
-    that they can hardly fit single ones, and a further part would cost labels. Training is Adam with a one-cycle
-    schedule, 1,200 steps or 20 epochs where those are more, in the place of an image network's SGD; the state of least
-    validation NLL takes the place of the moving average.
-    """
-    method = IMAGE_METHODS["recommended"].method
-    base = method.base if isinstance(method, Calibrated) else method
-    assert isinstance(base, NetworkTraining)
-    epochs = max(PASSES, -(-STEPS // (len(task.train) // ANY_NETWORK.batch_size)))
-    return Calibrated("temperature", replace(base, recipe=replace(ANY_NETWORK, epochs=epochs)))
+def one_network(model: Model | None, task: Task) -> Method:
+    """One network with averaged weights, and a temperature where there is a validation part."""
+    base = training(model, task)
+    return base if task.val is None else Calibrated("temperature", base)
 
 
-def starts_anew(model: Model, task: Task) -> bool:
-    """Whether a model has a head and random initial parameters."""
-    if isinstance(model, Unchanged):
-        return False
-    module = copy.deepcopy(model) if isinstance(model, nn.Module) else model(task.seed)
-    if was_trained(module):
-        return False
+def several_networks(model: Model | None, task: Task, count: int | None) -> Method:
+    """The mean of some networks. Without a validation part they are trained on folds, or judged by nobody."""
+    if task.val is not None and model is not None:
+        return Calibrated("temperature", VariedRates(training(model, task), count or NETWORKS))
+    if task.train.loaded:
+        return one_network(model, task) if count is None else Ensemble(training(model, task), count)
+    return CrossFitted() if count is None else CrossFitted(folds=count)
+
+
+def training(model: Model | None, task: Task) -> Averaged:
+    """How each network is trained: one that was trained before in fewer steps, a large one at a lower rate as well."""
+    module = None if model is None else example_of(model, task)
+    if module is None or is_new(module):
+        return NEW
+    return TUNED if size_of(module) <= PARAMETERS else TUNED_LARGE
+
+
+def few(task: Task) -> bool:
+    """Whether there are few training samples; a loader that does not say how many it has may have many."""
     try:
-        head_and_width(module, task)
+        return len(task.train) <= FULL_BATCH
     except ValueError:
-        return False  # no single linear layer gives the logits
-    return True
-
-
-def trains_again(model: Model) -> bool:
-    """Whether several networks may be trained in the place of this one: it is small, and its start is a random one."""
-    if isinstance(model, Unchanged):
         return False
-    if not isinstance(model, nn.Module):
-        return sum(p.numel() for p in model(0).parameters()) <= PARAMETERS
-    if was_trained(model) or sum(p.numel() for p in model.parameters()) > PARAMETERS:
-        return False
-    try:
-        FunctionalModule(model).draw(0)
-    except ValueError:
-        return False  # a layer that does not say how to draw its parameters
-    return True
 
 
-def was_trained(model: nn.Module) -> bool:
-    """Whether a module shows that it was trained before: frozen parameters, or norms that have seen batches."""
-    if any(not p.requires_grad for p in model.parameters()):
-        return True
-    counts = [b for name, b in model.named_buffers() if name.endswith("num_batches_tracked")]
-    return any(bool(torch.as_tensor(count) > 0) for count in counts)
+def example_of(model: Model, task: Task) -> nn.Module:
+    """The module, or one that a factory builds."""
+    if isinstance(model, nn.Module):
+        return model
+    return model.module if isinstance(model, Unchanged) else model(task.seed)
+
+
+def size_of(module: nn.Module) -> int:
+    """How many parameters a module has."""
+    return sum(p.numel() for p in module.parameters())

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from calibrant.bilevel import Solution
 from calibrant.data.batch import map_tensors
 
 
@@ -127,51 +125,6 @@ class Recalibrated(Fitted):
         return self.model.networks
 
 
-@dataclass(frozen=True)
-class Trained(Fitted):
-    """What :func:`calibrant.fit` gives: the classifier, and its networks as modules like the one that was given."""
-
-    fitted: Fitted
-    modules: tuple[nn.Module, ...]
-    """Copies of the given model with the trained parameters and buffers, in evaluation mode; one for each network."""
-
-    def probs(self, inputs: Any) -> Tensor:
-        return self.fitted.probs(inputs)
-
-    def logits(self, inputs: Any) -> Tensor:
-        return self.fitted.logits(inputs)
-
-    def predict(self, inputs: Any) -> Tensor:
-        """The former name of :meth:`classes`."""
-        warnings.warn("Trained.predict is now Trained.classes.", DeprecationWarning, stacklevel=2)
-        return self.classes(inputs)
-
-    @property
-    def extras(self) -> dict[str, Any]:  # type: ignore[override]
-        return self.fitted.extras
-
-    @property
-    def failure(self) -> str | None:  # type: ignore[override]
-        return self.fitted.failure
-
-    @property
-    def networks(self) -> tuple[Any, ...]:  # type: ignore[override]
-        return self.fitted.networks
-
-    @property
-    def module(self) -> nn.Module:
-        """The trained module, for methods that train one network.
-
-        Its logits are the network's own: what the method did after training (a temperature, say) is in :meth:`probs`.
-        """
-        return _only(self.modules, "modules")
-
-    @property
-    def solution(self) -> Solution:
-        """The engine's result, for methods that train one network."""
-        return _only(self.networks, "networks")
-
-
 def network_logits(network: Any, inputs: Any) -> Tensor:
     """One trained network's logits, computed on its device."""
     device = network.params.device
@@ -181,9 +134,3 @@ def network_logits(network: Any, inputs: Any) -> Tensor:
 
     given = {k: moved(v) for k, v in inputs.items()} if isinstance(inputs, Mapping) else moved(inputs)
     return network.logits(map_tensors(lambda t: t.to(device), given))
-
-
-def _only(found: tuple[Any, ...], name: str) -> Any:
-    if len(found) != 1:
-        raise ValueError(f"The classifier is made of {len(found)} networks; use its {name} instead.")
-    return found[0]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from calibrant._inputs import check_labels
 from calibrant.data.batch import map_tensors
-from calibrant.data.loaders import LoaderStream
+from calibrant.data.loaders import LoaderStream, named
 from calibrant.data.streams import Stream, TensorStream, as_tensors, is_pair
 from calibrant.methods.task import Part, tensors
-from calibrant.models.outputs import accepted_names
+from calibrant.models.outputs import accepted_names, positional_names
+
+_NOT_LOADERS = (str, bytes, Mapping, tuple, Tensor, np.ndarray, Iterator)
+"""Things that can be iterated and are not loaders."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +89,8 @@ class Loaded(Part):
         return LoaderStream(loader, **({"seed": seed, "hyper": hyper} | settings))
 
 
-def as_part(data: Any, model: nn.Module, labels: str | None = None) -> Part:
-    """Samples on a network's device and in its precision."""
+def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = "train") -> Part:
+    """Samples on a network's device and in its precision; ``name`` is the argument that errors speak of."""
     like = next(model.parameters())
     if isinstance(data, Part):
         return data.to(like.device)
@@ -94,24 +98,57 @@ def as_part(data: Any, model: nn.Module, labels: str | None = None) -> Part:
         inputs = as_tensors(data.inputs, like.device, like.dtype)
         moved = map_tensors(lambda t: t.to(like.device), (data.targets, data.weights))
         return Part(inputs, *moved, augment=data.augment, prepare=data.prepare)
+    data = _by_name(data, model)
     if is_pair(data):
+        if len(data[1]) == 0:
+            raise ValueError(f"{name} must hold at least one sample; got none.")
         return Part(as_tensors(data[0], like.device, like.dtype), torch.as_tensor(data[1], device=like.device))
-    loader = data.loader if isinstance(data, LoaderStream) else data
-    if isinstance(loader, Iterable) and not isinstance(loader, str | bytes | dict | tuple | Tensor | Iterator):
-        names = accepted_names(model)
-        settings = (("device", like.device), ("dtype", like.dtype), ("labels", labels), ("names", names))
-        empty = Loaded(torch.empty(0), torch.empty(0), source=data, settings=settings)
+    if not is_loader(data):
+        raise TypeError(
+            f"{name} must be (inputs, labels) as tensors or arrays, or a loader that can be iterated again, such as "
+            f"torch's DataLoader; got a {type(data).__name__}."
+        )
+    settings = (("device", like.device), ("dtype", like.dtype), ("labels", labels), *arguments_of(model).items())
+    empty = Loaded(torch.empty(0), torch.empty(0), source=data, settings=settings)
+    try:
         first = empty._stream(0).batch(0)
-        return replace(empty, inputs=first.inputs, labels=first.targets)
-    raise TypeError(
-        "Data must be (inputs, labels) as tensors or arrays, or a loader that can be iterated again, such as torch's "
-        f"DataLoader; got a {type(data).__name__}."
-    )
+    except ValueError as error:
+        raise ValueError(f"{name} cannot be read: {error}") from error
+    if not isinstance(first.targets, Tensor):
+        raise ValueError(
+            f"{name} must yield batches whose labels are a tensor of class indices; got a "
+            f"{type(first.targets).__name__}. Encode text labels as 0, 1, 2, … in the data set."
+        )
+    return replace(empty, inputs=first.inputs, labels=first.targets)
 
 
-def checked(part: Part, classes: int) -> Part:
+def is_loader(data: Any) -> bool:
+    """Whether data is something that yields batches, epoch after epoch."""
+    if isinstance(data, LoaderStream):
+        return True
+    return isinstance(data, Iterable) and not isinstance(data, _NOT_LOADERS)
+
+
+def arguments_of(model: nn.Module) -> dict[str, Any]:
+    """What a stream must know of a network's forward method to name the inputs of a batch."""
+    positions, needed = positional_names(model)
+    return {"names": accepted_names(model), "positions": positions, "needed": needed}
+
+
+def _by_name(data: Any, model: nn.Module) -> Any:
+    """``((ids, mask), labels)`` in memory with its inputs named."""
+    several = isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], tuple | list)
+    if not several or not all(isinstance(part, Tensor | np.ndarray) for part in data[0]):
+        return data
+    return named(data[0], positional_names(model)[0]), data[1]
+
+
+def checked(part: Part, classes: int, name: str = "train") -> Part:
     """The same samples, their labels whole numbers from 0 to C − 1 and as wide as torch's losses need them."""
-    labels = check_labels(part.labels, len(part.labels), classes, part.labels.device)
+    try:
+        labels = check_labels(part.labels, len(part.labels), classes, part.labels.device)
+    except ValueError as error:
+        raise ValueError(f"The labels of {name} do not fit the network, which has {classes} outputs: {error}") from None
     if isinstance(part, Loaded):
         return replace(part, labels=labels, settings=(*part.settings, ("classes", classes)))
     return replace(part, labels=labels)

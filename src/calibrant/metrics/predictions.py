@@ -88,10 +88,9 @@ def read(
 ) -> Predictions:
     """Read `(probs, labels)` or `(confidence=, correct=)`, exactly one of the two.
 
-    One-dimensional `probs` are read only if `binary` says what they mean, both times with `probs` the
-    probability of class 1: "positive" judges that probability itself (confidence p, correct y = 1, over all
-    of [0, 1]); "predicted" judges the predicted class (confidence max(p, 1 - p)). The two give different
-    numbers.
+    One-dimensional `probs` are the probability of class 1 of two. `binary` says what is judged: "positive" that
+    probability itself (confidence p, correct y = 1, over all of [0, 1]); "predicted" the predicted class (confidence
+    max(p, 1 - p)). The two give different numbers. Without `binary` the columns 1 - p and p are judged, as any matrix.
     """
     as_pairs = confidence is not None or correct is not None
     if as_pairs == (probs is not None or labels is not None):
@@ -121,10 +120,22 @@ def read(
 
 
 def _read_matrix(probs: Any, labels: Any, from_logits: bool) -> Predictions:
+    probs = _two_columns(probs, from_logits)
     logits = check_logits(probs).double() if from_logits or isinstance(probs, Logits) else None
     matrix = check_probs(probs) if logits is None else torch.softmax(logits, dim=1)
     targets = check_labels(labels, len(matrix), matrix.shape[1], matrix.device)
     return Predictions(*top_label(matrix, targets), probs=matrix, labels=targets, logits=logits)
+
+
+def _two_columns(probs: Any, from_logits: bool) -> Any:
+    """One number per row, the probability or the logit of class 1 of two, as a matrix; a matrix as it is."""
+    given = probs.values if isinstance(probs, Logits) else probs
+    p = None if given is None else as_tensor(given, "probs")
+    if p is None or p.ndim != 1 or len(p) == 0:
+        return probs
+    if from_logits or isinstance(probs, Logits):
+        return Logits(torch.stack([torch.zeros_like(p), p], dim=1))
+    return torch.stack([1 - p, p], dim=1) if p.is_floating_point() else p
 
 
 def _read_binary(probs: Any, labels: Any, from_logits: bool, binary: Binary) -> Predictions:

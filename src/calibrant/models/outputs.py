@@ -32,7 +32,7 @@ def call(module: Any, inputs: Any, forward: nn.Module | None = None) -> Any:
 
     ``forward`` is the module whose signature is read, where ``module`` is a wrapper around it.
     """
-    if isinstance(inputs, Mapping) and _takes_by_name(forward or module, inputs):
+    if isinstance(inputs, Mapping) and takes_by_name(forward or module, inputs):
         return module(**inputs)
     return module(inputs)
 
@@ -45,6 +45,14 @@ def accepted_names(module: nn.Module) -> frozenset[str] | None:
     return frozenset(parameters)
 
 
-def _takes_by_name(module: nn.Module, names: Iterable[str]) -> bool:
+def positional_names(module: nn.Module) -> tuple[tuple[str, ...], int]:
+    """The arguments that a module's forward pass takes by position, and how many of them it cannot do without."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    taken = [p for p in inspect.signature(module.forward).parameters.values() if p.kind in kinds]
+    return tuple(p.name for p in taken), sum(p.default is inspect.Parameter.empty for p in taken)
+
+
+def takes_by_name(module: nn.Module, names: Iterable[str]) -> bool:
+    """Whether a module's forward pass has an argument for each of these names."""
     accepted = accepted_names(module)
     return accepted is None or all(name in accepted for name in names)

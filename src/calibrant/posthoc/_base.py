@@ -10,7 +10,16 @@ from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant._inputs import Logits, as_tensor, check_labels, check_logits, check_probs, check_weights, like
+from calibrant._inputs import (
+    Logits,
+    as_tensor,
+    check_labels,
+    check_logits,
+    check_probs,
+    check_weights,
+    encode_text,
+    like,
+)
 
 Floats = np.ndarray
 
@@ -57,7 +66,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):
         ----------
         logits : (n, C) array or tensor, C ≥ 2; probabilities where the calibrator was made with
             ``from_probs=True``. For two classes also (n,): the logit, or the probability, of class 1.
-        labels : (n,) integers, the column of the true class.
+        labels : (n,) integers, the column of the true class; or text that names every class, in whose sorted order the
+            columns stand. ``predict`` then answers in text.
         sample_weight : (n,) weights, not negative; an integer weight counts as that many equal rows.
         """
         raw, top = self._raw(logits)
@@ -67,6 +77,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):
                 "logits must have at least two columns, one per class, got one. Give one binary logit per row as a "
                 "1-D array: logits[:, 0]."
             )
+        labels, names = encode_text(labels, n_classes)
         y = check_labels(labels, n, n_classes).cpu().numpy()
         if sample_weight is None:
             weights = np.ones(n)
@@ -74,7 +85,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):
             weights = check_weights(sample_weight, n).cpu().numpy()
         rows = weights > 0  # a row of weight zero is not there: it must not move bin edges or splits either
         raw, top, y, weights = raw[rows], top[rows], y[rows], weights[rows]
-        self.classes_ = np.arange(n_classes)
+        self.classes_ = np.arange(n_classes) if names is None else names
         self.n_features_in_ = n_classes
         self.mask_gap_ = _mask_gap(raw)
         raw = _unmask(raw, self.mask_gap_)
@@ -89,7 +100,10 @@ class Calibrator(ClassifierMixin, BaseEstimator):
     def predict(self, logits: Any) -> Any:
         """The class of each row; the model's own class where ``can_change_prediction`` is False."""
         top, probs = self._top_and_probs(logits)
-        return self._like(torch.from_numpy(self._decide(top, probs)), logits)
+        chosen = self._decide(top, probs)
+        if self.classes_.dtype.kind not in "iu":
+            return self.classes_[chosen]
+        return self._like(torch.from_numpy(chosen), logits)
 
     def confidence(self, logits: Any) -> Any:
         """The probability of the class that ``predict`` returns."""

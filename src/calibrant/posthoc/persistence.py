@@ -19,7 +19,7 @@ FORMAT = Format("calibrator", KNOWN, "calibrant.posthoc.save", former={"calibran
 def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
     """Write a fitted calibrator to one file; `load` reads it back with equal predictions, bit for bit."""
     arrays: Arrays = {}
-    parts = _parts(calibrator, "state", arrays)
+    parts = calibrator_parts(calibrator, "state", arrays)
     FORMAT.write(path, parts.pop("calibrator"), arrays, **parts)
 
 
@@ -29,7 +29,7 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
     return calibrator
 
 
-def _parts(calibrator: Calibrator, key: str, arrays: Arrays) -> dict[str, Any]:
+def calibrator_parts(calibrator: Calibrator, key: str, arrays: Arrays) -> dict[str, Any]:
     """What the header says about a calibrator, and about the stages of one that has stages."""
     name = _name_of(calibrator)
     check_is_fitted(calibrator)
@@ -38,7 +38,7 @@ def _parts(calibrator: Calibrator, key: str, arrays: Arrays) -> dict[str, Any]:
     params = {k: list(v) if isinstance(v, tuple) else v for k, v in calibrator.get_params(deep=False).items()}
     parts = {"calibrator": name, "params": params, "state": pack(state, key, arrays)}
     if isinstance(calibrator, Auto):
-        parts["stages"] = [_parts(stage, f"{key}.stage{i}", arrays) for i, stage in enumerate(stages)]
+        parts["stages"] = [calibrator_parts(stage, f"{key}.stage{i}", arrays) for i, stage in enumerate(stages)]
     return parts
 
 
@@ -49,6 +49,11 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> Calibrator:
     if isinstance(calibrator, Auto):
         calibrator.stages_ = [_build(CALIBRATORS[part["calibrator"]], part, arrays) for part in header["stages"]]
     return calibrator
+
+
+def build_calibrator(parts: dict[str, Any], arrays: Arrays) -> Calibrator:
+    """The calibrator that `calibrator_parts` described."""
+    return _build(KNOWN[parts["calibrator"]], parts, arrays)
 
 
 def _name_of(calibrator: Calibrator) -> str:

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from calibrant._locks import lock
+from calibrant._whole import usable_folder
 from calibrant.experiments.common.contents import KINDS, Arrange, contents, experiment_of
 from calibrant.experiments.common.keys import Key
-from calibrant.experiments.common.locks import lock
 from calibrant.experiments.common.shared import count
 from calibrant.experiments.common.store import Line, Store
 from calibrant.report import read_results, write_results
 from calibrant.report.results import as_json
-
-
-def usable_folder(out: str | Path) -> Path:
-    """Make a folder and try to write into it: a run of hours must not end with a folder that cannot be written to."""
-    folder = Path(out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"--out must be a folder that can be written to; {folder} is not: {error.strerror}."
-        ) from error
-    return folder
 
 
 def open_store(out: str | Path, experiment: str, *, device: Any = "cpu") -> Store:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from calibrant._locks import lock, try_lock
 from calibrant.experiments.common.keys import Key, name_of
-from calibrant.experiments.common.locks import lock, try_lock
 from calibrant.report import Results, machine, versions
 from calibrant.report.results import Record, as_json
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from calibrant.experiments.common.jobs import Job
 from calibrant.experiments.common.keys import Key
 from calibrant.experiments.common.runs import Meter, run_all
 from calibrant.experiments.tables.bases import Remembers
-from calibrant.experiments.tables.data import prepare
+from calibrant.experiments.tables.data import Source, prepare
 from calibrant.experiments.tables.peers import peer
 from calibrant.methods import Method
 from calibrant.report.results import Record
@@ -33,14 +32,14 @@ def is_cost(record: Mapping[str, Any]) -> bool:
 
 
 def cost_jobs(
-    keys: Sequence[Key], own: Mapping[str, Method], paths: Mapping[str, Path], tables: Mapping[str, Mapping[str, Any]]
+    keys: Sequence[Key], own: Mapping[str, Method], paths: Mapping[str, Source], tables: Mapping[str, Mapping[str, Any]]
 ) -> list[Job]:
     """One fit each; the methods of a table one after the other, the smallest table first."""
     order = sorted(keys, key=lambda key: tables[key["table"]]["rows"])
     return [partial(measure_cost, paths[key["table"]], key, own.get(key["method"])) for key in order]
 
 
-def measure_cost(path: Path, key: Key, method: Method | None) -> dict[Key, Record]:
+def measure_cost(path: Source, key: Key, method: Method | None) -> dict[Key, Record]:
     """The record of one fit; without ``method``, of a classifier of another library."""
     split = prepare(key["table"], path, key["seed"])
     failure = None

@@ -35,6 +35,18 @@ there are none."""
 
 
 @dataclass(frozen=True)
+class TableFile:
+    """A table whose labels are in a named column."""
+
+    path: Path
+    target: str
+
+
+Source = Path | TableFile
+"""A table: its file, with the name of the column of the labels where it is not one that is found by itself."""
+
+
+@dataclass(frozen=True)
 class Split:
     """One table at one seed: the task (training and validation part) and the test part, as the training rows encode."""
 
@@ -67,7 +79,12 @@ class Split:
 
 
 def find_tables(folder: Path, only: Sequence[str] | None = None) -> dict[str, Path]:
-    """The tables of a folder by name (the file's, without the endings that say its kind), in alphabetical order."""
+    """The tables of a folder by name (the file's, without the endings that say its kind), in alphabetical order.
+
+    The folder may be a single file as well.
+    """
+    if folder.is_file() and only is None:
+        return {_ENDING.sub("", folder.name): folder}
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}; data must name a folder of tables.")
     files = sorted(p for p in folder.iterdir() if p.name.lower().removesuffix(".gz").endswith(ENDINGS))
@@ -83,23 +100,29 @@ def find_tables(folder: Path, only: Sequence[str] | None = None) -> dict[str, Pa
     return {name: path for name, path in found.items() if only is None or name in only}
 
 
-def read(path: Path) -> Table:
+def path_of(source: Source) -> Path:
+    """The file of a table."""
+    return source.path if isinstance(source, TableFile) else source
+
+
+def read(source: Source) -> Table:
     """A table; the last ones stay in memory, because every seed asks for them again, until the file changes."""
-    return _read(path, path.stat().st_mtime_ns)
+    return _read(source, path_of(source).stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=2)
-def _read(path: Path, _changed: int) -> Table:
-    return read_table(path)
+def _read(source: Source, _changed: int) -> Table:
+    return read_table(path_of(source), target=source.target if isinstance(source, TableFile) else None)
 
 
-def describe(path: Path) -> dict[str, Any]:
+def describe(source: Source) -> dict[str, Any]:
     """What a result file says about a table; `sha256` tells later runs whether it is still the same."""
-    table = read(path)
+    table, path = read(source), path_of(source)
     classes = np.unique(table.labels)
     if len(classes) < 2:
         raise ValueError(f"{path.name} has one class only, {classes[0]!s}, and there is nothing to tell apart.")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    named = source.target.encode() if isinstance(source, TableFile) else b""
+    digest = hashlib.sha256(path.read_bytes() + named).hexdigest()[:16]
     return {
         "rows": len(table),
         "columns": len(table.columns),
@@ -108,21 +131,22 @@ def describe(path: Path) -> dict[str, Any]:
     }
 
 
-def prepare(name: str, path: Path, seed: int) -> Split:
+def prepare(name: str, source: Source, seed: int) -> Split:
     """Split a table by seed, keeping the classes' shares, and encode all parts by what the training part holds.
 
     The last splits stay in memory until the file changes: one method after the other asks for them.
     """
+    path = path_of(source)
     try:
-        return _prepare(name, path, path.stat().st_mtime_ns, seed)
+        return _prepare(name, source, path.stat().st_mtime_ns, seed)
     except ValueError as error:
         message = str(error)
         raise ValueError(message if path.name in message else f"{path.name}: {message}") from None
 
 
 @lru_cache(maxsize=10)
-def _prepare(name: str, path: Path, changed: int, seed: int) -> Split:
-    table = _read(path, changed)
+def _prepare(name: str, source: Source, changed: int, seed: int) -> Split:
+    table = _read(source, changed)
     train, val, test = (table.rows(r) for r in train_val_test(len(table), SIZES, seed=seed, stratify=table.labels))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # notes on columns, which every seed would repeat
@@ -155,16 +179,16 @@ class Examined:
     unsuitable: dict[str, str]
 
 
-def examine(tables: Mapping[str, Path], seeds: Sequence[int]) -> Examined:
+def examine(tables: Mapping[str, Source], seeds: Sequence[int]) -> Examined:
     """Describe every table and prepare all of its splits once, so that none stops a long run in its middle.
 
     Notes are those of the first split: others differ by a number here and there.
     """
     found = Examined({}, {}, {})
-    for name, path in tables.items():
+    for name, source in tables.items():
         try:
-            description = describe(path)
-            splits = [prepare(name, path, seed) for seed in seeds]
+            description = describe(source)
+            splits = [prepare(name, source, seed) for seed in seeds]
         except ValueError as error:
             found.unsuitable[name] = str(error)
             continue

@@ -8,7 +8,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from calibrant.estimators import CrossCalibrated
 from calibrant.experiments.common.keys import MEASURED, SCORING, code_digest, own_code
 from calibrant.experiments.common.records import Predicted
 from calibrant.experiments.tables.bases import BASES, BOOSTING, CROSS, SETTINGS, Remembers, base_of
-from calibrant.experiments.tables.data import Split, prepare
+from calibrant.experiments.tables.data import Source, Split, prepare
 from calibrant.report import versions
 
 
@@ -100,7 +99,7 @@ def peer(method: str, labels: np.ndarray, seed: int) -> Any:
     return CalibratedClassifierCV(model, method=how, cv=folds)
 
 
-def run_peers(name: str, path: Path, seed: int, methods: Sequence[str]) -> list[dict[str, Any]]:
+def run_peers(name: str, path: Source, seed: int, methods: Sequence[str]) -> list[dict[str, Any]]:
     """Records of these peers on one split; they are given training and validation part as one."""
     split = prepare(name, path, seed)
     Remembers.trained.clear()

@@ -20,7 +20,7 @@ from calibrant.experiments.common.runs import Planned, Run, Training, population
 from calibrant.experiments.common.shared import checked_methods, made
 from calibrant.experiments.common.store import Store
 from calibrant.experiments.tables.costs import THREADS, cost_jobs
-from calibrant.experiments.tables.data import FLOOR, SIZES, Split, examine, find_tables, prepare
+from calibrant.experiments.tables.data import FLOOR, SIZES, Source, Split, TableFile, examine, find_tables, prepare
 from calibrant.experiments.tables.ids import FORMER, NETWORK_ONLY, OWN, RIVAL
 from calibrant.experiments.tables.page import write_report
 from calibrant.experiments.tables.peers import (
@@ -66,6 +66,7 @@ def table_methods() -> dict[str, Method]:
 def run(
     *,
     data: Path | None = None,
+    target: str | None = None,
     seeds: int = 5,
     only: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
@@ -87,7 +88,8 @@ def run(
 
     Parameters
     ----------
-    data : folder of CSV, TSV and Parquet files
+    data : folder of CSV, TSV and Parquet files, or one such file
+    target : name of the column of the labels in all of them; by default target, class, label or y
     seeds : how many, from ``first_seed`` on; each is a split and a start of the networks
     only, methods : names of tables and ids of methods; all where not given
     out : where results and report are written
@@ -110,7 +112,8 @@ def run(
     for name in left_out:
         if methods is None or name in methods:
             tell_user(f"{name} is left out: {left_out[name]}.")
-    found, span = find_tables(Path(data), only), range(first_seed, first_seed + seeds)
+    paths, span = find_tables(Path(data), only), range(first_seed, first_seed + seeds)
+    found: dict[str, Source] = {n: path if target is None else TableFile(path, target) for n, path in paths.items()}
     store = open_tables(out, place)
     examined = examine(found, span)
     for name, reason in examined.unsuitable.items():
@@ -188,13 +191,13 @@ class Keys:
         return self.key(**fields, data=None if fields["table"] in self.tables else line["data"])
 
 
-def own_jobs(planned: Sequence[Planned], paths: Mapping[str, Path], device: torch.device) -> list[Job]:
+def own_jobs(planned: Sequence[Planned], paths: Mapping[str, Source], device: torch.device) -> list[Job]:
     """Our methods: all seeds of a method on a table are one population."""
     groups = populations(planned, lambda key: cast(Hashable, key["table"]))
     return [Training(own, partial(split_of, paths), partial(measure, device.type), device) for own in groups.values()]
 
 
-def split_of(paths: Mapping[str, Path], key: Key) -> Split:
+def split_of(paths: Mapping[str, Source], key: Key) -> Split:
     """What a run is trained on."""
     return prepare(key["table"], paths[key["table"]], key["seed"])
 
@@ -207,7 +210,7 @@ def measure(device: str, key: Key, run: Run[Split]) -> Record:
     return split.record(key["method"], found, run.fitted.failure, **cost)
 
 
-def peer_jobs(keys: Sequence[Key], paths: Mapping[str, Path], tables: Mapping[str, Mapping[str, Any]]) -> list[Job]:
+def peer_jobs(keys: Sequence[Key], paths: Mapping[str, Source], tables: Mapping[str, Mapping[str, Any]]) -> list[Job]:
     """Other libraries' methods: those of one split are one job, because they share models; the largest table first."""
     splits: dict[tuple[str, int], list[Key]] = {}
     for key in sorted(keys, key=lambda key: -tables[key["table"]]["rows"]):
@@ -215,7 +218,7 @@ def peer_jobs(keys: Sequence[Key], paths: Mapping[str, Path], tables: Mapping[st
     return [partial(fit_peers, paths[table], tuple(own)) for (table, _), own in splits.items()]
 
 
-def fit_peers(path: Path, keys: Sequence[Key]) -> dict[Key, Record]:
+def fit_peers(path: Source, keys: Sequence[Key]) -> dict[Key, Record]:
     """Records of some of other libraries' methods on one split."""
     records = run_peers(keys[0]["table"], path, keys[0]["seed"], [key["method"] for key in keys])
     return dict(zip(keys, records, strict=True))

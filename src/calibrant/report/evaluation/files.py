@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.data.tables import read_columns
+from calibrant.data.tables import check_file, read_columns
 
 LABELS = ("label", "labels", "y", "y_true", "target", "targets", "class", "true", "truth")
 _SCORES = ("score", "prob", "proba", "probability", "y_prob", "y_score", "y_proba", "p", "probs", "logit", "logits")
@@ -92,14 +92,7 @@ def read_predictions(
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; give a file of predictions (CSV, TSV, Parquet or npz).")
-    if not path.exists():
-        raise FileNotFoundError(f"There is no file {path}. Check the name and the folder.")
-    if not os.access(path, os.R_OK):
-        raise ValueError(f"{path} cannot be read: no permission.")
-    if path.stat().st_size == 0:
-        raise ValueError(f"{path.name} is empty; give a file with one row per prediction.")
+    check_file(path)
     if path.suffix.lower() == ".npz":
         return _read_npz(path)
     return dict(read_columns(path))

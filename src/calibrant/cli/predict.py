@@ -1,0 +1,77 @@
+"""`calibrant predict`: a trained model's predictions for a table."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calibrant.cli.shell import Tool
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="model.calibrant of `train`.", readable=False, show_default=False)],
+    table: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file.", readable=False, show_default=False)],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write here (.csv, .tsv, .parquet), whole or not at all; by default to standard output."),
+    ] = None,
+    keep: Annotated[list[str] | None, typer.Option(help="Columns of the table to copy, such as an id.")] = None,
+    set_coverage: Annotated[
+        float | None,
+        typer.Option(help="Add the set of classes that holds the true one with this probability, such as 0.9."),
+    ] = None,
+    chunk: Annotated[int, typer.Option(min=1, help="Rows in memory at a time.")] = 20_000,
+    score: Annotated[
+        bool, typer.Option("--score/--no-score", help="Compare with the labels where the table has them.")
+    ] = True,
+) -> None:
+    """Predict the rows of a table: class, confidence, a probability for each class, and what is withheld.
+
+    Columns are matched by name; columns that the model does not know are ignored. The table is read in pieces, so that
+    it may be larger than memory. `withheld` is True where the model is not sure enough for the risk it was trained for.
+
+    For example:
+
+    calibrant predict churn/model.calibrant new.csv --out predictions.csv
+
+    calibrant predict churn/model.calibrant new.csv --keep customer --set-coverage 0.9 | head
+    """
+    from calibrant.tables import load_model
+    from calibrant.tables import predict as predict_table
+
+    own = load_model(model)
+    try:
+        found = predict_table(
+            own,
+            table,
+            sys.stdout if out is None else out,
+            chunk=chunk,
+            set_coverage=set_coverage,
+            keep=keep or (),
+            score=score,
+        )
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
+    for note in found.notes:
+        typer.echo(f"Note: {note}", err=True)
+    if own.rule is not None and not own.rule.found:
+        typer.echo(f"Note: all predictions are withheld. {own.rule.summary()}", err=True)
+    text = f"Predicted {found.rows:,} rows"
+    text += "." if found.withheld is None else f", {found.withheld:,} of them withheld."
+    typer.echo(text if out is None else f"{text} Written: {out}", err=True)
+    if found.labelled:
+        kept = f"; {found.kept_correct / found.kept:.1%} of those not withheld" if found.withheld and found.kept else ""
+        typer.echo(
+            f"Right on {found.labelled:,} rows with a label: {found.accuracy:.1%}{kept}. ECE {found.ece:.2%}.", err=True
+        )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("predict", cls=Tool, no_args_is_help=True)(predict)

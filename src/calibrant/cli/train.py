@@ -1,0 +1,104 @@
+"""`calibrant train`: a calibrated classifier from a table, with its scores and a report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calibrant.cli.options import Device, On
+from calibrant.cli.shell import Tool
+
+
+def train(
+    table: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file.", readable=False, show_default=False)],
+    target: Annotated[str, typer.Option(help="Column with the classes to predict.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder for model, scores and report.", show_default=False)],
+    method: Annotated[
+        str, typer.Option(help="self-calibrated, self-calibrated-network (its networks alone) or bo4sc.")
+    ] = "self-calibrated",
+    test: Annotated[str, typer.Option(help="Rows that judge the result: a share of the table, or a file.")] = "0.2",
+    val: Annotated[
+        str | None,
+        typer.Option(help="Rows with labels that can be trusted more than the others: a share, or a file."),
+    ] = None,
+    groups: Annotated[
+        str | None, typer.Option(help="Column that names what rows belong to (a patient): never in two parts.")
+    ] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="Columns to leave out.")] = None,
+    categorical: Annotated[
+        list[str] | None, typer.Option(help="Columns whose numbers are codes and not quantities.")
+    ] = None,
+    risk: Annotated[
+        float, typer.Option(help="Withhold predictions so that at most this share of the others is wrong.")
+    ] = 0.05,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the split and of training.")] = 0,
+    device: On = Device.auto,
+    rows: Annotated[
+        bool, typer.Option("--rows/--no-rows", help="Show values of the table in the report and in suspects.csv.")
+    ] = True,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Train again where --out has the model already.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
+) -> None:
+    """Train a calibrated classifier on a table and judge it on held-out rows.
+
+    The folder gets model.calibrant (for `calibrant predict`), report.html, metrics.json, predictions.csv (the held-out
+    rows) and suspects.csv (training rows whose label is doubtful). A run that was broken off goes on when the
+    same command is run again.
+
+    For example:
+
+    calibrant train churn.csv --target churn --out churn
+
+    calibrant train visits.parquet --target diagnosis --groups patient --drop visit_id --risk 0.02 --out visits
+    """
+    from calibrant._words import duration
+    from calibrant.tables import Order
+    from calibrant.tables import train as train_on
+
+    order = Order(
+        table,
+        target,
+        out,
+        method=method,
+        val=val,  # type: ignore[arg-type]
+        test=test,  # type: ignore[arg-type]
+        groups=groups,
+        drop=tuple(drop or ()),
+        categorical=tuple(categorical or ()),
+        risk=risk,
+        seed=seed,
+        device=device.value,
+        rows=rows,
+        fresh=fresh,
+    )
+    try:
+        result = train_on(order, lambda line: typer.echo(line, err=True), show_progress=True)
+    except KeyboardInterrupt:
+        typer.echo("Interrupted. Run the same command again.", err=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        typer.echo(json.dumps(result.metrics, indent=1, allow_nan=False))
+        return
+    metrics = result.metrics
+    typer.echo(f"\nOn {metrics['data']['rows']['test']:,} held-out rows:\n{result.evaluation}\n")
+    rule = metrics["rule"]
+    typer.echo(rule["summary"])
+    if rule["found"]:
+        errors = rule["test_errors_among_kept"]
+        wrong = "" if errors is None else f", {errors:.1%} of them wrong"
+        typer.echo(f"Of the held-out rows {rule['test_kept']:.1%} are kept{wrong}.")
+    if metrics["suspects"]:
+        typer.echo(
+            f"{metrics['suspects']:,} training labels are doubtful, because another class is more likely: suspects.csv "
+            "lists them, the most doubtful first."
+        )
+    typer.echo(f"\nTrained in {duration(metrics['seconds']['training'])}. Written: {out / 'report.html'}")
+    typer.echo(f"Predict other tables: calibrant predict {out / 'model.calibrant'} TABLE")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("train", cls=Tool, no_args_is_help=True)(train)

@@ -1,0 +1,113 @@
+"""A table in pieces of some rows, so that one larger than memory can be read."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from calibrant.data.columns import Columns
+from calibrant.data.tables import check_file, file_kind, frame_columns, read_text, separator
+
+
+def read_chunks(path: str | os.PathLike[str], rows: int, *, text: Collection[str] = ()) -> Iterator[Columns]:
+    """The columns of a ``.csv``, ``.tsv`` or ``.parquet`` file (or one with ``.gz`` added), so many rows at a time.
+
+    Each piece is read like a file of its own, so the type of a column may differ between pieces: a column of codes is
+    read as numbers where a piece holds nothing else. ``text`` names columns that are text in every piece.
+    """
+    if rows < 1:
+        raise ValueError(f"The number of rows in a piece must be at least 1; got {rows}.")
+    path = Path(path)
+    check_file(path)
+    kind, packed = file_kind(path)
+    found = False
+    for frame in _parquet(path, rows, packed) if kind == ".parquet" else _text(path, rows, kind, packed, text):
+        found = True
+        yield frame_columns(frame, path.name)
+    if not found:
+        raise ValueError(f"{path.name} holds no rows; give a table with a header and rows below it.")
+
+
+def _parquet(path: Path, rows: int, packed: bool) -> Iterator[Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ImportError("Reading Parquet files needs pyarrow: pip install 'calibrant[tables]'.") from None
+    try:
+        source: Any = io.BytesIO(gzip.decompress(path.read_bytes())) if packed else path
+        with parquet.ParquetFile(source) as file:
+            for batch in file.iter_batches(batch_size=rows):
+                if batch.num_rows:
+                    yield batch.to_pandas()
+    except (pyarrow.ArrowException, gzip.BadGzipFile, EOFError) as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        raise ValueError(f"{path.name} could not be read as a Parquet file: {reason}.") from None
+
+
+def _text(path: Path, rows: int, kind: str, packed: bool, text: Collection[str]) -> Iterator[Any]:
+    with gzip.open(path, "rb") if packed else path.open("rb") as binary:
+        lines = io.TextIOWrapper(binary, encoding="utf-8-sig", newline="")
+        try:
+            yield from _frames(path.name, lines, rows, kind, text)
+        except UnicodeDecodeError:
+            raise ValueError(f"{path.name} is not text in UTF-8; save it in that encoding.") from None
+        except (gzip.BadGzipFile, EOFError):
+            raise ValueError(f"{path.name} ends in .gz, but it is not a complete gzip file.") from None
+
+
+def _frames(file: str, lines: Iterator[str], rows: int, kind: str, text: Collection[str]) -> Iterator[Any]:
+    """Data frames of so many rows, each read with the header above it."""
+    records = _Records(file, lines)
+    header = next((record for record in records if record.strip()), "")
+    mark = "\t" if kind == ".tsv" else separator(header.encode())
+    records.delimiter = mark
+    commas: set[str] = set()
+    while True:
+        before, piece = records.line, [header]
+        for record in records:
+            piece.append(record)
+            if len(piece) > rows:
+                break
+        if not any(record.strip() for record in piece[1:]):
+            if len(piece) == 1:
+                return
+            continue
+        ahead = header.count("\n") or header.count("\r")
+        yield read_text(file, "".join(piece).encode(), mark, text=text, commas=commas, line=before - ahead)
+
+
+class _Records:
+    """The records of a text: one line each, or several where a quoted value has line breaks."""
+
+    def __init__(self, file: str, lines: Iterator[str]) -> None:
+        self.file, self.lines, self.line = file, lines, 0
+        self.delimiter = ","
+        self._taken: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        self._taken.clear()
+        try:
+            next(csv.reader(self._noted(), delimiter=self.delimiter), None)
+        except csv.Error as error:
+            raise ValueError(
+                f"{self.file} could not be read as a table: {error} in line {self.line}; perhaps a quotation mark is "
+                "not closed."
+            ) from None
+        if not self._taken:
+            raise StopIteration
+        return "".join(self._taken)
+
+    def _noted(self) -> Iterator[str]:
+        for line in self.lines:
+            self._taken.append(line)
+            self.line += 1
+            yield line

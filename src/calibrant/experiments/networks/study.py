@@ -1,0 +1,148 @@
+"""`calibrant bench networks`: `calibrant.fit` and plain training with a temperature, in the same time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from calibrant import metrics
+from calibrant.experiments.common.command import begin, export, open_store, tell_user, usable_folder
+from calibrant.experiments.common.contents import in_order, position, read_own
+from calibrant.experiments.common.jobs import run_jobs
+from calibrant.experiments.common.keys import MEASURED, TRAINED, Key, code_digest, make_key
+from calibrant.experiments.common.shared import made
+from calibrant.experiments.networks import plain
+from calibrant.experiments.networks.page import write_report
+from calibrant.experiments.networks.tasks import TASKS, Splits, TaskKind, classes_of
+from calibrant.methods.custom import fit
+from calibrant.report import Results
+from calibrant.report.results import Record
+
+NAME = "networks"
+SEEDS = 5
+STARTS = ("scratch", "tuned")
+SOURCE_STEPS = 800
+_OWN = tuple(f"experiments/networks/{name}.py" for name in ("tasks", "models", "plain", "study"))
+
+
+def run(
+    *,
+    seeds: int = SEEDS,
+    only: Sequence[str] | None = None,
+    starts: Sequence[str] | None = None,
+    out: Path = Path("out/networks"),
+    jobs: int | None = None,
+    fresh: bool = False,
+    source: str | Path | None = None,
+) -> Path:
+    """Measure every task and write `results.json` and `report.html`; returns the report's path.
+
+    Parameters
+    ----------
+    seeds : how many, from 0 on; each draws the data and the network anew
+    only : names of tasks; all where not given
+    starts : "scratch" and "tuned"; both where not given
+    jobs : how many processes work at the same time
+    fresh : measure again what the store holds
+    source : a result file or a store: the report is made from it, and nothing is trained
+    """
+    if source is not None:
+        return write_report(usable_folder(out), read_own(source, NAME, arrange))
+    names, begun = _known(only, TASKS, "task"), _known(starts, STARTS, "start")
+    store = open_store(out, NAME)
+    wanted = [key_of(name, start, seed) for seed in range(seeds) for name in names for start in begun]
+    config: dict[str, Any] = {"experiment": NAME, "tasks": names, "starts": begun, "device": "cpu", **made()}
+    missing = begin(store, config, wanted, expected=expected, fresh=fresh)
+    tell_user(f"{len(missing)} runs to do.")
+    run_jobs(store, beside=[[partial(measure, key)] for key in missing], workers=jobs)
+    return write_report(store.folder, read_own(export(store, arrange), NAME, arrange))
+
+
+def key_of(task: str, start: str, seed: int) -> Key:
+    """The key of one comparison."""
+    code = code_digest(*MEASURED, *TRAINED, *_OWN)
+    return make_key(settings=f"rates {plain.RATES}", code=code, task=task, start=start, seed=seed)
+
+
+def expected(line: Mapping[str, Any]) -> Key | None:
+    """What the key of a stored comparison would be now; None for what this command does not know."""
+    fields = line["key"]
+    return key_of(**fields) if fields["task"] in TASKS and fields["start"] in STARTS else None
+
+
+def measure(key: Key) -> dict[Key, Record]:
+    """The record of one comparison. Time is processor time on one thread, which other work hardly disturbs."""
+    name, start, seed = key["task"], key["start"], key["seed"]
+    task, threads = TASKS[name], torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return {key: {"task": name, "start": start, "seed": seed, **compare(task, start, seed)}}
+    finally:
+        torch.set_num_threads(threads)
+
+
+def compare(task: TaskKind, start: str, seed: int) -> Record:
+    """Scores and times of both on one draw of a task."""
+    with torch.random.fork_rng(devices=[]):
+        model, splits = prepared(task, start, seed)
+        train, val, test = (task.loader(pair, shuffle=part == "train") for part, pair in splits._asdict().items())
+        began = time.process_time()
+        result = fit(model, train, val, seed=seed)
+        seconds = time.process_time() - began
+        torch.manual_seed(seed)
+        began = time.process_time()
+        rival, temperature = plain.train_plain(model, train, val, seconds=seconds)
+        own = time.process_time() - began
+    logits, labels = plain.predict(rival, test)
+    return {
+        "networks": len(result.networks),
+        "fit": scores(result.probs(test).numpy(), labels) | {"seconds": round(seconds, 2)},
+        "plain": scores(temperature.predict_proba(logits), labels) | {"seconds": round(own, 2)},
+    }
+
+
+def prepared(task: TaskKind, start: str, seed: int) -> tuple[nn.Module, Splits]:
+    """A network before training, and its data. A tuned network has learned the source task and has a new head."""
+    splits = task.draw(seed, start)
+    classes = classes_of(splits)
+    if start == "scratch":
+        return task.build(classes, seed), splits
+    source = task.draw(seed, "source")
+    model = task.build(classes_of(source), seed)
+    plain.train_steps(model, task.loader(source.train, shuffle=True), SOURCE_STEPS)
+    head = model.get_submodule(task.head)
+    assert isinstance(head, nn.Linear)
+    setattr(model, task.head, nn.Linear(head.in_features, classes))
+    return model, splits
+
+
+def scores(probs: Any, labels: Any) -> dict[str, float]:
+    """NLL, accuracy and calibration on the test part."""
+    found = {
+        "nll": metrics.nll(probs, labels),
+        "accuracy": (probs.argmax(1) == labels).mean(),
+        "ece15": metrics.ece(probs, labels, 15),
+        "smooth_ece": metrics.smooth_ece(probs, labels),
+    }
+    return {name: float(f"{float(value):.6g}") for name, value in found.items()}
+
+
+def arrange(results: Results) -> Results:
+    """Records task by task, first from scratch and then tuned."""
+    order = position(TASKS, STARTS)
+    records = in_order(results.records, lambda r: (order.get(r["task"]), order.get(r["start"]), r["seed"]))
+    used = {r["task"] for r in records}
+    told = {"stories": {n: f"{t.kind}: {t.story}" for n, t in TASKS.items() if n in used}}
+    return results._replace(config=results.config | told, records=records)
+
+
+def _known(given: Sequence[str] | None, names: Any, noun: str) -> list[str]:
+    if unknown := [name for name in given or () if name not in names]:
+        raise ValueError(f"there is no {noun} called {', '.join(unknown)}; choose from {', '.join(names)}.")
+    return [name for name in names if given is None or name in given]

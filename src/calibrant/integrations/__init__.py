@@ -1,0 +1,32 @@
+"""Calibration inside other tools: experiment trackers, Lightning and torchmetrics. Each is imported when it is used."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from calibrant.integrations.lightning import CalibrationCallback
+    from calibrant.integrations.torchmetrics import ECE, ClasswiseECE, SmoothECE
+    from calibrant.integrations.trackers import Tracker
+    from calibrant.methods.watching import calibration_scores
+
+__all__ = ["ECE", "CalibrationCallback", "ClasswiseECE", "SmoothECE", "Tracker", "calibration_scores"]
+
+_HOMES = {
+    "CalibrationCallback": "calibrant.integrations.lightning",
+    "ClasswiseECE": "calibrant.integrations.torchmetrics",
+    "ECE": "calibrant.integrations.torchmetrics",
+    "SmoothECE": "calibrant.integrations.torchmetrics",
+    "Tracker": "calibrant.integrations.trackers",
+    "calibration_scores": "calibrant.methods.watching",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name when it is first used (PEP 562): Lightning and torchmetrics need not be installed for the others."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'calibrant.integrations' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,125 @@
+"""A callback for Lightning: calibration in the logs of every validation, and a calibrated module at the end."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from calibrant.data.batch import map_tensors
+from calibrant.data.loaders import by_name, unpack
+from calibrant.methods.after_training import calibrate
+from calibrant.methods.loaded import arguments_of
+from calibrant.methods.watching import calibration_scores
+from calibrant.models.outputs import call, logits_of
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+
+    from calibrant.methods.trained import Trained
+else:
+    try:
+        from lightning.pytorch import Callback
+    except ImportError:
+        try:
+            from pytorch_lightning import Callback
+        except ImportError as error:
+            raise ImportError("CalibrationCallback needs Lightning: pip install lightning.") from error
+
+
+class CalibrationCallback(Callback):
+    """Logs how well a network is calibrated at every validation, and calibrates it when training ends.
+
+    At the end of every validation the network predicts the first validation loader once more, and ``calibration/nll``,
+    ``calibration/smooth_ece``, ``calibration/accuracy``, ``calibration/temperature`` and ``calibration/nll_calibrated``
+    are logged. Any other callback can monitor them.
+
+    Parameters
+    ----------
+    network : str, optional
+        The name of the submodule that gives logits. Default: the LightningModule itself, by its ``forward``.
+    calibrator : str
+        A name of :data:`calibrant.posthoc.CALIBRATORS`.
+    labels : str, optional
+        The name of the labels where batches are mappings.
+    prefix : str
+        How logged names begin.
+
+    Attributes
+    ----------
+    result_ : Trained
+        After training: the calibrated classifier, with ``probs(loader)``, ``save(path)`` and ``module``, a plain torch
+        module whose logits are calibrated. It has the weights that training ended with; to calibrate a checkpoint, load
+        it and call :func:`calibrant.calibrate`.
+
+    Examples
+    --------
+    >>> from lightning.pytorch import Trainer                              # doctest: +SKIP
+    >>> callback = CalibrationCallback()                                   # doctest: +SKIP
+    >>> Trainer(max_epochs=5, callbacks=[callback]).fit(module, train, val)  # doctest: +SKIP
+    >>> callback.result_.probs(test)                                       # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        network: str | None = None,
+        *,
+        calibrator: str = "temperature",
+        labels: str | None = None,
+        prefix: str = "calibration/",
+    ) -> None:
+        super().__init__()
+        self.network, self.calibrator, self.labels, self.prefix = network, calibrator, labels, prefix
+        self.result_: Trained | None = None
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the calibration of the network as it stands."""
+        if trainer.sanity_checking:
+            return
+        network = self._network(pl_module)
+        arguments = arguments_of(network)
+        names = arguments.pop("names")
+        logits, labels = [], []
+        for batch in _loader(trainer):
+            inputs, known, _ = unpack(by_name(batch, **arguments), self.labels, names)
+            moved = map_tensors(lambda t: t.to(pl_module.device), inputs)
+            with torch.no_grad():
+                logits.append(logits_of(call(network, moved)).double().cpu())
+            labels.append(torch.as_tensor(known).cpu())
+        scores = calibration_scores(torch.cat(logits), torch.cat(labels))
+        pl_module.log_dict({f"{self.prefix}{name}": value for name, value in scores.items()}, sync_dist=False)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Calibrate a copy of the network on the validation data."""
+        loader = _loader(trainer)
+        if loader is not None:
+            network = _detached(self._network(pl_module))
+            self.result_ = calibrate(network, loader, calibrator=self.calibrator, labels=self.labels)
+
+    def _network(self, module: LightningModule) -> nn.Module:
+        if self.network is None:
+            return module
+        try:
+            return module.get_submodule(self.network)
+        except AttributeError:
+            known = ", ".join(repr(name) for name, _ in module.named_children())
+            raise ValueError(f"network names {self.network!r}; the module has {known}.") from None
+
+
+def _loader(trainer: Any) -> Any:
+    """The first validation loader; None without one."""
+    found = trainer.val_dataloaders
+    return found[0] if isinstance(found, list | tuple) else found
+
+
+def _detached(network: nn.Module) -> nn.Module:
+    """A copy of a network that does not know its trainer."""
+    own = network.__dict__
+    kept: dict[str, Any] = {name: own[name] for name in ("_trainer", "_fabric") if name in own}
+    try:
+        own.update(dict.fromkeys(kept))
+        return copy.deepcopy(network)
+    finally:
+        own.update(kept)

@@ -1,0 +1,56 @@
+"""``calibrant.calibrate``: a temperature, or another calibrator, for a network that is trained already."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from calibrant.methods.custom import count_classes, example_of, few_inputs
+from calibrant.methods.fitted import Mixture, Recalibrated
+from calibrant.methods.loaded import as_part, checked
+from calibrant.methods.plain_modules import form_of
+from calibrant.methods.trained import Calculated, Trained
+from calibrant.posthoc import make_calibrator
+
+
+def calibrate(
+    model: nn.Module,
+    val: Any,
+    *,
+    calibrator: str = "temperature",
+    head: str | None = None,
+    device: str | torch.device | None = None,
+    labels: str | None = None,
+) -> Trained:
+    """Calibrate a trained network on data that it was not trained on. Its parameters are not changed.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Inputs to logits, (n, C). It is copied.
+    val : ``(inputs, labels)`` or a loader, as in :func:`calibrant.fit`
+    calibrator : str
+        A name of :data:`calibrant.posthoc.CALIBRATORS`. ``module`` of the result needs "temperature".
+    head, device, labels : as in :func:`calibrant.fit`
+
+    Examples
+    --------
+    >>> import torch, calibrant
+    >>> x, y = torch.randn(50, 4), torch.arange(50) % 2
+    >>> result = calibrant.calibrate(torch.nn.Linear(4, 2), (x, y))
+    >>> torch.allclose(result.module(x).softmax(1).double(), result.probs(x), atol=1e-5)
+    True
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a trained nn.Module; got {type(model).__name__}.")
+    twin = copy.deepcopy(example_of(model, 0, device)).eval()
+    part = as_part(val, twin, labels, "val")
+    few = few_inputs(part)
+    part = checked(part, count_classes(twin, few), "val")
+    plain = Mixture((Calculated(twin),))
+    scores, known = zip(*((plain.logits(inputs), labels.cpu()) for inputs, labels in part.pieces()), strict=True)
+    fitted = make_calibrator(calibrator).fit(torch.cat(scores).numpy(), torch.cat(known).numpy())
+    return Trained(Recalibrated(plain, fitted), (twin,), form_of(twin, few, head))

@@ -1,0 +1,74 @@
+"""Whether a network is new or was trained before, told from its parameters.
+
+torch draws the weights of its layers from an interval, and sets those of norms to one and zero. Training moves some
+weights out of the interval. A network is taken for new only if all its layers are of known kinds and look drawn: a
+trained network that is taken for new would lose what it has learned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+_SLACK = 1 + 1e-5
+"""Rounding of the interval's ends."""
+
+
+def is_new(model: nn.Module) -> bool:
+    """Whether all parameters look as torch's layers draw them, and none is frozen."""
+    if any(not p.requires_grad for p in model.parameters()):
+        return False
+    return all(
+        _looks_drawn(layer) for layer in model.modules() if next(layer.parameters(recurse=False), None) is not None
+    )
+
+
+def _looks_drawn(layer: nn.Module) -> bool:
+    own = dict(layer.named_parameters(recurse=False))
+    if isinstance(layer, nn.Linear | nn.Bilinear | _ConvNd):
+        return _within(own.values(), 1 / math.sqrt(_fan_in(layer)))
+    if isinstance(layer, nn.RNNBase):
+        return _within(own.values(), 1 / math.sqrt(layer.hidden_size))
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+        return _standard_normal(layer)
+    if isinstance(layer, nn.MultiheadAttention):
+        weights = [own[name] for name in own if name.endswith("weight")]
+        rest = [own[name] for name in own if not name.endswith("weight") and not name.startswith("bias_")]
+        return all(_within([w], math.sqrt(6 / sum(w.shape))) for w in weights) and _constant(rest, 0.0)
+    if isinstance(layer, _NormBase):
+        count = layer.num_batches_tracked
+        if count is not None and int(torch.as_tensor(count)) > 0:
+            return False
+    if isinstance(layer, _NormBase | nn.LayerNorm | nn.GroupNorm | nn.RMSNorm):
+        return _constant([own["weight"]], 1.0) and ("bias" not in own or _constant([own["bias"]], 0.0))
+    return False
+
+
+def _fan_in(layer: nn.Module) -> int:
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    if isinstance(layer, nn.Bilinear):
+        return weight.shape[1]
+    return int(nn.init._calculate_fan_in_and_fan_out(weight)[0])
+
+
+def _within(values: Iterable[Tensor], bound: float) -> bool:
+    return all(float(v.detach().abs().max()) <= bound * _SLACK for v in values if v.numel())
+
+
+def _constant(values: Iterable[Tensor], number: float) -> bool:
+    return all(bool((v.detach() == number).all()) for v in values)
+
+
+def _standard_normal(layer: nn.Embedding | nn.EmbeddingBag) -> bool:
+    """Whether entries have mean 0 and variance 1 within five standard errors; a row for padding is zero."""
+    rows = layer.weight.detach().double()
+    if layer.padding_idx is not None:
+        rows = torch.cat([rows[: layer.padding_idx], rows[layer.padding_idx + 1 :]])
+    n = max(rows.numel(), 1)
+    return abs(float(rows.mean())) <= 5 / math.sqrt(n) and abs(float((rows**2).mean()) - 1) <= 5 * math.sqrt(2 / n)

@@ -1,0 +1,179 @@
+"""A trained classifier as one module of plain torch, whose logits are calibrated and which does not need calibrant.
+
+A single network with a linear head keeps its class: the temperature goes into the head, ``W/T`` and ``b/T``. Every
+other classifier (several networks, a lapse rate, a network without such a head) becomes a ``torch.fx.GraphModule``
+around the networks.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+
+from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
+from calibrant.methods.freezing import head_of
+from calibrant.models.outputs import call, logits_of, takes_by_name
+from calibrant.posthoc.temperature import Temperature
+
+
+class Link(NamedTuple):
+    """How the logits z of the networks become probabilities: ``q(z) = (1 − λ)·softmax(z/T + b) + λ/C``, then a power.
+
+    ``after`` is a temperature for the logarithm of the mean.
+    """
+
+    temperature: float
+    bias: Tensor | None
+    lapse: float
+    pool: str
+    shares: tuple[float, ...] | None
+    after: float = 1.0
+
+
+class Form(NamedTuple):
+    """How a network is called, and where its logits are."""
+
+    head: str | None
+    """The linear layer that gives the logits, for networks whose head can take up a temperature."""
+    names: tuple[str, ...] | None
+    """Arguments that are given by name; None where there is one input by position."""
+    output: str
+    """"tensor", "key" (``output["logits"]``), "attribute" (``output.logits``) or "first" (``output[0]``)."""
+
+
+def link_of(fitted: Fitted) -> Link:
+    """The last steps of a classifier; an error where they have no form in torch."""
+    if isinstance(fitted, Mixture):
+        return Link(float(fitted.temperature), fitted.bias, float(fitted.lapse), fitted.pool, fitted.shares)
+    if isinstance(fitted, Recalibrated) and type(fitted.calibrator) is Temperature:
+        return link_of(fitted.model)._replace(after=float(fitted.calibrator.temperature_))
+    name = type(fitted.calibrator if isinstance(fitted, Recalibrated) else fitted).__name__
+    raise ValueError(
+        f"{name} has no form as a torch module. Use probs(…) for calibrated probabilities, or modules for the networks "
+        "without it."
+    )
+
+
+def form_of(model: nn.Module, inputs: Any, head: str | None = None) -> Form:
+    """Look at a network by running it once on a few inputs."""
+    twin = copy.deepcopy(model).eval()
+    with torch.no_grad():
+        output = call(twin, inputs)
+    kind = "first"
+    if isinstance(output, Tensor):
+        kind = "tensor"
+    elif isinstance(output, Mapping):
+        kind = "key"
+    elif hasattr(output, "logits"):
+        kind = "attribute"
+    names = tuple(inputs) if isinstance(inputs, Mapping) and takes_by_name(twin, inputs) else None
+    return Form(_foldable(twin, inputs, logits_of(output), head), names, kind)
+
+
+def plain_module(link: Link, networks: Sequence[nn.Module], form: Form) -> nn.Module:
+    """One module whose ``softmax`` is the classifier's probabilities, in evaluation mode."""
+    bias = link.bias
+    if len(networks) == 1 and not link.lapse and form.head is not None:
+        twin = copy.deepcopy(networks[0]).eval()
+        head = twin.get_submodule(form.head)
+        if bias is None or bool((bias == 0).all()) or head.bias is not None:
+            _scale(head, link.temperature, bias, link.after)
+            return twin
+    return _graph(link, networks, form)
+
+
+def _foldable(model: nn.Module, inputs: Any, logits: Tensor, name: str | None) -> str | None:
+    """The name of a head whose own numbers can take up a temperature."""
+    try:
+        found = head_of(model, inputs, name).name
+    except ValueError:
+        if name is not None:
+            raise
+        return None
+    head = model.get_submodule(found)
+    if type(head) not in (nn.Linear, nn.Bilinear) or "weight" not in head._parameters:
+        return None
+    _scale(head, 2.0, None, 1.0)
+    with torch.no_grad():
+        same = torch.allclose(logits_of(call(model, inputs)), logits / 2, atol=1e-4, rtol=1e-3)
+    return found if same else None
+
+
+def _scale(head: Any, temperature: float, bias: Tensor | None, after: float) -> None:
+    """``z ↦ (z/T + b)/T'`` by the numbers of the layer that gives z."""
+    with torch.no_grad():
+        head.weight.div_(temperature * after)
+        if head.bias is not None:
+            head.bias.div_(temperature)
+            if bias is not None:
+                head.bias.add_(bias.to(head.bias))
+            head.bias.div_(after)
+
+
+def _graph(link: Link, networks: Sequence[nn.Module], form: Form) -> fx.GraphModule:
+    """The networks and the last steps as a graph that torch can run, save, script and export by itself."""
+    root, graph = nn.Module(), fx.Graph()
+    root.networks = nn.ModuleList(copy.deepcopy(list(networks)))
+    like = next(networks[0].parameters())
+    given = [graph.placeholder(name) for name in form.names or ("inputs",)]
+    by_name: dict[str, Any] = dict(zip(form.names or (), given, strict=False))
+    shares = link.shares or (1.0,) * len(networks)
+
+    def step(function: Any, *args: Any) -> fx.Node:
+        return graph.call_function(function, args)
+
+    def calibrated(z: fx.Node) -> fx.Node:
+        """``z/T + b``, and where there is a lapse rate the logarithm of ``q(z)``."""
+        z = step(torch.div, z, graph.get_attr("temperature"))
+        if link.bias is not None:
+            z = step(torch.add, z, graph.get_attr("bias"))
+        if not link.lapse:
+            return z
+        probs = step(torch.mul, step(torch.softmax, z, -1), 1 - link.lapse)
+        return step(torch.log, step(torch.add, probs, graph.get_attr("floor")))
+
+    root.register_buffer("temperature", torch.tensor(link.temperature).to(like))
+    if link.bias is not None:
+        root.register_buffer("bias", link.bias.to(like))
+    if link.lapse:
+        root.register_buffer("floor", torch.tensor(link.lapse / _classes(link, networks, form)).to(like))
+    mean: fx.Node | None = None
+    for position, share in enumerate(shares):
+        name = f"networks.{position}"
+        output = graph.call_module(name, (), by_name) if by_name else graph.call_module(name, (given[0],))
+        own = _logits(step, output, form.output)
+        if link.pool == "probs" and len(networks) > 1:
+            own = step(torch.softmax, calibrated(own), -1)
+        own = step(torch.mul, own, share / sum(shares)) if len(networks) > 1 else own
+        mean = own if mean is None else step(torch.add, mean, own)
+    assert mean is not None
+    if link.pool == "probs" and len(networks) > 1:
+        mean = step(torch.log, mean)
+    else:
+        mean = calibrated(mean)
+    if link.after != 1.0:
+        root.register_buffer("after", torch.tensor(link.after).to(like))
+        mean = step(torch.div, mean, graph.get_attr("after"))
+    graph.output(mean)
+    return fx.GraphModule(root, graph, class_name="CalibratedModule").eval()
+
+
+def _logits(step: Any, output: fx.Node, kind: str) -> fx.Node:
+    if kind == "tensor":
+        return output
+    if kind == "attribute":
+        return step(getattr, output, "logits")
+    return step(operator.getitem, output, "logits" if kind == "key" else 0)
+
+
+def _classes(link: Link, networks: Sequence[nn.Module], form: Form) -> int:
+    if link.bias is not None:
+        return len(link.bias)
+    if form.head is None:
+        raise ValueError("A lapse rate needs the number of classes, which this network does not show.")
+    return int(networks[0].get_submodule(form.head).out_features)  # type: ignore[arg-type]

@@ -1,0 +1,173 @@
+"""What keeps a long training safe: checkpoints to go on from, and an interrupt that keeps the best state so far."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from calibrant.bilevel import Callback, ProgressBar, checkpoint
+from calibrant.bilevel.run import Run
+
+INTERRUPTED = "interrupted"
+"""The reason that an interrupted run gives in ``Solution.reasons``."""
+
+
+class Resumable(Callback):
+    """Writes every run of a fit into a folder, and puts a run that is started again where its file stands.
+
+    A method may train several networks one after the other. Each has a file of its own, numbered in the order of
+    training. A network that was finished is read back and not trained again.
+
+    Parameters
+    ----------
+    folder : path
+    seconds : float
+        Time between two checkpoints. The end of a run is always written.
+    """
+
+    last = True
+
+    def __init__(self, folder: str | Path, seconds: float = 30.0) -> None:
+        if seconds < 0:
+            raise ValueError(f"checkpoint_seconds must not be negative; got {seconds}.")
+        self.folder, self.seconds = Path(folder), seconds
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"checkpoint must name a folder, and {self.folder} is a file. Give another path.")
+        self._number = -1
+        self._saved = 0.0
+
+    @property
+    def path(self) -> Path:
+        """The file of the present run."""
+        return self.folder / f"network-{self._number}.safetensors"
+
+    def on_step(self, run: Run) -> None:
+        finished = run.step >= run.outer_steps or not bool(run.active.any())
+        if any(reason == INTERRUPTED for reason in run.reasons.values()):
+            return  # a rerun goes on from the last checkpoint, as if it had not been interrupted
+        if finished or time.monotonic() - self._saved >= self.seconds:
+            checkpoint.save(self.path, run)
+            self._saved = time.monotonic()
+
+    def begin(self, run: Run) -> None:
+        """Load the file of a run that starts, if there is one."""
+        self._number += 1
+        self._saved = time.monotonic()
+        if not self.path.exists():
+            return
+        try:
+            checkpoint.load(self.path, run)
+        except ValueError as error:
+            raise ValueError(f"{error} Delete the folder {self.folder} to begin anew.") from error
+
+    def on_start(self, run: Run) -> None:
+        _ = run.fingerprint  # the first batches are still there
+
+    def clear(self) -> None:
+        """Remove the files: training has ended."""
+        for path in self.folder.glob("network-*.safetensors*"):
+            path.unlink()
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+
+class Opening(Callback):
+    """The first callback of a run: loads its checkpoint before callbacks with a memory start."""
+
+    def __init__(self, resumable: Resumable | None) -> None:
+        self.resumable = resumable
+
+    def on_start(self, run: Run) -> None:
+        if self.resumable is not None:
+            self.resumable.begin(run)
+
+
+class Interruptible(Callback):
+    """Ends training after the present step when Ctrl-C was pressed; a second Ctrl-C raises KeyboardInterrupt.
+
+    Use :meth:`listening` around training. Outside the main thread, where Python handles no signals, it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.pressed = False
+
+    def on_start(self, run: Run) -> None:
+        if self.pressed:  # a network that was not begun is left out
+            run.stop(INTERRUPTED)
+
+    def on_step(self, run: Run) -> None:
+        if self.pressed and run.step < run.outer_steps:
+            run.stop(INTERRUPTED)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take Ctrl-C for a wish to stop while training runs; afterwards everything is as before."""
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
+            yield
+            return
+
+        def handle(number: int, frame: Any) -> None:
+            if self.pressed:
+                raise KeyboardInterrupt
+            self.pressed = True
+            print("Stopping after this step; press Ctrl-C again to give up.", file=sys.stderr, flush=True)
+
+        signal.signal(signal.SIGINT, handle)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def tell(self) -> None:
+        """Warn that a result is that of an interrupted training."""
+        if self.pressed:
+            warnings.warn(
+                "Training was interrupted. The result is the best state so far, calibrated on the validation data.",
+                UserWarning,
+                stacklevel=3,
+            )
+
+
+class Progress(ProgressBar):
+    """A progress bar on a terminal; elsewhere a line every few seconds, with the time that is left."""
+
+    SECONDS = 5.0
+
+    def __init__(self, verbose: bool, description: str = "training") -> None:
+        super().__init__(description)
+        self.verbose = verbose
+        self._lines = verbose and not sys.stderr.isatty()
+        self._first = 0
+
+    def on_start(self, run: Run) -> None:
+        self._first = run.step
+        if self._lines:
+            self._begin = self._shown = time.perf_counter()
+        elif self.verbose:
+            super().on_start(run)
+
+    def on_step(self, run: Run) -> None:
+        if not self._lines:
+            if self.verbose:
+                super().on_step(run)
+            return
+        now, end = time.perf_counter(), run.step >= run.outer_steps or not bool(run.active.any())
+        if now - self._shown < self.SECONDS and not end:
+            return
+        self._shown = now
+        left = (now - self._begin) * (run.outer_steps - run.step) / max(1, run.step - self._first)
+        share = run.step / run.outer_steps
+        told = "done" if end else f"about {left:.0f} s left"
+        print(f"{self.description} {share:.0%}, {told},{self._losses(run)}", file=sys.stderr, flush=True)
+
+    def on_end(self, run: Run) -> None:
+        if self.verbose and not self._lines:
+            super().on_end(run)

@@ -1,0 +1,134 @@
+"""Trained networks of your own on disk, as :mod:`calibrant._files` keeps them. The network's class is not in the file.
+
+Whoever loads a file gives a network of that class, so that reading executes nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from calibrant._files import Arrays, Format, pack, unpack
+from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
+from calibrant.methods.plain_modules import Form
+from calibrant.methods.trained import Calculated, Trained
+from calibrant.posthoc.persistence import build_calibrator, calibrator_parts
+
+FORMAT = Format("network", {"Trained": Trained}, "the save method of calibrant.fit's result")
+_WIDE = {torch.bfloat16: torch.float32}
+"""Precisions that numpy does not have, and those that hold their values exactly."""
+
+
+def save(trained: Trained, path: str | os.PathLike[str]) -> None:
+    """Write a classifier to one file. Of ``extras``, numbers, text, arrays and tensors are kept."""
+    arrays: Arrays = {}
+    for number, module in enumerate(trained.modules):
+        for name, value in module.state_dict().items():
+            if not isinstance(value, Tensor):
+                raise ValueError(f"The network keeps {name!r}, which is not a tensor, so it cannot be written.")
+            arrays[f"network.{number}.{name}"] = _array(value)
+    fitted: Fitted = trained.fitted
+    calibrator = None
+    if isinstance(fitted, Recalibrated):
+        calibrator = calibrator_parts(fitted.calibrator, "calibrator", arrays)
+        fitted = fitted.model
+    if not isinstance(fitted, Mixture):
+        raise TypeError(f"save writes networks and their means; got a {type(fitted).__name__}.")
+    state = {
+        "temperature": float(fitted.temperature),
+        "bias": None if fitted.bias is None else fitted.bias.cpu().numpy(),
+        "lapse": float(fitted.lapse),
+        "pool": fitted.pool,
+        "shares": fitted.shares,
+    }
+    FORMAT.write(
+        path,
+        "Trained",
+        arrays,
+        networks=len(trained.modules),
+        form=list(trained.form),
+        state=pack(state, "state", arrays),
+        calibrator=calibrator,
+        extras=_packed(trained.extras, "extras", arrays),
+    )
+
+
+def load(path: str | os.PathLike[str], model: nn.Module) -> Trained:
+    """Read what :func:`save` wrote into copies of ``model``."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a network of the class that was trained; got a {type(model).__name__}.")
+
+    found: list[tuple[dict[str, Any], Arrays]] = []
+    FORMAT.read(path, lambda kind, header, arrays: found.append((header, arrays)))
+    header, arrays = found[0]
+    modules = tuple(_module(model, arrays, number, path) for number in range(header["networks"]))
+
+    def build(kind: type, header: dict[str, Any], arrays: Arrays) -> Trained:
+        extras = {name: _tensors(unpack(tree, arrays)) for name, tree in header["extras"].items()}
+        state = unpack(header["state"], arrays)
+        bias = state.pop("bias")
+        networks = tuple(Calculated(module) for module in modules)
+        fitted: Fitted = Mixture(networks, bias=None if bias is None else torch.from_numpy(bias), **state)
+        if not (fitted.temperature > 0 and 0 <= fitted.lapse <= 1 and fitted.pool in ("probs", "logits")):  # type: ignore[attr-defined]
+            raise ValueError("temperature, lapse or pool is out of range")
+        if header["calibrator"] is not None:
+            fitted = Recalibrated(fitted, build_calibrator(header["calibrator"], arrays), extras=extras)
+        else:
+            fitted = replace(fitted, extras=extras)  # type: ignore[type-var]
+        head, names, output = header["form"]
+        return Trained(fitted, modules, Form(head, None if names is None else tuple(names), output))
+
+    trained: Trained = FORMAT.read(path, build)
+    return trained
+
+
+def _module(model: nn.Module, arrays: Arrays, number: int, path: str | os.PathLike[str]) -> nn.Module:
+    """A copy of a network with the values of one in the file."""
+    prefix = f"network.{number}."
+    values = {k.removeprefix(prefix): torch.from_numpy(v) for k, v in arrays.items() if k.startswith(prefix)}
+    twin = copy.deepcopy(model)
+    try:
+        twin.load_state_dict(values)
+    except RuntimeError as error:
+        told = " ".join(str(error).split())
+        raise ValueError(
+            f"{path} holds a network of another class or other sizes than the given {type(model).__name__}: {told}"
+        ) from None
+    return twin.eval()
+
+
+def _array(value: Tensor) -> np.ndarray:
+    value = value.detach().cpu()
+    return np.array(value.to(_WIDE.get(value.dtype, value.dtype)).numpy())
+
+
+def _packed(extras: dict[str, Any], key: str, arrays: Arrays) -> dict[str, Any]:
+    """What can be written of the extras; anything else is left out."""
+    found = {}
+    for name, value in extras.items():
+        own: Arrays = {}
+        try:
+            tree = pack(_arrays(value), f"{key}.{name}", own)
+        except ValueError:
+            continue
+        arrays |= own
+        found[name] = tree
+    return found
+
+
+def _arrays(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return _array(value)
+    return {name: _arrays(own) for name, own in value.items()} if isinstance(value, dict) else value
+
+
+def _tensors(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return torch.from_numpy(value)
+    return {name: _tensors(own) for name, own in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,169 @@
+"""What :func:`calibrant.fit` gives back: a calibrated classifier around networks of your own."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, RandomSampler
+
+from calibrant.bilevel import Solution
+from calibrant.data.batch import as_dtype, map_tensors
+from calibrant.data.loaders import LABELS, named
+from calibrant.methods.fitted import Fitted
+from calibrant.methods.loaded import is_loader
+from calibrant.methods.plain_modules import Form, link_of, plain_module
+from calibrant.methods.task import tensors
+from calibrant.models.outputs import accepted_names, call, logits_of, positional_names
+
+ROWS = 4096
+"""Samples of one forward pass when inputs in memory are predicted."""
+
+
+@dataclass(frozen=True)
+class Trained(Fitted):
+    """What :func:`calibrant.fit` gives: the classifier, and its networks as modules like the one that was given.
+
+    ``probs``, ``predict``, ``confidence`` and ``logits`` take inputs as the network takes them (a tensor, an array, a
+    mapping, or a tuple for several arguments), or a loader, whose labels are not looked at.
+    """
+
+    fitted: Fitted
+    modules: tuple[nn.Module, ...]
+    """Copies of the given model with the trained parameters and buffers, in evaluation mode; one for each network.
+    Their logits are not calibrated: :attr:`module` is."""
+    form: Form
+
+    def probs(self, inputs: Any) -> Tensor:
+        """P(class | input), (n, C), float64 on the CPU. ``inputs`` may be a loader."""
+        return torch.cat([self.fitted.probs(piece) for piece in self._pieces(inputs)])
+
+    def logits(self, inputs: Any) -> Tensor:
+        """Logits whose softmax is :meth:`probs`, (n, C)."""
+        return torch.cat([self.fitted.logits(piece) for piece in self._pieces(inputs)])
+
+    def predict(self, inputs: Any) -> Tensor:
+        """The most probable class of each input, (n,): the same as :meth:`classes`."""
+        return self.classes(inputs)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the classifier to one file, which :meth:`load` reads; the class of the network is not in it."""
+        from calibrant.methods.saved import save
+
+        save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], model: nn.Module) -> Trained:
+        """Read what :meth:`save` wrote. ``model`` is a network of the same class and sizes; it is copied."""
+        from calibrant.methods.saved import load
+
+        return load(path, model)
+
+    @property
+    def extras(self) -> dict[str, Any]:  # type: ignore[override]
+        return self.fitted.extras
+
+    @property
+    def failure(self) -> str | None:  # type: ignore[override]
+        return self.fitted.failure
+
+    @property
+    def networks(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return self.fitted.networks
+
+    @cached_property
+    def module(self) -> nn.Module:
+        """The classifier as one plain torch module in evaluation mode; the softmax of its output is :meth:`probs`.
+
+        It does not need calibrant. One network with a linear head is of your own class, with the temperature inside the
+        head, so that your class loads its ``state_dict()``. Several networks, or a network without such a head, are a
+        ``torch.fx.GraphModule`` that returns logits.
+        """
+        return plain_module(link_of(self.fitted), self.modules, self.form)
+
+    @property
+    def solution(self) -> Solution:
+        """The engine's result, for methods that train one network."""
+        if len(self.networks) != 1:
+            raise ValueError(f"The classifier is made of {len(self.networks)} networks; use its networks instead.")
+        return self.networks[0]
+
+    def _pieces(self, inputs: Any) -> Iterator[Any]:
+        """Inputs as the network takes them, a few thousand samples at a time; or what a loader yields."""
+        if is_loader(inputs):
+            _warn_if_shuffled(inputs)
+            found = False
+            for item in inputs:
+                found = True
+                yield self._inputs_of(item)
+            if not found:
+                raise ValueError("The loader gave no batch, so there is nothing to predict.")
+            return
+        given = as_arrays(self._named(inputs))
+        for start in range(0, max(len(tensors(given)[0]), 1), ROWS):
+            rows = slice(start, start + ROWS)
+            yield map_tensors(itemgetter(rows), given)
+
+    def _named(self, inputs: Any) -> Any:
+        several = isinstance(inputs, tuple | list)
+        return named(inputs, positional_names(self.modules[0])[0]) if several else inputs
+
+    def _inputs_of(self, item: Any) -> Any:
+        """The inputs of one batch, whether it has labels or not."""
+        if isinstance(item, Mapping):
+            if "inputs" in item:
+                return item["inputs"]
+            names = accepted_names(self.modules[0])
+            kept = {k: v for k, v in item.items() if isinstance(v, Tensor) and (names is None or k in names)}
+            return {k: v for k, v in kept.items() if k not in LABELS} or kept
+        if not isinstance(item, tuple | list):
+            return item
+        inputs = item[0]
+        positions, needed = positional_names(self.modules[0])
+        if isinstance(inputs, tuple | list):
+            return named(inputs, positions)
+        if needed > 1 and len(item) >= needed:
+            return named(item[:needed], positions)
+        return inputs
+
+
+@dataclass(frozen=True)
+class Calculated:
+    """A trained network as a module alone, without the problem that it was trained on."""
+
+    module: nn.Module
+
+    @property
+    def params(self) -> Tensor:
+        """A tensor on the network's device."""
+        return next(self.module.parameters())
+
+    def logits(self, inputs: Any) -> Tensor:
+        """Logits, (n, C)."""
+        with torch.no_grad():
+            return logits_of(call(self.module, as_dtype(inputs, self.params.dtype)))
+
+
+def as_arrays(inputs: Any) -> Any:
+    """Arrays among the inputs as tensors."""
+    if isinstance(inputs, Mapping):
+        return {name: as_arrays(values) for name, values in inputs.items()}
+    return torch.as_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
+
+
+def _warn_if_shuffled(loader: Any) -> None:
+    if isinstance(loader, DataLoader) and isinstance(loader.sampler, RandomSampler):
+        warnings.warn(
+            "The loader shuffles, so the rows of the predictions are in an order that cannot be told afterwards. "
+            "Predict with shuffle=False.",
+            UserWarning,
+            stacklevel=4,
+        )

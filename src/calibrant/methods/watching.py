@@ -1,0 +1,66 @@
+"""Callbacks of :func:`calibrant.fit` that look at the validation data while a network is trained."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from calibrant import metrics
+from calibrant.bilevel import Bilevel, Callback
+from calibrant.bilevel.run import Run
+from calibrant.methods.task import Part
+from calibrant.posthoc.temperature import Temperature
+
+if TYPE_CHECKING:
+    from calibrant.methods.trained import Trained
+
+
+class Watcher(Callback):
+    """A callback that :func:`calibrant.fit` tells of its validation data and of its result."""
+
+    part: Part | None = None
+
+    def watch(self, part: Part | None) -> None:
+        """Before training: the validation part."""
+        self.part = part
+
+    def finish(self, result: Trained) -> None:
+        """After training and calibration."""
+
+    def validation(self, run: Run) -> dict[str, float]:
+        """Scores of the network as it stands on the validation part; empty for several networks at once."""
+        problem, state = run.problem, run.state
+        if self.part is None or not isinstance(problem, Bilevel):
+            return {}
+        net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
+        with torch.no_grad():
+            parts = [(net.logits(inputs).double().cpu(), labels.cpu()) for inputs, labels in self.part.pieces()]
+        logits, labels = zip(*parts, strict=True)
+        return calibration_scores(torch.cat(logits), torch.cat(labels))
+
+
+def calibration_scores(logits: Any, labels: Any) -> dict[str, float]:
+    """NLL, accuracy and smooth ECE of logits (n, C), with the best temperature and the NLL that it would give.
+
+    >>> import torch
+    >>> scores = calibration_scores(torch.tensor([[4.0, 0.0], [0.0, 4.0], [4.0, 0.0]]), torch.tensor([0, 1, 1]))
+    >>> [round(scores[name], 3) for name in ("nll", "accuracy", "temperature")]
+    [1.351, 0.667, 5.771]
+    """
+    scores, known = torch.as_tensor(logits).detach().cpu().double(), torch.as_tensor(labels).detach().cpu()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # early in training the logits may say nothing
+        temperature = Temperature().fit(scores.numpy(), known.numpy())
+    calibrated: Tensor = torch.as_tensor(temperature.predict_proba(scores.numpy()))
+    given = {"from_logits": True}
+    return {
+        "nll": float(metrics.nll(scores, known, **given)),  # type: ignore[arg-type]
+        "accuracy": float((scores.argmax(1) == known).double().mean()),
+        "smooth_ece": float(metrics.smooth_ece(scores, known, **given)),  # type: ignore[arg-type]
+        "temperature": float(temperature.temperature_),
+        "nll_calibrated": float(metrics.nll(calibrated, known)),  # type: ignore[arg-type]
+    }

@@ -1,0 +1,16 @@
+"""A calibrated classifier from a file with a table, and its predictions for other files.
+
+>>> from calibrant.tables import Order, train, predict
+>>> train(Order("churn.csv", target="churn", out="churn"))                  # doctest: +SKIP
+>>> predict("churn/model.calibrant", "new.csv", "predictions.csv")         # doctest: +SKIP
+
+On the command line these are `calibrant train` and `calibrant predict`.
+"""
+
+from calibrant.tables.model import TableModel, load_model, save_model
+from calibrant.tables.order import Order
+from calibrant.tables.predicting import Summary, predict
+from calibrant.tables.results import Trained
+from calibrant.tables.training import train
+
+__all__ = ["Order", "Summary", "TableModel", "Trained", "load_model", "predict", "save_model", "train"]

@@ -1,0 +1,139 @@
+"""What the columns of a table hold, and what a user should know about them before training."""
+
+from __future__ import annotations
+
+import shlex
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrant._words import listed
+from calibrant.data.columns import Columns, is_numeric, missing_count, numbers, texts
+from calibrant.data.encoder import TableEncoder
+from calibrant.data.encodings import Categorical, Dropped, Numeric
+from calibrant.tables.reading import Labelled
+
+FEWEST_FOR_HINTS = 50
+"""In fewer rows a column is all different, or tells all labels, by chance."""
+_SAMPLED = 20_000
+
+
+@dataclass(frozen=True)
+class Description:
+    """The kind of each column, why others are left out, and warnings."""
+
+    kinds: dict[str, str]
+    """"numbers", "dates" or "categories (7)" for each column that is used."""
+    dropped: dict[str, str]
+    warnings: tuple[str, ...]
+
+    @property
+    def used(self) -> list[str]:
+        """The columns that the classifier learns from."""
+        return list(self.kinds)
+
+    def sentences(self) -> list[str]:
+        """What was inferred, one line for each kind."""
+        by_kind: dict[str, list[str]] = {}
+        for name, kind in self.kinds.items():
+            head, _, rest = kind.partition(" ")
+            by_kind.setdefault(head, []).append(f"{name} {rest}".strip())
+        found = [f"{kind.capitalize()}: {listed(names, 20)}." for kind, names in by_kind.items()]
+        if self.dropped:
+            reasons = [f"{name} ({why})" for name, why in self.dropped.items()]
+            found.append(f"Left out: {listed(reasons, 20)}.")
+        return found
+
+
+def describe(table: Labelled, categorical: list[str]) -> Description:
+    """Infer what the columns of the training rows hold."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # they are in notes_
+        try:
+            encoder = TableEncoder(output="ordinal", categorical=categorical).fit(table.columns)
+        except ValueError as error:
+            raise ValueError(f"{table.file}: {error}") from None
+    kinds, dropped = {}, {}
+    for encoding in encoder.columns_:
+        if isinstance(encoding, Dropped):
+            dropped[encoding.name] = encoding.why
+        elif isinstance(encoding, Categorical):
+            kinds[encoding.name] = f"categories ({len(encoding.categories) + len(encoding.rare)})"
+        elif isinstance(encoding, Numeric):
+            kinds[encoding.name] = "dates" if encoding.dates else "numbers"
+    notes = [note.replace("Name it in categorical", "Name it with --categorical") for note in encoder.notes_]
+    notes += [
+        f"Column {name!r} looks like a row number or an identifier: {len(table):,} rows, all different whole numbers. "
+        f"If it is one, leave it out with --drop {shlex.quote(name)}."
+        for name in identifiers(table.columns, list(kinds))
+    ]
+    notes += [
+        f"Column {name!r} alone tells the class of every training row. If it is known only after the outcome, the "
+        f"results below are too good to be true; leave it out with --drop {shlex.quote(name)}."
+        for name in leaks(table, kinds)
+    ]
+    return Description(kinds, dropped, tuple(notes))
+
+
+def identifiers(columns: Columns, names: list[str]) -> list[str]:
+    """Columns of whole numbers that differ in every row, and either count or are called an id."""
+    found = []
+    for name in names:
+        column = columns[name]
+        if len(column) < FEWEST_FOR_HINTS or not is_numeric(column) or missing_count(column):
+            continue
+        values = np.unique(numbers(column, name))
+        if len(values) < len(column) or np.any(values != np.rint(values)):
+            continue
+        # A tenth may be missing from the count: the rows of the test part are.
+        counts = values[-1] - values[0] <= 2 * len(values)
+        if counts or _called_id(name):
+            found.append(name)
+    return found
+
+
+def _called_id(name: str) -> bool:
+    words = "".join(c.lower() if c.isalnum() else " " for c in name).split()
+    return bool({"id", "uuid", "key", "index", "number", "no", "nr"} & set(words)) or name.endswith(("Id", "ID"))
+
+
+def leaks(table: Labelled, kinds: dict[str, str]) -> list[str]:
+    """Columns that alone tell the class of every row: by a few ranges of numbers, or by categories that repeat."""
+    if len(table) < FEWEST_FOR_HINTS:
+        return []
+    rows = np.random.default_rng(0).permutation(len(table))[:_SAMPLED]
+    codes = np.unique(table.labels[rows], return_inverse=True)[1]
+    classes = int(codes.max()) + 1
+    found = []
+    for name, kind in kinds.items():
+        column = table.columns[name][rows]
+        try:
+            values = numbers(column, name) if kind == "numbers" else None
+        except ValueError:  # numbers with slips among them
+            continue
+        if values is not None and not np.isnan(values).any():
+            told = _runs(values, codes) <= 2 * classes
+        else:
+            told = _each_tells(texts(column), codes)
+        if told:
+            found.append(name)
+    return found
+
+
+def _runs(values: np.ndarray, codes: np.ndarray) -> float:
+    """How many ranges of values of one class there are; infinite where equal values have different classes."""
+    order = np.lexsort((codes, values))
+    values, codes = values[order], codes[order]
+    changes = codes[1:] != codes[:-1]
+    if np.any(changes & (values[1:] == values[:-1])):
+        return np.inf
+    return float(changes.sum()) + 1
+
+
+def _each_tells(values: list[str | None], codes: np.ndarray) -> bool:
+    """Whether each category is of one class, and categories repeat often enough for that to mean something."""
+    places = np.unique([f"={v}" if v is not None else "" for v in values], return_inverse=True)[1]
+    pairs = np.unique(np.stack([places, codes]), axis=1)
+    count = int(places.max()) + 1
+    return pairs.shape[1] == count and 5 * count <= len(values)

@@ -1,0 +1,92 @@
+"""How long training will take, from the size of the table and a quick look at the speed of the machine.
+
+The constants are seconds on one core of a current processor, for the classifiers' default settings. They are rough:
+boosted trees stop when they no longer help, and other programs may be running. The range that is told allows for a
+factor of two either way, and the progress bar replaces the estimate by measured time as soon as training has begun.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from calibrant.methods import SelfCalibrated
+
+START = 1.5
+"""Before a network's first step: its training step is recorded once."""
+STEP, STEP_PER_INPUT = 0.045, 0.00125
+"""One outer step of the ten networks, which is ten inner steps of 256 rows."""
+TREES, TREES_PER_CELL = 0.5, 8e-6
+BO4SC_STEP, BO4SC_STEP_PER_ROW = 0.01, 5e-6
+REFERENCE = 0.018
+"""Seconds of :func:`speed_probe` where the constants were measured."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Expected seconds of the networks and of what follows them, and how many times networks are trained."""
+
+    networks: float
+    others: float
+    runs: int = 1
+    doubt: float = 2.0
+    """The factor of the range either way."""
+    start: float = 0.0
+    """Seconds of each run of the networks that pass before its first step."""
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.networks + self.others
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """What is told beforehand."""
+        return self.seconds / self.doubt, self.seconds * self.doubt
+
+
+def estimate(method: str, rows: int, inputs: int, classes: int, *, val: bool = False, slower: float = 1.0) -> Estimate:
+    """Expected time of a fit.
+
+    Parameters
+    ----------
+    method : id of the method, as in :data:`calibrant.tables.methods.METHODS`
+    rows, inputs, classes : size of the training part, columns counted as the networks see them (one per category)
+    val : whether a validation part is given; then a candidate that allows for wrong labels may be trained as well
+    slower : how many times slower than the reference this machine is (:func:`slowness`)
+    """
+    if method == "bo4sc":
+        per_epoch = 1 if rows <= 4096 else -(-rows // 512)
+        outer = max(1200, 20 * per_epoch) / 5
+        step = BO4SC_STEP + BO4SC_STEP_PER_ROW * min(rows, 4096)
+        return Estimate(slower * (START + outer * step), slower * 0.5, start=slower * START)
+    full = SelfCalibrated().rows_of_step(round(0.8 * rows)) is None
+    outer = 40 if full else max(800, 40 * -(-round(0.8 * rows) // 256)) / 10
+    step = STEP + STEP_PER_INPUT * inputs
+    runs = 2 if rows >= 2 * inputs else 1
+    networks = runs * (START + outer * step)
+    trees = 0.0
+    if method == "self-calibrated" and classes <= 100:
+        trees = (1 if classes == 2 else classes) * (TREES + TREES_PER_CELL * rows * inputs)
+    return Estimate(slower * networks, slower * (trees + 0.5), runs, 4.0 if val else 2.0, slower * START)
+
+
+def slowness() -> float:
+    """How many times slower than the reference this machine is just now, measured in a tenth of a second."""
+    return max(0.1, speed_probe() / REFERENCE)
+
+
+def speed_probe() -> float:
+    """Seconds of a small piece of training, the best of a few."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(10, 256, 64, generator=generator)
+    w = torch.randn(10, 64, 64, generator=generator).requires_grad_()
+    best = float("inf")
+    for _ in range(4):
+        begin = time.perf_counter()
+        for _ in range(10):
+            (torch.nn.functional.silu(x @ w) @ w).square().mean().backward()
+        best = min(best, time.perf_counter() - begin)
+    return best

@@ -1,0 +1,63 @@
+"""The methods that `calibrant train` offers, and the rule by which each of them withholds predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrant.estimators import BO4SCClassifier, SelfCalibratedClassifier
+from calibrant.estimators.base import NetworkClassifier
+from calibrant.selective import RejectionRule, threshold_for_risk
+
+LEVEL = 0.9
+"""The probability with which a rejection rule keeps to its risk."""
+
+
+@dataclass(frozen=True)
+class TableMethod:
+    """A classifier by the id of its method, and what it is in one line."""
+
+    make: Callable[..., NetworkClassifier]
+    summary: str
+    cross_fitted: bool
+    """Whether every training row has a probability by models that never saw it, from which a rule can be chosen."""
+
+
+METHODS: dict[str, TableMethod] = {
+    "self-calibrated": TableMethod(
+        SelfCalibratedClassifier, "networks, boosted trees and a linear model, cross-fitted and pooled", True
+    ),
+    "self-calibrated-network": TableMethod(
+        lambda **settings: SelfCalibratedClassifier(members=("network",), **settings), "its networks alone", True
+    ),
+    "bo4sc": TableMethod(
+        BO4SCClassifier, "one network with a learned weight for each row (Sanguin et al. 2024)", False
+    ),
+}
+
+
+def find_method(name: str) -> TableMethod:
+    """A method by its id."""
+    if name not in METHODS:
+        raise ValueError(
+            f"--method must be one of {', '.join(METHODS)}; got {name!r}. `calibrant bench tables` compares these with "
+            "others on a folder of tables."
+        )
+    return METHODS[name]
+
+
+def choose_rule(classifier: Any, risk: float, aside: tuple[Any, np.ndarray] | None) -> RejectionRule:
+    """When to withhold a prediction so that at most a share ``risk`` of the others is wrong.
+
+    ``aside`` holds rows that the classifier has not seen, for those that are not cross-fitted.
+    """
+    if aside is None:
+        rule: RejectionRule = classifier.rejection_rule(risk, LEVEL)
+        return rule
+    inputs, labels = aside
+    probs = classifier.predict_proba(inputs)
+    correct = classifier.classes_[probs.argmax(axis=1)] == labels
+    return threshold_for_risk(probs.max(axis=1), correct, risk, level=LEVEL)

@@ -1,0 +1,111 @@
+"""A classifier that was trained on a table, in one file: encoder, classifier, rejection rule, and what it predicts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+
+from calibrant._whole import whole_file
+from calibrant.data.columns import Columns, numbers
+from calibrant.data.encodings import Categorical
+from calibrant.estimators import load
+from calibrant.selective import RejectionRule
+from calibrant.tables.reading import as_frame, similar
+
+ABOUT = "table_"
+"""The fitted attribute of a classifier that holds what `calibrant train` knows about the table."""
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """A fitted classifier, when it withholds predictions, and facts about its training."""
+
+    classifier: Any
+    rule: RejectionRule | None
+    about: dict[str, Any]
+
+    @property
+    def target(self) -> str | None:
+        """The column that it predicts."""
+        return self.about.get("target")
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, in the order of the probabilities."""
+        return [str(value) for value in self.classifier.classes_.tolist()]
+
+    @property
+    def features(self) -> list[str]:
+        """The columns that a table needs."""
+        return [str(name) for name in getattr(self.classifier, "feature_names_in_", ())]
+
+    @property
+    def text_columns(self) -> set[str]:
+        """Columns of categories, which must be read as text; the target too, if its classes are text."""
+        encoder = self.classifier.encoder_
+        found = {e.name for e in encoder.columns_ if isinstance(e, Categorical)} if encoder is not None else set()
+        return found | ({self.target} if self.target and self.classifier.classes_.dtype.kind == "U" else set())
+
+    def probs(self, columns: Columns, file: str) -> np.ndarray:
+        """Class probabilities for the rows of a table."""
+        absent = [name for name in self.features if name not in columns]
+        if absent:
+            hints = [f"{name!r}{_like(name, columns)}" for name in absent[:5]]
+            more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
+            raise ValueError(
+                f"{file} lacks {'columns' if len(absent) > 1 else 'the column'} that the model was trained on: "
+                f"{', '.join(hints)}{more}. Add {'them' if len(absent) > 1 else 'it'}; values may be empty."
+            )
+        if self.classifier.encoder_ is None:
+            columns = {name: numbers(columns[name], name) for name in self.features}
+        found: np.ndarray = self.classifier.predict_proba(as_frame(columns, self.features))
+        return found
+
+    def unseen(self, columns: Columns) -> dict[str, list[str]]:
+        """Categories that training did not see, by column."""
+        encoder = self.classifier.encoder_
+        used = [e for e in encoder.columns_ if isinstance(e, Categorical)] if encoder is not None else []
+        found = {encoding.name: encoding.unseen(columns[encoding.name]) for encoding in used}
+        return {name: values for name, values in found.items() if values}
+
+    def accepts(self, confidence: np.ndarray) -> np.ndarray | None:
+        """Which predictions are given out: none where no rule was found, and None where there is no rule."""
+        if self.rule is None:
+            return None
+        if not self.rule.found:
+            return np.zeros(len(confidence), dtype=bool)
+        return np.asarray(self.rule.accepts(confidence))
+
+
+def _like(name: str, columns: Columns) -> str:
+    near = similar(name, columns)
+    return f" (is it {near}?)" if near else ""
+
+
+def save_model(model: TableModel, path: str | os.PathLike[str]) -> None:
+    """Write the model to one file, whole or not at all; `calibrant.estimators.load` reads the classifier alone."""
+    rule = None if model.rule is None else model.rule.to_json()
+    setattr(model.classifier, ABOUT, {**model.about, "rule": rule})
+    with whole_file(path) as unfinished:
+        try:
+            model.classifier.save(unfinished)
+        except SafetensorError as error:
+            raise ValueError(f"{path} cannot be written: {error}. Free some space or give another place.") from None
+
+
+def load_model(path: str | os.PathLike[str]) -> TableModel:
+    """Read a model of `calibrant train`, or a classifier that was saved from Python after a fit on named columns."""
+    classifier = load(path)
+    about = dict(getattr(classifier, ABOUT, {}))
+    rule = about.pop("rule", None)
+    model = TableModel(classifier, None if rule is None else RejectionRule.from_json(rule), about)
+    if not model.features:
+        raise ValueError(
+            f"{path} holds a classifier that was trained without names of columns, so that a table cannot be matched "
+            "to it. Train it with `calibrant train`, or on a data frame."
+        )
+    return model

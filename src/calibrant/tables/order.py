@@ -1,0 +1,57 @@
+"""What `calibrant train` is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from calibrant._version import __version__
+from calibrant.tables.parts import TEST_SHARE, share_or_file
+
+
+@dataclass(frozen=True)
+class Order:
+    """What `calibrant train` is asked for; the fields are its options. Files may be given as text."""
+
+    table: Path
+    target: str
+    out: Path
+    method: str = "self-calibrated"
+    val: float | Path | None = None
+    test: float | Path = TEST_SHARE
+    groups: str | None = None
+    drop: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    risk: float = 0.05
+    seed: int = 0
+    device: str = "auto"
+    rows: bool = True
+    fresh: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Further parameters of the classifier, for callers from Python."""
+
+    def __post_init__(self) -> None:
+        for name in ("table", "out", "val", "test"):
+            value: Any = getattr(self, name)
+            if name in ("table", "out"):
+                value = Path(value)
+            elif value is not None and not isinstance(value, Path):
+                value = share_or_file(str(value), f"--{name}")
+            object.__setattr__(self, name, value)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The options as plain values, files by their names."""
+        found = {name: value for name, value in asdict(self).items() if name not in ("out", "rows", "fresh")}
+        return {name: value.name if isinstance(value, Path) else value for name, value in found.items()}
+
+    def run_id(self) -> str:
+        """What a model must have been trained with to be the model of this order: options, files and version."""
+        found = hashlib.sha256(json.dumps([__version__, self.config], sort_keys=True, default=str).encode())
+        for path in (self.table, self.val, self.test):
+            if isinstance(path, Path):
+                found.update(path.read_bytes())
+        return found.hexdigest()[:16]

@@ -1,0 +1,120 @@
+"""Which rows train, which are held out for validation, and which judge the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from calibrant._words import count, listed
+from calibrant.data.copies import copy_groups, joined
+from calibrant.estimators.reading import hold_out
+from calibrant.tables.reading import Labelled, check_classes, need_column, read_labelled
+
+FEWEST_ROWS = 10
+FEWEST_TEST_ROWS = 2
+TEST_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The rows of each part; ``val`` where one was asked for."""
+
+    train: Labelled
+    val: Labelled | None
+    test: Labelled
+    notes: tuple[str, ...] = ()
+
+
+def share_or_file(value: str, option: str) -> float | Path:
+    """A share of the rows, or the file that holds the part."""
+    try:
+        share = float(value)
+    except ValueError:
+        return Path(value)
+    if not 0 < share < 1:
+        raise ValueError(f"{option} must be a file or a share of the rows between 0 and 1, such as 0.2; got {value}.")
+    return share
+
+
+def divide(
+    table: Labelled,
+    *,
+    val: float | Path | None = None,
+    test: float | Path = TEST_SHARE,
+    seed: int = 0,
+) -> Parts:
+    """Divide a table: each class in proportion, rows of a group and copies of a row in one part."""
+    if len(table) < FEWEST_ROWS:
+        raise ValueError(
+            f"{table.file} has {count(len(table), 'row')} with a label; training and judging a classifier needs at "
+            f"least {FEWEST_ROWS}, and some hundreds to be of use."
+        )
+    shares = [share for share in (test, val) if isinstance(share, float)]
+    if sum(shares) >= 1:
+        raise ValueError(f"--test and --val take {sum(shares):g} of the rows together; leave some to train on.")
+    frame = table.frame(list(table.columns))
+    copies = copy_groups(frame)
+    together = joined(None if table.groups is None else np.unique(table.groups, return_inverse=True)[1], copies)
+    codes = np.unique(table.labels, return_inverse=True)[1]
+    rest = np.arange(len(table))
+    held: dict[str, Labelled | None] = {"test": None, "val": None}
+    for name, part in (("test", test), ("val", val)):
+        if isinstance(part, float):
+            own, other = set_apart(codes[rest], part * len(table) / len(rest), seed, _take(together, rest))
+            held[name], rest = table.take(rest[other]), rest[own]
+        elif part is not None:
+            held[name] = _from_file(part, table)
+    train, test_rows = table.take(rest), held["test"]
+    assert test_rows is not None
+    check_classes(train.labels, table.target, "the training part of " + table.file)
+    if len(test_rows) < FEWEST_TEST_ROWS:
+        raise ValueError(
+            f"The test part has {count(len(test_rows), 'row')}; at least {FEWEST_TEST_ROWS} are needed to judge the "
+            "classifier. Give a larger --test, or more rows."
+        )
+    return Parts(train, held["val"], test_rows, tuple(_notes(table, copies, train)))
+
+
+def set_apart(codes: np.ndarray, share: float, seed: int, together: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Rows to keep and rows to hold out; every class is among those that are kept."""
+    own, other = hold_out(codes, share, seed=seed, groups=together)
+    lacking = np.isin(codes[other], np.setdiff1d(codes, codes[own]))
+    if together is not None:
+        lacking = np.isin(together[other], together[other[lacking]])
+    return np.sort(np.concatenate([own, other[lacking]])), other[~lacking]
+
+
+def _take(groups: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
+    return None if groups is None or len(np.unique(groups[rows])) < 2 else groups[rows]
+
+
+def _from_file(path: Path, table: Labelled) -> Labelled:
+    """The labelled rows of another file, whose columns and classes are those of the table."""
+    found = read_labelled(path, table.target)
+    for name in table.columns:
+        need_column(found.columns, name, found.file)
+    names = {str(value): value for value in np.unique(table.labels).tolist()}
+    unknown = [name for name in found.classes if name not in names]
+    if unknown:
+        raise ValueError(
+            f"{found.file} holds the class {unknown[0]!r} in {table.target!r}, which {table.file} does not have; its "
+            f"classes are {listed(names)}. Correct it, or remove these rows."
+        )
+    labels = np.array([names[str(value)] for value in found.labels.tolist()], dtype=table.labels.dtype)
+    columns = {name: found.columns[name] for name in table.columns}
+    return Labelled(found.file, found.target, columns, labels, found.numbers, None, found.unlabelled)
+
+
+def _notes(table: Labelled, copies: np.ndarray | None, train: Labelled) -> list[str]:
+    notes = []
+    if table.unlabelled:
+        notes.append(f"{count(table.unlabelled, 'row')} without a value in {table.target!r}: left out.")
+    if copies is not None:
+        more = len(copies) - len(np.unique(copies))
+        notes.append(f"{count(more, 'row')} repeat another one exactly; copies are kept in one part.")
+    few = [name for name, rows in train.classes.items() if rows < 5]
+    if few:
+        notes.append(f"Classes with fewer than 5 training rows are hardly learned: {listed(few)}.")
+    return notes

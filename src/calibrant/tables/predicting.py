@@ -1,0 +1,208 @@
+"""Predictions for a table of any size, piece by piece: the work of `calibrant predict`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from calibrant._whole import whole_file
+from calibrant._words import listed
+from calibrant.data.columns import Columns, each, is_missing
+from calibrant.data.labels import as_labels
+from calibrant.data.table_chunks import read_chunks
+from calibrant.data.tables import need_pandas
+from calibrant.metrics.streaming import StreamingECE
+from calibrant.tables.model import TableModel, load_model
+from calibrant.tables.reading import need_column
+from calibrant.tables.writing import DIGITS, prediction_columns
+
+CHUNK = 20_000
+SHOWN = 5
+"""Categories that are named in a note."""
+FORMATS = (".csv", ".tsv", ".parquet")
+
+Put = Callable[[dict[str, Any]], None]
+
+
+@dataclass
+class Summary:
+    """What was predicted, and how well where the table has the labels."""
+
+    rows: int = 0
+    withheld: int | None = None
+    labelled: int = 0
+    correct: int = 0
+    kept: int = 0
+    kept_correct: int = 0
+    ece: float = float("nan")
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of right predictions among the labelled rows."""
+        return self.correct / self.labelled if self.labelled else float("nan")
+
+
+def predict(
+    model: TableModel | str | os.PathLike[str],
+    table: str | os.PathLike[str],
+    out: str | os.PathLike[str] | TextIO,
+    *,
+    chunk: int = CHUNK,
+    set_coverage: float | None = None,
+    keep: Sequence[str] = (),
+    score: bool = True,
+) -> Summary:
+    """Predict the rows of a file, so many at a time, and write one row each.
+
+    Parameters
+    ----------
+    model : a model, or the file that holds it
+    table : CSV, TSV or Parquet; columns are matched by name, and further ones are ignored
+    out : the file to write (.csv, .tsv, .parquet), whole or not at all; or an open text stream, which gets CSV
+    chunk : how many rows are in memory at a time
+    set_coverage : add a column ``set`` with the classes that hold the true one with this probability
+    keep : columns of the table to copy, such as an identifier
+    score : compare with the labels where the table has the target column
+    """
+    own = model if isinstance(model, TableModel) else load_model(model)
+    table = Path(table)
+    rule = None
+    if set_coverage is not None:
+        if not hasattr(own.classifier, "set_rule"):
+            raise ValueError(
+                "Prediction sets need a cross-fitted classifier; train with --method self-calibrated instead of "
+                f"{own.about.get('method', type(own.classifier).__name__)}."
+            )
+        rule = own.classifier.set_rule(set_coverage)
+    summary, errors = Summary(withheld=None if own.rule is None else 0), StreamingECE()
+    seen: dict[str, None] = {}
+    unseen: dict[str, dict[str, None]] = {}
+    with _written(out) as put:
+        for columns in read_chunks(table, chunk, text=own.text_columns):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", UserWarning)
+                probs = own.probs(columns, table.name)
+            seen |= dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
+            for name, values in own.unseen(columns).items():
+                unseen.setdefault(name, {}).update(dict.fromkeys(values[:SHOWN]))
+            found = prediction_columns(own, probs)
+            if rule is not None:
+                found["set"] = _sets(own.classes, rule.apply(probs))
+            if score and own.target in columns:
+                _add_scores(summary, errors, own, columns, found, probs, table.name)
+            put(_numbered(columns, keep, table.name, summary.rows, len(probs)) | found)
+            summary.rows += len(probs)
+            if summary.withheld is not None:
+                summary.withheld += int(found["withheld"].sum())
+    if summary.labelled:
+        summary.ece = errors.compute()
+    summary.notes += list(seen)
+    summary.notes += [
+        f"Column {name!r} holds categories that training did not see ({listed(values, SHOWN)}), which count as rare."
+        for name, values in unseen.items()
+    ]
+    return summary
+
+
+def _numbered(columns: Columns, keep: Sequence[str], file: str, before: int, rows: int) -> dict[str, Any]:
+    for name in keep:
+        need_column(columns, name, file)
+    return {"row": before + 1 + np.arange(rows), **{name: columns[name] for name in keep}}
+
+
+def _sets(classes: list[str], members: np.ndarray) -> np.ndarray:
+    """The classes of each set as text, separated by bars."""
+    return np.array(["|".join(c for c, inside in zip(classes, row, strict=True) if inside) for row in members], object)
+
+
+def _add_scores(
+    summary: Summary,
+    errors: StreamingECE,
+    model: TableModel,
+    columns: Columns,
+    found: dict[str, Any],
+    probs: np.ndarray,
+    file: str,
+) -> None:
+    """Count right predictions among the rows that have a label."""
+    assert model.target is not None
+    column = columns[model.target]
+    known = np.flatnonzero(~np.array(each(is_missing, column), dtype=bool))
+    if not len(known):
+        return
+    labels = [str(value) for value in as_labels(column[known], name=model.target).tolist()]
+    place = {name: k for k, name in enumerate(model.classes)}
+    if unknown := [label for label in labels if label not in place]:
+        raise ValueError(
+            f"{file} holds {unknown[0]!r} in {model.target!r}, a class that the model does not know; it knows "
+            f"{listed(model.classes)}. Correct it, or predict without comparing (--no-score)."
+        )
+    codes = np.array([place[label] for label in labels])
+    correct = probs[known].argmax(axis=1) == codes
+    errors.update(confidence=found["confidence"][known], correct=correct)
+    summary.labelled += len(known)
+    summary.correct += int(correct.sum())
+    kept = ~found["withheld"][known] if "withheld" in found else np.ones(len(known), dtype=bool)
+    summary.kept += int(kept.sum())
+    summary.kept_correct += int(correct[kept].sum())
+
+
+@contextmanager
+def _written(out: str | os.PathLike[str] | TextIO) -> Iterator[Put]:
+    """A function that adds rows to a file or stream."""
+    pd = need_pandas()
+    if not isinstance(out, str | os.PathLike):
+        yield _csv(pd, out, ",")
+        return
+    suffix = Path(out).suffix.lower()
+    if suffix not in FORMATS and (Path(out).is_file() or not Path(out).exists()):
+        raise ValueError(f"{out} should end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, to say what it is.")
+    with whole_file(out) as unfinished:
+        if suffix == ".parquet":
+            with _parquet(pd, unfinished) as put:
+                yield put
+        else:
+            with unfinished.open("w", encoding="utf-8", newline="") as stream:
+                yield _csv(pd, stream, "\t" if suffix == ".tsv" else ",")
+
+
+def _csv(pd: Any, stream: TextIO, separator: str) -> Put:
+    header = [True]
+
+    def put(columns: dict[str, Any]) -> None:
+        frame = pd.DataFrame(columns)
+        frame.to_csv(stream, index=False, header=header[0], sep=separator, float_format=DIGITS, lineterminator="\n")
+        header[0] = False
+
+    return put
+
+
+@contextmanager
+def _parquet(pd: Any, path: Path) -> Iterator[Put]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ImportError("Writing Parquet files needs pyarrow: pip install 'calibrant[tables]'.") from None
+    writer: list[Any] = []
+
+    def put(columns: dict[str, Any]) -> None:
+        table = pyarrow.Table.from_pandas(pd.DataFrame(columns), preserve_index=False)
+        if not writer:
+            writer.append(parquet.ParquetWriter(path, table.schema))
+        # A copied column may be read as another type in a later piece.
+        writer[0].write_table(table.cast(writer[0].schema))
+
+    try:
+        yield put
+    finally:
+        for one in writer:
+            one.close()

@@ -1,0 +1,130 @@
+"""Progress of a long fit with the time that is left: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Self, TextIO
+
+from calibrant.bilevel import Callback
+from calibrant.bilevel.run import Run
+from calibrant.tables.estimate import Estimate
+
+BETWEEN_LINES = 10.0
+"""Seconds between two lines where there is no terminal."""
+REFRESH = 0.5
+
+
+class Clock:
+    """How much of a fit is done, and how long the rest will take.
+
+    The estimate says what share of the time each stage has; measured time says how fast the stages go by.
+    """
+
+    def __init__(self, estimate: Estimate, now: Callable[[], float] = time.perf_counter) -> None:
+        self.estimate, self.now = estimate, now
+        self.begin = now()
+        self.stage = "networks"
+        self._runs = max(1, estimate.runs)
+        self._finished, self._share = 0, 0.0
+        self._pace, self._others = 1.0, 0.0
+
+    @property
+    def _each(self) -> float:
+        return self.estimate.networks / self.estimate.runs
+
+    def start_run(self) -> None:
+        """Networks begin to train: once, or once for each kind."""
+        self._runs = max(self._runs, self._finished + 1)
+        self._share, self.stage = 0.0, "networks"
+
+    def step(self, share: float) -> None:
+        """So much of the present run is done."""
+        start = self.estimate.start / self._each  # is over once there is a first step
+        self._share = start + (1 - start) * share
+        self._pace = (self.now() - self.begin) / ((self._finished + self._share) * self._each)
+
+    def end_run(self) -> None:
+        """The present run is over; what follows the last one is not counted in steps."""
+        self.step(1.0)
+        self._finished, self._share = self._finished + 1, 0.0
+        if self._finished >= self._runs:
+            self.stage, self._others = "trees, lines and calibration", self.now()
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left, as far as one can tell."""
+        networks = (self._runs - self._finished - self._share) * self._each
+        others = self.estimate.others
+        if self.stage != "networks":
+            others = max(0.0, others - (self.now() - self._others) / self._pace)
+        return self._pace * (max(0.0, networks) + others)
+
+    @property
+    def share(self) -> float:
+        """The share of the time that is over."""
+        elapsed = self.now() - self.begin
+        return elapsed / max(elapsed + self.left, 1e-9)
+
+
+class FitProgress(Callback):
+    """Show the progress of a fit; use it as a context and as a callback of ``fit``."""
+
+    def __init__(self, estimate: Estimate, write: TextIO | None = None) -> None:
+        self.clock = Clock(estimate)
+        self.out = write if write is not None else sys.stderr
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._bar: Any = None
+
+    def __enter__(self) -> Self:
+        if self.out.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}")]
+            self._bar = Progress(*columns, console=Console(file=self.out), transient=True)
+            self._task = self._bar.add_task(self.clock.stage, total=1.0, left="")
+            self._bar.start()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._bar is not None:
+            self._bar.stop()
+
+    def on_start(self, run: Run) -> None:
+        self.clock.start_run()
+
+    def on_step(self, run: Run) -> None:
+        self.clock.step(run.step / max(1, int(run.outer_steps)))
+
+    def on_end(self, run: Run) -> None:
+        self.clock.end_run()
+
+    def _watch(self) -> None:
+        while not self._end.wait(BETWEEN_LINES if self._bar is None else REFRESH):
+            self.show()
+
+    def show(self) -> None:
+        """Show how far it is."""
+        left = about(self.clock.left)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.clock.share, description=self.clock.stage, left=left)
+        else:
+            print(f"{self.clock.stage}: {self.clock.share:.0%} done, {left}", file=self.out, flush=True)
+
+
+def about(seconds: float) -> str:
+    """The time left in words; seconds are rounded, because nobody knows them exactly."""
+    if seconds < 5:
+        return "a few seconds left"
+    if seconds < 60:
+        return f"about {5 * round(seconds / 5)} s left"
+    return f"about {round(seconds / 60)} min left" if seconds < 5400 else f"about {seconds / 3600:.1f} h left"

@@ -1,0 +1,155 @@
+"""A user's table with the column to predict: rows without a label left out, names checked, classes counted."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant._words import listed
+from calibrant.data.columns import Columns, each, is_missing, is_numeric, set_of
+from calibrant.data.labels import as_labels
+from calibrant.data.tables import need_pandas, read_columns
+
+MOST_CLASSES = 1000
+MANY_CLASSES = 20
+"""Up to so many classes are taken as they are, however few rows each has."""
+FEWEST_ROWS_PER_CLASS = 5
+MOST_UNLABELLED = 0.5
+"""The largest share of rows without a label that is left out; more are likely a mistake."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Rows with labels. ``numbers`` are their places in the file: 1 is the first row below the header."""
+
+    file: str
+    target: str
+    columns: Columns = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    numbers: np.ndarray = field(repr=False)
+    groups: np.ndarray | None = field(default=None, repr=False)
+    unlabelled: int = 0
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: np.ndarray) -> Labelled:
+        """Some of the rows, in the order given."""
+        return replace(
+            self,
+            columns={name: column[rows] for name, column in self.columns.items()},
+            labels=self.labels[rows],
+            numbers=self.numbers[rows],
+            groups=None if self.groups is None else self.groups[rows],
+        )
+
+    @property
+    def classes(self) -> dict[str, int]:
+        """The number of rows of each class, the most frequent first."""
+        return dict(Counter(map(str, self.labels.tolist())).most_common())
+
+    def frame(self, names: Sequence[str], categorical: Collection[str] = ()) -> Any:
+        """Some columns as a data frame for a classifier."""
+        return as_frame(self.columns, names, categorical)
+
+
+def as_frame(columns: Columns, names: Sequence[str], categorical: Collection[str] = ()) -> Any:
+    """Columns as a data frame; those in ``categorical`` get pandas' category type."""
+    pd = need_pandas()
+    frame = pd.DataFrame({name: columns[name] for name in names})
+    for name in categorical:
+        frame[name] = frame[name].astype("category")
+    return frame
+
+
+def read_labelled(
+    path: str | os.PathLike[str], target: str, *, groups: str | None = None, drop: Collection[str] = ()
+) -> Labelled:
+    """Read a table and split off labels and groups. What is wrong with it is a ValueError in one sentence."""
+    path = Path(path)
+    columns = read_columns(path)
+    for name in (target, *([] if groups is None else [groups]), *drop):
+        need_column(columns, name, path.name)
+    if target in drop:
+        raise ValueError(f"{target!r} is the column to predict; it cannot be dropped as well.")
+    if groups == target:
+        raise ValueError(f"{target!r} is the column to predict; name another column for the groups.")
+    known = ~np.array(each(is_missing, columns[target]), dtype=bool)
+    labels = _labels(columns[target], known, target, path.name)
+    kept = {n: c[known] for n, c in columns.items() if n not in {target, groups, *drop}}
+    if not kept:
+        raise ValueError(f"{path.name} has no column besides {target!r} to predict it from; add some.")
+    names = None if groups is None else _groups(columns[groups][known], groups, path.name)
+    return Labelled(path.name, target, kept, labels, np.flatnonzero(known) + 1, names, int((~known).sum()))
+
+
+def need_column(columns: Collection[str], name: str, file: str) -> None:
+    """Raise an error that suggests similar names where a table lacks a column."""
+    if name in columns:
+        return
+    near = similar(name, columns)
+    hint = f"Did you mean {near}?" if near else f"Its columns are {listed(columns)}."
+    raise ValueError(f"{file} has no column {name!r}. {hint}")
+
+
+def similar(name: str, known: Collection[str]) -> str:
+    """Names that are like another one, in quotes; nothing where there are none."""
+    by_lower = {own.lower().strip(): own for own in known}
+    found = get_close_matches(name.lower().strip(), by_lower, n=3, cutoff=0.6)
+    return " or ".join(repr(by_lower[own]) for own in found)
+
+
+def check_classes(labels: np.ndarray, target: str, file: str) -> None:
+    """Raise an error where labels are of one class, or of so many that they are not classes."""
+    values = set_of(labels)
+    many, rows = len(values), len(labels)
+    if many == 1:
+        raise ValueError(
+            f"Column {target!r} of {file} holds one class only, {str(values[0])!r}; a classifier needs at least two."
+        )
+    if many > MOST_CLASSES or (many > MANY_CLASSES and rows < FEWEST_ROWS_PER_CLASS * many):
+        what = "a quantity or a number of rows" if is_numeric(labels) else "names or free text"
+        raise ValueError(
+            f"Column {target!r} of {file} holds {many:,} different values in {rows:,} rows, which look like {what} and "
+            f"not like classes. Name another column, or turn this one into at most {MOST_CLASSES:,} classes with at "
+            f"least {FEWEST_ROWS_PER_CLASS} rows each."
+        )
+
+
+def _labels(column: np.ndarray, known: np.ndarray, target: str, file: str) -> np.ndarray:
+    absent = int((~known).sum())
+    if absent > MOST_UNLABELLED * len(known):
+        raise ValueError(
+            f"{absent:,} of the {len(known):,} rows of {file} have no value in {target!r}. Name another column, or "
+            "remove the rows without a label."
+        )
+    present = column[known]
+    values = [] if present.dtype.kind not in "fO" or not is_numeric(present) else present.astype(float)
+    fractions = {v for v in list(values) if v != round(v)} if np.isfinite(values).all() else set()
+    if fractions:
+        raise ValueError(
+            f"Column {target!r} of {file} holds numbers with fractions ({min(fractions):g} is one), so it is a "
+            "quantity and not a class. Name another column, or turn this one into classes (low, medium, high)."
+        )
+    check_classes(present, target, file)
+    try:
+        labels = as_labels(present, name=target)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+    return labels
+
+
+def _groups(column: np.ndarray, name: str, file: str) -> np.ndarray:
+    """The group of each row as text; each row without one is a group of its own."""
+    absent = np.array(each(is_missing, column), dtype=bool)
+    found = np.array([f"row {k}" if gone else f"={v}" for k, (v, gone) in enumerate(zip(column, absent, strict=True))])
+    if len(np.unique(found)) < 2:
+        raise ValueError(f"Column {name!r} of {file} holds one group only; leave --groups out.")
+    return found

@@ -1,0 +1,136 @@
+"""What comes of training: scores on held-out rows, and five files that appear together."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant._whole import write_text_whole
+from calibrant._words import duration, listed
+from calibrant.report import versions
+from calibrant.report.evaluation import Evaluation, evaluate
+from calibrant.tables.describing import Description
+from calibrant.tables.methods import LEVEL, find_method
+from calibrant.tables.model import TableModel
+from calibrant.tables.order import Order
+from calibrant.tables.parts import Parts
+from calibrant.tables.writing import suspects, write_predictions, write_suspects
+
+MODEL, METRICS, PREDICTIONS, SUSPECTS, REPORT = (
+    "model.calibrant",
+    "metrics.json",
+    "predictions.csv",
+    "suspects.csv",
+    "report.html",
+)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The result of a training run."""
+
+    folder: Path
+    model: TableModel
+    evaluation: Evaluation
+    metrics: dict[str, Any]
+
+
+def judged(order: Order, model: TableModel, parts: Parts, described: Description) -> Trained:
+    """Scores of the test rows, and all that `metrics.json` holds."""
+    test, train = parts.test, parts.train
+    probs = model.probs(test.columns, test.file)
+    known: dict[str, Any] = {f"row of {test.file}": test.numbers}
+    evaluation = evaluate(
+        probs,
+        np.array([str(v) for v in test.labels.tolist()]),
+        classes=model.classes,
+        rows=known | (test.columns if order.rows else {}),
+        name=order.method,
+        seed=order.seed,
+    )
+    predicted = probs.argmax(axis=1)
+    correct = np.array(model.classes)[predicted] == np.array([str(v) for v in test.labels.tolist()])
+    accepted = model.accepts(probs.max(axis=1))
+    assert model.rule is not None
+    assert accepted is not None
+    wrong = suspects(model, train)
+    metrics = {
+        "run": model.about["run"],
+        "config": order.config,
+        "versions": versions(),
+        "data": {
+            "file": train.file,
+            "target": order.target,
+            "classes": train.classes,
+            "rows": {"train": len(train), "val": 0 if parts.val is None else len(parts.val), "test": len(test)},
+            "columns": described.kinds,
+            "left_out": described.dropped,
+            "notes": [*parts.notes, *described.warnings, *model.about["notes"]],
+        },
+        "model": model_facts(model.classifier),
+        "rule": {
+            "found": model.rule.found,
+            "summary": model.rule.summary(),
+            "threshold": None if model.rule.window is None else max(0.0, model.rule.window.high),
+            "risk": order.risk,
+            "level": LEVEL,
+            "test_kept": float(accepted.mean()),
+            "test_errors_among_kept": float(1 - correct[accepted].mean()) if accepted.any() else None,
+        },
+        "test": evaluation.to_dict(rows=order.rows)["models"][0],
+        "suspects": len(wrong),
+        "seconds": {"training": round(model.about["seconds"], 2)},
+    }
+    return Trained(order.out, model, evaluation, metrics)
+
+
+def model_facts(classifier: Any) -> dict[str, Any]:
+    """What a classifier says about itself, as plain values."""
+    facts: dict[str, Any] = {"classifier": type(classifier).__name__}
+    if hasattr(classifier, "members_"):
+        weights = np.asarray(classifier.pool_weights_).tolist()
+        facts["members"] = dict(zip(classifier.members_, weights, strict=False))
+        facts["candidate"] = classifier.candidate_
+        facts["label_noise"] = classifier.label_noise_
+    return facts
+
+
+def publish(order: Order, result: Trained, parts: Parts, work: Path, folder: Path) -> None:
+    """Write everything into the hidden folder, then move it; `metrics.json` goes last and is gone in between."""
+    model, metrics = result.model, result.metrics
+    write_predictions(work / PREDICTIONS, model, parts.test, model.probs(parts.test.columns, parts.test.file))
+    write_suspects(work / SUSPECTS, suspects(model, parts.train), parts.train, rows=order.rows)
+    title = f"{order.target} in {parts.train.file}"
+    result.evaluation.to_html(work / REPORT, title=title, card=card(order, result, parts))
+    write_text_whole(work / METRICS, json.dumps(metrics, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    (folder / METRICS).unlink(missing_ok=True)
+    for name in (MODEL, PREDICTIONS, SUSPECTS, REPORT, METRICS):
+        (work / name).replace(folder / name)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def card(order: Order, result: Trained, parts: Parts) -> dict[str, str]:
+    """The model and data card of the report."""
+    data, model = result.metrics["data"], result.metrics["model"]
+    rows = data["rows"]
+    members = ", ".join(f"{name} (weight {weight:.2f})" for name, weight in model.get("members", {}).items())
+    facts = {
+        "table": data["file"],
+        "predicts": f"{order.target}: {listed([f'{name} ({number:,})' for name, number in data['classes'].items()])}",
+        "trained on": f"{rows['train']:,} rows" + (f", {rows['val']:,} for validation" if rows["val"] else ""),
+        "judged on": f"{rows['test']:,} held-out rows"
+        + (f" of {parts.test.file}" if not isinstance(order.test, float) else ""),
+        "columns": " ".join(Description(data["columns"], data["left_out"], ()).sentences()),
+        "method": f"{order.method}: {find_method(order.method).summary}",
+        "members": members,
+        "rejection rule": result.metrics["rule"]["summary"],
+        "doubtful labels": f"{result.metrics['suspects']:,} training rows, in {SUSPECTS}",
+        "notes": " ".join(data["notes"]),
+        "training": f"{duration(result.metrics['seconds']['training'])}, seed {order.seed}",
+    }
+    return {name: fact for name, fact in facts.items() if fact}

@@ -1,0 +1,75 @@
+"""The tables that training and prediction write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant._whole import whole_file
+from calibrant.data.tables import need_pandas
+from calibrant.tables.model import TableModel
+from calibrant.tables.reading import Labelled
+
+DIGITS = "%.9g"
+"""Numbers in files: exact enough for every score, and short enough to read."""
+
+
+def prediction_columns(model: TableModel, probs: np.ndarray) -> dict[str, np.ndarray]:
+    """Predicted class, confidence, a probability for each class, and whether the prediction is withheld."""
+    names = np.array(model.classes, dtype=object)
+    best = probs.argmax(axis=1)
+    confidence = probs[np.arange(len(probs)), best]
+    columns = {"predicted": names[best], "confidence": confidence}
+    columns |= {f"prob_{name}": probs[:, k] for k, name in enumerate(names)}
+    accepted = model.accepts(confidence)
+    return columns if accepted is None else columns | {"withheld": ~accepted}
+
+
+def write_predictions(path: Path, model: TableModel, test: Labelled, probs: np.ndarray) -> None:
+    """The held-out rows: row number, label, prediction."""
+    known = {"row": test.numbers, "label": np.array([str(v) for v in test.labels.tolist()], dtype=object)}
+    _write(path, known | prediction_columns(model, probs))
+
+
+def suspects(model: TableModel, train: Labelled) -> list[dict[str, Any]]:
+    """Training rows whose label is less likely than another class, most suspect first."""
+    rows, scores = model.classifier.suspects(return_scores=True)
+    if not len(rows):
+        return []
+    probs = _unseen_probs(model, train, rows)
+    classes, labels = model.classes, [str(v) for v in train.labels[rows].tolist()]
+    found = []
+    for row, score, label, own in zip(rows.tolist(), scores.tolist(), labels, probs, strict=True):
+        likely = classes[int(own.argmax())]
+        if likely != label:
+            about = {"row": int(train.numbers[row]), "label": label, "likely": likely}
+            found.append({**about, "suspicion": score, "probability_of_label": float(own[classes.index(label)])})
+    return found
+
+
+def _unseen_probs(model: TableModel, train: Labelled, rows: np.ndarray) -> np.ndarray:
+    """Probabilities by models that never saw the row, where there are such."""
+    known = getattr(model.classifier, "oof_proba_", None)
+    if known is not None and np.isfinite(known[rows]).all():
+        return np.asarray(known[rows])
+    return model.probs({name: column[rows] for name, column in train.columns.items()}, train.file)
+
+
+def write_suspects(path: Path, found: list[dict[str, Any]], train: Labelled, *, rows: bool) -> None:
+    """The suspects, with the values of their rows where `rows` says so."""
+    names = ("row", "label", "likely", "suspicion", "probability_of_label")
+    columns: dict[str, Any] = {name: [entry[name] for entry in found] for name in names}
+    if rows:
+        place = {number: k for k, number in enumerate(train.numbers.tolist())}
+        index = np.array([place[entry["row"]] for entry in found], dtype=int)
+        for name, column in train.columns.items():
+            columns[name if name not in names else f"{name} (table)"] = column[index]
+    _write(path, columns)
+
+
+def _write(path: Path, columns: dict[str, Any]) -> None:
+    pd = need_pandas()
+    with whole_file(path) as unfinished:
+        pd.DataFrame(columns).to_csv(unfinished, index=False, float_format=DIGITS)

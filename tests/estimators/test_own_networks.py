@@ -1,0 +1,428 @@
+"""``calibrant.fit`` as users have their networks and data: every kind of network, loader, start and end."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import fx, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import calibrant
+from calibrant.bilevel import Callback
+from calibrant.experiments.networks import models
+from calibrant.experiments.networks.tasks import TASKS, Pair, classes_of
+from calibrant.methods import Calibrated, CrossFitted, Ensemble, Part, Standard
+from calibrant.methods.averaged import Averaged
+from calibrant.methods.varied_rates import VariedRates, best_subset
+
+SHORT = CrossFitted(Standard(epochs=2, batch_size=32), folds=2)
+
+
+def cut(pair, count):
+    rows = slice(0, count)
+    inputs = {k: v[rows] for k, v in pair.inputs.items()} if isinstance(pair.inputs, dict) else pair.inputs[rows]
+    return Pair(inputs, pair.labels[rows])
+
+
+def small(name, counts=(96, 64, 40)):
+    """Few samples of a task, its loaders and its network."""
+    task, splits = TASKS[name], TASKS[name].draw(3, "scratch")
+    train, val, test = (cut(pair, count) for pair, count in zip(splits, counts, strict=True))
+    loaders = task.loader(train, shuffle=True), task.loader(val, shuffle=False)
+    return task.build(classes_of(splits), 0), loaders, test
+
+
+@pytest.mark.parametrize("networks", [1, 2])
+@pytest.mark.parametrize("name", TASKS)
+def test_every_kind_of_network_becomes_a_plain_module_with_calibrated_logits(name, networks):
+    model, (train, val), test = small(name)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    given = {"networks": 1, "epochs": 2}
+    if networks > 1:
+        given = {"method": Calibrated("temperature", Ensemble(Averaged(epochs=2), networks))}
+    result = calibrant.fit(model, train, val, **given)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    probs = result.probs(test.inputs)
+    assert probs.shape == (40, classes_of(TASKS[name].draw(3, "scratch")))
+    torch.testing.assert_close(probs.sum(1), torch.ones(40, dtype=torch.float64))
+    loader = TASKS[name].loader(test, shuffle=False)
+    torch.testing.assert_close(result.probs(loader), probs, atol=1e-6, rtol=0)
+    assert torch.equal(result.predict(loader), probs.argmax(1))
+    with torch.no_grad():
+        logits = result.module(**test.inputs) if isinstance(test.inputs, dict) else result.module(test.inputs)
+    torch.testing.assert_close(logits.double().softmax(1), probs, atol=1e-5, rtol=0)
+    if networks == 1:
+        assert type(result.module) is type(model)
+        assert result.fitted.calibrator.temperature_ != 1
+        model.load_state_dict(result.module.state_dict())
+    else:
+        assert isinstance(result.module, fx.GraphModule)
+
+
+def test_the_plain_module_needs_no_calibrant(tmp_path):
+    """It is saved by torch and read in a process that cannot import calibrant."""
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 4), torch.arange(60) % 3
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    for name, networks in (("one", 1), ("two", 2)):
+        result = calibrant.fit(net, (x[:40], y[:40]), (x[40:], y[40:]), networks=networks, epochs=2)
+        torch.save(result.module, tmp_path / f"{name}.pt")
+        np.save(tmp_path / f"{name}.npy", result.probs(x).numpy())
+    np.save(tmp_path / "x.npy", x.numpy())
+    code = (
+        "import sys; sys.modules['calibrant'] = None\n"
+        "import numpy as np, torch\n"
+        "x = torch.from_numpy(np.load('x.npy'))\n"
+        "for name in ('one', 'two'):\n"
+        "    module = torch.load(f'{name}.pt', weights_only=False)\n"
+        "    assert np.allclose(module(x).softmax(1).detach().numpy(), np.load(f'{name}.npy'), atol=1e-5), name\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
+
+
+class Named(nn.Module):
+    """Takes words and a mask, and has no single linear layer at its end."""
+
+    def __init__(self, form="tensor"):
+        super().__init__()
+        self.embed, self.a, self.b = nn.Embedding(9, 6), nn.Linear(6, 3), nn.Linear(6, 3)
+        self.form = form
+
+    def forward(self, ids, mask):
+        mean = (self.embed(ids) * mask.unsqueeze(-1)).sum(1)
+        logits = self.a(mean) + self.b(mean) ** 2
+        return {"tensor": logits, "key": {"logits": logits}, "first": (logits, mean)}[self.form]
+
+
+@pytest.mark.parametrize("form", ["tensor", "key", "first"])
+def test_batches_of_several_inputs_and_outputs_of_every_form(form):
+    ids, mask, y = torch.randint(0, 9, (60, 5)), torch.randint(0, 2, (60, 5)), torch.arange(60) % 3
+    nested = [((ids[k : k + 20], mask[k : k + 20]), y[k : k + 20]) for k in (0, 20, 40)]
+    flat = DataLoader(TensorDataset(ids, mask, y), batch_size=20)
+    dicts = [{"ids": i, "mask": m, "label": t, "text": ["…"] * 20} for (i, m), t in nested]
+    torch.manual_seed(1)
+    net, found = Named(form), []
+    for train in (nested, flat, dicts, ((ids, mask), y), ({"ids": ids, "mask": mask}, y.numpy())):
+        method = Calibrated("temperature", Standard(epochs=2, batch_size=20))
+        result = calibrant.fit(net, train, nested, method=method)
+        found.append(result.probs((ids, mask)))
+        torch.testing.assert_close(result.probs({"ids": ids, "mask": mask}), found[-1])
+        torch.testing.assert_close(result.probs(train if not isinstance(train, tuple) else flat), found[-1])
+        with torch.no_grad():
+            torch.testing.assert_close(result.module(ids, mask).double().softmax(1), found[-1], atol=1e-5, rtol=0)
+        assert isinstance(result.module, fx.GraphModule)
+    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(found[2], found[0])
+
+
+@pytest.mark.parametrize("method", [SHORT, Ensemble(Standard(epochs=2), members=3)])
+def test_means_of_networks_as_one_module(method):
+    torch.manual_seed(0)
+    x, y = torch.randn(80, 4), torch.randint(0, 3, (80,))
+    result = calibrant.fit(nn.Linear(4, 3), (x[:60], y[:60]), (x[60:], y[60:]), method=method)
+    with torch.no_grad():
+        torch.testing.assert_close(result.module(x).double().softmax(1), result.probs(x), atol=1e-5, rtol=0)
+    twin = pickle.loads(pickle.dumps(result.module))
+    assert torch.equal(twin(x), result.module(x))
+
+
+class Fixed:
+    """A network that gives the same logits for every input."""
+
+    outer_steps = 1
+
+    def __init__(self, *logits):
+        self.params = torch.tensor(logits)
+
+    def logits(self, inputs):
+        return self.params.expand(len(inputs), -1)
+
+
+def test_the_networks_that_are_best_together_are_kept():
+    """Labels are 0 in half of the cases: two that err to opposite sides beat one that is nearer to the truth."""
+    part = Part(torch.zeros(100, 1), torch.arange(100) % 2)
+    left, right, near, wrong = Fixed(1.0, 0.0), Fixed(0.0, 1.0), Fixed(0.3, 0.0), Fixed(9.0, 0.0)
+    assert best_subset([left, near, wrong], part) == (near,)
+    assert best_subset([left, near, right, wrong], part) == (left, right)
+
+
+@pytest.mark.parametrize(("rates", "left"), [((1e30, 0.01), 1), ((1e30, 1e29), 0)])
+def test_a_learning_rate_that_breaks_down_is_left_out(monkeypatch, rates, left):
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 4), torch.randint(0, 2, (60,))
+    net, data = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), ((x, y), (x[:30], y[:30]))
+    monkeypatch.setattr(VariedRates, "rates", rates)
+    method = VariedRates(Averaged(epochs=5))
+    if left:
+        assert len(calibrant.fit(net, *data, method=method).networks) == left
+    else:
+        with pytest.raises(calibrant.bilevel.NonFiniteError):
+            calibrant.fit(net, *data, method=method)
+
+
+def test_learning_rates_lie_around_that_of_the_base():
+    assert VariedRates(Averaged(learning_rate=0.003)).rates == pytest.approx([0.003, 0.001, 0.009])
+
+
+def test_a_calibrator_without_a_torch_form_says_so():
+    x, y = torch.randn(60, 4), torch.arange(60) % 2
+    result = calibrant.fit(nn.Linear(4, 2), (x, y), (x[:50], y[:50]), method=Calibrated("isotonic", Standard(epochs=1)))
+    with pytest.raises(ValueError, match=r"Isotonic has no form as a torch module. Use probs"):
+        _ = result.module
+    assert len(result.modules) == 1
+
+
+def test_a_frozen_backbone_rests_and_the_head_learns():
+    model, (train, val), _ = small("digits")
+    for freeze in ("backbone", ["body"]):
+        result = calibrant.fit(model, train, val, freeze=freeze, networks=1, epochs=2)
+        own, trained = model.state_dict(), result.modules[0].state_dict()
+        assert {name for name in own if not torch.equal(own[name], trained[name])} == {"head.weight", "head.bias"}
+        assert all(p.requires_grad for p in result.modules[0].parameters())
+    model.body[0].requires_grad_(False)
+    changed = calibrant.fit(model, train, val, networks=1, epochs=2).modules[0]
+    assert torch.equal(changed.body[0].weight, model.body[0].weight)
+    assert not torch.equal(changed.body[4].weight, model.body[4].weight)
+
+
+def test_what_cannot_be_frozen():
+    x, y = torch.randn(60, 4), torch.arange(60) % 2
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2), nn.LayerNorm(2))
+    with pytest.raises(ValueError, match=r"head could not be found.*Name it: head='…'.*'0', '1'"):
+        calibrant.fit(net, (x, y), (x[:9], y[:9]), freeze="backbone")
+    with pytest.raises(ValueError, match="something follows '1'"):
+        calibrant.fit(net, (x, y), (x[:9], y[:9]), freeze="backbone", head="1")
+    with pytest.raises(ValueError, match=r"freeze names 'body', which the model does not have. Its parts are '0', '1'"):
+        calibrant.fit(net, (x, y), (x[:9], y[:9]), freeze=["body"])
+    with pytest.raises(ValueError, match="nothing to train"):
+        calibrant.fit(nn.Linear(4, 2).requires_grad_(False), (x, y), (x[:9], y[:9]))
+
+
+def test_a_trained_network_is_fine_tuned_and_not_drawn_anew():
+    """With labels that cannot be learned in a step, all networks stay near the trained one."""
+    torch.manual_seed(0)
+    x, y = torch.randn(80, 4), torch.randint(0, 2, (80,))
+    net = nn.Linear(4, 2)
+    with torch.no_grad():
+        net.weight.mul_(50.0)
+    for given in ({}, {"networks": 1}):
+        result = calibrant.fit(net, (x[:60], y[:60]), (x[60:], y[60:]), epochs=1, learning_rate=1e-4, **given)
+        for module in result.modules:
+            torch.testing.assert_close(module.weight, net.weight, atol=0.1, rtol=0)
+
+
+@pytest.mark.parametrize(("networks", "calibrator"), [(1, "temperature"), (2, None), (1, "isotonic")])
+def test_files(tmp_path, networks, calibrator):
+    torch.manual_seed(0)
+    x, y = torch.randn(80, 4), torch.randint(0, 3, (80,))
+    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+    given = {"method": Calibrated(calibrator, Standard(epochs=2))} if calibrator else {"networks": 2, "epochs": 2}
+    result = calibrant.fit(net, (x[:60], y[:60]), (x[60:], y[60:]), **given)
+    result.save(tmp_path / "net.calibrant")
+    again = calibrant.Trained.load(tmp_path / "net.calibrant", net)
+    torch.testing.assert_close(again.probs(x), result.probs(x), atol=1e-6, rtol=0)
+    if calibrator != "isotonic":
+        torch.testing.assert_close(again.module(x), result.module(x))
+    with pytest.raises(ValueError, match="another class or other sizes than the given Linear"):
+        calibrant.Trained.load(tmp_path / "net.calibrant", nn.Linear(4, 3))
+    with pytest.raises(ValueError, match="not a classifier"):
+        calibrant.Trained.load(__file__, net)
+
+
+class StopAfter(Callback):
+    """Does something after some outer steps of all runs."""
+
+    def __init__(self, steps, action):
+        self.left, self.action = steps, action
+
+    def on_step(self, run):
+        self.left -= 1
+        if self.left == 0:
+            self.action()
+
+
+class Crash(Exception):
+    """As if the machine had gone down."""
+
+
+def crash():
+    raise Crash
+
+
+@pytest.mark.parametrize("method", [Calibrated("temperature", Averaged(epochs=10)), SHORT])
+@pytest.mark.parametrize("steps", [3, 7])
+def test_a_run_that_broke_off_goes_on_and_ends_with_the_same_result(tmp_path, method, steps):
+    model, (train, val), test = small("digits")
+    folder = tmp_path / "checkpoints"
+
+    def fit(action=lambda: None, **given):
+        again = calibrant.fit(model, train, val, method=method, callbacks=[StopAfter(steps, action)], seed=1, **given)
+        return again.probs(test.inputs)
+
+    expected = fit()
+    try:
+        found = fit(crash, checkpoint=folder, checkpoint_seconds=0)
+    except Crash:
+        assert any(folder.iterdir())
+        found = fit(checkpoint=folder, checkpoint_seconds=0)
+    assert torch.equal(found, expected)
+    assert not folder.exists()
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    x, y = torch.randn(60, 4), torch.arange(60) % 2
+    net, method = nn.Linear(4, 2), Standard(epochs=40)
+    with pytest.raises(Crash):
+        calibrant.fit(
+            net, (x, y), method=method, callbacks=[StopAfter(3, crash)], checkpoint=tmp_path, checkpoint_seconds=0
+        )
+    with pytest.raises(ValueError, match=r"other settings or data.*Delete the folder"):
+        calibrant.fit(net, (x + 1, y), method=method, callbacks=[StopAfter(9, crash)], checkpoint=tmp_path)
+    with pytest.raises(ValueError, match="must name a folder"):
+        calibrant.fit(net, (x, y), method=method, checkpoint=__file__)
+
+
+SCRIPT = """
+import sys, torch, calibrant
+torch.manual_seed(0)
+x, y = torch.randn(300, 6), torch.randint(0, 3, (300,))
+net = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
+print("begin", flush=True)
+result = calibrant.fit(net, (x[:200], y[:200]), (x[200:], y[200:]), networks=1, epochs=150, checkpoint=sys.argv[1],
+                       checkpoint_seconds=0)
+print(result.probs(x).numpy().tobytes().hex())
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_process_goes_on(tmp_path):
+    def begin(folder):
+        command = [sys.executable, "-c", SCRIPT, str(folder)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout.readline() == "begin\n"
+        return process
+
+    expected = begin(tmp_path / "whole").communicate(timeout=120)[0]
+    killed = 0
+    for _ in range(5):
+        process = begin(tmp_path / "cut")
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "cut").exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        killed += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert killed
+    assert begin(tmp_path / "cut").communicate(timeout=120)[0] == expected
+
+
+LONG = Averaged(epochs=200)
+
+
+@pytest.mark.parametrize("base", [LONG, Ensemble(LONG), VariedRates(LONG)])
+def test_control_c_returns_the_best_so_far(base):
+    model, (train, val), test = small("digits")
+    press = StopAfter(12, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.warns(UserWarning, match="interrupted. The result is the best state so far"):
+        result = calibrant.fit(model, train, val, method=Calibrated("temperature", base), callbacks=[press])
+    assert len(result.networks) == 1  # members that were not begun are left out
+    assert 0 < result.networks[0].outer_steps <= 13
+    assert result.probs(test.inputs).isfinite().all()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_control_c_gives_up():
+    model, (train, val), _ = small("digits")
+
+    def twice():
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+
+    with pytest.raises(KeyboardInterrupt):
+        calibrant.fit(model, train, val, networks=1, callbacks=[StopAfter(2, twice)])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_progress_is_told_where_there_is_no_terminal(capsys):
+    x, y = torch.randn(60, 4), torch.arange(60) % 2
+    calibrant.fit(nn.Linear(4, 2), (x, y), method=Standard(epochs=20), verbose=True)
+    assert "training 100%, done, inner" in capsys.readouterr().err
+    calibrant.fit(nn.Linear(4, 2), (x, y), method=Standard(epochs=20))
+    assert capsys.readouterr().err == ""
+
+
+def test_data_that_cannot_be_right():
+    x, y = torch.randn(60, 4), torch.arange(60) % 2
+    net, val = nn.Linear(4, 2), (torch.randn(20, 4), torch.arange(20) % 2)
+
+    def batches(*rows):
+        return DataLoader(TensorDataset(*rows), batch_size=10)
+
+    with pytest.raises(ValueError, match=r"labels of train do not fit the network, which has 2 outputs.*from 0 to 3"):
+        calibrant.fit(net, (x, torch.arange(60) % 4), val)
+    with pytest.raises(ValueError, match=r"labels of val do not fit the network"):
+        calibrant.fit(net, (x, y), (x, y + 1))
+    with pytest.raises(ValueError, match="val cannot be read: The loader gave no batch"):
+        calibrant.fit(net, (x, y), [])
+    with pytest.raises(ValueError, match="train must hold at least one sample"):
+        calibrant.fit(net, (x[:0], y[:0]), val)
+    with pytest.raises(ValueError, match="train cannot be read: A batch must be"):
+        calibrant.fit(net, [x], val)
+    with pytest.raises(ValueError, match="A batch holds 3 inputs, but the network takes 1: input"):
+        calibrant.fit(net, batches(x, x, x, y), val)
+    with pytest.raises(ValueError, match="needs its labels under 'labels' or 'label'"):
+        calibrant.fit(net, [{"input": x, "klass": y}], val)
+    with pytest.raises(ValueError, match=r"labels are a tensor of class indices; got a list"):
+        calibrant.fit(net, [(x, ["a"] * 60)], val)
+    with pytest.raises(TypeError, match=r"val must be .inputs, labels. as tensors or arrays.*got a str"):
+        calibrant.fit(net, (x, y), "val.csv")
+    with pytest.raises(TypeError, match=r"model must be an nn.Module"):
+        calibrant.fit("net", (x, y), val)
+    with pytest.raises(ValueError, match="let the last layer have two outputs"):
+        calibrant.fit(nn.Linear(4, 1), (x, y), val)
+    with pytest.raises(ValueError, match="epochs must be at least 1"):
+        calibrant.fit(net, (x, y), val, epochs=0)
+    with pytest.raises(ValueError, match="networks must be at least 1, and is for the default method only"):
+        calibrant.fit(net, (x, y), val, method=SHORT, networks=2)
+    with pytest.raises(calibrant.bilevel.NonFiniteError, match=r"not finite at .*inputs that are not finite"):
+        calibrant.fit(net, (torch.where(torch.arange(60)[:, None] == 7, torch.nan, x), y), val, networks=1)
+    with pytest.warns(UserWarning, match="train and val are the same data"):
+        calibrant.fit(net, same := (x, y), same, networks=1, epochs=1)
+    with pytest.warns(UserWarning, match="of one class. If the data are sorted by class, shuffle them"):
+        calibrant.fit(net, batches(x, y.sort().values), val, networks=1, epochs=1)
+
+
+def test_predictions_of_loaders():
+    x, y = torch.randn(60, 4), torch.arange(60) % 2
+    result = calibrant.fit(nn.Linear(4, 2), (x, y), (x[:20], y[:20]), networks=1, epochs=1)
+    expected = result.probs(x)
+    for loader in ([x[:30], x[30:]], DataLoader(TensorDataset(x), 25), DataLoader(TensorDataset(x, y), 25)):
+        torch.testing.assert_close(result.probs(loader), expected)
+    with pytest.warns(UserWarning, match="The loader shuffles"):
+        result.probs(DataLoader(TensorDataset(x), 25, shuffle=True))
+    with pytest.raises(ValueError, match="nothing to predict"):
+        result.probs([])
+
+
+def test_a_device_may_be_named():
+    x, y = torch.randn(60, 4), torch.arange(60) % 2
+    result = calibrant.fit(nn.Linear(4, 2), (x, y), (x[:20], y[:20]), networks=1, epochs=1, device="cpu")
+    assert next(result.module.parameters()).device.type == "cpu"
+    with pytest.raises(ValueError, match="device must be"):
+        calibrant.fit(nn.Linear(4, 2), (x, y), (x[:20], y[:20]), device="gpu")
+
+
+def test_the_networks_of_the_tasks_are_new():
+    """Otherwise the comparison would start from them instead of drawing them anew."""
+    assert all(calibrant.methods.newness.is_new(task.build(3, 0)) for task in TASKS.values())
+    assert isinstance(TASKS["digits"].build(3, 0), models.DigitsCNN)

@@ -1,0 +1,232 @@
+"""Trackers, Lightning, torchmetrics and the Trainer of Hugging Face, each on small data."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import runpy
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import calibrant
+from calibrant import integrations, metrics
+from calibrant.integrations import Tracker, trackers
+from calibrant.methods import after_training, watching
+
+ROOT = Path(__file__).parents[2]
+NAMES = {"nll", "accuracy", "smooth_ece", "temperature", "nll_calibrated"}
+
+
+def data(seed=0):
+    torch.manual_seed(seed)
+    x = torch.randn(90, 4)
+    return (x[:60], (x[:60, 0] > 0).long()), (x[60:], (x[60:, 0] + torch.randn(30) > 0).long())
+
+
+def fitted(tracker, networks=1):
+    train, val = data()
+    return calibrant.fit(nn.Linear(4, 2), train, val, epochs=30, networks=networks, callbacks=[tracker])
+
+
+@pytest.mark.parametrize("module", [watching, after_training, trackers])
+def test_examples_in_docstrings(module):
+    assert doctest.testmod(module).failed == 0
+
+
+def test_a_function_sees_losses_validation_scores_and_the_result():
+    seen = []
+    result = fitted(Tracker(lambda values, step: seen.append((step, values)), every=2))
+    steps = [step for step, _ in seen]
+    assert steps == [2, 4, 6, 6]  # thirty steps, five to an outer step, and the end
+    assert set(seen[0][1]) == {"train/loss"} | {f"val/{name}" for name in NAMES}
+    end = seen[-1][1]
+    assert set(end) == {"calibrated/nll", "calibrated/smooth_ece", "calibrated/accuracy", "calibrated/temperature"}
+    x, y = data()[1]
+    assert end["calibrated/nll"] == pytest.approx(float(metrics.nll(result.probs(x), y)))
+    assert end["calibrated/temperature"] == result.fitted.calibrator.temperature_
+
+
+def test_several_networks_have_names_of_their_own():
+    seen = {}
+    fitted(Tracker(lambda values, step: seen.update(values)), networks=2)
+    assert {"train/loss", "network-1/train/loss", "network-1/val/nll", "calibrated/nll"} <= set(seen)
+
+
+def test_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from torch.utils.tensorboard import SummaryWriter
+
+    def written(folder):
+        events = EventAccumulator(str(folder))
+        events.Reload()
+        return {name: [e.value for e in events.Scalars(name)] for name in events.Tags()["scalars"]}
+
+    fitted(Tracker("tensorboard", every=3, log_dir=tmp_path / "own"))
+    with SummaryWriter(tmp_path / "given") as writer:
+        fitted(Tracker(writer, every=3))
+    own = written(tmp_path / "own")
+    assert len(own["train/loss"]) == 2
+    assert {"val/smooth_ece", "calibrated/temperature"} <= set(own)
+    assert written(tmp_path / "given") == own
+
+
+class FakeTracker(types.ModuleType):
+    """What MLflow and Weights & Biases are asked for."""
+
+    def __init__(self, name, active=None):
+        super().__init__(name)
+        self.calls, self.active = [], active
+
+    def active_run(self):
+        return self.active
+
+    def start_run(self, **settings):
+        self.calls.append(("start", settings))
+
+    def log_metrics(self, values, step):
+        self.calls.append((step, set(values)))
+
+    def end_run(self):
+        self.calls.append(("end", {}))
+
+    def init(self, **settings):
+        self.start_run(**settings)
+        return self
+
+    def log(self, values, step):
+        self.log_metrics(values, step)
+
+    finish = end_run
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_other_trackers(monkeypatch, name):
+    fake = FakeTracker(name)
+    monkeypatch.setitem(sys.modules, name, fake)
+    fitted(Tracker(name, every=6, tags={"a": "b"}))
+    assert fake.calls[0] == ("start", {"tags": {"a": "b"}})
+    assert [call[0] for call in fake.calls[1:]] == [6, 6, "end"]
+    if name == "mlflow":  # a run that the user started goes on
+        monkeypatch.setitem(sys.modules, name, running := FakeTracker(name, active=object()))
+        fitted(Tracker(name, every=6))
+        assert [call[0] for call in running.calls] == [6, 6]
+    else:
+        fitted(Tracker(own := types.SimpleNamespace(log=fake.log, seen=True), every=6))
+        assert own.seen
+
+
+def test_mlflow_itself(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    fitted(Tracker("mlflow", every=3, run_name="own"))
+    found = mlflow.last_active_run().data.metrics
+    assert {"train/loss", "val/nll", "calibrated/temperature"} <= set(found)
+
+
+def test_trackers_that_cannot_be_had(monkeypatch):
+    with pytest.raises(ValueError, match="one of 'tensorboard', 'mlflow', 'wandb', or an object; got 'neptune'"):
+        Tracker("neptune")
+    with pytest.raises(TypeError, match="must be a name, a function"):
+        Tracker(3)
+    with pytest.raises(ValueError, match="log_dir can be set only with the name"):
+        Tracker(print, log_dir="runs")
+    with pytest.raises(ValueError, match="every must be at least 1"):
+        Tracker(print, every=0)
+    for name in ("mlflow", "wandb"):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(ImportError, match=f"pip install {name}"):
+            Tracker(name)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        integrations.Nothing  # noqa: B018
+
+
+def test_torchmetrics_classes():
+    torchmetrics = pytest.importorskip("torchmetrics")
+    torch.manual_seed(0)
+    logits, y = 2 * torch.randn(300, 3), torch.randint(0, 3, (300,))
+    found = torchmetrics.MetricCollection(
+        {"ece": integrations.ECE(), "classwise": integrations.ClasswiseECE(3), "smooth": integrations.SmoothECE()}
+    )
+    for rows in torch.arange(300).split(70):
+        found.update(logits[rows].softmax(1), y[rows])
+    values = found.compute()
+    probs = logits.softmax(1)
+    assert float(values["ece"]) == pytest.approx(float(metrics.ece(probs, y)))
+    assert float(values["classwise"]) == pytest.approx(float(metrics.classwise_ece(probs, y)))
+    assert float(values["smooth"]) == pytest.approx(float(metrics.smooth_ece(probs, y)))
+    found.reset()
+    assert found["smooth"].compute().isnan()
+    found["smooth"].update(logits, y, from_logits=True)
+    assert float(found["smooth"].compute()) == pytest.approx(float(values["smooth"]))
+
+
+def run_example(name, capsys, **given):
+    main = runpy.run_path(str(ROOT / "examples" / name))["main"]
+    main(**given)
+    return capsys.readouterr().out
+
+
+def test_the_lightning_example(capsys):
+    pytest.importorskip("lightning")
+    out = run_example("lightning_callback.py", capsys, epochs=3)
+    logged = dict(re.findall(r"calibration/(\w+): ([\d.]+)", out))
+    assert set(logged) == NAMES
+    before, after = (float(value) for value in re.findall(r"test NLL \w+: +([\d.]+)", out))
+    assert after < before  # three epochs leave the network far too little sure
+    assert "the calibrated module is a Digits" in out
+
+
+def rows_of(x, y):
+    return [{"input": row, "klass": label} for row, label in zip(x, y, strict=True)]
+
+
+def test_a_part_of_a_lightning_module_can_be_named():
+    lightning = pytest.importorskip("lightning.pytorch")
+    train, val = data()
+
+    class Module(lightning.LightningModule):
+        """Its forward pass gives no logits."""
+
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Linear(4, 2)
+
+        def training_step(self, batch, number):
+            return nn.functional.cross_entropy(self.net(batch["input"]), batch["klass"])
+
+        def validation_step(self, batch, number):
+            pass
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    def fit(**given):
+        callback = integrations.CalibrationCallback(labels="klass", **given)
+        quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+        trainer = lightning.Trainer(
+            max_epochs=2, accelerator="cpu", callbacks=[callback], enable_model_summary=False, **quiet
+        )
+        trainer.fit(Module(), *(DataLoader(rows_of(*part), batch_size=20) for part in (train, val)))
+        return callback
+
+    callback = fit(network="net")
+    assert type(callback.result_.module) is nn.Linear
+    assert callback.result_.probs(val[0]).shape == (30, 2)
+    with pytest.raises(ValueError, match="network names 'body'; the module has 'net'"):
+        fit(network="body")
+
+
+def test_the_hugging_face_example(capsys):
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    out = run_example("huggingface_trainer.py", capsys, samples=200, epochs=2)
+    assert "eval_smooth_ece" in out
+    assert float(re.search(r"largest difference to result.probs: (\S+)", out)[1]) < 1e-5

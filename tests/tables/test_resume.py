@@ -1,0 +1,169 @@
+"""`calibrant train` killed at any moment: nothing half looks whole, and the rerun ends with the same result."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pandas")
+import pandas as pd
+
+from calibrant import SelfCalibratedClassifier
+from calibrant.tables import Order, load_model, results, train
+from tests.tables.conftest import churn, make_quick
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+FILES = ("model.calibrant", "predictions.csv", "suspects.csv", "report.html", "metrics.json")
+
+
+def order(folder):
+    path = folder / "churn.csv"
+    if not path.exists():
+        churn().to_csv(path, index=False)
+    return Order(path, "left?", folder / "out", risk=0.3)
+
+
+def content(out):
+    """Everything that a run wrote, times aside."""
+    metrics = json.loads((out / "metrics.json").read_text())
+    del metrics["seconds"]
+    model = load_model(out / "model.calibrant")
+    model.about.pop("seconds")
+    page = re.sub(r"<dt>training</dt><dd>[^<]*</dd>", "", (out / "report.html").read_text())
+    texts = [(out / name).read_text() for name in ("predictions.csv", "suspects.csv")]
+    return metrics, model.about, model.rule, page, texts
+
+
+def check_whole(out):
+    """What is there after a kill must be whole, and metrics.json says that all of it is."""
+    if not out.exists():
+        return
+    found = {path.name for path in out.iterdir() if not path.name.startswith(".")}
+    assert found <= set(FILES)
+    if "metrics.json" in found:
+        assert found == set(FILES)
+        json.loads((out / "metrics.json").read_text())
+    if "model.calibrant" in found:
+        load_model(out / "model.calibrant")
+    if "predictions.csv" in found:
+        assert len(pd.read_csv(out / "predictions.csv")) == 48
+
+
+def killed_child(work):
+    """Run a function in a child process that is expected to kill itself."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(7)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+def kill_at(patch, owner, name, *, when=lambda *args: True, before=lambda *args: None):
+    """Let the first call of a function that `when` says yes to kill the process."""
+    original = getattr(owner, name)
+
+    def dying(*args, **kwargs):
+        if when(*args):
+            before(*args)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **kwargs)
+
+    patch.setattr(owner, name, dying)
+
+
+def half_a_model(classifier, path):
+    Path(path).write_bytes(b"half of a file")
+
+
+MOMENTS = {
+    "the model is being written": lambda patch: kill_at(patch, SelfCalibratedClassifier, "save", before=half_a_model),
+    "some files are in place": lambda patch: kill_at(
+        patch,
+        Path,
+        "replace",
+        when=lambda source, target: target.name == "suspects.csv" and target.parent.name == "out",
+    ),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_at_a_chosen_moment(moment, quick, tmp_path, monkeypatch):
+    (tmp_path / "whole").mkdir()
+    train(order(tmp_path / "whole"))
+    (tmp_path / "broken").mkdir()
+    broken = order(tmp_path / "broken")
+
+    def work():
+        MOMENTS[moment](monkeypatch)
+        train(broken)
+
+    killed_child(work)
+    check_whole(broken.out)
+    assert not (broken.out / "metrics.json").exists()
+    train(broken)
+    check_whole(broken.out)
+    assert content(broken.out) == content(tmp_path / "whole" / "out")
+    assert {path.name for path in broken.out.iterdir()} == set(FILES)
+
+
+def test_an_earlier_result_is_not_mixed_with_a_killed_one(quick, tmp_path, monkeypatch):
+    first = order(tmp_path)
+    train(first)
+    other = replace(first, seed=1)
+
+    def work():
+        kill_at(monkeypatch, results, "write_suspects")
+        train(other)
+
+    before = content(first.out)
+    killed_child(work)
+    assert content(first.out) == before  # the new files are not there yet
+    train(other)
+    assert content(first.out) != before
+
+
+CHILD = """
+import sys
+from pathlib import Path
+import pytest
+from tests.tables.conftest import make_quick
+from tests.tables.test_resume import order
+from calibrant.tables import train
+make_quick(pytest.MonkeyPatch())
+train(order(Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_random_moments(tmp_path, monkeypatch):
+    make_quick(monkeypatch)
+    root = str(Path(__file__).parents[2])
+    path = os.pathsep.join([root, str(Path(root, "src")), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", CHILD]
+    (tmp_path / "whole").mkdir()
+    environment = {**os.environ, "PYTHONPATH": path}
+    begin = time.perf_counter()
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, env=environment, cwd=root)
+    whole, wanted = time.perf_counter() - begin, content(tmp_path / "whole" / "out")
+    moments = random.Random(0)
+    for k in range(20):
+        folder = tmp_path / f"broken{k}"
+        folder.mkdir()
+        order(folder)
+        process = subprocess.Popen([*command, str(folder)], env=environment, cwd=root)
+        time.sleep(whole * moments.uniform(0.2, 1.0))
+        process.kill()
+        process.wait()
+        check_whole(folder / "out")
+        train(order(folder))
+        assert content(folder / "out") == wanted

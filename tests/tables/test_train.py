@@ -1,0 +1,316 @@
+"""`calibrant train`: what it writes, what it says, and what it refuses."""
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("typer")
+import pandas as pd
+from typer.testing import CliRunner
+
+from calibrant import evaluate
+from calibrant._locks import try_lock
+from calibrant.cli import commands
+from calibrant.tables import Order, load_model, train
+from calibrant.tables.methods import find_method
+from calibrant.tables.parts import divide
+from calibrant.tables.reading import read_labelled
+from tests.tables.conftest import churn
+
+FILES = {"model.calibrant", "metrics.json", "predictions.csv", "suspects.csv", "report.html"}
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(commands.app, [str(a) for a in arguments])
+
+
+def refused(*arguments):
+    """The sentence of a command that fails with status 2."""
+    done = invoke(*arguments)
+    assert done.exit_code == 2, done.output
+    assert "Traceback" not in done.output
+    lines = done.stderr.strip().splitlines()
+    assert lines[-1].startswith("calibrant: ")
+    return lines[-1]
+
+
+def test_the_five_files_agree_with_one_another(trained):
+    folder, path = trained
+    assert {p.name for p in folder.iterdir()} == FILES
+    metrics = json.loads((folder / "metrics.json").read_text())
+    found, source = pd.read_csv(folder / "predictions.csv"), pd.read_csv(path)
+    assert len(found) == metrics["data"]["rows"]["test"] == 48
+    assert metrics["data"]["rows"]["train"] == 192
+    assert (found["label"].to_numpy() == source["left?"].to_numpy()[found["row"] - 1]).all()
+    judged = evaluate(found[["prob_no", "prob_yes"]].to_numpy(), found["label"], classes=["no", "yes"])
+    measured = judged.models["model"].measures
+    for name in ("accuracy", "nll", "ece", "brier"):
+        assert measured[name].value == pytest.approx(metrics["test"]["measures"][name]["value"], abs=1e-7)
+    assert np.allclose(found["confidence"], found[["prob_no", "prob_yes"]].max(axis=1))
+    kept = ~found["withheld"]
+    assert metrics["rule"]["test_kept"] == pytest.approx(kept.mean())
+    assert metrics["rule"]["threshold"] is not None
+    assert (found["confidence"][kept] >= metrics["rule"]["threshold"] - 1e-8).all()
+    assert (found["confidence"][~kept] <= metrics["rule"]["threshold"] + 1e-8).all()
+
+
+def test_what_was_inferred_is_in_the_metrics(trained):
+    data = json.loads((trained[0] / "metrics.json").read_text())["data"]
+    assert data["columns"]["spent (€)"] == data["columns"]["visits"] == "numbers"
+    assert data["columns"]["plan"] == "categories (3)"
+    assert data["columns"]["post code"] == "categories (5)"
+    assert data["columns"]["since"] == "dates"
+    assert data["left_out"] == {"always": "constant"}
+    assert set(data["classes"]) == {"no", "yes"}
+
+
+def test_suspects_are_training_rows_that_another_class_suits_better(trained):
+    folder, path = trained
+    found, source = pd.read_csv(folder / "suspects.csv"), pd.read_csv(path)
+    test = pd.read_csv(folder / "predictions.csv")["row"]
+    assert len(found)
+    assert not set(found["row"]) & set(test)
+    assert (found["label"] != found["likely"]).all()
+    assert (found["suspicion"].diff().dropna() <= 1e-9).all()
+    assert (found["label"].to_numpy() == source["left?"].to_numpy()[found["row"] - 1]).all()
+    assert (found["visits"].to_numpy() == source["visits"].to_numpy()[found["row"] - 1]).all()
+
+
+def test_the_report_is_the_page_of_evaluate_with_a_card(trained):
+    page = (trained[0] / "report.html").read_text()
+    assert "left? in churn.csv" in page
+    for part in ("Withhold predictions", "Model and data", "rejection rule", "192 rows", "row of churn.csv"):
+        assert part in page
+    assert 'pro, "max"' not in page  # values are escaped
+
+
+def test_the_file_has_encoder_classifier_and_rule(trained):
+    model = load_model(trained[0] / "model.calibrant")
+    assert model.target == "left?"
+    assert model.rule is not None
+    assert model.rule.target == 0.25
+    assert model.classifier.encoder_ is not None
+    assert model.features == ["spent (€)", "plan", "post code", "since", "visits"]
+
+
+def test_on_the_command_line(quick, table, tmp_path):
+    done = invoke(
+        "train", table, "--target", "left?", "--out", tmp_path / "out", "--drop", "since", "always", "--no-rows"
+    )
+    assert done.exit_code == 0, done.output
+    assert "Categories: plan (3), post code (5)." in done.stderr
+    assert "will take about" in done.stderr
+    assert "On 48 held-out rows" in done.stdout
+    assert "calibrant predict" in done.stdout
+    header = (tmp_path / "out" / "suspects.csv").read_text().splitlines()[0]
+    assert header == "row,label,likely,suspicion,probability_of_label"
+    again = invoke(
+        "train", table, "--target", "left?", "--out", tmp_path / "out", "--drop", "since", "always", "--json"
+    )
+    assert "not trained again" in again.stderr
+    assert json.loads(again.stdout)["data"]["columns"].keys() == {"spent (€)", "plan", "post code", "visits"}
+
+
+def test_other_rows_may_judge_and_validate(quick, table, tmp_path):
+    churn(90, seed=1).to_csv(tmp_path / "test.tsv", index=False, sep="\t")
+    churn(60, seed=2).to_parquet(tmp_path / "val.parquet")
+    order = Order(table, "left?", tmp_path / "out", val=tmp_path / "val.parquet", test=tmp_path / "test.tsv")
+    rows = train(order).metrics["data"]["rows"]
+    assert rows == {"train": 240, "val": 60, "test": 90}
+
+
+def test_bo4sc_sets_rows_aside_for_its_rule(quick, table, tmp_path, monkeypatch):
+    entry = find_method("bo4sc")
+    monkeypatch.setitem(
+        sys.modules["calibrant.tables.methods"].METHODS,
+        "bo4sc",
+        replace(entry, make=lambda **given: entry.make(epochs=5, hidden_layer_sizes=(8,), **given)),
+    )
+    result = train(Order(table, "left?", tmp_path / "out", method="bo4sc", risk=0.45))
+    assert len(result.model.classifier.train_indices_) < 0.8 * 192
+    assert result.model.rule.n == round(0.2 * 192)
+
+
+def test_groups_and_copies_stay_in_one_part(tmp_path):
+    source = churn(300)
+    source["patient"] = np.arange(300) // 3
+    source = pd.concat([source, source.iloc[:40].assign(patient=np.arange(40) + 1000)])
+    source.to_csv(tmp_path / "t.csv", index=False)
+    table = read_labelled(tmp_path / "t.csv", "left?", groups="patient")
+    assert "patient" not in table.columns
+    parts = divide(table, val=0.2, test=0.25, seed=3)
+    groups = [set(p.groups) for p in (parts.train, parts.val, parts.test)]
+    assert not groups[0] & groups[1]
+    assert not groups[0] & groups[2]
+    assert not groups[1] & groups[2]
+    place = {int(number): k for k, p in enumerate((parts.train, parts.val, parts.test)) for number in p.numbers}
+    assert all(place[k + 1] == place[k + 301] for k in range(40))
+    assert 0.15 < len(parts.test) / len(table) < 0.35
+
+
+def test_a_class_of_one_group_is_trained_on(tmp_path):
+    source = churn(60)
+    source["site"] = np.arange(60) % 6
+    source.loc[source["site"] == 2, "left?"] = "maybe"
+    source.to_csv(tmp_path / "t.csv", index=False)
+    table = read_labelled(tmp_path / "t.csv", "left?", groups="site")
+    for seed in range(8):
+        parts = divide(table, test=0.3, seed=seed)
+        assert "maybe" in parts.train.classes
+        assert not set(parts.train.groups) & set(parts.test.groups)
+
+
+def test_the_example_in_the_docs_runs(quick, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    churn().rename(columns={"left?": "churn"}).to_csv("churn.csv", index=False)
+    text = (Path(__file__).parents[2] / "docs" / "train.md").read_text()
+    (block,) = text.split("```python\n")[1:]
+    exec(compile(block.split("```")[0], "train.md", "exec"), {})
+    assert (tmp_path / "predictions.csv").exists()
+
+
+def edited(path, **columns):
+    source = churn()
+    for name, values in columns.items():
+        source[name] = values
+    source.to_csv(path, index=False)
+    return path
+
+
+def test_warnings_about_columns(quick, tmp_path):
+    source = churn()
+    outcome = source["left?"].map({"yes": "closed", "no": "open"})
+    path = edited(tmp_path / "t.csv", customer_id=np.arange(240) * 7 + 100, account=outcome, paid=np.arange(240) / 7)
+    done = invoke("train", path, "--target", "left?", "--out", tmp_path / "out")
+    assert "Column 'customer_id' looks like a row number or an identifier" in done.stderr
+    assert "--drop account" in done.stderr
+    assert done.stderr.count("alone tells the class") == 1
+    assert "'paid' looks like" not in done.stderr
+    assert "Left out: always (constant)." in done.stderr
+
+
+def test_rows_without_a_label_are_left_out(quick, tmp_path):
+    labels = churn()["left?"].where(np.arange(240) % 10 != 0)
+    path = edited(tmp_path / "t.csv", **{"left?": labels})
+    done = invoke("train", path, "--target", "left?", "--out", tmp_path / "out")
+    assert done.exit_code == 0
+    assert "24 rows without a value in 'left?': left out." in done.stderr
+    rows = pd.read_csv(tmp_path / "out" / "predictions.csv")["row"]
+    assert not set(rows) & set(range(1, 241, 10))
+
+
+BAD = {
+    "missing column": (lambda t: t, ["--target", "Left"], "has no column 'Left'. Did you mean 'left?'?"),
+    "unknown drop": (lambda t: t, ["--target", "left?", "--drop", "vists"], "Did you mean 'visits'?"),
+    "one class": (lambda t: t.assign(**{"left?": "no"}), [], "one class only, 'no'"),
+    "one row": (lambda t: t.head(1), [], "one class only"),
+    "few rows": (
+        lambda t: t.head(8),
+        [],
+        "has 8 rows with a label; training and judging a classifier needs at least 10",
+    ),
+    "no labels": (lambda t: t.assign(**{"left?": np.nan}), [], "240 of the 240 rows"),
+    "a quantity": (lambda t: t, ["--target", "spent (€)"], "numbers with fractions"),
+    "a count": (lambda t: t.assign(n=np.arange(240) * 3), ["--target", "n"], "240 different values in 240 rows"),
+    "free text": (lambda t: t.assign(n=[f"t{k}" for k in range(240)]), ["--target", "n"], "names or free text"),
+    "no features": (lambda t: t[["left?"]], [], "no column besides 'left?'"),
+    "constants": (lambda t: t[["left?", "always"]], [], "No column of the table tells its rows apart"),
+    "no rows": (lambda t: t.head(0), [], "holds no rows"),
+    "infinite": (lambda t: t.assign(visits=np.inf), [], "Column 'visits' holds an infinite number"),
+    "method": (lambda t: t, ["--method", "magic"], "--method must be one of self-calibrated"),
+    "risk": (lambda t: t, ["--risk", "5"], "--risk must be a share"),
+    "share": (lambda t: t, ["--test", "1.5"], "--test must be a file or a share"),
+    "both shares": (lambda t: t, ["--test", "0.6", "--val", "0.5"], "leave some to train on"),
+    "no test file": (lambda t: t, ["--test", "nowhere.csv"], "There is no file nowhere.csv"),
+    "one group": (lambda t: t, ["--groups", "always"], "one group only"),
+    "target as group": (lambda t: t, ["--groups", "left?"], "name another column for the groups"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_tables_and_options_get_a_sentence(case, tmp_path):
+    change, options, sentence = BAD[case]
+    change(churn()).to_csv(tmp_path / "t.csv", index=False)
+    target = [] if "--target" in options else ["--target", "left?"]
+    assert sentence in refused("train", tmp_path / "t.csv", *target, *options, "--out", tmp_path / "out")
+    assert not FILES & {p.name for p in (tmp_path / "out").iterdir()} if (tmp_path / "out").exists() else True
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("t.csv", b"", "t.csv is empty"),
+        ("t.csv", "größe,y\n1,2\n".encode("latin-1"), "not text in UTF-8"),
+        ("t.csv", "größe,y\n1,2\n".encode("utf-16"), "not text in UTF-8"),
+        ("t.csv", bytes(range(256)) * 4, "not text in UTF-8"),
+        ("t.csv", b'a,y\n"1,2\n', "a quotation mark is not closed"),
+        ("t.parquet", b"PAR1 nonsense", "could not be read as a Parquet file"),
+        ("t.csv.gz", b"a,y\n1,2\n", "not a complete gzip file"),
+        ("t.xlsx", b"PK", "should end in .csv, .tsv or .parquet"),
+    ],
+)
+def test_bad_files_get_a_sentence(name, content, sentence, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    assert sentence in refused("train", tmp_path / name, "--target", "y", "--out", tmp_path / "out")
+
+
+def test_places_that_cannot_be_used_get_a_sentence(table, tmp_path):
+    assert "is a folder" in refused("train", tmp_path, "--target", "y", "--out", tmp_path / "out")
+    assert "There is no file" in refused("train", tmp_path / "no.csv", "--target", "y", "--out", tmp_path / "out")
+    assert "--out must be a folder" in refused("train", table, "--target", "left?", "--out", table)
+    assert "--out must be a folder" in refused("train", table, "--target", "left?", "--out", "/proc/nowhere")
+    if os.geteuid():
+        table.chmod(0)
+        assert "no permission" in refused("train", table, "--target", "left?", "--out", tmp_path / "out")
+
+
+@pytest.mark.parametrize("rows", [50_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_a_million_classes_get_a_sentence(rows, tmp_path):
+    codes = np.arange(rows)
+    pd.DataFrame({"x": codes % 7, "name": np.char.add("n", codes.astype(str))}).to_parquet(tmp_path / "t.parquet")
+    found = refused("train", tmp_path / "t.parquet", "--target", "name", "--out", tmp_path / "out")
+    assert f"{rows:,} different values in {rows:,} rows" in found
+
+
+def test_a_second_run_on_one_folder_is_refused(quick, table, tmp_path):
+    (tmp_path / "out").mkdir()
+    with try_lock(tmp_path / "out" / ".train.lock") as mine:
+        assert mine
+        assert "Another `calibrant train` is writing" in refused(
+            "train", table, "--target", "left?", "--out", tmp_path / "out"
+        )
+    assert invoke("train", table, "--target", "left?", "--out", tmp_path / "out").exit_code == 0
+
+
+def test_a_list_of_columns_does_not_swallow_the_table(quick, table, tmp_path):
+    done = invoke("train", "--target", "left?", "--out", tmp_path / "out", "--drop", "since", "always", table)
+    assert done.exit_code == 0, done.output
+    missing = tmp_path / "other.csv"
+    assert "There is no file" in refused("train", "--target", "a", "--out", tmp_path / "o", "--drop", "b", "c", missing)
+
+
+@pytest.fixture
+def small_disk():
+    """Files may not grow beyond some bytes, which the system says like a full disk."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [2_000, 30_000])
+def test_a_full_disk_gets_a_sentence(size, quick, table, tmp_path, small_disk):
+    small_disk(size)
+    found = refused("train", table, "--target", "left?", "--out", tmp_path / "out")
+    assert "cannot be written: " in found
+    assert "File too large" in found
+    assert not FILES & {p.name for p in (tmp_path / "out").iterdir()}
