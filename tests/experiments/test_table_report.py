@@ -148,6 +148,21 @@ def test_copies_of_test_rows_are_shown_where_there_are_many():
     assert "ratio, rows without a copy" in to_terminal(results_of(records))
 
 
+def test_runs_of_the_earlier_encoder_are_named():
+    records = scored([[0.5, 0.4]] * 2, ["self-calibrated", "hgb"])
+    assert "scaled robustly" not in to_terminal(results_of(records))
+    del records[1]["copied"]
+    for text in (to_terminal(results_of(records)), make_report(results_of(records)).to_markdown()):
+        assert "Measured before columns were scaled robustly, and not again since: hgb (1 of its runs)." in text
+
+
+def test_missing_rivals_are_named_where_the_targets_are_about_them():
+    results = results_of(scored([[0.5, 0.4]] * 2, ["self-calibrated", "hgb-temperature"]))
+    assert "Not measured: sklearn-mlp, " in to_terminal(results)
+    assert "not ranked for want of runs" in to_terminal(results)
+    assert "Not measured" not in to_terminal(results_of(scored([[0.5, 0.4]] * 2, ["self-calibrated", "focal"])))
+
+
 def test_intervals_over_splits_of_one_table_are_widened_for_their_overlap():
     """Seeds 0.01 apart: s = 0.01, three splits, and a fifth of the rows tested on, a fourth of the rest."""
     results = results_of(scored([[0.1]], ["self-calibrated"], seeds=3))

@@ -10,7 +10,8 @@ import numpy as np
 
 from calibrant.experiments.tables.costs import is_cost
 from calibrant.experiments.tables.data import DEVELOPMENT
-from calibrant.experiments.tables.ids import OURS, OWN
+from calibrant.experiments.tables.ids import OURS, OWN, RIVAL
+from calibrant.experiments.tables.peers import PEERS
 from calibrant.experiments.tables.ranks import Ranking, ranking
 from calibrant.metrics import Estimate
 from calibrant.report import Results, ratio_of_means
@@ -35,6 +36,10 @@ class Compared:
     def rankings(self) -> dict[str, Ranking]:
         """Ranks of the whole methods by each judged metric."""
         return rankings(self.records, self.methods)
+
+    def absent(self) -> list[str]:
+        """Rivals that the targets name and that were not measured on any split."""
+        return [name for name in PEERS if name not in (*self.methods, *self.partial)] if RIVAL in self.methods else []
 
     def untried(self) -> Compared | None:
         """The same methods on tables that no setting was tried on; None where these are all or none of the tables."""
@@ -66,6 +71,18 @@ def compare(records: list[Record], methods: Sequence[str]) -> Compared:
 def rankings(records: Sequence[Record], methods: Sequence[str]) -> dict[str, Ranking]:
     """Ranks by each judged metric."""
     return {metric: ranking(records, metric, methods) for metric in JUDGED}
+
+
+def earlier(records: Sequence[Record]) -> dict[str, int]:
+    """How many runs of each method were measured before columns were scaled robustly.
+
+    Records have said how many test rows are copies ever since.
+    """
+    found: dict[str, int] = {}
+    for record in records:
+        if "copied" not in record:
+            found[record["method"]] = found.get(record["method"], 0) + 1
+    return found
 
 
 Values = dict[str, dict[str, dict[int, float]]]

@@ -10,7 +10,7 @@ import numpy as np
 
 from calibrant.experiments.common import words
 from calibrant.experiments.common.shared import count, failures, foot
-from calibrant.experiments.tables.compared import JUDGED, Compared, compared
+from calibrant.experiments.tables.compared import JUDGED, Compared, compared, earlier
 from calibrant.experiments.tables.costs import THREADS
 from calibrant.experiments.tables.data import DEVELOPMENT
 from calibrant.experiments.tables.ids import OWN, STORIES
@@ -64,6 +64,7 @@ def to_terminal(results: Results) -> str:
     parts = [to_markdown(*rank_sheet(found))]
     if found.partial:
         parts += [PARTIAL, to_markdown(*partial_sheet(found))]
+    parts += _told(found)
     if (others := found.untried()) is not None and OWN in found.methods:
         parts.append(_untried(others))
     for sheet in (rival_sheet(found, overlap), copy_sheet(found, overlap), cost_sheet(results.records)):
@@ -128,6 +129,8 @@ def _ranks(report: Report, found: Compared, config: dict[str, Any]) -> None:
     report.table(*rank_sheet(found), _untried(others) if others is not None and OWN in found.methods else "")
     if found.partial:
         report.table(*partial_sheet(found), PARTIAL)
+    for sentence in _told(found):
+        report.text(sentence)
     for metric, each in ranked.items():
         if each.tables and len(each.methods) > 1:
             report.figure(rank_figure(each), f"Mean ranks in {JUDGED[metric]}; 1 is best.", f"ranks-{metric}")
@@ -177,6 +180,15 @@ def rank_figure(ranked: Ranking) -> Any:
         ax.set(ylim=(len(mean) - 0.4, -2.2), xlim=(0.5, len(mean) + 0.5))
         plt.close(figure)
     return figure
+
+
+def _told(found: Compared) -> list[str]:
+    """Sentences on runs that are missing or old."""
+    absent = found.absent()
+    runs = [f"{method} ({number} of its runs)" for method, number in earlier(found.records).items()]
+    told = [f"Not measured: {', '.join(absent)}."] if absent else []
+    old = [f"Measured before columns were scaled robustly, and not again since: {', '.join(runs)}."] if runs else []
+    return [*told, *old]
 
 
 def _untried(others: Compared) -> str:

@@ -27,7 +27,8 @@ DRAWS = 2000
 
 def score_targets(found: Compared, overlap: float) -> list[Verdict]:
     """Targets for scores."""
-    verdicts = [_first(each, JUDGED[metric]) for metric, each in found.rankings().items()]
+    unranked = [*found.partial, *found.absent()]
+    verdicts = [_first(each, JUDGED[metric], unranked) for metric, each in found.rankings().items()]
     verdicts += _against_best(ratios(found.records, overlap))
     return [*verdicts, _crossed(found)]
 
@@ -37,13 +38,14 @@ def cost_targets(records: Sequence[Record]) -> list[Verdict]:
     return [_time(records), _memory(records)]
 
 
-def _first(each: Ranking, name: str) -> Verdict:
+def _first(each: Ranking, name: str, unranked: Sequence[str]) -> Verdict:
     statement = f"{OWN} has the best mean rank in {name} among all methods"
     if OWN not in each.methods or not each.tables or len(each.methods) < 2:
         return Verdict(statement)
     mean = each.mean_ranks
     rival = next(m for m in mean if m != OWN)
     note = f"{_behind(each, OWN, rival)}; {count(len(each.tables), 'table')}, {count(len(each.methods), 'method')}"
+    note += f"; {len(unranked)} not ranked for want of runs" if unranked else ""
     return Verdict(statement, mean[OWN], mean[OWN] < mean[rival], note, digits=2)
 
 
