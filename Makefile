@@ -4,7 +4,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup reproduce test test-all bench lint format build clean
+.PHONY: help setup reproduce test test-all bench docs lint format build clean
 
 help:           ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -33,6 +33,10 @@ test-all: setup ## every test, the slow ones too
 bench: setup    ## measure, and write results/bench.json
 	$(PY) -m benchmarks
 
+docs: setup     ## build the documentation into out/docs; a warning is an error
+	rm -rf docs/api
+	$(PY) -m sphinx -q -W --keep-going -d out/doctrees docs out/docs
+
 lint: setup     ## style and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -47,4 +51,4 @@ build: setup    ## build the wheel into dist/
 	$(PY) -m build --wheel --outdir dist .
 
 clean:          ## remove everything that was made
-	rm -rf $(VENV) dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) dist out docs/api .mypy_cache .ruff_cache .pytest_cache .hypothesis

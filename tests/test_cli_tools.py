@@ -219,7 +219,7 @@ def bad_files(tmp_path):
         "no predictions": ({"x": [1, 2, 3], "label": ["a", "b", "a"]}, "--columns"),
         "one row": ({"prob_a": [0.5], "prob_b": [0.5], "label": ["a"]}, "at least 2 rows"),
         "NaN": ({"prob_a": [0.5, None, 0.7], "prob_b": [0.5, 0.4, 0.3], "label": ["a", "b", "a"]}, "row 1"),
-        "unknown label": (probs | {"label": ["a", "b", "c"]}, "'c', which is not among"),
+        "unknown label": (probs | {"label": ["a", "b", "c"]}, "among the classes"),
         "no sums": (probs | {"prob_a": [0.5, 0.9, 0.7], "label": ["a", "b", "a"]}, "sum to 1"),
         "text": (probs | {"prob_a": ["x", "y", "z"], "label": ["a", "b", "a"]}, "must hold numbers"),
         "missing label": (probs | {"label": ["a", None, "b"]}, "missing"),
@@ -271,16 +271,16 @@ def test_other_mistakes_are_sentences_too(table, tmp_path):
     for arguments, words in (
         (("evaluate", good, "--labels", "churn"), "no column 'churn'"),
         (("evaluate", good, "--group", "town"), "no column 'town'"),
-        (("evaluate", good, "--recalibrate", "magic"), "There is no calibrator 'magic'"),
+        (("evaluate", good, "--recalibrate", "magic"), "got 'magic'"),
         (("evaluate", good, "--out", tmp_path), "is a folder"),
         (("evaluate", good, "--out", tmp_path / "no" / "r.html"), "does not exist"),
-        (("evaluate", good, short), "they must predict the same rows"),
-        (("evaluate", good, other), "differ"),
-        (("evaluate", good, table("pairs", "pairs.csv")), "different kinds"),
+        (("evaluate", good, short), "must predict the same rows"),
+        (("evaluate", good, other), "same labels"),
+        (("evaluate", good, table("pairs", "pairs.csv")), "same kind of predictions"),
         (("calibrate", good, "--out", tmp_path), "is a folder"),
         (("apply", good, good, "--out", tmp_path / "o.csv"), "not a calibrator"),
-        (("apply", calibrator, good, "--out", tmp_path / "o.txt"), "should end in"),
-        (("apply", calibrator, table("pairs", "pairs.csv"), "--out", tmp_path / "o.csv"), "same kind"),
+        (("apply", calibrator, good, "--out", tmp_path / "o.txt"), "must end in"),
+        (("apply", calibrator, table("pairs", "pairs.csv"), "--out", tmp_path / "o.csv"), "must hold"),
     ):
         done = invoke(*arguments)
         assert done.exit_code == 2, (arguments, done.output, done.exception)

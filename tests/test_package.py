@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import calibrant
 from calibrant import bilevel
@@ -102,30 +101,3 @@ def test_rooms_import_only_from_their_left(room):
                 rest = node.module.partition(".")[2]
                 found |= {rest.partition(".")[0]} if rest else {alias.name for alias in node.names}
     assert found - {room} <= ROOMS[room]
-
-
-def test_the_examples_on_the_engines_page_run():
-    text = (ROOT / "docs" / "engine.md").read_text()
-    x, y = torch.randn(60, 2), torch.randint(0, 2, (60,))
-    names = {"torch": torch, "model": torch.nn.Linear(2, 2), "x": x, "y": y, "x_val": x[:20], "y_val": y[:20]}
-    for block in text.split("```python\n")[1:]:
-        exec(compile(block.split("```")[0], "engine.md", "exec"), names)
-
-
-@pytest.mark.parametrize("page", ["evaluate.md", "posthoc.md"])
-def test_the_examples_on_the_users_pages_run(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    names = {}
-    for block in (ROOT / "docs" / page).read_text().split("```python\n")[1:]:
-        exec(compile(block.split("```")[0], page, "exec"), names)
-    assert list(tmp_path.iterdir())
-
-
-def test_the_examples_on_the_methods_page_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs" / "methods.md").read_text()
-    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
-    y = (x[:, 0] > 0).long()
-    names = {"x": x, "y": y, "x_val": x[:20], "y_val": y[:20]}
-    for block in text.split("```python\n")[1:]:
-        exec(compile(block.split("```")[0], "methods.md", "exec"), names)

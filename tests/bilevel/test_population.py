@@ -361,7 +361,7 @@ MISUSES = {
     ),
     "constants that are no tensors": (
         lambda: [problem(hyper={"a": 1.0}), problem(hyper={"a": 2.0})],
-        "must be a tensor",
+        "must be tensors",
     ),
     "names of constants": (
         lambda: [problem(hyper={"a": torch.ones(())}), problem(hyper={"b": torch.ones(())})],
@@ -532,7 +532,7 @@ BAD_REPLICAS = {
     "validation": (lambda: problem(val=None).replicate(val=blobs(3)), "no validation data"),
     "constants of a stream": (
         lambda: problem(train=TensorStream(*blobs())).replicate(hyper={"a": torch.ones(())}),
-        "belong to the Stream",
+        "set them on the Stream",
     ),
     "no reset": (lambda: FunctionalModule(Scaled()).draw(0), r"no reset_parameters\(\)"),
 }

@@ -165,7 +165,7 @@ def test_mappings_are_inputs_by_name():
     for settings, message in (
         ({"labels": "mask"}, None),
         ({"labels": "kind"}, "labels under 'kind'; it has"),
-        ({"names": {"other"}}, "needs tensors beside its labels 'label'"),
+        ({"names": {"other"}}, "must have tensors besides 'label'"),
     ):
         stream = LoaderStream(DataLoader(Dicts(), batch_size=5), **settings)
         if message is None:

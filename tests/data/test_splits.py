@@ -72,11 +72,11 @@ def test_folds_are_balanced(labels, number, seed, stratified):
 @pytest.mark.parametrize(
     ("sizes", "sentence"),
     [
-        ((700, 300, 1), "need 1001 samples"),
+        ((700, 300, 1), "got 1001"),
         ((0.7, 0.3, 0.2), "sum to 1.2"),
         ((0.999, 0.0005, 0.0005), "one would be empty"),
-        ((0.5, -0.1, 0.1), "none of them negative"),
-        ((0.5, 0.5), "three sizes"),
+        ((0.5, -0.1, 0.1), "non-negative"),
+        ((0.5, 0.5), "three entries"),
     ],
 )
 def test_impossible_splits_are_refused(sizes, sentence):
@@ -88,7 +88,7 @@ def test_labels_and_folds_must_fit_the_samples():
     with pytest.raises(ValueError, match="one label per sample"):
         train_val_test(10, seed=0, stratify=[0, 1])
     for number in (1, 11):
-        with pytest.raises(ValueError, match="between 2 and"):
+        with pytest.raises(ValueError, match="must be from 2 to"):
             folds(10, number, seed=0)
 
 

@@ -42,7 +42,7 @@ def test_the_published_difficulty():
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"called 'moons'.*blobs-1\.3"):
+    with pytest.raises(ValueError, match=r"blobs-1\.3.*got 'moons'"):
         load("moons", 0)
 
 
@@ -64,7 +64,7 @@ def test_flips_choose_the_other_classes_evenly():
 
 @pytest.mark.parametrize(
     ("labels", "rate", "classes", "sentence"),
-    [([0, 1], 1.5, 2, "between 0 and 1"), ([0, 0], 0.5, 1, "two or more"), ([0, 2], 0.5, 2, "from 0 to 1")],
+    [([0, 1], 1.5, 2, "between 0 and 1"), ([0, 0], 0.5, 1, "at least 2"), ([0, 2], 0.5, 2, "from 0 to 1")],
 )
 def test_impossible_flips_are_refused(labels, rate, classes, sentence):
     with pytest.raises(ValueError, match=sentence):

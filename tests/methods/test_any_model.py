@@ -185,7 +185,7 @@ def test_a_loader_without_a_length():
     loader = DataLoader(Stream(), batch_size=10)
     result = calibrant.fit(cnn(), loader, loader, method=Standard(epochs=5, patience=50))
     assert result.solution.outer_steps == 4  # five epochs of four batches, five steps each
-    with pytest.raises(ValueError, match="does not say how many samples"):
+    with pytest.raises(ValueError, match="must have a dataset with a length"):
         calibrant.fit(cnn(), DataLoader(Stream(), batch_size=10), VAL, method=BO4SC(epochs=1))
 
 

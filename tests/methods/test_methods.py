@@ -59,7 +59,7 @@ def test_it_gives_probabilities_the_same_ones_for_the_same_seed(name):
     assert fitted.failure is None
 
 
-@pytest.mark.filterwarnings("ignore:Every calibration sample is classified rightly")
+@pytest.mark.filterwarnings("ignore:Every calibration sample is classified correctly")
 @pytest.mark.parametrize("name", METHODS)
 def test_it_learns(name):
     """At the settings that the table of methods holds: eight units and few steps are too few for dropout.

@@ -255,11 +255,11 @@ PAIR = {"confidence": GRID, "correct": GRID > 0.5}
         (lambda: metrics.asymptotic_interval(**PAIR, metric=metrics.smooth_ece), "Use bootstrap_interval"),
         (
             lambda: metrics.asymptotic_interval(confidence=[1.0], correct=[0], metric=metrics.nll),
-            "no interval exists",
+            "finite on this sample",
         ),
         (
             lambda: metrics.bootstrap_interval(GRID, GRID > 0.5, binary="positive", metric=metrics.accuracy),
-            "binary='predicted'",
+            "binary must be 'predicted'",
         ),
         (lambda: metrics.compare(confidence=GRID, correct=(GRID > 0, GRID > 0)), "must be a pair"),
         (lambda: metrics.compare(confidence=(GRID, GRID[:5]), correct=(GRID > 0, GRID[:5] > 0)), "same samples"),
@@ -268,7 +268,7 @@ PAIR = {"confidence": GRID, "correct": GRID > 0.5}
             "same classes",
         ),
         (lambda: metrics.compare(np.eye(2), np.eye(2), [0, 1], test="t"), "'bootstrap' or 'swap'"),
-        (lambda: metrics.compare(np.eye(2), np.eye(2), [0, 1], test="bound", metric=metrics.nll), "is for ece"),
+        (lambda: metrics.compare(np.eye(2), np.eye(2), [0, 1], test="bound", metric=metrics.nll), "must be ece"),
     ],
 )
 def test_bad_arguments_are_refused(call, sentence):

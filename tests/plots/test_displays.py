@@ -64,9 +64,9 @@ def test_from_estimator_refuses_what_it_cannot_read(fitted):
     estimator, X, y = fitted
     with pytest.raises(ValueError, match="'maybe', which the model does not know"):
         plots.ReliabilityDisplay.from_estimator(estimator, X, np.where(y == "yes", "maybe", y))
-    with pytest.raises(TypeError, match="no predict_proba"):
+    with pytest.raises(TypeError, match="must have predict_proba"):
         plots.ReliabilityDisplay.from_estimator(object(), X, y)
-    with pytest.raises(TypeError, match="no predict_proba"):
+    with pytest.raises(TypeError, match="must have predict_proba"):
         plots.ConfidenceMapDisplay.from_estimator(object(), X)
 
 
@@ -116,7 +116,7 @@ def test_several_models_side_by_side(predictions, pairs):
     assert [ax.get_title() for ax in shown.axes_[0]] == ["first", "second"]
     assert shown.axes_[0, 0].get_ylim() == shown.axes_[0, 1].get_ylim()
     assert shown.reliability["second"].data.n == 1500
-    with pytest.raises(ValueError, match="models is empty"):
+    with pytest.raises(ValueError, match="it is empty"):
         plots.ModelsDisplay.from_predictions({})
     with pytest.raises(ValueError, match=r"predictions of 'a' must be a tuple"):
         plots.ModelsDisplay.from_predictions({"a": np.ones(3)})

@@ -170,7 +170,7 @@ def test_binary_scores_probabilities_and_tensors():
 
 def test_mistakes_are_told_in_a_sentence():
     logits, labels = overconfident(100, 3)
-    with pytest.raises(ValueError, match="There is no calibrator 'best'"):
+    with pytest.raises(ValueError, match="got 'best'"):
         Auto(("best",)).fit(logits, labels)
     with pytest.raises(ValueError, match="folds must be at least 2"):
         Auto(folds=1).fit(logits, labels)

@@ -40,10 +40,10 @@ def test_two_classes_by_hand():
 
 
 def test_no_optimum_is_said_and_not_hidden():
-    with pytest.warns(ConvergenceWarning, match="classified rightly"):
+    with pytest.warns(ConvergenceWarning, match="classified correctly"):
         sharp = Temperature().fit(np.eye(3), [0, 1, 2])
     assert 0 < sharp.temperature_ < 1e-3
-    with pytest.warns(ConvergenceWarning, match="say nothing"):
+    with pytest.warns(ConvergenceWarning, match="no information"):
         flat = Temperature().fit(np.eye(3), [1, 2, 0])
     assert flat.temperature_ > 1e3
     assert Temperature().fit(np.zeros((5, 3)), [0, 1, 2, 0, 1]).temperature_ == 1.0

@@ -101,7 +101,7 @@ def test_mistakes_are_told_in_a_sentence():
         CalibratedModel(bayes).fit(X[HELD], ["heron"] * 300)
     with pytest.raises(ValueError, match="fitted classifier"):
         CalibratedModel(GaussianNB()).fit(X[HELD], NAMED[HELD])
-    with pytest.raises(ValueError, match="LinearRegression must be"):
+    with pytest.raises(ValueError, match="got LinearRegression"):
         CalibratedModel(LinearRegression().fit(X, Y)).fit(X[HELD], Y[HELD])
     with pytest.raises(ValueError, match="decision_function"):
         CalibratedModel(bayes, scores="decision_function").fit(X[HELD], NAMED[HELD])

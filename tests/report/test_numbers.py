@@ -80,14 +80,14 @@ def test_different_seeds_are_refused():
         paired_difference({0: 1.0, 1: 1.0}, {0: 1.0, 2: 1.0})
     with pytest.raises(ValueError, match="got 2 and 1 values"):
         paired_difference([1.0, 2.0], [1.0])
-    with pytest.raises(ValueError, match="both as sequences"):
+    with pytest.raises(ValueError, match="both sequences"):
         paired_difference({0: 1.0}, [1.0])
 
 
 def test_records_are_selected_by_their_fields():
     records = [{"method": m, "seed": s, "nll": s + 10 * (m == "b")} for m in "ab" for s in range(3)]
     assert by_seed(records, "nll", method="b") == {0: 10, 1: 11, 2: 12}
-    with pytest.raises(ValueError, match="two records of seed 0"):
+    with pytest.raises(ValueError, match="several of seed 0"):
         by_seed(records, "nll")
 
 

@@ -65,7 +65,7 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("{", "no JSON file"), ("[]", "lacks config"), ('{"config": {}}', "versions")]
+    ("text", "says"), [("{", "not a JSON file"), ("[]", "lacks config"), ('{"config": {}}', "versions")]
 )
 def test_other_files_are_refused_by_a_sentence(tmp_path, text, says):
     (tmp_path / "r.json").write_text(text)

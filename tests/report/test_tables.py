@@ -45,9 +45,9 @@ def test_intervals_are_compared_by_their_value():
 
 
 def test_wrong_shapes_are_refused():
-    with pytest.raises(ValueError, match="row 1 has 2 cells for 3 columns"):
+    with pytest.raises(ValueError, match="row 1 must have 3 cells"):
         make_table(COLUMNS, [["a", 0.1, 0.2], ["b", 0.1]])
-    with pytest.raises(ValueError, match="heading of a column, got 'set'"):
+    with pytest.raises(ValueError, match="heading of a column; got 'set'"):
         Table([Column("data")], [], group="set")
 
 

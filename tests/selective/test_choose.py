@@ -100,7 +100,7 @@ def test_uniform_bound_at_the_edges():
     assert bound.risk(high=0.9) == 1
     assert bound.risk(-math.inf, -math.inf) == bound.risk(high=0.0)
     assert 0 < bound.risk(0.7, 0.7) <= 1
-    with pytest.raises(ValueError, match="low ≤ high"):
+    with pytest.raises(ValueError, match="low must be at most high"):
         bound.risk(0.8, 0.7)
     with pytest.raises(ValueError, match="two_sided=True"):
         uniform_risk_bound([0.6], [True], two_sided=False).risk(0.1, 0.2)
@@ -164,11 +164,11 @@ def test_chows_rule_is_near_the_cheapest_where_confidence_is_calibrated():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"risk": 5}, "not a percentage"),
-        ({"risk": 0.1, "level": 95}, "not a percentage"),
+        ({"risk": 5}, "must be a fraction"),
+        ({"risk": 0.1, "level": 95}, "must be a fraction"),
         ({"risk": 0.1, "method": "sgr"}, "method must be one of"),
-        ({"risk": 0.1, "method": "grid"}, "thresholds="),
-        ({"risk": 0.1, "thresholds": [0.5]}, "thresholds="),
+        ({"risk": 0.1, "method": "grid"}, "thresholds must be given"),
+        ({"risk": 0.1, "thresholds": [0.5]}, "thresholds must be given"),
         ({"risk": 0.1, "method": "grid", "thresholds": []}, "non-empty"),
         ({"risk": 0.1, "method": "grid", "thresholds": [np.nan]}, "finite"),
     ],

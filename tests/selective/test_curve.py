@@ -140,5 +140,5 @@ def test_bad_input_is_refused(confidence, correct, message):
 
 
 def test_percentages_are_refused():
-    with pytest.raises(ValueError, match="not a percentage"):
+    with pytest.raises(ValueError, match="must be a fraction"):
         risk_at_coverage(CONFIDENCE, CORRECT, 90)

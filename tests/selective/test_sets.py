@@ -216,7 +216,7 @@ def test_rules_survive_json_and_take_tensors():
         text = rule.to_json()
         json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
         assert type(rule).from_json(text) == rule
-    with pytest.raises(ValueError, match="expected JSON with format"):
+    with pytest.raises(ValueError, match="must be JSON with format"):
         SetRule.from_json(CrossSetRule(LAC(), 0.9, (0.1,), (0,), (0,), 2).to_json())
     with pytest.raises(ValueError, match="incomplete or has unknown fields"):
         SetRule.from_json('{"format": "calibrant.set-rule/1", "score": {"name": "lac"}}')
@@ -233,7 +233,7 @@ def test_summary_says_when_classes_cannot_be_left_out():
 def test_errors_are_sentences():
     probs, labels = World(1.0).sample(np.random.default_rng(10), 20)
     for arguments, options, message in (
-        ((probs, labels, 90), {}, "coverage must lie in"),
+        ((probs, labels, 90), {}, "coverage must be a fraction"),
         ((probs, labels), {"score": "naive"}, "score must be one of 'lac', 'aps', 'raps'"),
         ((probs[:, 0], labels), {}, "probs must have shape"),
         ((probs, labels + 1), {}, "labels must lie in"),

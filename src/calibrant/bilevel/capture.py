@@ -6,6 +6,7 @@ and replayed: what comes in is copied into these, what goes out is cloned, so th
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -58,7 +59,12 @@ class Captured:
         try:
             with torch.cuda.device(self.inputs[0].device), torch.cuda.graph(graph):
                 self.outputs = list(self.fn(*self.inputs))
-        except RuntimeError:
+        except RuntimeError as error:
+            warnings.warn(
+                "A step could not be recorded as a CUDA graph and runs operation by operation, which is slower: "
+                f"{str(error).splitlines()[0]}",
+                stacklevel=2,
+            )
             self.inputs, self.outputs, self.given = [], [], []
             return False
         self.graph = graph

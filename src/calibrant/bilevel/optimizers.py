@@ -145,6 +145,7 @@ class SGD(Optimizer):
     """Gradient descent, as ``torch.optim.SGD``: momentum, Nesterov, coupled weight decay.
 
     With ``g̃ = g + decay·θ``: ``b' = μ·b + g̃`` and ``θ' = θ − lr·b'`` (Nesterov: ``θ' = θ − lr·(g̃ + μ·b')``).
+    Without momentum and decay this is Eq. (7) of Sanguin et al. 2024.
     """
 
     momentum: float = field(default=0.0, kw_only=True)

@@ -26,6 +26,8 @@ INNER_NOISE, OUTER_NOISE = 12, 13
 class Bilevel(DividedLosses):
     """``min_φ F(φ, θ_T(φ))`` with ``θ_T`` the result of training: all that the solver needs to know.
 
+    Eq. (5) of Sanguin et al. 2024, with w for φ, f for F and g for the inner loss.
+
     Parameters
     ----------
     model : nn.Module

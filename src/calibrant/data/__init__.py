@@ -1,4 +1,4 @@
-"""Data: streams that replay, problems whose truth is known, splits, and readers and encoders for a user's tables."""
+"""Data: replayable streams of batches, synthetic problems with a known posterior, splits, and tables."""
 
 from calibrant.data.bac import BAC, BACConstants, bac, bac_level
 from calibrant.data.batch import Batch

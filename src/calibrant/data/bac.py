@@ -1,13 +1,13 @@
-"""Simulated blood-alcohol data: who drank what, and whether the level in the blood is over the limit.
+"""Simulated blood-alcohol data: what people drank, and whether their blood level is above the limit.
 
 The fifth set of the first paper (Sanguin et al. 2024, Section 4). The level follows the estimate of Widmark in the form
 of the public simulated set (2,000 rows)::
 
     level = max(0, 0.806 · units · 1.2 / (water · kg) − rate · (minutes − 30 · meal) / 60)
 
-with body water 0.58 for men and 0.49 for women, and rate 0.015 and 0.017 (g/100 ml) per hour. There a meal *raises* the
-level, by the alcohol that half an hour would have burnt, which is odd; it is that set's convention, and is kept. The
-numbers are arguments (:class:`BACConstants`).
+with body water 0.58 for men and 0.49 for women, and rate 0.015 and 0.017 (g/100 ml) per hour. In that set a meal
+*raises* the level, by the alcohol that is burnt in half an hour. This is odd, but it is the convention of the set and
+is kept. The numbers are arguments (:class:`BACConstants`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BACConstants:
 
 @dataclass(frozen=True, kw_only=True)
 class BAC(Synthetic):
-    """Blood-alcohol samples: ``level`` is what the formula gives, ``measured`` has the measurement's noise on it."""
+    """Blood-alcohol samples: ``level`` is the result of the formula, ``measured`` adds the measurement noise."""
 
     level: np.ndarray
     measured: np.ndarray
@@ -45,7 +45,7 @@ class BAC(Synthetic):
 
 @dataclass(frozen=True)
 class _Normal:
-    """A normal distribution cut to a range: mean, standard deviation, least and largest value."""
+    """A truncated normal distribution: mean, standard deviation, smallest and largest value."""
 
     mean: float
     std: float
@@ -57,8 +57,8 @@ class _Normal:
         return self.mean + self.std * truncnorm.ppf(uniform, a, b)
 
 
-# (women, men). Whole units 1 to 6 and 1 to 12 are ranges of half a unit more before rounding; weights have no published
-# range, and four standard deviations keep them those of adults.
+# (women, men). Units are rounded, so the ranges 1 to 6 and 1 to 12 extend by half a unit on both sides. Weights have no
+# published range; four standard deviations keep them plausible for adults.
 _UNITS = (_Normal(3.48, 1.01, 0.5, 6.5), _Normal(6.57, 1.93, 0.5, 12.5))
 _WEIGHT = (_Normal(66.5, 8.0, 34.5, 98.5), _Normal(78.3, 10.1, 37.9, 118.7))
 _MINUTES = _Normal(91.2, 20.2, 30.0, 163.0)
@@ -72,19 +72,20 @@ def bac(
     noise: float = 0.0,
     constants: BACConstants = BACConstants(),  # noqa: B008 (frozen)
 ) -> BAC:
-    """People after an evening; class 1 where the measured level is above ``threshold`` (about two thirds of them).
+    """People after an evening; class 1 if the measured level is above ``threshold`` (about two thirds of them).
 
     ``noise`` is the standard deviation of a Gaussian error added to the level before it is compared with the threshold.
     Then ``P(1 | x) = Φ((level(x) − threshold) / noise)``; without noise it is 0 or 1, and the labels are a function of
     the features.
 
-    The columns are ``sex`` (0 woman, 1 man; even), ``weight`` in kg, ``units`` (whole), ``minutes`` of drinking
-    and ``meal`` (0 or 1; even): normal, with the means and deviations of the public set, cut to its ranges.
+    The columns are ``sex`` (0 woman, 1 man), ``weight`` in kg, ``units`` (whole), ``minutes`` of drinking and ``meal``
+    (0 or 1). Sex and meal are balanced; the others are normal with the means and deviations of the public set,
+    truncated to its ranges.
     """
     if samples < 1:
         raise ValueError(f"samples must be at least 1; got {samples}.")
     if not noise >= 0:
-        raise ValueError(f"noise is a standard deviation and must not be negative; got {noise}.")
+        raise ValueError(f"noise, a standard deviation, must not be negative; got {noise}.")
     generator = np.random.default_rng(seed)
     sex, meal = generator.integers(0, 2, (2, samples))
     uniform = generator.random((3, samples))
@@ -118,7 +119,7 @@ def bac_level(inputs: np.ndarray, constants: BACConstants = BACConstants()) -> n
 def _posterior(threshold: float, noise: float, constants: BACConstants) -> Callable[[np.ndarray], np.ndarray]:
     def posterior(x: np.ndarray) -> np.ndarray:
         margin = bac_level(x, constants) - threshold
-        # Both tails by their own formula: 1 − Φ loses the small ones.
+        # Each tail has its own formula, because 1 − Φ loses small values.
         over, under = (ndtr(margin / noise), ndtr(-margin / noise)) if noise else (margin > 0, margin <= 0)
         return np.stack([under, over], 1).astype(float)
 

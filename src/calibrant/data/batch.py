@@ -1,4 +1,4 @@
-"""What a loss sees: a batch, with everything random about it already drawn."""
+"""A batch, the input of a loss, with all its random numbers already drawn."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ Tensors = dict[str, Tensor]
 class Batch(NamedTuple):
     """One draw from a data set.
 
-    ``index`` says which samples these are (``slice(None)`` for all of them, in order; ``None`` when unknown), so that
-    per-sample outer variables follow their sample. ``noise`` holds dropout masks, ``hyper`` constants that may differ
-    between the members of a population, and ``seed`` replays whatever else is random in the network. ``weights`` are
+    ``index`` says which samples these are (``slice(None)`` for all of them, in order; ``None`` if unknown), so that
+    per-sample outer variables find their sample. ``noise`` holds dropout masks, ``hyper`` constants that may differ
+    between the members of a population, and ``seed`` replays all other random numbers of the network. ``weights`` are
     constant sample weights of mean 1 over the whole set.
     """
 
     inputs: Any
     targets: Tensor
-    index: Tensor | slice | None = None  # type: ignore[assignment]  # hides tuple.index, which no one needs here
+    index: Tensor | slice | None = None  # type: ignore[assignment]  # hides tuple.index, which is not needed
     noise: Tensors = {}  # noqa: RUF012 (a NamedTuple's default is shared, and never written to)
     hyper: Tensors = {}  # noqa: RUF012
     seed: int | None = None
     weights: Tensor | None = None
 
     def weighted(self, losses: Tensor) -> Tensor:
-        """Per-sample losses times the samples' weights, so that their mean is ``Σ w_i·l_i / n``; unchanged without."""
+        """Per-sample losses times sample weights, with mean ``Σ w_i·l_i / n``; unchanged without weights."""
         if self.weights is None:
             return losses
         if losses.dim() == 0:
             raise ValueError(
-                "The data has sample weights, which need one loss a sample, and the loss gave one value; do not "
-                "reduce it, or leave the weights out."
+                "losses must have one value per sample, because the data has sample weights; got one value. Do not "
+                "reduce the loss, or leave the weights out."
             )
         return losses * self.weights
 
@@ -44,15 +44,15 @@ class Batch(NamedTuple):
         """The index, or an error that says how to supply it."""
         if self.index is None:
             raise ValueError(
-                f"{who} belongs to single training samples, but the batches do not say which samples they hold. Give "
-                "tensors instead of a loader, or wrap the data set in calibrant.data.Indexed so that each batch "
+                f"{who} has one entry per training sample, but the batches do not say which samples they hold. Give "
+                "tensors instead of a loader, or wrap the data set in calibrant.data.Indexed, so that each batch "
                 "is (inputs, targets, index)."
             )
         return self.index
 
 
 class Recent:
-    """Remembers the last few batches: a step that is asked for twice (look-ahead and training) is drawn once."""
+    """Remember the last few batches, so that a step that is needed twice (look-ahead and training) is drawn once."""
 
     def __init__(self, draw: Callable[[int], Any], keep: int = 3) -> None:
         self.draw, self.keep = draw, keep
@@ -66,26 +66,26 @@ class Recent:
         return self._batches[step]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the batches: they are drawn again."""
+        """Leave out the batches; they are drawn again."""
         return self.__dict__ | {"_batches": {}}
 
 
 def map_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """Apply ``fn`` to the tensors of a nested structure and leave everything else."""
+    """Apply ``fn`` to the tensors of a nested structure and keep everything else."""
     if isinstance(tree, Tensor):
         return fn(tree)
     return pytree.tree_map(lambda leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
 def as_dtype(inputs: Any, dtype: torch.dtype | None) -> Any:
-    """``inputs`` in the network's precision; whole numbers (tokens, say) stay what they are."""
+    """``inputs`` in the network's precision; whole numbers, such as tokens, are not converted."""
     return inputs if dtype is None else map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, inputs)
 
 
 def stack(batches: list[Batch]) -> tuple[Batch, Batch]:
     """Batches of several members as one, and the axes over which ``vmap`` runs.
 
-    Tensors get a leading axis (0 in the second result); what all members share by identity stays as it is (None).
+    Tensors get a leading axis (0 in the second result); objects that all members share are not stacked (None).
     """
     leaves, specs = zip(*(pytree.tree_flatten(b._replace(seed=None)) for b in batches), strict=True)
     if any(s != specs[0] for s in specs):
@@ -94,16 +94,16 @@ def stack(batches: list[Batch]) -> tuple[Batch, Batch]:
     for column in columns:
         if not isinstance(column[0], Tensor) and any(leaf != column[0] for leaf in column):
             raise ValueError(
-                f"The members' batches differ in a value that is not a tensor ({column[0]!r} for the first); "
-                "what differs between members must be a tensor."
+                "Values that differ between the batches of members must be tensors; got "
+                f"{column[0]!r} for the first member."
             )
     shared = [not isinstance(c[0], Tensor) or all(leaf is c[0] for leaf in c) for c in columns]
     for column, same in zip(columns, shared, strict=True):
         shapes = {tuple(leaf.shape) for leaf in column} if not same else set()
         if len(shapes) > 1:
             raise ValueError(
-                f"The members' batches have different shapes ({', '.join(map(str, sorted(shapes)))}); "
-                "give every member the same number of samples, or run them apart."
+                f"The members' batches have different shapes ({', '.join(map(str, sorted(shapes)))}). "
+                "Give every member the same number of samples, or run them separately."
             )
     stacked = [c[0] if same else torch.stack(c) for c, same in zip(columns, shared, strict=True)]
     axes = [None if same else 0 for same in shared]

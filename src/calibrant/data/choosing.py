@@ -1,4 +1,4 @@
-"""Which encoding suits a column: a quantity, a category, a date, or none."""
+"""Choosing the encoding of a column: a quantity, a category, a date, or none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
 def choose(
     name: str, column: np.ndarray, *, rare: float, max_categories: int, codes: bool = False
 ) -> tuple[Encoding, str | None]:
-    """The encoding of a training column (``codes``: it holds categories), and a sentence if a user should know."""
+    """The encoding of a training column (``codes``: it holds categories), and an optional note for the user."""
     if column.dtype.kind in "Mm":
         return _dates(name, column)
     if is_numeric(column) and not codes:
@@ -50,12 +50,12 @@ def choose(
 
 
 def _least(rare: float, rows: int) -> int:
-    """The number of rows that a category needs for an input of its own."""
+    """The number of rows that a category needs to get its own input."""
     return max(2, ceil(rare * rows))
 
 
 def _pooled(values: list[str | None], *, least: int, most: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The frequent and the infrequent categories, as scikit-learn's encoder tells them apart."""
+    """The frequent and the infrequent categories, as divided by scikit-learn's encoder."""
     present = np.array([v for v in values if v is not None], dtype=object)
     fitted = ordinal_encoder(min_frequency=least, max_categories=most).fit(present[:, None])
     pooled = fitted.infrequent_categories_[0]
@@ -75,7 +75,7 @@ def _numeric(name: str, values: np.ndarray, *, dates: bool) -> Encoding:
 
 
 def _nearly_numbers(name: str, column: np.ndarray, others: list[str]) -> tuple[Encoding, str]:
-    """A column of text that holds numbers, and perhaps a few ``others``, which count as missing."""
+    """A text column that holds numbers, and perhaps a few ``others``, which count as missing."""
     kept = without_strays(column)
     encoding = _numeric(name, numbers(kept, name), dates=False)
     if isinstance(encoding, Numeric):
@@ -89,14 +89,14 @@ def _nearly_numbers(name: str, column: np.ndarray, others: list[str]) -> tuple[E
 
 def _dates(name: str, column: np.ndarray) -> tuple[Encoding, str | None]:
     encoding = _numeric(name, days(column, name), dates=True)
-    note = f"Column {name!r} holds dates and is taken as one number: days since 1970, or days of a duration."
+    note = f"Column {name!r} holds dates and becomes one number: days since 1970, or days of a duration."
     return encoding, None if isinstance(encoding, Dropped) else note
 
 
 def _not_categories(
     name: str, column: np.ndarray, distinct: int, rows: int, *, codes: bool
 ) -> tuple[Encoding, str | None]:
-    """Text that differs from row to row: numbers or dates written as text, or else of no use to a classifier."""
+    """Text that differs from row to row: numbers or dates as text, otherwise useless to a classifier."""
     if not codes:
         with suppress(ValueError):
             return _numeric(name, numbers(column, name), dates=False), None

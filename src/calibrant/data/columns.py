@@ -1,7 +1,7 @@
-"""Tables as named columns: whatever a user has (arrays, dictionaries, data frames) in one plain form.
+"""Tables as named columns: arrays, dictionaries and data frames in one plain form.
 
-A column is a NumPy array of numbers, dates, or objects. Nothing here imports pandas: a data frame is known by what it
-can do.
+A column is a NumPy array of numbers, dates, or objects. Nothing here imports pandas; a data frame is recognised by its
+methods.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from sklearn.utils import check_array
 
 Columns = dict[str, np.ndarray]
 
-LARGEST = 1e100  # squares of numbers up to here are finite
-NEARLY = 0.95  # the share of numbers that makes text among them a slip
+LARGEST = 1e100  # squares of smaller numbers are finite
+NEARLY = 0.95  # from this share of numbers on, text among them counts as a typing error
 _WHOLE = re.compile(r"[+-]?\d+\.0*")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 TRUTH = {"true": 1.0, "false": 0.0}
@@ -28,7 +28,7 @@ _WORDS = {**TRUTH, "nan": math.nan}
 
 
 class Code(str):
-    """Text of a category that may look like a number (01234), in a column that surely holds categories."""
+    """Text of a category that may look like a number (01234), in a column of categories."""
 
     __slots__ = ()
 
@@ -41,7 +41,7 @@ def as_columns(data: Any) -> Columns:
         return {f"x{k}": array[:, k] for k in range(array.shape[1])}
     if twice := sorted(name for name, count in Counter(map(str, names)).items() if count > 1):
         raise ValueError(
-            f"Columns are matched by name, and these names occur twice: {', '.join(twice)}. Rename one of each."
+            f"Column names must differ, since columns are matched by name; these occur twice: {', '.join(twice)}."
         )
     source = _named(data)
     columns = {str(name): _column(source[name]) for name in names}
@@ -58,14 +58,14 @@ def column_names(data: Any) -> list[Any] | None:
 
 
 def _named(data: Any) -> Any:
-    """Whatever gives columns by name: the mapping of a Table, a mapping, or a data frame; None for anything else."""
+    """The mapping of a Table, a mapping, or a data frame, which give columns by name; None for anything else."""
     if isinstance(getattr(data, "columns", None), Mapping):
         return data.columns
     return data if isinstance(data, Mapping) or (hasattr(data, "columns") and hasattr(data, "__getitem__")) else None
 
 
 def _as_array(data: Any) -> Any:
-    """The data, as objects if they are rows that mix text and numbers: NumPy would make text of all of them."""
+    """The data; as objects if rows mix text and numbers, which NumPy would turn into text."""
     if hasattr(data, "dtype") or not isinstance(data, Sequence):
         return data
     array = np.asarray(data)
@@ -73,7 +73,7 @@ def _as_array(data: Any) -> Any:
 
 
 def is_numeric(column: np.ndarray) -> bool:
-    """Whether a column holds numbers (truth values are 0 and 1), missing ones aside."""
+    """Whether all values that are not missing are numbers (truth values are 0 and 1)."""
     if column.dtype.kind != "O":
         return column.dtype.kind in "biuf"
     present = [v for v in set_of(column) if not is_missing(v)]
@@ -81,7 +81,7 @@ def is_numeric(column: np.ndarray) -> bool:
 
 
 def numbers(column: np.ndarray, name: str) -> np.ndarray:
-    """The column as float64, missing values as NaN; text is read as a number if it is one."""
+    """The column as float64, missing values as NaN; text is read as a number."""
     if column.dtype.kind in "biuf":
         values = column.astype(float)
     elif column.dtype.kind in "Mm":
@@ -96,19 +96,19 @@ def numbers(column: np.ndarray, name: str) -> np.ndarray:
 
 
 def strays(column: np.ndarray) -> list[str] | None:
-    """The texts that are not numbers, each once, in a column of text that is nearly all numbers; None for any other."""
+    """Distinct non-numeric values of a text column that is at least 95 % numeric; None for other columns."""
     present = len(column) - missing_count(column) if column.dtype.kind in "OU" else 0
     if not present:
         return None
     others = others_than_numbers(column)
-    words = sum(each(_is_word, column))  # do not make a column numeric
+    words = sum(each(_is_word, column))  # words such as inf and nan do not make a column numeric
     if len(others) + words > (1 - NEARLY) * present + 1e-9 or holds_codes(column):
         return None
     return list(dict.fromkeys(others))
 
 
 def others_than_numbers(column: np.ndarray) -> list[str]:
-    """The values that are neither missing nor numbers, as text, in order."""
+    """Values that are neither missing nor numbers, as text, in order."""
     if column.dtype.kind not in "OU":
         return []
     found = each(lambda v: None if is_missing(v) or _is_number(v) else str(v).strip(), column)
@@ -116,20 +116,20 @@ def others_than_numbers(column: np.ndarray) -> list[str]:
 
 
 def without_strays(column: np.ndarray) -> np.ndarray:
-    """The column with None in place of whatever is not a number."""
+    """The column with None for every value that is not a number."""
     if column.dtype.kind not in "OU":
         return column
     return _objects(each(lambda v: v if _is_number(v) else None, column))
 
 
 def are_codes(values: Iterable[str]) -> bool:
-    """Whether some texts begin with a zero as codes do (007) and no other shows by a point or a sign that it counts."""
+    """Whether some texts begin with a zero like codes (007), and none has a point or a sign like a quantity."""
     numbers = [v for v in {value.strip() for value in set(values)} if _NUMBER.fullmatch(v)]
     return any(len(v) > 1 and v[0] == "0" and v.isdigit() for v in numbers) and all(map(str.isdigit, numbers))
 
 
 def holds_codes(column: np.ndarray) -> bool:
-    """Whether a column surely holds categories: marked as such, or with leading zeros."""
+    """Whether a column holds categories: marked as such, or with leading zeros."""
     values = [v for v in set_of(column) if isinstance(v, str)] if column.dtype.kind in "OU" else []
     return any(isinstance(v, Code) for v in values) or are_codes(values)
 
@@ -143,7 +143,7 @@ def days(column: np.ndarray, name: str) -> np.ndarray:
 
 
 def texts(column: np.ndarray) -> list[str | None]:
-    """The column as text, missing values as None. A whole number is written without a point, whatever its type."""
+    """The column as text, missing values as None. Whole numbers of any type are written without a point."""
     return each(lambda v: None if is_missing(v) else _text(v), column)
 
 
@@ -159,14 +159,14 @@ def is_missing(value: Any) -> bool:
 
 
 def missing_count(column: np.ndarray) -> int:
-    """How many values of a column are missing."""
+    """The number of missing values of a column."""
     if column.dtype.kind in "Mm":
         return int(np.isnat(column).sum())
     return sum(each(is_missing, column))
 
 
 def each(function: Callable[[Any], Any], column: np.ndarray) -> list[Any]:
-    """The function of each value, called once for each distinct value: long columns of text hold few."""
+    """Apply a function to each value, calling it once for each distinct value."""
     values = column.tolist()
     keys = _keys(values)
     try:
@@ -177,7 +177,7 @@ def each(function: Callable[[Any], Any], column: np.ndarray) -> list[Any]:
 
 
 def set_of(column: np.ndarray) -> list[Any]:
-    """The distinct values of a column, those that cannot be compared each time that they occur."""
+    """The distinct values of a column; values without a hash are repeated."""
     values = column.tolist()
     try:
         return list(dict(zip(_keys(values), values, strict=True)).values())
@@ -186,7 +186,7 @@ def set_of(column: np.ndarray) -> list[Any]:
 
 
 def _keys(values: list[Any]) -> list[Any]:
-    """What tells values apart: 1, 1.0 and True are three, which Python counts as equal."""
+    """Keys that distinguish 1, 1.0 and True, which Python counts as equal."""
     return [v if type(v) is str else (type(v), v) for v in values]
 
 
@@ -205,7 +205,7 @@ def _column(values: Any) -> np.ndarray:
     if not hasattr(values, "to_numpy") or not hasattr(values, "isna"):
         column = np.asarray(values)
         if column.ndim == 1 and column.dtype.kind in "US" and not isinstance(values, np.ndarray):
-            column = np.array(list(values), dtype=object)  # NumPy makes text of numbers that stand beside text
+            column = np.array(list(values), dtype=object)  # NumPy turns numbers beside text into text
         if column.ndim != 1:
             raise ValueError(f"A column must have one dimension; got shape {column.shape}.")
         return _marked(column)
@@ -219,7 +219,7 @@ def _column(values: Any) -> np.ndarray:
 
 
 def _marked(column: np.ndarray) -> np.ndarray:
-    """The column, its texts marked as codes if they are: then a part of the rows without leading zeros stays so."""
+    """The column, with texts marked as codes if they are, so that a subset without leading zeros keeps the mark."""
     values = set_of(column) if column.dtype.kind == "O" else []
     if any(isinstance(v, Code) for v in values):
         return column
@@ -235,7 +235,7 @@ def _is_word(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether ``numbers`` reads a value; text beyond the largest number is a slip."""
+    """Whether ``numbers`` can read a value; text beyond the largest number does not count."""
     number = _read(value)
     return number is not None and not (isinstance(value, str) and abs(number) > LARGEST)
 
@@ -250,7 +250,7 @@ def _number(value: Any, name: str) -> float:
 
 
 def _read(value: Any) -> float | None:
-    """The number that a value is or, as text, spells; None for anything else."""
+    """The number that a value is, or that its text represents; None for anything else."""
     if isinstance(value, str):
         text = value.strip().lower()
         return _WORDS[text] if text in _WORDS else float(text) if _NUMBER.fullmatch(text) else None
@@ -271,7 +271,7 @@ def _day(value: Any, name: str) -> float:
             moment = datetime(moment.year, moment.month, moment.day)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / 86_400
     except (AttributeError, TypeError, ValueError):
-        raise ValueError(f"Column {name!r} holds dates, but {value!r} is not a date; write it as 2024-12-31.") from None
+        raise ValueError(f"Column {name!r} must hold dates such as 2024-12-31; got {value!r}.") from None
 
 
 def _text(value: Any) -> str:

@@ -22,16 +22,16 @@ from calibrant.data.scaling import LIMIT, Scaling
 class TableEncoder(TransformerMixin, BaseEstimator):
     """Encode columns of any kind as one array of numbers.
 
-    Numbers are scaled once and robustly: mean 0 and variance 1 without the pull of wild values, and values beyond ten
-    deviations drawn in. A missing number becomes the mean, with an indicator beside it. Text becomes one input per
-    category, dates become days, and truth values 0 and 1, scaled as numbers. Constant columns, names and free text are
-    left out (``dropped_`` says why).
+    Numbers are scaled robustly to mean 0 and variance 1, and values beyond ten deviations are compressed. A missing
+    number becomes the mean, with an additional indicator. Text becomes one input per category, dates become days, and
+    truth values become 0 and 1, scaled as numbers. Constant columns, names and free text are left out (``dropped_`` has
+    the reasons).
 
-    Text is taken as numbers if 95 % or more of it are numbers; the rest counts as missing. It stays text if the column
-    is named in ``categorical``, has pandas' category type, or begins with zeros as codes do (007).
+    Text is read as numbers if at least 95 % of it are numbers; the rest counts as missing. It stays text if the column
+    is named in ``categorical``, has pandas' category type, or has leading zeros like codes (007).
 
-    The columns of a data frame or dictionary are matched by name: their order does not matter, and further ones are
-    ignored. Those of an array are matched by position.
+    The columns of a data frame or dictionary are matched by name: their order does not matter, and additional columns
+    are ignored. Those of an array are matched by position.
 
     Parameters
     ----------
@@ -40,16 +40,16 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     rare : float
         Categories in less than this share of the training rows, or in one row only, share one input.
     max_categories : int
-        The greatest number of inputs for a column's categories. The most frequent ones have their own input, and the
-        others share one, as in :class:`sklearn.preprocessing.OneHotEncoder`.
+        The largest number of inputs for the categories of a column. The most frequent ones have their own input, and
+        the others share one, as in :class:`sklearn.preprocessing.OneHotEncoder`.
     unseen : {"rare", "error"}
-        What to do with a category that training did not see: count it as a rare one (all 0 where there are none), or
-        raise an error.
+        What to do with a category that was not in the training rows: count it as rare (all 0 if there are no rare
+        ones), or raise an error.
     output : {"one-hot", "ordinal"}
         ``"one-hot"`` is for networks and linear models: float32, everything finite. ``"ordinal"`` is for trees with
         native categories, such as ``HistGradientBoostingClassifier(categorical_features=…)``: float64, one output per
-        column, numbers as they are, categories as codes from 0 on (rare ones share the last code, −1 is unseen), NaN
-        where a value is missing.
+        column, unscaled numbers, categories as codes from 0 on (rare ones share the last code, −1 is unseen), NaN for
+        missing values.
 
     Attributes
     ----------
@@ -60,9 +60,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     scaling_ : calibrant.data.scaling.Scaling
         From ordinal to one-hot outputs.
     dropped_ : dict
-        The columns that are left out, and why.
+        The columns that are left out, with the reason.
     notes_ : list of str
-        The sentences that ``fit`` gave as warnings.
+        The warnings of ``fit``.
     n_features_in_, feature_names_in_ : as everywhere in scikit-learn
 
     Examples
@@ -121,7 +121,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return {e.name: e.why for e in self.columns_ if isinstance(e, Dropped)}
 
     def to_json(self) -> str:
-        """Everything that the encoder knows, as JSON."""
+        """The fitted encoder as JSON."""
         check_is_fitted(self)
         return to_json(
             self.get_params() | {"categorical": self._categorical()},
@@ -263,7 +263,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     @property
     def _kept(self) -> np.ndarray:
-        """The one-hot outputs that vary: a constant that is sometimes missing has only the indicator."""
+        """The one-hot outputs that vary; a constant that is sometimes missing has only the indicator."""
         kept = np.ones(self.scaling_.width, dtype=bool)
         numbers = np.array([isinstance(e, Numeric) for e in self._used])
         kept[self.scaling_.numbers] = np.isfinite(self.scaling_.scale[numbers])

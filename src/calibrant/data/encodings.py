@@ -1,4 +1,4 @@
-"""How one column of a table becomes numbers: as a quantity, as the code of a category, or not at all.
+"""Encodings of one column of a table: a quantity, the code of a category, or nothing.
 
 An encoding is a frozen record of plain values. :func:`calibrant.data.choosing.choose` chooses it from the training
 rows, and its ``encode`` applies it to any rows.
@@ -31,9 +31,9 @@ from calibrant.data.scaling import UNSEEN
 class Numeric:
     """A quantity. ``mean`` and ``std`` scale it; ``std`` is 0 for a constant that is sometimes missing.
 
-    ``missing`` says that training had missing values. ``text`` says that training had the numbers as text, where an
-    entry that is not a number counts as missing; ``strays`` are those of training. New ones cause a warning, or an
-    error where they are most of a column.
+    ``missing`` says that training had missing values. ``text`` says that training had the numbers as text. Entries that
+    are not numbers then count as missing; ``strays`` are those of training. New ones cause a warning, or an error if
+    they are most of a column.
     """
 
     name: str
@@ -46,14 +46,14 @@ class Numeric:
 
     kind: ClassVar[str] = "numeric"
     size: ClassVar[int] = 0
-    """The number of categories: none."""
+    """The number of categories."""
 
     @property
     def outputs(self) -> list[str]:
         return ([self.name] if self.std > 0 else []) + ([f"{self.name} missing"] if self.missing else [])
 
     def encode(self, column: np.ndarray) -> np.ndarray:
-        """The numbers as float64, NaN where one is missing."""
+        """The numbers as float64, NaN for missing ones."""
         if self.text:
             self._warn_of_strays(column)
             column = without_strays(column)
@@ -79,9 +79,9 @@ class Numeric:
 
 @dataclass(frozen=True)
 class Categorical:
-    """A category, as its position in ``categories``; the ``rare`` ones share the next code if ``pooled``.
+    """A category as its position in ``categories``; ``rare`` ones share the next code if ``pooled``.
 
-    A category that training never saw counts as a rare one; without rare ones its code is ``UNSEEN``.
+    A category that was not in the training rows counts as rare. Without rare categories its code is ``UNSEEN``.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Categorical:
         return sorted({v for v in self._texts(column) if v is not None} - self._known)
 
     def encode(self, column: np.ndarray) -> np.ndarray:
-        """The codes as float64, NaN where the category is missing."""
+        """The codes as float64, NaN for missing categories."""
         values = np.array(self._texts(column), dtype=object)
         present = np.array([v is not None for v in values], dtype=bool)
         codes = np.full(len(values), np.nan)
@@ -119,7 +119,7 @@ class Categorical:
 
     @cached_property
     def _ordinal(self) -> OrdinalEncoder:
-        """scikit-learn's encoder, fitted on each category: twice, and once if it is rare, so that rare ones share."""
+        """scikit-learn's encoder, fitted on two rows of each category and one of rare ones, which then share a code."""
         rows = [*self.categories, *self.categories, *self.rare]
         return ordinal_encoder(min_frequency=2).fit(np.array(rows, dtype=object)[:, None])
 
@@ -128,7 +128,7 @@ class Categorical:
         return {*self.categories, *self.rare}
 
     def _texts(self, column: np.ndarray) -> list[str | None]:
-        """The column as text. Truth values are spelled as in training: true is True where only one of them is known."""
+        """The column as text. Truth values are spelled as in training: true becomes True if only True is known."""
         known = self._known
         spelled = {value.lower(): value for value in sorted(known) if value.lower() in TRUTH}
         found = texts(column)
@@ -154,17 +154,17 @@ Encoding = Used | Dropped
 
 
 def ordinal_encoder(**pooling: int) -> OrdinalEncoder:
-    """scikit-learn's encoder, for which a category that it has not seen is ``UNSEEN``."""
+    """scikit-learn's encoder, with ``UNSEEN`` for categories that it has not seen."""
     return OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=UNSEEN, **pooling)
 
 
 def listed(others: list[str]) -> str:
-    """The first few of some values, for messages."""
+    """The first few values, for messages."""
     return ", ".join(map(repr, others[:3])) + (", …" if len(others) > 3 else "")
 
 
 def distinct(names: list[str]) -> list[str]:
-    """The names in order; one that occurred before, or occurs later, gets the next free number behind it."""
+    """The names in order; a repeated name gets the next free number."""
     counts, found = Counter(names), dict[str, None]()
     for name in names:
         number, unique = 1, name

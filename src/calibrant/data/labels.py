@@ -1,4 +1,4 @@
-"""Labels as a user has them: text, whole numbers or truth values, never missing."""
+"""Reading labels: text, whole numbers or truth values, none missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calibrant.data.columns import as_columns, is_numeric, missing_count, number
 
 
 def as_labels(values: Any, *, name: str = "labels") -> np.ndarray:
-    """One row of labels: whole numbers (1.0 is one) as int64, truth values as bool, everything else as text.
+    """One-dimensional labels: whole numbers (also 1.0) as int64, truth values as bool, everything else as text.
 
     Labels of several kinds (1 and "one") are text. Missing ones and fractions are errors.
     """
@@ -18,7 +18,7 @@ def as_labels(values: Any, *, name: str = "labels") -> np.ndarray:
     if absent := missing_count(column):
         raise ValueError(
             f"{absent} of the {len(column)} labels in {name!r} are missing (empty, NA, None and ? count as missing). "
-            "Remove these rows, or give the labels a name of their own."
+            "Remove these rows, or name the missing class."
         )
     if not is_numeric(column):
         return np.array(texts(column), dtype=str)

@@ -1,4 +1,4 @@
-"""Batches from a loader: any form of batch, replayed, read ahead, and resumed without reading everything again."""
+"""Batches from a loader: any form of batch, replayed, read ahead, and resumed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from calibrant.data.batch import Batch, Tensors, as_dtype, map_tensors
 from calibrant.data.streams import Stream, mix
 
 LABELS = ("labels", "label", "targets", "target", "y")
-"""Names under which a mapping's labels are looked for, in this order."""
+"""Names of the labels in a mapping, tried in this order."""
 _SAMPLERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 """Samplers that draw random numbers only when an epoch begins."""
 
@@ -34,40 +34,41 @@ class LoaderStream(Stream):
     """Batches from a loader (any iterable that can be iterated again for each epoch).
 
     A batch is ``(inputs, targets)``, ``(inputs, targets, index)``, a mapping with these keys, or a mapping with labels
-    and everything that the network takes by name, such as ``{"input_ids": …, "attention_mask": …, "labels": …}``. Then
-    ``batch.inputs`` is the mapping without the labels and without ``"index"``. Entries other than tensors are left out.
+    and the network's arguments by name, such as ``{"input_ids": …, "attention_mask": …, "labels": …}``. In the last
+    case ``batch.inputs`` is the mapping without the labels and without ``"index"``. Entries that are not tensors are
+    left out.
 
-    Batches are kept until they are released, so that a backward sweep sees the same ones. Each batch is drawn under a
-    seed of its own, so that a loader that shuffles or augments with torch's random numbers gives the same batches again
-    when a run is resumed. A resumed run skips the epochs that it has seen (where the loader has a length), and within
-    an epoch the samples (where torch's ``DataLoader`` runs without workers).
+    Batches are kept until they are released, so that a backward sweep sees the same ones. Each batch is drawn with its
+    own seed, so that a loader that shuffles or augments with torch's random numbers gives the same batches when a run
+    is resumed. A resumed run skips finished epochs (if the loader has a length), and samples within an epoch (if
+    torch's ``DataLoader`` runs without workers).
 
-    With ``DataLoader(num_workers=…)`` the next batch is taken from the workers, pinned and sent to the GPU by a thread
-    while the present one is used. Without workers batches are read in this thread, because user code that draws random
-    numbers cannot run beside training without disturbing its numbers.
+    With ``DataLoader(num_workers=…)`` a thread fetches the next batch from the workers, pins it and copies it to the
+    GPU while the present one is used. Without workers batches are read in this thread, because user code that draws
+    random numbers in parallel would disturb those of training.
 
     Parameters
     ----------
     loader : iterable of batches
     seed : int
     device, dtype : optional
-        Where batches go, and the precision of floating-point inputs.
+        Device of the batches, and precision of floating-point inputs.
     hyper : dict of tensors
-        Constants handed to the losses.
+        Constants for the losses.
     labels : str, optional
         The name of the labels in a mapping. Default: the first of "labels", "label", "targets", "target" and "y".
     names : collection of str, optional
-        The entries of a mapping that the network takes; others are left out. Default: all tensors.
+        The entries of a mapping that are arguments of the network; others are left out. Default: all tensors.
     positions : sequence of str
-        Names of the arguments that the network takes by position, the necessary ones first. They name the inputs of
-        batches such as ``(ids, mask, targets)`` and ``((ids, mask), targets)``. Default: batches have one input.
+        Names of the network's positional arguments, the necessary ones first. They name the inputs of batches such as
+        ``(ids, mask, targets)`` and ``((ids, mask), targets)``. Default: batches have one input.
     needed : int
-        How many of these arguments the network cannot do without.
+        Number of these arguments that the network needs.
     classes : int, optional
-        Labels must be whole numbers from 0 to ``classes − 1``; they are checked before they reach a GPU, where a wrong
-        one would end the process.
+        Labels must be whole numbers from 0 to ``classes − 1``. They are checked before they reach a GPU, where a wrong
+        label would end the process.
     batches : int, optional
-        How many batches make an epoch, for data without a length: without it such data are read once to count them.
+        Number of batches in an epoch, for data without a length. Without it such data are read once to count them.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class LoaderStream(Stream):
 
     @property
     def length(self) -> int | None:
-        """How many batches make an epoch, where that is known without reading them."""
+        """Number of batches in an epoch; None if it is unknown without reading them."""
         return self._given_batches if self._given_batches is not None else _length(self.loader)
 
     @cached_property
@@ -111,27 +112,27 @@ class LoaderStream(Stream):
 
     @property
     def samples(self) -> int:
-        """How many samples the loader's data set has."""
+        """Number of samples in the loader's data set."""
         found = _length(getattr(self.loader, "dataset", None))
         if found is None:
             raise ValueError(
-                "The loader does not say how many samples it has; give tensors, or a loader whose dataset has a length."
+                "The loader must have a dataset with a length, to know the number of samples; or give tensors."
             )
         return found
 
     @property
     def whole(self) -> Batch:
-        """Stands for all samples where each one's weight is read: how many there are, where, in which precision.
+        """A placeholder for all samples, used to read the weight of each: their number, device and precision.
 
-        The samples themselves are not in memory. Inputs have no columns and labels are −1, which no loss takes:
-        outer variables that would look at them are refused beforehand.
+        The samples themselves are not in memory. Inputs have no columns, and labels are −1, which no loss accepts.
+        Outer variables that need them raise an error beforehand.
         """
         inputs = torch.empty(self.samples, 0, device=self.device, dtype=self.dtype)
         return Batch(inputs, torch.full((self.samples,), -1, device=self.device), slice(None), hyper=self.hyper)
 
     def batch(self, step: int) -> Batch:
         if step < self._next and step not in self._kept:
-            raise ValueError(f"The batch of step {step} was released; loaders cannot go back. Start the run anew.")
+            raise ValueError(f"The batch of step {step} was released, and loaders cannot go back. Start a new run.")
         self._pass_over()
         while self._next <= step:
             self._kept[self._next] = self._take()
@@ -147,13 +148,13 @@ class LoaderStream(Stream):
         if self._released == 0:
             return
         if isinstance(self.loader, Iterator):
-            raise ValueError("The data is an iterator, which runs only once; give a loader that can be iterated again.")
+            raise ValueError("The data must be iterable again for each epoch; got an iterator, which runs only once.")
         self._drop_iterator()
         self._kept.clear()
         self._next = self._released = 0
 
     def _pass_over(self) -> None:
-        """Skip what a resumed run has seen: whole epochs, and samples within one, where that is possible."""
+        """Skip what a resumed run has seen: whole epochs and, if possible, samples within an epoch."""
         length = self.length
         if self._next < self._released and length:
             epoch = self._released // length
@@ -165,11 +166,11 @@ class LoaderStream(Stream):
             self._next += 1
 
     def _take(self) -> Batch:
-        """The next batch: the one that the thread has ready, or one that is drawn now."""
+        """The next batch: from the thread if it is ready, otherwise drawn now."""
         try:
             ready = None if self._ahead is None else self._ahead.result()
         except BaseException:
-            self._drop_iterator()  # its workers end now, and not when the error is forgotten
+            self._drop_iterator()  # end its workers now, not when the error is discarded
             raise
         self._ahead = None
         batch = self._unpack(self._draw()) if ready is None else ready
@@ -180,9 +181,9 @@ class LoaderStream(Stream):
         return batch
 
     def _following(self, iterator: Iterator[Any]) -> Batch | None:
-        """In the thread: the next batch of the epoch; None at its end."""
+        """Called in the thread: the next batch of the epoch; None at its end."""
         item = next(iterator, None)
-        del iterator  # an error would keep it, and its workers, alive
+        del iterator  # an error would keep it and its workers alive
         return None if item is None else self._unpack(item)
 
     def _drop_iterator(self) -> None:
@@ -191,11 +192,11 @@ class LoaderStream(Stream):
         self._ahead = self._iterator = None
 
     def _draw(self, *, skip: bool = False) -> Any:
-        """The next item; with ``skip`` one that is not needed, which is then not read where that is possible."""
+        """The next item. With ``skip`` its content is not needed, and it is not read if possible."""
         seed = mix(self.seed, self._next, 3)
         with torch.random.fork_rng(devices=[]):
             for _ in range(2):
-                # The CPU's generator only: torch.manual_seed would also set those of GPUs, which are not restored here.
+                # Only the CPU's generator: torch.manual_seed would also set those of GPUs, which are not restored here.
                 torch.default_generator.manual_seed(seed)
                 if self._iterator is None:
                     generator = getattr(self.loader, "generator", None)
@@ -208,7 +209,7 @@ class LoaderStream(Stream):
                     return next(self._iterator)
                 except StopIteration:
                     self._iterator = None
-        raise ValueError("The loader gave no batch at all; it must be iterable again for every epoch.")
+        raise ValueError("The loader gave no batch; it must be iterable again for every epoch.")
 
     def _unpack(self, item: Any) -> Batch:
         inputs, targets, index = unpack(by_name(item, self.positions, self.needed), self.labels, self.names)
@@ -220,11 +221,11 @@ class LoaderStream(Stream):
     def _moved(self, tensor: Tensor) -> Tensor:
         device = torch.device(self.device)  # type: ignore[arg-type]
         if device.type == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():
-            tensor = tensor.pin_memory()  # only then does the copy run beside the GPU's work
+            tensor = tensor.pin_memory()  # so that the copy runs in parallel to the GPU's work
         return tensor.to(device, non_blocking=True)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the place in the present epoch: a copy begins anew, at the first step."""
+        """Everything but the position in the present epoch; a copy starts at the first step."""
         state = self.__dict__ | {"_kept": {}, "_next": 0, "_released": 0}
         return state | {"_iterator": None, "_ahead": None, "_pool": None}
 
@@ -274,7 +275,7 @@ def named(inputs: Sequence[Any], positions: Sequence[str]) -> dict[str, Any]:
 
 
 def unpack(item: Any, labels: str | None = None, names: Collection[str] | None = None) -> tuple[Any, Any, Any]:
-    """Inputs, targets and index (or None) of one item of a loader; of a mapping's other entries, those in ``names``."""
+    """Inputs, targets and index (or None) of one item of a loader; ``names`` selects entries of a mapping."""
     if isinstance(item, list | tuple) and len(item) in (2, 3):
         inputs, targets, index = (*item, None)[:3]
         return inputs, targets, index
@@ -287,7 +288,7 @@ def unpack(item: Any, labels: str | None = None, names: Collection[str] | None =
     if name is None or name not in item:
         looked = repr(name) if name is not None else " or ".join(map(repr, LABELS))
         raise ValueError(
-            f"A batch that is a mapping needs its labels under {looked}; it has {sorted(item)}. Name them: labels='…'."
+            f"A batch that is a mapping must have its labels under {looked}; it has {sorted(item)}. Set labels='…'."
         )
     if "inputs" in item:
         return item["inputs"], item[name], item.get("index")
@@ -295,12 +296,12 @@ def unpack(item: Any, labels: str | None = None, names: Collection[str] | None =
     if names is not None:
         rest = {k: v for k, v in rest.items() if k in names}
     if not rest:
-        raise ValueError(f"A batch that is a mapping needs tensors beside its labels {name!r}; it has {sorted(item)}.")
+        raise ValueError(f"A batch that is a mapping must have tensors besides {name!r}; it has {sorted(item)}.")
     return rest, item[name], item.get("index")
 
 
 def _length(data: Any) -> int | None:
-    """``len(data)``, or None where it has none; a DataLoader over data without a length raises TypeError."""
+    """``len(data)``, or None; a DataLoader over data without a length raises TypeError."""
     try:
         return len(data)
     except (TypeError, NotImplementedError):
@@ -308,13 +309,13 @@ def _length(data: Any) -> int | None:
 
 
 def _draws_indices(loader: Any, iterator: Any) -> bool:
-    """Whether the next batch's indices can be drawn without reading its samples."""
+    """Whether the indices of the next batch can be drawn without reading its samples."""
     single = isinstance(loader, DataLoader) and loader.num_workers == 0
     return single and not isinstance(loader.dataset, IterableDataset) and hasattr(iterator, "_next_index")
 
 
 def _runs_in_background(loader: Any) -> bool:
-    """Whether taking the next batch, within an epoch, draws no random numbers in this process."""
+    """Whether fetching the next batch of an epoch draws no random numbers in this process."""
     if not isinstance(loader, DataLoader) or loader.num_workers == 0:
         return False
     if isinstance(loader.dataset, IterableDataset):

@@ -21,10 +21,10 @@ class MemberStream(Stream):
     ----------
     streams : sequence of Stream
     noise : function ``(step, the first member's batch) -> tensors``, optional
-        Draws what the batches have besides (dropout masks), for all members at once, along a leading axis.
+        Draws dropout masks for all members at once, along a leading axis.
 
-    Batches that do not change are stacked once. Mini-batches of members with as many samples each are gathered in one
-    operation; they are those of the members' streams to the bit.
+    Batches that do not change are stacked once. Mini-batches of members with equal numbers of samples are gathered in
+    one operation. They are identical to those of the members' streams.
     """
 
     def __init__(self, streams: Sequence[Stream], noise: Noise | None = None) -> None:
@@ -56,7 +56,7 @@ class MemberStream(Stream):
             return self._with_noise(step, self._bare)
         stacked, axes = self._draw(step)
         if axes != self._axes:
-            raise ValueError("What the members share changed between steps; give each member tensors of its own.")
+            raise ValueError("Tensors that members share must not change between steps; give each member its own.")
         return self._with_noise(step, stacked)
 
     def _stacked(self, step: int) -> tuple[Batch, Batch]:
@@ -78,7 +78,7 @@ class MemberStream(Stream):
 
 
 class _Gathered:
-    """Mini-batches of all members at once: each member's rows are picked out of its own, or the shared, tensors."""
+    """Mini-batches of all members at once, gathered from each member's own or the shared tensors."""
 
     def __init__(self, streams: Sequence[TensorStream]) -> None:
         self.streams = streams
@@ -110,7 +110,7 @@ class _Gathered:
 
 
 def _alike(streams: Sequence[Stream]) -> bool:
-    """Whether all streams draw plain mini-batches, and as many of one size."""
+    """Whether all streams draw plain mini-batches, equal in number and size."""
     return all(type(s) is TensorStream and _plain(s) for s in streams) and (
         len({(s.size, s.batch_size, s.steps_per_epoch) for s in streams if isinstance(s, TensorStream)}) == 1
     )

@@ -1,7 +1,7 @@
-"""The one scaler: a table of numbers and codes as the inputs of a network.
+"""Scaling a table of numbers and codes to the inputs of a network.
 
-Numbers get mean 0 and variance 1, and no value lies far out. Missing numbers become 0 and are marked. Codes of
-categories become one-hot. :class:`calibrant.data.TableEncoder` and the classifiers both scale here, each table once.
+Numbers get mean 0 and variance 1, and outliers are compressed. Missing numbers become 0 and are marked. Codes of
+categories become one-hot. :class:`calibrant.data.TableEncoder` and the classifiers use it, once for each table.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from sklearn.preprocessing import OneHotEncoder
 from torch import Tensor
 
 LIMIT = 10.0
-"""Scaled values beyond ±LIMIT are drawn in: one wild value must not decide what the network does."""
+"""Scaled values beyond ±LIMIT are compressed, so that an outlier cannot dominate the network."""
 FEW = 0.1
-"""The greatest share of a column that may count as wild."""
+"""The largest share of a column that may count as outliers."""
 UNSEEN = -1
-"""The code of a category that training did not see; all of its one-hot outputs are 0."""
+"""The code of a category that was not in the training rows; all of its one-hot outputs are 0."""
 _SPREADS = ((0.25, 1.349), (0.1, 2.563), (0.05, 3.290), (0.01, 4.653))
-"""Lower quantiles, and how many standard deviations of a normal distribution lie between each and its upper one."""
+"""Lower quantiles, and the distance to the matching upper quantile in standard deviations of a normal."""
 _ROWS = 65_536
 """Rows that are scaled at a time, to bound memory."""
 
 
 class Scaling(NamedTuple):
-    """How each column of a table becomes inputs of a network.
+    """The scaling of each column of a table.
 
-    A number becomes ``(x − mean)/scale``, drawn in beyond ±``limit``; a missing one becomes 0. A column that never
-    varied has ``scale = inf`` and becomes 0. A code of one of k categories becomes k outputs of 0 or 1.
+    A number becomes ``(x − mean)/scale``, compressed beyond ±``limit``; a missing one becomes 0. A constant column has
+    ``scale = inf`` and becomes 0. A code of one of k categories becomes k outputs of 0 or 1.
     """
 
     mean: np.ndarray
     scale: np.ndarray
     missing: np.ndarray | None = None
-    """Whether a further output of the column marks missing values; None: no column has one."""
+    """Whether an additional output of the column marks missing values; None if no column has one."""
     categories: np.ndarray | None = None
     """The number of categories of each column, 0 for numbers; None: all columns are numbers."""
     limit: float = LIMIT
 
     def apply(self, inputs: np.ndarray) -> Tensor:
-        """The inputs of the network, float32, whatever precision the table came in."""
+        """The inputs of the network in float32, for a table of any precision."""
         return torch.from_numpy(self.transform(inputs))
 
     def transform(self, inputs: np.ndarray) -> np.ndarray:
@@ -87,7 +87,7 @@ class Scaling(NamedTuple):
         number, starts = self._kinds == 0, self._starts
         values = inputs[:, number].astype(np.float64)
         absent = np.isnan(values)
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is drawn in
+        with np.errstate(over="ignore", invalid="ignore"):  # overflowing values are compressed
             values -= self.mean[number]
             values /= self.scale[number]
         values[:, np.isinf(self.scale[number])] = 0.0
@@ -118,27 +118,27 @@ def _blocks(rows: int) -> Iterator[slice]:
 
 
 def drawn_in(values: np.ndarray, limit: float = LIMIT) -> np.ndarray:
-    """Values beyond ±limit by the logarithm of their excess, and none beyond ±2·limit: far, and still in order."""
+    """Compress values beyond ±limit logarithmically, at most to ±2·limit, keeping their order."""
     excess = np.maximum(np.abs(values) - limit, 0.0)
     return np.clip(values, -limit, limit) + np.sign(values) * np.minimum(np.log1p(excess), limit)
 
 
 def fit_scaling(inputs: np.ndarray, weights: np.ndarray | None = None, categories: np.ndarray | None = None) -> Scaling:
-    """The scaling of a training table: NaN where a value is missing, and codes in columns of ``categories`` above 0.
+    """The scaling of a training table: NaN for missing values, codes in columns of ``categories`` above 0.
 
-    A number is scaled by the weighted mean and standard deviation of its column, without the pull of wild values. A
-    sentinel such as 999 in one row of a thousand would widen the scale until all other values are nearly equal, so
-    values further than ``LIMIT`` robust deviations from the median count as that far (:func:`plausible`). Where there
-    are none, these are the plain mean and deviation.
+    A number is scaled by the weighted mean and standard deviation of its column, without the influence of outliers. A
+    sentinel such as 999 in one row of a thousand would widen the scale until all other values are nearly equal.
+    Therefore values further than ``LIMIT`` robust deviations from the median are moved to that distance
+    (:func:`plausible`). Without such values, these are the plain mean and deviation.
 
-    A column that holds one value tells nothing, and its network weights would stay as they were drawn: it is switched
-    off (``scale = inf``), so that another value at prediction time cannot let them loose. Spread within rounding error
-    of the mean counts as none. A column without any value is switched off too.
+    A constant column carries no information, and its network weights would keep their random initial values. It is
+    switched off (``scale = inf``), so that another value at prediction time has no effect. Variation within rounding
+    error of the mean counts as constant. A column without any value is switched off too.
     """
     columns = inputs.shape[1]
     mean, scale, missing = np.zeros(columns), np.ones(columns), np.zeros(columns, dtype=bool)
     for k in range(columns):
-        column = inputs[:, k].astype(np.float64)  # one at a time: a copy of the whole table may not fit into memory
+        column = inputs[:, k].astype(np.float64)  # one column at a time, to save memory
         present = ~np.isnan(column)
         held = present if weights is None else present & (weights > 0)
         missing[k] = held.any() and not present.all()
@@ -149,9 +149,9 @@ def fit_scaling(inputs: np.ndarray, weights: np.ndarray | None = None, categorie
 
 
 def column_scale(values: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float]:
-    """Mean and deviation of one column of numbers, as :func:`fit_scaling` takes them; inf where it never varies."""
+    """Mean and deviation of one column of numbers, as in :func:`fit_scaling`; inf if it is constant."""
     values = np.clip(values, *plausible(values, weights))
-    unit = float(np.abs(values).max()) or 1.0  # squares of numbers near the ends of float64 would overflow or vanish
+    unit = float(np.abs(values).max()) or 1.0  # squares of very large or small numbers would overflow or vanish
     values = values / unit
     share = np.full(len(values), 1 / len(values)) if weights is None else weights / weights.sum()
     mean = float(share @ values)
@@ -162,11 +162,11 @@ def column_scale(values: np.ndarray, weights: np.ndarray | None = None) -> tuple
 
 
 def plausible(values: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float]:
-    """Least and greatest value of a column that its scale is taken from: the median ± LIMIT robust deviations.
+    """The range of plausible values of a column: the median ± LIMIT robust deviations.
 
-    The robust deviation is that of the middle half of the values. Where the half is one value up to rounding, or would
-    leave out more than a tenth of the values (which are many and not wild), it is that of the middle 80, 90 or 98 %. A
-    column for which none of these will do has no limits: what is rare there may be all that it tells.
+    The robust deviation is that of the middle half of the values. If that half is one value up to rounding, or if the
+    range would exclude more than a tenth of the values (too many for outliers), it is that of the middle 80, 90 or
+    98 %. If none of these works, the column has no limits, because its rare values may be its only information.
     """
     held = np.ones(len(values)) if weights is None else np.asarray(weights, dtype=np.float64)
     levels = [0.5, *(level for lower, _ in _SPREADS for level in (lower, 1 - lower))]
@@ -176,14 +176,14 @@ def plausible(values: np.ndarray, weights: np.ndarray | None = None) -> tuple[fl
             spread = upper - lower
             reach = LIMIT * spread / deviations
             outside = (values < middle - reach) | (values > middle + reach)
-        rounding = 1e-9 * max(abs(lower), abs(upper))  # of these ends: wild values further out must not hide a spread
+        rounding = 1e-9 * max(abs(lower), abs(upper))  # relative to these ends, so that outliers do not hide a spread
         if spread > rounding and held[outside].sum() <= FEW * held.sum():
             return float(middle - reach), float(middle + reach)
     return -np.inf, np.inf
 
 
 def _quantiles(values: np.ndarray, weights: np.ndarray, levels: list[float]) -> np.ndarray:
-    """Values at which so much of the weight is reached; never one of no weight."""
+    """Values at which these shares of the weight are reached; never a value without weight."""
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
     found: np.ndarray = values[order[np.searchsorted(reached, np.asarray(levels) * reached[-1])]]

@@ -1,7 +1,7 @@
-"""Which samples go where: index splits and folds, disjoint by construction, stratified if wanted.
+"""Splits and folds of sample indices, disjoint and optionally stratified.
 
-Each sample is dealt out at most once, so that no sample can be in two parts. ``stratify`` keeps the classes' shares
-the same in every part, as far as whole numbers allow, and takes classes of any size, those of one sample too.
+Each sample is assigned at most once, so that no sample can be in two parts. ``stratify`` keeps the shares of the
+classes equal in all parts, as far as whole numbers allow. It accepts classes of any size, even of one sample.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def train_val_test(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Three disjoint index arrays, in random order; see :func:`split_indices`."""
     if len(sizes) != 3:
-        raise ValueError(f"train_val_test needs three sizes; got {len(sizes)}. split_indices takes any number.")
+        raise ValueError(f"sizes must have three entries; got {len(sizes)}. split_indices accepts any number.")
     train, val, test = split_indices(samples, sizes, seed=seed, stratify=stratify)
     return train, val, test
 
@@ -31,11 +31,11 @@ def split_indices(samples: int, sizes: Sequence[float], *, seed: int, stratify: 
 
     Parameters
     ----------
-    samples : how many samples there are
-    sizes : whole numbers of samples (700, 300, 1000), or fractions (0.6, 0.2, 0.2); what they leave over is in no part
+    samples : number of samples
+    sizes : whole numbers of samples (700, 300, 1000), or fractions (0.6, 0.2, 0.2); remaining samples are in no part
     seed : the same seed gives the same split
-    stratify : one label per sample. Each part then holds every class in proportion, within one sample for the first
-        part. A class too rare for that goes to the first part first: a classifier cannot learn a class that it never
+    stratify : one label per sample. Each part then holds every class in proportion, up to one sample for the first
+        part. A class that is too rare goes to the first part, because a classifier cannot learn a class that it never
         sees.
     """
     counts = _part_sizes(samples, sizes)
@@ -56,11 +56,11 @@ def split_indices(samples: int, sizes: Sequence[float], *, seed: int, stratify: 
 
 
 def folds(samples: int, number: int, *, seed: int, stratify: Any = None) -> np.ndarray:
-    """The fold of each sample, 0 to ``number − 1``: sizes differ by at most one, and so do each class's counts."""
+    """The fold of each sample, 0 to ``number − 1``; sizes, and counts of each class, differ by at most one."""
     if not 2 <= number <= samples:
-        raise ValueError(f"The number of folds must be between 2 and the number of samples ({samples}); got {number}.")
+        raise ValueError(f"number must be from 2 to the number of samples ({samples}); got {number}.")
     generator = np.random.default_rng(seed)
-    # Samples of one class in a row, dealt out like cards: any stretch of the row is spread evenly.
+    # Samples are sorted by class and dealt out like cards, so that every class is spread evenly.
     order = np.concatenate(_shuffled_groups(samples, np.zeros(samples) if stratify is None else stratify, generator))
     fold = np.empty(samples, dtype=int)
     fold[order] = generator.permutation(number)[np.arange(samples) % number]
@@ -70,22 +70,21 @@ def folds(samples: int, number: int, *, seed: int, stratify: Any = None) -> np.n
 def group_folds(groups: Any, number: int, *, seed: int, stratify: Any = None) -> np.ndarray:
     """The fold of each sample, 0 to ``number − 1``, with all samples of a group in one fold.
 
-    Groups are dealt from the largest down, each to the fold in which the classes of its samples are rarest. Samples
-    that are alone in their group come last and even the folds out: sizes differ as little as the groups allow.
+    Groups are assigned from the largest to the smallest, each to the fold in which the classes of its samples are
+    rarest. Samples that are alone in their group come last and balance the folds. Sizes differ as little as the groups
+    allow.
 
     Parameters
     ----------
     groups : one value per sample; samples with equal values stay together
-    number : how many folds, at most the number of groups
+    number : number of folds, at most the number of groups
     seed : the same seed gives the same folds
     stratify : one label per sample, optional
     """
     groups = np.unique(groups, return_inverse=True)[1]
     sizes = np.bincount(groups)
     if not 2 <= number <= len(sizes):
-        raise ValueError(
-            f"The number of folds must be between 2 and the number of groups ({len(sizes)}); got {number}."
-        )
+        raise ValueError(f"number must be from 2 to the number of groups ({len(sizes)}); got {number}.")
     labels = np.zeros(len(groups)) if stratify is None else np.asarray(stratify)
     codes = np.unique(labels, return_inverse=True)[1]
     generator = np.random.default_rng(seed)
@@ -104,7 +103,7 @@ def group_folds(groups: Any, number: int, *, seed: int, stratify: Any = None) ->
 
 
 _ONE_BY_ONE = 5_000
-"""So many groups of several samples are placed one by one, the smaller ones in turns."""
+"""This many groups of several samples are placed one by one, the smaller ones in turns."""
 
 
 def _deal_large(
@@ -126,7 +125,7 @@ def _deal_large(
     filled = np.zeros((number, classes))
     for group, own in zip(first, pieces, strict=False):
         labels, counts = np.unique(own, return_counts=True)
-        # How full a fold is of the group's classes, each measured by its share of all samples; ties by size, then lot.
+        # How full a fold is of the group's classes, relative to their share of all samples; ties by size, then random.
         crowding = (filled[:, labels] / totals[labels]) @ counts
         chosen = np.lexsort((generator.random(number), filled.sum(1), crowding))[0]
         filled[chosen, labels] += counts
@@ -139,12 +138,12 @@ def _deal_large(
 
 
 def _filled(levels: np.ndarray, samples: int, sizes: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """How many of ``samples`` each fold gets so that the fullest has as few as possible, as water fills vessels.
+    """How many of ``samples`` each fold gets so that the largest fold is as small as possible.
 
-    What cannot be shared out equally goes to the smallest folds.
+    A remainder goes to the smallest folds.
     """
     order = np.sort(levels)
-    room = np.arange(1, len(order)) * np.diff(order)  # to raise the k lowest folds to the next one's level
+    room = np.arange(1, len(order)) * np.diff(order)  # to raise the k smallest folds to the next one's size
     below = int(np.searchsorted(np.cumsum(room), samples, side="right")) + 1
     level = (samples + int(order[:below].sum())) // below
     shares = np.maximum(level - levels, 0)
@@ -157,18 +156,18 @@ def _filled(levels: np.ndarray, samples: int, sizes: np.ndarray, generator: np.r
 def _part_sizes(samples: int, sizes: Sequence[float]) -> np.ndarray:
     """Whole part sizes; fractions are rounded so that their sum is that of the whole."""
     if samples < 1:
-        raise ValueError(f"There must be at least one sample to split; got {samples}.")
+        raise ValueError(f"samples must be at least 1; got {samples}.")
     values = np.asarray(sizes)
     if values.ndim != 1 or not values.size or values.dtype.kind not in "iuf" or not np.all(values >= 0):
-        raise ValueError(f"sizes must be numbers, none of them negative; got {sizes!r}.")
+        raise ValueError(f"sizes must be non-negative numbers; got {sizes!r}.")
     if values.dtype.kind in "iu":
         if values.sum() > samples:
-            raise ValueError(f"The parts need {values.sum()} samples, and there are {samples}.")
+            raise ValueError(f"sizes must sum to at most the number of samples ({samples}); got {values.sum()}.")
         return values
     if values.sum() > 1 + 1e-9:
         raise ValueError(
-            f"Fractions of the samples must not sum to more than 1; {tuple(sizes)} sum to {values.sum():g}. "
-            "For numbers of samples give whole numbers."
+            f"sizes must sum to at most 1 if they are fractions; {tuple(sizes)} sum to {values.sum():g}. "
+            "Give whole numbers for numbers of samples."
         )
     edges = np.rint(np.cumsum(values) * samples).astype(int)
     counts = np.diff(edges, prepend=0)
@@ -189,7 +188,7 @@ def _shuffled_groups(samples: int, labels: Any, generator: np.random.Generator) 
 
 
 def _proportional(counts: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
-    """``size`` samples shared out over classes of ``counts`` samples: the largest remainder, ties by lot."""
+    """Divide ``size`` samples over classes of ``counts`` samples by the largest remainder, ties at random."""
     quota = counts * size / max(counts.sum(), 1)
     share = np.floor(quota).astype(int)
     ranks = np.lexsort((generator.random(len(counts)), share - quota))
@@ -198,7 +197,7 @@ def _proportional(counts: np.ndarray, size: int, generator: np.random.Generator)
 
 
 def _one_of_each(share: np.ndarray) -> np.ndarray:
-    """One sample for each class that got none, taken from the class with most, while that has more than one."""
+    """Give classes without a sample one from the largest class, as long as that has more than one."""
     share = share.copy()
     for k in np.flatnonzero(share == 0):
         largest = share.argmax()

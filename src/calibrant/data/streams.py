@@ -1,7 +1,7 @@
 """Batches as a pure function of the step number.
 
-``stream.batch(t)`` gives the t-th batch, the same one however often it is asked for: a backward sweep replays what the
-forward pass saw, a resumed run goes on where the first one stopped, and nothing random happens inside a training step.
+``stream.batch(t)`` gives the t-th batch, the same one at every call. A backward sweep replays what the forward pass
+saw, a resumed run continues where the first one stopped, and nothing random happens inside a training step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Stream:
 
     @property
     def batches(self) -> int:
-        """How many batches, from step 0 on, show every sample once; 1 where that is not known."""
+        """Number of batches, from step 0 on, that show every sample once; 1 if unknown."""
         return 1
 
     def batch(self, step: int) -> Batch:
@@ -38,10 +38,10 @@ class Stream:
         raise NotImplementedError
 
     def release(self, before: int) -> None:
-        """Batches of earlier steps will not be asked for again in this run."""
+        """Declare that batches of earlier steps are not needed again in this run."""
 
     def rewind(self) -> None:
-        """A new run begins, and may ask for any step."""
+        """Begin a new run, which may ask for any step."""
 
 
 class TensorStream(Stream):
@@ -54,21 +54,21 @@ class TensorStream(Stream):
         None (the default) gives all samples at every step. A single sample that is left over at the end of an epoch
         joins the last batch.
     seed : int
-        Decides the order of each epoch, the augmentation, and the network's own random numbers.
+        Determines the order of each epoch, the augmentation, and the network's own random numbers.
     augment : callable ``(inputs, generator) -> inputs``, optional
-        Random augmentation of a batch; it must take all its random numbers from the generator, which is on the
-        inputs' device.
+        Random augmentation of a batch. It must draw all random numbers from the generator, which is on the device of
+        the inputs.
     augment_batch : callable ``(inputs, targets, generator) -> (inputs, targets)``, optional
-        Random augmentation that also changes the targets (mixup); it comes after ``augment``.
+        Random augmentation that also changes the targets (mixup); applied after ``augment``.
     prepare : callable ``inputs -> inputs``, optional
-        What turns a batch of stored inputs into the network's, after augmentation and without it: images kept as bytes
-        into normalised numbers, say. It must not be random.
+        Converts stored inputs into the network's, batch by batch, with and without augmentation: for example bytes into
+        normalised numbers. It must not be random.
     drop_last : bool
         Leave out the last, smaller batch of an epoch.
     hyper : dict of tensors
-        Constants handed to the losses as ``batch.hyper``; they may differ between the members of a population.
+        Constants for the losses, as ``batch.hyper``; they may differ between the members of a population.
     index : tensor of whole numbers, optional
-        Which samples of a larger set these rows are (a fold, a bootstrap sample): batches carry these numbers, so that
+        Which samples of a larger set these rows are (a fold, a bootstrap sample). Batches carry these numbers, so that
         outer variables with one entry for each sample of the larger set find theirs.
     weights : tensor, optional
         Constant sample weights, scaled here to mean 1 over all rows; ``composed`` and ``averaged`` losses use them.
@@ -97,7 +97,7 @@ class TensorStream(Stream):
                     f"inputs has {len(values)} rows and targets {len(targets)}; they must be the same samples."
                 )
         if len(targets) == 0 or not given:
-            raise ValueError("There are no samples to draw batches from.")
+            raise ValueError("inputs must have at least one row; got none.")
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, or None for the full batch; got {batch_size}.")
         self.inputs, self.targets, self.seed = inputs, targets, seed
@@ -105,7 +105,7 @@ class TensorStream(Stream):
         self.size, self.device = len(targets), given[0].device
         self.batch_size = None if batch_size is None or batch_size >= self.size else batch_size
         per_epoch = 1.0 if self.batch_size is None else self.size / self.batch_size
-        # A last batch of one sample would break BatchNorm, so that sample joins the batch before it.
+        # A last batch of one sample would break BatchNorm, so the sample joins the batch before it.
         self._joins_last = (
             not drop_last and self.batch_size not in (None, 1) and self.size % (self.batch_size or 1) == 1
         )
@@ -133,7 +133,7 @@ class TensorStream(Stream):
         return self.whole if self.constant else self._recent(step)
 
     def draw(self, step: int) -> Batch:
-        """The batch of a step, drawn anew; :meth:`batch` remembers the last few."""
+        """Draw the batch of a step again; :meth:`batch` remembers the last few."""
         if self.batch_size is None:
             names = slice(None) if self.index is None else self.index
             batch = Batch(self.inputs, self.targets, names, hyper=self.hyper, weights=self.weights)
@@ -156,7 +156,7 @@ class TensorStream(Stream):
         return batch if self.prepare is None else batch._replace(inputs=self.prepare(batch.inputs))
 
     def rows_of(self, position: int) -> slice:
-        """Which part of an epoch's order belongs to its batch number ``position``."""
+        """The part of an epoch's order that belongs to batch number ``position``."""
         size = self.size if self.batch_size is None else self.batch_size
         last = self._joins_last and position == self.steps_per_epoch - 1
         return slice(position * size, self.size if last else (position + 1) * size)
@@ -176,7 +176,7 @@ def as_stream(
     hyper: Tensors | None = None,
     labels: str | None = None,
 ) -> Stream:
-    """A stream from whatever the user has: a stream, ``(inputs, targets)`` arrays or tensors, or a loader.
+    """A stream from a stream, ``(inputs, targets)`` arrays or tensors, or a loader.
 
     ``dtype`` is that of the network: inputs in another floating precision (NumPy's default is float64) are converted.
     ``labels`` names the labels in the batches of a loader that gives mappings.
@@ -185,13 +185,13 @@ def as_stream(
 
     if isinstance(data, Stream):
         if batch_size is not None or hyper:
-            raise ValueError("batch_size and hyper belong to the Stream itself; give them where it is made.")
+            raise ValueError("batch_size and hyper cannot be combined with a Stream; set them on the Stream.")
         return data
     hyper = map_tensors(lambda t: t.to(device), hyper or {})
     if is_pair(data):
         inputs, targets = as_tensors(data[0], device, dtype), torch.as_tensor(data[1], device=device)
         return TensorStream(inputs, targets, batch_size=batch_size, seed=seed, hyper=hyper)
-    # A tuple is a pair gone wrong, not a loader: its parts would pass for batches.
+    # A tuple is a wrong pair, not a loader, although its parts look like batches.
     if isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping | tuple | Tensor | np.ndarray):
         if batch_size is not None:
             raise ValueError("batch_size cannot be combined with a loader; set it on the loader.")
@@ -216,7 +216,7 @@ def as_tensors(inputs: Any, device: torch.device | str | None, dtype: torch.dtyp
 
 
 def mix(*numbers: int) -> int:
-    """One seed out of several numbers, spread over 63 bits so that neighbours do not correlate."""
+    """One seed from several numbers, spread over 63 bits so that neighbours do not correlate."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
@@ -230,7 +230,7 @@ def _checked_index(index: Tensor, targets: Tensor, device: torch.device) -> Tens
 
 
 def _normalised(weights: Tensor, targets: Tensor, like: Tensor) -> Tensor:
-    """Weights of mean 1 in the inputs' precision, so that learning rates and penalties keep their meaning."""
+    """Weights of mean 1 in the precision of the inputs, so that learning rates and penalties keep their meaning."""
     if weights.shape != (len(targets),):
         raise ValueError(
             f"weights must hold one number for each of the {len(targets)} rows; got shape {tuple(weights.shape)}."

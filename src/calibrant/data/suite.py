@@ -32,8 +32,8 @@ Part = tuple[np.ndarray, np.ndarray]
 class Problem:
     """Raw inputs and labels of the three parts, and P(y | x) for any x.
 
-    Where ``noise_free`` is true the labels are a function of the inputs: the posterior is 0 or 1, its own calibration
-    error is zero on any sample, and a noise floor must come from the model's probabilities instead.
+    If ``noise_free`` is true, the labels are a function of the inputs. The posterior is then 0 or 1 and its calibration
+    error zero on any sample, so a noise floor must come from the model's probabilities instead.
     """
 
     name: str
@@ -57,20 +57,20 @@ def load(name: str, seed: int, *, sizes: tuple[int, int, int] = (700, 300, 1000)
 
 
 def fresh(name: str, samples: int, seed: int) -> Synthetic:
-    """Any number of further samples of a set, independent of all that :func:`load` gives."""
+    """Any number of further samples of a set, independent of all samples of :func:`load`."""
     return _draw(name, samples, seed, _FRESH)
 
 
 def flip_labels(labels: np.ndarray, rate: float, classes: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """A copy with ``round(rate · n)`` labels changed to another class, each as likely; and the mask of the changed.
+    """A copy with ``round(rate · n)`` labels changed to a random other class, and the mask of the changed ones.
 
-    The number is exact rather than binomial, so that runs of different seeds have the same share of wrong labels.
+    The number is exact, not binomial, so that all seeds have the same share of wrong labels.
     """
     labels = np.asarray(labels)
     if not 0 <= rate <= 1:
-        raise ValueError(f"rate is the share of labels to change, between 0 and 1; got {rate}.")
+        raise ValueError(f"rate, the share of labels to change, must be between 0 and 1; got {rate}.")
     if classes < 2:
-        raise ValueError(f"A label can only be changed to another class if there are two or more; got {classes}.")
+        raise ValueError(f"classes must be at least 2, to change a label to another class; got {classes}.")
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or np.any((labels < 0) | (labels >= classes)):
         raise ValueError(f"labels must be one row of whole numbers from 0 to {classes - 1}.")
     generator = np.random.default_rng(seed)
@@ -84,7 +84,7 @@ def flip_labels(labels: np.ndarray, rate: float, classes: int, *, seed: int) -> 
 
 def _draw(name: str, samples: int, seed: int, stream: int) -> Synthetic:
     if name not in SETS:
-        raise ValueError(f"There is no set called {name!r}; the sets are {', '.join(SETS)}.")
-    # The name is part of the key: blobs of two widths at one seed shall not be the same draws, scaled.
+        raise ValueError(f"name must be one of {', '.join(SETS)}; got {name!r}.")
+    # The name is part of the key, so that blobs of two widths with one seed are different draws.
     key: Seed = np.random.SeedSequence(seed, spawn_key=(*name.encode(), stream))
     return SETS[name](samples, seed=key)

@@ -1,4 +1,4 @@
-"""Synthetic classification problems whose exact posterior is known, so that the true calibration error can be measured.
+"""Synthetic classification problems with a known posterior, to measure the true calibration error.
 
 Both families are those of the first paper (Sanguin et al. 2024, Section 4). The details of its generators are not
 published; the choices here reproduce its accuracies: see each function.
@@ -30,13 +30,13 @@ class Synthetic:
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return self.posterior(self.inputs[:1]).shape[1]
 
     def split(self, *sizes: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """Disjoint parts of the given sizes, in order (the samples are independent, so order does not matter)."""
         if sum(sizes) > len(self.labels):
-            raise ValueError(f"The parts need {sum(sizes)} samples, and there are {len(self.labels)}.")
+            raise ValueError(f"sizes must sum to at most {len(self.labels)}, the number of samples; got {sum(sizes)}.")
         edges = np.cumsum((0, *sizes))
         return [(self.inputs[a:b], self.labels[a:b]) for a, b in itertools.pairwise(edges)]
 
@@ -70,7 +70,7 @@ def spirals(samples: int, std: float = 3.5, *, seed: Seed) -> Synthetic:
     labels = generator.integers(0, 2, samples)
     points = _spiral(generator.random(samples)) * np.where(labels == 0, 1, -1)[:, None]
     inputs = points + std * generator.normal(size=(samples, 2))
-    # The midpoint rule in the angle: u = (t/2π)² has density ∝ t there, and no singular slope at the centre.
+    # Midpoint rule in the angle t: u = (t/2π)² has density ∝ t, and no singular slope at the centre.
     nodes = (np.arange(_CURVE_NODES) + 0.5) / _CURVE_NODES
     curve, log_weights = _spiral(nodes**2), np.log(nodes)
 

@@ -1,4 +1,4 @@
-"""A table in pieces of some rows, so that one larger than memory can be read."""
+"""Reading a table in pieces, so that it can be larger than memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers for a user's table: CSV, TSV and Parquet, packed with gzip or not."""
+"""Reading tables from CSV, TSV and Parquet files, compressed with gzip or not."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def read_table(path: str | os.PathLike[str], *, target: str | None = None) -> Ta
 
 
 def read_columns(path: str | os.PathLike[str]) -> Columns:
-    """All columns of a file, labelled or not, by name. A first column without a name that counts rows is left out."""
+    """All columns of a file by name. A first column that has no name and counts rows is left out."""
     frame = _read_frame(Path(path))
     if not len(frame):
         raise ValueError(f"{Path(path).name} holds no rows; give a table with a header and rows below it.")
@@ -95,7 +95,7 @@ def frame_columns(frame: Any, file: str) -> Columns:
 
 
 def check_file(path: Path) -> None:
-    """Raise an error that says what is wrong where a file cannot be read: missing, a folder, no permission, empty."""
+    """Raise an error if a file cannot be read: missing, a folder, no permission, or empty."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder; give the name of a file in it.")
     if not path.exists():
@@ -107,7 +107,7 @@ def check_file(path: Path) -> None:
 
 
 def file_kind(path: Path) -> tuple[str, bool]:
-    """What the name of a file says that it is: ".csv", ".tsv" or ".parquet", and whether it is packed with gzip."""
+    """The kind of a file by its name, ".csv", ".tsv" or ".parquet", and whether it is compressed with gzip."""
     suffixes = [s.lower() for s in path.suffixes]
     packed = suffixes[-1:] == [".gz"]
     kind = "".join((suffixes[:-1] if packed else suffixes)[-1:])
@@ -159,8 +159,8 @@ def read_text(
     Parameters
     ----------
     file : name of the file, for messages
-    text : columns that stay text whatever they hold
-    commas : columns that surely have decimal commas; those that are found are added
+    text : columns that always stay text
+    commas : columns with decimal commas; those that are found are added
     line : number of the lines before these, for messages
     """
     pd = need_pandas()
@@ -173,7 +173,7 @@ def read_text(
 
 
 def separator(content: bytes) -> str:
-    """A comma, or the semicolon where the header has more of these; those in quotes are of names and do not count."""
+    """A comma, or a semicolon if the header has more of these outside quotes."""
     header = re.sub(rb'"[^"]*"', b"", content[: 1 << 20]).lstrip().partition(b"\n")[0]
     return ";" if header.count(b";") > header.count(b",") else ","
 
@@ -181,7 +181,7 @@ def separator(content: bytes) -> str:
 def _read_text(
     pd: Any, file: str, content: bytes, separator: str, text: Collection[str], commas: set[str], line: int
 ) -> Any:
-    """A frame from text: numbers where a column has nothing else, codes with leading zeros and all the rest as text."""
+    """A frame from text: columns of numbers as numbers; codes with leading zeros and all others as text."""
 
     def read(**options: Any) -> Any:
         with warnings.catch_warnings():
@@ -222,9 +222,9 @@ def _read_text(
 
 
 def _width(file: str, content: bytes, separator: str, line: int = 0) -> int:
-    """The number of fields in the header. Rows with more are an error, unless those are empty, as behind a last comma.
+    """The number of fields in the header. Rows with more are an error, unless the others are empty (a final comma).
 
-    Rows with fewer are an error too, except for blank lines: nobody knows which value is missing.
+    Rows with fewer are an error too, except for blank lines, since it is unknown which value is missing.
 
     Raises
     ------
@@ -261,7 +261,7 @@ def _with_points(column: Any, *, sure: bool = False) -> Any:
     It is None where all commas may separate thousands (1,200), unless `sure` says that they do not, or where points do
     too (1.200).
 
-    Most, not nearly all: a short new file with a slip in it must be read as the training file was.
+    Most values, not nearly all: a short new file with a typing error must be read like the training file.
     """
     values = [v for v in column if isinstance(v, str)]
     commas = sum(bool(_WITH_COMMA.fullmatch(v)) for v in values)
@@ -277,7 +277,7 @@ def _with_points(column: Any, *, sure: bool = False) -> Any:
 
 
 def _without_marks(column: np.ndarray) -> np.ndarray:
-    """The column with None for question marks, which in Parquet files and behind a space are text to pandas."""
+    """The column with None for question marks, which pandas reads as text in Parquet files and after a space."""
     marks = each(lambda v: isinstance(v, str) and v.strip() in _MISSING, column) if column.dtype.kind == "O" else []
     if not any(marks):
         return column

@@ -1,8 +1,8 @@
-"""Differentiable calibration errors: one value for a whole batch, to be minimised beside a proper loss.
+"""Differentiable calibration errors: one value for a whole batch, to be minimised together with a proper loss.
 
-A calibration error alone is smallest for a network that knows nothing (every confidence 1/C and right that often), so
-an outer loss needs the cross-entropy beside it: see :data:`calibrant.bilevel.OUTER_LOSSES`. On small batches both
-measure mostly noise: a *calibrated* batch of 128 scores about 0.08 in SECE at a bandwidth of 0.01.
+Alone, a calibration error is smallest for a network that has learned nothing (all confidences 1/C, and right that
+often). An outer loss therefore adds the cross-entropy: see :data:`calibrant.bilevel.OUTER_LOSSES`. On small batches
+these errors are mostly noise: a *calibrated* batch of 128 has a SECE of about 0.08 at a bandwidth of 0.01.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ def sece(
     order: int = 1,
     rows: int = 1024,
 ) -> Tensor:
-    """Smooth expected calibration error of "Towards Unbiased Calibration using Meta-Regularization".
+    """Smooth expected calibration error of "Towards Unbiased Calibration using Meta-Regularization". ::
 
         SECE = (1/n) Σ_i |π̂(z_i) − z_i|^order                                  Eq. (7), order = 1
         π̂(z) = Σ_j π_j K(z, z_j) / Σ_j K(z, z_j)                               Eq. (12)
         K(z, z') = exp(−(z − z')² / 2h²),  h = `bandwidth`                      Eq. (6)
 
-    z is the confidence (the largest probability), π whether the prediction was right. Eq. (5) as printed has π(x_i)
-    for π(x_j) and does not normalise, so this is the form of Eq. (12), with its self term. ``accuracy="soft"`` is the
-    paper's (:func:`soft_accuracy`); ``"hard"`` takes 0 or 1 and holds it fixed, so that only confidences move.
-    ``order=2`` is the squared form, without a root: |·| pulls with the same force however small the error, a square in
-    proportion to it. ``weights`` are those of the samples.
+    z is the confidence (the largest probability), and π says whether the prediction was right. Eq. (5) as printed has
+    π(x_i) instead of π(x_j) and is not normalised, so this is the form of Eq. (12), with its self term.
+    ``accuracy="soft"`` is the paper's (:func:`soft_accuracy`). ``"hard"`` uses 0 or 1 as a constant, so that the
+    gradient changes confidences only. ``order=2`` is the squared form, without a root: the gradient of the absolute
+    value does not shrink with the error, that of the square does. ``weights`` are sample weights.
 
-    Time is O(n²). With more than `rows` samples, pairs are taken in blocks of so many rows, and memory is O(rows·n) for
-    the value and its gradient. The metric of the same name is :func:`calibrant.metrics.sece`.
+    Time is O(n²). With more than `rows` samples, pairs are computed in blocks of `rows` rows, and memory is O(rows·n)
+    for the value and its gradient. The metric of the same name is :func:`calibrant.metrics.sece`.
     """
     if not bandwidth > 0:
         raise ValueError(f"bandwidth must be positive; got {bandwidth}.")
@@ -67,13 +67,13 @@ def dece(
     accuracy: Accuracy = "soft",
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Differentiable expected calibration error (Bohdal et al. 2021): ECE with soft bins.
+    """Differentiable expected calibration error (Bohdal et al. 2021): ECE with soft bins. ::
 
         DECE = Σ_m (Σ_i s_im / n)·|acc_m − conf_m| = (1/n) Σ_m |Σ_i s_im (π_i − z_i)|
         s_i = softmax((z_i·W + b)/τ),  W = (1, …, M),  b_m = −Σ_{k<m} k/M,  τ = `temperature`
 
-    The second form divides by no bin's mass, so empty bins need no guard. As τ → 0 a bin is [(m − 1)/M, m/M]. z, π,
-    `accuracy` and `weights` as in :func:`sece`.
+    The second form does not divide by the mass of a bin, so empty bins need no special case. As τ → 0 a bin becomes
+    [(m − 1)/M, m/M]. z, π, `accuracy` and `weights` are as in :func:`sece`.
     """
     if bins < 1 or not temperature > 0:
         raise ValueError(f"bins must be at least 1 and temperature positive; got {bins} and {temperature}.")
@@ -87,8 +87,8 @@ def dece(
 def soft_accuracy(probs: Tensor, labels: Tensor, steepness: float = 100.0) -> Tensor:
     """Smooth "was it right" by the all-pairs rank of the label's class (Qin et al. 2010; Bohdal et al. 2021).
 
-    ``relu(2 − rank)`` with ``rank = ½ + Σ_j σ(100·(p_j − p_y))``, j over all classes, y among them: 1 where the label
-    has the largest probability by a margin, ½ in a tie of two.
+    ``relu(2 − rank)`` with ``rank = ½ + Σ_j σ(100·(p_j − p_y))``, where j runs over all classes including y. It is 1 if
+    the label has the largest probability by a margin, and ½ in a tie of two.
     """
     own = (probs * one_hot(labels, probs.shape[-1], probs.dtype)).sum(-1, keepdim=True)
     rank = 0.5 + torch.sigmoid(steepness * (probs - own)).sum(-1)

@@ -1,6 +1,6 @@
-"""Per-sample classification losses: ``loss(logits, targets) -> one value a sample``, no reduction.
+"""Per-sample classification losses: ``loss(logits, targets)`` returns one value for each sample, without reduction.
 
-All work on logits and in log space: finite, with finite slopes, however sure the network is.
+All losses work on logits in log space. Their values and slopes are finite for every confidence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ nll = cross_entropy
 
 
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor, epsilon: float | Tensor) -> Tensor:
-    """Cross-entropy with ``(1 − ε)·onehot + ε/C`` as the target (Szegedy et al. 2016); ε one number or one a sample."""
+    """Cross-entropy with the target ``(1 − ε)·onehot + ε/C`` (Szegedy et al. 2016); ε is a number or one per sample."""
     uniform = -torch.log_softmax(logits, dim=-1).mean(-1)
     return (1 - epsilon) * cross_entropy(logits, labels) + epsilon * uniform
 
@@ -35,23 +35,26 @@ def brier(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def focal(logits: Tensor, labels: Tensor, gamma: float | Tensor) -> Tensor:
-    """``−(1 − p_y)^γ log p_y`` (Lin et al. 2017), γ one number or one a sample, at least 0.
+    """``−(1 − p_y)^γ log p_y`` (Lin et al. 2017), with γ ≥ 0: one number, or one for each sample.
 
-    ``(1 − p_y)^γ`` is ``exp(γ·log(1 − p_y))`` with the logarithm from the other classes' logits
-    (:func:`log_of_others`): where p rounds to 1, a power of ``1 − p`` has an infinite slope in p for γ < 1, and
-    ``0·(−∞)`` as its slope in γ. γ = 0 is cross-entropy.
+    γ = 0 is cross-entropy. The loss is at least ``KL(q‖p) + H(q) − γ·H(p)``, with q the one-hot label: Eq. (1) of
+    "Towards Unbiased Calibration using Meta-Regularization".
+
+    ``(1 − p_y)^γ`` is computed as ``exp(γ·log(1 − p_y))``, with the logarithm from the logits of the other classes
+    (:func:`log_of_others`). If p rounds to 1, the power ``(1 − p)^γ`` has an infinite slope in p for γ < 1, and its
+    slope in γ is ``0·(−∞)``.
     """
     return torch.exp(gamma * log_of_others(logits, labels)) * cross_entropy(logits, labels)
 
 
 def log_of_others(logits: Tensor, labels: Tensor) -> Tensor:
-    """``log(1 − p_y)`` as the logarithm of the other classes' share: exact where p_y rounds to 1."""
+    """``log(1 − p_y)``, computed from the other classes; exact even if p_y rounds to 1."""
     if labels.dim() != logits.dim() - 1:
-        raise ValueError(f"The label must be one class index a sample; got targets of shape {tuple(labels.shape)}.")
+        raise ValueError(f"labels must be one class index for each sample; got shape {tuple(labels.shape)}.")
     own = one_hot(labels, logits.shape[-1], torch.bool)
     return torch.logsumexp(logits.masked_fill(own, -torch.inf), dim=-1) - torch.logsumexp(logits, dim=-1)
 
 
 def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
-    """Indicator vectors, by a comparison: what ``vmap`` and tracing take, and out of range is all zeros."""
+    """Indicator vectors by a comparison, which works under ``vmap`` and tracing; all zeros for labels out of range."""
     return (labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)).to(dtype)

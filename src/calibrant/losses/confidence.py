@@ -9,7 +9,7 @@ from torch import Tensor
 def smooth_max(probs: Tensor, alpha: float | Tensor) -> Tensor:
     """The Boltzmann operator ``Σ_c p_c·softmax(α·p)_c`` (Asadi & Littman 2017), a smooth maximum over classes.
 
-    It lies below the maximum by at most ``W((C−1)/e)/α``, with W Lambert's function: take α ≥ 30, more for many
+    It is below the maximum by at most ``W((C−1)/e)/α``, with W Lambert's function. Use α ≥ 30, and more for many
     classes.
     """
     return (probs * torch.softmax(alpha * probs, dim=-1)).sum(-1)
@@ -18,10 +18,10 @@ def smooth_max(probs: Tensor, alpha: float | Tensor) -> Tensor:
 def confidence_bce(logits: Tensor, labels: Tensor, alpha: float | Tensor = 30.0) -> Tensor:
     """``−[y^B log p̂ + (1 − y^B) log(1 − p̂)]`` per sample (Eq. 13, Sanguin et al. 2024).
 
-    ``p̂`` is the smooth maximum of the probabilities and ``y^B`` says whether the prediction is right; it is held
-    fixed in differentiation. ``1 − p̂ = Σ_c (1 − p_c)·softmax(α·p)_c`` is computed from the complements, so that
-    neither logarithm loses its argument to rounding when a network is almost sure. What α itself costs: ``1 − p̂`` never
-    falls below about ``e^−α``, so a wrong prediction costs at most about α, and pulls no more once it is that sure.
+    ``p̂`` is the smooth maximum of the probabilities. ``y^B`` says whether the prediction is right; it is a constant in
+    differentiation. ``1 − p̂ = Σ_c (1 − p_c)·softmax(α·p)_c`` is computed from the complements, so that neither
+    logarithm suffers from rounding if the confidence is close to 1. α limits the loss: ``1 − p̂`` is never below about
+    ``e^−α``, so a wrong prediction costs at most about α, and its gradient vanishes there.
     """
     probs = torch.softmax(logits, dim=-1)
     share = torch.softmax(alpha * probs, dim=-1)
@@ -31,7 +31,7 @@ def confidence_bce(logits: Tensor, labels: Tensor, alpha: float | Tensor = 30.0)
 
 
 def _sum_of_others(probs: Tensor) -> Tensor:
-    """``1 − p_c`` as the sum of the other classes' probabilities: it keeps its digits where p_c rounds to 1."""
+    """``1 − p_c`` as the sum of the other classes' probabilities: accurate even if p_c rounds to 1."""
     classes = probs.shape[-1]
     mask = 1 - torch.eye(classes, dtype=probs.dtype, device=probs.device)
     return probs @ mask

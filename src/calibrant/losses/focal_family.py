@@ -1,4 +1,4 @@
-"""Relatives of the focal loss, per sample, and the γ that a given confidence asks for."""
+"""Variants of the focal loss, per sample, and the γ for a given confidence."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from calibrant.losses.classification import cross_entropy, focal, log_of_others,
 def flsd(logits: Tensor, labels: Tensor, *, threshold: float = 0.2, low: float = 5.0, high: float = 3.0) -> Tensor:
     """Focal loss with a sample-dependent γ (Mukhoti et al. 2020): FLSD-53 with the default values.
 
-    γ is `low` where ``p_y < threshold`` and `high` elsewhere. Being a step, it has no slope of its own.
+    γ is `low` if ``p_y < threshold``, otherwise `high`. It is treated as a constant in differentiation.
     """
     below = cross_entropy(logits, labels) > -np.log(threshold)  # p_y < threshold
     return focal(logits, labels, torch.where(below, low, high).to(logits.dtype))
 
 
 def dual_focal(logits: Tensor, labels: Tensor, gamma: float | Tensor = 5.0) -> Tensor:
-    """``−(1 − p_y + p_j)^γ log p_y`` (Tao et al. 2023, Eq. 5), p_j the largest probability below p_y.
+    """``−(1 − p_y + p_j)^γ log p_y`` (Tao et al. 2023, Eq. 5), with p_j the largest probability below p_y.
 
-    p_j is 0 where no class has a smaller probability than the label's. The power is taken in log space as in
+    p_j is 0 if no class has a smaller probability than the label's. The power is computed in log space, as in
     :func:`calibrant.losses.focal`.
     """
     log_probs = torch.log_softmax(logits, dim=-1)
@@ -35,12 +35,12 @@ def dual_focal(logits: Tensor, labels: Tensor, gamma: float | Tensor = 5.0) -> T
 
 
 def focal_gamma(confidence: float | np.ndarray) -> float | np.ndarray:
-    """The γ at which focal loss stops pushing harder than cross-entropy above this confidence p0 (Mukhoti et al. 2020).
+    """Focal γ whose slope is smaller than cross-entropy's above the confidence p0 (Mukhoti et al. 2020). ::
 
         γ = a/b + W₋₁(−a^(1 − a/b)·log(a)/b)/log(a),   a = 1 − p0,  b = p0·log p0
 
-    W₋₁ is the lower branch of Lambert's function. Their Proposition 1: with this γ both losses have slopes of the same
-    norm at p_y = p0, and focal loss the smaller one for p_y > p0. There is such a γ > 0 for 0 < p0 < ½.
+    W₋₁ is the lower branch of Lambert's function. By their Proposition 1, with this γ the gradients of both losses have
+    the same norm at p_y = p0, and that of the focal loss is smaller for p_y > p0. Such a γ > 0 exists for 0 < p0 < ½.
     """
     p0 = np.asarray(confidence, dtype=float)
     if not np.all((p0 > 0) & (p0 < 0.5)):

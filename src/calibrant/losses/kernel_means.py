@@ -1,4 +1,4 @@
-"""Kernel-weighted means of a batch in row blocks: memory grows with n, not with n²."""
+"""Kernel-weighted means of a batch in blocks of rows, with memory of order n instead of n²."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 def kernel_means(points: Tensor, values: Tensor, bandwidth: float, log_weights: Tensor, rows: int) -> Tensor:
     """π̂(z_i) = Σ_j w_j π_j K(z_i, z_j) / Σ_j w_j K(z_i, z_j) for points z of shape (n,), K Gaussian: Eq. (12).
 
-    No more than ``rows × n`` pairs exist at a time. The first derivative recomputes them block by block; a second
-    derivative is right as well, but keeps all pairs.
+    At most ``rows × n`` pairs exist at a time. The first derivative recomputes them block by block. The second
+    derivative is also correct, but keeps all pairs.
     """
     return _KernelMeans.apply(points, values, log_weights, bandwidth, rows)
 

@@ -1,4 +1,4 @@
-"""Penalties on a sample's own prediction, one value for each sample, to be added to a classification loss."""
+"""Penalties on single predictions, one value for each sample, to be added to a classification loss."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calibrant.losses.classification import one_hot
 
 
 def negative_entropy(logits: Tensor, targets: Tensor | None = None) -> Tensor:
-    """``Σ_c p_c log p_c`` = −H(p), the confidence penalty of Pereyra et al. (2017): added, it rewards entropy."""
+    """``Σ_c p_c log p_c`` = −H(p), the confidence penalty of Pereyra et al. (2017); it rewards entropy."""
     return -entropy(logits)
 
 
@@ -23,27 +23,27 @@ def entropy(logits: Tensor) -> Tensor:
 def logit_margin(logits: Tensor, targets: Tensor | None = None, *, margin: float = 10.0) -> Tensor:
     """``(1/C) Σ_k max(0, max_j l_j − l_k − m)``: margin-based label smoothing (Liu et al. 2022, Eq. 10).
 
-    Their equation has a sum over classes; their code and its weight of 0.1 take the mean, and so does this. Margin 0 is
-    their form without a margin, whose gradient is that of label smoothing up to a factor.
+    Their equation has a sum over classes. Their code, with its weight of 0.1, takes the mean, and so does this
+    function. Margin 0 is their form without a margin; its gradient is that of label smoothing up to a factor.
     """
     distance = logits.amax(-1, keepdim=True) - logits
     return torch.relu(distance - margin).mean(-1)
 
 
 def binary_discrimination(logits: Tensor, labels: Tensor) -> Tensor:
-    """``−1/(C − 1) Σ_{j≠y} log σ(l_y − l_j)``: BDC of Cheng & Vasconcelos (2022), the label against each class."""
+    """``−1/(C − 1) Σ_{j≠y} log σ(l_y − l_j)``: BDC of Cheng & Vasconcelos (2022): the label against each class."""
     own = _indicator(logits, labels)
     differences = (logits * own).sum(-1, keepdim=True) - logits
     return -(F.logsigmoid(differences) * (1 - own)).sum(-1) / (logits.shape[-1] - 1)
 
 
 def binary_exclusion(logits: Tensor, labels: Tensor) -> Tensor:
-    """BEC of Cheng & Vasconcelos (2022): classes other than the label should not be told apart.
+    """BEC of Cheng & Vasconcelos (2022): classes other than the label should be equally probable. ::
 
         −1/((C − 1)(C − 2)) Σ_{i≠j; i,j≠y} ½ log σ(l_i − l_j)
 
     Each pair occurs twice, so this is half the mean cross-entropy between (½, ½) and the pair's two-class prediction.
-    It is 0 for two classes, where there is no such pair.
+    It is 0 for two classes, which have no such pair.
     """
     classes = logits.shape[-1]
     others = 1 - _indicator(logits, labels)

@@ -1,8 +1,8 @@
 """Training losses by name: ``LOSSES[name](**settings)`` gives a loss ``(logits, targets) -> one value per sample``.
 
-Losses are values: equal settings give equal losses, and they can be hashed and pickled. A term that belongs to the
-whole batch (MMCE, MDCA, soft-binned ECE, AvUC) is added to every sample's own loss, so that the mean is the intended
-sum.
+Losses are values: equal settings give equal losses, and they can be hashed and pickled. A term of the whole batch
+(MMCE, MDCA, soft-binned ECE, AvUC) is added to the loss of every sample, so that the mean over samples contains it
+once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def loss(function: Function, **settings: Any) -> Loss:
 
 
 def cross_entropy_loss() -> Loss:
-    """Cross-entropy; soft targets (mixup) are taken as well."""
+    """Cross-entropy, also for soft targets (mixup)."""
     return loss(cross_entropy)
 
 
@@ -60,14 +60,14 @@ def brier_loss() -> Loss:
 
 
 def label_smoothing_loss(*, epsilon: float = 0.05) -> Loss:
-    """Cross-entropy with smoothed targets (Szegedy et al. 2016); the second paper takes ε = 0.05 and 0.1."""
+    """Cross-entropy with smoothed targets (Szegedy et al. 2016); the second paper uses ε = 0.05 and 0.1."""
     if not 0 <= epsilon <= 1:
         raise ValueError(f"epsilon must be between 0 and 1; got {epsilon}.")
     return loss(smoothed_cross_entropy, epsilon=float(epsilon))
 
 
 def focal_loss(*, gamma: float = 1.0) -> Loss:
-    """Focal loss with one γ (Lin et al. 2017); the second paper takes 1."""
+    """Focal loss with one γ (Lin et al. 2017); the second paper uses 1."""
     return loss(focal, gamma=_gamma(gamma))
 
 
@@ -118,7 +118,7 @@ def soft_binned_ece_loss(
 def avuc_loss(*, strength: float = 3.0, threshold: float | None = None) -> Loss:
     """``CE + strength·AvUC`` (Krishnan & Tickoo 2020), for a network that has been trained for some epochs.
 
-    Before that most predictions are wrong, and this loss asks them to be uncertain, not to be right.
+    In the first epochs most predictions are wrong, and this loss would make them uncertain instead of right.
     """
     return cross_entropy_loss().plus(strength, avuc, threshold=threshold)
 

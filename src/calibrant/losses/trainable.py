@@ -1,7 +1,7 @@
-"""Calibration errors of a batch that were made to be trained with: MMCE, MDCA and soft-binned ECE.
+"""Calibration errors of a batch that were designed for training: MMCE, MDCA and soft-binned ECE.
 
-Each is one number for the whole batch, to be added to a classification loss. Whether a prediction is right is taken as
-0 or 1 and held fixed in differentiation: only confidences move.
+Each is one number for the whole batch, to be added to a classification loss. Whether a prediction is right is a
+constant 0 or 1 in differentiation, so the gradient changes confidences only.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from torch import Tensor
 
 from calibrant.losses.classification import one_hot
 
-# A bin with a smaller share of the samples counts less than it should, by no more than this share; its cube is still a
+# A bin with a smaller share of the samples counts too little, by at most this share. The cube of this number is still a
 # float32, so that second derivatives are finite.
 _SMALLEST_MASS = 1e-12
 
 
 def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4, weighted: bool = False) -> Tensor:
-    """Maximum mean calibration error (Kumar et al. 2018) with the kernel ``k(r, r') = exp(−|r − r'|/width)``.
+    """Maximum mean calibration error (Kumar et al. 2018) with the kernel ``k(r, r') = exp(−|r − r'|/width)``. ::
 
         MMCE² = Σ_ij a_i a_j k(r_i, r_j),   a_i = (c_i − r_i)/m
 
-    r is the confidence, c whether the prediction is right and m the number of samples. ``weighted=True`` is their
-    MMCE_w, in which right and wrong predictions count the same: a_i = (1 − r_i)/n for the n right ones and
-    −r_i/(m − n) for the wrong ones. The root has slope 0 where the error is 0.
+    r is the confidence, c says whether the prediction is right, and m is the number of samples. ``weighted=True`` is
+    their MMCE_w, which gives right and wrong predictions the same total weight: a_i = (1 − r_i)/n for the n right ones
+    and −r_i/(m − n) for the wrong ones. The root has slope 0 at an error of 0.
     """
     _positive("width", width)
     confidence, right = confidence_and_right(logits, labels)
@@ -48,11 +48,11 @@ def mdca(logits: Tensor, targets: Tensor) -> Tensor:
 def soft_binned_ece(
     logits: Tensor, labels: Tensor, *, bins: int = 15, temperature: float = 0.01, order: int = 2
 ) -> Tensor:
-    """SB-ECE (Karandikar et al. 2021): ``(Σ_m S_m/n·|A_m − C_m|^order)^(1/order)`` with soft bins.
+    """SB-ECE (Karandikar et al. 2021): ``(Σ_m S_m/n·|A_m − C_m|^order)^(1/order)`` with soft bins. ::
 
         u_m(c) = softmax_m(−(c − ξ_m)²/T),  ξ_m the centre of bin m of `bins` equal ones,  T = `temperature`
 
-    S_m, A_m and C_m are a bin's mass, accuracy and confidence under these memberships. `order` is 1 or 2 (theirs).
+    S_m, A_m and C_m are the mass, accuracy and confidence of a soft bin. `order` is 1 or 2; the authors use 2.
     """
     _positive("temperature", temperature)
     if bins < 1 or order not in (1, 2):
@@ -73,7 +73,7 @@ def confidence_and_right(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
 
 
 def _root(square: Tensor) -> Tensor:
-    """``√x`` with slope 0 where x is 0 or, by rounding, below."""
+    """``√x`` with slope 0 if x is 0 or, by rounding, negative."""
     positive = square > 0
     return torch.where(positive, torch.where(positive, square, 1).sqrt(), 0)
 

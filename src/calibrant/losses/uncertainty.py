@@ -1,4 +1,4 @@
-"""Accuracy against uncertainty: AvUC and its soft-binned form, one number for a batch.
+"""Accuracy versus uncertainty: AvUC and its soft-binned form, one number for a batch.
 
 A good prediction is right and certain, or wrong and uncertain. Both losses are ``log(1 + (n_AU + n_IC)/(n_AC + n_IU))``
 with soft counts of accurate (A) or inaccurate (I) and certain (C) or uncertain (U) predictions.
@@ -18,14 +18,14 @@ _SMALL = 1e-10
 
 
 def avuc(logits: Tensor, labels: Tensor, *, threshold: float | None = None) -> Tensor:
-    """AvUC (Krishnan & Tickoo 2020, Eq. 2–3) with the entropy u of a prediction as its uncertainty.
+    """AvUC (Krishnan & Tickoo 2020, Eq. 2–3) with the entropy u of a prediction as its uncertainty. ::
 
         n_AC = Σ p·(1 − tanh u)     n_AU = Σ p·tanh u            p the confidence; sums over right predictions
         n_IC = Σ (1 − p)·(1 − tanh u)   n_IU = Σ (1 − p)·tanh u   sums over wrong ones
 
-    A prediction is uncertain where u exceeds `threshold`, in nats. None takes the middle between the mean u of the
-    right and of the wrong predictions in the batch; the authors take that middle over the training set after the first
-    epochs. The decision is a step, so no slope passes through the threshold.
+    A prediction is uncertain if u exceeds `threshold`, in nats. None uses the middle between the mean u of the right
+    and of the wrong predictions in the batch; the authors compute that middle on the training set after some epochs.
+    The decision is a step, so no gradient passes through the threshold.
     """
     confidence, right = confidence_and_right(logits, labels)
     u = entropy(logits)
@@ -35,12 +35,12 @@ def avuc(logits: Tensor, labels: Tensor, *, threshold: float | None = None) -> T
 
 
 def soft_binned_avuc(logits: Tensor, labels: Tensor, *, threshold: float = 0.5, temperature: float = 0.1) -> Tensor:
-    """SB-AvUC (Karandikar et al. 2021, Eq. 15): AvUC with a soft decision between certain and uncertain.
+    """SB-AvUC (Karandikar et al. 2021, Eq. 15): AvUC with a soft decision between certain and uncertain. ::
 
         t(v) = σ((logit v − logit κ)/T),   v = u/log C,  κ = `threshold` in (0, 1),  T = `temperature`
         n_AU = Σ t·tanh u,  n_AC = Σ (1 − t)·(1 − tanh u) over right predictions; n_IU, n_IC likewise over wrong ones
 
-    As in their equation the counts carry no factor of confidence. They choose κ and T by search.
+    As in their equation, the counts have no factor of confidence. The authors choose κ and T by search.
     """
     if not 0 < threshold < 1 or not temperature > 0:
         raise ValueError(f"threshold must lie in (0, 1) and temperature be positive; got {threshold}, {temperature}.")
@@ -53,7 +53,7 @@ def soft_binned_avuc(logits: Tensor, labels: Tensor, *, threshold: float = 0.5, 
 
 
 def _middle(u: Tensor, right: Tensor) -> Tensor:
-    """Between the mean u of right and of wrong predictions; of those that there are, if all are alike."""
+    """The middle between the mean u of right and of wrong predictions; one of the means if the other group is empty."""
     counts = torch.stack([right.sum(-1), (1 - right).sum(-1)])
     means = torch.stack([(right * u).sum(-1), ((1 - right) * u).sum(-1)]) / counts.clamp_min(1)
     there = (counts > 0).to(u.dtype)

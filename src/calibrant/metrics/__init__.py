@@ -1,7 +1,7 @@
-"""Calibration errors and proper scores, each with its noise floor, interval and test.
+"""Calibration errors and proper scores, with noise floors, intervals and tests.
 
-Every metric takes `(probs, labels)` or `(confidence=, correct=)`, numpy arrays or torch tensors, sample
-weights and groups; `ece` documents these keywords once for all.
+Every metric takes `(probs, labels)` or `(confidence=, correct=)` as numpy arrays or torch tensors, and optional sample
+weights and groups. The docstring of `ece` describes these keywords for all metrics.
 """
 
 from calibrant._inputs import Logits

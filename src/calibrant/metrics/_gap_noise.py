@@ -1,7 +1,7 @@
 """The normal limit of the gaps of binned calibration errors, and two bounds that follow from it.
 
-A binned error is a norm ‖g‖ of the vector of gaps; the sample gives ĝ = g + e with e nearly normal and independent
-over the bins. Then ‖ĝ‖ − ‖g‖ ≤ ‖e‖, and ‖ĝ‖ − ‖g‖ ≥ ⟨u, e⟩ with u the dual vector of g, whatever g is.
+A binned error is a norm ‖g‖ of the vector of gaps. The sample gives ĝ = g + e, where e is nearly normal and independent
+over the bins. Two bounds hold for every g: ‖ĝ‖ − ‖g‖ ≤ ‖e‖, and ‖ĝ‖ − ‖g‖ ≥ ⟨u, e⟩ with u the dual vector of g.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _noise(sums: BinSums) -> tuple[Tensor, Tensor]:
 
 
 def noise_norms(sums: BinSums, norm: Norm, seed: int = 0, draws: int = 20_000) -> Tensor:
-    """Draws of ‖e‖; the seed is fixed by default because this is a numerical integral, not a choice of sample."""
+    """Draws of ‖e‖. The seed is fixed by default because the draws approximate an integral."""
     share, sd = _noise(sums)
     generator = new_generator(seed, sd.device)
     noise = torch.randn(draws, len(sd), generator=generator, dtype=torch.float64, device=sd.device) * sd

@@ -1,4 +1,4 @@
-"""Gaussian smoothing on [0, 1] with reflection at both ends, through a fine grid and the cosine transform."""
+"""Gaussian smoothing on [0, 1] with reflection at both ends, by a cosine transform on a fine grid."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from torch import Tensor
 
 from calibrant.metrics.bins import CHUNK
 
-# Cells of the grid on which the sample is placed; its node spacing, 1.5e-5, is far below any useful
-# bandwidth.
+# Number of grid cells. The node spacing, 1.5e-5, is far below any useful bandwidth.
 CELLS = 1 << 16
 # The smallest bandwidth that the grid resolves.
 MIN_BANDWIDTH = 8 / CELLS
@@ -23,10 +22,9 @@ MIN_BANDWIDTH = 8 / CELLS
 def place(position: Tensor, values: Callable[[slice], tuple[Tensor, ...]], kinds: int = 1) -> np.ndarray:
     """Put Σ values of each kind on the nodes 0, 1/N, .., 1, shape (kinds, N + 1).
 
-    `values` gives, for a piece of the sample, one float64 tensor per kind: reading in pieces bounds the
-    memory. A value between two nodes is shared linearly, which keeps its mass and its mean position. Points
-    at exactly 0 and 1 sit on the end nodes with their whole mass. The result is a small
-    numpy array: from here on numpy serves all devices, and keeps to one thread.
+    `values` returns one float64 tensor per kind for a slice of the sample; reading in slices bounds the memory. A value
+    between two nodes is divided linearly between them, which keeps its mass and its mean position. Points at exactly 0
+    and 1 lie on the end nodes with their whole mass. The result is a small numpy array for data on any device.
     """
     grid = torch.from_numpy(np.zeros((kinds, CELLS + 2))).to(position.device)
     for start in range(0, len(position), CHUNK):
@@ -52,11 +50,11 @@ def smooth(coefficients: np.ndarray, bandwidth: float) -> np.ndarray:
     """Σ_i mass_i K(t, c_i) on a grid of t with spacing well below the bandwidth, ends included.
 
     K is the Gaussian kernel reflected at 0 and 1 (all images). Its cosine series is
-    1 + 2 Σ_k exp(−(πkσ)²/2) cos(πk t) cos(πk c), the heat kernel with closed ends: no mass is lost there.
+    1 + 2 Σ_k exp(−(πkσ)²/2) cos(πk t) cos(πk c), the heat kernel with reflecting ends, so no mass is lost.
     """
     cells = min(CELLS, 1 << max(10, math.ceil(math.log2(64 / bandwidth))))
     damping = np.exp(-((math.pi * bandwidth * np.arange(cells + 1)) ** 2) / 2)
-    # f(t_j) = a_0 + 2 Σ_k a_k cos(πkj/N); the DCT-I counts the last mode once, but it is damped to nothing
+    # f(t_j) = a_0 + 2 Σ_k a_k cos(πkj/N); the DCT-I counts the last mode once, but its factor is practically 0
     return dct(coefficients[..., : cells + 1] * damping, type=1, axis=-1)
 
 
@@ -66,7 +64,7 @@ def integrate(values: np.ndarray) -> float:
 
 
 def integrate_abs(values: np.ndarray) -> float:
-    """∫_0^1 |f| for f linear between equally spaced values: exact also in cells where f changes sign."""
+    """∫_0^1 |f| for f linear between equally spaced values; exact in cells where f changes sign too."""
     a, b = values[:-1], values[1:]
     height = np.abs(a) + np.abs(b)
     crossing = (a**2 + b**2) / np.where(height > 0, height, 1.0)
@@ -81,7 +79,7 @@ def gaussian_sums(nodes: np.ndarray, bandwidth: float) -> np.ndarray:
 
 
 def interpolate(values: np.ndarray, position: Tensor) -> Tensor:
-    """Linear interpolation, at any positions, of values at the nodes."""
+    """Interpolate values at the nodes linearly, at any positions."""
     table = torch.from_numpy(np.ascontiguousarray(values)).to(position.device)
     scaled = position.double() * CELLS
     left = scaled.long().clamp_(max=CELLS - 1)

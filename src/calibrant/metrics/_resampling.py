@@ -1,4 +1,4 @@
-"""What the noise floor, the intervals and the tests share: calling a metric on resampled predictions."""
+"""Calling a metric on resampled predictions: shared by the noise floor, the intervals and the tests."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Metric = Callable[..., Any]
 
 
 def marked(metric: Metric, name: str) -> bool | None:
-    """A mark set by `predictions.metric`, also through functools.partial; None for a foreign function."""
+    """A mark set by `predictions.metric`, also inside functools.partial; None for a user's function."""
     while isinstance(metric, functools.partial):
         metric = metric.func
     return getattr(metric, name, None)
 
 
 def unwrapped(metric: Metric, arguments: dict[str, Any]) -> tuple[Metric, dict[str, Any]]:
-    """The metric inside functools.partial, and its keywords among the others."""
+    """The metric inside functools.partial, and the merged keywords."""
     while isinstance(metric, functools.partial) and not metric.args:
         arguments = {**metric.keywords, **arguments}
         metric = metric.func
@@ -35,11 +35,11 @@ def unwrapped(metric: Metric, arguments: dict[str, Any]) -> tuple[Metric, dict[s
 def read_for(metric: Metric, probs: Any, labels: Any, *pair: Any, **given: Any) -> Predictions:
     """Read predictions for resampling by this metric.
 
-    The matrix is dropped where the metric does not look at it: resampling is then n numbers, not n × C. Rows
-    of weight zero are dropped because a resample might hold nothing else.
+    The matrix is dropped if the metric does not use it, so that n numbers are resampled instead of n × C. Rows of
+    weight zero are dropped because a resample could consist of them alone.
     """
     if given.get("binary") == "positive" and marked(metric, "predicted_only"):
-        raise ValueError("this metric is of the predicted class: give binary='predicted', not 'positive'.")
+        raise ValueError("binary must be 'predicted' for this metric of the predicted class; got 'positive'.")
     p = without_zero_weights(read(probs, labels, *pair, **given))
     return replace(p, probs=None, labels=None, logits=None) if marked(metric, "top_label") else p
 
@@ -58,22 +58,21 @@ def call(metric: Metric, p: Predictions, arguments: dict[str, Any]) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise ValueError(
-            f"the metric must return one number, got {type(value).__name__}. Leave out groups and per-class options."
+            f"metric must return one number; got {type(value).__name__}. Leave out groups and per-class options."
         ) from None
 
 
 def draw_outcomes(p: Predictions, generator: torch.Generator) -> Predictions:
     """Return the predictions with outcomes drawn from them, as if they were calibrated.
 
-    Labels are drawn from the rows of `probs`; for pairs, "correct" is drawn with probability `confidence`.
-    Both are exactly the null hypothesis P(correct | confidence) = confidence, Eq. (3) of Sanguin et al.
-    2024.
+    Labels are drawn from the rows of `probs`. For pairs, "correct" is drawn with probability `confidence`. Both are
+    exactly the null hypothesis P(correct | confidence) = confidence, Eq. (3) of Sanguin et al. 2024.
     """
     u = torch.rand(len(p), generator=generator, dtype=torch.float64, device=p.confidence.device)
     if p.probs is None:
         return replace(p, correct=u < p.confidence)
     cumulative = p.probs.double().cumsum(dim=1)
-    # rows may sum to 1 only nearly: scale the draw instead of the row
+    # Rows sum to 1 only approximately: scale the draw instead of the row.
     labels = ((u * cumulative[:, -1])[:, None] >= cumulative).sum(dim=1).clamp_(max=p.probs.shape[1] - 1)
     return replace(p, labels=labels, correct=p.probs.argmax(dim=1) == labels)
 
@@ -84,21 +83,21 @@ def draw_rows(n: int, generator: torch.Generator) -> Tensor:
 
 
 def new_generator(seed: int, device: torch.device) -> torch.Generator:
-    """Return a generator on the device of the data, so that no draw travels."""
+    """Return a generator on the device of the data, so that draws are not copied between devices."""
     return torch.Generator(device=device).manual_seed(int(seed))
 
 
 def check_level(level: float, n_resamples: int) -> None:
-    """Refuse a confidence level outside (0, 1) and fewer resamples than the level needs."""
+    """Raise an error for a level outside (0, 1), or for fewer resamples than the level needs."""
     if not 0 < level < 1:
-        raise ValueError(f"level must lie strictly between 0 and 1, got {level}. Use 0.95 for 95 %.")
+        raise ValueError(f"level must lie strictly between 0 and 1; got {level}. Use 0.95 for 95 %.")
     needed = math.ceil(2 / (1 - level) - 1e-9)
     if n_resamples < needed:
-        raise ValueError(f"n_resamples must be at least {needed} for level {level}, got {n_resamples}.")
+        raise ValueError(f"n_resamples must be at least {needed} for level {level}; got {n_resamples}.")
 
 
 def quantiles(values: Tensor, level: float) -> tuple[float, float]:
-    """Both ends of the central part that holds a share `level` of the values."""
+    """Both ends of the central interval that holds a share `level` of the values."""
     tail = (1 - level) / 2
     ends = torch.quantile(values, torch.tensor([tail, 1 - tail], dtype=values.dtype))
     return ends[0].item(), ends[1].item()

@@ -1,4 +1,4 @@
-"""Streaming accumulators as `torchmetrics.Metric`; imported only where torchmetrics is asked for."""
+"""Streaming accumulators as `torchmetrics.Metric`; imported only by `to_torchmetrics`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from calibrant.metrics.streaming import StreamingECE
 
 
 class StreamingMetric(Metric):
-    """A `torchmetrics.Metric` around an accumulator: its sums are the state, added up over processes."""
+    """A `torchmetrics.Metric` around an accumulator. Its state is the sums, added up over processes."""
 
     is_differentiable = False
     higher_is_better = False

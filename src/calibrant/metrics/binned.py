@@ -41,33 +41,32 @@ def ece(
 ) -> float | Grouped:
     """Expected calibration error of the predicted class.
 
-    With bins B_1..B_M of confidence, gap_m = acc(B_m) − conf(B_m) and share_m = |B_m| / n:
+    With bins B_1..B_M of confidence, gap_m = acc(B_m) − conf(B_m) and share_m = |B_m| / n::
 
         l1    Σ share_m |gap_m|              Eq. (4) of Sanguin et al. 2024 (Naeini et al. 2015)
         l2    √(Σ share_m gap_m²)            Kumar et al. 2019
         max   max |gap_m|                    the maximum calibration error
 
-    Bins are (lo, hi]; 0 falls in the first and 1 in the last. Edges are rounded to the dtype of the
-    confidence, so that 0.2 lies on the edge 3/15 in float32 as in float64.
+    Bins are (lo, hi]; 0 falls in the first and 1 in the last. Edges are rounded to the dtype of the confidence, so that
+    0.2 lies on the edge 3/15 in float32 and in float64.
 
     Parameters
     ----------
     probs, labels : (n, C) probabilities and (n,) integers in 0..C-1, as numpy arrays or torch tensors on
         any device.
     bins : number of bins.
-    scheme : "width" for bins of equal width, "mass" for bins of (as nearly as ties allow) equal weight.
+    scheme : "width" for bins of equal width, "mass" for bins of equal weight (as far as ties allow).
     norm : "l1", "l2" or "max".
-    debias : subtract the part that sampling noise alone contributes. For l2 it is the unbiased estimate of
-        the square (Kumar et al. 2019); for l1 the bias of |gap| under a normal approximation, in closed
-        form; both are cut off at 0. Bins that hold a single prediction are left out.
-    confidence, correct : the other way to give predictions, instead of probs and labels: the probability of
-        the predicted class and whether it was right.
-    from_logits : read `probs` as logits (the same as `Logits(probs)`). They are never guessed from the
-        values.
-    binary : what 1-D `probs`, the probabilities of class 1, are to be judged as: "positive" for that
-        probability itself, "predicted" for the confidence of the predicted class. The numbers differ.
+    debias : subtract the contribution of sampling noise. For l2 this gives the unbiased estimate of the square (Kumar
+        et al. 2019). For l1 it subtracts the bias of |gap| under a normal approximation, in closed form. Both are cut
+        off at 0. Bins with a single prediction are left out.
+    confidence, correct : predictions in another form, instead of probs and labels: the probability of the predicted
+        class, and whether it was right.
+    from_logits : read `probs` as logits (the same as `Logits(probs)`). Logits are never guessed from the values.
+    binary : how to judge 1-D `probs`, the probabilities of class 1. "positive" judges that probability itself,
+        "predicted" the confidence of the predicted class. The results differ.
     sample_weight : non-negative weights of the samples.
-    groups : a group for each sample; the result is then a `Grouped` mapping with one value per group.
+    groups : a group for each sample. The result is then a `Grouped` mapping with one value per group.
 
     Returns
     -------
@@ -85,7 +84,7 @@ def ece_of_draws(
     norm: Norm = "l1",
     debias: bool = False,
 ) -> Tensor:
-    """`ece` of the same confidences with other outcomes, one value for each draw: who is in which bin is found once."""
+    """`ece` of the same confidences for several draws of outcomes; the bins are computed once."""
     edges = bin_edges(p.confidence, bins, scheme, p.weight)
     sums = bin_sums(p.confidence, p.correct, p.weight, edges, scheme)
     index = bin_index(p.confidence, edges, scheme)
@@ -99,8 +98,8 @@ def mce(
 ) -> float | Grouped:
     """Maximum calibration error, max_m |acc(B_m) − conf(B_m)| over the bins that are not empty.
 
-    The same as `ece(..., norm="max")`, with the same keywords. A bin with one prediction counts in full, so
-    on small samples this is mostly noise: read it beside its `noise_floor`.
+    The same as `ece(..., norm="max")`, with the same keywords. A bin with one prediction counts in full, so on small
+    samples this is mostly noise: compare it with its `noise_floor`.
     """
     return ece(probs, labels, bins, scheme, norm="max", **given)
 
@@ -138,14 +137,14 @@ def classwise_ece(
 ) -> float | Grouped | Array:
     """Class-wise ECE, (1/C) Σ_c ECE of p_c against 1[y = c] (Nixon et al. 2019; Kull et al. 2019).
 
-    `average=None` returns the C values instead of their mean, as the kind of array that was given. Other
-    arguments as in `ece`; pairs make no sense here, since every class's probability is judged.
+    `average=None` returns the C values instead of their mean, in the kind of array that was given. Other arguments are
+    as in `ece`. Pairs are not accepted, since the probability of every class is judged.
     """
     if average not in ("macro", None):
-        raise ValueError(f"average must be 'macro' or None, got {average!r}.")
+        raise ValueError(f"average must be 'macro' or None; got {average!r}.")
     if average is None:
         if given.pop("groups", None) is not None:
-            raise ValueError("average=None and groups cannot be combined: ask for one group at a time.")
+            raise ValueError("average=None cannot be combined with groups; evaluate one group at a time.")
         p = read(probs, labels, matrix_only=True, **given)  # type: ignore[misc]
         return like(_classwise(p, bins, scheme, norm, debias), probs)
 
@@ -200,7 +199,7 @@ def width_sums(probs: Tensor, labels: Tensor, weight: Tensor | None, bins: int) 
 def overconfidence(
     probs: Any = None, labels: Any = None, bins: int = 15, scheme: Scheme = "width", **given: Unpack[Given]
 ) -> float | Grouped:
-    """Σ_m share_m max(conf(B_m) − acc(B_m), 0): the part of ECE from bins that promise too much.
+    """Σ_m share_m max(conf(B_m) − acc(B_m), 0): the part of ECE from over-confident bins.
 
     ECE = overconfidence + underconfidence. Keywords as in `ece`.
     """
@@ -211,7 +210,7 @@ def overconfidence(
 def underconfidence(
     probs: Any = None, labels: Any = None, bins: int = 15, scheme: Scheme = "width", **given: Unpack[Given]
 ) -> float | Grouped:
-    """Σ_m share_m max(acc(B_m) − conf(B_m), 0): the part of ECE from bins that promise too little."""
+    """Σ_m share_m max(acc(B_m) − conf(B_m), 0): the part of ECE from under-confident bins."""
     return _one_sided(1.0, probs, labels, bins, scheme, **given)
 
 

@@ -1,4 +1,4 @@
-"""Bins (lo, hi] of confidence and the four sums per bin from which every binned metric follows."""
+"""Bins (lo, hi] of confidence, and the four sums per bin that determine every binned metric."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 Scheme = Literal["width", "mass"]
 Norm = Literal["l1", "l2", "max"]
 
-# Rows are binned in pieces that stay in cache, so memory does not grow with the sample, and that torch does not
-# split over threads, so that a busy machine does not make every small step wait for its slowest thread.
+# Rows are binned in pieces. They fit into the cache, so memory does not grow with the sample. They are also too small
+# for torch to split them over threads, which would make every small step wait for the slowest thread.
 CHUNK = 1 << 15
 
 
@@ -37,25 +37,25 @@ class BinSums:
 
 
 def check_bins(bins: int) -> int:
-    """Return the number of bins, or say why it is none."""
+    """Return the number of bins; an error if it is not a positive integer."""
     if isinstance(bins, bool) or not hasattr(bins, "__index__") or int(bins) < 1:
-        raise ValueError(f"bins must be a positive integer, got {bins!r}.")
+        raise ValueError(f"bins must be a positive integer; got {bins!r}.")
     return int(bins)
 
 
 def bin_edges(confidence: Tensor, bins: int, scheme: Scheme, weight: Tensor | None = None) -> Tensor:
     """Upper edges of the bins, shape (M,), in the dtype of the confidence.
 
-    Equal width: I_m = ((m−1)/M, m/M], Section 2.2 of Sanguin et al. 2024. Equal mass: the m-th edge is the
-    smallest confidence with at least a share m/M of the sample at or below it, so equal confidences share a
-    bin whatever their order, and bins can be empty.
+    Equal width: I_m = ((m−1)/M, m/M], Section 2.2 of Sanguin et al. 2024. Equal mass: the m-th edge is the smallest
+    confidence with at least a share m/M of the sample at or below it. Equal confidences therefore share a bin in any
+    order, and bins can be empty.
     """
     bins = check_bins(bins)
     if scheme == "width":
         edges = torch.arange(1, bins + 1, dtype=torch.float64, device=confidence.device) / bins
         return edges.to(confidence.dtype)
     if scheme != "mass":
-        raise ValueError(f"scheme must be 'width' or 'mass', got {scheme!r}.")
+        raise ValueError(f"scheme must be 'width' or 'mass'; got {scheme!r}.")
     ordered, order = confidence.sort()
     if weight is None:
         ranks = torch.arange(1, bins + 1, dtype=torch.int64, device=confidence.device) * len(ordered)
@@ -72,8 +72,8 @@ def bin_index(confidence: Tensor, edges: Tensor, scheme: Scheme) -> Tensor:
     bins = len(edges)
     if scheme == "mass":
         return torch.bucketize(confidence, edges).clamp_(max=bins - 1)
-    # Truncating the product never gives too low a bin, because rounding is monotone and keeps integers. On an
-    # edge, or where the product was rounded up to one, it gives the bin above: compare with that bin's lower edge.
+    # Truncating the product never gives a bin that is too low, because rounding is monotone and keeps integers. On an
+    # edge, or if the product was rounded up to one, it gives the bin above: compare with that bin's lower edge.
     index = (confidence * bins).to(torch.int32)
     lower = torch.cat([edges.new_full((1,), -1.0), edges])
     return index - (confidence <= lower.index_select(0, index)).to(torch.int32)
@@ -83,7 +83,7 @@ def histogram(index: Tensor, size: int, weight: Tensor | None) -> Tensor:
     """Σ weight per index, float64."""
     if index.device.type == "cpu":
         return torch.bincount(index, weight, minlength=size).double()
-    # on a GPU bincount has no deterministic mode, index_add_ has
+    # bincount has no deterministic mode on a GPU; index_add_ has one.
     ones = torch.ones_like(index, dtype=torch.float64) if weight is None else weight
     return ones.new_zeros(size).index_add_(0, index, ones)
 
@@ -97,7 +97,7 @@ def bin_sums(confidence: Tensor, correct: Tensor, weight: Tensor | None, edges: 
         conf, hit = confidence[rows], correct[rows]
         index = bin_index(conf, edges, scheme)
         if weight is None:
-            # one integer count of (bin, correct) gives both Σ1 and Σcorrect
+            # One integer count of (bin, correct) gives both Σ1 and Σcorrect.
             count = histogram(index * 2 + hit, 2 * bins, None).view(bins, 2)
             total = count.sum(dim=1)
             sums += torch.stack([total, total, histogram(index, bins, conf.double()), count[:, 1]])
@@ -111,7 +111,7 @@ def bin_sums(confidence: Tensor, correct: Tensor, weight: Tensor | None, edges: 
 def calibration_error(sums: BinSums, norm: Norm, debias: bool) -> Tensor:
     """Calibration error from the sums, over the last axis; see `calibrant.metrics.ece` for the formulas."""
     if norm not in ("l1", "l2", "max"):
-        raise ValueError(f"norm must be 'l1', 'l2' or 'max', got {norm!r}.")
+        raise ValueError(f"norm must be 'l1', 'l2' or 'max'; got {norm!r}.")
     share, gap = sums.share, sums.gap
     if not debias:
         if norm == "l1":
@@ -120,11 +120,11 @@ def calibration_error(sums: BinSums, norm: Norm, debias: bool) -> Tensor:
             return (share * gap**2).sum(dim=-1).sqrt()
         return gap.abs().amax(dim=-1)
     if norm == "max":
-        raise ValueError("debias=True is defined for norm='l1' and 'l2'; the maximum has no such correction.")
+        raise ValueError("norm must be 'l1' or 'l2' with debias=True; got 'max', which has no such correction.")
     effective = sums.weight**2 / sums.weight_sq.where(sums.weight_sq > 0, 1.0)
     accuracy = sums.correct / sums.weight.where(sums.weight > 0, 1.0)
     spread = accuracy * (1 - accuracy)
-    # a bin with one prediction says nothing of its own noise: it is left out, as by Kumar et al. 2019
+    # One prediction does not show its own noise, so bins of one are left out, as in Kumar et al. 2019.
     known = effective > 1 + 1e-9
     if norm == "l2":
         excess = gap**2 - spread / (effective - 1).where(known, 1.0)  # Kumar et al. 2019, Definition 5.1
@@ -135,7 +135,7 @@ def calibration_error(sums: BinSums, norm: Norm, debias: bool) -> Tensor:
 
 
 def folded_normal_mean(mean: Tensor, sd: Tensor) -> Tensor:
-    """E|N(mean, sd²)|, right for sd = 0."""
+    """E|N(mean, sd²)|, also for sd = 0."""
     safe = sd.where(sd > 0, 1.0)
     ratio = mean / safe
     value = safe * (2 / torch.pi) ** 0.5 * torch.exp(-(ratio**2) / 2) + mean * torch.erf(ratio / 2**0.5)

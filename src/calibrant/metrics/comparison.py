@@ -27,7 +27,7 @@ from calibrant.metrics.predictions import Binary, Predictions
 
 @dataclass(frozen=True)
 class Comparison:
-    """The metric of two models on one sample, and their difference a − b with interval and p-value."""
+    """The metric of two models on one sample, and the difference a − b with its interval and p-value."""
 
     a: float
     b: float
@@ -68,28 +68,28 @@ def compare(
     Parameters
     ----------
     probs_a, probs_b, labels : two (n, C) matrices and one label per row; or `confidence=(a, b), correct=(a, b)`.
-    test : where interval and p-value come from. The p-value is below 1 − level where the interval excludes 0,
-        except with "swap".
+    test : how the interval and the p-value are computed. The p-value is below 1 − level if and only if the interval
+        excludes 0, except with "swap".
 
-        "bound"      for `ece`, `mce` and `ace`: the bounds of `asymptotic_interval` on both errors. Valid whatever
-                     the two errors and their noise floors are, and therefore cautious.
-        "bootstrap"  the basic bootstrap of the paired difference: both models see the same draws, so what the sample
-                     does to both cancels. Right for `nll`, `brier`, `accuracy` and `confidence_gap`. For
-                     calibration errors it rejects too often where gaps are no larger than their noise.
-        "swap"       an exact p-value for the stronger hypothesis that the models are exchangeable: each row's two
-                     predictions are swapped at random. The interval is that of the bootstrap.
-        "auto"       "bound" where it is defined, otherwise "bootstrap".
+        - "bound", for `ece`, `mce` and `ace`: the bounds of `asymptotic_interval` on both errors. It is valid for
+          all sizes of the two errors and of their noise floors, and therefore cautious.
+        - "bootstrap": the basic bootstrap of the paired difference. Both models see the same draws, so sampling noise
+          that they share cancels. Use it for `nll`, `brier`, `accuracy` and `confidence_gap`. For calibration errors
+          it rejects too often if the gaps are no larger than their noise.
+        - "swap": an exact p-value for the stronger hypothesis that the models are exchangeable. The two predictions
+          of each row are swapped at random. The interval is that of the bootstrap.
+        - "auto": "bound" where it is defined, otherwise "bootstrap".
     metric, seed, **metric_arguments : as in `noise_floor`.
 
-    Other arguments as in `ece`.
+    Other arguments are as in `ece`.
     """
     check_level(level, n_resamples)
     if test not in ("auto", "bound", "bootstrap", "swap"):
-        raise ValueError(f"test must be 'auto', 'bound', 'bootstrap' or 'swap', got {test!r}.")
+        raise ValueError(f"test must be 'auto', 'bound', 'bootstrap' or 'swap'; got {test!r}.")
     metric, metric_arguments = unwrapped(metric, metric_arguments)
     bounded = metric in (ece, mce, ace) and not metric_arguments.get("debias", False)
     if test == "bound" and not bounded:
-        raise ValueError("test='bound' is for ece, mce and ace without debias; use test='bootstrap'.")
+        raise ValueError("metric must be ece, mce or ace without debias for test='bound'; use test='bootstrap'.")
     a, b = _read_both(
         metric,
         (probs_a, probs_b),
@@ -140,8 +140,8 @@ def _bound(
         for p in (a, b)
     ]
     generator = new_generator(seed, torch.device("cpu"))
-    # excess[i]: how far the difference can be pushed up by model i's ‖e‖ together with the other's ⟨u, e⟩. The two
-    # are uncorrelated, one being even and the other odd in the noise, and are drawn as independent.
+    # excess[i]: how far model i's ‖e‖ and the other model's ⟨u, e⟩ together can raise the difference. One is even and
+    # the other odd in the noise, so they are uncorrelated; they are drawn as independent.
     excess = []
     for own, other in ((0, 1), (1, 0)):
         size = noise_norms(sums[own], norm, seed).cpu()
@@ -164,7 +164,7 @@ def _bootstrap(
     level: float,
     values: tuple[float, float],
 ) -> tuple[float, float, float]:
-    """Basic interval of the difference and the p-value that belongs to it."""
+    """Basic interval of the difference, and its p-value."""
     difference = values[0] - values[1]
     draws = torch.empty(n_resamples, dtype=torch.float64)
     for i in range(n_resamples):
@@ -180,14 +180,14 @@ def _read_both(
 ) -> tuple[Predictions, Predictions]:
     for name, pair in (("confidence", confidence), ("correct", correct)):
         if pair is not None and not (isinstance(pair, tuple | list) and len(pair) == 2):
-            raise ValueError(f"{name} must be a pair (of model a, of model b), got {type(pair).__name__}.")
+            raise ValueError(f"{name} must be a pair (of model a, of model b); got {type(pair).__name__}.")
     pairs = zip(probs, confidence or (None, None), correct or (None, None), strict=True)
     a, b = (read_for(metric, p, labels, c, hit, **given) for p, c, hit in pairs)
     if len(a) != len(b):
-        raise ValueError(f"both models must predict the same samples, got {len(a)} and {len(b)} predictions.")
+        raise ValueError(f"both models must predict the same samples; got {len(a)} and {len(b)} predictions.")
     if a.probs is not None and b.probs is not None and a.probs.shape != b.probs.shape:
         raise ValueError(
-            f"both models must have the same classes, got {a.probs.shape[1]} and {b.probs.shape[1]} columns."
+            f"both models must have the same classes; got {a.probs.shape[1]} and {b.probs.shape[1]} columns."
         )
     return a, b
 
@@ -210,7 +210,7 @@ def _swap_test(
 
 
 def _mix(take_first: Tensor, first: Predictions, second: Predictions) -> Predictions:
-    """Row by row the prediction of `first` or of `second`."""
+    """For each row, the prediction of `first` or of `second`."""
     mixed = {}
     for name in ("confidence", "correct", "probs", "logits"):
         x, y = getattr(first, name), getattr(second, name)

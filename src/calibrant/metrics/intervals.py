@@ -1,4 +1,4 @@
-"""Confidence intervals for metrics: bootstrap for any, closed forms where they are known."""
+"""Confidence intervals for metrics: bootstrap for any metric, closed forms where they are known."""
 
 from __future__ import annotations
 
@@ -63,21 +63,20 @@ def bootstrap_interval(
 ) -> Estimate:
     """Bootstrap interval of any metric, by drawing rows with replacement.
 
-    method="basic" reflects the quantiles, [2v − q_high, 2v − q_low]: where the metric is biased upwards, as
-    every calibration error is, the bootstrap repeats the bias and the reflection takes it out again. It is
-    cut off at 0 for metrics that cannot be negative. method="percentile" is [q_low, q_high], for metrics
-    without such a bias.
+    method="basic" reflects the quantiles, [2v − q_high, 2v − q_low]. Calibration errors are biased upwards; the
+    bootstrap repeats this bias, and the reflection removes it. The interval is cut off at 0 for metrics that cannot be
+    negative. method="percentile" is [q_low, q_high], for metrics without such a bias.
 
-    Both need a metric that is smooth around the truth, and a calibration error is not so where a gap is no
-    larger than its noise: at a true error of 0.05 with 1,000 predictions in 10 bins a nominal 90 % interval of
-    the basic kind was measured to cover 76 %, for a calibrated model 56 %. For `ece`, `mce` and `ace` use
-    `asymptotic_interval`, which holds there too.
+    Both need a metric that is smooth around the true value. A calibration error is not smooth if a gap is no larger
+    than its noise: with 1,000 predictions in 10 bins, a nominal 90 % interval of the basic kind covered 76 % at a true
+    error of 0.05, and 56 % for a calibrated model. For `ece`, `mce` and `ace` use `asymptotic_interval`, which is valid
+    there too.
 
-    `metric`, `seed` and `metric_arguments` as in `noise_floor`, the rest as in `ece`.
+    `metric`, `seed` and `metric_arguments` are as in `noise_floor`, the other arguments as in `ece`.
     """
     check_level(level, n_resamples)
     if method not in ("basic", "percentile"):
-        raise ValueError(f"method must be 'basic' or 'percentile', got {method!r}.")
+        raise ValueError(f"method must be 'basic' or 'percentile'; got {method!r}.")
     p = read_for(
         metric,
         probs,
@@ -118,17 +117,16 @@ def asymptotic_interval(
 
     These are `ece`, `mce`, `ace`, `nll`, `brier`, `accuracy` and `confidence_gap`.
 
-    The last four are means of independent terms: value ± z·(standard error), Wilson's form for the accuracy.
+    The last four are means of independent terms: value ± z·(standard error), with Wilson's form for the accuracy.
 
     The binned errors are norms ‖g‖ of the vector of gaps, and ĝ is g plus nearly normal noise e. From below,
-    ‖g‖ ≥ ‖ĝ‖ − ‖e‖, so the lower end takes off a quantile of ‖e‖. From above, with u the dual vector of g,
-    ‖ĝ‖ ≥ ⟨u, ĝ⟩ = ‖g‖ + ⟨u, e⟩, so the upper end adds a normal quantile times the largest deviation that ⟨u, e⟩
-    can have. Both hold for every g, so the interval covers calibrated and miscalibrated models alike (the
-    bootstrap does not), at the price of being somewhat wide. The error that it covers is that of the same bins
-    with exact frequencies; variances are those of the rate (hits + 1)/(n + 2), so that a bin without errors is
-    not taken for certain.
+    ‖g‖ ≥ ‖ĝ‖ − ‖e‖, so the lower end subtracts a quantile of ‖e‖. From above, with u the dual vector of g,
+    ‖ĝ‖ ≥ ⟨u, ĝ⟩ = ‖g‖ + ⟨u, e⟩, so the upper end adds a normal quantile times the largest deviation of ⟨u, e⟩. Both
+    hold for every g, so the interval is valid for calibrated and miscalibrated models (the bootstrap is not), but
+    somewhat wide. It covers the error of the same bins with exact frequencies. Variances use the rate
+    (hits + 1)/(n + 2), so that a bin without errors still has noise.
 
-    `bins`, `scheme` and `norm` apply to the binned errors; the other arguments as in `ece`.
+    `bins`, `scheme` and `norm` apply to the binned errors. The other arguments are as in `ece`.
     """
     check_level(level, 10**9)
     p = read_for(
@@ -150,8 +148,8 @@ def asymptotic_interval(
     if terms is None:
         known = ", ".join(["ece", "mce", "ace", "accuracy", *(f.__name__ for f in _MEANS)])
         raise ValueError(
-            f"no asymptotic interval is known for {getattr(metric, '__name__', metric)!r}, only for {known}. "
-            "Use bootstrap_interval."
+            f"metric must be one of {known}; got {getattr(metric, '__name__', metric)!r}. "
+            "Use bootstrap_interval for other metrics."
         )
     return _normal_interval(p, terms(p), level)
 
@@ -170,7 +168,7 @@ def _effective(p: Predictions) -> float:
 def _normal_interval(p: Predictions, terms: Tensor, level: float) -> Estimate:
     value = p.mean(terms)
     if not math.isfinite(value):
-        raise ValueError(f"the metric is {value} on this sample, so that no interval exists. Give logits instead.")
+        raise ValueError(f"metric must be finite on this sample; got {value}. Pass logits instead of probabilities.")
     share = torch.full_like(terms, 1 / len(p)) if p.weight is None else p.weight / p.weight.sum()
     n = _effective(p)
     spread = (share**2 * (terms - value) ** 2).sum().item() * n / (n - 1) if n > 1 else math.inf

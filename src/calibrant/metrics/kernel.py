@@ -24,7 +24,7 @@ from calibrant.metrics._grid import (
 )
 from calibrant.metrics.predictions import Given, Grouped, Predictions, evaluate, metric, without_zero_weights
 
-# Above this many points SECE goes through the grid: O(n) instead of O(n²), at an error of about 1e-6.
+# Above this many points SECE uses the grid: O(n) instead of O(n²), with an error of about 1e-6.
 _PAIRWISE_LIMIT = 2048
 _GRID_BANDWIDTH = 1e-3
 _PAIRS_AT_ONCE = 1 << 22
@@ -41,14 +41,13 @@ def nadaraya_watson(
 ) -> Tensor:
     """π̂(z) = Σ_j π_j K(z, z_j) / Σ_j K(z, z_j) at each query, K the Gaussian of Eq. (6): Eq. (12).
 
-    A pure, differentiable function of tensors. `points` is (n, L) or (n,), `values` (n,) or (n, k),
-    `queries` (the points themselves unless given) any number of rows. The quotient is a softmax of −|z −
-    z_j|² / 2h², so it is defined at any distance and bandwidth. `leave_out` names for each query the one
-    point that it must not use.
+    A pure, differentiable function of tensors. `points` is (n, L) or (n,), `values` (n,) or (n, k). `queries` has any
+    number of rows; the default is the points themselves. The quotient is a softmax of −|z − z_j|² / 2h², so it is
+    defined at any distance and bandwidth. `leave_out` names, for each query, the one point that it must not use.
     """
     points = points[:, None] if points.ndim == 1 else points
     at = points if queries is None else (queries[:, None] if queries.ndim == 1 else queries)
-    # |a − b|² by differences in each coordinate: cancellation-free, and its gradient at a = b is 0, not NaN
+    # |a − b|² by differences in each coordinate: no cancellation, and the gradient at a = b is 0, not NaN.
     square = torch.zeros(len(at), len(points), dtype=points.dtype, device=points.device)
     for a, b in zip(at.unbind(dim=1), points.unbind(dim=1), strict=True):
         square = square + (a[:, None] - b[None, :]) ** 2
@@ -69,20 +68,20 @@ def sece(
     leave_one_out: bool = False,
     **given: Unpack[Given],
 ) -> float | Grouped:
-    """Smooth expected calibration error of "Towards Unbiased Calibration using Meta-Regularization".
+    """Smooth expected calibration error of "Towards Unbiased Calibration using Meta-Regularization". ::
 
         SECE = (1/M) Σ_i |SACC(i) − conf(i)|                                    Eq. (7)
         SACC(i) = Σ_j π(j) K(z_i, z_j) / Σ_j K(z_i, z_j)                        π̂ of Eq. (12)
         K(z, z') = exp(−(z − z')² / 2h²),  h = `bandwidth`                      Eq. (6)
 
-    Deviations from the paper: Eq. (5) as printed has π(x_i) for π(x_j) and is not normalised, so SACC is
-    the normalised form of Eq. (12); and π is whether the prediction was right, not its differentiable
-    stand-in. The self term j = i is kept, as in Eq. (12); `leave_one_out=True` drops it, so that no
-    prediction vouches for itself. Despite its name it is not smECE (`smooth_ece`), and on small samples
-    with narrow kernels it measures mostly noise: read it beside its `noise_floor`.
+    Deviations from the paper: Eq. (5) as printed has π(x_i) instead of π(x_j) and is not normalised, so SACC is the
+    normalised form of Eq. (12). π says whether the prediction was right; the paper's differentiable substitute is not
+    needed here. The self term j = i is kept, as in Eq. (12); `leave_one_out=True` drops it. Despite its name this is
+    not smECE (`smooth_ece`). On small samples with narrow kernels it measures mostly noise: compare it with its
+    `noise_floor`.
 
-    All pairs are summed up to 2,048 predictions; beyond that, with the self term and h ≥ 0.001, sums go
-    through a fine grid (linear time, error about 1e-6). Other arguments and the result as in `ece`.
+    Up to 2,048 predictions all pairs are summed. Beyond that, with the self term and h ≥ 0.001, the sums are computed
+    on a fine grid (linear time, error about 1e-6). Other arguments and the result are as in `ece`.
     """
     h = _check_bandwidth(bandwidth)
     return evaluate(lambda q: _sece(q, h, leave_one_out), probs, labels, **given)
@@ -90,7 +89,7 @@ def sece(
 
 def _check_bandwidth(bandwidth: float) -> float:
     if not 0 < bandwidth < math.inf:
-        raise ValueError(f"bandwidth must be positive and finite, got {bandwidth}.")
+        raise ValueError(f"bandwidth must be positive and finite; got {bandwidth}.")
     return float(bandwidth)
 
 
@@ -100,7 +99,7 @@ def _sece(p: Predictions, bandwidth: float, leave_one_out: bool) -> float:
     if len(p) > _PAIRWISE_LIMIT and not leave_one_out and bandwidth >= _GRID_BANDWIDTH:
         nodes = place(z, lambda rows: _mass_and_hits(p, rows), kinds=2)
         mass, hits = gaussian_sums(nodes, bandwidth)
-        # far from every point both sums are rounding noise; no point reads those nodes
+        # Far from every point both sums are rounding noise. No point reads those nodes.
         rate = hits / np.where(mass > 0, mass, 1.0)
         return p.mean((interpolate(rate, z) - z).abs())
     return p.mean((_at_own_points(z, hit, bandwidth, p.weight, leave_one_out) - z).abs())
@@ -114,7 +113,7 @@ def _mass_and_hits(p: Predictions, rows: slice) -> tuple[Tensor, Tensor]:
 def _at_own_points(z: Tensor, values: Tensor, h: float, weight: Tensor | None, leave_one_out: bool) -> Tensor:
     """Nadaraya–Watson at the points themselves, in pieces of bounded memory."""
     if leave_one_out and len(z) < 2:
-        raise ValueError("leave_one_out=True needs at least 2 predictions, got 1: there is no other to learn from.")
+        raise ValueError("leave_one_out=True needs at least 2 predictions; got 1.")
     own = torch.arange(len(z), device=z.device)
     pieces = []
     for rows in own.split(max(1, _PAIRS_AT_ONCE // len(z))):
@@ -134,31 +133,31 @@ def kde_ece(
     leave_one_out: bool = True,
     **given: Unpack[Given],
 ) -> float | Grouped:
-    """KDE-based calibration error of order d (Zhang et al. 2020), Eq. (8).
+    """KDE-based calibration error of order d (Zhang et al. 2020), Eq. (8). ::
 
         ECE^d = ∫ ‖z − π̂(z)‖_d^d p̂(z) dz
 
-    with p̂ and π̂ the kernel estimates of Eq. (12), K Gaussian. As in Eq. (8) no d-th root is taken.
+    p̂ and π̂ are the kernel estimates of Eq. (12) with a Gaussian K. As in Eq. (8), no d-th root is taken.
 
-    mode="top": z is the confidence of the predicted class. The kernel is reflected at 0 and 1 so that p̂
-    has mass 1 on [0, 1], and the integral is taken numerically. Default bandwidth 1.06 s n^(−1/5)
-    (Silverman), s the standard deviation of the confidence, at least 0.001.
+    mode="top": z is the confidence of the predicted class. The kernel is reflected at 0 and 1, so that p̂ has mass 1 on
+    [0, 1], and the integral is computed numerically. The default bandwidth is 1.06 s n^(−1/5) (Silverman), with s the
+    standard deviation of the confidence, and at least 0.001.
 
-    mode="full": z is the whole vector of C class probabilities and π̂ the vector of class frequencies near
-    it, the strongest sense of calibration. An integral over the simplex is out of reach, so p̂ is the
-    sample itself (a mean over its points) as in SECE; the self term is dropped there unless
-    `leave_one_out=False`, because with many classes a point's nearest neighbour is itself. Default
-    bandwidth 1.06 s n^(−1/(C+3)), s the mean standard deviation over classes. Time is O(n² C).
+    mode="full": z is the whole vector of C class probabilities, and π̂ the vector of class frequencies near it. This is
+    the strongest sense of calibration. The integral over the simplex is replaced by a mean over the sample, as in SECE.
+    The self term is dropped unless `leave_one_out=False`, because with many classes a point's nearest neighbour is the
+    point itself. The default bandwidth is 1.06 s n^(−1/(C+3)), with s the mean standard deviation over classes. Time is
+    O(n² C).
 
-    Other arguments and the result as in `ece`.
+    Other arguments and the result are as in `ece`.
     """
     if not 1 <= d < math.inf:
-        raise ValueError(f"the order d must be at least 1 and finite, got {d}.")
+        raise ValueError(f"d, the order, must be at least 1 and finite; got {d}.")
     if mode not in ("top", "full"):
-        raise ValueError(f"mode must be 'top' or 'full', got {mode!r}.")
+        raise ValueError(f"mode must be 'top' or 'full'; got {mode!r}.")
     h = None if bandwidth is None else _check_bandwidth(bandwidth)
     if h is not None and mode == "top" and h < MIN_BANDWIDTH:
-        raise ValueError(f"bandwidth must be at least {MIN_BANDWIDTH:.3g}, the grid's resolution, got {h}.")
+        raise ValueError(f"bandwidth must be at least {MIN_BANDWIDTH:.3g}, the grid's resolution; got {h}.")
 
     def core(p: Predictions) -> float:
         return _kde_top(p, d, h) if mode == "top" else _kde_full(p, d, h, leave_one_out)
@@ -183,7 +182,7 @@ def _kde_top(p: Predictions, d: float, bandwidth: float | None) -> float:
     z = np.linspace(0, 1, len(density))
     if d == 1:
         return integrate_abs(z * density - hits)
-    filled = density > 1e-12  # elsewhere the quotient is rounding noise, and has no weight
+    filled = density > 1e-12  # elsewhere the quotient is rounding noise without weight
     gap = np.abs(z - np.divide(hits, density, out=z.copy(), where=filled))
     return integrate(gap**d * density)
 

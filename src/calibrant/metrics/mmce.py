@@ -13,17 +13,17 @@ _SMALLEST_WIDTH = 1 / 600  # exp(1/width) must fit into float64
 
 @metric(top_label=True)
 def mmce(probs: Any = None, labels: Any = None, width: float = 0.4, **given: Unpack[Given]) -> float | Grouped:
-    """Maximum mean calibration error (Kumar, Sarawagi & Jain 2018).
+    """Maximum mean calibration error (Kumar, Sarawagi & Jain 2018). ::
 
         MMCE² = (1/n²) Σ_i Σ_j (c_i − r_i)(c_j − r_j) k(r_i, r_j),   k(r, r') = exp(−|r − r'| / width)
 
-    where r is the confidence and c whether the prediction was right; the width 0.4 is theirs. The plain estimator
-    (V-statistic), not the class-weighted surrogate that the paper trains with. It is biased upwards by about the
-    noise of the sample: read it beside its `noise_floor`. In one dimension the double sum of a Laplacian kernel is a
-    single pass over sorted confidences, so it takes O(n log n). Other arguments and the result as in `ece`.
+    r is the confidence, and c says whether the prediction was right. The width 0.4 is the authors'. This is the plain
+    estimator (V-statistic), not the class-weighted surrogate that the paper trains with. Sampling noise biases it
+    upwards: compare it with its `noise_floor`. In one dimension the double sum of a Laplacian kernel is a single pass
+    over the sorted confidences, so it takes O(n log n). Other arguments and the result are as in `ece`.
     """
     if not _SMALLEST_WIDTH <= width < float("inf"):
-        raise ValueError(f"width must be finite and at least 1/600, got {width}.")
+        raise ValueError(f"width must be finite and at least 1/600; got {width}.")
     return evaluate(lambda q: _mmce(q, float(width)), probs, labels, **given)
 
 

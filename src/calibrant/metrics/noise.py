@@ -1,4 +1,4 @@
-"""What sampling noise alone scores: the noise floor, and the test of "this model is calibrated"."""
+"""The noise floor of a metric, and the test of the hypothesis that a model is calibrated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from calibrant.metrics.predictions import Binary, Predictions
 
 @dataclass(frozen=True)
 class NoiseFloor:
-    """What a perfectly calibrated model with these predictions scores: mean and central interval."""
+    """The score of a perfectly calibrated model with these predictions: mean and central interval."""
 
     mean: float
     low: float
@@ -45,7 +45,7 @@ class NoiseFloor:
 
 @dataclass(frozen=True)
 class CalibrationTest:
-    """Test of the hypothesis that the model is calibrated: a small p-value speaks against it."""
+    """Test of the hypothesis that the model is calibrated; a small p-value is evidence against it."""
 
     statistic: float
     p_value: float
@@ -75,20 +75,20 @@ def noise_floor(
 ) -> NoiseFloor:
     """Score of a perfectly calibrated model that makes exactly these predictions on a sample of this size.
 
-    Outcomes are drawn from the predictions themselves, `n_resamples` times, and the metric is evaluated on
-    each draw. A calibration error near the floor cannot be told from 0; the floor is a level, not the noise
-    of a difference between models (see `compare`).
+    Outcomes are drawn from the predictions themselves, `n_resamples` times, and the metric is evaluated on each draw. A
+    calibration error near the floor cannot be distinguished from 0. The floor does not say whether two models differ;
+    see `compare`.
 
     Parameters
     ----------
-    probs : (n, C) probabilities; or `confidence=` for (confidence, correct) metrics. No labels are used.
+    probs : (n, C) probabilities, or `confidence=` for (confidence, correct) metrics. No labels are used.
     metric : any metric of this package, or a function called as `metric(probs, labels)` or, if `confidence`
         is given, as `metric(confidence=..., correct=...)`, that returns a number.
     level : share of the draws inside [low, high].
-    seed : of the draws; the same seed gives the same result.
+    seed : seed of the draws; the same seed gives the same result.
     **metric_arguments : passed on to the metric, for instance `bins=10`.
 
-    Other arguments as in `ece`.
+    Other arguments are as in `ece`.
     """
     check_level(level, n_resamples)
     p = _without_outcomes(
@@ -101,7 +101,7 @@ def noise_floor(
 
 def _without_outcomes(metric: Metric, probs: Any, confidence: Any, **given: Any) -> Predictions:
     if (probs is None) == (confidence is None):
-        raise ValueError("give either probs or confidence=, and no labels: the outcomes are drawn.")
+        raise ValueError("Give either probs or confidence=, without labels: the outcomes are drawn.")
     if confidence is None:
         return read_for(metric, probs, np.zeros(_length(probs), dtype=np.int64), **given)
     return read_for(metric, None, None, confidence, np.zeros(_length(confidence), dtype=bool), **given)
@@ -109,7 +109,7 @@ def _without_outcomes(metric: Metric, probs: Any, confidence: Any, **given: Any)
 
 def _length(values: Any) -> int:
     shape = np.shape(values.values if isinstance(values, Logits) else values)
-    return int(shape[0]) if shape else 0  # a single number is refused by the checks
+    return int(shape[0]) if shape else 0  # a single number fails the checks
 
 
 def null_values(p: Predictions, metric: Metric, arguments: dict[str, Any], n_resamples: int, seed: int) -> Tensor:
@@ -138,16 +138,15 @@ def calibration_test(
 ) -> CalibrationTest:
     """Test the hypothesis that the model is calibrated, P(correct | confidence) = confidence.
 
-    The metric's value is compared with its values on outcomes drawn from the predictions. Given the
-    predictions, that is its exact distribution under the hypothesis, so p = (1 + #{draws ≥ value}) / (1 +
-    n_resamples) is valid for every sample size: P(p ≤ α) ≤ α. The metric decides which departures are seen;
-    with a metric of the whole matrix, such as `classwise_ece`, the hypothesis is that labels follow
-    `probs`.
+    The value of the metric is compared with its values on outcomes drawn from the predictions. Given the predictions,
+    this is its exact distribution under the hypothesis, so p = (1 + #{draws ≥ value}) / (1 + n_resamples) is valid for
+    every sample size: P(p ≤ α) ≤ α. The metric decides which departures are found. With a metric of the whole matrix,
+    such as `classwise_ece`, the hypothesis is that labels follow `probs`.
 
-    Arguments as in `noise_floor`, and outcomes as in `ece`. Samples must be independent.
+    Arguments are as in `noise_floor`, and outcomes as in `ece`. Samples must be independent.
     """
     if n_resamples < 1:
-        raise ValueError(f"n_resamples must be at least 1, got {n_resamples}.")
+        raise ValueError(f"n_resamples must be at least 1; got {n_resamples}.")
     p = read_for(
         metric,
         probs,

@@ -1,4 +1,4 @@
-"""How every metric reads its arguments: probabilities with labels, or (confidence, correct) pairs."""
+"""Reading the arguments of a metric: probabilities with labels, or (confidence, correct) pairs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Predicted(TypedDict, total=False):
-    """Keywords that say how predictions are given; `calibrant.metrics.ece` documents them."""
+    """Keywords that describe predictions; see `calibrant.metrics.ece`."""
 
     confidence: Any
     correct: Any
@@ -45,10 +45,10 @@ class Given(Predicted, total=False):
 
 @dataclass(frozen=True)
 class Predictions:
-    """Validated predictions: always pairs, and the probabilities and labels they came from if there were any.
+    """Validated predictions: pairs, and the probabilities and labels that they came from, if any.
 
-    `logits` is kept beside `probs` so that logarithms need not go through an underflowing softmax; without
-    `probs` it is 1-D, the log-odds of `confidence`.
+    `logits` is kept beside `probs`, so that logarithms do not depend on a softmax that underflows. Without `probs` it
+    is 1-D, the log-odds of `confidence`.
     """
 
     confidence: Tensor
@@ -71,7 +71,7 @@ class Predictions:
         values = values.double()
         if self.weight is None:
             return values.mean().item()
-        # A weight of zero removes a sample even where its value is infinite.
+        # A weight of zero removes a sample even if its value is infinite.
         return (torch.where(self.weight > 0, self.weight * values, 0.0).sum() / self.weight.sum()).item()
 
 
@@ -88,29 +88,29 @@ def read(
 ) -> Predictions:
     """Read `(probs, labels)` or `(confidence=, correct=)`, exactly one of the two.
 
-    One-dimensional `probs` are the probability of class 1 of two. `binary` says what is judged: "positive" that
-    probability itself (confidence p, correct y = 1, over all of [0, 1]); "predicted" the predicted class (confidence
-    max(p, 1 - p)). The two give different numbers. Without `binary` the columns 1 - p and p are judged, as any matrix.
+    One-dimensional `probs` are the probability of class 1 of two. `binary` says what is judged: "positive" judges that
+    probability itself (confidence p, correct y = 1, over all of [0, 1]), "predicted" the predicted class (confidence
+    max(p, 1 - p)). The two give different numbers. Without `binary` the columns 1 - p and p are judged like any matrix.
     """
     as_pairs = confidence is not None or correct is not None
     if as_pairs == (probs is not None or labels is not None):
         raise ValueError(
-            "give either probs and labels, or confidence= and correct=, "
+            "Give either probs and labels, or confidence= and correct=; "
             f"got {'both' if as_pairs else 'neither'} of these."
         )
     if as_pairs:
         if confidence is None or correct is None:
-            raise ValueError("confidence= and correct= go together: one of them is missing.")
+            raise ValueError("confidence= and correct= must be given together; one of them is missing.")
         if matrix_only:
-            raise ValueError("this metric needs class probabilities: give probs of shape (n, C) and labels.")
+            raise ValueError("This metric needs class probabilities; give probs of shape (n, C) and labels.")
         if from_logits or binary is not None or isinstance(confidence, Logits):
             raise ValueError("from_logits, Logits(...) and binary describe probs; confidence is a probability.")
         result = Predictions(*check_confidence(confidence, correct))
     elif probs is None or labels is None:
-        raise ValueError("probs and labels go together: one of them is missing.")
+        raise ValueError("probs and labels must be given together; one of them is missing.")
     elif binary is not None:
         if matrix_only:
-            raise ValueError("this metric needs one column per class: give probs of shape (n, C), without binary=.")
+            raise ValueError("This metric needs one column per class; give probs of shape (n, C), without binary=.")
         result = _read_binary(probs, labels, from_logits, binary)
     else:
         result = _read_matrix(probs, labels, from_logits)
@@ -140,19 +140,19 @@ def _two_columns(probs: Any, from_logits: bool) -> Any:
 
 def _read_binary(probs: Any, labels: Any, from_logits: bool, binary: Binary) -> Predictions:
     if binary not in get_args(Binary):
-        raise ValueError(f"binary must be 'positive' or 'predicted', got {binary!r}.")
+        raise ValueError(f"binary must be 'positive' or 'predicted'; got {binary!r}.")
     is_logits = from_logits or isinstance(probs, Logits)
     p = as_tensor(probs.values if isinstance(probs, Logits) else probs, "probs")
     if p.ndim != 1:
         raise ValueError(
-            f"binary={binary!r} is for 1-D probabilities of class 1, got shape {tuple(p.shape)}. "
-            "Leave it out for a matrix with one column per class."
+            f"probs must be 1-D, the probability of class 1, with binary={binary!r}; got shape {tuple(p.shape)}. "
+            "Leave out binary for a matrix with one column per class."
         )
     z = None
     if is_logits:
         z = check_logits(torch.stack([torch.zeros_like(p), p], dim=1)).double()[:, 1]
         p = torch.sigmoid(z)
-        z = z if bool(z.isfinite().all()) else None  # -inf is a probability of exactly 0: nothing to keep
+        z = z if bool(z.isfinite().all()) else None  # -inf is a probability of exactly 0
     p, positive = check_confidence(p, check_labels(labels, len(p), 2, p.device).bool())
     if binary == "positive":
         return Predictions(p, positive, logits=z)
@@ -166,10 +166,10 @@ def without_zero_weights(p: Predictions) -> Predictions:
 
 
 def metric(*, top_label: bool = False, signed: bool = False, predicted_only: bool = False) -> Callable[[_F], _F]:
-    """Spell out the signature of a metric written with `**given`, and refuse unknown keywords.
+    """Give a metric written with `**given` its full signature, and reject unknown keywords.
 
-    `top_label` marks one that sees only (confidence, correct), so that resampling may draw pairs;
-    `signed` one that can be negative; `predicted_only` one that means nothing for binary="positive".
+    `top_label` marks a metric that uses only (confidence, correct), so that pairs can be resampled. `signed` marks one
+    that can be negative, `predicted_only` one that is not defined for binary="positive".
     """
 
     def wrap(function: _F) -> _F:
@@ -189,7 +189,7 @@ def metric(*, top_label: bool = False, signed: bool = False, predicted_only: boo
                         f"{function.__name__}() has no argument {name!r}; it takes {', '.join(full.parameters)}."
                     )
             if predicted_only and kwargs.get("binary") == "positive":
-                raise ValueError(f"{function.__name__} is of the predicted class: give binary='predicted'.")
+                raise ValueError(f"binary must be 'predicted' for {function.__name__}; got 'positive'.")
             return function(*args, **kwargs)
 
         checked.__signature__ = full  # type: ignore[attr-defined]
@@ -203,7 +203,7 @@ def metric(*, top_label: bool = False, signed: bool = False, predicted_only: boo
 
 @dataclass(frozen=True)
 class Grouped(Mapping[Any, float]):
-    """A metric per subgroup: a mapping from group to value, with each group's size and the value over all."""
+    """A metric per group: a mapping from group to value, with the size of each group and the overall value."""
 
     overall: float
     values_by_group: Mapping[Any, float] = field(repr=False)
@@ -237,7 +237,7 @@ def evaluate(
     groups: Any = None,
     **given: Unpack[Predicted],
 ) -> float | Grouped:
-    """Read the predictions and apply `core` to them, or, with `groups`, also to each subgroup."""
+    """Read the predictions and apply `core` to them; with `groups`, also to each group."""
     predictions = read(probs, labels, matrix_only=matrix_only, **given)
     return core(predictions) if groups is None else _per_group(core, predictions, groups)
 
@@ -245,15 +245,17 @@ def evaluate(
 def _per_group(core: Callable[[Predictions], float], predictions: Predictions, groups: Any) -> Grouped:
     names = groups.detach().cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
     if names.shape != (len(predictions),):
-        raise ValueError(f"groups must be 1-D with {len(predictions)} entries, got shape {names.shape}.")
-    # NaN and NaT differ from themselves, None in an object array is only found by asking for it.
+        raise ValueError(f"groups must be 1-D with {len(predictions)} entries; got shape {names.shape}.")
+    # NaN and NaT differ from themselves; None in an object array needs its own check.
     if (names != names).any() or (names.dtype == object and any(name is None for name in names)):
-        raise ValueError("groups has missing entries: give each row a group, for instance a name for these.")
+        raise ValueError("groups must have an entry for each row; it has missing entries. Give them a name.")
     unique, index, counts = np.unique(names, return_inverse=True, return_counts=True)
     if predictions.weight is not None:
         totals = np.bincount(index, weights=predictions.weight.cpu().numpy())
         if (totals == 0).any():
-            raise ValueError(f"group {unique[totals == 0][0]!r} has sample_weight 0 throughout: leave it out.")
+            raise ValueError(
+                f"sample_weight must be positive somewhere in each group; group {unique[totals == 0][0]!r} has none."
+            )
     rows = np.split(np.argsort(index, kind="stable"), np.cumsum(counts)[:-1])
     device = predictions.confidence.device
     keys = unique.tolist()

@@ -31,9 +31,9 @@ def reliability_bins(
     scheme: Scheme = "width",
     **given: Unpack[Predicted],
 ) -> ReliabilityBins:
-    """Per bin: its limits, share of the sample, mean confidence and accuracy.
+    """Limits, share of the sample, mean confidence and accuracy of each bin.
 
-    Keywords as in `ece`, no groups.
+    Keywords are as in `ece`, without groups.
     """
     p = read(probs, labels, **given)
     upper = bin_edges(p.confidence, bins, scheme, p.weight)

@@ -1,4 +1,4 @@
-"""Accuracy, proper scores, and how confidence compares with accuracy on the whole."""
+"""Accuracy, proper scores, and the difference between mean confidence and accuracy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calibrant.metrics.predictions import Given, Grouped, Predicted, Predictions
 
 @metric(predicted_only=True)
 def accuracy(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float | Grouped:
-    """Share of right predictions. Keywords as in `ece`; 1-D `probs` need binary="predicted"."""
+    """Share of right predictions. Keywords are as in `ece`; 1-D `probs` need binary="predicted"."""
     return evaluate(lambda p: p.mean(p.correct), probs, labels, **given)
 
 
@@ -25,7 +25,7 @@ def accuracy(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> f
 def confidence_gap(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float | Grouped:
     """Mean confidence minus accuracy: positive for an over-confident model, Eq. (2) of Sanguin et al. 2024.
 
-    It is `overconfidence − underconfidence` for any bins, and its size is at most ECE. Keywords as in `ece`.
+    It equals `overconfidence − underconfidence` for any bins, and its size is at most ECE. Keywords are as in `ece`.
     """
     return evaluate(lambda p: p.mean(signed_gaps(p)), probs, labels, **given)
 
@@ -38,19 +38,19 @@ def share_below_chance(
     from_logits: bool = False,
     sample_weight: Any = None,
 ) -> float:
-    """Share of predictions whose confidence is below 1/C, which no maximum of C probabilities can be.
+    """Share of predictions with a confidence below 1/C. A maximum of C probabilities is never below it.
 
-    Give (n, C) `probs`, or `confidence=` with `n_classes=`: the confidence of a calibrator that works on it
-    alone can fall there (Sanguin et al. 2024, Section 4, on isotonic regression).
+    Give (n, C) `probs`, or `confidence=` with `n_classes=`. A calibrator that changes the confidence alone can make it
+    fall below 1/C (Sanguin et al. 2024, Section 4, on isotonic regression).
     """
     if (probs is None) == (confidence is None):
-        raise ValueError("give either probs, or confidence= with n_classes=.")
+        raise ValueError("Give either probs, or confidence= with n_classes=.")
     if probs is not None:
         matrix = check_probs(probs, from_logits=from_logits)
         values, chance = matrix.amax(dim=1), 1 / matrix.shape[1]
     else:
         if n_classes is None or n_classes < 1:
-            raise ValueError(f"n_classes must be a positive integer beside confidence, got {n_classes}.")
+            raise ValueError(f"n_classes must be a positive integer; got {n_classes}.")
         values, chance = (
             check_confidence(confidence, np.zeros(np.shape(confidence), dtype=bool))[0],
             1 / n_classes,
@@ -64,8 +64,8 @@ def share_below_chance(
 def nll(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float | Grouped:
     """Negative log-likelihood, −mean log p_y, in nats.
 
-    For pairs and 1-D `probs`: −mean log(c) where correct and −mean log(1 − c) where not. Infinite where an
-    observed outcome was given probability exactly 0, which only logits (`from_logits=True`) avoid. Keywords
+    For pairs and 1-D `probs`, the terms are −log(c) for right and −log(1 − c) for wrong predictions. The result is
+    infinite if an observed outcome had a probability of exactly 0; logits (`from_logits=True`) avoid this. Keywords are
     as in `ece`.
     """
     return evaluate(lambda p: p.mean(nll_terms(p)), probs, labels, **given)
@@ -73,10 +73,10 @@ def nll(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float 
 
 @metric()
 def brier(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float | Grouped:
-    """Brier score, mean Σ_c (p_c − 1[y = c])², in [0, 2]: Brier's own multi-class form.
+    """Brier score, mean Σ_c (p_c − 1[y = c])², in [0, 2]: Brier's multi-class form.
 
-    For pairs and 1-D `probs`: mean (c − correct)², in [0, 1], half of the two-column value. Its split into
-    calibration and refinement is `brier_decomposition`. Keywords as in `ece`.
+    For pairs and 1-D `probs` it is mean (c − correct)², in [0, 1], half of the two-column value. `brier_decomposition`
+    splits it into calibration and refinement. Keywords are as in `ece`.
     """
     return evaluate(lambda p: p.mean(brier_terms(p)), probs, labels, **given)
 
@@ -87,7 +87,7 @@ def signed_gaps(p: Predictions) -> Tensor:
 
 
 def nll_terms(p: Predictions) -> Tensor:
-    """−log of the probability given to what happened, per prediction."""
+    """−log of the probability of the observed outcome, per prediction."""
     if p.logits is not None and p.labels is not None:
         return torch.nn.functional.cross_entropy(p.logits, p.labels, reduction="none")
     if p.probs is not None and p.labels is not None:
@@ -133,23 +133,24 @@ def brier_decomposition(
     bins: int = 15,
     **given: Unpack[Predicted],
 ) -> BrierDecomposition:
-    """Split the Brier score into calibration, which recalibration could gain, and refinement, the rest.
+    """Split the Brier score into calibration, which recalibration can improve, and refinement, the rest.
 
-    With q the recalibrated forecast and ȳ the base rate, per class and summed over the classes:
+    With q the recalibrated forecast and ȳ the base rate, per class and summed over the classes::
 
         uncertainty = E(ȳ − y)²
         resolution  = uncertainty − E(q − y)²
         calibration = E(p − y)² − E(q − y)² − within_bins
 
-    method="isotonic": q is the isotonic fit of y on p (CORP, Dimitriadis, Gneiting & Jordan 2021). No bins;
-    no part is negative; within_bins is 0; monotone in p by construction, and on small samples a little too
-    flexible. method="width" or "mass": q is the frequency in each of `bins` bins (Murphy 1973), calibration
-    is Σ share (mean p − q)², and what varies inside the bins (Stephenson et al. 2008) is within_bins.
+    method="isotonic": q is the isotonic fit of y on p (CORP, Dimitriadis, Gneiting & Jordan 2021). There are no bins,
+    no part is negative, and within_bins is 0. On small samples the fit is a little too flexible.
 
-    Keywords as in `ece`, except `groups`.
+    method="width" or "mass": q is the frequency in each of `bins` bins (Murphy 1973), calibration is
+    Σ share (mean p − q)², and within_bins is the variation inside the bins (Stephenson et al. 2008).
+
+    Keywords are as in `ece`, except `groups`.
     """
     if method not in ("isotonic", "width", "mass"):
-        raise ValueError(f"method must be 'isotonic', 'width' or 'mass', got {method!r}.")
+        raise ValueError(f"method must be 'isotonic', 'width' or 'mass'; got {method!r}.")
     p = read(probs, labels, **given)
     if p.probs is None or p.labels is None:
         columns = [p]
@@ -174,7 +175,7 @@ def isotonic_fit(p: Predictions) -> Tensor:
     """The non-decreasing function of the confidence nearest to the outcomes, at each prediction."""
     confidence, index = np.unique(p.confidence.double().cpu().numpy(), return_inverse=True)
     weight = np.ones(len(p)) if p.weight is None else p.weight.cpu().numpy()
-    # equal confidences share one value, so they enter as one point; one without weight gets a negligible one
+    # Equal confidences share one value, so they enter as one point. A point without weight gets a negligible one.
     mass = np.bincount(index, weights=weight, minlength=len(confidence))
     hits = np.bincount(index, weights=weight * p.correct.cpu().numpy(), minlength=len(confidence))
     rate = np.divide(hits, mass, out=np.zeros_like(hits), where=mass > 0)

@@ -23,27 +23,27 @@ def smooth_ece(
 ) -> float | Grouped:
     """Smooth calibration error, smECE (Błasiok & Nakkiran 2023, "Smooth ECE").
 
-    With K_σ the Gaussian kernel on [0, 1], reflected at both ends,
+    With K_σ the Gaussian kernel on [0, 1], reflected at both ends, ::
 
         smECE_σ = ∫_0^1 |E[(correct − confidence) K_σ(t, confidence)]| dt
         smECE   = σ*, the one σ with smECE_σ = σ
 
-    so it has no bins and no free parameter. The kernel is summed over all its mirror images, so a
-    prediction at exactly 0 or 1 keeps its whole mass; relplot drops half of it there, and is otherwise the
-    same up to its coarser grid.
+    There are no bins and no free parameter. The kernel is summed over all its mirror images, so that a prediction at
+    exactly 0 or 1 keeps its whole mass. relplot drops half of the mass there; otherwise it agrees up to its coarser
+    grid.
 
-    The sample is placed once on a grid of 65,537 nodes and smoothed there by a cosine transform: time is
-    linear in n and extra memory constant. Values below about 1e-4 are not resolved.
+    The sample is placed once on a grid of 65,537 nodes and smoothed there by a cosine transform. Time is linear in n,
+    and the extra memory is constant. Values below about 1e-4 are not resolved.
 
     Parameters
     ----------
     bandwidth : a fixed σ instead of σ*; the result is then smECE_σ.
 
-    Other arguments and the result as in `ece`.
+    Other arguments and the result are as in `ece`.
     """
     if bandwidth is not None and not MIN_BANDWIDTH <= bandwidth < np.inf:
         raise ValueError(
-            f"bandwidth must be finite and at least {MIN_BANDWIDTH:.3g}, the grid's resolution, got {bandwidth}."
+            f"bandwidth must be finite and at least {MIN_BANDWIDTH:.3g}, the grid's resolution; got {bandwidth}."
         )
     return evaluate(lambda q: _smece(q, bandwidth), probs, labels, **given)
 
@@ -92,8 +92,8 @@ def smoothed_moments(p: Predictions, sigma: float) -> tuple[np.ndarray, ...]:
 
     coefficients = cosine_coefficients(place(p.confidence, masses, kinds=4))
     residual, density = smooth(coefficients[:2], sigma)
-    # φ_σ² is φ_{σ/√2} / (2σ√π): the square of the kernel is again a kernel, and each pair of images at an end adds
-    # a product that separates into a factor of t and one of c.
+    # φ_σ² is φ_{σ/√2} / (2σ√π): the square of the kernel is a kernel again. Each pair of images at an end adds a
+    # product of a factor in t and a factor in c.
     squared = smooth(coefficients[2:], sigma / math.sqrt(2))
     step = (squared.shape[-1] - 1) // (density.shape[-1] - 1)
     squared = squared[..., ::step] / (2 * sigma * math.sqrt(math.pi))

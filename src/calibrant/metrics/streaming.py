@@ -1,4 +1,4 @@
-"""Equal-width calibration errors over a stream: fixed memory, mergeable, equal to the whole sample's."""
+"""Calibration errors over a stream of batches, with fixed memory and mergeable states."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from calibrant.metrics.predictions import Predicted, Predictions, read
 class StreamingECE:
     """ECE over bins of equal width, batch by batch: `update`, `compute`, `reset`, `merge_state`, `sync`.
 
-    The state is four float64 sums per bin (`sums`, on the device of the first batch): weights, squared
-    weights, confidence and hits. States of several processes or files add up, so the result does not depend
-    on how the sample was cut, up to rounding. Methods have torchmetrics' names and meaning;
-    `to_torchmetrics()` gives a real `torchmetrics.Metric` for Lightning or a MetricCollection.
+    The state is four float64 sums per bin (`sums`, on the device of the first batch): weights, squared weights,
+    confidence and hits. States of several processes or files add up, so that the result does not depend on the division
+    into batches, up to rounding. The methods have the names and meaning of torchmetrics. `to_torchmetrics()` returns a
+    real `torchmetrics.Metric` for Lightning or a MetricCollection.
 
     Parameters are those of `calibrant.metrics.ece`.
     """
 
     def __init__(self, bins: int = 15, norm: Norm = "l1", debias: bool = False) -> None:
         self.bins, self.norm, self.debias = check_bins(bins), norm, debias
-        # refuses an unknown norm now, not after the last batch
+        # An unknown norm fails here, not after the last batch.
         calibration_error(BinSums(*torch.ones(4, 1)), norm, debias)
         self.sums = torch.zeros(self._shape(), dtype=torch.float64)
 
@@ -41,7 +41,7 @@ class StreamingECE:
         return _stack(bin_sums(p.confidence, p.correct, p.weight, edges, "width"))
 
     def value(self, sums: Tensor) -> float:
-        """Value that belongs to these sums; NaN before the first batch."""
+        """The value for these sums; NaN before the first batch."""
         if not bool(sums[0].any()):
             return float("nan")
         return calibration_error(BinSums(*sums), self.norm, self.debias).mean().item()
@@ -69,7 +69,7 @@ class StreamingECE:
         """Add what another accumulator of the same settings has seen."""
         if type(other) is not type(self) or other.sums.shape != self.sums.shape:
             raise ValueError(
-                f"only accumulators of one kind and size can be merged, got {type(self).__name__} with sums "
+                f"other must be an accumulator of the same kind and size; got {type(self).__name__} with sums "
                 f"of shape {tuple(self.sums.shape)} and {type(other).__name__} with {tuple(other.sums.shape)}."
             )
         self.sums = self.sums + other.sums.to(self.sums.device)
@@ -94,7 +94,7 @@ class StreamingECE:
         """Take a state that `state_dict` returned."""
         sums = state["sums"]
         if sums.shape != self.sums.shape:
-            raise ValueError(f"expected sums of shape {tuple(self.sums.shape)}, got {tuple(sums.shape)}.")
+            raise ValueError(f"sums must have shape {tuple(self.sums.shape)}; got {tuple(sums.shape)}.")
         self.sums = sums.double().clone()
 
     def to_torchmetrics(self) -> Any:
@@ -123,7 +123,7 @@ class StreamingClasswiseECE(StreamingECE):
 
     def __init__(self, n_classes: int, bins: int = 15, norm: Norm = "l1", debias: bool = False) -> None:
         if isinstance(n_classes, bool) or not hasattr(n_classes, "__index__") or int(n_classes) < 1:
-            raise ValueError(f"n_classes must be a positive integer, got {n_classes!r}.")
+            raise ValueError(f"n_classes must be a positive integer; got {n_classes!r}.")
         self.n_classes = int(n_classes)
         super().__init__(bins, norm, debias)
 
@@ -139,7 +139,7 @@ class StreamingClasswiseECE(StreamingECE):
         assert p.probs is not None
         assert p.labels is not None
         if p.probs.shape[1] != self.n_classes:
-            raise ValueError(f"expected probs with {self.n_classes} columns, got {p.probs.shape[1]}.")
+            raise ValueError(f"probs must have {self.n_classes} columns; got {p.probs.shape[1]}.")
         return _stack(width_sums(p.probs, p.labels, p.weight, self.bins))
 
 

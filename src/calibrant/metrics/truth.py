@@ -1,4 +1,4 @@
-"""Calibration error against a known posterior: no labels, hence no label noise."""
+"""Calibration error against a known posterior, free of label noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calibrant.metrics.binned import ece
 def true_ece(
     probs: Any = None, posterior: Any = None, *, bins: int = 15, confidence: Any = None, right: Any = None
 ) -> float:
-    """ECE with each prediction's *probability* of being right in place of whether it was.
+    """ECE with each prediction's *probability* of being right instead of whether it was right.
 
     ``Σ_m |B_m|/n · |mean_{i∈B_m} (p_i − conf_i)|`` with ``p_i`` the exact posterior of the predicted class. Unlike an
     ECE from labels it has no noise floor: the posterior itself scores 0.
@@ -21,21 +21,19 @@ def true_ece(
     Parameters
     ----------
     probs, posterior : (n, C) probabilities of the model and of the truth, for the same samples
-    confidence, right : the other way to give them: the model's probability of the class that it predicts, which need
-        not be its largest, and the true one
+    confidence, right : another form: the model's probability of the class that it predicts, which need not be its
+        largest, and the true probability of that class
     """
     if (probs is None) != (posterior is None) or (confidence is None) != (right is None):
-        raise ValueError("give probs with posterior, or confidence= with right=; one of a pair is missing.")
+        raise ValueError("Give probs with posterior, or confidence= with right=; one of a pair is missing.")
     if (probs is None) == (confidence is None):
-        raise ValueError("give either probs and posterior, or confidence= and right=.")
+        raise ValueError("Give either probs and posterior, or confidence= and right=.")
     if probs is not None:
         confidence, right = _of_predicted(probs, posterior)
     confidence, right = (np.asarray(value, dtype=np.float64) for value in (confidence, right))
     if confidence.shape != right.shape:
-        raise ValueError(
-            f"confidence has shape {confidence.shape} and right {right.shape}; they must be of the same samples."
-        )
-    # A prediction that is right with probability p counts as p of a right one and 1 − p of a wrong one.
+        raise ValueError(f"confidence and right must have the same shape; got {confidence.shape} and {right.shape}.")
+    # A prediction that is right with probability p counts as p right and 1 − p wrong predictions.
     value = ece(
         confidence=np.concatenate([confidence, confidence]),
         correct=np.repeat([True, False], len(confidence)),
@@ -46,11 +44,9 @@ def true_ece(
 
 
 def _of_predicted(probs: Any, posterior: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The model's and the true probability of the class that the model gives the most."""
+    """The model's and the true probability of the class that the model predicts."""
     found, truth = (np.asarray(check_probs(p).cpu(), dtype=np.float64) for p in (probs, posterior))
     if found.shape != truth.shape:
-        raise ValueError(
-            f"probs has shape {found.shape} and posterior {truth.shape}; they must be of the same samples."
-        )
+        raise ValueError(f"probs and posterior must have the same shape; got {found.shape} and {truth.shape}.")
     rows, predicted = np.arange(len(found)), found.argmax(1)
     return found[rows, predicted], truth[rows, predicted]

@@ -1,8 +1,8 @@
-"""Figures, each in two steps: a `prepare_...` function gives the numbers, a display draws them.
+"""Figures in two steps: a `prepare_...` function computes the numbers, a display draws them.
 
 Displays follow scikit-learn: `from_predictions` and `from_estimator` compute and draw, `.plot(ax=...)` draws into given
-axes, `ax_` and `figure_` are what was drawn on. Predictions are given as to `calibrant.metrics.ece`, and every number
-comes from `calibrant.metrics` or `calibrant.selective`. Matplotlib is imported on drawing only.
+axes. `ax_` and `figure_` are the axes and the figure. Predictions are given as for `calibrant.metrics.ece`, and every
+number comes from `calibrant.metrics` or `calibrant.selective`. Matplotlib is imported only for drawing.
 """
 
 from calibrant.plots._style import save_figure

@@ -1,4 +1,4 @@
-"""How the plots read their input: as the metrics do, or from a fitted estimator."""
+"""Reading the input of plots: predictions as for the metrics, or a fitted estimator."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ def from_fitted(estimator: Any, X: Any, y: Any) -> tuple[Any, np.ndarray]:
 
 
 def predict_proba_of(estimator: Any) -> Callable[[Any], Any]:
-    """Return the method of that name, or say what is needed."""
+    """Return the method of that name; an error if there is none."""
     if not hasattr(estimator, "predict_proba"):
         raise TypeError(
-            f"{type(estimator).__name__} has no predict_proba: expected a fitted probabilistic classifier. "
-            "Join a calibrator to it with calibrant.posthoc.CalibratedModel, or give its predictions themselves."
+            f"estimator must have predict_proba; got {type(estimator).__name__}. "
+            "Wrap it in calibrant.posthoc.CalibratedModel, or use from_predictions."
         )
     method: Callable[[Any], Any] = estimator.predict_proba
     return method
 
 
 def finite_array(values: Any, name: str, shape: tuple[int | None, ...]) -> np.ndarray:
-    """Return `values` as float64 of the given shape (None: any length), all finite; else say what is wrong."""
+    """Return finite `values` as float64 of the given shape (None: any length); an error otherwise."""
     array = as_tensor(values, name).double().cpu().numpy()
     wanted = "(" + ", ".join("any" if size is None else str(size) for size in shape) + ")"
     fits = array.ndim == len(shape) and all(size in (None, have) for size, have in zip(shape, array.shape, strict=True))
     if not fits:
-        raise ValueError(f"{name} must have shape {wanted}, got {array.shape}.")
+        raise ValueError(f"{name} must have shape {wanted}; got {array.shape}.")
     if array.size == 0:
-        raise ValueError(f"{name} is empty: expected shape {wanted}, got {array.shape}.")
+        raise ValueError(f"{name} must not be empty; got shape {array.shape} instead of {wanted}.")
     if not np.isfinite(array).all():
-        raise ValueError(f"{name} contains NaN or infinite values: nothing can be drawn for these.")
+        raise ValueError(f"{name} must be finite; it contains NaN or infinite values.")
     return array
 
 
 def flags(values: Any, name: str, n: int) -> np.ndarray:
-    """Return `values` as n booleans; 0 and 1 are read as such."""
+    """Return `values`, True/False or 1/0, as n booleans."""
     array = as_tensor(values, name).cpu().numpy()
     if array.shape != (n,):
-        raise ValueError(f"{name} must be 1-D with {n} entries, one per sample, got shape {array.shape}.")
+        raise ValueError(f"{name} must be 1-D with {n} entries, one per sample; got shape {array.shape}.")
     if not np.isin(array, (0, 1)).all():
         raise ValueError(f"{name} must hold only True/False or 0/1.")
     return array.astype(bool)

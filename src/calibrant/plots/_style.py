@@ -1,8 +1,8 @@
-"""Colours, sizes and the two things every figure needs: axes to draw on and a place to be saved.
+"""Colours and sizes of the figures, new axes, and saving.
 
-The palette is that of Okabe & Ito 2008, readable with the common colour deficiencies; over- and under-confidence
-keep the orange and red of Sanguin et al. 2024, and because these two are close for some eyes the red one is hatched.
-Models drawn into the same axes also differ in line style.
+The palette is that of Okabe & Ito 2008, which is readable with the common colour deficiencies. Over- and
+under-confidence have the orange and red of Sanguin et al. 2024; red is hatched, because the two are hard to tell apart
+for some readers. Models in the same axes also differ in line style.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _SETTINGS: dict[str, Any] = {
     "legend.columnspacing": 1.2,
     "hatch.linewidth": 0.6,
     "savefig.dpi": 160,
-    # The same figure gives the same file: element names in an SVG are random otherwise.
+    # Without a salt the element names in an SVG are random, and equal figures give different files.
     "svg.hashsalt": "calibrant",
 }
 
 
 def pyplot() -> Any:
-    """Import matplotlib where it is used, or say how to get it."""
+    """Import matplotlib; an error says how to install it."""
     try:
         from matplotlib import pyplot as plt
     except ImportError as error:
@@ -60,7 +60,7 @@ def pyplot() -> Any:
 
 @contextmanager
 def style() -> Iterator[Any]:
-    """Draw with the sizes of this file, without changing the caller's settings; gives pyplot."""
+    """Draw with the sizes of this file and restore the caller's settings afterwards; yields pyplot."""
     plt = pyplot()
     with plt.rc_context(_SETTINGS):
         yield plt
@@ -80,12 +80,12 @@ def line_look(position: int) -> dict[str, Any]:
 
 
 def next_look(ax: Any) -> dict[str, Any]:
-    """Look of the next model drawn into `ax`: each display tags its main line, and these are counted."""
+    """Look of the next model in `ax`: counts the main lines, which each display marks."""
     return line_look(sum(line.get_gid() == "model" for line in ax.lines))
 
 
 def add_legend(ax: Any, *, below: bool, columns: int = 1, **options: Any) -> None:
-    """Add a legend below the axes, where nothing is covered, or inside with a background."""
+    """Add a legend below the axes, or inside them with a background."""
     if below:
         height = ax.get_position().height * ax.figure.get_size_inches()[1]
         options = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.5 / height), "ncols": columns} | options
@@ -103,7 +103,7 @@ def unit_axis(ax: Any, *, square: bool = True) -> None:
 
 
 def save_figure(figure: Any, path: str | Path) -> tuple[Path, Path]:
-    """Save a figure as `path`.svg and `path`.png, making the folder; returns both paths.
+    """Save a figure as `path`.svg and `path`.png, creating the folder; returns both paths.
 
     `figure` may also be a display. A suffix .svg or .png of `path` is dropped first.
     """
@@ -116,7 +116,7 @@ def save_figure(figure: Any, path: str | Path) -> tuple[Path, Path]:
     with style():
         figure.savefig(svg, metadata={"Date": None})
         layout = figure.get_layout_engine()
-        figure.set_layout_engine("none")  # it is laid out now: once more would take long and move nothing one can see
+        figure.set_layout_engine("none")  # the layout is done; repeating it would take long
         figure.savefig(png)
         if layout is not None:
             figure.set_layout_engine(layout)

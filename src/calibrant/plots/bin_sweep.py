@@ -20,7 +20,7 @@ BINS = (10, 20, 50, 100, 200, 500, 1000)
 
 @dataclass(frozen=True)
 class BinSweep:
-    """ECE and MCE for each number of bins, and what a calibrated model would score (NaN if not asked for)."""
+    """ECE and MCE for each number of bins, and their noise floors (NaN if not computed)."""
 
     bins: np.ndarray
     ece: np.ndarray
@@ -38,13 +38,13 @@ def prepare_bin_sweep(
     n_resamples: int = 50,
     **given: Unpack[Predicted],
 ) -> BinSweep:
-    """Compute ECE and MCE for each number of bins; predictions are given as to `calibrant.metrics.ece`.
+    """Compute ECE and MCE for each number of bins; predictions are given as for `calibrant.metrics.ece`.
 
-    Both errors grow with the number of bins by noise alone. The floors, means over `n_resamples` draws of a
-    calibrated model with the same confidences, show how much; `n_resamples=0` leaves them out.
+    Both errors grow with the number of bins by noise alone. The floors show how much: they are means over `n_resamples`
+    draws of a calibrated model with the same confidences. `n_resamples=0` leaves them out.
     """
     if len(bins) == 0:
-        raise ValueError("bins is empty: expected numbers of bins such as (10, 100, 1000).")
+        raise ValueError("bins must hold at least one number, such as (10, 100, 1000); it is empty.")
     p = read(probs, labels, **given)
     pairs: dict[str, Any] = {"confidence": p.confidence, "sample_weight": p.weight}
     columns = []

@@ -26,9 +26,9 @@ class ConfidenceMap:
     share_above, threshold
         Share of the map whose confidence exceeds the threshold.
     X, labels
-        The samples drawn over it, shape (n, 2) and (n,), or None.
+        The samples drawn over the map, shape (n, 2) and (n,), or None.
     chance
-        1/C, the smallest confidence there can be.
+        1/C, the smallest possible confidence.
     """
 
     x: np.ndarray
@@ -59,13 +59,14 @@ def prepare_confidence_map(
     X, labels
         Samples of shape (n, 2) that set the extent, and their classes (any values; used for markers only).
     resolution, margin
-        Grid points along each side, and how far the map reaches beyond the samples, as a share of their extent.
+        Grid points along each side, and how far the map extends beyond the samples, as a share of their range.
     threshold
-        The map's share above it is returned: 0.9 is the highest confidence region of Sanguin et al. 2024, Fig. 1.
+        The share of the map above it is returned. 0.9 is the region of highest confidence in Sanguin et al. 2024,
+        Fig. 1.
     """
     points = finite_array(X, "X", (None, 2))
     if resolution < 2:
-        raise ValueError(f"resolution must be at least 2, got {resolution}.")
+        raise ValueError(f"resolution must be at least 2; got {resolution}.")
     low, high = points.min(axis=0), points.max(axis=0)
     pad = margin * np.where(high > low, high - low, 1.0)
     x, y = np.linspace(low - pad, high + pad, resolution).T
@@ -74,15 +75,15 @@ def prepare_confidence_map(
     confidence = probs.double().amax(dim=1).cpu().numpy().reshape(resolution, resolution)
     names = None if labels is None else class_names(labels)
     if names is not None and names.shape != (len(points),):
-        raise ValueError(f"labels must be 1-D with {len(points)} entries, got shape {names.shape}.")
+        raise ValueError(f"labels must be 1-D with {len(points)} entries; got shape {names.shape}.")
     above = float((confidence > threshold).mean())
     return ConfidenceMap(x, y, confidence, above, threshold, points, names, 1 / probs.shape[1])
 
 
 class ConfidenceMapDisplay:
-    """Background colour = confidence of the model there, samples over it (Fig. 1 of Sanguin et al. 2024).
+    """Confidence as background colour, with the samples on top (Fig. 1 of Sanguin et al. 2024).
 
-    The thin line encloses confidence above the threshold; the title says which share of the map that is.
+    The thin line encloses confidence above the threshold; the title gives this share of the map.
     """
 
     def __init__(self, data: ConfidenceMap, *, name: str | None = None) -> None:
@@ -107,14 +108,14 @@ class ConfidenceMapDisplay:
     def from_estimator(
         cls, estimator: Any, X: Any, y: Any = None, *, name: str | None = None, ax: Any = None, **prepare: Any
     ) -> ConfidenceMapDisplay:
-        """Draw for a fitted classifier of two features with `predict_proba`."""
+        """Draw for a fitted classifier with two features and `predict_proba`."""
         name = type(estimator).__name__ if name is None else name
         return cls.from_function(predict_proba_of(estimator), X, y, name=name, ax=ax, **prepare)
 
     def plot(
         self, ax: Any = None, *, colorbar: bool = True, samples: bool = True, n_samples: int = 400
     ) -> ConfidenceMapDisplay:
-        """Draw into `ax`, or into a new figure; of many samples `n_samples`, evenly spread, are shown."""
+        """Draw into `ax`, or into a new figure, with at most `n_samples` evenly spread samples."""
         d = self.data
         with _style.style() as plt:
             ax = _style.axes(plt, ax, (5.0, 4.0))

@@ -27,7 +27,7 @@ def prepare_gamma(history: Sequence[Any] | Any, *, epoch: Any = None) -> GammaBy
     """Summarise γ of shape (epochs, n), or a sequence with one array per epoch; `epoch` defaults to 1, 2, ..."""
     rows = [finite_array(row, f"γ of entry {i}", (None,)) for i, row in enumerate(history)]
     if not rows:
-        raise ValueError("history is empty: expected γ of shape (epochs, n).")
+        raise ValueError("history must hold γ of shape (epochs, n); it is empty.")
     when = np.arange(1, len(rows) + 1.0) if epoch is None else finite_array(epoch, "epoch", (len(rows),))
     low, high = np.array([np.quantile(row, (0.05, 0.95)) for row in rows]).T
     return GammaByEpoch(when, np.array([row.mean() for row in rows]), np.array([row.std() for row in rows]), low, high)
@@ -36,8 +36,8 @@ def prepare_gamma(history: Sequence[Any] | Any, *, epoch: Any = None) -> GammaBy
 class GammaDisplay:
     """Mean of γ with a band of one standard deviation, by epoch; several runs can share the axes.
 
-    The numbers of Fig. 3 (c–d) of the second paper: a low spread means that all samples share one γ. Thin lines
-    are the 5 % and 95 % quantiles.
+    As in Fig. 3 (c–d) of the second paper. A small spread means that all samples share one γ. Thin lines are the 5 %
+    and 95 % quantiles.
     """
 
     def __init__(self, data: GammaByEpoch, *, name: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The confidence histogram with the lines of mean accuracy and mean confidence."""
+"""The confidence histogram, with lines at the accuracy and the mean confidence."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ConfidenceHistogram:
     edges, share
         Limits of the bins (M + 1) and share of the sample in each (M).
     accuracy, mean_confidence
-        Over the whole sample; their distance is the gap between the two lines.
+        Over the whole sample; the distance between the two lines is the confidence gap.
     chance
-        1/C where the number of classes is known: no maximum of C probabilities is smaller.
+        1/C if the number of classes is known; a maximum of C probabilities is never smaller.
     """
 
     edges: np.ndarray
@@ -38,7 +38,7 @@ class ConfidenceHistogram:
 def prepare_confidence_histogram(
     probs: Any = None, labels: Any = None, *, bins: int = 20, **given: Unpack[Predicted]
 ) -> ConfidenceHistogram:
-    """Compute what a confidence histogram shows; predictions are given as to `calibrant.metrics.ece`."""
+    """Compute the numbers of a confidence histogram; predictions are given as for `calibrant.metrics.ece`."""
     table = reliability_bins(probs, labels, bins, **given)
     p = read(probs, labels, **given)
     right = p.mean(p.correct)
@@ -74,7 +74,7 @@ class ConfidenceHistogramDisplay:
         return cls.from_predictions(*from_fitted(estimator, X, y), name=name, ax=ax, **prepare)
 
     def plot(self, ax: Any = None, *, window: Window | None = None, legend: bool = True) -> ConfidenceHistogramDisplay:
-        """Draw into `ax`, or into a new figure; `window` shades where predictions are withheld."""
+        """Draw into `ax`, or into a new figure; `window` is shaded, its predictions are withheld."""
         d = self.data
         with _style.style() as plt:
             ax = _style.axes(plt, ax, _style.WIDE)

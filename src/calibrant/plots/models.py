@@ -15,13 +15,13 @@ from calibrant.plots.reliability import ReliabilityDisplay, legend_handles, prep
 class ModelsDisplay:
     """One column for each model, histograms on top and reliability diagrams below (Fig. 2, Sanguin et al. 2024).
 
-    All histograms share their vertical axis, so that columns can be compared.
+    All histograms have the same vertical axis.
 
     Attributes
     ----------
     reliability, histogram : dict
         The displays of each model by name; their `data` are the numbers.
-    axes_, figure_ : what was drawn on, after `plot`; `axes_` has shape (2, models)
+    axes_, figure_ : the axes, shape (2, models), and the figure, after `plot`
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class ModelsDisplay:
     ) -> ModelsDisplay:
         """Compute and draw for several models.
 
-        `models` gives for each name the predictions: `(probs, labels)`, or the keywords of
-        `calibrant.metrics.ece` as a mapping, for instance `{"confidence": ..., "correct": ...}`.
+        `models` maps each name to predictions: `(probs, labels)`, or a mapping with the keywords of
+        `calibrant.metrics.ece`, for instance `{"confidence": ..., "correct": ...}`.
         """
         if not models:
-            raise ValueError("models is empty: expected a mapping from names to predictions.")
+            raise ValueError("models must be a mapping from names to predictions; it is empty.")
         reliability, histogram = {}, {}
         for name, given in models.items():
             keywords = dict(given) if isinstance(given, Mapping) else _pair(name, given)
@@ -86,6 +86,6 @@ def _pair(name: str, given: Any) -> dict[str, Any]:
     if not (isinstance(given, tuple) and len(given) == 2):
         raise ValueError(
             f"predictions of {name!r} must be a tuple (probs, labels) or a mapping of keywords such as "
-            f"{{'confidence': ..., 'correct': ...}}, got {type(given).__name__}."
+            f"{{'confidence': ..., 'correct': ...}}; got {type(given).__name__}."
         )
     return {"probs": given[0], "labels": given[1]}

@@ -1,4 +1,4 @@
-"""The reliability diagram, with the gaps that ECE adds up and what a calibrated model would show."""
+"""The reliability diagram, with the gaps that make up ECE and a consistency band."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calibrant.metrics.predictions import Predicted, read
 from calibrant.plots import _style
 from calibrant.plots._reading import from_fitted
 
-# With more bins than this, edges, hatching and brackets would hide the bars.
+# With more bins, edges, hatching and brackets would hide the bars.
 _FEW_BINS = 30
 
 
@@ -26,13 +26,13 @@ class Reliability:
     Attributes
     ----------
     lower, upper, share, confidence, accuracy
-        Limits of each bin (lower, upper], where the first bin of equal mass starts at the smallest confidence;
-        share of the sample, conf(B_m) and acc(B_m) (Sanguin et al. 2024, Section 2.2).
+        Limits of each bin (lower, upper], share of the sample, conf(B_m) and acc(B_m) (Sanguin et al. 2024, Section
+        2.2). The first bin of equal mass starts at the smallest confidence.
     band_low, band_high, level
-        Consistency band: where the accuracy of each bin falls with probability `level` if the model is
-        calibrated (pointwise).
+        Consistency band: if the model is calibrated, the accuracy of a bin falls into its band with probability
+        `level` (pointwise).
     ece, mce, floor
-        The errors over these bins, and the noise floor of ECE (None where it was not asked for).
+        The errors over these bins, and the noise floor of ECE (None if not computed).
     n
         Size of the sample.
     """
@@ -61,15 +61,14 @@ def prepare_reliability(
     n_resamples: int = 200,
     **given: Unpack[Predicted],
 ) -> Reliability:
-    """Compute what a reliability diagram shows; predictions are given as to `calibrant.metrics.ece`.
+    """Compute the numbers of a reliability diagram; predictions are given as for `calibrant.metrics.ece`.
 
-    The consistency band (Bröcker & Smith 2007) of bin m holds the quantiles of Bin(n_m, conf(B_m)) / n_m. The
-    exact law is that of a sum of Bernoulli variables with the single confidences, which is a little
-    narrower (Hoeffding 1956): the difference is the spread of confidence inside a bin. With sample weights n_m is
-    the effective count. `n_resamples=0` leaves out the noise floor.
+    The consistency band (Bröcker & Smith 2007) of bin m consists of quantiles of Bin(n_m, conf(B_m)) / n_m. The exact
+    distribution is that of a sum of Bernoulli variables with the individual confidences, which is slightly narrower
+    (Hoeffding 1956). With sample weights, n_m is the effective count. `n_resamples=0` leaves out the noise floor.
     """
     if not 0 < level < 1:
-        raise ValueError(f"level must lie in (0, 1), got {level}. It is a fraction, not a percentage.")
+        raise ValueError(f"level must be a fraction in (0, 1); got {level}.")
     table = reliability_bins(probs, labels, bins, scheme, **given)
     lower, upper, share, count, confidence, accuracy = (
         getattr(table, name).cpu().numpy()
@@ -110,14 +109,14 @@ def prepare_reliability(
 class ReliabilityDisplay:
     """Reliability diagram: accuracy against confidence, bin by bin.
 
-    Bars are the accuracy. The gap to the mean confidence is orange where the model is over-confident and
-    hatched red where it is under-confident (Fig. 2 of Sanguin et al. 2024). The thin brackets, at the mean
-    confidence, are the consistency band: an accuracy inside is compatible with calibration.
+    Bars show the accuracy. The gap to the mean confidence is orange if the model is over-confident and hatched red if
+    it is under-confident (Fig. 2 of Sanguin et al. 2024). The thin brackets are the consistency band: an accuracy
+    inside the bracket is compatible with calibration.
 
     Attributes
     ----------
     data : Reliability
-    ax_, figure_ : what was drawn on, after `plot`
+    ax_, figure_ : the axes and the figure, after `plot`
     """
 
     def __init__(self, data: Reliability, *, name: str | None = None) -> None:
@@ -140,7 +139,7 @@ class ReliabilityDisplay:
         return cls.from_predictions(*from_fitted(estimator, X, y), name=name, ax=ax, **prepare)
 
     def plot(self, ax: Any = None, *, band: bool = True, legend: bool = True) -> ReliabilityDisplay:
-        """Draw into `ax`, or into a new figure; `band` and `legend` can be left out."""
+        """Draw into `ax`, or into a new figure, with or without consistency band and legend."""
         d = self.data
         full = d.share > 0
         left, width = d.lower[full], (d.upper - d.lower)[full]
@@ -180,7 +179,7 @@ def _draw_band(ax: Any, d: Reliability, few: bool) -> None:
 
 
 def legend_handles(shown: Sequence[Reliability], *, band: bool) -> list[Any]:
-    """Legend entries for what these diagrams contain."""
+    """Legend entries for the content of these diagrams."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

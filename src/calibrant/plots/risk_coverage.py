@@ -1,4 +1,4 @@
-"""The risk–coverage curve, with the bound that holds for all thresholds at once."""
+"""The risk–coverage curve, with a bound that holds for all thresholds at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from calibrant.selective import (
     uniform_risk_bound,
 )
 
-# More points than pixels make an SVG slow and no picture better.
+# More points than pixels make an SVG slow and do not improve it.
 _POINTS = 2000
 
 
@@ -36,8 +36,8 @@ class RiskCoverage:
     best
         Risk of the best ordering of the same predictions, at the coverages of the curve.
     bound, level
-        Upper bounds on the true risk, one for each threshold, that hold for all thresholds together with
-        probability `level`; None where no level was given.
+        Upper bounds on the true risk, one for each threshold. All of them hold together with probability `level`;
+        None if no level was given.
     """
 
     curve: RiskCoverageCurve
@@ -51,12 +51,12 @@ class RiskCoverage:
 def prepare_risk_coverage(
     probs: Any = None, labels: Any = None, *, level: float | None = None, **given: Unpack[Predicted]
 ) -> RiskCoverage:
-    """Compute what a risk–coverage plot shows; predictions are given as to `calibrant.metrics.ece`.
+    """Compute the numbers of a risk–coverage plot; predictions are given as for `calibrant.metrics.ece`.
 
     `level`, for instance 0.95, adds `uniform_risk_bound` for all thresholds.
     """
     if given.get("sample_weight") is not None:
-        raise ValueError("the risk–coverage curve has no sample weights: its guarantees count samples.")
+        raise ValueError("sample_weight is not supported by the risk–coverage curve: its guarantees count samples.")
     p = read(probs, labels, **given)
     curve = risk_coverage_curve(p.confidence, p.correct)
     right = curve.n - curve.n_errors[-1]
@@ -100,8 +100,8 @@ class RiskCoverageDisplay:
     ) -> RiskCoverageDisplay:
         """Draw into `ax`, or into a new figure.
 
-        `best` adds the curve of the best possible ordering, `rule` marks where a chosen rule lies. Of a long curve
-        2,000 points are drawn, evenly spread.
+        `best` adds the curve of the best possible ordering, `rule` marks a chosen rule. At most 2,000 evenly spread
+        points of a curve are drawn.
         """
         d = self.data
         points = np.unique(np.linspace(0, len(d.best) - 1, min(len(d.best), _POINTS)).round().astype(int))
@@ -141,7 +141,7 @@ class RiskCoverageDisplay:
 
 
 def _top(ax: Any) -> float:
-    """Upper end of the risk axis: room for the curves, but not for the noise and the bounds at low coverage."""
+    """Upper end of the risk axis: fits the curves, but cuts off noise and bounds at low coverage."""
     highest = 0.01
     for line in ax.lines:
         coverage, risk = (np.asarray(values) for values in line.get_data())

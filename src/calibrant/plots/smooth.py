@@ -1,4 +1,4 @@
-"""The smooth reliability curve, at the bandwidth at which smECE is measured."""
+"""The smooth reliability curve, at the bandwidth of smECE."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calibrant.plots._reading import from_fitted
 
 # Points of the curve that are kept; the smoothing grid has at least as many.
 _POINTS = 513
-# The curve is drawn where about so many samples or more lie under the kernel.
+# The curve is drawn where at least about this many samples lie under the kernel.
 _FEWEST = 4
 
 
@@ -27,13 +27,13 @@ class SmoothReliability:
     ----------
     confidence, accuracy, density
         t, the curve t + r(t)/d(t), and d(t), where r is the smoothed residual and d the smoothed density of
-        confidence: ∫ |accuracy − confidence| density dt is smECE. NaN where there is no density.
+        confidence: ∫ |accuracy − confidence| density dt is smECE. NaN without density.
     spread, level
-        Half width of the consistency band around the diagonal, at the pointwise level given.
+        Half width of the consistency band around the diagonal, at this pointwise level.
     local_count
-        About how many samples determine the curve at t, (Σ K)² / Σ K².
+        Approximate number of samples that determine the curve at t, (Σ K)² / Σ K².
     support
-        Smallest and largest confidence of the sample: outside, the curve is extrapolation.
+        Smallest and largest confidence of the sample. Outside, the curve is extrapolation.
     smece, bandwidth
         smECE (Błasiok & Nakkiran 2023) and the bandwidth, equal unless a bandwidth was given.
     """
@@ -57,20 +57,20 @@ def prepare_smooth_reliability(
     level: float = 0.95,
     **given: Unpack[Predicted],
 ) -> SmoothReliability:
-    """Compute the smooth reliability curve; predictions are given as to `calibrant.metrics.smooth_ece`.
+    """Compute the smooth reliability curve; predictions are given as for `calibrant.metrics.smooth_ece`.
 
     With K the Gaussian kernel reflected at 0 and 1, d(t) = mean K(t, c) and r(t) = mean (correct − c) K(t, c). If the
     model is calibrated, r(t) has mean 0 and variance n⁻² Σ c(1 − c) K(t, c)², which gives the band.
     """
     if not 0 < level < 1:
-        raise ValueError(f"level must lie in (0, 1), got {level}. It is a fraction, not a percentage.")
+        raise ValueError(f"level must be a fraction in (0, 1); got {level}.")
     value = float(smooth_ece(probs, labels, bandwidth, **given))  # type: ignore[arg-type]
     sigma = max(value if bandwidth is None else bandwidth, MIN_BANDWIDTH)
     p = read(probs, labels, **given)
     residual, density, variance, squares = smoothed_moments(p, sigma)
     at = np.round(np.linspace(0, len(density) - 1, _POINTS)).astype(int)
     t = at / (len(density) - 1)
-    # Where there is no density to speak of, the ratios below are rounding noise.
+    # Without density the ratios below are rounding noise.
     d = np.where(density[at] > 1e-9 * density.max(), density[at], np.nan)
     spread = norm.ppf((1 + level) / 2) * np.sqrt(variance[at]) / d
     count = np.nan_to_num(d**2 / np.maximum(squares[at], 1e-300))
@@ -81,8 +81,8 @@ def prepare_smooth_reliability(
 class SmoothReliabilityDisplay:
     """Smooth reliability curve over the density of confidence; several can share the axes.
 
-    The curve is drawn within the range of the sample, where at least a handful of samples lie under the kernel. The
-    band around the diagonal is where it stays with the stated pointwise probability if the model is calibrated.
+    The curve is drawn within the range of the sample, where at least a few samples lie under the kernel. If the model
+    is calibrated, the curve lies in the band around the diagonal with the stated pointwise probability.
     """
 
     def __init__(self, data: SmoothReliability, *, name: str | None = None) -> None:
@@ -100,7 +100,7 @@ class SmoothReliabilityDisplay:
         band: bool = True,
         **prepare: Any,
     ) -> SmoothReliabilityDisplay:
-        """Compute by `prepare_smooth_reliability` and draw; bands of several models are better left out."""
+        """Compute by `prepare_smooth_reliability` and draw; use `band=False` for several models."""
         return cls(prepare_smooth_reliability(probs, labels, **prepare), name=name).plot(ax, band=band)
 
     @classmethod
@@ -122,7 +122,7 @@ class SmoothReliabilityDisplay:
             ax = _style.axes(plt, ax, _style.SQUARE)
             look = _style.next_look(ax)
             label = f"smECE {d.smece:.3f}" if self.name is None else f"{self.name} (smECE {d.smece:.3f})"
-            # The density as a silhouette along the bottom: where the curve rests on many samples.
+            # The density along the bottom shows where the curve is based on many samples.
             ax.fill_between(
                 d.confidence, 0.16 * d.density / d.density.max(), color=look["color"], alpha=0.18, linewidth=0
             )

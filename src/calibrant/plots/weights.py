@@ -1,4 +1,4 @@
-"""Sample weights that training learned: their history, and where they ended."""
+"""Learned sample weights: their history, and their final values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class WeightHistory:
 
 
 def prepare_weight_history(history: Any, misclassified: Any, *, epochs_per_step: float = 1) -> WeightHistory:
-    """Collect the weights of shape (steps, n); `epochs_per_step` scales the axis (10 in the first paper's Fig. 3)."""
+    """Collect weights of shape (steps, n); `epochs_per_step` scales the axis (10 in Fig. 3 of the first paper)."""
     values = finite_array(history, "history", (None, None))
     wrong = flags(misclassified, "misclassified", values.shape[1])
     means = [
@@ -68,7 +68,7 @@ class WeightHistoryDisplay:
             from matplotlib.collections import LineCollection
 
             ax = _style.axes(plt, ax, (5.4, 4.2))
-            # The more lines, the fainter: bundles stay visible at any number of samples.
+            # More lines are drawn fainter, so that bundles stay visible for any number of samples.
             faint = float(np.clip(40 / d.history.shape[1], 0.06, 0.6))
             groups = (
                 (~d.misclassified, _style.INK, faint, d.mean_right, "right", "-"),
@@ -119,18 +119,18 @@ class WeightMap:
 
 
 def prepare_weight_map(X: Any, weight: Any, misclassified: Any) -> WeightMap:
-    """Collect positions and final weights; `weight` may be a whole history (steps, n), of which the last counts."""
+    """Collect positions and final weights; of a history (steps, n) the last step is used."""
     points = finite_array(X, "X", (None, 2))
     shape = np.shape(weight)
     values = finite_array(weight, "weight", (None,) * (len(shape) - 1) + (len(points),))
     if values.ndim > 2:
-        raise ValueError(f"weight must have shape (n,) or (steps, n), got {values.shape}.")
+        raise ValueError(f"weight must have shape (n,) or (steps, n); got {values.shape}.")
     last = values if values.ndim == 1 else values[-1]
     return WeightMap(points, last, flags(misclassified, "misclassified", len(points)))
 
 
 class WeightMapDisplay:
-    """Where the weights ended: dark samples count little, misclassified ones have a red contour.
+    """Final weights over the input space: dark samples count little, misclassified ones have a red contour.
 
     Fig. 3, right, of Sanguin et al. 2024.
     """
@@ -153,7 +153,7 @@ class WeightMapDisplay:
         with _style.style() as plt:
             ax = _style.axes(plt, ax, (5.0, 4.3))
             right, wrong = ~d.misclassified, d.misclassified
-            # Misclassified samples last, so that their contours are never covered.
+            # Misclassified samples are drawn last, so that their contours are not covered.
             points = ax.scatter(*d.X[right].T, c=d.weight[right], s=20, linewidth=0, **limits)
             ax.scatter(
                 *d.X[wrong].T,

@@ -1,7 +1,7 @@
 """Post-hoc calibrators: maps from a trained model's logits to probabilities that can be believed.
 
-Every one is a scikit-learn estimator: ``fit(logits, labels)`` on held-out data, then
-``predict_proba(logits)``. Give probabilities instead of logits with ``from_probs=True``.
+Each calibrator is a scikit-learn estimator: ``fit(logits, labels)`` on held-out data, then ``predict_proba(logits)``.
+With ``from_probs=True`` it takes probabilities instead of logits.
 
 ========================== ==================================== ================== =================
 name                       class                                can change the     confidence can
@@ -26,9 +26,9 @@ polynomial                 `ShapeRestrictedPolynomial`          yes             
 neural                     `NeuralCalibrator`                   yes                no
 ========================== ==================================== ================== =================
 
-`Auto` compares them all by cross-validation and takes the best, or none where none helps. `CALIBRATORS` holds this
-table, `make_calibrator` makes one by name, `CalibratedModel` joins one to a fitted
-scikit-learn classifier or a torch module, `save` and `load` keep one on disk without pickle.
+`Auto` compares all of them by cross-validation and chooses the best, or none if none helps. `CALIBRATORS` holds this
+table, and `make_calibrator` makes a calibrator by name. `CalibratedModel` joins one to a fitted scikit-learn classifier
+or a torch module. `save` and `load` store one without pickle.
 """
 
 from calibrant.posthoc._base import Calibrator

@@ -1,4 +1,4 @@
-"""What every calibrator shares: the checks, the scores, and two claims that the tests hold it to."""
+"""The base class of all calibrators: checks of the input, scores, and two tested properties."""
 
 from __future__ import annotations
 
@@ -23,35 +23,33 @@ from calibrant._inputs import (
 
 Floats = np.ndarray
 
-# exp of less is exactly 0 in float64: such a logit is a probability of 0.
+# Below this, exp is exactly 0 in float64, and a logit means a probability of 0.
 _UNDERFLOW_GAP = 745.0
-# A zero this many times further from the top than any other logit is a mask, not a score.
+# A zero that is this many times further from the top than any other logit is a mask, not a score.
 _MASK_RATIO = 100.0
-# Squares of larger numbers come near the end of float64.
+# Squares of larger numbers approach the limit of float64.
 _LARGEST_GAP = 1e100
 
 
 class Calibrator(ClassifierMixin, BaseEstimator):
     """A map from the logits of a trained model to calibrated probabilities.
 
-    A subclass writes ``_fit(scores, labels, weights)`` and ``_predict(scores)``; both see log-probabilities
-    in float64, finite, one row per sample. Logits matter only up to a constant per row, so the log-softmax
-    loses nothing, and a model is calibrated the same way whether its logits or its probabilities are at
-    hand.
+    A subclass defines ``_fit(scores, labels, weights)`` and ``_predict(scores)``. Both receive finite log-probabilities
+    in float64, one row per sample. Logits matter only up to a constant per row, so the log-softmax loses nothing, and
+    logits and probabilities of a model give the same calibration.
 
     Class attributes
     ----------------
-    can_change_prediction : whether ``predict`` may differ from the class that the logits rank first (the
-        first of them, where several are equal).
-    can_fall_below_chance : whether ``confidence``, the probability of the class that ``predict`` returns, may
-        be below 1/C. It cannot where ``predict`` is the largest probability; it can where the class is kept
-        although its probability sank.
+    can_change_prediction : whether ``predict`` may differ from the class that the logits rank first (the first one, if
+        several are equal).
+    can_fall_below_chance : whether ``confidence``, the probability of the class that ``predict`` returns, may be below
+        1/C. This happens only if the class is kept although its probability is no longer the largest.
 
-    An exact zero (a logit of -inf, a probability of 0) has no logarithm. It is read as half the smallest
-    ratio to the top class that the calibration set shows, and as at most ``1 / (2 (n + 1))``, what n
-    samples can resolve. The numbers that stand for -inf in masked logits (-1e9, the least float32) are read
-    as -inf: logits whose probability is exactly 0 in float64 and which lie 100 times further below the top
-    of their row than any other logit of the calibration set does.
+    An exact zero (a logit of -inf, a probability of 0) has no logarithm. It is replaced by half the smallest ratio to
+    the top class in the calibration set, and by at most ``1 / (2 (n + 1))``, which n samples can resolve. Numbers that
+    represent -inf in masked logits (-1e9, the least float32) are read as -inf. These are logits whose probability is
+    exactly 0 in float64 and that lie 100 times further below the top of their row than any other logit of the
+    calibration set.
     """
 
     can_change_prediction: ClassVar[bool] = True
@@ -64,17 +62,17 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
         Parameters
         ----------
-        logits : (n, C) array or tensor, C ≥ 2; probabilities where the calibrator was made with
-            ``from_probs=True``. For two classes also (n,): the logit, or the probability, of class 1.
-        labels : (n,) integers, the column of the true class; or text that names every class, in whose sorted order the
-            columns stand. ``predict`` then answers in text.
+        logits : (n, C) array or tensor, C ≥ 2; probabilities if the calibrator was made with ``from_probs=True``. For
+            two classes also (n,): the logit, or the probability, of class 1.
+        labels : (n,) integers, the column of the true class; or text that names every class. Columns are then in the
+            sorted order of the names, and ``predict`` returns names.
         sample_weight : (n,) weights, not negative; an integer weight counts as that many equal rows.
         """
         raw, top = self._raw(logits)
         n, n_classes = raw.shape
         if n_classes < 2:
             raise ValueError(
-                "logits must have at least two columns, one per class, got one. Give one binary logit per row as a "
+                "logits must have at least two columns, one per class; got one. Give one binary logit per row as a "
                 "1-D array: logits[:, 0]."
             )
         labels, names = encode_text(labels, n_classes)
@@ -83,7 +81,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):
             weights = np.ones(n)
         else:
             weights = check_weights(sample_weight, n).cpu().numpy()
-        rows = weights > 0  # a row of weight zero is not there: it must not move bin edges or splits either
+        rows = weights > 0  # rows of weight zero must not move bin edges or splits
         raw, top, y, weights = raw[rows], top[rows], y[rows], weights[rows]
         self.classes_ = np.arange(n_classes) if names is None else names
         self.n_features_in_ = n_classes
@@ -116,13 +114,13 @@ class Calibrator(ClassifierMixin, BaseEstimator):
         raw, top = self._raw(logits)
         if raw.shape[1] != self.n_features_in_:
             raise ValueError(
-                f"{type(self).__name__} was fitted on {self.n_features_in_} classes, got logits with "
-                f"{raw.shape[1]} columns. Use the model that it was fitted for, or fit it again."
+                f"logits must have {self.n_features_in_} columns, as in fit of {type(self).__name__}; got "
+                f"{raw.shape[1]}. Use the model that it was fitted for, or fit it again."
             )
         return self._answer(_finite_log_probs(_unmask(raw, self.mask_gap_), top, self.zero_gap_), top)
 
     def _answer(self, scores: Floats, top: np.ndarray) -> tuple[np.ndarray, Floats]:
-        """What `_decide` needs, and the calibrated probabilities."""
+        """The input of `_decide`, and the calibrated probabilities."""
         probs = self._predict(scores)
         if not (self.can_change_prediction or self.can_fall_below_chance):
             probs = _keep_top(probs, top)
@@ -155,7 +153,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
 
 def _two_columns(logits: Any, from_probs: bool) -> Any:
-    """One number per row is the logit, or the probability, of class 1 of two."""
+    """Two columns for one number per row, which is the logit or the probability of class 1."""
     given = logits.values if isinstance(logits, Logits) else logits
     if np.ndim(given) != 1 or len(given) == 0:
         return logits
@@ -166,7 +164,7 @@ def _two_columns(logits: Any, from_probs: bool) -> Any:
 
 
 def _mask_gap(raw: Floats) -> float:
-    """The distance to the top of its row, in nats, from which on a logit is a mask."""
+    """Distance to the top of a row, in nats, beyond which a logit is a mask."""
     gaps = raw.max(axis=1, keepdims=True) - raw
     far = np.sort(gaps[np.isfinite(gaps) & (gaps > _UNDERFLOW_GAP)])
     before = np.concatenate([[gaps[gaps <= _UNDERFLOW_GAP].max()], far])
@@ -174,20 +172,20 @@ def _mask_gap(raw: Floats) -> float:
     largest = before[jumps[0] if len(jumps) else -1]
     if largest > _LARGEST_GAP:
         raise ValueError(
-            f"logits differ by up to {largest:.1e} within a row, expected less than {_LARGEST_GAP:.0e}. "
+            f"logits must differ by less than {_LARGEST_GAP:.0e} within a row; got {largest:.1e}. "
             "Divide them by their scale, or use -inf for classes that are ruled out."
         )
     return float(max(_MASK_RATIO * largest, _UNDERFLOW_GAP))
 
 
 def _unmask(raw: Floats, mask_gap: float) -> Floats:
-    """-inf for every mask."""
+    """Replace every mask by -inf."""
     masked = raw.max(axis=1, keepdims=True) - raw >= mask_gap
     return np.where(masked, -np.inf, raw) if masked.any() else raw
 
 
 def _zero_gap(raw: Floats) -> float:
-    """How far below the top of its row an exact zero is placed, in nats."""
+    """Distance, in nats, at which an exact zero is placed below the top of its row."""
     gaps = raw.max(axis=1, keepdims=True) - raw
     seen = gaps[np.isfinite(gaps)].max()
     return float(max(seen, np.log(len(raw) + 1)) + np.log(2))
@@ -201,14 +199,14 @@ def _finite_log_probs(raw: Floats, top: np.ndarray, zero_gap: float) -> Floats:
         lowest = np.where(zero, np.inf, raw).min(axis=1, keepdims=True)
         raw = np.where(zero, np.minimum(highest - zero_gap, lowest), raw)
     scores = log_softmax(raw, axis=1)
-    # Rounding can make equal what the input told apart: the class that it ranks first stays first.
+    # Rounding can make different inputs equal: the class that the input ranks first stays first.
     lost = np.flatnonzero(scores.argmax(axis=1) != top)
     scores[lost, top[lost]] = np.nextafter(scores[lost].max(axis=1), 0.0)
     return scores
 
 
 def _keep_top(probs: Floats, top: np.ndarray) -> Floats:
-    """Undo rounding that put another class above `top`: the two swap their values."""
+    """Undo rounding that put another class above `top` by swapping the two values."""
     rows = np.flatnonzero(probs[np.arange(len(probs)), top] < probs.max(axis=1))
     if len(rows):
         probs = probs.copy()
@@ -226,6 +224,6 @@ def normalise(probs: Floats) -> Floats:
 def mix_uniform(probs: Floats, n: float) -> Floats:
     """The rule of succession for a whole row: one more sample than n, uniform over the classes.
 
-    It keeps the ranking and takes the infinite log-loss from maps that are estimated by counting.
+    It keeps the ranking, and makes the log-loss of maps that are estimated by counting finite.
     """
     return (n * probs + 1.0 / probs.shape[1]) / (n + 1.0)

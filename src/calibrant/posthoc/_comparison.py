@@ -1,4 +1,4 @@
-"""Cross-validated losses of several calibrators: which one is taken, and the table that shows why."""
+"""Cross-validated losses of several calibrators: the choice, and the table that explains it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SIMPLEST_FIRST = (
 
 @dataclass(frozen=True)
 class Row:
-    """One candidate: its log-loss on each row when that row was held out, and why there is none."""
+    """One candidate: its log-loss on each held-out row, or the reason why there is none."""
 
     name: str
     stages: tuple[str, ...]
@@ -47,7 +47,7 @@ class Row:
     scores: Floats | None = None
     """Log-probabilities of the held-out rows."""
     first_scores: Floats | None = None
-    """Those of its first stage, on which the second is fitted."""
+    """Log-probabilities of its first stage, on which the second is fitted."""
 
     @property
     def usable(self) -> bool:
@@ -89,7 +89,7 @@ def difference(a: Row, b: Row, weights: Floats) -> tuple[float, float]:
 
 
 def table_rows(rows: Sequence[Row], weights: Floats, chosen: str) -> list[dict[str, Any]]:
-    """What `Auto.comparison_` holds: plain values, best first."""
+    """The rows of `Auto.comparison_`: plain values, best first."""
     raw, table = rows[0], []
     for row in sorted(rows, key=lambda row: row.mean(weights)):
         gap, error = difference(row, raw, weights)
@@ -115,11 +115,11 @@ def format_rows(table: Sequence[dict[str, Any]], margin: float) -> str:
                 lines[-1] += f"  {entry['note']}"
     rule = f"Cross-validated log-loss. Raw scores stay unless a calibrator is better by {margin:g} standard errors;"
     return "\n".join(
-        [*lines, rule, "among the calibrators, the simplest within one standard error of the best is taken."]
+        [*lines, rule, "among the calibrators, the simplest within one standard error of the best is chosen."]
     )
 
 
 def _simplicity(row: Row) -> tuple[int, ...]:
     places = [_SIMPLEST_FIRST.index(name) if name in _SIMPLEST_FIRST else len(_SIMPLEST_FIRST) for name in row.stages]
-    # A pair is as complex as its more complex part, and more so than that part alone.
+    # A pair counts as complex as its more complex part, and as more complex than that part alone.
     return max(places), len(places), sum(places)

@@ -22,8 +22,8 @@ _SEPARATED = 1e-5
 class Problem:
     """min over (W, b) of the mean log-loss of softmax(W x + b) plus Σ penalty · (coefficients - centre)².
 
-    Coefficients are the (C, D + 1) matrix [W | b]; `free` marks those that move, the others stay at `centre`;
-    `lower` bounds them from below (-inf for none).
+    Coefficients are the (C, D + 1) matrix [W | b]. `free` marks those that are fitted; the others stay at `centre`.
+    `lower` bounds them from below (-inf for no bound).
     """
 
     design: Floats
@@ -41,7 +41,7 @@ def affine_logits(design: Floats, coefficients: Floats) -> Floats:
 
 
 def objective(problem: Problem, coefficients: Floats) -> float:
-    """What `solve` minimises."""
+    """The function that `solve` minimises."""
     log_p = log_softmax(affine_logits(problem.design, coefficients), axis=1)
     share = problem.weights / problem.weights.sum()
     penalty = (problem.penalty * (coefficients - problem.centre) ** 2).sum()
@@ -60,7 +60,7 @@ class _Objective:
         self.at_label = np.arange(len(design)), problem.labels
 
     def probs(self, full: Floats) -> tuple[Floats, Floats]:
-        """Probabilities, and the log-loss of each row. In place where possible: this is where the time goes."""
+        """Probabilities, and the log-loss of each row; in place if possible, since most time is spent here."""
         probs = self.design @ full.T
         own = probs[self.at_label]
         highest = probs.max(axis=1)
@@ -90,7 +90,7 @@ class _Objective:
         spread = self.share[:, None] * probs * (1.0 - probs)
         blocks = np.empty((len(columns), columns.shape[1], columns.shape[1]))
         for k, own in enumerate(columns):
-            # Rows that are sure about this class, one way or the other, add next to nothing.
+            # Rows with a probability close to 0 or 1 for this class add almost nothing.
             rows = np.flatnonzero(spread[:, k] > 1e-3 * spread[:, k].max())
             part = self.design[np.ix_(rows, own)]
             blocks[k] = (spread[rows, k, None] * part).T @ part
@@ -120,12 +120,12 @@ def solve(
 ) -> Floats:
     """Solve `problem` in float64: L-BFGS with the exact gradient, then Newton steps where it needs them.
 
-    The scores of many classes are correlated, which makes plain L-BFGS slow. So it works in coordinates u in which
-    the Hessian block of each class, at the centre, is the identity; with lower bounds only the units change. The
-    problem is convex, so a small gradient is a proof; where it is not reached, a ConvergenceWarning says so.
+    The scores of many classes are correlated, which makes plain L-BFGS slow. Therefore it works in coordinates u in
+    which the Hessian block of each class, at the centre, is the identity; with lower bounds only the units change. The
+    problem is convex, so a small gradient proves the solution. If it is not reached, there is a ConvergenceWarning.
 
-    `curvature` is the result of `class_curvature`; give it to solve several problems that differ in their penalty or
-    leave out some rows. Any positive blocks give the same solution, in more or fewer steps.
+    `curvature` is the result of `class_curvature`; pass it to solve several problems that differ in their penalty or
+    leave out some rows. All positive blocks give the same solution, in more or fewer steps.
     """
     objective = _Objective(problem)
     columns = _free_columns(problem.free)
@@ -159,7 +159,7 @@ def solve(
     lowest = np.where(moves, lower[rows, columns], -np.inf)
 
     def residual(u: Floats) -> float:
-        """Largest entry of the gradient; at a bound, only of what points inwards."""
+        """Largest entry of the gradient; at a bound, only entries that point inwards count."""
         matrix = full(u)
         gradient = np.where(moves, objective.value_and_gradient(matrix)[1][rows, columns], 0.0)
         at_bound = matrix[rows, columns] <= lowest + 1e-14
@@ -192,14 +192,14 @@ def solve(
 
 
 def _free_columns(free: np.ndarray) -> np.ndarray:
-    """Positions of the free coefficients of each class, (C, m); a class with fewer than m is filled up with others."""
+    """Positions of the free coefficients of each class, (C, m); shorter lists are filled up with others."""
     return np.argsort(~free, axis=1, kind="stable")[:, : free.sum(axis=1).max()]
 
 
 def _basis(blocks: Floats, diagonal: bool) -> tuple[Floats, float]:
-    """B with Bᵀ H B = I for every block H (only its diagonal where asked), and the root of H's largest eigenvalue."""
+    """B with Bᵀ H B = I for every block H (or its diagonal), and the root of H's largest eigenvalue."""
     values, vectors = np.linalg.eigh(blocks * np.eye(blocks.shape[1]) if diagonal else blocks)
-    # A direction without curvature keeps a unit near that of the others.
+    # A direction without curvature gets a unit similar to the others.
     values = np.maximum(values, 1e-8 * values.max(axis=1, keepdims=True))
     values = np.maximum(values, 1e-12)
     # Symmetric, so that a diagonal block gives a diagonal basis.
@@ -216,7 +216,7 @@ def _report(gradient: float, separated: bool, name: str, tolerance: float) -> No
         )
     elif gradient > tolerance:
         warnings.warn(
-            f"{name} did not converge: the largest entry of the gradient is {gradient:.1e}, expected at most "
+            f"{name} did not converge: the largest entry of the gradient is {gradient:.1e} instead of at most "
             f"{tolerance:.0e}. Add regularisation, or use more calibration samples.",
             ConvergenceWarning,
             stacklevel=2,

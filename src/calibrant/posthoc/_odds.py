@@ -8,7 +8,7 @@ from calibrant.posthoc._base import Floats
 
 
 def log_complement(log_p: Floats) -> Floats:
-    """log(1 - p) for rows of log-probabilities, right where p rounds to 1."""
+    """log(1 - p) for rows of log-probabilities; accurate even if p rounds to 1."""
     rows = np.arange(len(log_p))
     top = log_p.argmax(axis=1)
     rest = log_p.copy()

@@ -19,9 +19,9 @@ Map: TypeAlias = dict[str, np.ndarray]
 class OneVsRest(Calibrator):
     """Fit a map for each class against the others, and divide by the sum (Zadrozny and Elkan, KDD 2002).
 
-    With two classes there is one map, for class 1, and class 0 gets the rest: nothing is normalised. A
-    subclass writes ``_fit_map`` and ``_apply_map`` on one column of scores, the log-odds of the class
-    unless it says otherwise: they keep apart what p rounds to 1.
+    With two classes there is one map, for class 1, and class 0 gets the rest; nothing is normalised. A subclass defines
+    ``_fit_map`` and ``_apply_map`` for one column of scores. By default these are the log-odds of the class, which stay
+    distinct if p rounds to 1.
     """
 
     can_change_prediction = True
@@ -56,7 +56,7 @@ def _mapped_classes(n_classes: int) -> list[int]:
 
 
 def platt_scores(scores: Floats) -> Floats:
-    """What Platt scaling is applied to: log-odds for two classes, log-probabilities for more."""
+    """The input of Platt scaling: log-odds for two classes, log-probabilities for more."""
     return log_odds(scores) if scores.shape[1] == 2 else scores
 
 
@@ -64,8 +64,7 @@ def fit_platt(column: Floats, target: Floats, weights: Floats) -> Floats:
     """(a, b) of σ(a s + b), by the log-loss against Platt's targets.
 
     Platt ("Probabilistic Outputs for Support Vector Machines", 1999) replaces the labels 1 and 0 by (N₊ +
-    1)/(N₊ + 2) and 1/(N₋ + 2): the optimum stays finite where the classes are separated or one of them is
-    absent.
+    1)/(N₊ + 2) and 1/(N₋ + 2). The optimum is then finite even if the classes are separated or one of them is absent.
     """
     positives, total = float(weights @ target), float(weights.sum())
     soft = np.where(target > 0, (positives + 1) / (positives + 2), 1 / (total - positives + 2))
@@ -83,7 +82,7 @@ def fit_platt(column: Floats, target: Floats, weights: Floats) -> Floats:
     gradient = np.abs(loss(found.x)[1]).max()
     if gradient > 1e-6:
         warnings.warn(
-            f"Platt scaling did not converge: the largest entry of the gradient is {gradient:.1e}, expected at "
+            f"Platt scaling did not converge: the largest entry of the gradient is {gradient:.1e} instead of at "
             "most 1e-06. Use more calibration samples.",
             ConvergenceWarning,
             stacklevel=2,

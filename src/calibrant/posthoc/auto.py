@@ -1,4 +1,4 @@
-"""Which calibrator? The one of least cross-validated log-loss, and none where none is clearly better."""
+"""Choosing a calibrator by cross-validated log-loss, or none if none is clearly better."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from calibrant.posthoc._base import Calibrator, Floats
 from calibrant.posthoc._comparison import RAW, Row, choose, format_rows, table_rows
 from calibrant.posthoc.registry import CALIBRATORS, make_calibrator
 
-# Second stages: they keep the class and move the confidence.
+# Second stages: they keep the class and change the confidence.
 _CONFIDENCE = ("temperature", "ensemble-temperature", "order-preserving-isotonic", "isotonic-confidence")
-# So many of the best single calibrators get a second stage.
+# Number of the best single calibrators that get a second stage.
 _FIRST_STAGES = 3
-# exp of less is no normal number.
+# Below this, exp is not a normal number.
 _TINY = np.finfo(float).tiny
 
 
 class Auto(Calibrator):
     """Choose a calibrator by cross-validated log-loss, among all of them, pairs of them, and the raw scores.
 
-    Every calibrator of `CALIBRATORS` is fitted on all folds but one and scored on the fold left out. The three best,
-    and temperature scaling, are then tried with a second stage on the confidence, fitted on what the first stage
-    predicted for rows that it was not fitted on. Let d be the paired difference of two log-losses per row, and s its
-    standard error.
+    Every calibrator of `CALIBRATORS` is fitted on all folds but one and scored on the remaining fold. The three best,
+    and temperature scaling, are then tried with a second stage on the confidence. It is fitted on predictions of the
+    first stage for rows that the first stage did not see. Let d be the paired difference of two log-losses per row, and
+    s its standard error.
 
-    1. The raw scores stay unless the best candidate is better by more than ``margin`` · s: with 30 candidates on a
-       model that needs none, the best looks better than it is.
-    2. Otherwise the simplest candidate within one s of the best is taken (the one-standard-error rule of Breiman,
+    1. The raw scores stay unless the best candidate is better by more than ``margin`` · s. With 30 candidates on a
+       calibrated model, the best candidate looks better than it is.
+    2. Otherwise the simplest candidate within one s of the best is chosen (the one-standard-error rule of Breiman,
        Friedman, Olshen and Stone 1984, with the paired s, which is smaller than that of the losses themselves).
 
     The chosen stages are then fitted to all rows.
@@ -42,12 +42,12 @@ class Auto(Calibrator):
     candidates : names of the calibrators to compare; None for all.
     stages : 1 for single calibrators only, 2 for pairs as well.
     folds : number of folds. With fewer than 4 rows per fold nothing is compared, and the raw scores stay.
-    margin : how many standard errors better than the raw scores a calibrator must be.
+    margin : by how many standard errors a calibrator must be better than the raw scores.
     random_state : seed of the folds.
 
     Attributes
     ----------
-    stages_ : list of the fitted calibrators, applied in this order; empty where the raw scores stay.
+    stages_ : list of the fitted calibrators, applied in this order; empty if the raw scores stay.
     choice_ : the name of the choice, such as "raw", "temperature" or "matrix, isotonic-confidence".
     comparison_ : one dict per candidate, best first: name, nll, difference to the raw scores, standard_error of that
         difference, seconds, chosen, note. `summary` returns it as text.
@@ -74,7 +74,7 @@ class Auto(Calibrator):
         self.from_probs = from_probs
 
     def summary(self) -> str:
-        """Return the comparison as a table for people."""
+        """Return the comparison as a text table."""
         check_is_fitted(self)
         return format_rows(self.comparison_, self.margin)
 
@@ -99,13 +99,13 @@ class Auto(Calibrator):
     def _check(self) -> list[str]:
         names = list(CALIBRATORS) if self.candidates is None else list(self.candidates)
         for name in names:
-            make_calibrator(name)  # raises the sentence that lists the names
+            make_calibrator(name)  # an unknown name raises an error that lists the names
         if self.folds < 2:
-            raise ValueError(f"folds must be at least 2, got {self.folds}.")
+            raise ValueError(f"folds must be at least 2; got {self.folds}.")
         if self.stages not in (1, 2):
-            raise ValueError(f"stages must be 1 or 2, got {self.stages}.")
+            raise ValueError(f"stages must be 1 or 2; got {self.stages}.")
         if not (np.isfinite(self.margin) and self.margin >= 0):
-            raise ValueError(f"margin must be a finite number, 0 or above, got {self.margin}.")
+            raise ValueError(f"margin must be a finite number, 0 or above; got {self.margin}.")
         return names
 
     def _compare(self, names: Sequence[str], scores: Floats, labels: np.ndarray, weights: Floats) -> list[Row]:
@@ -136,7 +136,7 @@ class Auto(Calibrator):
                 inside, outside = fold != k, fold == k
                 calibrator = self._fitted(name, scores[inside], labels[inside], weights[inside], **shared)
                 if hasattr(calibrator, "odir_"):
-                    shared = {"odir": calibrator.odir_}  # one strength for all folds: its own search is the slow part
+                    shared = {"odir": calibrator.odir_}  # one strength for all folds, since the search is slow
                 out[outside] = _log(calibrator.predict_proba(scores[outside]))
         except ValueError as error:
             return Row(", ".join(stages), stages, None, time.perf_counter() - begin, str(error))
@@ -147,7 +147,7 @@ class Auto(Calibrator):
     @staticmethod
     def _fitted(name: str, scores: Floats, labels: np.ndarray, weights: Floats, **params: Any) -> Calibrator:
         with warnings.catch_warnings():
-            # A candidate that does not converge shows it by its held-out loss.
+            # The held-out loss shows whether a candidate failed to converge.
             warnings.simplefilter("ignore")
             return make_calibrator(name, **params).fit(scores, labels, weights)
 
@@ -159,7 +159,7 @@ class Auto(Calibrator):
         return top, probs
 
     def _decide(self, top: np.ndarray, probs: Floats) -> np.ndarray:
-        # The last stage may keep a class whose probability sank below another's.
+        # The last stage may keep a class although another has a larger probability.
         return top
 
 
@@ -168,7 +168,7 @@ def _log(probs: Floats) -> Floats:
 
 
 def _stratified_folds(labels: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """The fold of each row: every class is spread as evenly as it can be, however rare it is."""
+    """The fold of each row; every class, even a rare one, is spread as evenly as possible."""
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     order = shuffled[np.argsort(labels[shuffled], kind="stable")]
     fold = np.empty(len(labels), dtype=int)

@@ -13,15 +13,15 @@ class HistogramBinning(OneVsRest):
     """Histogram binning of each class against the rest: p is the share of the class in the bin of q.
 
     Zadrozny and Elkan, "Obtaining Calibrated Probability Estimates from Decision Trees and Naive Bayesian
-    Classifiers", ICML 2001. Bins are (lo, hi], 0 falls in the first. Deviation: the share is (hits + m r) /
-    (count + m), with m = `prior` samples at the rate r of the class in the whole set, (N₊ + 1)/(n + C): no
-    class gets probability 0 and no unseen sample an infinite log-loss. ``prior=0`` gives plain shares, and
-    r in an empty bin.
+    Classifiers", ICML 2001. Bins are (lo, hi], and 0 falls in the first. Deviation: the share is
+    (hits + m r) / (count + m), with m = `prior` samples at the rate r = (N₊ + 1)/(n + C) of the class in the whole set.
+    So no class gets probability 0, and no unseen sample an infinite log-loss. ``prior=0`` gives plain shares, and r in
+    an empty bin.
 
     Parameters
     ----------
-    bins : number of bins; None stands for 15 of equal width, or for 10 C of equal mass (a class holds about
-        1/C of the mass), with at least fifty samples in each.
+    bins : number of bins. None means 15 of equal width, or 10 C of equal mass (a class holds about 1/C of the mass),
+        with at least fifty samples in each.
     scheme : "mass" (equal counts, as in the paper) or "width" (equal widths).
     prior : m above.
 
@@ -41,9 +41,9 @@ class HistogramBinning(OneVsRest):
 
     def _fit_map(self, odds: Floats, target: Floats, weights: Floats) -> Map:
         if self.scheme not in ("mass", "width"):
-            raise ValueError(f'scheme must be "mass" or "width", got {self.scheme!r}.')
+            raise ValueError(f'scheme must be "mass" or "width"; got {self.scheme!r}.')
         if not (np.isfinite(self.prior) and self.prior >= 0):
-            raise ValueError(f"prior must be a finite number, 0 or above, got {self.prior}.")
+            raise ValueError(f"prior must be a finite number, 0 or above; got {self.prior}.")
         q = expit(odds)
         if self.scheme == "width":
             edges = np.linspace(0.0, 1.0, _check_bins(15 if self.bins is None else self.bins) + 1)[1:-1]
@@ -66,8 +66,8 @@ class BBQ(OneVsRest):
     2015. With B bins, bin b has the prior Beta(N'/B · c_b, N'/B · (1 - c_b)), c_b its centre and N' = 2;
     the evidence of the binning is the product over bins of B(m_b + α_b, n_b - m_b + β_b) / B(α_b, β_b), and
     the prediction in a bin is (m_b + α_b)/(n_b + N'/B). B runs from n^⅓/10 to 10 n^⅓ with a uniform prior.
-    Deviations: each class against the rest, since the paper is binary; beyond 50 sizes, B is taken at 50
-    even steps of that range (log scale).
+    Deviations: each class is fitted against the rest, since the paper is binary. Beyond 50 sizes, B takes 50 values
+    that are evenly spaced on a log scale.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class BBQ(OneVsRest):
         shares = softmax(np.array(evidence))
         kept = [(share, candidate) for share, candidate in zip(shares, candidates, strict=True) if share > 1e-12]
         all_edges = np.unique(np.concatenate([edges for _, (edges, _) in kept]))
-        probes = np.append(all_edges, 1.0)  # the right end of every cell lies inside it
+        probes = np.append(all_edges, 1.0)  # the right end of a cell belongs to it
         values = sum(share * v[_bin(edges, probes)] for share, (edges, v) in kept) / sum(s for s, _ in kept)
         return {"edges": all_edges, "values": np.asarray(values)}
 
@@ -107,16 +107,15 @@ class ScalingBinning(OneVsRest):
     """Scaling-binning: Platt scaling, then in each bin the mean of the *scaled* probabilities.
 
     Kumar, Liang and Ma, "Verified Uncertainty Calibration", NeurIPS 2019, Section 4, in its marginal form
-    (bins for each class, of equal mass). The output takes finitely many values, so its calibration error
-    can be measured, at the variance of the scaling and not of histogram binning. Deviations: the rows are
-    normalised; and one set serves all three steps unless ``split=True`` divides it in three, as the paper's
-    guarantee asks.
+    (bins of equal mass for each class). The output takes finitely many values, so its calibration error can be
+    measured, with the variance of scaling instead of that of histogram binning. Deviations: the rows are normalised,
+    and one set is used for all three steps unless ``split=True`` divides it into three, as the paper's guarantee
+    requires.
 
     Parameters
     ----------
-    bins : number of bins per class; None stands for 100 or 10 C, whichever is more, with at least ten samples
-        in each.
-    split : whether each of the three steps gets its own third of the samples.
+    bins : number of bins per class. None means 100 or 10 C, whichever is larger, with at least ten samples in each.
+    split : whether each of the three steps uses its own third of the samples.
     random_state : seed of that split.
 
     Attributes
@@ -144,9 +143,9 @@ class ScalingBinning(OneVsRest):
     def _fit_map(self, column: Floats, target: Floats, weights: Floats) -> Map:
         n = len(column)
         if self.split and n < 3:
-            raise ValueError(f"split=True needs at least three calibration samples, got {n}.")
+            raise ValueError(f"split=True needs at least three calibration samples; got {n}.")
         if self.split:
-            # One seed, so that every class is split alike.
+            # One seed, so that all classes have the same split.
             order = np.random.default_rng(self.random_state).permutation(n)
             scaling, edging, averaging = np.array_split(order, 3)
         else:
@@ -154,11 +153,11 @@ class ScalingBinning(OneVsRest):
         default = _default_bins(max(100, 10 * self.n_features_in_), weights[edging], each=10)
         bins = default if self.bins is None else _check_bins(self.bins)
         a, b = fit_platt(column[scaling], target[scaling], weights[scaling])
-        # Bins are cut along the scores: where a > 0, along the scaled probability too.
+        # Bins are divided along the scores; for a > 0 this is the order of the scaled probabilities.
         edges = equal_mass_edges(column[edging], weights[edging], bins)
         scaled = expit(a * column[averaging] + b)
         count, total = _bin_sums(edges, column[averaging], weights[averaging], scaled)
-        # A bin that got no sample for its mean answers with the scaling at its inner edge.
+        # A bin without samples uses the scaling at its inner edge.
         inner = expit(a * edges + b) if len(edges) else np.array([target.mean()])
         fallback = np.append(inner, inner[-1]) if len(edges) else inner
         return {"edges": edges, "values": np.divide(total, count, out=fallback, where=count > 0)}
@@ -168,9 +167,9 @@ class ScalingBinning(OneVsRest):
 
 
 def equal_mass_edges(x: Floats, weights: Floats, bins: int) -> Floats:
-    """Inner edges of bins of as equal a weight as ties allow; an edge lies midway between two samples.
+    """Inner edges of bins of equal weight, as far as ties allow; an edge lies midway between two samples.
 
-    Midway, because an edge at a sample would leave that sample's bin to rounding.
+    At an edge on a sample, rounding would decide the bin of that sample.
     """
     values, group = np.unique(x, return_inverse=True)
     reached = np.cumsum(np.bincount(group, weights))
@@ -193,16 +192,16 @@ def _bin_sums(edges: Floats, x: Floats, weights: Floats, values: Floats) -> tupl
 
 def _centres(edges: Floats) -> Floats:
     ends = np.concatenate([[0.0], edges, [1.0]])
-    # A centre at exactly 0 or 1 would be a prior that excludes a class.
+    # A centre at exactly 0 or 1 would give a prior that excludes a class.
     return np.clip((ends[:-1] + ends[1:]) / 2, 1e-6, 1 - 1e-6)
 
 
 def _default_bins(wanted: int, weights: Floats, each: int) -> int:
-    """So many bins, but no fewer than `each` samples in one."""
+    """The wanted number of bins, reduced so that each has at least `each` samples."""
     return max(1, min(wanted, int(weights.sum() / each)))
 
 
 def _check_bins(bins: int) -> int:
     if int(bins) != bins or bins < 1:
-        raise ValueError(f"bins must be a whole number, 1 or above, got {bins}.")
+        raise ValueError(f"bins must be a whole number, 1 or above; got {bins}.")
     return int(bins)

@@ -1,4 +1,4 @@
-"""Isotonic regression in three forms: per class, on the confidence, and keeping the order of the classes."""
+"""Isotonic regression in three forms: per class, on the confidence, and order-preserving."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ class Isotonic(OneVsRest):
     """Isotonic regression of each class against the rest, on its log-odds.
 
     Zadrozny and Elkan, "Transforming Classifier Scores into Accurate Multiclass Probability Estimates", KDD
-    2002; Section 2.3 of Sanguin et al. 2024. Between the steps of the fit the map is linear in the
-    log-odds, outside them constant. Deviation: the fitted value is mixed with one uniform sample, (n p +
-    1/C)/(n + 1), since steps at exactly 0 make the log-loss of unseen samples infinite; ``smoothing=False``
-    leaves the steps as they are.
+    2002; Section 2.3 of Sanguin et al. 2024. The map is linear in the log-odds between the steps of the fit, and
+    constant outside them. Deviation: the fitted value is mixed with one uniform sample, (n p + 1/C)/(n + 1), since
+    steps at exactly 0 make the log-loss of unseen samples infinite. ``smoothing=False`` leaves the steps as they are.
 
-    It can change the predicted class (3.7 % of rows were measured on a CIFAR network);
-    `OrderPreservingIsotonic` cannot.
+    It can change the predicted class (for 3.7 % of the rows of a CIFAR network); `OrderPreservingIsotonic` cannot.
 
     Attributes
     ----------
@@ -51,14 +49,13 @@ class Isotonic(OneVsRest):
 class IsotonicConfidence(Calibrator):
     """Isotonic regression of "was the prediction right" on the confidence, as in Sanguin et al. 2024.
 
-    The predicted class k keeps its place and gets the fitted confidence c = f(q_k); the other classes share
-    1 - c in proportion to what they had: p_j = (1 - c) q_j / (1 - q_k).
+    The predicted class k gets the fitted confidence c = f(q_k). The other classes share 1 - c in proportion to their
+    probabilities: p_j = (1 - c) q_j / (1 - q_k).
 
-    Nothing stops c below 1/C: the first paper's complaint about isotonic regression. Then another class may
-    hold the larger probability; `predict` still returns k, `confidence` returns c, and that the model
-    should not be believed there is left visible rather than clipped. Deviation: c is mixed with one uniform
-    sample, (n c + 1/C)/(n + 1), so that no probability is exactly 0; ``smoothing=False`` leaves the steps
-    as they are.
+    c can fall below 1/C, which the first paper criticises. Another class may then have a larger probability; `predict`
+    still returns k, and `confidence` returns c. The low value is not clipped, since it shows that the model should not
+    be trusted there. Deviation: c is mixed with one uniform sample, (n c + 1/C)/(n + 1), so that no probability is
+    exactly 0. ``smoothing=False`` leaves the steps as they are.
 
     Attributes
     ----------
@@ -84,7 +81,7 @@ class IsotonicConfidence(Calibrator):
         confidence = np.interp(log_odds(scores)[rows, top], self.x_, self.y_)
         others = scores.copy()
         others[rows, top] = -np.inf
-        # q_j / (1 - q_k) is the softmax over the others: right where q_k rounds to 1.
+        # q_j / (1 - q_k) is the softmax over the others; accurate even if q_k rounds to 1.
         probs = (1.0 - confidence)[:, None] * softmax(others, axis=1)
         probs[rows, top] = confidence
         return mix_uniform(probs, self.n_samples_) if self.smoothing else probs
@@ -94,10 +91,10 @@ class OrderPreservingIsotonic(Calibrator):
     """Isotonic regression that keeps the order of the classes: one monotone map f for all of them.
 
     IRM, "accuracy-preserving isotonic regression" of Zhang, Kailkhura and Han, "Mix-n-Match", ICML 2020: f
-    is fitted to all n·C pairs (q_k, [y = k]) at once and made strictly increasing, p_k ∝ f(q_k) + ε q_k.
-    Since f is shared, a larger q_k never ends below a smaller one. Deviations: ε is 1/(n + 1) rather than a
-    tiny constant, the mass that n samples cannot tell from zero, which keeps the log-loss of unseen samples
-    finite; the map is linear between its steps, in the log-odds.
+    is fitted to all n·C pairs (q_k, [y = k]) at once and made strictly increasing, p_k ∝ f(q_k) + ε q_k. Since f is
+    shared, the order of the classes is kept. Deviations: ε is 1/(n + 1) instead of a tiny constant, which keeps the
+    log-loss of unseen samples finite; n samples cannot distinguish this mass from zero. The map is linear in the
+    log-odds between its steps.
 
     Attributes
     ----------
@@ -127,7 +124,7 @@ def fit_isotonic(x: Floats, target: Floats, weights: Floats) -> tuple[Floats, Fl
     mass = np.bincount(group, weights)
     mean = np.bincount(group, weights * target) / mass
     y = np.clip(isotonic_regression(mean, sample_weight=mass), 0.0, 1.0)
-    # Inside a step the map is flat: its two ends say everything.
+    # Inside a step the map is constant, so its two ends describe it.
     corner = np.ones(len(y), dtype=bool)
     corner[1:-1] = (y[1:-1] != y[:-2]) | (y[1:-1] != y[2:])
     return values[corner], y[corner]

@@ -1,7 +1,6 @@
 """Affine maps of the log-probabilities: vector, matrix, structured matrix and Dirichlet scaling.
 
-All four are one penalised multinomial regression (`_multinomial`); they differ in what may move and what it
-costs.
+All four are penalised multinomial regressions (`_multinomial`). They differ in the free coefficients and the penalty.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from calibrant.posthoc._base import Calibrator, Floats
 from calibrant.posthoc._multinomial import Problem, affine_logits, class_curvature, objective, solve
 from calibrant.posthoc.temperature import bounded_temperature
 
-# Strengths of ODIR that cross-validation tries, strongest first so that each fit starts from a simpler one.
+# Strengths of ODIR for cross-validation, strongest first, so that each fit starts from a simpler one.
 ODIR_GRID = (100.0, 10.0, 1.0, 0.1, 0.01, 0.001)
 
 
 class _Affine(Calibrator):
-    """softmax(W x + b), where x is what `_design` makes of the scores."""
+    """softmax(W x + b), where x is `_design` of the scores."""
 
     can_change_prediction = True
     can_fall_below_chance = False
@@ -35,7 +34,7 @@ class _Affine(Calibrator):
 
 
 class _Structured(_Affine):
-    """Temperature scaling first; what is left is shrunk towards the identity."""
+    """Temperature scaling, followed by a map that is shrunk towards the identity."""
 
     def _design(self, scores: Floats) -> Floats:
         scaled = log_softmax(scores / self.temperature_, axis=1)
@@ -57,7 +56,7 @@ class _Structured(_Affine):
             centre = _identity(scores.shape[1])
             problem = Problem(self._design(scores), labels, weights, centre, penalty / weights.sum(), free)
             coefficients = solve(problem, name=type(self).__name__)
-            # Rows of mean zero must be better by C/n: Akaike's price of C parameters.
+            # Rows of mean zero must be better by C/n, Akaike's penalty for C parameters.
             value = objective(problem, coefficients) + centred * scores.shape[1] / weights.sum()
             if chosen is None or value < best:
                 chosen, best = (centred, coefficients), value
@@ -69,11 +68,11 @@ class Vector(_Structured):
     """Vector scaling: p = softmax(diag(v) x + b), with x the logits after temperature scaling.
 
     Section 4.2 of Guo et al. 2017, with the shrinkage of "structured vector scaling" (Berta, Holzmüller,
-    Jordan and Bach, "Structured Matrix Scaling for Multi-Class Calibration", arXiv:2511.03685): the mean
-    log-loss plus l2 · C / n · (‖v - 1‖² + ‖b‖²). Deviations from Guo et al.: the penalty, without which a
-    class that the calibration set lacks has no finite solution; ``l2=0`` takes it away. And diag(v) x,
-    unlike z / T, depends on the constant per row that a softmax ignores: x are log-probabilities, or has
-    rows of mean zero where that lowers the penalised loss by more than C / n.
+    Jordan and Bach, "Structured Matrix Scaling for Multi-Class Calibration", arXiv:2511.03685): the mean log-loss plus
+    l2 · C / n · (‖v - 1‖² + ‖b‖²). Deviations from Guo et al.: the penalty, without which a class that is missing in
+    the calibration set has no finite solution (``l2=0`` removes it). And diag(v) x, unlike z / T, depends on the
+    constant per row that a softmax ignores: x are log-probabilities, or have rows of mean zero if that lowers the
+    penalised loss by more than C / n.
 
     Parameters
     ----------
@@ -103,13 +102,13 @@ class StructuredMatrix(_Structured):
 
     Berta, Holzmüller, Jordan and Bach, "Structured Matrix Scaling for Multi-Class Calibration",
     arXiv:2511.03685. x are the log-probabilities after temperature scaling, M has no diagonal, and the mean
-    log-loss is penalised by
+    log-loss is penalised by ::
 
         l2_bias · C/n · ‖b‖²  +  l2_diagonal · C/n · ‖v‖²  +  l2_off_diagonal · C(C-1)/n · ‖M‖²,
 
-    so that with few samples the map is plain temperature scaling and grows into matrix scaling as n does.
-    These are the paper's ridge penalties with ρ = τ = 1. Deviation: the paper's SAGA solver is replaced by
-    L-BFGS and Newton steps on the same convex problem.
+    With few samples the map is plain temperature scaling; it approaches matrix scaling as n grows. These are the
+    paper's ridge penalties with ρ = τ = 1. Deviation: L-BFGS and Newton steps replace the paper's SAGA solver on the
+    same convex problem.
 
     Attributes
     ----------
@@ -161,23 +160,25 @@ class _Odir(_Affine):
         self.coefficients_ = solve(problem, name=type(self).__name__)
 
     def _choose(self, design: Floats, labels: np.ndarray, weights: Floats, temperature: float) -> float:
-        """The strength of least held-out log-loss; the strongest where there is too little to split.
+        """The strength with the smallest held-out log-loss; the strongest if there are too few rows to split.
 
-        With two classes there are two or three effective parameters: nothing to choose, the weakest will do.
+        With two classes there are two or three effective parameters, and the weakest strength is used.
         """
         if self.folds < 2:
-            raise ValueError(f"folds must be at least 2, got {self.folds}. Give odir a number to do without.")
+            raise ValueError(
+                f"folds must be at least 2; got {self.folds}. Set odir to a number to avoid the cross-validation."
+            )
         if len(labels) < 2 * self.folds:
             return ODIR_GRID[0]
         if design.shape[1] == 2:
             return ODIR_GRID[-1]
         split = list(KFold(self.folds, shuffle=True, random_state=0).split(design))
         starts: list[Floats | None] = [None] * self.folds
-        # Folds and strengths share what the log-loss looks like around the centre.
+        # Folds and strengths share the curvature of the log-loss at the centre.
         curvature = class_curvature(_odir_problem(design, labels, weights, ODIR_GRID[0], temperature))
         losses: list[float] = []
         with warnings.catch_warnings():
-            # What counts of a fold is its held-out loss.
+            # Only the held-out loss of a fold matters.
             warnings.simplefilter("ignore", ConvergenceWarning)
             for odir in ODIR_GRID:
                 losses.append(0.0)
@@ -188,7 +189,7 @@ class _Odir(_Affine):
                     log_p = log_softmax(affine_logits(design[outside], coefficients), axis=1)
                     losses[-1] -= float(weights[outside] @ log_p[np.arange(len(outside)), labels[outside]])
                 if losses[-3:] == sorted(losses[-3:]) and len(losses) >= 3:
-                    break  # two rises in a row: weaker still, and slower, would hardly help
+                    break  # two rises in a row: weaker strengths are slower and hardly help
         return ODIR_GRID[int(np.argmin(losses))]
 
 
@@ -196,20 +197,21 @@ class Matrix(_Odir):
     """Matrix scaling: p = softmax(W z + b), with off-diagonal and intercept regularisation.
 
     Section 4.2 of Guo et al. 2017; the penalty on the mean log-loss is ODIR of Kull, Perelló-Nieto,
-    Kängsepp, Silva Filho, Song and Flach, "Beyond temperature scaling", NeurIPS 2019,
+    Kängsepp, Silva Filho, Song and Flach, "Beyond temperature scaling", NeurIPS 2019, ::
 
         λ / (C(C-1)) Σ_{i≠j} W_ij²  +  μ / C Σ_j b_j²,   here λ = odir · C²(C-1)²/n and μ = odir · C²/n.
 
-    Deviations: λ and μ are tied to one number, in the units of `StructuredMatrix` so that one range of it
-    serves every C and n, and chosen by cross-validation unless given; the row mean is taken from the logits
-    first, since the softmax ignores it and log-probabilities do not have it; and the diagonal, which ODIR
-    leaves free, is pulled to 1/T of temperature scaling by C / n · ‖T diag(W) - 1‖², since a class that the
-    calibration set separates perfectly would otherwise send its entry to infinity.
+    Deviations: λ and μ are tied to one number, in the units of `StructuredMatrix`, so that one range suits every C and
+    n. It is chosen by cross-validation unless given. The row mean is subtracted from the logits first, since the
+    softmax ignores it. The diagonal, which ODIR leaves free, is pulled to 1/T of temperature scaling by
+    C / n · ‖T diag(W) - 1‖²; otherwise the entry of a class that the calibration set separates perfectly would be
+    infinite.
 
     Parameters
     ----------
-    odir : strength of the penalty; None chooses it from 1e-3 … 1e2 by cross-validation (1e-3 for two classes,
-        where there are few parameters).
+    odir : strength of the penalty. None chooses it from 1e-3 … 1e2 by cross-validation (1e-3 for two classes, which
+    have
+        few parameters).
     folds : number of folds for that choice.
 
     Attributes
@@ -251,4 +253,4 @@ def _odir_problem(design: Floats, labels: np.ndarray, weights: Floats, odir: flo
 
 def _check_strength(name: str, value: float) -> None:
     if not (np.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} must be a finite number, 0 or above, got {value}.")
+        raise ValueError(f"{name} must be a finite number, 0 or above; got {value}.")

@@ -21,25 +21,25 @@ _MIN_SAMPLES = 50
 class NeuralCalibrator(Calibrator):
     """Neural calibration: p = softmax(η(x) + g(x)), x the log-probabilities after temperature scaling.
 
-    In the manner of Pan, Ao, Tang, Lu, Liu, Xiao and He, "Field-aware Calibration: A Simple and Empirically
-    Strong Method for Reliable Probabilistic Predictions", WWW 2020: η is an increasing
-    piecewise-linear curve (their isotonic line-plot scaling) and g a small network. Deviations: many
-    classes, with one η for all of them; g sees the log-probabilities, there being no other fields at hand;
-    slopes are positive by construction (softplus) where the paper penalises negative ones; η starts at the
-    identity and g at 0, so that training starts at temperature scaling; the number of steps is that of
-    least loss on a held-out fifth, then all samples are used. Below 50 samples no step is taken.
+    After Pan, Ao, Tang, Lu, Liu, Xiao and He, "Field-aware Calibration: A Simple and Empirically Strong Method for
+    Reliable Probabilistic Predictions", WWW 2020. η is an increasing piecewise-linear curve (their isotonic line-plot
+    scaling), and g a small network. Deviations: there are many classes, with one η for all of them. The input of g are
+    the log-probabilities, since there are no other fields. Slopes are positive by construction (softplus); the paper
+    penalises negative ones. η starts at the identity and g at 0, so that training starts at temperature scaling. The
+    number of steps is the one with the smallest loss on a held-out fifth; then all samples are used. Below 50 samples
+    no step is taken.
 
     Parameters
     ----------
     hidden : width of g's one hidden layer.
     max_steps : most steps of Adam on the full set.
-    learning_rate, weight_decay : of Adam; the decay acts on g and on what η departs from the identity.
+    learning_rate, weight_decay : of Adam; the decay acts on g and on the deviation of η from the identity.
     random_state : seed of the split and of g's first layer.
 
     Attributes
     ----------
     temperature_ : T of the first step.
-    steps_ : number of steps that the held-out fifth asked for.
+    steps_ : number of steps chosen on the held-out fifth.
     knots_, slopes_, input_weight_, input_bias_, output_weight_, output_bias_ : η and g.
     """
 
@@ -66,7 +66,7 @@ class NeuralCalibrator(Calibrator):
     def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
         if self.hidden < 1 or self.max_steps < 0:
             raise ValueError(
-                f"hidden must be at least 1 and max_steps at least 0, got {self.hidden} and {self.max_steps}."
+                f"hidden must be at least 1 and max_steps at least 0; got {self.hidden} and {self.max_steps}."
             )
         self.temperature_ = bounded_temperature(scores, labels, weights)
         x = log_softmax(scores / self.temperature_, axis=1)
@@ -90,7 +90,7 @@ class NeuralCalibrator(Calibrator):
         return torch.softmax(eta + g, dim=1).numpy()
 
     def _train(self, data: list[Tensor], steps: int, held: list[Tensor] | None) -> _Trained:
-        """Adam on the full set; the best step is that of least loss on `held`."""
+        """Adam on the full set; the best step has the smallest loss on `held`."""
         n_classes = data[0].shape[1]
         knots = torch.from_numpy(self.knots_)
         net = _start(n_classes, self.hidden, len(self.knots_) + 1, self.random_state)
@@ -156,6 +156,6 @@ def _curve(x: Tensor, knots: Tensor, slopes: Tensor) -> Tensor:
 
 
 def _residual(x: Tensor, weight: Tensor, bias: Tensor, out_weight: Tensor, out_bias: Tensor) -> Tensor:
-    """g: one hidden layer on log-probabilities, bounded at -20 so that a class ruled out stays a number."""
+    """g: one hidden layer on log-probabilities, which are bounded at -20 to stay finite."""
     hidden = torch.tanh(x.clamp(min=-20.0) @ weight.T / 5.0 + bias)
     return hidden @ out_weight.T + out_bias

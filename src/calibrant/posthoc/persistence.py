@@ -1,4 +1,4 @@
-"""Calibrators on disk, as :mod:`calibrant._files` keeps them."""
+"""Saving and loading calibrators, in the format of :mod:`calibrant._files`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
 
 
 def calibrator_parts(calibrator: Calibrator, key: str, arrays: Arrays) -> dict[str, Any]:
-    """What the header says about a calibrator, and about the stages of one that has stages."""
+    """The header of a calibrator, and of its stages if it has any."""
     name = _name_of(calibrator)
     check_is_fitted(calibrator)
     state = fitted_state(calibrator)
@@ -61,6 +61,6 @@ def _name_of(calibrator: Calibrator) -> str:
         if type(calibrator) is cls:
             return name
     raise TypeError(
-        f"save writes calibrant's own calibrators, got {type(calibrator).__name__}. "
+        f"save writes calibrant's own calibrators; got {type(calibrator).__name__}. "
         "For a CalibratedModel save its calibrator_ and keep the model in its own format."
     )

@@ -15,10 +15,10 @@ class Platt(OneVsRest):
     """Platt scaling: p = σ(a s + b) for each class against the rest, with s its score.
 
     Platt, "Probabilistic Outputs for Support Vector Machines and Comparisons to Regularized Likelihood
-    Methods", 1999, with his targets (N₊ + 1)/(N₊ + 2) and 1/(N₋ + 2). Deviations: s is not the margin of a
-    support vector machine but the log-odds of the model's probability for two classes, its logarithm for
-    more (log-odds are worse there: 0.182 against 0.175 nats on a VGG net for CIFAR-10). As in the original,
-    a is not kept positive: a model that is worse than guessing is turned round.
+    Methods", 1999, with his targets (N₊ + 1)/(N₊ + 2) and 1/(N₋ + 2). Deviations: s is not the margin of a support
+    vector machine. For two classes it is the log-odds of the model's probability, for more classes its logarithm
+    (log-odds are worse there: 0.182 against 0.175 nats on a VGG net for CIFAR-10). As in the original, a may be
+    negative, which reverses a model that is worse than guessing.
 
     Attributes
     ----------
@@ -43,12 +43,11 @@ class Beta(Calibrator):
     """Beta calibration: p = softmax_k(a_k ln q_k - b_k ln(1 - q_k) + c_k) with a, b ≥ 0.
 
     Kull, Silva Filho and Flach, "Beta calibration: a well-founded and easily implemented improvement on
-    logistic calibration for binary classifiers", AISTATS 2017. For two classes this is theirs, the
-    logistic function of a ln q - b ln(1 - q) + c, with a = a₁ + b₀ and b = b₁ + a₀; a, b ≥ 0 keeps it
-    monotone. Deviations: for more classes the paper says one against the rest, here the classes are fitted
-    together, with one log-loss; the paper drops a feature whose coefficient came out negative and fits
-    again, here the constrained problem is solved itself; and l2 · C / n · (‖a - 1‖² + ‖b‖² + ‖c‖²), a weak
-    pull to the identity, keeps the optimum finite on separated labels.
+    logistic calibration for binary classifiers", AISTATS 2017. For two classes this is the paper's map, the logistic
+    function of a ln q - b ln(1 - q) + c, with a = a₁ + b₀ and b = b₁ + a₀; a, b ≥ 0 keeps it monotone. Deviations: for
+    more classes the paper fits one against the rest; here all classes are fitted together, with one log-loss. The paper
+    drops a feature with a negative coefficient and fits again; here the constrained problem is solved. A weak pull to
+    the identity, l2 · C / n · (‖a - 1‖² + ‖b‖² + ‖c‖²), keeps the optimum finite on separated labels.
 
     Parameters
     ----------
@@ -68,7 +67,7 @@ class Beta(Calibrator):
 
     def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
         if not (np.isfinite(self.l2) and self.l2 >= 0):
-            raise ValueError(f"l2 must be a finite number, 0 or above, got {self.l2}.")
+            raise ValueError(f"l2 must be a finite number, 0 or above; got {self.l2}.")
         n_classes = scores.shape[1]
         diagonal, none = np.eye(n_classes), np.zeros((n_classes, n_classes))
         design = np.column_stack([scores, -log_complement(scores)])

@@ -1,4 +1,4 @@
-"""Shape-restricted polynomial regression: a smooth map that cannot decrease."""
+"""Shape-restricted polynomial regression: a smooth, non-decreasing map."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sklearn.exceptions import ConvergenceWarning
 from calibrant.posthoc._base import Floats
 from calibrant.posthoc._one_vs_rest import Map, OneVsRest
 
-# The constraints are written at this multiple of the degree: a higher one admits more of the monotone ones.
+# The constraints use this multiple of the degree; a higher one admits more monotone polynomials.
 _ELEVATION = 4
-# Weight, in samples, of the pull towards the identity; it settles what the data leave open.
+# Weight, in samples, of the pull towards the identity, which decides what the data leave open.
 _RIDGE = 0.01
 
 
@@ -27,10 +27,10 @@ class ShapeRestrictedPolynomial(OneVsRest):
     ≥ 0 on [0, 1], 0 ≤ f ≤ 1.
 
     Deviations: the paper writes f' ≥ 0 as semidefinite constraints. Here f is written in the Bernstein
-    basis of degree 4 d, where coefficients in increasing order are sufficient for f' ≥ 0 (and, as that
-    degree grows, necessary for f' > 0): a quadratic program, solved exactly by non-negative least squares
-    (Lawson and Hanson, "Solving Least Squares Problems", 1974, chapter 23), with no semidefinite solver
-    needed. The bounds are 1/(2n + 2) inside 0 and 1, so that unseen samples keep a finite log-loss.
+    basis of degree 4 d, where increasing coefficients are sufficient for f' ≥ 0 (and, as that degree grows, necessary
+    for f' > 0). This is a quadratic program, solved exactly by non-negative least squares (Lawson and Hanson, "Solving
+    Least Squares Problems", 1974, chapter 23), without a semidefinite solver. The bounds are 1/(2n + 2) inside 0 and 1,
+    so that unseen samples have a finite log-loss.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class ShapeRestrictedPolynomial(OneVsRest):
 
     def _fit_map(self, odds: Floats, target: Floats, weights: Floats) -> Map:
         if int(self.degree) != self.degree or self.degree < 1:
-            raise ValueError(f"degree must be a whole number, 1 or above, got {self.degree}.")
+            raise ValueError(f"degree must be a whole number, 1 or above; got {self.degree}.")
         return {"coefficients": fit_monotone_polynomial(expit(odds), target, weights, int(self.degree))}
 
     def _apply_map(self, fitted: Map, odds: Floats) -> Floats:
@@ -57,7 +57,7 @@ class ShapeRestrictedPolynomial(OneVsRest):
 
 
 def bernstein(x: Floats, degree: int) -> Floats:
-    """The Bernstein polynomials of a degree at x, one column each; they are positive and sum to 1."""
+    """The Bernstein polynomials of this degree at x, one column each; they are positive and sum to 1."""
     j = np.arange(degree + 1)
     return comb(degree, j) * x[:, None] ** j * (1.0 - x[:, None]) ** (degree - j)
 
@@ -74,7 +74,7 @@ def fit_monotone_polynomial(x: Floats, target: Floats, weights: Floats, degree: 
     constraints = np.vstack([np.diff(elevate, axis=0), elevate[:1], -elevate[-1:]])
     limits = np.concatenate([np.zeros(len(elevate) - 1), [margin, margin - 1.0]])
     fitted = elevate @ _constrained_least_squares(design, response, constraints, limits)
-    # What rounding left of a violation is removed, so that the map is monotone for every input.
+    # Remove violations that rounding left, so that the map is monotone for every input.
     return np.clip(np.maximum.accumulate(fitted), margin, 1.0 - margin)
 
 

@@ -1,4 +1,4 @@
-"""The table of calibrators: tests, benchmarks and the command line read it, and a new one is one more row."""
+"""The table of calibrators, read by tests, benchmarks and the command line; a new calibrator is one more row."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ class Description(NamedTuple):
 
 
 def make_calibrator(name: str, **params: Any) -> Calibrator:
-    """A new calibrator by its name in the table, ``make_calibrator("vector", l2=0.1)``; "auto" chooses the best."""
+    """Make a calibrator by its name in the table: ``make_calibrator("vector", l2=0.1)``; "auto" chooses the best."""
     if name == AUTO:
-        from calibrant.posthoc.auto import Auto  # it chooses among the table, and so comes after it
+        from calibrant.posthoc.auto import Auto  # imported here because it depends on this table
 
         return Auto(**params)
     if name not in CALIBRATORS:
-        raise ValueError(f"There is no calibrator {name!r}. Choose one of: {AUTO}, {', '.join(CALIBRATORS)}.")
+        raise ValueError(f"name must be one of {AUTO}, {', '.join(CALIBRATORS)}; got {name!r}.")
     return CALIBRATORS[name](**params)
 
 
 def describe() -> list[Description]:
-    """Every calibrator with the first sentence of its docstring and what it can change."""
+    """Every calibrator, with the first sentence of its docstring and what it can change."""
     return [
         Description(
             name,

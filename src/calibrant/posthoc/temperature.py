@@ -1,4 +1,4 @@
-"""Temperature scaling and two of its extensions: one number (or four) for the whole model."""
+"""Temperature scaling and two of its extensions: one to four numbers for the whole model."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _LOG_RANGE = 16.0
 
 
 class Temperature(Calibrator):
-    """Temperature scaling: p = softmax(z / T) with the T > 0 of least log-loss.
+    """Temperature scaling: p = softmax(z / T) with the T > 0 that minimises the log-loss.
 
     Eq. (9) of Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
 
-    The log-loss is convex in 1/T, so its derivative has at most one zero; it is found by Brent's method on
-    log T in float64, between bounds that follow the scale of the logits. Deviation: the paper's public code
-    takes steps of L-BFGS on T itself, which stops at 1.92 where the answer is 100 and can go negative.
+    The log-loss is convex in 1/T, so its derivative has at most one zero. Brent's method on log T finds it in float64,
+    between bounds that follow the scale of the logits. Deviation: the paper's public code uses L-BFGS on T itself,
+    which stops at 1.92 where the answer is 100 and can become negative.
 
     Attributes
     ----------
@@ -48,9 +48,9 @@ class EnsembleTemperature(Calibrator):
     """Ensemble temperature scaling: p = w₁ softmax(z / T) + w₂ softmax(z) + w₃ / C, w on the simplex.
 
     Zhang, Kailkhura and Han, "Mix-n-Match: Ensemble and Compositional Methods for Uncertainty Calibration in
-    Deep Learning", ICML 2020. T is that of `Temperature`; the weights then minimise the log-loss, which is
-    convex in them. Deviation: the paper offers the squared error too; here it is the log-loss throughout,
-    so that the ensemble is never worse than `Temperature` on the calibration set.
+    Deep Learning", ICML 2020. T is that of `Temperature`; the weights then minimise the log-loss, which is convex in
+    them. Deviation: the paper also offers the squared error. Only the log-loss is used here, so that the ensemble is
+    never worse than `Temperature` on the calibration set.
 
     Attributes
     ----------
@@ -82,22 +82,21 @@ class AttendedTemperature(Calibrator):
     """Attended temperature scaling, for calibration labels that are few or noisy.
 
     Mozafari, Gomes, Leão, Janny and Gagné, "Attended Temperature Scaling: A Practical Approach for
-    Calibrating Deep Neural Networks", arXiv:1810.11586. With S = softmax(z / T), class k learns from M_k:
-    its own samples and those of other classes that look like it, S_k at T = 1 above a threshold θ. By
-    Bayes' rule a borrowed sample carries the ratio S_k / (1 - S_k), and the loss is, in the form that the
-    authors' code gives it,
+    Calibrating Deep Neural Networks", arXiv:1810.11586. With S = softmax(z / T), class k learns from its own samples
+    and from samples of other classes that look like it: those with S_k above a threshold θ at T = 1. By Bayes' rule
+    such a borrowed sample has the factor S_k / (1 - S_k). The loss, as in the authors' code, is ::
 
         L = - Σ_k [ Σ_{i: y_i = k} log S_k(x_i) + Σ_{i: y_i ≠ k, S_k > θ} log( S_k(x_i)² / (1 - S_k(x_i)) ) ].
 
-    A confident prediction against its label pulls T up through the first sum and down through the second: a
-    wrong label then moves T little. The price is that L is not a proper score. Every borrowed class with a small
-    S_k pulls T up, so T grows with the number of borrowed classes, which is at most 1 / θ per sample. Where no
-    label is wrong, `Temperature` is better.
+    A confident prediction with a wrong label raises T through the first sum and lowers it through the second, so wrong
+    labels change T little. However, L is not a proper score. Every borrowed class with a small S_k raises T, so T grows
+    with the number of borrowed classes, which is at most 1 / θ per sample. If no label is wrong, `Temperature` is
+    better.
 
-    Deviations: θ defaults to 0.03. The 1e-5 of the authors' code borrows nearly every class and gives T = 18 on a
-    VGG net for CIFAR-10 where 1.7 is right; a θ that shrinks as 1 / C destroys the probabilities of a model with 100
-    classes, since the borrowed terms then outnumber the labels tenfold. And L, which need not be convex, is scanned
-    over log T before Brent's method refines it.
+    Deviations: θ defaults to 0.03. The 1e-5 of the authors' code borrows nearly every class and gives T = 18 on a VGG
+    net for CIFAR-10, where 1.7 is right. A θ that shrinks as 1 / C ruins the probabilities of a model with 100 classes,
+    since there are then ten times more borrowed terms than labels. L need not be convex, so it is scanned over log T
+    before Brent's method refines it.
 
     Parameters
     ----------
@@ -118,7 +117,7 @@ class AttendedTemperature(Calibrator):
     def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
         n_classes = scores.shape[1]
         if not 0 < self.threshold < 1:
-            raise ValueError(f"threshold must lie between 0 and 1, got {self.threshold}.")
+            raise ValueError(f"threshold must lie between 0 and 1; got {self.threshold}.")
         own = np.arange(n_classes) == labels[:, None]
         borrowed = ~own & (np.exp(scores) > self.threshold)
         share = weights[:, None] / weights.sum()
@@ -135,11 +134,11 @@ class AttendedTemperature(Calibrator):
 
 
 def fit_temperature(scores: Floats, labels: np.ndarray, weights: Floats) -> float:
-    """The T of least weighted log-loss of softmax(scores / T)."""
+    """The T that minimises the weighted log-loss of softmax(scores / T)."""
     gaps = scores - scores.max(axis=1, keepdims=True)
     scale = _mean_gap(scores)
     if scale == 0:
-        return 1.0  # every row is uniform, and stays so at any temperature
+        return 1.0  # every row is uniform at any temperature
     share = weights / weights.sum()
     target = share @ gaps[np.arange(len(labels)), labels]
 
@@ -151,20 +150,20 @@ def fit_temperature(scores: Floats, labels: np.ndarray, weights: Floats) -> floa
     low, high = slope(-_LOG_RANGE), slope(_LOG_RANGE)
     if low <= 0:
         _warn(
-            "Every calibration sample is classified rightly, so the log-loss falls for ever as T goes to 0",
+            "Every calibration sample is classified correctly, so the log-loss keeps falling as T goes to 0",
             "low",
         )
         return float(scale * np.exp(-_LOG_RANGE))
     if high >= 0:
-        _warn("The logits say nothing about the labels, so the log-loss falls as T grows", "high")
+        _warn("The logits carry no information about the labels, so the log-loss falls as T grows", "high")
         return float(scale * np.exp(_LOG_RANGE))
     return float(scale * np.exp(brentq(slope, -_LOG_RANGE, _LOG_RANGE, xtol=1e-13, rtol=1e-14)))
 
 
 def bounded_temperature(scores: Floats, labels: np.ndarray, weights: Floats) -> float:
-    """`fit_temperature` as a first step: no warning, and no further than 50 times the mean gap either way.
+    """`fit_temperature` as a first step: without a warning, and within a factor of 50 of the mean gap.
 
-    The map fitted after it exists where the temperature alone has no optimum; it needs ordinary numbers.
+    The map that is fitted afterwards can exist even if the temperature alone has no optimum. It needs moderate numbers.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -179,7 +178,7 @@ def _mean_gap(scores: Floats) -> float:
 
 def _warn(reason: str, end: str) -> None:
     warnings.warn(
-        f"{reason}; T stays at the {end} end of the search. Use more calibration samples, or samples that "
+        f"{reason}; T stays at the {end} end of the search range. Use more calibration samples, or samples that "
         "the model was not trained on.",
         ConvergenceWarning,
         stacklevel=2,
@@ -205,7 +204,7 @@ def _scan_log_temperature(loss: Callable[[float], float], scores: Floats) -> flo
 def _fit_mixture(parts: Floats, share: Floats) -> Floats:
     """Weights on the simplex that maximise Σ share · log(parts @ w).
 
-    Solved when the KKT conditions hold: no part may have Σ share · part / mixture above 1.
+    The KKT conditions hold at the solution: no part has Σ share · part / mixture above 1.
     """
     n_parts = parts.shape[1]
     start = np.full(n_parts, 1.0 / n_parts)
@@ -224,9 +223,9 @@ def _fit_mixture(parts: Floats, share: Floats) -> Floats:
         constraints={"type": "eq", "fun": lambda w: w.sum() - 1.0, "jac": lambda w: np.ones(n_parts)},
         options={"ftol": 1e-14, "maxiter": 200},
     )
-    w = np.clip(found.x, 1e-9, None)  # a weight of exactly zero could not come back
+    w = np.clip(found.x, 1e-9, None)  # expectation-maximisation cannot leave exactly zero
     w = w / w.sum()
-    for _ in range(2000):  # expectation-maximisation polishes, and cannot make the fit worse
+    for _ in range(2000):  # expectation-maximisation never makes the fit worse
         ratio = -loss(w)[1]
         if ratio.max() <= 1 + 1e-9:
             return w

@@ -17,16 +17,16 @@ from calibrant.posthoc.temperature import Temperature
 class CalibratedModel(ClassifierMixin, BaseEstimator):
     """Calibrate a fitted scikit-learn classifier or a torch module on data that it was not trained on.
 
-    ``CalibratedModel(forest, Isotonic()).fit(X_held_out, y_held_out).predict_proba(X)``. The model is used
-    as it is and never fitted here.
+    ``CalibratedModel(forest, Isotonic()).fit(X_held_out, y_held_out).predict_proba(X)``. The model itself is not
+    fitted again.
 
     Parameters
     ----------
     model : a fitted classifier with ``predict_proba`` or ``decision_function``, or a torch module that
         returns logits of shape (n, C), or (n,) or (n, 1) for the logit of class 1 of two.
-    calibrator : a `Calibrator`; None stands for `Temperature()`. It is cloned, and is always handed logits.
-    scores : what is read from a scikit-learn classifier: "predict_proba", "decision_function", or "auto",
-        the first of these that it has. Decision values are taken as logits.
+    calibrator : a `Calibrator`; None means `Temperature()`. It is cloned and always receives logits.
+    scores : the output of a scikit-learn classifier to use: "predict_proba", "decision_function", or "auto", the first
+        of these that it has. Decision values are read as logits.
     batch_size : rows per forward pass of a torch module.
 
     Attributes
@@ -79,13 +79,13 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
         if isinstance(self.model, torch.nn.Module):
             return _as_two_columns(_module_outputs(self.model, X, self.batch_size))
         if self.scores not in ("auto", "predict_proba", "decision_function"):
-            raise ValueError(f'scores must be "auto", "predict_proba" or "decision_function", got {self.scores!r}.')
+            raise ValueError(f'scores must be "auto", "predict_proba" or "decision_function"; got {self.scores!r}.')
         wanted = ("predict_proba", "decision_function") if self.scores == "auto" else (self.scores,)
         method = next((name for name in wanted if hasattr(self.model, name)), None)
         if method is None or not hasattr(self.model, "classes_"):
             raise ValueError(
-                f"{type(self.model).__name__} must be a torch module or a fitted classifier with classes_ "
-                f"and {' or '.join(wanted)}. Fit it first; regressors and clusterers cannot be calibrated."
+                f"model must be a torch module or a fitted classifier with classes_ and {' or '.join(wanted)}; got "
+                f"{type(self.model).__name__}. Fit it first; regressors and clusterers cannot be calibrated."
             )
         values = np.asarray(getattr(self.model, method)(X), dtype=float)
         if method == "decision_function":
@@ -95,14 +95,14 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
 
 
 def _as_two_columns(values: np.ndarray) -> np.ndarray:
-    """One logit per row is that of class 1, against 0 for class 0."""
+    """Two columns for one logit per row: 0 for class 0, the logit for class 1."""
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     return np.column_stack([np.zeros(len(values)), values]) if values.ndim == 1 else values
 
 
 def _module_outputs(module: torch.nn.Module, X: Any, batch_size: int) -> np.ndarray:
-    """Outputs of a module in evaluation mode; its mode is put back afterwards."""
+    """Outputs of a module in evaluation mode; its mode is restored afterwards."""
     parameter = next(module.parameters(), torch.empty(0))
     inputs = X if isinstance(X, torch.Tensor) else torch.as_tensor(np.asarray(X))
     if inputs.is_floating_point():
@@ -117,7 +117,7 @@ def _module_outputs(module: torch.nn.Module, X: Any, batch_size: int) -> np.ndar
             child.training = mode
     if not all(isinstance(output, torch.Tensor) for output in outputs):
         raise ValueError(
-            f"The module must return a tensor of logits, got {type(outputs[0]).__name__}. "
+            f"model must return a tensor of logits; got {type(outputs[0]).__name__}. "
             "Wrap it in a module that returns the logits alone."
         )
     return torch.cat(outputs).double().cpu().numpy()

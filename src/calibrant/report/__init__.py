@@ -1,11 +1,11 @@
-"""Results as files that can be read anywhere: JSON with what made it, tables, and one self-contained HTML page.
+"""Result files in JSON with their provenance, tables, and reports as one self-contained HTML page.
 
 >>> from calibrant.report import mean_interval, format_number
 >>> format_number(mean_interval([0.021, 0.024, 0.018]))
 '0.021 ± 0.007'
 
-Jinja2 and matplotlib (`pip install 'calibrant[report]'`) are imported when a page is written or a figure added;
-`require()` asks for them beforehand.
+Jinja2 and matplotlib (`pip install 'calibrant[report]'`) are imported when a page is written or a figure is added;
+`require()` checks for them beforehand.
 """
 
 from calibrant.report.builder import Report, Verdict, require

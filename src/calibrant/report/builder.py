@@ -1,4 +1,4 @@
-"""A report: sections, tables, figures and verdicts, written as one HTML file that needs nothing beside itself."""
+"""A report of sections, tables, figures and verdicts, written as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from calibrant.report.table import Column, Table, make_table, number, to_csv, to
 
 @dataclass(frozen=True)
 class Verdict:
-    """A target and what became of it: `holds` is True, False, or None where it was not measured.
+    """A target and its result: `holds` is True, False, or None if it was not measured.
 
-    `measured` is a number, an `Estimate` with its interval, or a sentence; `note` says by how much and why.
+    `measured` is a number, an `Estimate` with its interval, or a sentence. `note` adds details.
     """
 
     statement: str
@@ -39,7 +39,7 @@ class Verdict:
 
     @property
     def shown(self) -> str:
-        """The measurement as it is written."""
+        """The measurement as text."""
         return format_number(self.measured, self.digits)
 
 
@@ -63,7 +63,7 @@ class Report:
     | standard |     0.058 |
     | bo4sc    | **0.022** |
 
-    Text is plain; a blank line begins a new paragraph, backquotes enclose code, and nothing is read as HTML.
+    Text is plain: a blank line begins a new paragraph, backquotes enclose code, and HTML is escaped.
     """
 
     def __init__(self, title: str, summary: str = "") -> None:
@@ -78,7 +78,7 @@ class Report:
         """Begin a section; its title appears in the contents."""
         position = sum(block["kind"] == "section" for block in self._blocks) + 1
         if self._current is not self._blocks:
-            raise ValueError(f"the section {title!r} stands inside details; close them first.")
+            raise ValueError(f"section {title!r} must not be inside details; close them first.")
         self._add("section", title=title, anchor=f"section-{position}")
         self.text(text)
 
@@ -90,31 +90,31 @@ class Report:
     def table(
         self, columns: Sequence[Column | str], rows: Sequence[Sequence[Any]], caption: str = "", **options: Any
     ) -> None:
-        """Add a table; `group` and `exempt` as in `calibrant.report.Table`. Readers can sort it and take it as CSV."""
+        """Add a table that readers can sort and save as CSV; `group` and `exempt` as in `calibrant.report.Table`."""
         self._tables += 1
         self._add("table", table=make_table(columns, rows, caption, **options), position=self._tables)
 
     def figure(self, figure: Any, caption: str, name: str, *, alt: str = "") -> None:
-        """Add a matplotlib figure or a display of `calibrant.plots`, as it is now; it may be closed afterwards.
+        """Add a matplotlib figure or a display of `calibrant.plots` in its present state; it may be closed afterwards.
 
-        `name` names its files, `figures/<name>.svg` and `.png`. `alt` tells those who do not see it what it shows, and
-        is the caption where it is not given.
+        Its files are `figures/<name>.svg` and `.png`. `alt` describes the figure for screen readers; the default is the
+        caption.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-            raise ValueError(f"name must be a file name of letters, digits, '.', '_' and '-', got {name!r}.")
+            raise ValueError(f"name must be a file name of letters, digits, '.', '_' and '-'; got {name!r}.")
         if name in [picture.name for picture in self.pictures]:
-            raise ValueError(f"the report has a figure {name!r} already; names of figures must differ.")
+            raise ValueError(f"name must differ from those of other figures; {name!r} is already used.")
         picture = take_picture(figure, name, alt or caption)
         self.pictures.append(picture)
         self._add("figure", picture=picture, caption=caption, position=len(self.pictures))
 
     def verdicts(self, verdicts: Sequence[Verdict | Mapping[str, Any]]) -> None:
-        """Add targets with what was measured and whether they hold; mappings have the fields of `Verdict`."""
+        """Add targets with their results; mappings have the fields of `Verdict`."""
         self._add("verdicts", verdicts=[v if isinstance(v, Verdict) else Verdict(**v) for v in verdicts])
 
     @contextmanager
     def details(self, title: str, text: str = "") -> Iterator[None]:
-        """Fold away what is added inside: `with report.details("Every seed"): report.table(…)`."""
+        """Fold the content that is added inside: `with report.details("Every seed"): report.table(…)`."""
         outside, inside = self._current, list[dict[str, Any]]()
         self._add("details", title=title, blocks=inside)
         self._current = inside
@@ -125,7 +125,7 @@ class Report:
             self._current = outside
 
     def provenance(self, facts: Mapping[str, Any]) -> None:
-        """Set what the foot says about how the numbers were made; `calibrant.report.provenance()` gathers it."""
+        """Set the provenance that the foot shows; `calibrant.report.provenance()` collects it."""
         self._provenance.update(facts)
 
     def to_html(self) -> str:
@@ -138,7 +138,7 @@ class Report:
         )
 
     def to_markdown(self) -> str:
-        """Return the words, tables and verdicts as Markdown, for a terminal or a README; figures by their captions."""
+        """Return texts, tables, verdicts and captions of figures as Markdown."""
         parts = [f"# {self.title}", *_paragraphs(self.summary), *_markdown(self._blocks)]
         return "\n\n".join(parts)
 
@@ -156,13 +156,13 @@ class Report:
 
 
 def require() -> None:
-    """Raise an ImportError now where a page could not be written later: to be called before hours of training."""
+    """Raise an ImportError if a package for pages is missing; call it before a long training."""
     need_jinja()
     _need("matplotlib", "draws with matplotlib")
 
 
 def need_jinja() -> None:
-    """Raise an ImportError that says how to install Jinja2 where it is missing."""
+    """Raise an ImportError that says how to install Jinja2 if it is missing."""
     _need("jinja2", "writes HTML with Jinja2")
 
 
@@ -176,7 +176,7 @@ def _need(package: str, purpose: str) -> None:
 
 
 def template(name: str) -> Any:
-    """Return a template of this package; what it shows is escaped."""
+    """Return a template of this package; its values are escaped."""
     need_jinja()
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup, escape
@@ -186,7 +186,7 @@ def template(name: str) -> Any:
     )
     environment.filters["cells"] = _cells
     environment.filters["csv_link"] = _csv_link
-    # Only files of this package and pictures drawn by matplotlib are taken as they are; all else is escaped.
+    # Only files of this package and pictures drawn by matplotlib are inserted unescaped.
     environment.globals["asset"] = lambda name: Markup(_asset(name))
     environment.filters["code"] = lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
     environment.filters["drawing"] = lambda picture: Markup(picture.inline())
@@ -198,7 +198,7 @@ def _asset(name: str) -> str:
 
 
 def _cells(table: Table) -> list[list[dict[str, Any]]]:
-    """Return what the template shows for each cell: text, sort key, whether it is a number and whether it is best."""
+    """Return the text, sort key and marks (number, best) of each cell for the template."""
     best = table.best()
     numeric = [table.is_numeric(j) for j in range(len(table.columns))]
     return [

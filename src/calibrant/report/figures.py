@@ -1,4 +1,4 @@
-"""Figures inside a page: a drawing kept as SVG and PNG, and its SVG made fit to stand in HTML beside others."""
+"""Figures inside a page: a drawing as SVG and PNG, and its SVG as an HTML element."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 from calibrant._whole import whole_file
 from calibrant.plots import save_figure
 
-INLINE_LIMIT = 3_000_000  # characters; a drawing of very many points would make the page slow, and is shown as PNG
+INLINE_LIMIT = 3_000_000  # characters; a larger drawing would make the page slow and is shown as PNG
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One drawing: its name, what it shows in words, and both files' contents."""
+    """One drawing: its name, its description, and the contents of both files."""
 
     name: str
     alt: str
@@ -50,8 +50,8 @@ def take_picture(figure: Any, name: str, alt: str) -> Picture:
 def inline_svg(svg: str, *, prefix: str, alt: str) -> str:
     """Return an SVG file's text as an element for HTML.
 
-    The XML head, comments and metadata go. Element names get `prefix`: a page has one space of names, and matplotlib
-    gives the same ones in each drawing. Its style sheet is held to this drawing for the same reason.
+    XML head, comments and metadata are removed. Element names get `prefix`, because all drawings of a page share one
+    namespace and matplotlib uses the same names in each. The style sheet is limited to this drawing.
     """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)

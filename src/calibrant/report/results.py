@@ -1,4 +1,4 @@
-"""Result files: `{"config": …, "versions": …, "records": […]}` with what made them, so that a number can be traced."""
+"""Result files, `{"config": …, "versions": …, "records": […]}`, with the provenance of every number."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Record = dict[str, Any]
 
 
 class Results(NamedTuple):
-    """What a result file holds."""
+    """The content of a result file."""
 
     config: dict[str, Any]
     versions: dict[str, str]
@@ -28,7 +28,7 @@ class Results(NamedTuple):
 
 
 def versions() -> dict[str, str]:
-    """What the numbers were made with."""
+    """Versions of the packages that the numbers depend on."""
     import numpy
     import scipy
     import sklearn
@@ -45,7 +45,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Where the numbers come from."""
+    """The machine that the numbers were measured on."""
     import torch
 
     return {
@@ -57,7 +57,7 @@ def machine() -> dict[str, Any]:
 
 
 def command() -> str:
-    """The command line of this process, without the folders of programs and of absolute paths: they say nothing."""
+    """The command line of this process, without folders of programs and absolute paths."""
     arguments = getattr(sys, "orig_argv", sys.argv) if Path(sys.argv[0]).suffix == ".py" else sys.argv
     return shlex.join(map(_without_folders, arguments))
 
@@ -70,8 +70,8 @@ def _without_folders(argument: str) -> str:
 def write_results(path: str | Path, config: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Path:
     """Write a result file whole or not at all; returns its path.
 
-    `config` gains the machine where it names none. NumPy and torch scalars become numbers, paths text, and numbers
-    that are not finite null, because JSON has no others.
+    The machine is added to `config` unless it is named there. NumPy and torch scalars become numbers, paths become
+    text, and numbers that are not finite become null, because JSON cannot represent them.
     """
     path = Path(path)
     content = {"config": {"machine": machine(), **config}, "versions": versions(), "records": list(records)}
@@ -82,21 +82,21 @@ def write_results(path: str | Path, config: Mapping[str, Any], records: Sequence
 
 
 def as_text(content: Mapping[str, Any]) -> str:
-    """JSON for people and for version control: one line for each record."""
+    """JSON with one line for each record, for readers and for version control."""
     head = json.dumps({key: content[key] for key in ("config", "versions")}, indent=1, allow_nan=False)
     rows = ",\n".join(f"  {json.dumps(record, allow_nan=False)}" for record in content["records"])
     return head[: -len("\n}")] + f',\n "records": [\n{rows}\n ]\n}}\n'
 
 
 def read_results(path: str | Path) -> Results:
-    """Read a result file; one that is none is an error that says what is missing."""
+    """Read a result file; an error says what is missing in any other file."""
     path = Path(path)
     if not path.exists():
-        raise FileNotFoundError(f"there is no result file {path}.")
+        raise FileNotFoundError(f"There is no result file {path}.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no JSON file: {error}.") from error
+        raise ValueError(f"{path} is not a JSON file: {error}.") from error
     shapes = {"config": dict, "versions": dict, "records": list}
     held = content if isinstance(content, dict) else {}
     missing = [key for key, shape in shapes.items() if not isinstance(held.get(key), shape)]
@@ -108,9 +108,9 @@ def read_results(path: str | Path) -> Results:
 
 
 def provenance(config: Mapping[str, Any] | None = None, **facts: Any) -> dict[str, Any]:
-    """What the foot of a report says: the command, the date, the versions and the machine of this run, and `facts`.
+    """The foot of a report: command, date, versions and machine of this run, and `facts`.
 
-    A report that is made again from a result file passes that file's `config` and `versions`.
+    For a report from a result file, pass that file's `config` and `versions`.
     """
     here: dict[str, Any] = {"command": command(), "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
     if config is not None:
@@ -120,7 +120,7 @@ def provenance(config: Mapping[str, Any] | None = None, **facts: Any) -> dict[st
 
 
 def as_json(value: Any) -> Any:
-    """A value as JSON can hold it: numbers that are not finite become null, NumPy's and torch's become plain ones."""
+    """A value for JSON: numbers that are not finite become null, NumPy and torch numbers plain ones."""
     if isinstance(value, Mapping):
         return {str(key): as_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -17,7 +17,7 @@ from calibrant.report.numbers import format_number
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its heading, which end is better (for marking the best), how many decimals are shown."""
+    """One column: its heading, which direction is better (to mark the best), and the number of decimals."""
 
     name: str
     better: Literal["low", "high"] | None = None
@@ -29,9 +29,9 @@ class Column:
 class Table:
     """Columns (or plain headings) and rows; every row has one cell for each column.
 
-    Cells are text, numbers, `calibrant.metrics.Estimate` (value with interval), or None where nothing was measured.
-    The best value of each column with a `better` end is marked, within rows that agree in the column named `group` if
-    one is given. Rows that hold one of the texts `exempt` are shown but never marked: a noise floor, an ensemble.
+    Cells are text, numbers, `calibrant.metrics.Estimate` (value with interval), or None if nothing was measured. The
+    best value of each column with a `better` direction is marked; with `group`, within rows that agree in that column.
+    Rows that hold one of the texts `exempt` are shown but never marked: for example a noise floor or an ensemble.
     """
 
     columns: Sequence[Column]
@@ -43,17 +43,17 @@ class Table:
     def __post_init__(self) -> None:
         for i, row in enumerate(self.rows):
             if len(row) != len(self.columns):
-                raise ValueError(f"row {i} has {len(row)} cells for {len(self.columns)} columns.")
+                raise ValueError(f"row {i} must have {len(self.columns)} cells, one for each column; got {len(row)}.")
         if self.group is not None and self.group not in [c.name for c in self.columns]:
-            raise ValueError(f"group must be the heading of a column, got {self.group!r}.")
+            raise ValueError(f"group must be the heading of a column; got {self.group!r}.")
 
     def is_numeric(self, column: int) -> bool:
-        """Whether every cell that was measured is a number; such columns are aligned right."""
+        """Whether every measured cell is a number; such columns are aligned to the right."""
         cells = [row[column] for row in self.rows if row[column] is not None]
         return bool(cells) and all(not math.isnan(number(cell)) or isinstance(cell, float) for cell in cells)
 
     def best(self) -> set[tuple[int, int]]:
-        """Positions (row, column) of the best cells; equal as shown means equally good."""
+        """Positions (row, column) of the best cells; values that look equal count as equal."""
         key = None if self.group is None else [c.name for c in self.columns].index(self.group)
         groups: dict[Any, list[int]] = {}
         for i, row in enumerate(self.rows):
@@ -75,7 +75,7 @@ class Table:
 def make_table(
     columns: Sequence[Column | str], rows: Sequence[Sequence[Any]], caption: str = "", **options: Any
 ) -> Table:
-    """Return a `Table`; headings given as text become columns without a better end."""
+    """Return a `Table`; headings given as text become columns without a better direction."""
     named = [Column(c) if isinstance(c, str) else c for c in columns]
     return Table(named, [list(row) for row in rows], caption, **options)
 
@@ -90,7 +90,7 @@ def number(cell: Any) -> float:
 
 
 def to_markdown(columns: Sequence[Column | str], rows: Sequence[Sequence[Any]], **options: Any) -> str:
-    """Return the table as Markdown, padded so that a terminal shows it well too; the best values are bold."""
+    """Return the table as Markdown, padded for terminals; the best values are bold."""
     table = make_table(columns, rows, **options)
     best = table.best()
     cells = [[_escape_markdown(c.name) for c in table.columns]]

@@ -1,12 +1,13 @@
-"""The reject option: when to withhold a prediction, and what is guaranteed about the rest.
+"""The reject option: when to withhold a prediction, and what is guaranteed about the others.
 
-Functions take `confidence` in [0, 1] and `correct` (was the prediction right), numpy or torch, from a
-sample that the model has not seen. `risk_coverage_curve` and the areas describe that sample;
-`threshold_for_risk` and `uniform_risk_bound` make statements about new data, with proofs in their
-docstrings. The result is a `RejectionRule`.
+Functions take `confidence` in [0, 1] and `correct` (was the prediction right) as numpy arrays or torch tensors, from a
+sample that the model has not seen. `risk_coverage_curve` and the areas describe that sample. `threshold_for_risk` and
+`uniform_risk_bound` make statements about new data, with proofs in the docstrings of their modules. The result is a
+`RejectionRule`.
 
-Prediction sets take class probabilities and labels: `conformal_rule` from a sample that the model has not seen gives a
-`SetRule`, `cross_conformal_rule` from out-of-fold probabilities a `CrossSetRule`; `apply` returns a bool array.
+Prediction sets take class probabilities and labels. `conformal_rule` uses a sample that the model has not seen and
+returns a `SetRule`. `cross_conformal_rule` uses out-of-fold probabilities and returns a `CrossSetRule`. Their method
+`apply` returns a bool array.
 """
 
 from calibrant.selective.choose import (

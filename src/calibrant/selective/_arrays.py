@@ -1,4 +1,4 @@
-"""What every function of this package does with its input, once."""
+"""Checks and counts that the functions of this package share."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from calibrant.selective.rule import Window
 def as_pair(confidence: Any, correct: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return validated (confidence, correct) as float64 and bool arrays on the CPU.
 
-    float64 holds every float16, bfloat16 and float32 exactly, so a threshold taken from the sample still
-    separates the sample.
+    float64 represents every float16, bfloat16 and float32 exactly, so a threshold taken from the sample divides the
+    sample as before.
     """
     conf, hits = check_confidence(confidence, correct)
     return conf.double().cpu().numpy(), hits.cpu().numpy()
 
 
 def check_fraction(value: float, name: str, *, closed: bool = False) -> float:
-    """Return `value` if it lies in (0, 1), or in [0, 1] where `closed`; else say so."""
+    """Return `value` if it lies in (0, 1), or in [0, 1] with `closed`; an error otherwise."""
     value = float(value)
     inside = 0 <= value <= 1 if closed else 0 < value < 1
     if not inside:
         interval = "[0, 1]" if closed else "(0, 1)"
-        raise ValueError(f"{name} must lie in {interval}, got {value:g}. It is a fraction, not a percentage.")
+        raise ValueError(f"{name} must be a fraction in {interval}; got {value:g}.")
     return value
 
 
@@ -40,7 +40,7 @@ def accepted_counts(confidence: np.ndarray, correct: np.ndarray) -> tuple[np.nda
 
 
 def on_sample(confidence: np.ndarray, correct: np.ndarray, window: Window | None) -> tuple[float, float]:
-    """Share of the sample that a window accepts and its error rate; NaN where nothing is accepted."""
+    """Share of the sample that a window accepts, and its error rate; NaN if nothing is accepted."""
     if window is None:
         return 0.0, np.nan
     kept = window.accepts(confidence)

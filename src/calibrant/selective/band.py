@@ -1,21 +1,20 @@
 """A confidence band for the mass of nested sets, with an exactly computed level.
 
-Let A_t be a family of nested sets, such as {c ≥ t, wrong} over all real t, let G(t) be the probability of
-A_t and s(t) the number of n independent samples that fall into it. For s = 0..n−1 put B_s = the 1 − α
-quantile of Beta(s + 1, n − s), the Clopper–Pearson upper limit for s of n at level 1 − α.
+Let A_t be a family of nested sets, such as {c ≥ t, wrong} over all real t. Let G(t) be the probability of A_t, and s(t)
+the number of n independent samples that fall into it. For s = 0..n−1 let B_s be the 1 − α quantile of
+Beta(s + 1, n − s), the Clopper–Pearson upper limit for s of n at level 1 − α.
 
 **Lemma.** P(G(t) ≤ B_{s(t)} for every t) ≥ 1 − κ(α), where κ(α) = P(U_(s+1) > B_s for some s) for the order
-statistics of n independent uniform variables. No assumption on the distribution: atoms are allowed.
+statistics of n independent uniform variables. The distribution is arbitrary; atoms are allowed.
 
-*Proof.* Nested sets can be coupled with uniform variables U_i such that sample i lies in A_t exactly if U_i
-≤ G(t) (spread each atom evenly). If G(t) > B_s with s = s(t), only s of the U_i are ≤ G(t), so U_(s+1) >
-G(t) > B_s. ∎
+*Proof.* Nested sets can be coupled with uniform variables U_i such that sample i lies in A_t exactly if U_i ≤ G(t)
+(spread each atom evenly). If G(t) > B_s with s = s(t), only s of the U_i are ≤ G(t), so U_(s+1) > G(t) > B_s. ∎
 
-A limit need not be computed at every s: that of any larger count serves as well, by the same proof. All t share
-one event for each s: that is why a person may look at every threshold. The α that makes κ(α) = δ is found by
-computing κ exactly (the counting process of uniforms is a Poisson process given its total, Moscovich & Nadler
-2017), which is less wasteful than the union bound α = δ / n: the exact α is 10 times larger at n = 300 and 25
-times at n = 1,000 (δ = 0.05). Bands with one local level everywhere go back to Berk & Jones 1979.
+The limit need not be computed at every s: by the same proof, that of a larger count is valid too. All t with the same
+count s share one event, so the band holds for all thresholds at once. The α with κ(α) = δ is found by computing κ
+exactly (the counting process of uniforms is a Poisson process given its total, Moscovich & Nadler 2017). This wastes
+less than the union bound α = δ / n: the exact α is 10 times larger at n = 300 and 25 times at n = 1,000 (δ = 0.05).
+Bands with one local level everywhere go back to Berk & Jones 1979.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ from scipy.signal import convolve
 from scipy.special import gammaln, xlogy
 from scipy.stats import beta, poisson
 
-# The band is computed at so many counts at the most; a count in between takes the limit of the next one
-# above.
+# The band is computed for at most this many counts; a count in between uses the limit of the next larger one.
 _MOST_COUNTS = 800
 
 
@@ -53,7 +51,7 @@ def local_level(n: int, delta: float) -> float:
     def excess(log_alpha: float) -> float:
         return np.log(crossing_probability(n, counts, _limits(n, counts, np.exp(log_alpha))) / delta)
 
-    # Between the union bound, which is always safe, and no correction, which never is. Then to the safe side.
+    # Search between the union bound, which is always safe, and no correction. Then round to the safe side.
     root = brentq(excess, np.log(delta / len(counts)), np.log(delta), xtol=0.01)
     return float(np.exp(root - 0.01))
 
@@ -61,9 +59,9 @@ def local_level(n: int, delta: float) -> float:
 def crossing_probability(n: int, counts: np.ndarray, limits: np.ndarray) -> float:
     """Return P(U_(s+1) > limit_s for some s in `counts`), U_(·) the order statistics of n uniform variables.
 
-    The number of U_i below x is followed from limit to limit as a Poisson process of rate n, paths with at
-    most s points below limit_s are dropped, and what is left is conditioned on n points in all. Every term
-    is positive; the tail that is cut off can only raise the result.
+    The number of U_i below x is a Poisson process of rate n, followed from limit to limit. Paths with at most s points
+    below limit_s are dropped, and the others are conditioned on n points in total. Every term is positive; the tail
+    that is cut off can only raise the result.
     """
     alive = np.ones(1)  # alive[i]: probability of first + i points so far on a path that has not crossed
     first, position = 0, 0.0
@@ -93,7 +91,7 @@ def _limits(n: int, counts: np.ndarray, alpha: float) -> np.ndarray:
 
 
 def _counts(n: int) -> np.ndarray:
-    """Counts s at which the band is computed: all at the ends, steps of a quarter of √s between."""
+    """Counts s at which the band is computed: all near the ends, in steps of √s/4 between."""
     step = max(0.25, 2 * np.sqrt(2 * n) / _MOST_COUNTS)
     counts = [0]
     while counts[-1] < n - 1:

@@ -1,7 +1,7 @@
-"""Choosing a threshold for a target coverage, or for given costs of an error and a rejection.
+"""Thresholds for a target coverage, or for given costs of an error and a rejection.
 
-Each function takes a sample that was not used to train the model and returns a `RejectionRule`. Where nothing is
-guaranteed on new data the rule's `level` is None.
+Each function takes a sample that was not used to train the model and returns a `RejectionRule`. The rule's `level` is
+None if nothing is guaranteed on new data.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from calibrant.selective.rule import RejectionRule, Window
 def threshold_for_coverage(
     confidence: Any, correct: Any, coverage: float, *, level: float | None = None
 ) -> RejectionRule:
-    """Choose the highest threshold that accepts at least `coverage`; without labels, say `correct=None`.
+    """Choose the highest threshold that accepts at least `coverage`; without labels, pass `correct=None`.
 
-    Without `level`, of this sample. With it, of new data with probability at least `level`: the k-th
-    largest confidence with the smallest k such that P(Bin(n, coverage) < k) ≥ level (a distribution-free
-    tolerance limit, Wilks 1941; atoms can only raise the coverage). Where even k = n is not enough,
+    Without `level`, the coverage is that of this sample. With `level`, it holds on new data with probability at least
+    `level`: the threshold is the k-th largest confidence, with the smallest k such that P(Bin(n, coverage) < k) ≥ level
+    (a distribution-free tolerance limit, Wilks 1941; atoms can only raise the coverage). If even k = n is not enough,
     everything is accepted.
     """
     coverage = check_fraction(coverage, "coverage")
@@ -40,17 +40,17 @@ def threshold_for_coverage(
 
 
 def chow_threshold(error_cost: float, rejection_cost: float) -> float:
-    """Return Chow's threshold 1 − rejection_cost / error_cost: answer where the confidence reaches it.
+    """Return Chow's threshold 1 − rejection_cost / error_cost: answer if the confidence reaches it.
 
-    An answer costs (1 − c)·error_cost on average if the confidence c is calibrated, silence costs
-    rejection_cost; the rule that takes the cheaper one is optimal (Chow 1970). Costs are relative to a
-    correct answer. For a confidence that is not calibrated see `threshold_for_cost`.
+    If the confidence c is calibrated, an answer costs (1 − c)·error_cost on average, and a rejection costs
+    rejection_cost. Choosing the cheaper of the two is optimal (Chow 1970). Costs are relative to a correct answer. For
+    a confidence that is not calibrated see `threshold_for_cost`.
     """
     if not (np.isfinite(error_cost) and np.isfinite(rejection_cost) and 0 <= rejection_cost <= error_cost != 0):
         raise ValueError(
-            "costs must satisfy 0 ≤ rejection_cost ≤ error_cost and error_cost > 0, "
+            "costs must satisfy 0 ≤ rejection_cost ≤ error_cost and error_cost > 0; "
             f"got rejection_cost={rejection_cost:g}, error_cost={error_cost:g}. "
-            "Where silence costs more than an error, never reject."
+            "If a rejection costs more than an error, never reject."
         )
     return 1 - rejection_cost / error_cost
 
@@ -62,9 +62,9 @@ def threshold_for_cost(
 
     The cost is error_cost·P(accepted, wrong) + rejection_cost·P(rejected).
 
-    By default the minimiser of this average over the sample, for any score; of equal ones the largest
-    coverage. With `calibrated=True` Chow's rule, which trusts the confidence and does not use `correct` to
-    choose. The rule's `target` is the average cost on the sample; no guarantee is attached.
+    By default this average over the sample is minimised, for any score; among equal costs the largest coverage is
+    chosen. `calibrated=True` uses Chow's rule, which trusts the confidence and does not need `correct` for the choice.
+    The rule's `target` is the average cost on the sample. Nothing is guaranteed.
     """
     limit = chow_threshold(error_cost, rejection_cost)
     conf, hits = as_pair(confidence, correct)

@@ -1,24 +1,25 @@
 """Prediction sets that hold the true class with a stated probability: split conformal prediction.
 
-**Guarantee.** Let (x_i, y_i), i = 1..n, and a new (x, y) be exchangeable (independent draws from one distribution are),
-and let the model not depend on any of them. With s_i the score of y_i, and q the k-th smallest of s_1..s_n,
+**Guarantee.** Let (x_i, y_i), i = 1..n, and a new (x, y) be exchangeable (for example, independent draws from one
+distribution), and let the model not depend on any of them. With s_i the score of y_i, and q the k-th smallest of
+s_1..s_n, ::
 
     k = ⌈(n + 1)·coverage⌉,      C(x) = {c : s(x, c) ≤ q},      P(y ∈ C(x)) ≥ coverage.
 
 *Proof.* The rank of the new score among all n + 1 is uniform, up to ties; s > q needs a rank above k, and
-P(rank ≤ k) ≥ k/(n + 1) ≥ coverage. ∎ Without ties the probability is at most coverage + 1/(n + 1). If k > n, no score
-is large enough: q = ∞, and all classes are in the set.
+P(rank ≤ k) ≥ k/(n + 1) ≥ coverage. ∎ Without ties the probability is at most coverage + 1/(n + 1). If k > n, then
+q = ∞, and all classes are in the set.
 
 The probability is over the sample and the new row together. For one given sample the coverage on new data varies around
-it, as Beta(k, n + 1 − k) without ties. With `level`, k is the smallest number with P(Bin(n, coverage) < k) ≥ level:
-then the coverage on new data is at least `coverage` for a share of `level` of all samples (Vovk 2012).
+it, as Beta(k, n + 1 − k) without ties. With `level`, k is the smallest number with P(Bin(n, coverage) < k) ≥ level.
+Then the coverage on new data is at least `coverage` for a share `level` of all samples (Vovk 2012).
 
 **By class** (Mondrian). With `by_class=True` each class has its own q from the rows of that class, and the guarantee
-holds for each class: P(y ∈ C(x) | y = c) ≥ coverage. A class with fewer than about 1/(1 − coverage) rows enters every
+holds for each class: P(y ∈ C(x) | y = c) ≥ coverage. A class with fewer than about 1/(1 − coverage) rows is in every
 set.
 
 **Empty sets.** By default a row whose set would be empty gets its most probable class. That can only raise the
-coverage. `allow_empty=True` leaves such sets empty: they mark rows that no class fits.
+coverage. `allow_empty=True` leaves such sets empty; they mark rows that fit no class.
 """
 
 from __future__ import annotations
@@ -51,20 +52,20 @@ Seed = int | np.random.Generator | None
 
 @dataclass(frozen=True)
 class SetRule:
-    """Which classes enter a prediction set: those with a score of at most `quantile`.
+    """Which classes are in a prediction set: those with a score of at most `quantile`.
 
     Attributes
     ----------
     score
         The score of classes, see `calibrant.selective.set_scores`.
     coverage, level
-        The coverage asked for, and the probability of reaching it; None if it holds on average over samples.
+        The requested coverage, and the probability of reaching it; None if it holds on average over samples.
     quantile
         q: one number, or one for each class with `by_class`; inf puts a class into all sets.
     n, classes
-        How many rows the rule was fitted on, and how many classes there are.
+        Number of rows that the rule was fitted on, and number of classes.
     by_class
-        Whether the coverage holds for each class apart.
+        Whether the coverage holds for each class separately.
     allow_empty
         Whether sets may be empty; otherwise they hold at least the most probable class.
     """
@@ -95,7 +96,7 @@ class SetRule:
         return result
 
     def summary(self) -> str:
-        """Return one or two sentences for people."""
+        """Describe the rule in one or two sentences."""
         reach = f"with confidence {self.level:g}" if self.level is not None else "on average"
         each = " of each class" if self.by_class else ""
         text = (
@@ -125,7 +126,7 @@ class SetRule:
             fields["quantile"] = tuple(map(float, fields["quantile"]))
             return cls(**fields)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"this set rule is incomplete or has unknown fields: {error}.") from error
+            raise ValueError(f"The set rule is incomplete or has unknown fields: {error}.") from error
 
 
 def conformal_rule(
@@ -146,15 +147,15 @@ def conformal_rule(
     probs, labels
         Class probabilities (n, C) and true classes (n,) of rows that were not used to train or calibrate the model.
     coverage
-        The probability with which a set shall hold the true class.
+        The probability with which a set must hold the true class.
     score
         "lac", "aps", "raps", or a value such as `RAPS(k_reg=2, penalty=0.1)` or `APS(randomised=True)`.
     level
-        Ask for the coverage with this probability over samples, and not on average.
+        Reach the coverage with this probability over samples, instead of on average.
     by_class
-        Ask for the coverage within each class.
+        Reach the coverage within each class.
     allow_empty
-        Leave sets empty where no class fits.
+        Leave a set empty if no class fits.
     seed
         For randomised scores only.
     """
@@ -179,7 +180,7 @@ def rule_of_ranked(
     allow_empty: bool = False,
     seed: Seed = None,
 ) -> SetRule:
-    """Do the work of `conformal_rule` from the standing of the true classes alone."""
+    """`conformal_rule` for ranked classes: needs only the standing of the true class of each row."""
     coverage = check_fraction(coverage, "coverage")
     level = None if level is None else check_fraction(level, "level")
     scores = score(ranked, draw(score, len(labels), seed))
@@ -189,7 +190,7 @@ def rule_of_ranked(
 
 
 def conformal_quantile(scores: np.ndarray, coverage: float, level: float | None = None) -> float:
-    """Return the k-th smallest score, k as in the module's docstring; inf where k exceeds their number."""
+    """Return the k-th smallest score, with k as in the module's docstring; inf if k exceeds their number."""
     k = order_statistic(len(scores), coverage, level)
     return float(np.partition(scores, k - 1)[k - 1]) if k <= len(scores) else math.inf
 
@@ -197,7 +198,7 @@ def conformal_quantile(scores: np.ndarray, coverage: float, level: float | None 
 def order_statistic(n: int, coverage: float, level: float | None = None) -> int:
     """Return k: the smallest number for which the k-th smallest of n scores gives the coverage."""
     if level is None:
-        return math.ceil((n + 1) * coverage * (1 - 1e-12))  # 0.7·10 is 7, whatever rounding makes of it
+        return math.ceil((n + 1) * coverage * (1 - 1e-12))  # 0.7·10 is 7 in spite of rounding
     return int(binom.ppf(level, n, coverage)) + 1
 
 
@@ -217,7 +218,7 @@ def check_columns(probs: np.ndarray, classes: int) -> np.ndarray:
 
 
 def blocks(shape: tuple[int, ...]) -> Iterator[slice]:
-    """Cut rows into blocks, so that sorting many rows of many classes needs little memory; at least one block."""
+    """Divide rows into blocks, so that sorting needs little memory; at least one block."""
     size = max(1, _ENTRIES_AT_ONCE // shape[1])
     for start in range(0, max(1, shape[0]), size):
         yield slice(start, start + size)
@@ -228,5 +229,5 @@ def read_json(text: str, form: str) -> dict[str, Any]:
     fields = json.loads(text)
     found = fields.pop("format", None) if isinstance(fields, dict) else type(fields).__name__
     if found != form:
-        raise ValueError(f"expected JSON with format {form!r}, got {found!r}. Was it written by to_json of this class?")
+        raise ValueError(f"text must be JSON with format {form!r}, as written by to_json; got {found!r}.")
     return fields

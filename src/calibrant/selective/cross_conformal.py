@@ -1,13 +1,13 @@
-"""Prediction sets from cross-validation: every row trains models and judges one, and no sample is set aside.
+"""Prediction sets from cross-validation (CV+): every row trains models and judges one; no rows are set aside.
 
-K models, each trained without one fold; s_i is the score of y_i by the model that was trained without row i. A class c
-enters the set of x if fewer than (1 − α)(n + 1) rows beat it, each row by its own model (CV+, Barber et al. 2021; for
-classification Romano, Sesia & Candès 2020), where 1 − α is the coverage asked for:
+There are K models, each trained without one fold. s_i is the score of y_i by the model trained without row i, and 1 − α
+is the requested coverage. A class c is in the set of x if fewer than (1 − α)(n + 1) rows have a lower score than c,
+each row compared by its own model (Barber et al. 2021; for classification Romano, Sesia & Candès 2020)::
 
     C(x) = {c : #{i : s_i < s(x, c; model without i)} < (1 − α)(n + 1)}
 
-**Guarantee.** If rows are exchangeable and all models are trained by one procedure that ignores the order of its rows
-and sees nothing that was fitted to all folds, then with folds of n/K rows
+**Guarantee.** Suppose that rows are exchangeable, and that all models are trained by one procedure that ignores the
+order of its rows and uses nothing that was fitted to all folds. Then with folds of n/K rows ::
 
     P(y ∈ C(x)) ≥ 1 − 2α − min{2(1 − 1/K)/(n/K + 1), (1 − K/n)/(K + 1)}     (Barber et al. 2021, Theorem 4).
 
@@ -15,10 +15,10 @@ The factor 2 is the price of the worst case. For models that change little when 
 about 1 − α (Section 5 there).
 
 **With one final classifier.** The mean of the fold models, or one model trained on all rows, can be used with the rule
-that `conformal_rule` gives for the out-of-fold probabilities. There is no guarantee then without an assumption. The
-assumption is stability: the scores s(x, y) of the final classifier and of the fold models differ by at most ε, except
-with a small probability ν. Then {c : s(x, c) ≤ q + ε} has coverage 1 − α up to a term of order √ν (Section 5 there, for
-leave-one-out). `calibrant bench guarantees` measures the coverage with q itself.
+of `conformal_rule` for the out-of-fold probabilities. A guarantee then needs an assumption, stability: the scores
+s(x, y) of the final classifier and of the fold models differ by at most ε, except with a small probability ν. Then
+{c : s(x, c) ≤ q + ε} has coverage 1 − α up to a term of order √ν (Section 5 there, for leave-one-out). The command
+`calibrant bench guarantees` measures the coverage with q itself.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class CrossSetRule:
     scores, folds, labels
         For each row the score of its true class, the number 0..K−1 of its fold, and its class.
     classes
-        How many classes there are.
+        Number of classes.
     by_class
         Whether each class is compared with rows of that class only.
     allow_empty
-        Whether sets may be empty; otherwise they hold at least one class, the most probable one in the mean of the
-        fold models.
+        Whether sets may be empty; otherwise they hold at least the most probable class of the mean of the fold
+        models.
     """
 
     score: SetScore
@@ -114,7 +114,7 @@ class CrossSetRule:
 
     @cached_property
     def _sorted(self) -> list[list[np.ndarray]]:
-        """Sorted scores of each fold, of all its rows or class by class."""
+        """Sorted scores of each fold: of all its rows, or by class."""
         scores, folds, labels = np.array(self.scores), np.array(self.folds), np.array(self.labels)
         parts = [labels == c for c in range(self.classes)] if self.by_class else [np.ones(len(labels), bool)]
         return [[np.sort(scores[(folds == k) & part]) for part in parts] for k in range(self.n_folds)]
@@ -139,7 +139,7 @@ class CrossSetRule:
             lists = {name: tuple(fields[name]) for name in ("scores", "folds", "labels")}
             return cls(**fields | lists)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"this set rule is incomplete or has unknown fields: {error}.") from error
+            raise ValueError(f"The set rule is incomplete or has unknown fields: {error}.") from error
 
 
 def cross_conformal_rule(
@@ -158,8 +158,8 @@ def cross_conformal_rule(
     Parameters
     ----------
     oof_probs, labels, folds
-        Of each row the probabilities by the model trained without its fold, (n, C); its class; and the number of its
-        fold, 0..K−1, in the order in which `apply` is given the models.
+        For each row: its probabilities by the model trained without its fold, (n, C); its class; and the number of its
+        fold, 0..K−1, in the order of the models that are given to `apply`.
     coverage, score, by_class, allow_empty, seed
         As in `conformal_rule`.
     """

@@ -1,13 +1,13 @@
 """Risk against coverage, and the areas under that curve.
 
-A selective classifier answers where its confidence reaches a threshold t and is silent elsewhere. With
-c the confidence and e = 1 for a wrong prediction,
+A selective classifier answers if its confidence reaches a threshold t, and abstains otherwise. With c the confidence
+and e = 1 for a wrong prediction, ::
 
     coverage(t) = P(c ≥ t)          risk(t) = P(e = 1 | c ≥ t)          generalised risk(t) = P(e = 1, c ≥ t)
 
-Ties: no threshold can separate equal confidences, so on the curve they enter *together*. The areas, which
-compare orderings, need a value at every number of accepted samples; inside a tie they take the *expectation*
-over its random orders, so that no result depends on the order of the input.
+Ties: no threshold can separate equal confidences, so they enter the curve *together*. The areas compare orderings and
+need a value at every number of accepted samples. Inside a tie they use the *expectation* over random orders, so that no
+result depends on the order of the input.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RiskCoverageCurve:
     Attributes
     ----------
     threshold
-        The distinct confidences of the sample, descending; a prediction is accepted where c ≥ threshold.
+        The distinct confidences of the sample, descending; a prediction is accepted if c ≥ threshold.
     coverage, risk
         Share of the sample accepted, and share of errors among the accepted.
     n_accepted, n_errors
@@ -51,7 +51,7 @@ class RiskCoverageCurve:
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """One threshold and what it does on the sample; `threshold=inf` accepts nothing, its risk is NaN."""
+    """One threshold with its coverage and risk on the sample; `threshold=inf` accepts nothing and has risk NaN."""
 
     threshold: float
     coverage: float
@@ -64,8 +64,8 @@ def risk_coverage_curve(confidence: Any, correct: Any) -> RiskCoverageCurve:
     Parameters
     ----------
     confidence
-        Confidence in [0, 1], shape (n,); array or tensor. Only its order matters here: map a score of another
-        range into [0, 1] by any increasing function.
+        Confidence in [0, 1], shape (n,); array or tensor. Only the order matters: map a score of another range into
+        [0, 1] by any increasing function.
     correct
         Whether each prediction was right, shape (n,).
     """
@@ -85,20 +85,18 @@ def _expected_errors(confidence: Any, correct: Any) -> np.ndarray:
 def aurc(confidence: Any, correct: Any) -> float:
     """Area under the risk–coverage curve: the mean over k = 1..n of the risk of the k most confident samples.
 
-    AURC = 1/n Σ_k E_k / k, with E_k the errors among the k most confident (Geifman, Uziel & El-Yaniv 2019);
-    in expectation over the order of ties. 0 is perfect. It weights the errors at low coverage heavily; see
-    `augrc`.
+    AURC = 1/n Σ_k E_k / k, with E_k the errors among the k most confident (Geifman, Uziel & El-Yaniv 2019), in
+    expectation over the order of ties. 0 is perfect. Errors at low coverage have a large weight; see `augrc`.
     """
     errors = _expected_errors(confidence, correct)[1:]
     return float(np.mean(errors / np.arange(1, len(errors) + 1)))
 
 
 def excess_aurc(confidence: Any, correct: Any) -> float:
-    """AURC less the AURC of the best ordering of the same predictions (Geifman, Uziel & El-Yaniv 2019).
+    """AURC minus the AURC of the best ordering of the same predictions (Geifman, Uziel & El-Yaniv 2019).
 
-    The best ordering puts all errors last: 1/n Σ_k max(0, k − (n − E)) / k with E errors in all, computed
-    by that sum and not by its limit r + (1 − r) ln(1 − r), which is off by O(1/n) and can make the excess
-    negative.
+    The best ordering puts all E errors last: 1/n Σ_k max(0, k − (n − E)) / k. This sum is computed exactly. Its limit
+    r + (1 − r) ln(1 − r) is off by O(1/n) and can make the excess negative.
     """
     errors = _expected_errors(confidence, correct)
     n = len(errors) - 1
@@ -110,9 +108,9 @@ def excess_aurc(confidence: Any, correct: Any) -> float:
 def augrc(confidence: Any, correct: Any) -> float:
     """Area under the generalised-risk–coverage curve (Traub et al. 2024, "Overcoming common flaws ...").
 
-    The integral over coverage of P(e = 1, accepted), linear between neighbouring points: the average risk
-    of an undetected error. It equals (1 − AUROC)·a·(1 − a) + (1 − a)²/2 with a the accuracy and AUROC that
-    of the confidence as a detector of correct predictions, exactly and with ties counted half.
+    The integral over coverage of P(e = 1, accepted), linear between neighbouring points: the average risk of an
+    undetected error. It equals (1 − AUROC)·a·(1 − a) + (1 − a)²/2 exactly, where a is the accuracy, AUROC that of the
+    confidence as a detector of correct predictions, and ties count half.
     """
     errors = _expected_errors(confidence, correct)
     n = len(errors) - 1
@@ -122,11 +120,11 @@ def augrc(confidence: Any, correct: Any) -> float:
 def risk_at_coverage(confidence: Any, correct: Any, coverage: float) -> OperatingPoint:
     """Return the highest threshold that accepts at least `coverage` of the sample, and its risk.
 
-    The coverage returned can exceed the one asked for, since equal confidences enter together.
+    The coverage can exceed the requested one, since equal confidences enter together.
     """
     coverage = check_fraction(coverage, "coverage", closed=True)
     curve = risk_coverage_curve(confidence, correct)
-    # Counts, not ratios: 0.7 of 10 samples is 7, though 0.7 * 10 rounds to 7.000000000000001 elsewhere.
+    # Use counts, not ratios: 0.7 of 10 samples is 7, although 0.7 * 10 may round to 7.000000000000001.
     enough = int(np.searchsorted(curve.n_accepted, coverage * curve.n * (1 - 1e-12)))
     return OperatingPoint(float(curve.threshold[enough]), float(curve.coverage[enough]), float(curve.risk[enough]))
 
@@ -134,8 +132,8 @@ def risk_at_coverage(confidence: Any, correct: Any, coverage: float) -> Operatin
 def coverage_at_risk(confidence: Any, correct: Any, risk: float) -> OperatingPoint:
     """Return the threshold with the largest coverage whose risk on this sample is at most `risk`.
 
-    Coverage 0 and threshold inf where no threshold does. This describes the sample; the risk on new data is
-    bounded by `threshold_for_risk` only.
+    Coverage is 0 and the threshold inf if no threshold meets the target. This describes the sample only;
+    `threshold_for_risk` bounds the risk on new data.
     """
     risk = check_fraction(risk, "risk", closed=True)
     curve = risk_coverage_curve(confidence, correct)

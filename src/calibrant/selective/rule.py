@@ -1,4 +1,4 @@
-"""The rejection window, and the rule that a choice of window results in."""
+"""The rejection window, and the rejection rule: a window with what is known about it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FORMAT = "calibrant.rejection-rule/1"
 class Window:
     """An open interval (low, high) of confidence in which the prediction is withheld.
 
-    Accepted: c ≤ low or c ≥ high (Sanguin et al. 2024, Section 1). With `low = -inf`, the default, this is
-    the usual threshold: accept where c ≥ high. A two-sided window suits a score such as the probability of
-    class 1 of two: `Window(0.3, 0.7)` withholds the undecided middle and treats both classes alike. `low ==
-    high` withholds nothing. NaN is never accepted.
+    Accepted: c ≤ low or c ≥ high (Sanguin et al. 2024, Section 1). With the default `low = -inf` this is the usual
+    threshold: accept if c ≥ high. A two-sided window suits a score such as the probability of class 1 of two:
+    `Window(0.3, 0.7)` withholds the undecided middle and treats both classes alike. `low == high` withholds nothing.
+    NaN is never accepted.
     """
 
     low: float = -math.inf
@@ -31,8 +31,8 @@ class Window:
         object.__setattr__(self, "high", float(self.high))
         if not self.low <= self.high:
             raise ValueError(
-                f"a window needs low ≤ high, got low={self.low:g}, high={self.high:g}. "
-                "The predictions between the two are withheld."
+                f"low must be at most high; got low={self.low:g}, high={self.high:g}. "
+                "Predictions between the two are withheld."
             )
 
     @classmethod
@@ -41,10 +41,9 @@ class Window:
         return cls(high=threshold)
 
     def accepts(self, confidence: Any) -> Any:
-        """Say for each confidence whether the prediction is given out: a bool array, or tensor for a tensor.
+        """Whether each prediction is given out: a bool array, or a tensor for a tensor.
 
-        Compared in float64, so that a float32 confidence falls on the same side as when the window was
-        chosen.
+        The comparison is in float64, so that a float32 confidence falls on the same side as when the window was chosen.
         """
         wide: Any
         if isinstance(confidence, torch.Tensor):
@@ -52,7 +51,7 @@ class Window:
             wide = (tensor.cpu() if tensor.device.type == "mps" else tensor).double()  # mps has no float64
         else:
             wide = np.asarray(confidence, dtype=np.float64)
-        # An empty window lets every number through; the last term keeps NaN out.
+        # An empty window accepts every number; the last term rejects NaN.
         accepted = ~((wide > self.low) & (wide < self.high)) & (wide == wide)
         return accepted.to(confidence.device) if isinstance(confidence, torch.Tensor) else accepted
 
@@ -75,19 +74,18 @@ class RejectionRule:
     Attributes
     ----------
     window
-        Where to withhold; None if no window meets the target, see `found`.
+        Where predictions are withheld; None if no window meets the target, see `found`.
     goal, target
-        What was asked for: "risk", "coverage", "cost" or (chosen by hand) "none", and the value.
+        The goal, "risk", "coverage", "cost" or (chosen by hand) "none", and its value.
     method
         The procedure that chose the window.
     n, coverage, risk
-        Size of the sample it was chosen on, and on that sample the share accepted and its error rate.
+        Size of the sample, and on that sample the accepted share and its error rate.
     level
-        Confidence at which `risk_bound` (for the goal "coverage": the target) holds; None without a
-        guarantee.
+        Probability with which `risk_bound` (for the goal "coverage": the target) holds; None without a guarantee.
     risk_bound
-        Upper bound on the error rate of accepted predictions on new data from the same distribution. Where
-        nothing was found, the smallest bound that any threshold reached.
+        Upper bound on the error rate of accepted predictions on new data from the same distribution. If nothing was
+        found, the smallest bound of all thresholds.
     """
 
     window: Window | None
@@ -106,13 +104,13 @@ class RejectionRule:
         return self.window is not None
 
     def accepts(self, confidence: Any) -> Any:
-        """Say for each confidence whether the prediction is given out; an error if no window was found."""
+        """Whether each prediction is given out; an error if no window was found."""
         if self.window is None:
             raise ValueError(f"{self.summary()} To withhold every prediction all the same, use Window().accepts(...).")
         return self.window.accepts(confidence)
 
     def summary(self) -> str:
-        """Return one or two sentences for people."""
+        """Describe the rule in one or two sentences."""
         asked = f"for {self.goal} {self.target:.4g}" if self.target is not None else "by hand"
         if self.window is None:
             closest = f"; the smallest bound reached is {self.risk_bound:.4g}" if self.risk_bound else ""
@@ -149,7 +147,7 @@ class RejectionRule:
         if not isinstance(fields, dict) or fields.get("format") != _FORMAT:
             found = fields.get("format") if isinstance(fields, dict) else type(fields).__name__
             raise ValueError(
-                f"expected JSON with format {_FORMAT!r}, got {found!r}. Was it written by RejectionRule.to_json?"
+                f"text must be JSON with format {_FORMAT!r}, as written by RejectionRule.to_json; got {found!r}."
             )
         del fields["format"]
         try:
@@ -160,7 +158,7 @@ class RejectionRule:
             return cls(**fields)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"this rejection rule is incomplete or has unknown fields: {error}. Write it again with to_json."
+                f"The rejection rule is incomplete or has unknown fields: {error}. Write it again with to_json."
             ) from error
 
 

@@ -1,16 +1,16 @@
-"""Scores of classes for prediction sets: the lower the score, the more readily a class enters the set.
+"""Scores of classes for prediction sets; classes with low scores enter the set first.
 
 For a row with class probabilities p, sorted from the most to the least probable (equal ones keep the order of the
 columns), a class y has its probability p_y, its rank o_y = 1, 2, …, and ρ_y, the total probability of the classes that
-rank before it. With u in [0, 1]:
+rank before it. With u in [0, 1]::
 
     LAC     1 − p_y                                   Sadinle, Lei & Wasserman 2019
     APS     ρ_y + u·p_y                               Romano, Sesia & Candès 2020
     RAPS    ρ_y + u·p_y + λ·max(0, o_y − k)           Angelopoulos, Bates, Jordan & Malik 2021, Eq. (4)
 
-Randomised scores draw u uniformly for each row. The others take u = 0, which gives the most probable class the score 0,
-so that it is in every set. Published code without random numbers often takes u = 1 instead. That is as valid, but with
-two classes the less probable one always has score 1 then, so that either all sets hold both classes or none does.
+Randomised scores draw u uniformly for each row. The others use u = 0, which gives the most probable class the score 0
+and puts it into every set. Published code without random numbers often uses u = 1 instead. That is also valid. But with
+two classes the less probable one then always has score 1, so that either all sets hold both classes or none does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from calibrant._inputs import check_probs
 
 
 class Ranked(NamedTuple):
-    """How classes stand among all classes of their row; three arrays of one shape."""
+    """Probability and rank of classes within their row; three arrays of one shape."""
 
     proba: np.ndarray
     """p_y, the probability of the class."""
@@ -56,7 +56,7 @@ def rank_classes(probs: np.ndarray) -> Ranked:
 
 
 class SetScore(Protocol):
-    """What a score of classes offers."""
+    """The interface of a score of classes."""
 
     name: ClassVar[str]
 
@@ -70,7 +70,7 @@ class SetScore(Protocol):
 
 @dataclass(frozen=True)
 class LAC:
-    """1 − p_y: the smallest sets on average, which may be empty for rows that resemble no class."""
+    """1 − p_y: the smallest sets on average; they may be empty for rows that resemble no class."""
 
     name: ClassVar[str] = "lac"
     randomised: ClassVar[bool] = False
@@ -84,8 +84,8 @@ class LAC:
 class APS:
     """The probability ranked before the class: sets grow where the row is hard.
 
-    `randomised` adds u·p_y with a uniform u for each row. With `allow_empty=True` the coverage is then exactly the one
-    asked for, up to 1/(n + 1). Without empty sets it is higher, and the deterministic form gives smaller sets.
+    `randomised` adds u·p_y with a uniform u for each row. With `allow_empty=True` the coverage is then exactly the
+    requested one, up to 1/(n + 1). Without empty sets it is higher, and the deterministic form gives smaller sets.
     """
 
     randomised: bool = False
@@ -99,10 +99,10 @@ class APS:
 
 @dataclass(frozen=True)
 class RAPS:
-    """APS with a penalty for classes beyond rank `k_reg`, against long sets where there are many classes.
+    """APS with a penalty for classes beyond rank `k_reg`, which avoids large sets with many classes.
 
-    The defaults are those of the authors' tutorial for 1,000 classes. With up to `k_reg` classes this is APS. Choose
-    `k_reg` and `penalty` (λ) without the rows that the rule is fitted on.
+    The defaults are those of the authors' tutorial for 1,000 classes. With at most `k_reg` classes this equals APS.
+    Choose `k_reg` and `penalty` (λ) without the rows that the rule is fitted on.
     """
 
     randomised: bool = False

@@ -1,10 +1,10 @@
 """A threshold for a target risk, with a finite-sample guarantee.
 
 **Guarantee.** With probability at least 1 − δ over the sample, the threshold t̂ that is returned has R(t̂) ≤ r, where
-R(t) = P(wrong | c ≥ t) and r is the risk allowed. Samples are independent, new data follow the same distribution.
+R(t) = P(wrong | c ≥ t) and r is the allowed risk. Samples are independent, and new data have the same distribution.
 
-All methods rest on the exact binomial p-value of "R > r": P(Bin(N, r) ≤ E) with N accepted samples and E errors. They
-differ in how they pay for trying many thresholds.
+All methods use the exact binomial p-value of "R > r": P(Bin(N, r) ≤ E) with N accepted samples and E errors. They
+differ in how they correct for trying many thresholds.
 
 **Ranks** (no assumption). Fix numbers m_1..m_J before looking: n, n/1.1, n/1.1², ... For each m let t be the
 (m + 1)-th largest confidence, accept c > t strictly, and test at level δ/J.
@@ -39,8 +39,8 @@ from calibrant.selective.rule import RejectionRule, Window
 from calibrant.selective.uniform import uniform_risk_bound
 
 _METHODS = ("ranks", "fixed-sequence", "grid", "uniform")
-# Denser ranks find the best coverage more exactly, and leave less of δ to each; 1.1 was a good compromise on
-# simulated data from 300 to 10,000 samples, and 1.5 for the starts of the sequences.
+# Denser ranks find the best coverage more exactly, but leave less of δ for each. On simulated data with 300 to 10,000
+# samples, 1.1 was a good compromise, and 1.5 for the starts of the sequences.
 _RANK_RATIO = 1.1
 _START_RATIO = 1.5
 
@@ -64,12 +64,12 @@ def threshold_for_risk(
     confidence, correct
         A sample that was not used to train or calibrate the model, shape (n,) each.
     risk, level
-        The risk allowed, and the probability of keeping to it.
+        The allowed risk, and the probability of meeting it.
     method
         "ranks": no assumption; the default.
-        "fixed-sequence": more coverage, if more confident predictions are wrong less often.
-        "grid": among `thresholds` fixed without looking at this sample; no assumption, best with few of them.
-        "uniform": no assumption, a little more coverage than "ranks" from some thousand samples on. The bound holds
+        "fixed-sequence": more coverage; assumes that more confident predictions are wrong less often.
+        "grid": chooses among `thresholds` that were fixed without this sample; no assumption; best with few thresholds.
+        "uniform": no assumption; slightly more coverage than "ranks" from a few thousand samples on. Its bound holds
         for all thresholds, so `uniform_risk_bound` lets you look at them first.
     thresholds
         For "grid" only.
@@ -77,14 +77,14 @@ def threshold_for_risk(
     Returns
     -------
     RejectionRule
-        With `found=False` where no threshold meets the target.
+        With `found=False` if no threshold meets the target.
     """
     risk, level = check_fraction(risk, "risk"), check_fraction(level, "level")
     if method not in _METHODS:
-        raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}, got {method!r}.")
+        raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}; got {method!r}.")
     if (thresholds is not None) != (method == "grid"):
         raise ValueError(
-            "thresholds= belongs to method='grid' and is needed there: a list fixed without looking at this sample."
+            "thresholds must be given for method='grid', and only there: a list fixed without this sample."
         )
     if method == "uniform":
         return uniform_risk_bound(confidence, correct, level=level, two_sided=False).best_window(risk)
@@ -128,12 +128,12 @@ def _from_sequences(conf: np.ndarray, hits: np.ndarray, risk: float, delta: floa
 
 
 def fixed_counts(n: int, risk: float, delta: float, ratio: float) -> list[int]:
-    """Numbers of accepted samples n, n/ratio, ... down to where even 0 errors would not pass at δ/J any more."""
+    """Numbers of accepted samples n, n/ratio, ..., as long as 0 errors would still pass at level δ/J."""
     counts: list[int] = []
     while True:
         count = int(n / ratio ** len(counts))
         count = min(count, counts[-1] - 1) if counts else count
-        # One more count lowers the level of all, so that the smallest must be checked again with it.
+        # One more count lowers the level of all of them, so the smallest count must be checked again.
         if count < 1 or (1 - risk) ** count > delta / (len(counts) + 1):
             return counts
         counts.append(count)
@@ -141,7 +141,7 @@ def fixed_counts(n: int, risk: float, delta: float, ratio: float) -> list[int]:
 
 def _from_grid(conf: np.ndarray, hits: np.ndarray, risk: float, delta: float, thresholds: np.ndarray) -> Window | None:
     if not len(thresholds) or not np.isfinite(thresholds).all():
-        raise ValueError(f"thresholds must be a non-empty list of finite numbers, got {thresholds}.")
+        raise ValueError(f"thresholds must be a non-empty list of finite numbers; got {thresholds}.")
     accepted = len(conf) - np.searchsorted(np.sort(conf), thresholds)
     errors = (~hits).sum() - np.searchsorted(np.sort(conf[~hits]), thresholds)
     p_values = binom.cdf(errors, accepted, risk)

@@ -1,25 +1,24 @@
-"""A bound on the risk of all thresholds and windows at once, so that a person may look and choose.
+"""A bound on the risk of all thresholds and windows at once, valid for a window chosen by looking at it.
 
-For an accepted set A, E(A) = P(c ∈ A, wrong) and K(A) = P(c ∈ A, right), and the risk is R(A) = E / (E +
-K), which grows with E and falls with K. A window (low, high) accepts A = {c ≥ high} ∪ {c ≤ low}. Over all
-real `high` the sets {c ≥ high, wrong} are nested, and so are the complements of {c ≥ high, right}; likewise
-for `low`. The band of `calibrant.selective.band` bounds each of these four families for all real limits at
-once.
+For an accepted set A let E(A) = P(c ∈ A, wrong) and K(A) = P(c ∈ A, right). The risk is R(A) = E / (E + K), which grows
+with E and falls with K. A window (low, high) accepts A = {c ≥ high} ∪ {c ≤ low}. Over all real `high` the sets
+{c ≥ high, wrong} are nested, and so are the complements of {c ≥ high, right}; likewise for `low`. The band of
+`calibrant.selective.band` bounds each of these four families for all real limits at once.
 
 **Theorem.** Let the samples be independent, from the same distribution as future data (any distribution,
-with or without atoms). With probability at least 1 − δ, for *every* window at once,
+with or without atoms). With probability at least 1 − δ, for *every* window at once, ::
 
     R(A) ≤ Ē / (Ē + K̲),   Ē = B[wrong above] + B[wrong below],   K̲ = b[right above] + b[right below]
 
-where B_s = `mass_upper_bounds(n, δ_E)[s]` and b_k = 1 − `mass_upper_bounds(n, δ_K)[n − k]`, and a side that
-the window leaves out (low = −inf, high = inf) adds nothing.
+where B_s = `mass_upper_bounds(n, δ_E)[s]` and b_k = 1 − `mass_upper_bounds(n, δ_K)[n − k]`. A side that the window
+leaves out (low = −inf, high = inf) adds nothing.
 
 *Proof.* The lemma for each of the four families, whose levels add up to δ = 2 δ_E + 2 δ_K; for thresholds
 alone there are two families and δ = δ_E + δ_K. Then E ≤ Ē and K ≥ K̲ everywhere, and R is monotone in both.
 ∎
 
-Since all windows are covered at once, the bound stays true for the window that was picked because it looked
-best. Most of δ goes to the errors, of which there are few, so that their count is the uncertain part.
+Since all windows are covered at once, the bound is also valid for the window that was picked because it looked best.
+Most of δ is spent on the errors: they are few, so their count is the uncertain part.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ from calibrant.selective.band import mass_upper_bounds
 from calibrant.selective.rule import RejectionRule, Window
 
 _SHARE_FOR_ERRORS = 0.8
-# A two-sided search looks at so many limits on each side; the guarantee does not depend on which.
+# Limits on each side in a two-sided search. The guarantee does not depend on their choice.
 _MOST_LIMITS = 400
 
 
 @dataclass(frozen=True)
 class UniformRiskBound:
-    """Upper bounds on the risk of every window, all true together with probability `level`.
+    """Upper bounds on the risk of every window. All of them hold together with probability `level`.
 
     Attributes
     ----------
     n, level
         Sample size and confidence level.
     two_sided
-        Whether windows with a finite `low` are covered; without them the bound for thresholds is tighter.
+        Whether windows with a finite `low` are covered; if not, the bound for thresholds is tighter.
     """
 
     n: int
@@ -57,17 +56,17 @@ class UniformRiskBound:
     _right: np.ndarray = field(repr=False)
 
     def risk(self, low: Any = -np.inf, high: Any = np.inf) -> Any:
-        """Bound the risk of accepting c ≤ low or c ≥ high; numbers or arrays. 1 where nothing is known."""
+        """Bound the risk of accepting c ≤ low or c ≥ high, for numbers or arrays; 1 if nothing is known."""
         low, high = np.broadcast_arrays(np.asarray(low, np.float64), np.asarray(high, np.float64))
         if not np.all(low <= high):
-            raise ValueError("a window needs low ≤ high: the predictions between the two are withheld.")
+            raise ValueError("low must be at most high; predictions between the two are withheld.")
         if not self.two_sided and np.any(low > -np.inf):
             raise ValueError(
-                "this bound was computed for thresholds only; use uniform_risk_bound(..., two_sided=True) "
-                "to ask about windows with a lower limit."
+                "low must be -inf, since this bound was computed for thresholds only; use "
+                "uniform_risk_bound(..., two_sided=True) for windows with a lower limit."
             )
         upper, lower = self._mass_bounds()
-        # low = high accepts everything, and each point only once.
+        # low = high accepts everything, and counts each point once.
         wrong_above, right_above = (
             len(values) - np.searchsorted(values, high) for values in (self._wrong, self._right)
         )
@@ -85,8 +84,8 @@ class UniformRiskBound:
     def sides(self, limits: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Bound the mass on either side of each limit: errors above and below, correct predictions above and below.
 
-        With E = (errors above `high`) + (errors below `low`) and K likewise, the bound of a window with low < high
-        is E / (E + K): what `risk` computes, in a form that can be tabulated.
+        With E = (errors above `high`) + (errors below `low`) and K likewise, the bound of a window with low < high is
+        E / (E + K). This is what `risk` computes, in a form that can be tabulated.
         """
         upper, lower = self._mass_bounds()
         limits = np.asarray(limits, np.float64)
@@ -106,9 +105,8 @@ class UniformRiskBound:
     def best_window(self, risk: float) -> RejectionRule:
         """Return the window with the largest coverage on the sample whose bound is at most `risk`.
 
-        Among thresholds, and among two-sided windows where the bound covers them. Limits are taken from the
-        sample's confidences (in the two-sided search at most 400 on each side, evenly spread). `found` is
-        False where no window does.
+        It searches thresholds, and two-sided windows if the bound covers them. Limits are confidences of the sample (in
+        the two-sided search at most 400 on each side, evenly spread). `found` is False if no window meets the target.
         """
         risk = check_fraction(risk, "risk")
         values = np.unique(np.concatenate([self._wrong, self._right]))
@@ -123,7 +121,7 @@ class UniformRiskBound:
         allowed = np.flatnonzero(bounds <= risk)
         if not len(allowed):
             return self._rule(None, float(bounds.min()), "risk", risk)
-        # Equal coverage: the smaller bound.
+        # Among windows of equal coverage, take the smaller bound.
         best = allowed[np.lexsort((bounds[allowed], -coverage[allowed]))[0]]
         return self._rule(Window(low[best], high[best]), float(bounds[best]), "risk", risk)
 
@@ -149,13 +147,13 @@ def uniform_risk_bound(
     Parameters
     ----------
     confidence, correct
-        A sample that was not used to train or calibrate the model, shape (n,) each. `confidence` may be any
-        score in [0, 1], also the probability of class 1 of two, with `correct` the correctness of the
-        prediction made from it.
+        A sample that was not used to train or calibrate the model, shape (n,) each. `confidence` may be any score in
+        [0, 1], for instance the probability of class 1 of two; `correct` says whether the prediction made from it is
+        right.
     level
         Probability with which all the bounds hold together.
     two_sided
-        Cover windows with a lower limit too; say False for tighter bounds on thresholds alone.
+        Cover windows with a lower limit too; False gives tighter bounds on thresholds alone.
     """
     level = check_fraction(level, "level")
     conf, hits = as_pair(confidence, correct)

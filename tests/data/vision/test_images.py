@@ -190,7 +190,7 @@ def test_downloads_are_verified_unpacked_and_made_once(tmp_path, monkeypatch):
 
 def test_a_download_with_another_checksum_is_refused(tmp_path, monkeypatch):
     published(tmp_path, tmp_path, monkeypatch, md5="0" * 32)
-    with pytest.raises(OSError, match="its MD5 sum is"):
+    with pytest.raises(OSError, match="its MD5 sum must be"):
         load_images("cifar10", tmp_path / "data", download=True)
     assert not list((tmp_path / "data").iterdir())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -56,7 +57,7 @@ class LogitMap(OuterVariable):
     def forward(self, logits: Tensor) -> Tensor:
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         hidden = torch.tanh(F.linear(describe(wide), self.first, self.first_bias))
-        bound = torch.log(wide.new_tensor(self.largest))
+        bound = math.log(self.largest)
         return wide * torch.exp((hidden @ self.second + self.constant).clamp(-bound, bound)).unsqueeze(-1)
 
     def prior(self) -> Tensor | float:

@@ -1,7 +1,7 @@
-"""Augmentation and normalisation of whole batches on the device where they lie, as callables that can be pickled.
+"""Augmentation and normalisation of whole batches on their device, as callables that can be pickled.
 
-They plug into :class:`calibrant.data.TensorStream`: :class:`CropAndFlip` is its ``augment``, :class:`Mixup` its
-``augment_batch`` and :class:`Normalise` its ``prepare``. Images stay uint8 until Mixup or Normalise makes them floats.
+They are arguments of :class:`calibrant.data.TensorStream`: :class:`CropAndFlip` for ``augment``, :class:`Mixup` for
+``augment_batch`` and :class:`Normalise` for ``prepare``. Images stay uint8 until Mixup or Normalise converts them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class CropAndFlip:
     """A crop of the padded image at a random place, and a horizontal flip with probability ½.
 
     Images are padded with zeros (black, before normalisation, as in the code that the second paper extends) or by
-    reflection. Crops have the size of the image. All images of a batch are taken by one gather.
+    reflection. Crops have the size of the image. One gather operation crops all images of a batch.
     """
 
     pad: int = 4
@@ -56,7 +56,7 @@ class CropAndFlip:
 class Normalise:
     """``(x − mean) / std`` for each channel, x scaled to [0, 1]; uint8 images become floats.
 
-    Float images are taken to lie in [0, 1] already, as :class:`Mixup` leaves them.
+    Float images must be in [0, 1] already, as after :class:`Mixup`.
     """
 
     mean: tuple[float, ...]
@@ -79,7 +79,7 @@ class Mixup:
     """Mixup (Zhang et al. 2018): ``λ·x + (1 − λ)·x'`` with the targets mixed in the same way, λ ~ Beta(α, α).
 
     x' is the batch in another order. As in the authors' code there is one λ for a batch. Targets are class
-    probabilities, or class indices if ``classes`` says how many classes there are. uint8 images become floats in
+    probabilities, or class indices if ``classes`` is given. uint8 images become floats in
     [0, 1]. Use it as ``TensorStream(augment_batch=Mixup(1.0, classes))`` with a loss that takes soft targets.
     """
 
@@ -97,7 +97,7 @@ class Mixup:
                 raise ValueError("Mixup needs class probabilities as targets; for class indices give it `classes`.")
             targets = F.one_hot(targets, self.classes)
         soft = targets.to(x.dtype)
-        # Beta(α, α) is G/(G + G') of two Gamma(α) draws; in float64 a small α does not make both of them 0.
+        # Beta(α, α) is G/(G + G') of two Gamma(α) draws; float64 avoids that both are 0 for a small α.
         gammas = torch._standard_gamma(
             torch.full((2,), self.alpha, dtype=torch.float64, device=drawn_on), generator=generator
         )
@@ -122,9 +122,9 @@ def as_float(inputs: Tensor) -> tuple[Tensor, int]:
 
 
 def _per_channel(values: Sequence[float], like: Tensor) -> Tensor:
-    """Constants made on the device: a copy from the host would wait for all work that is queued there.
+    """Constants that are created on the device; a copy from the host would wait for all queued work.
 
-    They are not kept from call to call, so that a graph capture or a tracer cannot leave its own tensors behind.
+    They are not kept between calls, so that a graph capture or a tracer cannot leave its own tensors behind.
     """
     return torch.cat([like.new_full((1, 1, 1), value) for value in values])
 

@@ -1,4 +1,4 @@
-"""Random distortions of held-out images, so that a network learns how sure to be of images unlike its training set."""
+"""Random distortions of held-out images, to learn the confidence for images unlike the training set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Downloads of the published files, checked before they are used."""
+"""Downloading the published files and checking them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHUNK = 1 << 20
 def download_archives(archives: Iterable[Archive], folder: Path) -> None:
     """Fetch each archive into ``folder``, verify its MD5 sum, and unpack ``.tar.gz`` and ``.zip`` files there.
 
-    An archive that lies there already, whole, is not fetched again.
+    A complete archive that is already there is not fetched again.
     """
     for archive in archives:
         path = folder / archive.folder / archive.urls[0].rpartition("/")[2]
@@ -47,7 +47,7 @@ def _fetch(archive: Archive, path: Path) -> None:
         if (found := _md5(partial)) == archive.md5:
             partial.replace(path)
             return
-        failures.append(f"{url}: its MD5 sum is {found}, and the published file's is {archive.md5}")
+        failures.append(f"{url}: its MD5 sum must be {archive.md5}; got {found}")
     partial.unlink(missing_ok=True)
     raise OSError(
         f"{path.name} could not be downloaded ({'; '.join(failures)}). Try again, or put the file into {path.parent} "

@@ -1,4 +1,4 @@
-"""Tiny-ImageNet's folders of image files."""
+"""Reading the image folders of Tiny-ImageNet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_files(folder: Path, classes: Mapping[str, int]) -> Listed:
 
 
 def class_names(wnids: Path, words: Path) -> tuple[str, ...]:
-    """A word for each class, from ``words.txt`` where it has one, else the class's own identifier."""
+    """A word for each class, from ``words.txt`` if it has one, otherwise the identifier of the class."""
     known: dict[str, str] = {}
     if words.is_file():
         known = dict(line.split("\t", 1) for line in words.read_text().splitlines() if "\t" in line)
@@ -35,7 +35,7 @@ def class_names(wnids: Path, words: Path) -> tuple[str, ...]:
 
 
 def read_labelled_files(listed: Listed) -> tuple[np.ndarray, np.ndarray]:
-    """All images as ``(n, height, width, 3)``; grey ones are spread over three channels."""
+    """All images as ``(n, height, width, 3)``; grey ones get three equal channels."""
     try:
         from PIL import Image
     except ImportError:
@@ -49,7 +49,9 @@ def read_labelled_files(listed: Listed) -> tuple[np.ndarray, np.ndarray]:
         if images is None:
             images = np.empty((len(listed), *pixels.shape), dtype=np.uint8)
         if pixels.shape != images.shape[1:]:
-            raise ValueError(f"{path.name} has shape {pixels.shape}, and the images before it {images.shape[1:]}")
+            raise ValueError(
+                f"{path.name} must have shape {images.shape[1:]} like the images before it; got {pixels.shape}"
+            )
         images[row] = pixels
     assert images is not None
     return images, np.array([label for _, label in listed])

@@ -1,4 +1,4 @@
-"""Labelled images by the name of their data set, and their split into training, validation and meta-validation."""
+"""Loading labelled images by name, and splitting them into training, validation and meta-validation parts."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Images:
 
     ``inputs`` is uint8 of shape ``(n, channels, height, width)``, ``labels`` holds class indices and ``names`` the
     classes' names. ``mean`` and ``std`` are those of each channel over the whole training part, for pixels scaled to
-    [0, 1], whichever part this is: see :class:`calibrant.data.vision.Normalise`. ``noisy`` holds other labels of the
-    same images, some of them wrong, where there are any (:func:`calibrant.data.vision.load_noisy_labels`).
+    [0, 1], for all parts: see :class:`calibrant.data.vision.Normalise`. ``noisy`` holds other labels of the same
+    images, some of them wrong, or None (:func:`calibrant.data.vision.load_noisy_labels`).
     """
 
     inputs: Tensor
@@ -47,7 +47,7 @@ class Images:
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return len(self.names)
 
     def select(self, index: Tensor | np.ndarray) -> Images:
@@ -57,7 +57,7 @@ class Images:
         return replace(self, inputs=self.inputs[rows], labels=self.labels[rows], noisy=noisy)
 
     def sample(self, count: int, seed: int) -> Images:
-        """``count`` images drawn without replacement, every class in proportion; all where there are no more."""
+        """``count`` images drawn without replacement, every class in proportion; all images if there are fewer."""
         if count >= len(self):
             return self
         (rows,) = split_indices(len(self), (count,), seed=seed, stratify=self.labels.cpu().numpy())
@@ -90,8 +90,8 @@ def load_images(name: str, folder: str | os.PathLike[str], *, part: Part = "trai
     download : bool
         Fetch the published files into ``folder`` if they are not there.
 
-    Pixels and labels are checked against the published ones, whatever the layout. Files with another number of images
-    are read with a warning.
+    Pixels and labels are checked against the published ones in every layout. Files with another number of images are
+    read with a warning.
     """
     if part not in ("train", "test"):
         raise ValueError(f"part must be 'train' or 'test'; got {part!r}.")
@@ -128,7 +128,7 @@ def split(images: Images, seed: int, sizes: tuple[float, float, float] = (0.8, 0
 
 
 def _find(source: Source, folder: Path, part: Part) -> tuple[Layout, list[Path]] | None:
-    """The first layout all of whose files are there."""
+    """The first layout with all files present."""
     for layout in source.layouts:
         for inside in (*layout.folders, ""):
             paths = [_existing(folder / inside / file) for file in layout.files(part)]
@@ -151,7 +151,9 @@ def _read(source: Source, folder: Path, part: Part, where: tuple[Layout, list[Pa
         pixels, labels = layout.read(paths, part)
         pixels, labels = np.ascontiguousarray(pixels, dtype=np.uint8), labels.astype(np.int64)
         if pixels.ndim != 4 or labels.shape != pixels.shape[:1]:
-            raise ValueError(f"pixels have shape {pixels.shape} and labels {labels.shape}")
+            raise ValueError(
+                f"pixels and labels must be of the same images; got shapes {pixels.shape} and {labels.shape}"
+            )
     except (*_DAMAGED, zipfile.BadZipFile) as error:
         raise ValueError(f"{listed}: damaged, or not {source.title} ({error}). Download it again.") from error
     count, digest = source.counts[part], source.digests.get(part)
@@ -188,7 +190,7 @@ def _missing(source: Source, folder: Path, part: Part) -> str:
 
 
 def _names(where: tuple[Layout, list[Path]] | None, arrays: list[Arrays]) -> tuple[str, ...]:
-    """The classes' names from the files of Tiny-ImageNet, or numbers where the files have none."""
+    """The names of the classes from the files of Tiny-ImageNet, or numbers if there are none."""
     if where is not None and where[1][0].name == "wnids.txt":
         return class_names(where[1][0], where[1][0].with_name("words.txt"))
     return tuple(map(str, range(1 + max(int(y.max()) for _, y in arrays))))

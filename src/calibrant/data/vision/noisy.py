@@ -1,4 +1,4 @@
-"""Labels that people gave to the training images of CIFAR-10 (CIFAR-10N, Wei et al. 2022), many of them wrong."""
+"""Human labels of the training images of CIFAR-10 (CIFAR-10N, Wei et al. 2022), many of them wrong."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NOISY_LABELS = {
     "random2": "random_label2",
     "random3": "random_label3",
 }
-"""The sets of labels of CIFAR-10N by a short name, and the arrays that hold them: 40, 9, 17, 18 and 18 % are wrong."""
+"""The label sets of CIFAR-10N by a short name, and their arrays; 40, 9, 17, 18 and 18 % are wrong."""
 MOST = 0.75
-"""Labels that differ from the published ones more often are in another order; chance alone would give 0.9."""
+"""Labels with a larger share of differences are in another order; chance alone would give 0.9."""
 
 
 def load_noisy_labels(path: str | os.PathLike[str], name: str, images: Images) -> Tensor:
@@ -31,7 +31,7 @@ def load_noisy_labels(path: str | os.PathLike[str], name: str, images: Images) -
     ----------
     path : an ``.npz`` file with the arrays of CIFAR-10N: ``worse_label``, ``aggre_label``, ``random_label1`` …
     name : a name of :data:`NOISY_LABELS`
-    images : the training images with their published labels, by which the order is checked
+    images : the training images with their published labels, to check the order
 
     The official file is a pickle, which could run code when it is read. Write its arrays with ``numpy.savez`` first.
     """

@@ -1,4 +1,4 @@
-"""Readers for the published file formats: each gives pixels ``(n, height, width, channels)`` and labels, as NumPy."""
+"""Readers for the published file formats; each returns pixels ``(n, height, width, channels)`` and labels."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _idx(path: Path) -> np.ndarray:
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         content = file.read()
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
-        raise ValueError("its first bytes are not those of an idx file of bytes")
+        raise ValueError("its first bytes must be those of an idx file of bytes")
     axes = content[3]
     shape = np.frombuffer(content, dtype=">u4", count=axes, offset=4)
     return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * axes).reshape(shape)

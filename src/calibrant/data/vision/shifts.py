@@ -1,7 +1,7 @@
 """Changed images for testing: noise, blur, contrast and brightness, each at two strengths.
 
 The strengths were fixed before any network was trained. They are mild: a network that was trained on clean CIFAR-10
-should still be right more often than not, so that calibration under shift is a question worth asking.
+should still be right more often than not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The data sets by name: where their files lie, what they must hold, and where they are published."""
+"""The data sets by name: layouts of their files, checksums, and sources."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Read = Callable[[Sequence[Path], Part], Arrays]
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a data set lies on a disk: the files of each part, and who reads them."""
+    """One layout of a data set on disk: the files of each part, and their reader."""
 
     folders: tuple[str, ...]
-    """Subfolders in which the files may lie; the given folder itself is always tried as well."""
+    """Subfolders that may hold the files; the given folder itself is always tried too."""
     train: tuple[str, ...]
     test: tuple[str, ...]
     read: Read
@@ -41,7 +41,7 @@ class Source:
 
     title: str
     names: tuple[str, ...] | None
-    """The classes, or None where the files name them."""
+    """The classes, or None if the files name them."""
     layouts: tuple[Layout, ...]
     counts: Mapping[Part, int]
     digests: Mapping[Part, str]

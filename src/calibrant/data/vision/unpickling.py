@@ -1,4 +1,4 @@
-"""Pickled arrays without the danger of pickles: only NumPy arrays and plain containers can be built."""
+"""Safe unpickling: only NumPy arrays and plain containers can be built."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _ALLOWED = {(module, name) for module in _ARRAY_MODULES for name in ("ndarray", 
 class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, and only NumPy arrays are allowed")
+            raise pickle.UnpicklingError(f"only NumPy arrays are allowed; got {module}.{name}")
         return super().find_class(module, name)
 
 
 def unpickle(path: Path) -> Any:
-    """What a pickle of arrays, numbers, text, lists and dicts holds; anything else is refused, and no code runs.
+    """Read a pickle of arrays, numbers, text, lists and dicts. Anything else is an error, and no code runs.
 
-    Text written by Python 2 comes as bytes.
+    Text written by Python 2 is returned as bytes.
     """
     with path.open("rb") as file:
         return _ArraysOnly(file, encoding="bytes").load()

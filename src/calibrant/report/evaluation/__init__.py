@@ -1,4 +1,4 @@
-"""Evaluate any model's predictions: a verdict in words, numbers with their noise, one page to look at.
+"""Evaluate the predictions of any model: a verdict in words, numbers with their noise, and a report page.
 
 >>> import calibrant
 >>> result = calibrant.evaluate([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2], [0.3, 0.7]], ["no", "yes", "no", "yes"])

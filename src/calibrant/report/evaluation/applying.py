@@ -1,4 +1,4 @@
-"""A fitted calibrator on a file of predictions, and the table that comes of it."""
+"""Apply a fitted calibrator to a file of predictions, and write the result."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def apply_file(calibrator: Calibrator, file: PredictionFile, out: str | os.PathL
     """Write the calibrated predictions of a file, whole or not at all."""
     suffix = Path(out).suffix.lower()
     if suffix not in FORMATS:
-        raise ValueError(f"{out} should end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, to say what it is.")
+        raise ValueError(f"out must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; got {out}.")
     columns = calibrated_columns(calibrator, file)
     with whole_file(out) as unfinished:
         if suffix == ".npz":
-            # Objects would be pickled: text goes in as text.
+            # Objects would be pickled, so they are stored as text.
             arrays = {name: _plain(np.asarray(column)) for name, column in columns.items()}
             with unfinished.open("wb") as stream:
                 np.savez(stream, **arrays)  # type: ignore[arg-type]
@@ -38,12 +38,12 @@ def apply_file(calibrator: Calibrator, file: PredictionFile, out: str | os.PathL
 
 
 def calibrated_columns(calibrator: Calibrator, file: PredictionFile) -> dict[str, Any]:
-    """The columns of the result: what the file had beside its predictions, probabilities, class and confidence."""
+    """The columns of the result: other columns of the file, then probabilities, class and confidence."""
     kind = getattr(calibrator, "kind_", None)
     if kind is not None and kind != file.kind:
         raise ValueError(
-            f"The calibrator was fitted to {_WORDS[kind]}, and {file.path.name} holds {_WORDS[file.kind]}. "
-            "Give predictions of the same kind."
+            f"{file.path.name} must hold {_WORDS[kind]}, like the file that the calibrator was fitted on; it holds "
+            f"{_WORDS[file.kind]}."
         )
     names = list(getattr(calibrator, "class_names_", ()))
     values = _in_order(file, names)
@@ -63,19 +63,20 @@ def calibrated_columns(calibrator: Calibrator, file: PredictionFile) -> dict[str
 
 
 def _in_order(file: PredictionFile, names: list[str]) -> np.ndarray:
-    """The values with their columns in the order that the calibrator was fitted in."""
+    """The values, with their columns in the order of the fit."""
     if file.values.ndim == 1:
         return file.values
     if names and file.values.shape[1] != len(names):
         raise ValueError(
-            f"The calibrator knows {len(names)} classes; {file.path.name} has {file.values.shape[1]} columns."
+            f"{file.path.name} must have {len(names)} columns, one for each class of the calibrator; it has "
+            f"{file.values.shape[1]}."
         )
     given = file.classes
     if given is None or not names or set(given) != set(names):
         if given is not None and names and not all(name.isdigit() for name in names):
             raise ValueError(
-                f"The columns of {file.path.name} are those of the classes {', '.join(given[:10])}; the calibrator was "
-                f"fitted to {', '.join(names[:10])}. Rename the columns, or fit again."
+                f"{file.path.name} must have columns for the classes {', '.join(names[:10])}, like the file that the "
+                f"calibrator was fitted on; it has {', '.join(given[:10])}. Rename the columns, or fit again."
             )
         return file.values
     return file.values[:, [given.index(name) for name in names]]

@@ -1,4 +1,4 @@
-"""`calibrant.evaluate`: one call that judges a model's predictions."""
+"""`calibrant.evaluate`: judge the predictions of a model in one call."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def evaluate(
     n_resamples: int = 200,
     seed: int = 0,
 ) -> Evaluation:
-    """Judge predictions on data that the model has not seen: is the confidence right, and where is it not?
+    """Judge predictions on data that the model has not seen: is the confidence right, and where is it wrong?
 
     >>> import calibrant
     >>> print(calibrant.evaluate(probs, labels))                # doctest: +SKIP
@@ -40,24 +40,23 @@ def evaluate(
 
     Parameters
     ----------
-    probs : (n, C) probabilities; (n,) for the probability of class 1 of two; or a dict of these by the name of the
-        model, to compare several on the same rows. The differences are to the first.
+    probs : (n, C) probabilities; (n,) for the probability of class 1 of two; or a dict from model names to these, to
+        compare several models on the same rows. Differences are relative to the first.
     labels : (n,) true classes: columns 0..C-1, or text or other numbers that `classes` names in the order of the
-        columns. Without `classes`, such labels are taken in sorted order.
-    confidence, correct : instead of the two: the probability of the prediction and whether it was right.
-        A dict for several models, in both.
-    predicted : (n,) the column of the class that the model answers with, where that is not always the one of largest
-        probability: some calibrators change the confidence in a class and keep the class. A dict for some or all of
-        several models.
+        columns. Without `classes`, such labels are assigned to the columns in sorted order.
+    confidence, correct : another form: the probability of the predicted class, and whether it was right. Both may be
+        dicts for several models.
+    predicted : (n,) the column of the class that the model predicts, if that is not always the one with the largest
+        probability: some calibrators change the confidence in a class and keep the class. A dict for several models.
     from_logits : whether `probs` holds logits.
-    groups : (n,) a group for each row; calibration is shown for each.
-    rows : (n,) rows, or a table of n rows, with what is known about each prediction. They are shown for the most
-        confident mistakes only.
+    groups : (n,) a group for each row; calibration is shown for each group.
+    rows : (n,) rows, or a table of n rows, with information about each prediction. Only those of the most confident
+        mistakes are shown.
     name : name of a single model.
-    level : of the intervals, noise floors and bounds.
+    level : level of the intervals, noise floors and bounds.
     bins : number of bins of ECE and MCE.
-    n_resamples : number of draws for noise floors; fewer are taken of large samples.
-    seed : of these draws.
+    n_resamples : number of draws for noise floors; large samples use fewer.
+    seed : seed of these draws.
     """
     answers = predicted if isinstance(predicted, Mapping) else {} if predicted is None else {name: predicted}
     samples = _read_models(probs, labels, confidence, correct, answers, from_logits, classes, name)
@@ -86,36 +85,36 @@ def _read_models(
     pairs = confidence is not None or correct is not None
     if pairs == (probs is not None or labels is not None):
         raise ValueError(
-            f"give either probs and labels, or confidence= and correct=, got {'both' if pairs else 'neither'}."
+            f"Give either probs and labels, or confidence= and correct=; got {'both' if pairs else 'neither'}."
         )
     if pairs:
         if confidence is None or correct is None:
-            raise ValueError("confidence= and correct= go together: one of them is missing.")
+            raise ValueError("confidence= and correct= must be given together; one of them is missing.")
         many = confidence if isinstance(confidence, Mapping) else {name: confidence}
         hits = correct if isinstance(correct, Mapping) else dict.fromkeys(many, correct)
         if set(many) != set(hits):
-            raise ValueError(f"confidence= and correct= must name the same models, got {list(many)} and {list(hits)}.")
+            raise ValueError(f"confidence= and correct= must name the same models; got {list(many)} and {list(hits)}.")
         samples = {str(key): read_pairs(many[key], hits[key]) for key in many}
     else:
         if probs is None or labels is None:
-            raise ValueError("probs and labels go together: one of them is missing.")
+            raise ValueError("probs and labels must be given together; one of them is missing.")
         many = probs if isinstance(probs, Mapping) else {name: probs}
         how: dict[str, Any] = {"from_logits": from_logits, "classes": classes}
         samples = {str(key): read_matrix(p, labels, **how, predicted=predicted.get(key)) for key, p in many.items()}
     if unknown := [str(key) for key in predicted if pairs or str(key) not in samples]:
         raise ValueError(f"predicted must name models with probs; got {', '.join(unknown)}.")
     if not samples:
-        raise ValueError("probs must hold at least one model, got an empty dict.")
+        raise ValueError("probs must hold at least one model; got an empty dict.")
     if len({len(sample) for sample in samples.values()}) > 1:
         sizes = ", ".join(f"{key} {len(sample)}" for key, sample in samples.items())
-        raise ValueError(f"all models must predict the same rows, got different numbers of rows: {sizes}.")
+        raise ValueError(f"All models must predict the same rows; got different numbers of rows: {sizes}.")
     return samples
 
 
 def _check_groups(groups: Any, n: int) -> np.ndarray:
     names = class_names(groups)
     if names.shape != (n,):
-        raise ValueError(f"groups must be 1-D with {n} entries, one per prediction, got shape {names.shape}.")
+        raise ValueError(f"groups must be 1-D with {n} entries, one per prediction; got shape {names.shape}.")
     if names.dtype == object or names.dtype.kind == "f":
         names = np.array(["missing" if v is None or v != v else str(v) for v in names.tolist()])
     return names

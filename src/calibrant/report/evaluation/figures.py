@@ -1,7 +1,7 @@
-"""What the page draws: reliability in three forms, a histogram, risk against coverage, and the reject option.
+"""The data of the page's figures: reliability in three forms, a histogram, risk and coverage, and the reject option.
 
-Everything is aggregated here, so that a page stays small however many predictions there are. The limits that a reader
-can choose are values of the sample, and their counts are exact.
+Everything is aggregated here, so that the page stays small for any number of predictions. The limits that a reader can
+choose are values of the sample, and their counts are exact.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _smooth(sample: Sample, numbers: ModelNumbers) -> list[list[float]]:
 
 
 def _corp(sample: Sample, numbers: ModelNumbers) -> list[list[float]]:
-    """The isotonic fit at quantiles of the confidence, and where it falls if the model is calibrated."""
+    """The isotonic fit at quantiles of the confidence, and its band for a calibrated model."""
     p = read(None, None, **sample.pairs)
     order = np.argsort(sample.confidence, kind="stable")
     at = order[np.unique(np.linspace(0, len(order) - 1, min(len(order), _CURVE_POINTS)).round().astype(int))]
@@ -69,24 +69,24 @@ def _corp(sample: Sample, numbers: ModelNumbers) -> list[list[float]]:
 
 
 def reject(sample: Sample, level: float) -> dict[str, Any]:
-    """Counts and bounds for every limit that the reader can choose.
+    """Counts and bounds for every limit that a reader can choose.
 
-    The score is the confidence, and with two classes the probability of the second: predictions between two limits
-    are withheld. For limits low < high, with the columns below,
+    The score is the confidence, or, with two classes, the probability of the second. Predictions between two limits are
+    withheld. For limits low < high, with the columns below, ::
 
         kept   = above[high] + below[low]      (right and wrong each)
         bound  = (U_above[high] + U_below[low]) / (the same + L_above[high] + L_below[low])
 
-    which is `UniformRiskBound.risk`: it holds for all windows at once.
+    This is `UniformRiskBound.risk`, which holds for all windows at once.
     """
     binary = sample.probs is not None and sample.probs.shape[1] == 2
     score = sample.probs[:, 1] if binary and sample.probs is not None else sample.confidence
     values = np.unique(score)
     if len(values) > MOST_LIMITS:
-        # Half evenly over the sample, half evenly over the range: dense where the predictions are, and no gaps.
+        # Half of the limits are even over the sample, half over the range: dense near predictions, without gaps.
         ranks = np.sort(score)[np.linspace(0, len(score) - 1, MOST_LIMITS // 2).round().astype(int)]
         even = np.searchsorted(values, np.linspace(values[0], values[-1], MOST_LIMITS // 2)).clip(max=len(values) - 1)
-        # The two values around one half are where nothing is withheld from two classes.
+        # With two classes nothing is withheld between the two values around one half.
         middle = np.searchsorted(values, 0.5, side="right")
         around = values[max(0, middle - 1) : middle + 1]
         values = np.unique(np.concatenate([ranks, values[even], around]))

@@ -1,4 +1,4 @@
-"""Predictions in a file: CSV, TSV, Parquet or npz, with columns that are found by their names."""
+"""Reading predictions from CSV, TSV, Parquet or npz files, with columns found by their names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRUE, _FALSE = ("true", "yes", "1", "right", "correct"), ("false", "no", "0", "
 
 @dataclass(frozen=True)
 class PredictionFile:
-    """What a file holds.
+    """The content of a file of predictions.
 
     `kind` is "probs", "logits" (each with (n, C) `values`), "score" (the probability of one class of two), "logit"
     (its log-odds) or "pairs" (confidence; `labels` then says whether each prediction was right).
@@ -183,7 +183,7 @@ def _class_of(name: str) -> str:
 
 
 def _classes(names: Sequence[str], y: np.ndarray | None) -> tuple[str, ...] | None:
-    """The names of the columns, unless labels are numbers that count them: then these decide."""
+    """The names of the columns; None if the labels are column numbers."""
     if y is not None and y.dtype.kind in "biuf" and not all(_whole(v) in names for v in np.unique(y).tolist()):
         return None
     return tuple(names)
@@ -201,7 +201,7 @@ def _numbers(table: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarr
     try:
         values = np.asarray(table[name], dtype=float)
     except (TypeError, ValueError):
-        raise ValueError(f"Column {name!r} of {path.name} must hold numbers, and has text in it.") from None
+        raise ValueError(f"Column {name!r} of {path.name} must hold numbers; it has text.") from None
     bad = np.flatnonzero(np.isnan(values))
     if len(bad):
         raise ValueError(
@@ -214,7 +214,7 @@ def _as_correct(column: np.ndarray, path: Path) -> np.ndarray:
     words = [_whole(v).strip().lower() for v in column.tolist()]
     unknown = [word for word in words if word not in (*_TRUE, *_FALSE)]
     if unknown:
-        raise ValueError(f"Column 'correct' of {path.name} must hold true/false or 1/0, got {unknown[0]!r}.")
+        raise ValueError(f"Column 'correct' of {path.name} must hold true/false or 1/0; got {unknown[0]!r}.")
     return np.array([word in _TRUE for word in words])
 
 

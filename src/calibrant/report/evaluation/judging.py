@@ -24,9 +24,9 @@ def judge_files(
     seed: int = 0,
     **options: Any,
 ) -> tuple[Evaluation, dict[str, Calibrator]]:
-    """Evaluate files that predict the same rows; the second part holds the calibrators by model.
+    """Evaluate files that predict the same rows; also returns the calibrators by model.
 
-    `recalibrate` names a calibrator, or "auto": it is fitted to half of the rows, and everything is measured on the
+    `recalibrate` names a calibrator, or "auto". It is fitted on half of the rows, and everything is measured on the
     other half. Classes are spread evenly over the halves.
     """
     names = _names(files)
@@ -62,7 +62,7 @@ def fit_file(file: PredictionFile, name: str, positive: str | None = None) -> Ca
     """Fit a calibrator to all rows of a file; it remembers the classes and the kind of the predictions."""
     values, labels, classes = _columns(file, positive)
     if len(values) < 2:
-        raise ValueError(f"{file.path.name} has one row; a calibrator needs more, some hundreds to be of use.")
+        raise ValueError(f"{file.path.name} must have more than one row to fit a calibrator; a few hundred are useful.")
     calibrator = make_calibrator(name, from_probs=not file.is_logits).fit(values, labels)
     calibrator.class_names_ = list(classes or ())
     calibrator.kind_ = file.kind
@@ -79,7 +79,7 @@ def _columns(file: PredictionFile, positive: str | None) -> tuple[np.ndarray, np
     if positive is not None and file.values.ndim == 1:
         seen = sorted({str(v) for v in file.labels.tolist()})
         if positive not in seen or len(seen) > 2:
-            raise ValueError(f"--positive must be one of the two labels, got {positive!r}; the labels are {seen[:5]}.")
+            raise ValueError(f"--positive must be one of the two labels {seen[:5]}; got {positive!r}.")
         classes = [next((v for v in seen if v != positive), "other"), positive]
     try:
         labels, names = read_labels(file.labels, len(file), n_classes, classes)
@@ -89,9 +89,9 @@ def _columns(file: PredictionFile, positive: str | None) -> tuple[np.ndarray, np
 
 
 def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two halves of the rows with every class in equal parts, as far as it goes; each in the order of the file."""
+    """Two halves of the rows, each class divided evenly if possible; each half in the order of the file."""
     if len(labels) < 4:
-        raise ValueError(f"--recalibrate needs at least 4 rows to fit on some and report on others, got {len(labels)}.")
+        raise ValueError(f"--recalibrate needs at least 4 rows to fit on some and report on others; got {len(labels)}.")
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     order = shuffled[np.argsort(labels[shuffled], kind="stable")]
     return np.sort(order[::2]), np.sort(order[1::2])
@@ -107,16 +107,16 @@ def _same_rows(files: Sequence[PredictionFile]) -> None:
     for other in files[1:]:
         names = f"{first.path.name} and {other.path.name}"
         if len(other) != len(first):
-            raise ValueError(f"{names} have {len(first)} and {len(other)} rows; they must predict the same rows.")
+            raise ValueError(f"{names} must predict the same rows; they have {len(first)} and {len(other)} rows.")
         if (other.kind == "pairs") != (first.kind == "pairs"):
-            raise ValueError(f"{names} hold different kinds of predictions; give class probabilities in both.")
+            raise ValueError(f"{names} must hold the same kind of predictions; give class probabilities in both.")
         if first.kind == "pairs":
             continue
         assert first.labels is not None
         assert other.labels is not None
         if not np.array_equal(first.labels.astype(str), other.labels.astype(str)):
-            raise ValueError(f"The labels of {names} differ; sort both files by the same row number.")
+            raise ValueError(f"{names} must have the same labels; sort both files by the same row number.")
         if set(first.classes or ()) != set(other.classes or ()):
-            raise ValueError(f"{names} have different classes: {first.classes} and {other.classes}.")
+            raise ValueError(f"{names} must have the same classes; got {first.classes} and {other.classes}.")
         if first.classes != other.classes:
-            raise ValueError(f"{names} have their columns in different orders; put them in the same order.")
+            raise ValueError(f"{names} must have their columns in the same order.")

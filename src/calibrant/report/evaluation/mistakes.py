@@ -1,4 +1,4 @@
-"""The most confident mistakes, with what is known about their rows."""
+"""The most confident mistakes, with information about their rows."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def check_rows(rows: Any, n: int) -> Any:
     if isinstance(rows, Mapping):
         lengths = {len(column) for column in rows.values()}
         if lengths - {n}:
-            raise ValueError(f"rows must have {n} rows like the predictions, got {sorted(lengths)}.")
+            raise ValueError(f"rows must have {n} rows, one per prediction; got {sorted(lengths)}.")
         return dict(rows)
     if len(rows) != n:
-        raise ValueError(f"rows must have {n} entries, one per prediction, got {len(rows)}.")
+        raise ValueError(f"rows must have {n} entries, one per prediction; got {len(rows)}.")
     return list(rows)
 
 
 def worst_mistakes(sample: Sample, rows: Any, most: int = 25) -> list[dict[str, Any]]:
-    """The wrong predictions of highest confidence: row number, classes, confidence and the row's values."""
+    """The wrong predictions with the highest confidence: row number, classes, confidence and values of the row."""
     wrong = np.flatnonzero(~sample.correct)
     worst = wrong[np.argsort(-sample.confidence[wrong], kind="stable")][:most]
     found = []

@@ -1,4 +1,4 @@
-"""The numbers of one model: scores and calibration errors with intervals and noise floors, classes, groups, risk."""
+"""The numbers of one model: scores and calibration errors with intervals and floors, classes, groups and risk."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from calibrant.report.evaluation.reading import Sample
 from calibrant.selective import aurc, excess_aurc, risk_at_coverage
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
-# Work that noise floors may take, in draws of one outcome; fewer resamples where the sample is large.
+# Budget of the noise floors in draws of one outcome; large samples use fewer resamples.
 _BUDGET = 2e7
-# Noise floors are shown by their mean; their interval, at this level, needs at least so many draws.
+# Noise floors are shown by their mean. Their interval at this level needs at least this many draws.
 _FLOOR_LEVEL = 0.9
 _FEWEST_DRAWS = 20
 _MOST_GROUPS = 50
@@ -40,7 +40,7 @@ _MOST_GROUPS = 50
 
 @dataclass(frozen=True)
 class Measure:
-    """One number, its interval where one is known, and what a perfectly calibrated model would score."""
+    """One number, its interval if known, and the score of a perfectly calibrated model."""
 
     name: str
     value: float
@@ -52,7 +52,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class ModelNumbers:
-    """Everything that is measured about one model."""
+    """All measurements of one model."""
 
     name: str
     n: int
@@ -125,7 +125,7 @@ def _measure(name: str, estimate: Estimate, floor: Any = None) -> Measure:
 def _score(name: str, sample: Sample, metric: Any, level: float) -> Measure:
     value = float(metric(**sample.given))
     if not math.isfinite(value):
-        return Measure(name, value)  # an outcome that was given probability 0: there is no interval
+        return Measure(name, value)  # an outcome had probability 0, so there is no interval
     return _measure(name, asymptotic_interval(**sample.given, metric=metric, level=level))
 
 
@@ -135,7 +135,7 @@ def _binned(name: str, sample: Sample, metric: Any, level: float, bins: int, dra
 
 
 def _smooth(sample: Sample, resamples: int, draws: dict[str, Any]) -> Measure:
-    # One value costs a few transforms of 65,537 nodes, whatever the sample's size.
+    # One value costs a few transforms of 65,537 nodes for any sample size.
     few = draws | {"n_resamples": min(draws["n_resamples"], max(_FEWEST_DRAWS, resamples // 5))}
     floor = noise_floor(confidence=sample.confidence, metric=smooth_ece, **few)
     value = float(smooth_ece(**sample.pairs))  # type: ignore[arg-type]
@@ -162,7 +162,7 @@ def _risk(sample: Sample) -> dict[str, Any]:
 
 
 def _classes(sample: Sample, level: float, bins: int, resamples: int, seed: int) -> list[dict[str, Any]]:
-    """Each class against the rest: how often it is promised and how often it comes."""
+    """Each class against the rest: its mean probability and its frequency."""
     if sample.probs is None or sample.labels is None or sample.predicted is None:
         return []
     few = _resamples(resamples, sample.probs.size)
@@ -200,7 +200,7 @@ def _part(
     """Calibration of one class or group.
 
     The interval of the gap is wide enough to hold for all `parts` together (Bonferroni). Its spread is the larger of
-    the one observed and the one that calibration implies: a rare class without a single case shows none of its own.
+    the observed one and the one that calibration implies, because a rare class without a single case shows no spread.
     """
     floor = noise_floor(
         confidence=confidence, metric=ece, bins=bins, n_resamples=resamples, seed=seed, level=_FLOOR_LEVEL

@@ -1,4 +1,4 @@
-"""The report page of an evaluation: one self-contained HTML file, drawn and updated by its own small script."""
+"""The report page of an evaluation: one self-contained HTML file with its own small script."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write(path: Path, page: str) -> None:
 
 
 def as_script(data: Any) -> str:
-    """JSON that can stand inside a script element: no text in it can end the element."""
+    """JSON for a script element; no text in it can end the element."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,4 +1,4 @@
-"""How `evaluate` reads predictions: a matrix, logits, one binary score, or confidence with correctness."""
+"""Reading the predictions for `evaluate`: a matrix, logits, one binary score, or confidence with correctness."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXACT = 2.0**53
 
 @dataclass(frozen=True)
 class Sample:
-    """Predictions of one model: always pairs of confidence and correctness, and classes where they are known."""
+    """Predictions of one model: pairs of confidence and correctness, and classes if they are known."""
 
     confidence: np.ndarray
     correct: np.ndarray
@@ -49,7 +49,7 @@ class Sample:
 
 
 def read_pairs(confidence: Any, correct: Any) -> Sample:
-    """Confidence and correctness, one each per row."""
+    """Read confidence and correctness, one of each per row."""
     c, hits = check_confidence(confidence, correct)
     _enough(len(c))
     return Sample(c.double().cpu().numpy(), hits.cpu().numpy())
@@ -90,7 +90,7 @@ def _chosen(predicted: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _columns(values: Any, name: str) -> Any:
-    """Two columns of one binary score; the log-odds of class 1 where these are logits."""
+    """Two columns from one binary score, which is the log-odds of class 1 if these are logits."""
     given = values.values if isinstance(values, Logits) else values
     if np.ndim(given) != 1 or len(given) == 0:
         return given
@@ -103,17 +103,19 @@ def read_labels(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """The column of each label, and the names of the columns.
 
-    `classes` names the columns in their order. Without it, labels that are whole numbers below C are columns; other
-    labels, text for instance, stand for the columns in sorted order, provided that there are C different ones.
+    `classes` names the columns in their order. Without it, labels that are whole numbers below C are column numbers.
+    Other labels, for instance text, are assigned to the columns in sorted order if there are C different ones.
     """
     y = class_names(labels)
     if y.shape != (n,):
-        raise ValueError(f"labels must be 1-D with {n} entries, one per prediction, got shape {y.shape}.")
+        raise ValueError(f"labels must be 1-D with {n} entries, one per prediction; got shape {y.shape}.")
     if y.dtype == object:
         y = _plain(y)
     if y.dtype.kind == "f":
         if np.isnan(y).any():
-            raise ValueError(f"labels has {int(np.isnan(y).sum())} missing entries: drop these rows.")
+            raise ValueError(
+                f"labels must not have missing entries; {int(np.isnan(y).sum())} are missing. Drop these rows."
+            )
         if (np.abs(y) <= _EXACT).all() and (y == np.floor(y)).all():
             y = y.astype(np.int64)
     if classes is not None:
@@ -124,8 +126,8 @@ def read_labels(
     if len(seen) != n_classes:
         shown = ", ".join(str(v) for v in seen[:5].tolist()) + (", …" if len(seen) > 5 else "")
         raise ValueError(
-            f"labels must name the columns: there are {n_classes} columns and {len(seen)} different labels ({shown}). "
-            "Say which column is which class with classes=[…], in the order of the columns."
+            f"labels must match the {n_classes} columns; got {len(seen)} different labels ({shown}). "
+            "Name the class of each column with classes=[…], in the order of the columns."
         )
     return np.searchsorted(seen, y), tuple(str(v) for v in seen.tolist())
 
@@ -133,14 +135,14 @@ def read_labels(
 def _by_name(y: np.ndarray, classes: Sequence[Any], n_classes: int) -> tuple[np.ndarray, tuple[str, ...]]:
     names = [str(c) for c in classes]
     if len(names) != n_classes or len(set(names)) != n_classes:
-        raise ValueError(f"classes must hold {n_classes} different names, one per column, got {names}.")
+        raise ValueError(f"classes must hold {n_classes} different names, one per column; got {names}.")
     place = {name: column for column, name in enumerate(names)}
     text = [str(v) for v in y.tolist()]
     unknown = sorted({name for name in text if name not in place})
     if unknown:
         raise ValueError(
-            f"labels hold {unknown[0]!r}, which is not among the classes {', '.join(names[:10])}"
-            f"{', …' if len(names) > 10 else ''}. Give labels by these names, or mend classes."
+            f"labels must be among the classes {', '.join(names[:10])}{', …' if len(names) > 10 else ''}; got "
+            f"{unknown[0]!r}. Correct the labels or classes."
         )
     return np.array([place[name] for name in text]), tuple(names)
 
@@ -148,11 +150,13 @@ def _by_name(y: np.ndarray, classes: Sequence[Any], n_classes: int) -> tuple[np.
 def _plain(y: np.ndarray) -> np.ndarray:
     missing = [i for i, v in enumerate(y.tolist()) if v is None or v != v]
     if missing:
-        raise ValueError(f"labels has {len(missing)} missing entries, the first in row {missing[0]}: drop these rows.")
+        raise ValueError(
+            f"labels must not have missing entries; {len(missing)} are missing, first in row {missing[0]}."
+        )
     values = y.tolist()
     return np.array(values if all(not isinstance(v, str) for v in values) else [str(v) for v in values])
 
 
 def _enough(n: int) -> None:
     if n < FEWEST:
-        raise ValueError(f"predictions must have at least {FEWEST} rows to be judged, got {n}. Give more rows.")
+        raise ValueError(f"predictions must have at least {FEWEST} rows to be judged; got {n}.")

@@ -1,4 +1,4 @@
-"""What `evaluate` returns: numbers and verdicts that print, plot, and become a page."""
+"""The result of `evaluate`: numbers and verdicts, with methods to print, plot and write a page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calibrant.report.evaluation.reading import Sample
 from calibrant.report.evaluation.verdict import Verdict, judge
 
 _POINTS = ("accuracy", "ece", "smooth_ece", "mce", "classwise_ece")
-"""Measures that are fractions; they are shown in points of a hundred."""
+"""Measures that are fractions and are shown in percentage points."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Evaluation:
         return f"<div>{''.join(blocks)}</div>"
 
     def to_dict(self, *, rows: bool = True, mistakes: int = 25) -> dict[str, Any]:
-        """Return everything as plain values that JSON can hold; `rows=False` leaves out the values of rows."""
+        """Return everything as plain values for JSON; `rows=False` leaves out the values of rows."""
         known = self.rows if rows else None
         models = [
             {
@@ -103,7 +103,7 @@ class Evaluation:
         title: str = "Calibration report",
         card: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the report as one self-contained page, and write it to `path` where one is given.
+        """Return the report as one self-contained page, and write it to `path` if given.
 
         `rows=False` leaves out the values of rows. `card` holds facts about model and data, such as
         ``{"model": "ResNet-50", "data": "test split"}``. Needs Jinja2 (`pip install 'calibrant[report]'`).
@@ -123,7 +123,7 @@ class Evaluation:
 
 
 def measure_rows(numbers: ModelNumbers) -> list[list[str]]:
-    """The measures as text: a heading, then one row each."""
+    """The measures as text: a heading, then one row for each."""
     interval = f"{numbers.level:.0%} interval"
     rows = [["", "value", interval, "noise floor"]]
     for key, measure in numbers.measures.items():
@@ -170,7 +170,7 @@ def _html_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers that JSON has no word for become None."""
+    """Replace numbers that JSON cannot represent by None."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

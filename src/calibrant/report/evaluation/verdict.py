@@ -1,4 +1,4 @@
-"""The verdict: what the numbers say, in words that need no paper."""
+"""The verdict: what the numbers say, in plain words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FEW = 200
 
 @dataclass(frozen=True)
 class Verdict:
-    """A kind, one sentence, and what else a reader should know.
+    """A kind, one sentence, and further notes.
 
     `kind` is "over-confident", "under-confident", "miscalibrated" (too high in one place and too low in another),
     "calibrated" (no error beyond noise) or "undecided" (too few rows to tell).
@@ -80,10 +80,10 @@ def _notes(m: ModelNumbers, kind: str) -> list[str]:
         gain = m.split["miscalibration"]
         notes.append(f"Recalibration could lower the Brier score of {m.split['brier']:.4f} by up to {gain:.4f}.")
     if m.measures["nll"].value == float("inf"):
-        notes.append("Some outcome was given probability 0, so the NLL is infinite; give logits, or recalibrate.")
+        notes.append("An observed outcome had probability 0, so the NLL is infinite; give logits, or recalibrate.")
     return notes
 
 
 def _points(value: float) -> str:
-    """A fraction in points of a hundred."""
+    """A fraction in percentage points."""
     return f"{100 * value:.1f}"

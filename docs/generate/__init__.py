@@ -1,0 +1,1 @@
+"""Write the measured numbers into the documentation: ``python -m docs.generate``."""

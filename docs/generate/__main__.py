@@ -1,0 +1,45 @@
+"""Write the measured numbers into the documentation: ``python -m docs.generate`` from the repository's root.
+
+A page marks each generated section by two comments, ``<!-- results: NAME -->`` and ``<!-- end of results -->``. The
+text between them is replaced by what ``SECTIONS[NAME]`` returns. All numbers come from ``results/*.json``.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from docs.generate import alternatives, first_paper, readme, tables
+
+ROOT = Path(__file__).parents[2]
+PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md")
+SECTIONS: dict[str, Callable[[], str]] = {
+    **first_paper.SECTIONS,
+    **tables.SECTIONS,
+    **alternatives.SECTIONS,
+    **readme.SECTIONS,
+}
+SECTION = re.compile(r"(<!-- results: ([a-z0-9-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+
+
+def current(text: str) -> str:
+    """The text of a page with its generated sections renewed."""
+    return SECTION.sub(lambda found: f"{found[1]}\n{SECTIONS[found[2]]()}\n\n{found[3]}", text)
+
+
+def main() -> None:
+    """Renew all pages and the figures; name what changed."""
+    for page in PAGES:
+        before = page.read_text(encoding="utf-8")
+        after = current(before)
+        if after != before:
+            page.write_text(after, encoding="utf-8")
+            print(f"written: {page.relative_to(ROOT)}")
+    for path in alternatives.draw(ROOT / "docs" / "figures"):
+        print(f"drawn: {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

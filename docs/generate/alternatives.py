@@ -1,0 +1,136 @@
+"""Sections and figure of the comparison with other libraries."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+from docs.generate.stored import stored
+from docs.generate.tables import JUDGED, OWN, ranked
+
+from calibrant.experiments.tables.ranks import Ranking
+from calibrant.plots import save_figure
+from calibrant.plots._style import GREY, INK, PALETTE, style
+from calibrant.report import Column, to_markdown
+
+NAMES = {
+    "plain": "plain training",
+    "eager": "exact, `Unrolled(10)`",
+    "traced": "exact, `Unrolled(10)`, traced",
+    "truncated": "`Truncated(10, last=2)`",
+    "truncated, traced": "`Truncated(10, last=2)`, traced",
+    "torchopt": "exact, torchopt",
+}
+
+
+def metric_speed() -> str:
+    """Seconds of the metrics on one large sample, beside the library of the record."""
+    rows = [
+        [
+            f"`{r['name'].split('/')[1].split()[0]}`",
+            r["peer"],
+            f"{r['n']:,}",
+            median(r["seconds"]),
+            median(r["peer_seconds"]),
+        ]
+        for r in stored("bench").records
+        if r["name"].startswith("metrics/") and "time over" in r["name"]
+    ]
+    return to_markdown(["metric", "beside", "predictions", "calibrant, seconds", "other, seconds"], rows)
+
+
+def posthoc() -> str:
+    """For each calibrator: on how many models its held-out NLL is lower than, or as low as, that of the best peer."""
+    by_kind = defaultdict(list)
+    for record in stored("bench").records:
+        if record["name"].startswith("posthoc/"):
+            by_kind[record["name"].split("/")[2]].append(record)
+    rows = []
+    for kind, records in by_kind.items():
+        lower = sum(r["interval"][1] < 0 for r in records)
+        higher = sum(r["interval"][0] > 0 for r in records)
+        differences = [r["difference"] for r in records]
+        peers = sorted({r["best_peer"].split(" ")[0] for r in records})
+        rows.append(
+            [
+                f"`{kind}`",
+                ", ".join(peers),
+                f"{lower}, {len(records) - lower - higher}, {higher}",
+                median(differences),
+                max(differences),
+            ]
+        )
+    columns = ["calibrator", "best peer from", "lower, not told apart, higher"]
+    sizes = [Column(f"{which} difference", digits=4) for which in ("median", "largest")]
+    return to_markdown([*columns, *sizes], rows)
+
+
+def classifiers() -> str:
+    """Mean ranks and, table by table, NLL over that of the best rival."""
+    found = ranked("tables-pool")
+    nll = found["nll"]
+    ratios = sorted(_ratios(nll).values())
+    rows = [
+        [f"`{method}`", *(found[metric].mean_ranks[method] for metric in JUDGED), nll.wins(method), _seconds(method)]
+        for method in sorted(nll.methods, key=nll.mean_ranks.__getitem__)
+    ]
+    columns = [
+        "method",
+        *(Column(f"mean rank, {name}", better="low", digits=2) for name in JUDGED.values()),
+        Column("first in NLL", better="high"),
+        Column("median seconds per fit", digits=1),
+    ]
+    above = [name for name, ratio in _ratios(nll).items() if ratio > 1]
+    return (
+        to_markdown(columns, rows)
+        + f"\n\nNLL of `{OWN}` divided by that of the best rival of each table: from {ratios[0]:.2f} to "
+        f"{ratios[-1]:.2f}, median {median(ratios):.2f}. It is above 1 on {len(above)} of {len(ratios)} tables"
+        + (f" ({', '.join(above)})." if above else ".")
+    )
+
+
+def engine() -> str:
+    """Time of an inner step with its hypergradient, beside plain training and torchopt: networks across."""
+    ratios = {}
+    for record in stored("bench").records:
+        if "ratios_to_plain" in record:
+            ratios[re.search(r"MLP [0-9-]+", record["name"])[0]] = record["ratios_to_plain"]
+    rows = [[NAMES[how], *(own[how] for own in ratios.values())] for how in NAMES]
+    return to_markdown(["", *(Column(name, digits=2) for name in ratios)], rows)
+
+
+def draw(folder: Path) -> Iterator[Path]:
+    """NLL of each method over that of the best other method, one row for each table."""
+    nll = ranked("tables-pool")["nll"]
+    ratios = _ratios(nll)
+    order = sorted(ratios, key=ratios.__getitem__)
+    with style() as plt:
+        figure, ax = plt.subplots(figsize=(6, 0.24 * len(order) + 0.9), layout="constrained")
+        ax.axvline(1, color=GREY, linewidth=1)
+        ax.scatter([ratios[name] for name in order], range(len(order)), color=PALETTE[0], s=24, zorder=2)
+        ax.set_yticks(range(len(order)), order, color=INK)
+        ax.set_xlabel(f"NLL of {OWN} / NLL of the best rival; left of the line is better")
+        yield save_figure(figure, folder / "comparison-tables")[0]
+        plt.close(figure)
+    (folder / "comparison-tables.png").unlink()
+
+
+def _ratios(nll: Ranking) -> dict[str, float]:
+    own = nll.methods.index(OWN)
+    others = [k for k, name in enumerate(nll.methods) if not name.startswith(OWN)]
+    return {table: float(row[own] / row[others].min()) for table, row in zip(nll.tables, nll.means, strict=True)}
+
+
+def _seconds(method: str) -> float:
+    return median(r["seconds"] for r in stored("tables-pool").records if r["method"] == method and r["seconds"])
+
+
+SECTIONS = {
+    "compare-metrics": metric_speed,
+    "compare-posthoc": posthoc,
+    "compare-classifiers": classifiers,
+    "compare-engine": engine,
+}

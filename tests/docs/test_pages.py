@@ -1,0 +1,62 @@
+"""Every Python block of the documentation runs, page by page, in the order in which a reader meets it."""
+
+from __future__ import annotations
+
+import re
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pytest
+
+import calibrant
+from calibrant import SelfCalibratedClassifier
+
+from .pages import DOCS, ROOT, blocks, run
+
+PACKAGE = ROOT / "src" / "calibrant"
+ELSEWHERE = {
+    "images": "tests/data/vision/test_page.py writes the image files that the page reads",
+    "own-models": "tests/test_own_models_docs.py runs the page",
+    "train": "tests/tables/test_train.py writes the table that the page reads",
+}
+PAGES = [ROOT / "README.md", *sorted(p for p in DOCS.glob("*.md") if blocks(p) and p.stem not in ELSEWHERE)]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch, tmp_path):
+    """Train for a few steps, draw no windows, write into an empty folder."""
+    defaults = SelfCalibratedClassifier.__init__.__kwdefaults__
+    for name, value in (("epochs", 30), ("folds", 3), ("repeats", 1), ("embedding", None), ("members", ("network",))):
+        monkeypatch.setitem(defaults, name, value)
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("Agg")
+    yield
+    plt.close("all")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_blocks_run(page):
+    run(page, {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def test_blocks_left_out_say_why(page):
+    text = page.read_text(encoding="utf-8")
+    assert len(blocks(page)) == len(re.findall("^```python$", text, re.MULTILINE))
+    assert all(block.reason is None or len(block.reason.split()) >= 3 for block in blocks(page))
+
+
+def test_every_page_is_in_the_table_of_contents():
+    listed = re.findall(r"^([a-z-]+)$", (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {page.stem for page in DOCS.glob("*.md")} - {"index"} <= set(listed)
+
+
+def test_every_public_package_has_an_api_page():
+    listed = set(re.findall(r"^   (calibrant[a-z_.]*)$", (DOCS / "api.rst").read_text(encoding="utf-8"), re.MULTILINE))
+    packages = {f"calibrant.{name}" for name in calibrant.__all__ if (PACKAGE / name / "__init__.py").exists()}
+    assert packages - {"calibrant.experiments"} <= listed
+
+
+def test_readme_links_exist():
+    for target in re.findall(r"\]\(([^)#]+)", (ROOT / "README.md").read_text(encoding="utf-8")):
+        assert "://" in target or (ROOT / target).exists(), target
