@@ -111,11 +111,12 @@ def rival_sheet(found: Compared, overlap: float) -> Sheet:
 
 def copy_sheet(found: Compared, overlap: float) -> Sheet:
     """Tables whose test rows have copies among the rows that are learned from: ratios with and without those rows."""
+    known = [record for record in found.records if "copied" in record]
     share: dict[str, list[float]] = {}
-    for record in found.records:
-        share.setdefault(record["table"], []).append(record.get("copied", 0.0))
+    for record in known:
+        share.setdefault(record["table"], []).append(record["copied"])
     shown = {table: float(np.mean(each)) for table, each in share.items() if COPIES <= min(each) <= max(each) < 1}
-    records = [r for r in found.records if r["table"] in shown]
+    records = [record for record in known if record["table"] in shown]
     every, new = ({each.table: each for each in ratios(records, overlap, metric)} for metric in ("nll", "nll_new"))
     columns = [Column("table"), Column("copied, %", digits=0)]
     for which in ("all rows", "rows without a copy"):
