@@ -1,7 +1,7 @@
 """Peak memory of the classifier on large tables, each fitted in a process of its own.
 
-Networks train for one epoch: memory does not depend on the number of epochs. ``python -m benchmarks.large CASE`` fits
-one case and prints its record as JSON.
+Networks train for one epoch: memory does not depend on the number of epochs. ``python -m benchmarks.large CASE [ROWS]``
+fits one case, with another number of rows where one is given, and prints its record as JSON.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def _measure(case: str) -> Record:
     return record(name, found.pop("gigabytes"), GIGABYTES, **found)
 
 
-def main(case: str) -> None:
-    _, make, rows = CASES[case]
-    X, y = make(rows)
+def main(case: str, rows: int | None = None) -> None:
+    _, make, usual = CASES[case]
+    X, y = make(rows or usual)
     before, begin = resident(), time.perf_counter()
     classifier = SelfCalibratedClassifier(epochs=1, random_state=0).fit(X, y)
     found = {"gigabytes": peak() / 1024, "before_gigabytes": before / 1024, "seconds": time.perf_counter() - begin}
@@ -80,4 +80,4 @@ def main(case: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], *map(int, sys.argv[2:]))

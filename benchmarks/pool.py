@@ -76,7 +76,8 @@ def run() -> list[Record]:
     )
     for name in TIMED:
         title = f"SelfCalibratedClassifier, 100,000 rows of the shape of {name}, predict, seconds"
-        found.append(record(title, shapes[name]["predict_seconds"], LIMIT, members=shapes[name]["members"]))
+        details = {key: shapes[name][key] for key in ("processor_seconds", "members")}
+        found.append(record(title, shapes[name]["predict_seconds"], LIMIT, **details))
     return found
 
 
@@ -121,12 +122,13 @@ def fit_wide(case: str) -> dict[str, Any]:
     begin = time.perf_counter()
     network.fit(data.X, data.y)
     other, before = time.perf_counter() - begin, resident()
-    begin = time.perf_counter()
+    begin, worked = time.perf_counter(), time.process_time()
     classifier = SelfCalibratedClassifier(random_state=0, device="cpu").fit(data.X, data.y)
-    seconds = time.perf_counter() - begin
+    seconds, worked = time.perf_counter() - begin, time.process_time() - worked
     own, rival = (nll(model.predict_proba(data.X_test), data.y_test) for model in (classifier, network))
     return {
         "seconds": seconds,
+        "processor_seconds": worked,
         "mlp_seconds": other,
         "nll": own,
         "mlp_nll": rival,
@@ -156,11 +158,12 @@ def fit_shape(name: str) -> dict[str, Any]:
     X_new = np.resize(X, (PREDICTED, columns))
     before = resident()
     classifier = SelfCalibratedClassifier(epochs=1, random_state=0, device="cpu").fit(X[:train], y[:train])
-    megabytes, begin = peak() - before, time.perf_counter()
+    megabytes, begin, worked = peak() - before, time.perf_counter(), time.process_time()
     classifier.predict_proba(X_new)
     return {
         "megabytes": megabytes,
         "predict_seconds": time.perf_counter() - begin,
+        "processor_seconds": time.process_time() - worked,
         "members": classifier.members_,
     }
 

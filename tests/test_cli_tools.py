@@ -381,3 +381,27 @@ def test_predicted_must_be_columns_of_a_model_with_probs():
             calibrant.evaluate(probs, labels, predicted=wrong)
     with pytest.raises(ValueError, match="predicted must name models with probs; got other"):
         calibrant.evaluate({"one": probs}, labels, predicted={"other": [0, 1, 0, 1]})
+
+
+def test_weights_of_rows_are_a_column(table, tmp_path):
+    frame = pd.read_csv(table())
+    frame["people"] = np.random.default_rng(0).integers(1, 5, len(frame))
+    frame.to_csv(tmp_path / "w.csv", index=False)
+    done = invoke("evaluate", tmp_path / "w.csv", "--weight", "people", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)["models"][0]
+    rows = frame.loc[frame.index.repeat(frame["people"])].drop(columns="people")
+    rows.to_csv(tmp_path / "copies.csv", index=False)
+    copied = json.loads(invoke("evaluate", tmp_path / "copies.csv", "--json").stdout)["models"][0]
+    for key in ("accuracy", "nll", "ece"):
+        assert found["measures"][key]["value"] == pytest.approx(copied["measures"][key]["value"])
+    assert found["weighted"]
+    done = invoke("evaluate", tmp_path / "w.csv", "--weight", "people", "--recalibrate", "temperature", "--json")
+    assert done.exit_code == 0, done.output
+    for arguments, words in (
+        (("--weight", "none"), "has no column 'none'"),
+        (("--weight", "label"), "must hold numbers"),
+    ):
+        done = invoke("evaluate", tmp_path / "w.csv", *arguments)
+        assert done.exit_code == 2
+        assert words in done.output

@@ -54,6 +54,7 @@ ROOMS = {
     "plots": {"_inputs", "metrics", "selective"},
     "methods": {"_device", "_files", "_inputs", "_jobs", "data", "models", "losses", "bilevel", "metrics", "posthoc"},
     "estimators": {"_device", "_files", "_inputs", "data", "models", "bilevel", "methods", "posthoc", "selective"},
+    "integrations": {"bilevel", "data", "methods", "metrics", "models"},
     "export": {"_version", "_whole", "data", "models", "methods", "estimators"},
     "report": {"_inputs", "_version", "_whole", "data", "metrics", "plots", "posthoc", "selective"},
     "tables": {

@@ -21,7 +21,7 @@ READERS = {
     "classifier": "calibrant.estimators.load",
     "calibrator": "calibrant.posthoc.load",
     "encoder": "calibrant.data.TableEncoder.load",
-    "network": "calibrant.load",
+    "network": "calibrant.Trained.load",
 }
 """Who reads what a file may hold, for messages."""
 

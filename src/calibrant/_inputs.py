@@ -269,3 +269,16 @@ def top_label(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """
     confidence, predicted = probs.max(dim=1)
     return confidence, predicted == labels
+
+
+def shown(value: Any) -> str:
+    """A value for a message: its repr without numpy's names of types, 0 and not np.int64(0)."""
+    if isinstance(value, np.generic | np.ndarray):
+        return repr(value.tolist())
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{shown(key)}: {shown(item)}" for key, item in value.items()) + "}"
+    if type(value) is list:
+        return f"[{', '.join(map(shown, value))}]"
+    if type(value) is tuple:
+        return f"({', '.join(map(shown, value))}{',' if len(value) == 1 else ''})"
+    return repr(value)

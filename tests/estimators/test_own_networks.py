@@ -233,7 +233,7 @@ def test_files(tmp_path, networks, calibrator):
         torch.testing.assert_close(again.module(x), result.module(x))
     with pytest.raises(ValueError, match="another class or other sizes than the given Linear"):
         calibrant.Trained.load(tmp_path / "net.calibrant", nn.Linear(4, 3))
-    with pytest.raises(ValueError, match="not a classifier"):
+    with pytest.raises(ValueError, match="is not a network"):
         calibrant.Trained.load(__file__, net)
 
 
@@ -258,9 +258,10 @@ def crash():
 
 
 @pytest.mark.parametrize("method", [Calibrated("temperature", Averaged(epochs=10)), SHORT])
-@pytest.mark.parametrize("steps", [3, 7])
-def test_a_run_that_broke_off_goes_on_and_ends_with_the_same_result(tmp_path, method, steps):
-    model, (train, val), test = small("digits")
+@pytest.mark.parametrize(("name", "steps"), [("digits", 3), ("digits", 7), ("table", 2), ("languages", 2)])
+def test_a_run_that_broke_off_goes_on_and_ends_with_the_same_result(tmp_path, name, method, steps):
+    """Networks of a table train on folds side by side, others one after the other."""
+    model, (train, val), test = small(name)
     folder = tmp_path / "checkpoints"
 
     def fit(action=lambda: None, **given):

@@ -5,11 +5,12 @@ import pytest
 from scipy import sparse
 
 from calibrant.experiments import hostile
-from calibrant.experiments.hostile import study
+from calibrant.experiments.hostile import docs, study
 from calibrant.experiments.hostile.cases import CASES, Data
 from calibrant.experiments.hostile.contenders import Alone, Frequencies, fitted
 from calibrant.experiments.hostile.page import best_member, verdicts
-from calibrant.report import read_results
+from calibrant.report import Results, read_results
+from calibrant.report.results import write_results
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -151,3 +152,27 @@ def test_class_frequencies():
     probs = Frequencies().fit(np.zeros((4, 1)), np.array([0, 0, 0, 1])).predict_proba(np.zeros((2, 1)))
     assert probs == pytest.approx(np.array([[0.7, 0.3]] * 2))
     assert isinstance(fitted("class-frequencies", CASES["ten rows"].make(0), 0), Frequencies)
+
+
+def test_the_results_section_of_the_page_is_written_from_a_file(tmp_path):
+    page, file = tmp_path / "page.md", tmp_path / "results.json"
+    page.write_text(f"Head\n{docs.BEGIN}\nformer text\n{docs.END}\nFoot\n")
+    every = [dict(r, dataset="copies") for r in records(before=1.5) if r["dataset"] == "a"]
+    full = [dict.fromkeys((*study.SCORES, "peak_memory"), 0.1) | r for r in every]
+    config = study.arrange(Results({"experiment": study.NAME}, {}, full)).config
+    write_results(file, config, full)
+    docs.main([str(page), str(file)])
+    text = page.read_text()
+    assert text.startswith("Head\n")
+    assert text.endswith("Foot\n")
+    assert "former text" not in text
+    assert "the same 100 rows, ten times each" in text
+    assert "the earlier version with 4 seeds of 1 case" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("| copies"))
+    assert "1.5150" in line  # the earlier version's mean of four seeds
+    fewer = Results({}, {}, [*full, dict(full[0], dataset="grouped")])
+    assert docs.runs_of(fewer, "self-calibrated") == "1 to 4 seeds of 2 cases"
+    assert docs.runs_of(fewer, "linear") == "none"
+    page.write_text("no marks")
+    with pytest.raises(ValueError, match="has no results section"):
+        docs.main([str(page), str(file)])

@@ -8,7 +8,7 @@ import pytest
 
 from calibrant import metrics
 from calibrant.experiments.common.records import Predicted
-from calibrant.experiments.tables.data import FLOOR, examine, find_tables, prepare, score
+from calibrant.experiments.tables.data import FLOOR, TableFile, examine, find_tables, prepare, score
 from tests.experiments.cases import UNSUITABLE, write_table
 
 
@@ -84,3 +84,18 @@ def test_test_rows_with_a_copy_among_those_learned_from_are_told(folder):
     assert record["copied"] == 2 / len(inputs)
     assert record["nll_new"] == pytest.approx(np.log(split.task.classes), rel=1e-5)
     assert record["nll"] < record["nll_new"]
+
+
+def test_a_single_table_with_labels_in_a_named_column(folder, tmp_path):
+    source, path = folder / "two.csv", tmp_path / "own.csv"
+    lines = source.read_text().splitlines()
+    header = lines[0].split(",")
+    named = [{"target": "left?", "class": "left?", "label": "left?", "y": "left?"}.get(n, n) for n in header]
+    assert named != header
+    path.write_text("\n".join([",".join(named), *lines[1:]]) + "\n")
+    assert find_tables(path) == {"own": path}
+    own, wanted = prepare("own", TableFile(path, "left?"), 0), prepare("two", source, 0)
+    assert np.array_equal(own.labels, wanted.labels)
+    found = examine({"own": TableFile(path, "left?"), "other": path}, range(1))
+    assert list(found.tables) == ["own"]
+    assert "has no column called" in found.unsuitable["other"]

@@ -189,6 +189,7 @@ def test_what_cannot_be_written_says_so(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_module_with_a_temperature(tmp_path):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(3, 8), nn.Dropout(), nn.Tanh(), nn.Linear(8, 4))

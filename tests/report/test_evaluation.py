@@ -218,3 +218,52 @@ def test_mistakes_are_told_in_a_sentence(given, words):
 def test_the_figure_has_three_axes_for_each_model(over):
     pytest.importorskip("matplotlib")
     assert len(over[2].plot().axes) == 3
+
+
+def test_whole_weights_are_copies_of_rows():
+    """Values with weights are those of a table in which each row is there so many times."""
+    random = np.random.default_rng(0)
+    logits = random.normal(size=(300, 3)) * 2
+    labels = (logits / 2 + random.gumbel(size=(300, 3))).argmax(1)
+    probs, other = (np.exp(z) / np.exp(z).sum(1, keepdims=True) for z in (logits, logits / 3))
+    weight, groups = random.integers(1, 4, 300), np.where(logits[:, 0] > 0, "a", "b")
+    rows = np.repeat(np.arange(300), weight)
+    weighted = calibrant.evaluate({"m": probs, "o": other}, labels, sample_weight=weight, groups=groups)
+    copied = calibrant.evaluate({"m": probs[rows], "o": other[rows]}, labels[rows], groups=groups[rows])
+    for name in ("m", "o"):
+        one, two = weighted.models[name], copied.models[name]
+        for key, measure in one.measures.items():
+            assert measure.value == pytest.approx(two.measures[key].value, rel=1e-9), key
+        assert one.mean_confidence == pytest.approx(two.mean_confidence)
+        assert one.gap.value == pytest.approx(two.gap.value)
+        assert one.split == pytest.approx(two.split)
+        for parts in ("classes", "groups"):
+            for own, copy in zip(
+                *(sorted(getattr(m, parts), key=lambda p: p["name"]) for m in (one, two)), strict=True
+            ):
+                for key in ("mean_confidence", "frequency", "gap", "ece", "recall", "precision"):
+                    assert own.get(key) == pytest.approx(copy.get(key)), key
+                assert own["n"] <= copy["n"]
+                assert own["gap_high"] - own["gap_low"] > copy["gap_high"] - copy["gap_low"]  # copies tell nothing new
+    for key in ("accuracy", "nll", "brier", "ece"):
+        assert weighted.differences[0][key]["value"] == pytest.approx(copied.differences[0][key]["value"])
+    assert "the rejection window count each row once" in str(weighted)
+    assert "each row once" not in str(copied)
+    assert "Rows are weighted" in weighted.to_html()
+
+
+def test_equal_weights_change_nothing():
+    random = np.random.default_rng(0)
+    probs = random.dirichlet(np.ones(3), 200)
+    labels = random.integers(0, 3, 200)
+    plain = calibrant.evaluate({"a": probs, "b": probs[:, ::-1]}, labels).to_dict()
+    same = calibrant.evaluate({"a": probs, "b": probs[:, ::-1]}, labels, sample_weight=np.full(200, 2.0)).to_dict()
+    for key in ("accuracy", "nll", "brier", "ece"):
+        for end in ("value", "low", "high"):
+            first, second = (found["models"][0]["measures"][key][end] for found in (plain, same))
+            assert first == pytest.approx(second), (key, end)
+            first, second = (found["differences"][0][key][end] for found in (plain, same))
+            assert first == pytest.approx(second, abs=1e-9), (key, end)
+    for wrong in (np.ones(3), np.zeros(200), -np.ones(200), np.arange(200)):
+        with pytest.raises(ValueError, match="sample_weight must be"):
+            calibrant.evaluate(probs, labels, sample_weight=wrong)

@@ -40,7 +40,23 @@ def main(name: str, folder: Path) -> None:
     for kind, calibrator in kinds.items():
         posthoc.save(calibrator.fit(scores, y), folder / f"{name}-{kind}.calibrant")
         told[kind] = {"probs": calibrator.predict_proba(scores[:5]).tolist()}
+    if hasattr(calibrant.Trained, "save"):
+        network(name, folder, told)
     (folder / f"{name}.json").write_text(json.dumps(told))
+
+
+def network(name, folder, told):
+    """A network of one's own, with a temperature."""
+    import torch
+
+    torch.manual_seed(0)
+    x = torch.randn(60, 2)
+    y = (x[:, 0] + 0.5 * torch.randn(60) > 0).long()
+    net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    method = calibrant.methods.Standard(epochs=5)
+    result = calibrant.fit(net, (x[:40], y[:40]), (x[40:], y[40:]), method=method)
+    result.save(folder / f"{name}-network.calibrant")
+    told["network"] = {"rows": x[:5].tolist(), "probs": result.probs(x[:5]).tolist()}
 
 
 def frame(name, folder, told, classifier, X, labels):

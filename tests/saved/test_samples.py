@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from torch import nn
 
+import calibrant
 from calibrant import estimators, posthoc
 from calibrant._files import VERSION
 from calibrant.data import TableEncoder
@@ -26,6 +29,8 @@ def load(path):
     kind = kind_of(path)
     if kind == "encoder":
         return TableEncoder.load(path)
+    if kind == "network":
+        return calibrant.Trained.load(path, nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2)))
     return estimators.load(path) if kind in CLASSIFIERS else posthoc.load(path)
 
 
@@ -37,6 +42,8 @@ def answers(path, loaded=None):
     frame = pd.DataFrame(table["data"], columns=table["columns"]) if table else None
     if kind == "encoder":
         return loaded.transform(frame), told[kind]["numbers"]
+    if kind == "network":
+        return loaded.probs(torch.tensor(told[kind]["rows"])), told[kind]["probs"]
     if kind in CLASSIFIERS:
         assert loaded.classes_.tolist() == told[kind]["classes"]
     rows = frame if kind == "frame" else told["rows"] if kind in CLASSIFIERS else told["scores"]
@@ -61,7 +68,7 @@ def attempt(path):
         return None, str(error)
 
 
-@pytest.mark.parametrize("kind", ["self", "bo4sc", "auto", "temperature", "encoder"])
+@pytest.mark.parametrize("kind", ["self", "bo4sc", "auto", "temperature", "encoder", "network"])
 def test_a_changed_byte_is_noticed(kind, tmp_path):
     """In the length, the header, the JSON and the arrays; white space of the header may change without harm."""
     sample = HERE / f"version-{VERSION}-{kind}.calibrant"

@@ -47,7 +47,7 @@ def churn(n=240, seed=0):
         {
             "spent (€)": np.where(rng.random(n) < 0.1, np.nan, spent),
             "plan": plan,
-            "post code": [f"{v:04d}" for v in rng.integers(0, 5, n) * 1000 + 7],
+            "post code": rng.choice(["007", "1.10", "1.1", "2b", "3"], n),
             "since": pd.date_range("2020-01-01", periods=n).strftime("%Y-%m-%d"),
             "visits": rng.integers(0, 9, n),
             "always": 1,

@@ -119,15 +119,21 @@ def test_killed_at_a_chosen_moment(moment, quick, tmp_path, monkeypatch):
 def test_an_earlier_result_is_not_mixed_with_a_killed_one(quick, tmp_path, monkeypatch):
     first = order(tmp_path)
     train(first)
-    other = replace(first, seed=1)
+    other, before = replace(first, seed=1), content(first.out)
 
-    def work():
+    def before_the_move():
         kill_at(monkeypatch, results, "write_suspects")
         train(other)
 
-    before = content(first.out)
-    killed_child(work)
+    killed_child(before_the_move)
     assert content(first.out) == before  # the new files are not there yet
+
+    def during_the_move():
+        MOMENTS["some files are in place"](monkeypatch)
+        train(other)
+
+    killed_child(during_the_move)
+    assert not (first.out / "metrics.json").exists()
     train(other)
     assert content(first.out) != before
 

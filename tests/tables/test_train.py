@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ pytest.importorskip("typer")
 import pandas as pd
 from typer.testing import CliRunner
 
-from calibrant import evaluate
+from calibrant import SelfCalibratedClassifier, evaluate
 from calibrant._locks import try_lock
 from calibrant.cli import commands
 from calibrant.tables import Order, load_model, train
@@ -121,7 +122,7 @@ def test_other_rows_may_judge_and_validate(quick, table, tmp_path):
     churn(60, seed=2).to_parquet(tmp_path / "val.parquet")
     order = Order(table, "left?", tmp_path / "out", val=tmp_path / "val.parquet", test=tmp_path / "test.tsv")
     rows = train(order).metrics["data"]["rows"]
-    assert rows == {"train": 240, "val": 60, "test": 90}
+    assert rows == {"train": 240, "val": 40, "aside": 20, "test": 90}
 
 
 def test_bo4sc_sets_rows_aside_for_its_rule(quick, table, tmp_path, monkeypatch):
@@ -132,8 +133,12 @@ def test_bo4sc_sets_rows_aside_for_its_rule(quick, table, tmp_path, monkeypatch)
         replace(entry, make=lambda **given: entry.make(epochs=5, hidden_layer_sizes=(8,), **given)),
     )
     result = train(Order(table, "left?", tmp_path / "out", method="bo4sc", risk=0.45))
-    assert len(result.model.classifier.train_indices_) < 0.8 * 192
-    assert result.model.rule.n == round(0.2 * 192)
+    rows = result.metrics["data"]["rows"]
+    assert rows == {"train": 154, "val": 0, "aside": 38, "test": 48}
+    assert result.model.rule.n == 38
+    found = pd.read_csv(tmp_path / "out" / "suspects.csv")
+    assert len(found)
+    assert (found["label"].to_numpy() == churn()["left?"].to_numpy()[found["row"] - 1]).all()
 
 
 def test_groups_and_copies_stay_in_one_part(tmp_path):
@@ -275,6 +280,23 @@ def test_a_million_classes_get_a_sentence(rows, tmp_path):
     pd.DataFrame({"x": codes % 7, "name": np.char.add("n", codes.astype(str))}).to_parquet(tmp_path / "t.parquet")
     found = refused("train", tmp_path / "t.parquet", "--target", "name", "--out", tmp_path / "out")
     assert f"{rows:,} different values in {rows:,} rows" in found
+
+
+def test_a_column_of_names_is_left_out_and_one_of_many_categories_is_pooled(quick, tmp_path):
+    path = edited(tmp_path / "t.csv", name=[f"n{k}" for k in range(240)], shop=[f"s{k % 80}" for k in range(240)])
+    done = invoke("train", path, "--target", "left?", "--out", tmp_path / "out", "--json")
+    assert done.exit_code == 0, done.output
+    assert "Column 'name' is left out" in done.stderr
+    assert re.search(r"Column 'shop' has \d+ categories: the \d+ most frequent", done.stderr)
+    assert json.loads(done.stdout)["data"]["left_out"]["name"] == "too many categories"
+
+
+def test_too_little_memory_gets_a_sentence(quick, table, tmp_path, monkeypatch):
+    def fail(*args):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    monkeypatch.setattr(SelfCalibratedClassifier, "_train", fail)
+    assert "not enough memory" in refused("train", table, "--target", "left?", "--out", tmp_path / "out")
 
 
 def test_a_second_run_on_one_folder_is_refused(quick, table, tmp_path):

@@ -29,6 +29,9 @@ def evaluate(
     predictions: Files,
     labels: Labels = None,
     group: Annotated[str | None, typer.Option(help="Column with groups; each is judged on its own.")] = None,
+    weight: Annotated[
+        str | None, typer.Option(help="Column with positive weights of the rows, for all scores and differences.")
+    ] = None,
     columns: Columns = None,
     logits: AsLogits = False,
     positive: Positive = None,
@@ -70,7 +73,8 @@ def evaluate(
 
         need_jinja()
     files = [
-        read_predictions(path, labels=labels, group=group, columns=columns or (), logits=logits) for path in predictions
+        read_predictions(path, labels=labels, group=group, weight=weight, columns=columns or (), logits=logits)
+        for path in predictions
     ]
     result, fitted = judge_files(
         files, recalibrate=recalibrate, positive=positive, rows=rows, level=level, bins=bins, seed=seed

@@ -57,14 +57,15 @@ def train(
     from calibrant._words import duration
     from calibrant.tables import Order
     from calibrant.tables import train as train_on
+    from calibrant.tables.parts import share_or_file
 
     order = Order(
         table,
         target,
         out,
         method=method,
-        val=val,  # type: ignore[arg-type]
-        test=test,  # type: ignore[arg-type]
+        val=None if val is None else share_or_file(val, "--val"),
+        test=share_or_file(test, "--test"),
         groups=groups,
         drop=tuple(drop or ()),
         categorical=tuple(categorical or ()),

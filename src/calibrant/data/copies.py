@@ -41,7 +41,7 @@ def row_codes(inputs: Any) -> np.ndarray | None:
     if issparse(inputs):
         return _sparse_codes(inputs.tocsr())
     if hasattr(inputs, "iloc"):
-        return _frame_codes(inputs)
+        return _frame_codes(_frame(inputs))
     values = np.asarray(inputs)
     if values.dtype.kind not in "biuf" or values.ndim < 1:
         return None
@@ -221,7 +221,7 @@ def _columns(inputs: Any) -> Iterator[np.ndarray]:
         some = inputs.tocsr()[rows].tocsc()
         yield from (some[:, [k]].toarray().ravel() for k in range(some.shape[1]))
     elif hasattr(inputs, "iloc"):
-        some = inputs.iloc[rows]
+        some = _frame(inputs).iloc[rows]
         yield from (row_codes(some.iloc[:, [k]]) for k in range(some.shape[1]))  # type: ignore[misc]
     else:
         yield from np.asarray(inputs).reshape(len(inputs), -1)[rows].T
@@ -259,12 +259,20 @@ def _sparse_codes(matrix: Any) -> np.ndarray:
     return codes
 
 
+def _frame(inputs: Any) -> Any:
+    """A data frame as it is, and a single column as a frame."""
+    return inputs.to_frame() if inputs.ndim == 1 else inputs
+
+
 def _frame_codes(frame: Any) -> np.ndarray:
     codes = np.zeros(len(frame), dtype=np.uint64)
     for key, name in zip(_keys(frame.shape[1]), range(frame.shape[1]), strict=True):
         column = frame.iloc[:, name]
         values = column.to_numpy()
         if values.dtype.kind not in "biuf":
-            values = column.factorize()[0]
+            try:
+                values = column.factorize()[0]
+            except TypeError:  # lists, say, which have no hash
+                values = column.map(repr).factorize()[0]
         codes += _mixed(_bits(values) ^ key)
     return codes

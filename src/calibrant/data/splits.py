@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._inputs import shown
+
 
 def train_val_test(
     samples: int,
@@ -159,7 +161,7 @@ def _part_sizes(samples: int, sizes: Sequence[float]) -> np.ndarray:
         raise ValueError(f"samples must be at least 1; got {samples}.")
     values = np.asarray(sizes)
     if values.ndim != 1 or not values.size or values.dtype.kind not in "iuf" or not np.all(values >= 0):
-        raise ValueError(f"sizes must be non-negative numbers; got {sizes!r}.")
+        raise ValueError(f"sizes must be non-negative numbers; got {shown(sizes)}.")
     if values.dtype.kind in "iu":
         if values.sum() > samples:
             raise ValueError(f"sizes must sum to at most the number of samples ({samples}); got {values.sum()}.")

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from calibrant._device import resolve_device
 from calibrant._files import fitted_state
-from calibrant._inputs import class_columns
+from calibrant._inputs import class_columns, shown
 from calibrant.bilevel import Callback, History, ProgressBar
 from calibrant.data.copies import copy_groups, joined
 from calibrant.data.scaling import fit_scaling
@@ -168,7 +168,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         if (X is None) != (y is None):
             raise ValueError("suspects needs X and y, or neither (the training data); one of them was given.")
         if n is not None and (not isinstance(n, Integral) or n < 0):
-            raise ValueError(f"n must be a whole number of samples, or None; got {n!r}.")
+            raise ValueError(f"n must be a whole number of samples, or None; got {shown(n)}.")
         scores = self.suspicion_
         if X is not None:
             X, y = self._read(X, y, reset=False)
@@ -225,7 +225,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         """The method with this estimator's settings."""
         sizes = self.hidden_layer_sizes
         if not isinstance(sizes, Integral | Sequence | np.ndarray) or isinstance(sizes, str):
-            raise ValueError(f"hidden_layer_sizes must be a whole number or a tuple of them; got {sizes!r}.")
+            raise ValueError(f"hidden_layer_sizes must be a whole number or a tuple of them; got {shown(sizes)}.")
         sizes = (sizes,) if isinstance(sizes, Integral) else tuple(sizes)
         settings: dict[str, Any] = {"hidden": tuple(_whole("hidden_layer_sizes", size) for size in sizes)}
         for field in fields(self.method):
@@ -240,7 +240,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
             if name in WHOLE:
                 settings[name] = _whole(name, value)
             elif not (isinstance(value, Real) and 0 < float(value) < math.inf):
-                raise ValueError(f"{name} must be a positive number; got {value!r}.")
+                raise ValueError(f"{name} must be a positive number; got {shown(value)}.")
         return self.method(**settings)
 
     def _train(self, task: Task, callbacks: Sequence[Callback]) -> tuple[Fitted, list[History]]:
@@ -270,5 +270,5 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
 def _whole(name: str, value: Any) -> int:
     """A setting that counts something; NumPy's integers too, and neither 1.5 nor True."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a positive whole number; got {value!r}.")
+        raise ValueError(f"{name} must be a positive whole number; got {shown(value)}.")
     return int(value)

@@ -27,6 +27,7 @@ from sklearn.utils.validation import (
 
 from calibrant.data.copies import independent_size
 from calibrant.data.scaling import fit_scaling
+from calibrant.estimators.advice import advice_for
 from calibrant.estimators.folds import (
     Splits,
     dealt_splits,
@@ -273,7 +274,13 @@ def _fit_one(estimator: Any, X: Any, y: np.ndarray, rows: np.ndarray, params: di
     own, labels = _safe_indexing(X, rows), y[rows]
     if len(np.unique(labels)) < 2:
         return DummyClassifier(strategy="prior").fit(own, labels)
-    return estimator.fit(own, labels, **_check_method_params(X, params=params, indices=rows))
+    try:
+        return estimator.fit(own, labels, **_check_method_params(X, params=params, indices=rows))
+    except (ValueError, TypeError) as error:
+        if advice := advice_for(own, type(estimator).__name__):
+            reason = " ".join(str(error).split()).split(". ")[0][:200]
+            raise ValueError(f"{advice} ({reason})") from error
+        raise
 
 
 def _standardised(X: Any) -> np.ndarray | None:

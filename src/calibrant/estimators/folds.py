@@ -12,6 +12,7 @@ import torch
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_consistent_length, column_or_1d
 
+from calibrant._inputs import shown
 from calibrant.data.copies import copy_groups, joined, near_copies, near_copy_groups
 from calibrant.methods.crossfit import deal
 
@@ -76,7 +77,7 @@ def named_splits(cv: Any, X: Any, y: np.ndarray, groups: Any = None, **params: A
 def fold_count(cv: Any, name: str = "cv") -> int:
     """A number of folds, at least two."""
     if not isinstance(cv, Integral) or isinstance(cv, bool) or cv < 2:
-        raise ValueError(f"{name} must be at least 2 folds; got {cv!r}.")
+        raise ValueError(f"{name} must be at least 2 folds; got {shown(cv)}.")
     return int(cv)
 
 

@@ -13,6 +13,7 @@ from scipy import sparse
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import _check_sample_weight, _check_y, check_consistent_length, validate_data
 
+from calibrant._inputs import shown
 from calibrant.data import TableEncoder
 from calibrant.data.scaling import Scaling
 from calibrant.data.splits import group_folds, split_indices
@@ -54,8 +55,9 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
     if ``reset`` and is None for tables of numbers; its categories become codes. ``reset`` also sets
     ``n_features_in_`` and ``feature_names_in_``; without it, the columns must be those of the training table.
     """
+    X = _filled(X)
     if reset:
-        estimator.encoder_ = TableEncoder(output="ordinal") if _needs_encoder(X) else None
+        estimator.encoder_ = TableEncoder(output="ordinal") if needs_encoder(X) else None
     encoder = estimator.encoder_
     if encoder is None:
         found = _numbers(estimator, X, *y, reset=reset)
@@ -87,6 +89,10 @@ def _numbers(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
             ensure_all_finite="allow-nan",
         )
     except ValueError as error:
+        if "Complex data not supported" in str(error):  # scikit-learn's message holds the whole table
+            raise ValueError(
+                "Complex data not supported: give real and imaginary parts as columns of their own."
+            ) from None
         if reset or "could not convert string to float" not in str(error):
             raise
         raise ValueError(
@@ -95,12 +101,12 @@ def _numbers(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
         ) from error
 
 
-def _needs_encoder(X: Any) -> bool:
+def needs_encoder(X: Any) -> bool:
     """Whether some columns are neither numbers nor truth values."""
     if isinstance(X, Mapping) or sparse.issparse(X):
         return False
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
-        return not all(map(_is_plain, X.dtypes))
+        return not all(map(is_plain, X.dtypes))
     try:
         array = np.asarray(X)
     except ValueError:  # rows of unequal length: scikit-learn's checks explain it
@@ -110,7 +116,14 @@ def _needs_encoder(X: Any) -> bool:
     return array.dtype.kind in "USMm" or (array.dtype.kind == "O" and any(isinstance(v, str) for v in array.flat))
 
 
-def _is_plain(dtype: Any) -> bool:
+def _filled(X: Any) -> Any:
+    """A data frame without pandas' sparse columns, whose gaps may be any value; everything else as it is."""
+    if not hasattr(X, "iloc") or not any(str(dtype).startswith("Sparse") for dtype in getattr(X, "dtypes", ())):
+        return X
+    return X.apply(lambda column: column.sparse.to_dense() if str(column.dtype).startswith("Sparse") else column)
+
+
+def is_plain(dtype: Any) -> bool:
     """Whether a data frame's type, of pandas or polars, is one of numbers or truth values."""
     if isinstance(getattr(dtype, "kind", None), str):
         return dtype.kind in "biufc"
@@ -138,7 +151,7 @@ def as_weights(sample_weight: Any, X: np.ndarray, class_weight: Any = None, y: A
     if class_weight is not None:
         weights = weights * compute_sample_weight(class_weight, y)
         if not np.all(weights >= 0) or not weights.any():
-            raise ValueError(f"class_weight must not be negative, nor zero for all classes; got {class_weight!r}.")
+            raise ValueError(f"class_weight must not be negative, nor zero for all classes; got {shown(class_weight)}.")
     return None if np.all(weights == weights[0]) else weights
 
 
@@ -167,7 +180,7 @@ def hold_out(
     With ``groups``, rows of one group are in one part, and proportions are as even as that allows.
     """
     if not isinstance(share, Real) or not 0 < share < 1:
-        raise ValueError(f"validation_fraction must lie between 0 and 1; got {share!r}.")
+        raise ValueError(f"validation_fraction must lie between 0 and 1; got {shown(share)}.")
     if groups is not None:
         number = min(_PIECES, len(np.unique(groups)))
         apart = group_folds(groups, number, seed=seed, stratify=codes) < min(max(1, round(share * number)), number - 1)

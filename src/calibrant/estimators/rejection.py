@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._inputs import shown
 from calibrant.selective import RejectionRule, Window
 
 
@@ -62,7 +63,7 @@ class RejectMixin:
 def reaches(confidence: np.ndarray, threshold: Any) -> np.ndarray:
     """Whether each confidence is at least the threshold that was given as ``reject_below``."""
     if not isinstance(threshold, Real) or isinstance(threshold, bool) or not 0 <= float(threshold) <= 1:
-        raise ValueError(f"reject_below must be a confidence between 0 and 1, got {threshold!r}.")
+        raise ValueError(f"reject_below must be a confidence between 0 and 1, got {shown(threshold)}.")
     return confidence >= float(threshold)
 
 
@@ -77,7 +78,7 @@ def withhold(predicted: np.ndarray, accepted: np.ndarray, classes: np.ndarray, l
         label = {"i": -1, "u": -1, "f": np.nan}.get(classes.dtype.kind)
     if any(label == c for c in classes.tolist()):
         raise ValueError(
-            f"reject_label={label!r} is one of the classes, so rejected rows could not be told from that class. "
+            f"reject_label={shown(label)} is one of the classes, so rejected rows could not be told from that class. "
             + ("Name another with reject_label." if chosen else "Choose a label that is none of classes_.")
         )
     result = predicted.astype(_common_dtype(classes, label))

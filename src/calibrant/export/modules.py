@@ -18,34 +18,20 @@ from torch import Tensor, nn
 from calibrant._whole import whole_file
 from calibrant.data.batch import map_tensors
 from calibrant.export.graph import require
-from calibrant.methods import Mixture, Trained
+from calibrant.methods import Trained
 from calibrant.models.outputs import call, logits_of
 
 
 class Probabilities(nn.Module):
-    """A calibrated mean of networks as one module: :class:`calibrant.methods.Mixture` in operators of PyTorch."""
+    """A network's logits, a temperature, and probabilities."""
 
-    bias: Tensor | None
-
-    def __init__(self, networks: tuple[nn.Module, ...], mixture: Mixture) -> None:
+    def __init__(self, network: nn.Module, temperature: float) -> None:
         super().__init__()
-        self.networks = nn.ModuleList(copy.deepcopy(network).cpu().eval() for network in networks)
-        total = sum(mixture.shares or [1.0] * len(networks))
-        self.shares = [share / total for share in mixture.shares or [1.0] * len(networks)]
-        self.temperature, self.lapse, self.pool = float(mixture.temperature), float(mixture.lapse), mixture.pool
-        self.register_buffer("bias", None if mixture.bias is None else mixture.bias.detach().cpu())
+        self.network = copy.deepcopy(network).cpu().eval()
+        self.temperature = temperature
 
     def forward(self, inputs: Any) -> Tensor:
-        each = [logits_of(call(network, inputs)).float() for network in self.networks]
-        if self.pool == "probs":
-            each = [self._calibrated(logits) for logits in each]
-        mean = torch.stack([own * share for own, share in zip(each, self.shares, strict=True)]).sum(0)
-        return mean if self.pool == "probs" else self._calibrated(mean)
-
-    def _calibrated(self, logits: Tensor) -> Tensor:
-        scaled = logits / self.temperature
-        probs = (scaled if self.bias is None else scaled + self.bias.to(scaled)).softmax(1)
-        return (1 - self.lapse) * probs + self.lapse / probs.shape[1]
+        return (logits_of(call(self.network, inputs)).float() / self.temperature).softmax(1)
 
 
 def write_module(model: nn.Module | Trained, path: str | os.PathLike[str], example: Any, temperature: float) -> None:
@@ -61,6 +47,7 @@ def write_module(model: nn.Module | Trained, path: str | os.PathLike[str], examp
     first = next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs
     if not isinstance(first, Tensor) or first.dim() < 1 or len(first) < 2:
         raise ValueError("example must hold tensors or arrays of two rows or more; one row would fix the batch size.")
+    whole = Probabilities(model.module if isinstance(model, Trained) else model, temperature)
     names = list(inputs) if isinstance(inputs, Mapping) else ["input"]
     batch = torch.export.Dim("n", min=1)
     shapes = {name: {0: batch} for name in inputs} if isinstance(inputs, Mapping) else {0: batch}
@@ -71,7 +58,7 @@ def write_module(model: nn.Module | Trained, path: str | os.PathLike[str], examp
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         try:
             torch.onnx.export(
-                _whole(model, temperature).eval(),
+                whole.eval(),
                 (),
                 str(place),
                 kwargs={"inputs": inputs},
@@ -89,17 +76,6 @@ def write_module(model: nn.Module | Trained, path: str | os.PathLike[str], examp
             logging.getLogger("torch.onnx").setLevel(level)
         with whole_file(path) as target:
             target.write_bytes(place.read_bytes())
-
-
-def _whole(model: nn.Module | Trained, temperature: float) -> Probabilities:
-    if isinstance(model, nn.Module):
-        return Probabilities((model,), Mixture((model,), temperature))
-    if not isinstance(model.fitted, Mixture):
-        raise ValueError(
-            f"to_onnx writes networks with a temperature, biases and a lapse rate; this result is a "
-            f"{type(model.fitted).__name__}. Train with another method, or fit a SelfCalibratedClassifier."
-        )
-    return Probabilities(model.modules, model.fitted)
 
 
 def _tensors(example: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from calibrant._inputs import shown
 from calibrant.bilevel import (
     CG,
     L2,
@@ -139,7 +140,7 @@ class BO4SC(Method):
         if self.steps < 1:
             raise ValueError(f"steps, the T of Algorithm 1, must be at least 1; got {self.steps}.")
         if not (isinstance(self.damping, Real) and 0 <= float(self.damping) < math.inf):
-            raise ValueError(f"damping must be at least 0 and finite; got {self.damping!r}.")
+            raise ValueError(f"damping must be at least 0 and finite; got {shown(self.damping)}.")
 
     def _check_companions(self) -> None:
         names = ", ".join(map(repr, _ALSO))
@@ -168,7 +169,7 @@ class BO4SC(Method):
             value = getattr(self, name)
             if not counts and value != getattr(BO4SC, name):
                 raise ValueError(
-                    f"{name}={value!r} must be left out: it does nothing with {other}={getattr(self, other)!r}."
+                    f"{name}={shown(value)} must be left out: it does nothing with {other}={getattr(self, other)!r}."
                 )
 
     def data(self, task: Task) -> dict[str, Any]:

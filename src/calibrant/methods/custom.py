@@ -184,6 +184,7 @@ def chosen(method: Method | str | None, task: Task, networks: int | None = None)
     if networks == 1:
         return one_network(task.model, task)
     if networks is not None:
+        assert task.model is not None
         return several_networks(task.model, task, networks)
     if method is None:
         return default_method(task.model, task)

@@ -16,7 +16,7 @@ from calibrant.methods.varied_rates import VariedRates
 PARAMETERS = 1_000_000
 """The largest network that the default trains several times."""
 NETWORKS = 3
-"""How many networks small data get."""
+"""How many networks small data in a loader get."""
 PLAIN = Standard(epochs=None, learning_rate=0.001, batch_size=128)
 BEST = Standard(epochs=None, learning_rate=0.001, batch_size=128, best=True)
 NEW = Averaged()
@@ -28,11 +28,13 @@ TUNED_LARGE = Averaged(learning_rate=0.0001, steps=400, passes=4)
 def default_method(model: Model | None, task: Task) -> Method:
     """The method for a model and a task that name none.
 
-    * Small data, at most 4,096 training samples, for a model of at most a million parameters: with a validation part
-      :class:`VariedRates`, three networks at different learning rates, of which the validation part keeps those that
-      are best together; their mean probability has a temperature fitted on that part.
-      Without a validation part :class:`CrossFitted`, whose networks judge one another on folds; the samples must be in
-      memory.
+    Small data are at most 4,096 training samples, for a model of at most a million parameters.
+
+    * Small data in memory and a new model: :class:`CrossFitted`, five networks on folds of all samples, which judge one
+      another, so that no label is given up for validation.
+    * Small data in a loader, or a model that was trained before, with a validation part: :class:`VariedRates`, three
+      networks at different learning rates, of which the validation part keeps those that are best together; their mean
+      probability has a temperature fitted on that part.
     * Else one network, :class:`Averaged`, with a temperature fitted on the validation part if there is one. The
       temperature can be moved into the network, so that the result is a module of the model's own class.
 
@@ -40,7 +42,11 @@ def default_method(model: Model | None, task: Task) -> Method:
     a large one at a lower learning rate.
     """
     if few(task) and (model is None or size_of(example_of(model, task)) <= PARAMETERS):
-        return several_networks(model, task, None)
+        loaded = any(part.loaded for part in (task.train, task.val) if part is not None)
+        if not loaded and (model is None or (not isinstance(model, Unchanged) and is_new(example_of(model, task)))):
+            return CrossFitted()
+        if task.val is not None and model is not None:
+            return several_networks(model, task, NETWORKS)
     return one_network(model, task)
 
 
@@ -50,13 +56,11 @@ def one_network(model: Model | None, task: Task) -> Method:
     return base if task.val is None else Calibrated("temperature", base)
 
 
-def several_networks(model: Model | None, task: Task, count: int | None) -> Method:
-    """The mean of some networks. Without a validation part they are trained on folds, or judged by nobody."""
-    if task.val is not None and model is not None:
-        return Calibrated("temperature", VariedRates(training(model, task), count or NETWORKS))
-    if task.train.loaded:
-        return one_network(model, task) if count is None else Ensemble(training(model, task), count)
-    return CrossFitted() if count is None else CrossFitted(folds=count)
+def several_networks(model: Model, task: Task, count: int) -> Method:
+    """The mean of some networks, with a temperature; without a validation part those of folds, or of a plain mean."""
+    if task.val is not None:
+        return Calibrated("temperature", VariedRates(training(model, task), count))
+    return Ensemble(training(model, task), count) if task.train.loaded else CrossFitted(folds=count)
 
 
 def training(model: Model | None, task: Task) -> Averaged:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -114,11 +115,14 @@ class Interruptible(Callback):
             yield
             return
 
+        process = os.getpid()
+
         def handle(number: int, frame: Any) -> None:
             if self.pressed:
                 raise KeyboardInterrupt
             self.pressed = True
-            print("Stopping after this step; press Ctrl-C again to give up.", file=sys.stderr, flush=True)
+            if os.getpid() == process:  # workers of a loader inherit this function, and go on
+                print("Stopping after this step; press Ctrl-C again to give up.", file=sys.stderr, flush=True)
 
         signal.signal(signal.SIGINT, handle)
         try:

@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from calibrant._inputs import shown
+
 Scheme = Literal["width", "mass"]
 Norm = Literal["l1", "l2", "max"]
 
@@ -39,7 +41,7 @@ class BinSums:
 def check_bins(bins: int) -> int:
     """Return the number of bins; an error if it is not a positive integer."""
     if isinstance(bins, bool) or not hasattr(bins, "__index__") or int(bins) < 1:
-        raise ValueError(f"bins must be a positive integer; got {bins!r}.")
+        raise ValueError(f"bins must be a positive integer; got {shown(bins)}.")
     return int(bins)
 
 

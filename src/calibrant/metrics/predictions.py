@@ -20,6 +20,7 @@ from calibrant._inputs import (
     check_logits,
     check_probs,
     check_weights,
+    shown,
     top_label,
 )
 
@@ -224,7 +225,7 @@ class Grouped(Mapping[Any, float]):
         return max(self.values()) - min(self.values())
 
     def __repr__(self) -> str:
-        rows = ", ".join(f"{group!r}: {value:.4g} (n={self.counts[group]})" for group, value in self.items())
+        rows = ", ".join(f"{shown(group)}: {value:.4g} (n={self.counts[group]})" for group, value in self.items())
         return f"Grouped(overall={self.overall:.4g}, {{{rows}}})"
 
 
@@ -253,9 +254,8 @@ def _per_group(core: Callable[[Predictions], float], predictions: Predictions, g
     if predictions.weight is not None:
         totals = np.bincount(index, weights=predictions.weight.cpu().numpy())
         if (totals == 0).any():
-            raise ValueError(
-                f"sample_weight must be positive somewhere in each group; group {unique[totals == 0][0]!r} has none."
-            )
+            empty = shown(unique[totals == 0][0])
+            raise ValueError(f"sample_weight must be positive somewhere in each group; group {empty} has none.")
     rows = np.split(np.argsort(index, kind="stable"), np.cumsum(counts)[:-1])
     device = predictions.confidence.device
     keys = unique.tolist()

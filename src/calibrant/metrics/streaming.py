@@ -7,6 +7,7 @@ from typing import Any, Self, Unpack
 import torch
 from torch import Tensor
 
+from calibrant._inputs import shown
 from calibrant.metrics.binned import width_sums
 from calibrant.metrics.bins import BinSums, Norm, bin_edges, bin_sums, calibration_error, check_bins
 from calibrant.metrics.predictions import Predicted, Predictions, read
@@ -123,7 +124,7 @@ class StreamingClasswiseECE(StreamingECE):
 
     def __init__(self, n_classes: int, bins: int = 15, norm: Norm = "l1", debias: bool = False) -> None:
         if isinstance(n_classes, bool) or not hasattr(n_classes, "__index__") or int(n_classes) < 1:
-            raise ValueError(f"n_classes must be a positive integer; got {n_classes!r}.")
+            raise ValueError(f"n_classes must be a positive integer; got {shown(n_classes)}.")
         self.n_classes = int(n_classes)
         super().__init__(bins, norm, debias)
 

@@ -27,6 +27,10 @@ class Description:
     """"numbers", "dates" or "categories (7)" for each column that is used."""
     dropped: dict[str, str]
     warnings: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """What the encoder says, which a classifier's encoder will say again."""
+    inputs: int = 0
+    """How many numbers a row is for a network: one for each category."""
 
     @property
     def used(self) -> list[str]:
@@ -73,7 +77,8 @@ def describe(table: Labelled, categorical: list[str]) -> Description:
         f"results below are too good to be true; leave it out with --drop {shlex.quote(name)}."
         for name in leaks(table, kinds)
     ]
-    return Description(kinds, dropped, tuple(notes))
+    inputs = sum(len(encoding.outputs) for encoding in encoder.columns_)
+    return Description(kinds, dropped, tuple(notes), tuple(encoder.notes_), inputs)
 
 
 def identifiers(columns: Columns, names: list[str]) -> list[str]:
@@ -86,7 +91,7 @@ def identifiers(columns: Columns, names: list[str]) -> list[str]:
         values = np.unique(numbers(column, name))
         if len(values) < len(column) or np.any(values != np.rint(values)):
             continue
-        # A tenth may be missing from the count: the rows of the test part are.
+        # Some numbers are missing from the count, because their rows are in other parts.
         counts = values[-1] - values[0] <= 2 * len(values)
         if counts or _called_id(name):
             found.append(name)

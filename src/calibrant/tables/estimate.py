@@ -14,11 +14,12 @@ import torch
 
 from calibrant.methods import SelfCalibrated
 
-START = 1.5
+START = 1.0
 """Before a network's first step: its training step is recorded once."""
-STEP, STEP_PER_INPUT = 0.045, 0.00125
+STEP, STEP_PER_INPUT = 0.03, 0.0008
 """One outer step of the ten networks, which is ten inner steps of 256 rows."""
-TREES, TREES_PER_CELL = 0.5, 8e-6
+TREES, TREES_PER_CELL = 0.3, 5e-6
+"""The boosted trees of one class, in all folds; a cell is one input of one row."""
 BO4SC_STEP, BO4SC_STEP_PER_ROW = 0.01, 5e-6
 REFERENCE = 0.018
 """Seconds of :func:`speed_probe` where the constants were measured."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +15,24 @@ from calibrant.tables.reading import Labelled, check_classes, need_column, read_
 FEWEST_ROWS = 10
 FEWEST_TEST_ROWS = 2
 TEST_SHARE = 0.2
+FROM_TRAIN, FROM_VAL = 0.2, 1 / 3
+"""The share of training rows, or of validation rows, that choose the rejection rule where none is cross-fitted."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The rows of each part; ``val`` where one was asked for."""
+    """The rows of each part; ``val`` where one was asked for, ``aside`` where rows must choose the rejection rule."""
 
     train: Labelled
     val: Labelled | None
     test: Labelled
     notes: tuple[str, ...] = ()
+    aside: Labelled | None = None
+
+    @property
+    def each(self) -> dict[str, Labelled | None]:
+        """The parts by name."""
+        return {"train": self.train, "val": self.val, "aside": self.aside, "test": self.test}
 
 
 def share_or_file(value: str, option: str) -> float | Path:
@@ -75,6 +83,23 @@ def divide(
             "classifier. Give a larger --test, or more rows."
         )
     return Parts(train, held["val"], test_rows, tuple(_notes(table, copies, train)))
+
+
+def with_aside(parts: Parts, seed: int) -> Parts:
+    """Set rows aside that choose the rejection rule: of the validation rows, whose labels are trusted, or of others."""
+    source = parts.train if parts.val is None else parts.val
+    codes = np.unique(source.labels, return_inverse=True)[1]
+    groups = None if source.groups is None else np.unique(source.groups, return_inverse=True)[1]
+    if len(source) < 4 or (groups is not None and groups.max() < 1):
+        raise ValueError(
+            f"{count(len(source), 'row')} of {source.file} are too few to choose by some of them when to withhold "
+            "predictions; give more."
+        )
+    own, other = set_apart(codes, FROM_TRAIN if parts.val is None else FROM_VAL, seed, groups)
+    rest, aside = source.take(own), source.take(other)
+    if parts.val is None:
+        return replace(parts, train=rest, aside=aside)
+    return replace(parts, val=rest, aside=aside)
 
 
 def set_apart(codes: np.ndarray, share: float, seed: int, together: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

@@ -67,7 +67,7 @@ def judged(order: Order, model: TableModel, parts: Parts, described: Description
             "file": train.file,
             "target": order.target,
             "classes": train.classes,
-            "rows": {"train": len(train), "val": 0 if parts.val is None else len(parts.val), "test": len(test)},
+            "rows": {name: 0 if part is None else len(part) for name, part in parts.each.items()},
             "columns": described.kinds,
             "left_out": described.dropped,
             "notes": [*parts.notes, *described.warnings, *model.about["notes"]],
@@ -122,7 +122,9 @@ def card(order: Order, result: Trained, parts: Parts) -> dict[str, str]:
     facts = {
         "table": data["file"],
         "predicts": f"{order.target}: {listed([f'{name} ({number:,})' for name, number in data['classes'].items()])}",
-        "trained on": f"{rows['train']:,} rows" + (f", {rows['val']:,} for validation" if rows["val"] else ""),
+        "trained on": f"{rows['train']:,} rows"
+        + (f", {rows['val']:,} for validation" if rows["val"] else "")
+        + (f", {rows['aside']:,} to choose when predictions are withheld" if rows["aside"] else ""),
         "judged on": f"{rows['test']:,} held-out rows"
         + (f" of {parts.test.file}" if not isinstance(order.test, float) else ""),
         "columns": " ".join(Description(data["columns"], data["left_out"], ()).sentences()),

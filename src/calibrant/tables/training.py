@@ -11,10 +11,9 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from calibrant._locks import try_lock
 from calibrant._whole import usable_folder
@@ -26,14 +25,12 @@ from calibrant.tables.estimate import estimate, slowness
 from calibrant.tables.methods import choose_rule, find_method
 from calibrant.tables.model import TableModel, load_model, save_model
 from calibrant.tables.order import Order
-from calibrant.tables.parts import Parts, divide, set_apart
+from calibrant.tables.parts import Parts, divide, with_aside
 from calibrant.tables.progress import FitProgress
-from calibrant.tables.reading import Labelled, need_column, read_labelled
+from calibrant.tables.reading import need_column, read_labelled
 from calibrant.tables.results import MODEL, Trained, judged, publish
 
 WORK = ".unfinished"
-FROM_TRAIN, FROM_VAL = 0.2, 1 / 3
-"""The share of training rows, or of validation rows, that choose the rejection rule where none is cross-fitted."""
 
 Tell = Callable[[str], None]
 
@@ -61,6 +58,8 @@ def _train(order: Order, folder: Path, tell: Tell, show_progress: bool) -> Train
     for name in order.categorical:
         need_column(table.columns, name, table.file)
     parts = divide(table, val=order.val, test=order.test, seed=order.seed)
+    if parts.val is not None or not find_method(order.method).cross_fitted:
+        parts = with_aside(parts, order.seed)
     described = describe(parts.train, list(order.categorical))
     tell(f"{table.file}: {count(len(table), 'row')}, {count(len(table.columns), 'column')}.")
     for sentence in described.sentences():
@@ -104,42 +103,28 @@ def _fitted(
 ) -> TableModel:
     """Train the classifier and choose its rejection rule."""
     method = find_method(order.method)
-    train, val, aside = parts.train, parts.val, None
-    if val is not None:
-        val, aside = _split(val, FROM_VAL, order.seed)
-    elif not method.cross_fitted:
-        train, aside = _split(train, FROM_TRAIN, order.seed)
+    train, val, aside = parts.train, parts.val, parts.aside
     names, codes = described.used, order.categorical
-    inputs = sum(
-        int(k.partition("(")[2].rstrip(")") or 1) if k.startswith("cat") else 1 for k in described.kinds.values()
-    )
     expected = estimate(
-        order.method,
-        len(train),
-        min(inputs, 64 * len(names)),
-        len(train.classes),
-        val=val is not None,
-        slower=slowness(),
+        order.method, len(train), described.inputs, len(train.classes), val=val is not None, slower=slowness()
     )
     low, high = expected.range
     tell(f"Training on {count(len(train), 'row')} will take about {duration(low)} to {duration(high)}.")
     classifier = method.make(random_state=order.seed, device=order.device, **order.settings)
     held = {} if val is None else {"X_val": val.frame(names, codes), "y_val": val.labels}
     progress, begin = FitProgress(expected), time.perf_counter()
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught, progress if show_progress else nullcontext():
         warnings.simplefilter("always", UserWarning)
         try:
-            if show_progress:
-                progress.__enter__()
             classifier.fit(train.frame(names, codes), train.labels, groups=train.groups, callbacks=[progress], **held)
         except NonFiniteError as error:
             raise ValueError(f"Training failed: {error} Try another --seed or --method.") from error
-        finally:
-            if show_progress:
-                progress.__exit__()
+        except RuntimeError as error:
+            if "out of memory" not in str(error).lower():
+                raise
+            raise ValueError("There is not enough memory to train; use --device cpu, or fewer rows.") from error
     seconds = time.perf_counter() - begin
-    told = {note.removesuffix(".") for note in described.warnings}
-    notes = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+    notes = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
     rule = choose_rule(classifier, order.risk, None if aside is None else (aside.frame(names, codes), aside.labels))
     about = {
         "run": run,
@@ -147,19 +132,7 @@ def _fitted(
         "file": train.file,
         "method": order.method,
         "kinds": described.kinds,
-        "notes": [
-            note for note in dict.fromkeys(notes) if note.removesuffix(".") not in told and "Column " not in note
-        ],
+        "notes": [note for note in notes if note not in described.notes],
         "seconds": seconds,
     }
     return TableModel(classifier, rule, about)
-
-
-def _split(part: Labelled, share: float, seed: int) -> tuple[Labelled, Labelled]:
-    """Some rows of a part set aside, for the rejection rule."""
-    codes = np.unique(part.labels, return_inverse=True)[1]
-    groups = None if part.groups is None else np.unique(part.groups, return_inverse=True)[1]
-    if len(part) < 4 or (groups is not None and groups.max() < 1):
-        raise ValueError(f"{part.file}: {count(len(part), 'row')} are too few to set some aside; give more.")
-    own, other = set_apart(codes, share, seed, groups)
-    return part.take(own), part.take(other)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from calibrant._whole import write_text_whole
 from calibrant.data import SETS
 from calibrant.experiments.bo4sc.ablation_page import tell
 from calibrant.experiments.bo4sc.plain_descent import choose_sgd, sgd_search, stored_sgd
@@ -78,6 +79,6 @@ def write_report(results: Path, out: Path) -> Path:
     """Make ``report.html`` and ``report.md`` from a result file or a store alone, and print the latter."""
     report = tell(read_own(results, NAME, arrange))
     page, text = report.write(out), report.to_markdown()
-    (out / "report.md").write_text(text + "\n", encoding="utf-8")
+    write_text_whole(out / "report.md", text + "\n")
     print(text)
     return page

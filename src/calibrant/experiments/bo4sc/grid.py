@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from calibrant._whole import write_text_whole
 from calibrant.experiments.bo4sc.search import FIRST_SEED, HELD_OUT, Search, arguments
 from calibrant.experiments.common.command import begin, export, open_store, tell_user, usable_folder
 from calibrant.experiments.common.contents import in_order, position, read_own
@@ -146,7 +147,7 @@ def write_report(results: Path, out: Path, *, settings: bool = True) -> Path:
     page = report.write(out)
     if settings:
         chosen = {"origin": origin(content), **content.config["chosen"]}
-        (out / "settings.json").write_text(json.dumps(chosen, indent=1) + "\n", encoding="utf-8")
+        write_text_whole(out / "settings.json", json.dumps(chosen, indent=1) + "\n")
     return page
 
 

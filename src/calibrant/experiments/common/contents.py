@@ -40,6 +40,7 @@ KINDS = {
         ("sets", "methods", "seeds"),
         ("dataset", "model", "recipe", "epochs", "limit", "method", "seed"),
     ),
+    "networks": Kind("bench networks", ("tasks", "starts", "epochs", "stories"), ("task", "start", "seed")),
     "tables-ablation": Kind("ablate tables", ("rows", "tables", "methods"), ("table", "method", "seed")),
     "guarantees": Kind(
         "bench guarantees",

@@ -236,7 +236,7 @@ CASES = {
     "coin flips": Case("300 rows, two classes at random", coins(2)),
     "five-sided coins": Case("300 rows, five classes at random", coins(5)),
     "200 x 5,000": Case("five informative columns of 5,000", wide),
-    "3,200 x 784": Case("ten classes, the size of a small set of images", picture),
+    "3,200 x 784": Case("ten classes, the size of a small set of images", picture, slow=TREES[1:]),
     "two rows": Case("two rows, two classes", few(2)),
     "ten rows": Case("ten rows, two classes", few(10)),
     "one lonely row": Case("200 rows of three classes, one row of a fourth", lonely),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,10 @@ COLUMNS = {
     "seconds": Column("seconds", digits=1),
     "memory": Column("MB", digits=0, note="Memory beyond the data, at its peak."),
 }
+BEST = (
+    f"{OWN} is SelfCalibratedClassifier with its default settings, and {BEFORE} is the same of an earlier version. The "
+    "best member is the one of lowest mean NLL alone. It is chosen after the fact, which flatters it a little."
+)
 SECONDS, TIMES = 10.0, 10.0
 """A fit may take so many seconds, or so many times as long as scikit-learn's network."""
 
@@ -97,17 +101,8 @@ def make_report(results: Results) -> Report:
         "seed draws the training rows, 2,000 clean test rows and the classifiers anew.",
     )
     report.verdicts(verdicts(records))
-    report.section(
-        "Before and after",
-        f"{OWN} is SelfCalibratedClassifier with its default settings, and {BEFORE} is the same of an earlier version. "
-        "The best member is the one of lowest mean NLL alone. It is chosen after the fact, which flatters it a little.",
-    )
-    head: list[Column | str] = ["case", "what is wrong"]
-    head += [Column(f"NLL, {name}", digits=4) for name in (BEFORE, OWN, FREQUENCIES)]
-    head += ["best member", Column("NLL, best member", digits=4), Column("ECE, before", digits=3)]
-    head += [Column("ECE, now", digits=3), Column("floor", digits=3), Column("s, before", digits=1)]
-    head += [Column("s, now", digits=1), Column("MB, before", digits=0), Column("MB, now", digits=0)]
-    report.table(head, [_line(records, name, story) for name, story in cases.items()])
+    report.section("Before and after", BEST)
+    report.table(*overview(cases, records))
     report.section("Every case")
     for name, story in cases.items():
         with report.details(f"{name}: {story}"):
@@ -117,6 +112,16 @@ def make_report(results: Results) -> Report:
     report.table(["method", "what it is"], [[m, story] for m, story in config["methods"].items()])
     foot(report, results, hidden=("cases", "methods"))
     return report
+
+
+def overview(cases: Mapping[str, str], records: Records) -> tuple[list[Column | str], list[list[Any]]]:
+    """The heads and lines of the table that has one line for each case."""
+    head: list[Column | str] = ["case", "what is wrong"]
+    head += [Column(f"NLL, {name}", digits=4) for name in (BEFORE, OWN, FREQUENCIES)]
+    head += ["best member", Column("NLL, best member", digits=4), Column("ECE, before", digits=3)]
+    head += [Column("ECE, now", digits=3), Column("floor", digits=3), Column("s, before", digits=1)]
+    head += [Column("s, now", digits=1), Column("MB, before", digits=0), Column("MB, now", digits=0)]
+    return head, [_line(records, name, story) for name, story in cases.items()]
 
 
 def _line(records: Records, name: str, story: str) -> list[Any]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from calibrant.experiments.common.sections import replace_section
 from calibrant.experiments.meta_reg import tables
 from calibrant.experiments.meta_reg.claims import computed
 from calibrant.experiments.meta_reg.groups import Group, groups
@@ -90,14 +91,7 @@ def runs_in_words(found: Sequence[Group]) -> str:
 
 def update(page: str | Path, sources: Sequence[str | Path]) -> None:
     """Replace the results section of a page, which stands between two comments, by that of these files."""
-    path = Path(page)
-    text = path.read_text(encoding="utf-8")
-    if BEGIN not in text or END not in text:
-        raise ValueError(f"{path} has no results section: it must hold the lines {BEGIN} and {END}.")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    section = results_section(read_all([Path(source) for source in sources]))
-    path.write_text(f"{before}{BEGIN}\n\n{section}\n\n{END}{after}", encoding="utf-8")
+    replace_section(page, BEGIN, END, results_section(read_all([Path(source) for source in sources])))
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -27,7 +27,9 @@ from calibrant.report.results import Record
 NAME = "networks"
 SEEDS = 5
 STARTS = ("scratch", "tuned")
-SOURCE_STEPS = 800
+EPOCHS: dict[str, int | None] = {"scratch": None, "tuned": 15}
+"""Passes over the training data that `calibrant.fit` is given, None for its default; plain training has its time."""
+SOURCE_STEPS = 400
 _OWN = tuple(f"experiments/networks/{name}.py" for name in ("tasks", "models", "plain", "study"))
 
 
@@ -57,7 +59,14 @@ def run(
     names, begun = _known(only, TASKS, "task"), _known(starts, STARTS, "start")
     store = open_store(out, NAME)
     wanted = [key_of(name, start, seed) for seed in range(seeds) for name in names for start in begun]
-    config: dict[str, Any] = {"experiment": NAME, "tasks": names, "starts": begun, "device": "cpu", **made()}
+    config: dict[str, Any] = {
+        "experiment": NAME,
+        "tasks": names,
+        "starts": begun,
+        "epochs": EPOCHS,
+        "device": "cpu",
+        **made(),
+    }
     missing = begin(store, config, wanted, expected=expected, fresh=fresh)
     tell_user(f"{len(missing)} runs to do.")
     run_jobs(store, beside=[[partial(measure, key)] for key in missing], workers=jobs)
@@ -67,7 +76,9 @@ def run(
 def key_of(task: str, start: str, seed: int) -> Key:
     """The key of one comparison."""
     code = code_digest(*MEASURED, *TRAINED, *_OWN)
-    return make_key(settings=f"rates {plain.RATES}", code=code, task=task, start=start, seed=seed)
+    return make_key(
+        settings=f"epochs {EPOCHS[start]}, rates {plain.RATES}", code=code, task=task, start=start, seed=seed
+    )
 
 
 def expected(line: Mapping[str, Any]) -> Key | None:
@@ -93,7 +104,7 @@ def compare(task: TaskKind, start: str, seed: int) -> Record:
         model, splits = prepared(task, start, seed)
         train, val, test = (task.loader(pair, shuffle=part == "train") for part, pair in splits._asdict().items())
         began = time.process_time()
-        result = fit(model, train, val, seed=seed)
+        result = fit(model, train, val, epochs=EPOCHS[start], seed=seed)
         seconds = time.process_time() - began
         torch.manual_seed(seed)
         began = time.process_time()

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from calibrant._whole import write_text_whole
 from calibrant.experiments.common.command import begin, export, open_store, usable_folder
 from calibrant.experiments.common.contents import in_order, position, read_own
 from calibrant.experiments.common.jobs import Job, run_jobs
@@ -175,7 +176,7 @@ def write_table(out: Path, results: Results) -> Path:
         cells = [f"{value:.4f}" for value in own]
         lines.append(f"| {method} | {' | '.join(cells)} | {overall} | {np.nansum(seconds):.0f} |")
     path = out / "report.md"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_text_whole(path, "\n".join(lines) + "\n")
     print("\n".join(lines))
     return path
 

@@ -21,5 +21,7 @@ def draw(evaluation: Evaluation) -> Any:
             **sample.pairs, name=name, ax=row[0], bins=numbers.bins, level=numbers.level, n_resamples=100
         )
         ConfidenceHistogramDisplay.from_predictions(**sample.pairs, ax=row[1])
-        RiskCoverageDisplay.from_predictions(**sample.pairs, ax=row[2], level=numbers.level)
+        # Without weights: the guarantees of this curve count rows.
+        pairs: dict[str, Any] = {"confidence": sample.confidence, "correct": sample.correct}
+        RiskCoverageDisplay.from_predictions(**pairs, ax=row[2], level=numbers.level)
     return figure

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from calibrant._inputs import class_names
+from calibrant._inputs import check_weights, class_names
 from calibrant.report.evaluation.comparing import paired_differences
 from calibrant.report.evaluation.mistakes import check_rows
 from calibrant.report.evaluation.numbers import measure_model
@@ -25,6 +26,7 @@ def evaluate(
     from_logits: bool = False,
     classes: Sequence[Any] | None = None,
     groups: Any = None,
+    sample_weight: Any = None,
     rows: Any = None,
     name: str = "model",
     level: float = 0.95,
@@ -50,6 +52,9 @@ def evaluate(
         probability: some calibrators change the confidence in a class and keep the class. A dict for several models.
     from_logits : whether `probs` holds logits.
     groups : (n,) a group for each row; calibration is shown for each group.
+    sample_weight : (n,) positive weights, such as how many people of the population a row stands for. Scores,
+        reliability, classes, groups and differences are weighted. Risk against coverage and the rejection window of
+        the page count rows: their bounds are not known for weighted ones.
     rows : (n,) rows, or a table of n rows, with information about each prediction. Only those of the most confident
         mistakes are shown.
     name : name of a single model.
@@ -61,6 +66,8 @@ def evaluate(
     answers = predicted if isinstance(predicted, Mapping) else {} if predicted is None else {name: predicted}
     samples = _read_models(probs, labels, confidence, correct, answers, from_logits, classes, name)
     n = len(next(iter(samples.values())))
+    if sample_weight is not None:
+        samples = {key: replace(sample, weight=_check_weights(sample_weight, n)) for key, sample in samples.items()}
     grouped = None if groups is None else _check_groups(groups, n)
     known = check_rows(rows, n)
     models = {
@@ -109,6 +116,13 @@ def _read_models(
         sizes = ", ".join(f"{key} {len(sample)}" for key, sample in samples.items())
         raise ValueError(f"All models must predict the same rows; got different numbers of rows: {sizes}.")
     return samples
+
+
+def _check_weights(sample_weight: Any, n: int) -> np.ndarray:
+    weights = check_weights(sample_weight, n).cpu().numpy()
+    if not weights.all():
+        raise ValueError(f"sample_weight must be positive; leave out the {int((weights == 0).sum())} rows of weight 0.")
+    return np.asarray(weights)
 
 
 def _check_groups(groups: Any, n: int) -> np.ndarray:

@@ -62,7 +62,7 @@ def _corp(sample: Sample, numbers: ModelNumbers) -> list[list[float]]:
     draws = []
     for _ in range(_CORP_DRAWS):
         hits = rng.random(len(sample)) < sample.confidence
-        draws.append(isotonic_fit(Predictions(p.confidence, p.correct.new_tensor(hits))).numpy()[at])
+        draws.append(isotonic_fit(Predictions(p.confidence, p.correct.new_tensor(hits), p.weight)).numpy()[at])
     tail = (1 - numbers.level) / 2
     low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
     return [_rounded(row) for row in zip(sample.confidence[at], fit, low, high, strict=True)]

@@ -35,6 +35,7 @@ class PredictionFile:
     classes: tuple[str, ...] | None
     groups: np.ndarray | None = field(repr=False)
     rows: dict[str, np.ndarray] = field(repr=False)
+    weights: np.ndarray | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -51,6 +52,7 @@ class PredictionFile:
             values=self.values[index],
             labels=None if self.labels is None else self.labels[index],
             groups=None if self.groups is None else self.groups[index],
+            weights=None if self.weights is None else self.weights[index],
             rows={name: column[index] for name, column in self.rows.items()},
         )
 
@@ -60,6 +62,7 @@ def read_predictions(
     *,
     labels: str | None = None,
     group: str | None = None,
+    weight: str | None = None,
     columns: Sequence[str] = (),
     logits: bool = False,
     need_labels: bool = True,
@@ -77,7 +80,7 @@ def read_predictions(
         raise ValueError(f"{path.name} has arrays of different lengths; each must have one entry per prediction.")
     target = _find_labels(table, labels, path)
     y = None if target is None else table[target]
-    wanted = _required(table, group, path)
+    wanted, heavy = _required(table, group, path), _required(table, weight, path)
     kind, used, values, classes = _find_values(table, columns, logits, y, target, path)
     if kind == "pairs":
         outcome = _named(table, ("correct",))
@@ -88,7 +91,7 @@ def read_predictions(
         )
     rows = {name: column for name, column in table.items() if name not in used and name != target and column.ndim == 1}
     groups = None if wanted is None else table[wanted]
-    return PredictionFile(path, kind, values, y, classes, groups, rows)
+    return PredictionFile(path, kind, values, y, classes, groups, rows, None if heavy is None else table[heavy])
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

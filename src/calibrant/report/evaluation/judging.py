@@ -35,6 +35,7 @@ def judge_files(
     held = np.arange(len(files[0]))
     if recalibrate is not None:
         held, rest = halves(known[0][1], seed)
+    weights = _weights(files[0])
     models: dict[str, Any] = {}
     outcomes: dict[str, np.ndarray] = {}
     answers: dict[str, np.ndarray] = {}
@@ -44,18 +45,29 @@ def judge_files(
         outcomes[name] = labels[held]
         if recalibrate is not None:
             calibrator = make_calibrator(recalibrate, from_probs=not file.is_logits)
-            fitted[name] = calibrator.fit(values[rest], labels[rest])
+            fitted[name] = calibrator.fit(values[rest], labels[rest], None if weights is None else weights[rest])
             after, both = calibrator.predict_proba(values[held]), f"{name} + {recalibrate}"
             models[both] = after[:, 1] if values.ndim == 1 else after
             outcomes[both] = labels[held]
             answers[both] = np.asarray(calibrator.predict(values[held]))  # not always the class of largest probability
     part = files[0].take(held)
     shared: dict[str, Any] = {"groups": part.groups, "rows": part.rows if rows else None, **options}
+    shared["sample_weight"] = None if weights is None else weights[held]
     if files[0].kind == "pairs":
         return evaluate(confidence=models, correct=outcomes, **shared), fitted
     classes = list(known[0][2] or ())
     shared |= {"predicted": answers, "classes": classes}
     return evaluate(models, np.array(classes)[outcomes[names[0]]], **shared), fitted
+
+
+def _weights(file: PredictionFile) -> np.ndarray | None:
+    """The weights of the rows as numbers."""
+    if file.weights is None:
+        return None
+    try:
+        return np.asarray(file.weights, dtype=np.float64)
+    except (ValueError, TypeError):
+        raise ValueError(f"{file.path.name}: the column of weights must hold numbers only.") from None
 
 
 def fit_file(file: PredictionFile, name: str, positive: str | None = None) -> Calibrator:

@@ -68,6 +68,7 @@ class ModelNumbers:
     groups_left_out: int
     level: float
     bins: int
+    weighted: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -91,8 +92,8 @@ def measure_model(
     }
     if sample.probs is not None:
         few = draws | {"n_resamples": _resamples(resamples, sample.probs.size)}
-        floor = noise_floor(sample.probs, metric=classwise_ece, bins=bins, **few)
-        value = float(classwise_ece(sample.probs, sample.labels, bins))  # type: ignore[arg-type]
+        floor = noise_floor(sample.probs, metric=classwise_ece, bins=bins, **few, **sample.weighting)
+        value = float(classwise_ece(sample.probs, sample.labels, bins, **sample.weighting))  # type: ignore[arg-type]
         measures["classwise_ece"] = Measure("class-wise ECE", value, None, None, floor.mean, floor.high)
     shown, left_out = _groups(sample, groups, level, bins, seed)
     return ModelNumbers(
@@ -100,7 +101,7 @@ def measure_model(
         len(sample),
         None if sample.probs is None else sample.probs.shape[1],
         measures,
-        float(sample.confidence.mean()),
+        float(np.average(sample.confidence, weights=sample.weight)),
         asymptotic_interval(**sample.pairs, metric=confidence_gap, level=level),
         calibration_test(**sample.pairs, metric=ece, bins=bins, n_resamples=999, seed=seed),
         _split(sample),
@@ -110,6 +111,7 @@ def measure_model(
         left_out,
         level,
         bins,
+        sample.weight is not None,
     )
 
 
@@ -130,14 +132,14 @@ def _score(name: str, sample: Sample, metric: Any, level: float) -> Measure:
 
 
 def _binned(name: str, sample: Sample, metric: Any, level: float, bins: int, draws: dict[str, Any]) -> Measure:
-    floor = noise_floor(confidence=sample.confidence, metric=metric, bins=bins, **draws)
+    floor = noise_floor(confidence=sample.confidence, metric=metric, bins=bins, **draws, **sample.weighting)
     return _measure(name, asymptotic_interval(**sample.pairs, metric=metric, level=level, bins=bins), floor)
 
 
 def _smooth(sample: Sample, resamples: int, draws: dict[str, Any]) -> Measure:
     # One value costs a few transforms of 65,537 nodes for any sample size.
     few = draws | {"n_resamples": min(draws["n_resamples"], max(_FEWEST_DRAWS, resamples // 5))}
-    floor = noise_floor(confidence=sample.confidence, metric=smooth_ece, **few)
+    floor = noise_floor(confidence=sample.confidence, metric=smooth_ece, **few, **sample.weighting)
     value = float(smooth_ece(**sample.pairs))  # type: ignore[arg-type]
     return Measure("smooth ECE", value, None, None, floor.mean, floor.high)
 
@@ -170,10 +172,9 @@ def _classes(sample: Sample, level: float, bins: int, resamples: int, seed: int)
     for k in range(sample.probs.shape[1]):
         column = np.ascontiguousarray(sample.probs[:, k])
         true = sample.labels == k
-        hit = sample.correct[sample.predicted == k]
-        part = _part(sample.name_of(k), column, true, sample.probs.shape[1], level, bins, few, seed)
-        recall = float(sample.correct[true].mean()) if true.any() else None
-        precision = float(hit.mean()) if len(hit) else None
+        part = _part(sample.name_of(k), column, true, sample.weight, sample.probs.shape[1], level, bins, few, seed)
+        recall = _share(sample.correct, true, sample.weight)
+        precision = _share(sample.correct, sample.predicted == k, sample.weight)
         rows.append(part | {"n": int(true.sum()), "recall": recall, "precision": precision})
     return rows
 
@@ -189,39 +190,54 @@ def _groups(
     for k in largest[:_MOST_GROUPS]:
         rows_of = index == k
         c, hits = sample.confidence[rows_of], sample.correct[rows_of]
-        few = _resamples(200, len(c))
-        rows.append(_part(str(names[k]), c, hits, min(len(names), _MOST_GROUPS), level, bins, few, seed))
+        few, own = _resamples(200, len(c)), None if sample.weight is None else sample.weight[rows_of]
+        rows.append(_part(str(names[k]), c, hits, own, min(len(names), _MOST_GROUPS), level, bins, few, seed))
     return rows, max(0, len(names) - _MOST_GROUPS)
 
 
+def _share(hits: np.ndarray, among: np.ndarray, weight: np.ndarray | None) -> float | None:
+    """The share of hits among some rows; None where there are no such rows."""
+    return float(np.average(hits[among], weights=None if weight is None else weight[among])) if among.any() else None
+
+
 def _part(
-    name: str, confidence: np.ndarray, hits: np.ndarray, parts: int, level: float, bins: int, resamples: int, seed: int
+    name: str,
+    confidence: np.ndarray,
+    hits: np.ndarray,
+    weight: np.ndarray | None,
+    parts: int,
+    level: float,
+    bins: int,
+    resamples: int,
+    seed: int,
 ) -> dict[str, Any]:
     """Calibration of one class or group.
 
     The interval of the gap is wide enough to hold for all `parts` together (Bonferroni). Its spread is the larger of
     the observed one and the one that calibration implies, because a rare class without a single case shows no spread.
     """
+    given: dict[str, Any] = {} if weight is None else {"sample_weight": weight}
     floor = noise_floor(
-        confidence=confidence, metric=ece, bins=bins, n_resamples=resamples, seed=seed, level=_FLOOR_LEVEL
+        confidence=confidence, metric=ece, bins=bins, n_resamples=resamples, seed=seed, level=_FLOOR_LEVEL, **given
     )
-    gaps = confidence - hits
-    gap, n = float(gaps.mean()), len(gaps)
+    gaps, n = confidence - hits, len(hits)
+    share = np.full(n, 1 / n) if weight is None else weight / weight.sum()
+    gap = float(share @ gaps)
     low = high = None
     if n > 1:
-        observed = float(gaps.std(ddof=1)) / math.sqrt(n)
-        implied = math.sqrt(float((confidence * (1 - confidence)).sum())) / n
+        observed = math.sqrt(float(share**2 @ (gaps - gap) ** 2) * n / (n - 1))
+        implied = math.sqrt(float(share**2 @ (confidence * (1 - confidence))))
         half = float(norm.ppf(1 - (1 - level) / (2 * parts))) * max(observed, implied)
         low, high = gap - half, gap + half
     return {
         "name": name,
         "n": n,
-        "mean_confidence": float(confidence.mean()),
-        "frequency": float(hits.mean()),
+        "mean_confidence": float(share @ confidence),
+        "frequency": float(share @ hits),
         "gap": gap,
         "gap_low": low,
         "gap_high": high,
-        "ece": float(ece(confidence=confidence, correct=hits, bins=bins)),  # type: ignore[arg-type]
+        "ece": float(ece(confidence=confidence, correct=hits, bins=bins, **given)),  # type: ignore[arg-type]
         "floor": floor.mean,
     }
 

@@ -26,6 +26,7 @@ class Sample:
     labels: np.ndarray | None = None
     predicted: np.ndarray | None = None
     classes: tuple[str, ...] | None = None
+    weight: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.confidence)
@@ -36,12 +37,17 @@ class Sample:
         if self.probs is None:
             return self.pairs
         source = self.probs if self.logits is None else Logits(self.logits)
-        return {"probs": source, "labels": self.labels}
+        return {"probs": source, "labels": self.labels, **self.weighting}
 
     @property
     def pairs(self) -> dict[str, Any]:
         """Confidence and correctness as keywords of a metric."""
-        return {"confidence": self.confidence, "correct": self.correct}
+        return {"confidence": self.confidence, "correct": self.correct, **self.weighting}
+
+    @property
+    def weighting(self) -> dict[str, Any]:
+        """The weights of the rows as a keyword of a metric; nothing where all count the same."""
+        return {} if self.weight is None else {"sample_weight": self.weight}
 
     def name_of(self, column: int) -> str:
         """The name of a class."""

@@ -79,6 +79,8 @@ def _notes(m: ModelNumbers, kind: str) -> list[str]:
     if kind in ("over-confident", "under-confident", "miscalibrated"):
         gain = m.split["miscalibration"]
         notes.append(f"Recalibration could lower the Brier score of {m.split['brier']:.4f} by up to {gain:.4f}.")
+    if m.weighted:
+        notes.append("Rows are weighted; risk against coverage and the rejection window count each row once.")
     if m.measures["nll"].value == float("inf"):
         notes.append("An observed outcome had probability 0, so the NLL is infinite; give logits, or recalibrate.")
     return notes

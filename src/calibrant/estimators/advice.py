@@ -1,0 +1,42 @@
+"""What to do about a table that somebody else's classifier did not take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from calibrant.estimators.reading import is_plain, needs_encoder
+
+
+def advice_for(X: Any, name: str) -> str:
+    """A sentence that names the encoder, for the classifier called ``name``; nothing for a table of numbers."""
+    if sparse.issparse(X):
+        return f"{name} cannot take this sparse matrix: give X.toarray(), or use calibrant.SelfCalibratedClassifier."
+    if getattr(X, "ndim", 2) != 2:
+        return ""
+    dtypes = dict(getattr(X, "dtypes", {}))
+    columns = [repr(str(column)) for column, dtype in dtypes.items() if not is_plain(dtype)]
+    if columns:
+        several = f"column{'s' if columns[1:] else ''} {', '.join(columns[:5])}{', …' if columns[5:] else ''}"
+        found = f"the {several}, which {'are' if columns[1:] else 'is'} not numeric"
+    elif any(str(dtype).startswith("Sparse") for dtype in dtypes.values()):
+        found = "the sparse columns of a data frame"
+    elif needs_encoder(X):
+        found = "text or dates"
+    elif _has_gaps(X):
+        found = "missing values"
+    else:
+        return ""
+    return (
+        f"{name} cannot take {found}. Encode the table first, make_pipeline(calibrant.data.TableEncoder(), {name}(…)), "
+        "or use calibrant.SelfCalibratedClassifier, which takes tables as they are."
+    )
+
+
+def _has_gaps(X: Any) -> bool:
+    if hasattr(X, "isna"):
+        return bool(np.asarray(X.isna()).any())
+    values = np.asarray(X)
+    return values.dtype.kind == "f" and bool(np.isnan(values).any())

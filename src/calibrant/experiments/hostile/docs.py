@@ -1,0 +1,59 @@
+"""The results section of docs/hostile.md, written from the result file.
+
+``python -m calibrant.experiments.hostile.docs`` takes results/hostile.json. The page and the file can be named instead:
+``… docs/hostile.md results/hostile.json``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from calibrant.experiments.common.contents import read_own
+from calibrant.experiments.common.sections import replace_section
+from calibrant.experiments.common.shared import count
+from calibrant.experiments.hostile.contenders import BEFORE, OWN
+from calibrant.experiments.hostile.page import BEST, overview, verdicts, with_memory
+from calibrant.experiments.hostile.study import NAME, arrange
+from calibrant.report import Results, to_markdown
+
+PAGE, RESULTS = Path("docs/hostile.md"), Path("results/hostile.json")
+BEGIN, END = "<!-- results: written by calibrant.experiments.hostile.docs -->", "<!-- end of results -->"
+
+
+def results_section(results: Results) -> str:
+    """Targets, and one line for each case, as Markdown."""
+    records = with_memory(results.records)
+    judged = [[v.statement, v.word, v.note or None] for v in verdicts(records)]
+    return "\n\n".join(
+        [
+            "Means with 95 % intervals (Student's t), and paired differences. The classifier was measured with "
+            f"{runs_of(results, OWN)}, the earlier version with {runs_of(results, BEFORE)}. Fits ran side by side, "
+            "each on one thread.",
+            to_markdown(["target", "verdict", "where it is missed"], judged),
+            BEST,
+            to_markdown(*overview(results.config["cases"], records)),
+        ]
+    )
+
+
+def runs_of(results: Results, method: str) -> str:
+    """How many seeds of each case a contender was measured with."""
+    seeds = Counter(r["dataset"] for r in results.records if r["method"] == method)
+    if not seeds:
+        return "none"
+    fewest, most = min(seeds.values()), max(seeds.values())
+    span = count(most, "seed") if fewest == most else f"{fewest} to {most} seeds"
+    return f"{span} of {count(len(seeds), 'case')}"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the section into the page that comes first, from the result file after it; both have defaults."""
+    page, source = [*arguments, *map(str, (PAGE, RESULTS)[len(arguments) :])]
+    replace_section(page, BEGIN, END, results_section(read_own(source, NAME, arrange)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
