@@ -151,12 +151,12 @@ def test_copies_of_test_rows_are_shown_where_there_are_many():
     assert "ratio, rows without a copy" in to_terminal(results_of(records))
 
 
-def test_runs_of_the_earlier_encoder_are_named():
+def test_runs_of_an_earlier_version_are_named():
     records = scored([[0.5, 0.4]] * 2, ["self-calibrated", "hgb"])
-    assert "scaled robustly" not in to_terminal(results_of(records))
+    assert "earlier version" not in to_terminal(results_of(records))
     del records[1]["copied"]
     for text in (to_terminal(results_of(records)), make_report(results_of(records)).to_markdown()):
-        assert "Measured before columns were scaled robustly, and not again since: hgb (1 of its runs)." in text
+        assert "Measured with an earlier version of the code, and not again since: hgb (1 of its runs)." in text
 
 
 def test_missing_rivals_are_named_where_the_targets_are_about_them():

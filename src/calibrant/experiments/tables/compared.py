@@ -74,9 +74,10 @@ def rankings(records: Sequence[Record], methods: Sequence[str]) -> dict[str, Ran
 
 
 def earlier(records: Sequence[Record]) -> dict[str, int]:
-    """How many runs of each method were measured before columns were scaled robustly.
+    """How many runs of each method were measured with an earlier version of the code.
 
-    Records have said how many test rows are copies ever since.
+    Their records do not say how many test rows are copies. Most of them are of an encoder that scaled by mean and
+    standard deviation.
     """
     found: dict[str, int] = {}
     for record in records:

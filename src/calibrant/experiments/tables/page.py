@@ -187,7 +187,7 @@ def _told(found: Compared) -> list[str]:
     absent = found.absent()
     runs = [f"{method} ({number} of its runs)" for method, number in earlier(found.records).items()]
     told = [f"Not measured: {', '.join(absent)}."] if absent else []
-    old = [f"Measured before columns were scaled robustly, and not again since: {', '.join(runs)}."] if runs else []
+    old = [f"Measured with an earlier version of the code, and not again since: {', '.join(runs)}."] if runs else []
     return [*told, *old]
 
 
