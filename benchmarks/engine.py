@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from benchmarks.harness import Record, medians, record
 from calibrant.bilevel import SGD, Adam, Bilevel, Population, SampleWeights, Truncated, Unrolled, averaged
-from calibrant.bilevel.run import Run, outer_step
+from calibrant.bilevel.outer_step import outer_step
+from calibrant.bilevel.run import Run
 from calibrant.losses import confidence_bce
 
 OUTER_LOSS = averaged(confidence_bce)

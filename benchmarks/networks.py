@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from benchmarks.harness import Record, record
 from calibrant.bilevel import CG, SGD, Adam, Bilevel, Implicit, OneStep, Plain, SampleWeights
+from calibrant.bilevel.outer_step import outer_step
 from calibrant.bilevel.outer_variables import FocalWithGamma, GammaNet
-from calibrant.bilevel.run import Run, outer_step
+from calibrant.bilevel.run import Run
 from calibrant.data import TensorStream
 from calibrant.data.vision import CropAndFlip, Normalise
 from calibrant.models import resnet18

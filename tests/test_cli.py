@@ -113,9 +113,9 @@ def test_options_that_do_nothing_beside_from_are_refused_by_name(calls, tmp_path
         given = [name] if options[name].is_flag else [name, values.get(name, 1)]
         result = invoke(*command, *given, "--from", file)
         assert result.exit_code == 2
-        assert f"{name} would do nothing beside --from" in plain(result.stderr)
+        assert f"{name} cannot be combined with --from" in plain(result.stderr)
     both = invoke(*command, "--seeds", 3, "--device", "cpu", "--from", file)
-    assert "--seeds and --device would do nothing" in plain(both.stderr)
+    assert "--seeds and --device cannot be combined" in plain(both.stderr)
     assert calls.made == []
 
 
@@ -290,7 +290,7 @@ def test_an_interruption_says_how_to_go_on(calls):
     calls.answer = KeyboardInterrupt()
     result = invoke("ablate", "bo4sc")
     assert result.exit_code == 130
-    assert result.stderr == "Interrupted. Run the same command again: it goes on where it stopped.\n"
+    assert "Run the same command again" in result.stderr
 
 
 @pytest.mark.parametrize("package", ["jinja2", "matplotlib"])

@@ -45,9 +45,9 @@ def test_the_example_in_the_docstring_runs():
 
 ROOMS = {
     "data": {"_container", "_files", "_inputs"},
-    "models": {"data"},
+    "models": {"_renamed", "data"},
     "losses": {"data", "models", "metrics"},
-    "bilevel": {"data", "models", "losses"},
+    "bilevel": {"_renamed", "data", "models", "losses"},
     "metrics": {"_inputs"},
     "selective": {"_inputs", "metrics"},
     "posthoc": {"_files", "_inputs", "metrics"},
@@ -78,6 +78,7 @@ ROOMS = {
         "_jobs",
         "_locks",
         "_whole",
+        "_words",
         "bilevel",
         "data",
         "estimators",

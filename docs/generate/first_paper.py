@@ -9,8 +9,8 @@ from calibrant.experiments.bo4sc.targets import self_calibrated_targets
 from calibrant.experiments.common.summary import HEADINGS, pivot
 from calibrant.experiments.common.verdicts import Records, datasets, difference, mean
 from calibrant.experiments.common.words import LEFT_OPEN
-from calibrant.metrics import Estimate
-from calibrant.report import by_seed, excludes_zero, format_number, paired_difference, to_markdown
+from calibrant.metrics import Estimate, excludes_zero, paired_difference
+from calibrant.report import by_seed, format_number, to_markdown
 
 TITLES = {
     "ece10": "Expected calibration error, 10 bins. The last row is the exact posterior's on the same samples:",

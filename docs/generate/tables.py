@@ -12,7 +12,8 @@ from calibrant.experiments.tables.compared import JUDGED, Compared, compared
 from calibrant.experiments.tables.ids import OURS, OWN
 from calibrant.experiments.tables.page import to_terminal
 from calibrant.experiments.tables.ranks import Ranking, against
-from calibrant.report import excludes_zero, to_markdown
+from calibrant.metrics import excludes_zero
+from calibrant.report import to_markdown
 
 RIVALS = ("standard-stopped", "temperature-stopped", "ensemble", "bo4sc")
 TABLES = "bo4sc-tables"

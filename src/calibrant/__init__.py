@@ -64,11 +64,11 @@ _HOMES = {
     "evaluate": "calibrant.report.evaluation",
     "fit": "calibrant.methods.custom",
 }
-"""Where the names live that are no rooms."""
+"""The modules of public names that are not subpackages."""
 
 
 def __getattr__(name: str) -> Any:
-    """Load a room, or a name from one, when it is first used (PEP 562): the command line need not wait for torch."""
+    """Import a subpackage or a name on first use (PEP 562), so that the command line need not wait for torch."""
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     if name in __all__:

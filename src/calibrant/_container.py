@@ -1,8 +1,8 @@
-"""The bytes of a saved file: a safetensors file whose header holds JSON and a checksum of everything in it.
+"""Read and write saved files: safetensors files whose header holds JSON and a checksum.
 
-The layout is the one that the safetensors library defines, so that its tools read these files too: eight bytes with
-the header's length, a JSON header, the arrays. The header's ``__metadata__`` holds two texts: ``calibrant``, a JSON
-object, and ``sha256``, the checksum of the rest of the header (as sorted JSON) and of the arrays' bytes.
+The layout is that of the safetensors library, so its tools can read these files: eight bytes with the length of the
+header, a JSON header, and the arrays. ``__metadata__`` of the header holds two strings: ``calibrant``, a JSON object,
+and ``sha256``, the checksum of the rest of the header (as sorted JSON) and of the bytes of the arrays.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _NUMPY = {
 _NUMPY["BOOL"] = np.dtype(bool)
 _NAMES = {kind: name for name, kind in _NUMPY.items()}
 _SMALL = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
-"""Types that torch has and numpy has not, by their names in the file."""
+"""Types of torch that numpy lacks, by their names in the file."""
 
 
 def write_container(path: str | os.PathLike[str], text: str, arrays: Mapping[str, Any]) -> None:
-    """Write JSON text and arrays, numpy's or torch's, whole or not at all; a ValueError says what is in the way."""
+    """Write JSON text and arrays (numpy or torch) completely or not at all; raises a ValueError if it cannot."""
     parts = sorted(((name, *_raw(value)) for name, value in arrays.items()), key=lambda p: (-p[3].itemsize, p[0]))
     header: dict[str, Any] = {"__metadata__": {_TEXT: text}}
     end = 0
@@ -50,7 +50,7 @@ def write_container(path: str | os.PathLike[str], text: str, arrays: Mapping[str
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """A file's bytes; an error in one sentence where there is no file, or none that can be read."""
+    """The bytes of a file; raises an error in one sentence if the file is missing or cannot be read."""
     try:
         return Path(path).read_bytes()
     except FileNotFoundError:
@@ -64,9 +64,9 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_content(raw: bytes) -> Any:
-    """The JSON content of a container, None where it has none; a SafetensorError where the bytes are no container.
+    """The JSON content of a container, or None without any; raises a SafetensorError if the bytes are not a container.
 
-    It is not checked: :func:`check` does that, once it is known that the file is of a version with a checksum.
+    The checksum is not verified here. Call :func:`check` once you know that the file's version has a checksum.
     """
     deserialize(raw)
     try:
@@ -76,7 +76,7 @@ def read_content(raw: bytes) -> Any:
 
 
 def check(raw: bytes, *, may_lack: bool) -> None:
-    """A ValueError where the checksum of a container does not fit its content; old files ``may_lack`` one."""
+    """Raise a ValueError if the checksum of a container is wrong; old files ``may_lack`` one."""
     header = _header(raw)
     told = header["__metadata__"].pop(_SUM, None)
     if told is None and may_lack and set(header["__metadata__"]) == {_TEXT}:
@@ -87,7 +87,7 @@ def check(raw: bytes, *, may_lack: bool) -> None:
 
 
 def read_arrays(raw: bytes, *, tensors: bool = False) -> dict[str, Any]:
-    """The arrays of a container by name: of numpy, or tensors of torch."""
+    """The arrays of a container by name, as numpy arrays or torch tensors."""
     found: dict[str, Any] = {}
     for name, part in deserialize(raw):
         kind, shape, data = part["dtype"], tuple(part["shape"]), bytearray(part["data"])
@@ -120,7 +120,7 @@ def _checksum(header: Mapping[str, Any], pieces: Iterable[memoryview]) -> str:
 
 
 def _raw(value: Any) -> tuple[str, list[int], np.ndarray]:
-    """An array's type, shape and values in one piece, flat; a type that numpy lacks as bytes."""
+    """The type, the shape and the flat contiguous values of an array; types that numpy lacks are viewed as bytes."""
     if not isinstance(value, np.ndarray):
         import torch
 

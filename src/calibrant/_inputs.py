@@ -1,8 +1,8 @@
-"""The one place that validates predictions.
+"""Validate predictions: probabilities, logits, labels, confidences and weights.
 
-Numpy arrays, torch tensors (any device) and plain sequences come in; detached torch tensors on the input's
-device come out. float32 and float64 are kept, float16 and bfloat16 are widened to float32 (exactly). Whatever
-cannot be right is a ValueError that says what was expected, what came, and what to do.
+The inputs are numpy arrays, torch tensors on any device, or plain sequences. The outputs are detached torch tensors on
+the device of the input. float32 and float64 are kept; float16 and bfloat16 become float32, which is exact. Invalid
+input raises a ValueError that says what was expected, what was given, and what to do.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import Tensor
 
 Array: TypeAlias = np.ndarray | Tensor | Sequence[Any]
 
-# Rounding that may push a probability outside [0, 1]; larger excursions are errors.
+# Rounding can push a probability this far outside [0, 1]; larger excess is an error.
 _RANGE_SLACK = 1e-6
-# How far a row may be from summing to 1: predictions are often stored with few digits.
+# Largest accepted distance of a row sum from 1; predictions are often stored with few digits.
 _ROW_SUM_SLACK = 1e-3
 _ROW_SUM_SLACK_HALF = 1e-2
 _HALF = (torch.float16, torch.bfloat16)
@@ -27,30 +27,30 @@ _HALF = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Logits:
-    """Says that an array holds logits: ``ece(Logits(x), labels)`` is ``ece(x, labels, from_logits=True)``."""
+    """Marks an array as logits: ``ece(Logits(x), labels)`` equals ``ece(x, labels, from_logits=True)``."""
 
     values: Array
 
 
 def as_tensor(values: Any, name: str) -> Tensor:
-    """Turn an array, tensor or sequence into a detached tensor without copying where that is possible."""
+    """Turn an array, tensor or sequence into a detached tensor, without a copy if possible."""
     if isinstance(values, Logits):
-        raise ValueError(f"{name} was given as Logits(...), which makes sense only for probs or logits.")
+        raise ValueError(f"{name} must not be Logits(...); only probs and logits can be.")
     if isinstance(values, Tensor):
         tensor = values.detach()
-        # Apple's GPU backend has no float64, which the sums need.
+        # The sums need float64, which Apple's GPU backend lacks.
         return tensor.cpu() if tensor.device.type == "mps" else tensor
     if np.ma.is_masked(values):
-        raise ValueError(f"{name} has masked entries: drop those rows first.")
+        raise ValueError(f"{name} must not have masked entries; drop those rows first.")
     if values is None:
-        raise ValueError(f"{name} is missing: expected an array or a tensor, got None.")
+        raise ValueError(f"{name} must be an array or a tensor; got None.")
     try:
         array = np.asarray(values)
     except ValueError:
-        raise ValueError(f"{name} must be a rectangular array of numbers, got rows of unequal length.") from None
+        raise ValueError(f"{name} must be a rectangular array of numbers; got rows of unequal length.") from None
     if array.dtype.kind not in "biufc":
         raise ValueError(
-            f"{name} must be an array of numbers, got {type(values).__name__} of dtype {array.dtype}. "
+            f"{name} must be an array of numbers; got {type(values).__name__} of dtype {array.dtype}. "
             "Encode string labels as integers first; convert object arrays with .astype(...)."
         )
     if array.dtype == np.longdouble:
@@ -58,12 +58,12 @@ def as_tensor(values: Any, name: str) -> Tensor:
     if not array.dtype.isnative or any(step < 0 for step in array.strides):
         array = array.astype(array.dtype.newbyteorder("="), order="C")
     if not array.flags.writeable:
-        array = array.copy()  # torch has no read-only tensors and warns about each of these
+        array = array.copy()  # torch has no read-only tensors and would warn
     return torch.from_numpy(array)
 
 
 def like(result: Tensor, reference: Any) -> Any:
-    """Return `result` as the kind of `reference`: a tensor for a tensor, else a numpy array."""
+    """Return `result` in the type of `reference`: a tensor for a tensor, else a numpy array."""
     reference = reference.values if isinstance(reference, Logits) else reference
     return result if isinstance(reference, Tensor) else result.cpu().numpy()
 
@@ -72,11 +72,11 @@ def _floating(values: Any, name: str, instead: str) -> Tensor:
     tensor = as_tensor(values, name)
     if tensor.numel() == 0:
         raise ValueError(
-            f"{name} is empty (shape {tuple(tensor.shape)}): expected at least one row. "
+            f"{name} must have at least one row; got shape {tuple(tensor.shape)}. "
             "Check the filter or the split that produced it."
         )
     if not tensor.is_floating_point():
-        raise ValueError(f"{name} must be floating point, got {_dtype(tensor)}. {instead}")
+        raise ValueError(f"{name} must be floating point; got {_dtype(tensor)}. {instead}")
     return tensor
 
 
@@ -89,33 +89,33 @@ def _widen(tensor: Tensor) -> Tensor:
 
 
 def _unit_interval(tensor: Tensor, name: str) -> Tensor:
-    """Check 0 ≤ values ≤ 1, in one pass; clip what is outside only by rounding."""
+    """Check 0 ≤ values ≤ 1 in one pass, and clip rounding errors."""
     low, high = (bound.item() for bound in torch.aminmax(tensor))
     if np.isnan(low) or np.isnan(high):
-        raise ValueError(f"{name} contains NaN: expected numbers in [0, 1]. Drop those rows or repair the model.")
+        raise ValueError(f"{name} must be numbers in [0, 1]; got NaN. Drop those rows or repair the model.")
     if low < -_RANGE_SLACK or high > 1 + _RANGE_SLACK:
         raise ValueError(
-            f"{name} must lie in [0, 1], got values from {low:.6g} to {high:.6g}. "
-            "If these are logits, say so with from_logits=True or Logits(...)."
+            f"{name} must lie in [0, 1]; got values from {low:.6g} to {high:.6g}. "
+            "If these are logits, pass from_logits=True or Logits(...)."
         )
     return tensor.clamp(0.0, 1.0) if low < 0 or high > 1 else tensor
 
 
 def check_logits(logits: Any) -> Tensor:
-    """Return (n, C) logits: finite, except that -inf stands for a class ruled out (never a whole row)."""
+    """Return (n, C) logits. They are finite, except for -inf, which rules out a class (never all classes of a row)."""
     values = logits.values if isinstance(logits, Logits) else logits
     tensor = _widen(_floating(values, "logits", "Cast them to float32 or float64 if they are scores."))
     if tensor.ndim != 2:
         raise ValueError(
-            f"logits must have shape (n, C), got {tuple(tensor.shape)}. "
-            "For one binary logit per row stack zeros and the logit: np.stack([0 * z, z], axis=1)."
+            f"logits must have shape (n, C); got {tuple(tensor.shape)}. "
+            "For one binary logit per row, stack zeros and the logit: np.stack([0 * z, z], axis=1)."
         )
     _check_logit_values(tensor)
     ruled_out = (tensor == -torch.inf).all(dim=1)
     if ruled_out.any():
         raise ValueError(
-            f"logits row {int(ruled_out.nonzero()[0])} is -inf for every class: "
-            "expected at least one finite logit in each row."
+            "each row of logits must have at least one finite value; "
+            f"row {int(ruled_out.nonzero()[0])} is -inf for every class."
         )
     return tensor
 
@@ -123,27 +123,27 @@ def check_logits(logits: Any) -> Tensor:
 def _check_logit_values(tensor: Tensor) -> None:
     high = tensor.amax().item()
     if np.isnan(high):
-        raise ValueError("logits contain NaN: expected finite numbers. Drop those rows or repair the model.")
+        raise ValueError("logits must be finite; got NaN. Drop those rows or repair the model.")
     if high == np.inf:
-        raise ValueError("logits contain +inf: expected finite numbers (-inf is allowed for a ruled-out class).")
+        raise ValueError("logits must be finite, or -inf for a class that is ruled out; got +inf.")
 
 
 def check_probs(probs: Any, *, from_logits: bool = False) -> Tensor:
     """Return (n, C) probabilities.
 
-    Logits are read as such only where `from_logits=True` or `Logits(...)` says so (softmax in float64).
+    With `from_logits=True` or `Logits(...)`, the values are logits, and the softmax is computed in float64.
     """
     if from_logits or isinstance(probs, Logits):
         return torch.softmax(check_logits(probs).double(), dim=1)
     raw = _floating(probs, "probs", "Hard predictions are not probabilities; cast to float if these really are.")
     if raw.ndim != 2:
         hint = (
-            "For binary problems with one probability per row state what it means, with binary='positive' or "
-            "binary='predicted' where that is offered, or stack it: np.stack([1 - p, p], axis=1)."
+            "For binary problems with one probability per row, pass binary='positive' or binary='predicted' if the "
+            "function has that argument, or stack the columns: np.stack([1 - p, p], axis=1)."
             if raw.ndim == 1
             else "Flatten the leading axes so that each row is one prediction."
         )
-        raise ValueError(f"probs must have shape (n, C), got {tuple(raw.shape)}. {hint}")
+        raise ValueError(f"probs must have shape (n, C); got {tuple(raw.shape)}. {hint}")
     tensor = _unit_interval(_widen(raw), "probs")
     gap = (tensor.sum(dim=1, dtype=torch.float64) - 1).abs()
     worst = int(gap.argmax())
@@ -151,43 +151,41 @@ def check_probs(probs: Any, *, from_logits: bool = False) -> Tensor:
         hint = (
             "With one column per row, give the probability of class 1 as a 1-D array with binary='positive'."
             if tensor.shape[1] == 1
-            else "Normalise the rows, or say from_logits=True if these are scores."
+            else "Normalise the rows, or pass from_logits=True if these are logits."
         )
         raise ValueError(
-            f"each row of probs must sum to 1, row {worst} sums to {tensor[worst].double().sum().item():.6g}. {hint}"
+            f"each row of probs must sum to 1; row {worst} sums to {tensor[worst].double().sum().item():.6g}. {hint}"
         )
     return tensor
 
 
 def check_labels(labels: Any, n_rows: int, n_classes: int, device: torch.device | None = None) -> Tensor:
-    """Return int64 labels in 0..C-1, one per row; bool is accepted for two classes.
+    """Return int64 labels in 0..C-1, one per row. Two classes can also be bool.
 
-    Text labels must name every class; they are numbered in sorted order, as scikit-learn does.
+    Text labels must name every class; they are numbered in sorted order, as in scikit-learn.
     """
     tensor = as_tensor(encode_text(labels, n_classes)[0], "labels")
     if tensor.ndim != 1:
         hint = " Use labels.argmax(axis=1) for one-hot labels." if tensor.ndim == 2 else ""
-        raise ValueError(f"labels must be 1-D with {n_rows} entries, got shape {tuple(tensor.shape)}.{hint}")
+        raise ValueError(f"labels must be 1-D with {n_rows} entries; got shape {tuple(tensor.shape)}.{hint}")
     if len(tensor) != n_rows:
         raise ValueError(f"labels must have one entry per row: expected {n_rows}, got {len(tensor)}.")
     if tensor.is_floating_point() or tensor.is_complex():
-        raise ValueError(f"labels must be integers from 0 to {n_classes - 1}, got {_dtype(tensor)}. Cast them to int.")
+        raise ValueError(f"labels must be integers from 0 to {n_classes - 1}; got {_dtype(tensor)}. Cast them to int.")
     if tensor.dtype == torch.bool and n_classes != 2:
-        raise ValueError(
-            f"labels are bool but there are {n_classes} classes: expected integers from 0 to {n_classes - 1}."
-        )
+        raise ValueError(f"labels must be integers from 0 to {n_classes - 1} for {n_classes} classes; got bool.")
     tensor = tensor.to(device=device, dtype=torch.int64)
     low, high = (int(bound) for bound in torch.aminmax(tensor)) if n_rows else (0, 0)
     if low < 0 or high >= n_classes:
         raise ValueError(
-            f"labels must lie in 0..{n_classes - 1}, since there are {n_classes} classes, "
+            f"labels must lie in 0..{n_classes - 1} for {n_classes} classes; "
             f"got values from {low} to {high}. Encode the classes in the order of the columns."
         )
     return tensor
 
 
 def encode_text(labels: Any, n_classes: int) -> tuple[Any, np.ndarray | None]:
-    """Text labels as columns 0..C-1, with the names in sorted order; other labels as they are, with None."""
+    """Number text labels 0..C-1 in sorted order, and return the names; return other labels unchanged, with None."""
     if isinstance(labels, Tensor):
         return labels, None
     names = np.asarray(labels)
@@ -196,24 +194,24 @@ def encode_text(labels: Any, n_classes: int) -> tuple[Any, np.ndarray | None]:
     known, codes = np.unique(names.astype(str), return_inverse=True)
     if len(known) != n_classes:
         raise ValueError(
-            f"labels are text and name {len(known)} classes, but there are {n_classes} columns. Text must name every "
-            "class, in whose sorted order the columns stand; otherwise give integers from 0 on."
+            f"text labels must name every class; got {len(known)} classes for {n_classes} columns. The columns must be "
+            "in the sorted order of the names. Otherwise, pass integers from 0."
         )
     return codes, known
 
 
 def class_columns(y: Any, classes: Any) -> np.ndarray:
-    """Return the column of each entry of `y` in a model's output, given its `classes_`: names of any kind."""
+    """Return the column of each entry of `y` in a model's output, given the model's `classes_`."""
     names, known = class_names(y), np.asarray(classes)
     if names.ndim != 1:
-        raise ValueError(f"y must be 1-D, one class per row, got shape {names.shape}.")
+        raise ValueError(f"y must be 1-D, one class per row; got shape {names.shape}.")
     order = np.argsort(known)
     columns = order[np.searchsorted(known, names, sorter=order).clip(max=len(order) - 1)]
     unknown = known[columns] != names
     if unknown.any():
         raise ValueError(
-            f"y holds the class {names[unknown].tolist()[0]!r}, which the model does not know; its classes "
-            f"are {known.tolist()}. Give classes that it was trained on."
+            f"y must hold classes that the model was trained on, {known.tolist()}; "
+            f"got {names[unknown].tolist()[0]!r}, which the model does not know."
         )
     return columns
 
@@ -228,13 +226,13 @@ def check_confidence(confidence: Any, correct: Any) -> tuple[Tensor, Tensor]:
     tensor = _widen(_floating(confidence, "confidence", "Cast it to float if these really are probabilities."))
     if tensor.ndim != 1:
         raise ValueError(
-            f"confidence must be 1-D, got shape {tuple(tensor.shape)}. "
+            f"confidence must be 1-D; got shape {tuple(tensor.shape)}. "
             "Give a matrix of class probabilities as probs, with labels."
         )
     tensor = _unit_interval(tensor, "confidence").contiguous()
     hits = as_tensor(correct, "correct")
     if hits.shape != tensor.shape:
-        raise ValueError(f"correct must have the shape of confidence, {tuple(tensor.shape)}, got {tuple(hits.shape)}.")
+        raise ValueError(f"correct must have the shape of confidence, {tuple(tensor.shape)}; got {tuple(hits.shape)}.")
     hits = hits.to(tensor.device)
     if hits.dtype == torch.bool:
         return tensor, hits
@@ -242,8 +240,8 @@ def check_confidence(confidence: Any, correct: Any) -> tuple[Tensor, Tensor]:
     if not torch.equal(as_bool.to(hits.dtype), hits):
         low, high = hits.double().min().item(), hits.double().max().item()
         raise ValueError(
-            f"correct must hold only True/False or 0/1, got values from {low:.6g} to {high:.6g}. "
-            "It says whether each prediction was right; class labels go with probs."
+            f"correct must hold only True/False or 0/1; got values from {low:.6g} to {high:.6g}. "
+            "It says whether each prediction was right. Pass class labels as labels, with probs."
         )
     return tensor, as_bool
 
@@ -252,12 +250,12 @@ def check_weights(sample_weight: Any, n_rows: int, device: torch.device | None =
     """Return float64 weights: finite, not negative, not all zero, one per row."""
     tensor = as_tensor(sample_weight, "sample_weight")
     if tuple(tensor.shape) != (n_rows,):
-        raise ValueError(f"sample_weight must be 1-D with {n_rows} entries, got shape {tuple(tensor.shape)}.")
+        raise ValueError(f"sample_weight must be 1-D with {n_rows} entries; got shape {tuple(tensor.shape)}.")
     tensor = tensor.to(device=device, dtype=torch.float64)
     low, high = (bound.item() for bound in torch.aminmax(tensor))
     if not (low >= 0 and high < np.inf and high > 0):
         raise ValueError(
-            f"sample_weight must be finite, not negative and not all zero, got values from {low:.6g} to {high:.6g}."
+            f"sample_weight must be finite, not negative and not all zero; got values from {low:.6g} to {high:.6g}."
         )
     return tensor
 

@@ -1,4 +1,4 @@
-"""Lists of jobs through joblib, whose configuration says who runs them."""
+"""Run lists of jobs through joblib."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ Result = TypeVar("Result")
 def run_jobs(
     function: Callable[..., Result], jobs: Iterable[tuple[Any, ...]], n_jobs: int | None = None
 ) -> list[Result]:
-    """``[function(*job) for job in jobs]``: in this process, or wherever ``joblib.parallel_config`` says.
+    """Return ``[function(*job) for job in jobs]``, computed in this process or in joblib's workers.
 
-    ``n_jobs=None`` is one at a time in this process, unless a surrounding ``joblib.parallel_config(n_jobs=…)`` says
-    more. Threads are refused: training seeds torch's global generator, which all threads share.
+    With ``n_jobs=None``, jobs run one at a time in this process, unless a surrounding
+    ``joblib.parallel_config(n_jobs=…)`` asks for more. Threads raise an error, because all threads share torch's global
+    random generator, which training seeds.
     """
     from joblib import Parallel, delayed, effective_n_jobs
 
@@ -25,11 +26,11 @@ def run_jobs(
 
 
 def refuse_threads() -> None:
-    """Raise an error where the ambient joblib configuration asks for threads."""
+    """Raise an error if the surrounding joblib configuration asks for threads."""
     from joblib.parallel import ThreadingBackend, get_active_backend
 
     if isinstance(get_active_backend()[0], ThreadingBackend):
         raise ValueError(
-            "Jobs cannot run as threads, because all threads share torch's random numbers; use processes: "
+            "Jobs cannot run as threads, because all threads share torch's random generator; use processes: "
             "joblib.parallel_config(backend='loky', n_jobs=…)."
         )

@@ -1,4 +1,4 @@
-"""Locks between processes. The system ends a lock with its process, so that a killed process leaves none behind."""
+"""Locks between processes. The system releases a lock when its process ends, even if it is killed."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ else:
 
 
 HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
-"""What the system answers while another process holds the lock."""
+"""Error codes of the system while another process holds the lock."""
 PAUSE = 0.005
 
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """Take a lock if it is free; True inside if it was. The lock is a file, which is removed at the end."""
+    """Take a lock if it is free. Yields whether it was. The lock is a file, which is removed at the end."""
     handle = _take(path)
     try:
         yield handle is not None
     finally:
         if handle is not None:
-            # Removed while it is still locked: whoever waits for it notices that the file is gone, and makes another.
+            # Removed while still locked: a waiting process notices that the file is gone and creates a new one.
             with suppress(OSError):
                 path.unlink()
             os.close(handle)
@@ -43,7 +43,7 @@ def try_lock(path: Path) -> Iterator[bool]:
 
 @contextmanager
 def lock(path: Path, *, patience: float = 60.0) -> Iterator[None]:
-    """Wait for a lock, for ``patience`` seconds at most, and hold it inside."""
+    """Wait for a lock, at most ``patience`` seconds, and hold it in the ``with`` block."""
     end = time.monotonic() + patience
     while True:
         with try_lock(path) as mine:
@@ -56,7 +56,7 @@ def lock(path: Path, *, patience: float = 60.0) -> Iterator[None]:
 
 
 def _take(path: Path) -> int | None:
-    """The handle of the locked file, or None where another process holds it."""
+    """The handle of the locked file, or None if another process holds the lock."""
     while True:
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -76,4 +76,4 @@ def _take(path: Path) -> int | None:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), os.stat(path)):
                 return handle
-        os.close(handle)  # its former holder removed the file between the opening and the locking: begin again
+        os.close(handle)  # the previous holder removed the file between open and lock: try again

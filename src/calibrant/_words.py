@@ -1,4 +1,4 @@
-"""Numbers, names and times in sentences."""
+"""Write numbers, names and times for sentences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def duration(seconds: float) -> str:
 
 
 def listed(names: Collection[Any], most: int = 12) -> str:
-    """Some names for a sentence."""
+    """The first ``most`` names, separated by commas, and the number of the others."""
     shown = [str(name) for name in list(names)[:most]]
     return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")
 

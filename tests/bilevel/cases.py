@@ -1,4 +1,4 @@
-"""The one table of cases: every optimiser, outer variable and hypergradient that the engine offers is a row here."""
+"""The table of cases: every optimiser, outer variable and hypergradient of the engine is a row here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from calibrant.bilevel import (
 from calibrant.bilevel import hypergradients as hg
 from calibrant.bilevel.dynamics import Dynamics
 from calibrant.bilevel.level import Level
-from calibrant.bilevel.run import pull_initial, push_initial
+from calibrant.bilevel.outer_step import pull_initial, push_initial
 
 TRAIN, VAL, CLASSES = 24, 16, 3
 
@@ -45,7 +45,7 @@ OPTIMIZERS = {
 
 
 class Scorer(nn.Module):
-    """A user's own outer module: a tiny network that weighs samples by their inputs."""
+    """An outer module that is not an OuterVariable: a small network that weighs samples by their inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ OUTERS = {
     "smoothing per sample": lambda: LabelSmoothing(TRAIN, initial=0.1),
     "smoothing per class": lambda: LabelSmoothing(CLASSES, per="class", initial=0.1),
     "logit scale": lambda: LogitScale(1.3),
-    "logit scale per class": lambda: LogitScale(1.3, per=CLASSES),
+    "logit scale per class": lambda: LogitScale(1.3, n_classes=CLASSES),
     "noise per class": lambda: LabelNoise(CLASSES, per="class", initial=0.2),
     "initial point": lambda: InitialPoint(mlp()),
     "weights and L2": lambda: OuterVariables(SampleWeights(TRAIN, initial_weight=0.7), L2(mlp(), initial=0.05)),
@@ -94,7 +94,7 @@ HYPERGRADIENTS = {
     "truncated": Truncated(6, 2),
     "forward": Forward(6),
     "one step": OneStep(),
-    "one step, descent": OneStep(lr=0.3),
+    "one step, descent": OneStep(learning_rate=0.3),
     "one step, head": OneStep(scope="head"),
 }
 
@@ -122,11 +122,11 @@ def make_problem(outer: str, *, model: nn.Module | None = None, batch_size: int 
     )
 
 
-def hypergradient_problem(problem: Bilevel, optimizer, phi: torch.Tensor) -> hg.Problem:  # type: ignore[no-untyped-def]
-    """What the solver would hand to a hypergradient."""
+def hypergradient_problem(problem: Bilevel, optimizer, phi: torch.Tensor) -> hg.HypergradientInput:  # type: ignore[no-untyped-def]
+    """The input that the solver gives to a hypergradient."""
     names = problem.view.differentiable_buffers
     moves = problem.moves_start
-    return hg.Problem(
+    return hg.HypergradientInput(
         Dynamics(Level(problem.inner, names), optimizer),
         Level(problem.outer, names),
         problem.train_batch,

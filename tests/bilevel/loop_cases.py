@@ -1,4 +1,4 @@
-"""Small problems for the tests of the solver's loop: blobs, and networks with every kind of layer that keeps state."""
+"""Small problems for the tests of the solver: blobs, and networks with every kind of layer that has state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def mlp(seed: int = 0, activation: type[nn.Module] = nn.Tanh, dtype: torch.dtype
 
 
 def rich_mlp(seed: int = 0, dtype: torch.dtype = torch.float64) -> nn.Sequential:
-    """BatchNorm and dropout. No bias before BatchNorm: its gradient is rounding alone, which Adam blows up."""
+    """BatchNorm and dropout. No bias before BatchNorm, since its gradient is only rounding, which Adam amplifies."""
     torch.manual_seed(seed)
     layers = [nn.Linear(2, 6, bias=False), nn.BatchNorm1d(6), nn.Tanh(), nn.Dropout(0.3), nn.Linear(6, CLASSES)]
     return nn.Sequential(*layers).to(dtype)

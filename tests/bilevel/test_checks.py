@@ -1,4 +1,4 @@
-"""Mistakes that would give wrong numbers without a word are answered by a sentence before anything is trained."""
+"""Tests of checks before training: mistakes that would give wrong numbers raise errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.bilevel.loop_cases import CLASSES, SAMPLES, blobs, mlp, problem, run
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_bad_training_data_under_a_look_ahead_is_blamed_on_the_inner_loss(steps):
+def test_bad_training_data_is_blamed_on_the_inner_loss(steps):
     x, y = blobs()
     x[4, 0] = float("nan")
     with pytest.raises(NonFiniteError, match=r"inner loss was not finite at inner step 1 \(outer step 1\)"):
@@ -61,7 +61,7 @@ def test_variables_of_samples_must_be_as_many_as_the_samples(outer, batch_size):
         problem(outer=outer(), batch_size=batch_size)
 
 
-def test_the_number_of_samples_is_known_of_loaders_folds_and_replicas():
+def test_loaders_folds_and_replicas_know_their_samples():
     x, y = blobs()
     loader = DataLoader(Indexed(TensorDataset(x, y)), batch_size=5)
     with pytest.raises(ValueError, match="was made for 21 samples, but the training set has 20"):
@@ -159,15 +159,17 @@ FOREIGN = pytest.mark.parametrize("loss", [numpy_noise, python_noise, own_noise]
 
 
 @FOREIGN
-def test_an_inner_loss_with_random_numbers_that_cannot_be_replayed_is_refused(loss):
-    with pytest.raises(ValueError, match=r"The inner loss gave another value.*NumPy, random, an own Generator"):
+def test_inner_losses_that_cannot_be_replayed_are_refused(loss):
+    with pytest.raises(
+        ValueError, match=r"The inner loss gave two different values.*NumPy, random or its own Generator"
+    ):
         problem(inner_loss=loss)
 
 
 @FOREIGN
 @pytest.mark.parametrize("outer_mode", ["eval", "train"])
-def test_an_outer_loss_with_random_numbers_that_cannot_be_replayed_is_refused(loss, outer_mode):
-    with pytest.raises(ValueError, match="The outer loss gave another value"):
+def test_outer_losses_that_cannot_be_replayed_are_refused(loss, outer_mode):
+    with pytest.raises(ValueError, match="The outer loss gave two different values"):
         run(problem(outer_loss=loss, outer_mode=outer_mode))
 
 
@@ -223,7 +225,7 @@ def noisy_outer(net, outer, batch):
 
 @pytest.mark.parametrize("outer_mode", ["eval", "train"])
 def test_a_random_outer_loss_is_seeded_step_by_step(outer_mode):
-    """Two runs are the same whatever the global generator stands at, and steps have numbers of their own."""
+    """Two runs are equal for any state of the global generator, and steps have different numbers."""
     found = []
     for seed in (1, 2):
         case = problem(outer_loss=noisy_outer, outer_mode=outer_mode)

@@ -18,7 +18,7 @@ def test_with_factors_of_one_it_is_the_penalty_per_layer() -> None:
     torch.testing.assert_close(own.penalty(params), plain.penalty(params) + more)
 
 
-def test_groups_share_a_factor_and_layers_start_where_they_are_told() -> None:
+def test_groups_share_a_factor_and_layers_start_as_told() -> None:
     model = nn.Sequential(nn.Linear(4, 2))
     own = ColumnL2(model, {"0.weight": torch.tensor([0, 0, 1, 1])}, initial={"0.weight": 0.2}, shrink=0.5)
     assert own.relative[0].shape == (2,)
@@ -46,5 +46,5 @@ def test_unknown_matrices_and_negative_shrinkage_are_errors() -> None:
     model = nn.Sequential(nn.Linear(4, 2))
     with pytest.raises(ValueError, match=r"no 1\.weight"):
         ColumnL2(model, {"1.weight": torch.arange(4)})
-    with pytest.raises(ValueError, match="shrink must not be negative"):
+    with pytest.raises(ValueError, match="shrink must be at least 0"):
         ColumnL2(model, {"0.weight": torch.arange(4)}, shrink=-1.0)

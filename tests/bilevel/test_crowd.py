@@ -1,4 +1,4 @@
-"""Members that have stopped are computed no more, and nothing else changes by it."""
+"""Tests that stopped members are no longer computed, and that the results stay the same."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from calibrant.bilevel import (
     Checkpoint,
     EarlyStopping,
     Forward,
-    Grouped,
+    GroupedOptimizer,
     History,
     InitialPoint,
     OneStep,
@@ -58,7 +58,7 @@ CASES = {
     "plain, in groups": {
         "hypergradient": Plain(3),
         "outer_optimizer": None,
-        "inner_optimizer": Grouped(parts=((27, SGD(INNER)), (18, Adam(INNER)))),
+        "inner_optimizer": GroupedOptimizer(parts=((27, SGD(INNER)), (18, Adam(INNER)))),
     },
 }
 
@@ -68,7 +68,7 @@ def population(**kwargs):
 
 
 def both(monkeypatch, make, **settings):
-    """The same run with all members computed always, and with those that run; and how many were computed."""
+    """A run with all members computed, the same run with the running ones, and how many were computed."""
     with monkeypatch.context() as patch:
         patch.setattr(loop, "crowd_rows", lambda active: None)
         whole = run(make(), **settings)

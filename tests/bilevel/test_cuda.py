@@ -1,4 +1,4 @@
-"""On a GPU the engine gives what it gives on the CPU. Skipped where there is none."""
+"""Tests that results on a GPU equal those on the CPU. Skipped without a GPU."""
 
 from __future__ import annotations
 

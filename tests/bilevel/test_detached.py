@@ -1,4 +1,4 @@
-"""A loss that detaches: the hypergradient follows the path through what was detached."""
+"""Tests of losses that detach values: the hypergradient differentiates through them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from calibrant.bilevel import SGD, Adam, Bilevel, Forward, OneStep, Population, SampleWeights, Truncated, Unrolled
-from calibrant.bilevel.run import Run, outer_step
+from calibrant.bilevel.outer_step import outer_step
+from calibrant.bilevel.run import Run
 from calibrant.losses import focal
 from tests.bilevel.test_hypergradients import central_differences
 
@@ -57,7 +58,7 @@ def in_place(net, outer, batch):
 
 
 def gamma_too(net, outer, batch):
-    """What is detached depends on φ as well."""
+    """The detached value also depends on φ."""
     features = net.features(batch.inputs)
     gamma = outer(features.detach())
     return focal(net.head(features), batch.targets, gamma * (1 + gamma.detach()))

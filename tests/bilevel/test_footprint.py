@@ -1,4 +1,4 @@
-"""What kept graphs are taken to need is not below what they hold."""
+"""Tests that the estimated memory of kept graphs is not below what they hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = 6
 
 
 def wide() -> nn.Module:
-    """More parameters than activations: the states weigh more than the graphs."""
+    """More parameters than activations, so states are larger than graphs."""
     return nn.Sequential(nn.Linear(12, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 3))
 
 
@@ -104,6 +104,6 @@ print((resident() - before) / (16 * one))
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
 def test_the_process_holds_no_more_than_the_estimate():
-    """Large blocks that are freed go back to the system; holes between kept ones would nearly double the memory."""
+    """Freed large blocks return to the system; fragmentation would nearly double the memory."""
     share = float(subprocess.run([sys.executable, "-c", RESIDENT], capture_output=True, text=True, check=True).stdout)
     assert 0.3 < share < 1.3

@@ -1,4 +1,4 @@
-"""γ-Net: the equations, the bounds, gradients, and its place in the engine."""
+"""Tests of γ-Net: its equations, bounds and gradients, and its use in the engine."""
 
 import pickle
 
@@ -39,7 +39,7 @@ def test_the_published_form_by_its_equations():
         assert found.item() == pytest.approx(abs((mixed * net.weight).sum().item()) / 0.02, rel=1e-9)
 
 
-def test_published_parameters_are_0_46_percent_of_a_resnet18_for_100_classes():
+def test_the_published_form_has_few_parameters():
     """The paper's count in its Limitation: "roughly 0.46%"."""
     own = sum(p.numel() for p in GammaNet(512, 100, form="published").parameters())
     whole = sum(p.numel() for p in resnet18(100).parameters())
@@ -48,7 +48,7 @@ def test_published_parameters_are_0_46_percent_of_a_resnet18_for_100_classes():
 
 
 @pytest.mark.parametrize("positive", POSITIVE)
-def test_gamma_starts_at_one_on_average_after_rescaling_and_is_never_negative(positive):
+def test_rescaled_gamma_has_mean_one_and_is_never_negative(positive):
     x, net = some(), GammaNet(12, 4, form="published", positive=positive)
     net.rescale(x)
     assert net(x).mean().item() == pytest.approx(1, rel=1e-5)
@@ -134,7 +134,7 @@ def test_gradients(form, positive):
     assert torch.autograd.gradgradcheck(gamma, start)
 
 
-def test_projection_keeps_the_centre_in_its_interval_and_prior_pulls_the_weights():
+def test_projection_bounds_the_centre_and_the_prior_shrinks_weights():
     net = GammaNet(12, 4, largest=3.0, prior_strength=2.0)
     for outside, inside in ((-1.0, 0.0), (4.0, 3.0), (1.2, 1.2)):
         moved = net.project({"centre": torch.tensor(outside), "weight": torch.ones(12)})
@@ -230,7 +230,7 @@ def test_arguments_are_checked():
         GammaNet(12, 4, temperature=0)
 
 
-def test_a_chain_calls_its_one_gamma_net_and_scales_the_logits():
+def test_a_chain_calls_its_gamma_net_and_scales_logits():
     torch.manual_seed(0)
     net, scale = GammaNet(5, 3), LogitScale(2.0)
     chain, features = OuterVariables(net, scale), torch.randn(7, 5)
@@ -246,5 +246,5 @@ def test_a_chain_calls_its_one_gamma_net_and_scales_the_logits():
 
     expected = focal(2 * logits, batch.targets, net(features)).mean()
     assert torch.allclose(FocalWithGamma()(Parts(), chain, batch), expected)
-    with pytest.raises(TypeError, match="one module to be called"):
+    with pytest.raises(TypeError, match="exactly one part with a forward method"):
         OuterVariables(scale)(features)

@@ -1,4 +1,4 @@
-"""The head alone: one look-ahead step of it, and the head taken as solved on the features of recent batches."""
+"""Tests of hypergradients of the head: one look-ahead step, and the head solved on recent features."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from calibrant.bilevel import (
     Truncated,
     solve,
 )
-from calibrant.bilevel.run import Run, outer_step
+from calibrant.bilevel.outer_step import outer_step
+from calibrant.bilevel.run import Run
+from calibrant.bilevel.tracing import Replay
 from calibrant.losses import cross_entropy, focal
 
 TRAIN, VAL, CLASSES = 24, 15, 3
@@ -189,7 +191,7 @@ def _view(run):
     from calibrant.bilevel import hypergradients as hg
 
     p = run.problem
-    return hg.Problem(
+    return hg.HypergradientInput(
         run.dynamics,
         run.outer_level,
         p.train_batch,
@@ -219,7 +221,7 @@ def key(module):
 @pytest.mark.parametrize("scope", ["all", "head"])
 @pytest.mark.parametrize("inner", INNERS)
 def test_a_look_ahead_rate_goes_with_any_optimiser(inner, scope):
-    run = steps(problem("weights"), OneStep(2, scope=scope, lr=0.1), inner=INNERS[inner])
+    run = steps(problem("weights"), OneStep(2, scope=scope, learning_rate=0.1), inner=INNERS[inner])
     assert len(run.state.moments) == len(INNERS[inner].init(run.state.params))
     assert run.state.step == 6
 
@@ -279,7 +281,7 @@ def test_phi_waits_for_its_share_of_the_run():
         solve(one, outer_steps=4, start=1.0, **settings)
 
 
-def test_a_loss_that_hides_the_features_falls_back_to_the_whole_network():
+def test_losses_that_hide_features_use_the_whole_network():
     def shifted(net, outer, batch):
         shift = outer.layer.weight.sum()
         return cross_entropy(net.logits(batch.inputs * (1 + shift)), batch.targets)
@@ -290,7 +292,7 @@ def test_a_loss_that_hides_the_features_falls_back_to_the_whole_network():
     run = steps(one, OneStep(scope="head"), 1)
     assert run.heads is None
     assert run.gradient.abs().sum() > 0
-    with pytest.raises(ValueError, match="sees the network through its features"):
+    with pytest.raises(ValueError, match="uses the network through its features"):
         steps(one, Implicit(scope="head"), 1)
 
 
@@ -349,17 +351,12 @@ def test_channels_last_changes_the_order_of_storage_only():
     ],
     ids=repr,
 )
-def test_steps_in_fixed_memory_are_the_same_steps(hypergradient, inner, monkeypatch):
+def test_steps_in_fixed_memory_are_the_same_steps(hypergradient, inner):
     """What is recorded on a GPU, run without recording: fixed memory, and rates and step numbers as tensors."""
-    from calibrant.bilevel import capture
-    from calibrant.bilevel.replay import Replay
-    from calibrant.bilevel.run import _compute
-
-    monkeypatch.setattr(capture, "_WARM_UP", 10**9)
     schedule = INNERS[inner].__class__(lambda step: 0.1 / step, weight_decay=0.01, decay_on="weights")
     outer = None if isinstance(hypergradient, Plain) else Adam(0.05)
     runs = [Run(problem("weights"), hypergradient, schedule, outer, 5) for _ in range(2)]
-    runs[1].replay = Replay(runs[1], _compute)
+    runs[1].replay = Replay(runs[1], record=False)
     for run in runs:
         for _ in range(5):
             outer_step(run)

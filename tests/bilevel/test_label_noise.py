@@ -1,4 +1,4 @@
-"""Label noise: the observed label's distribution by hand, saturated networks, and a rate that is found."""
+"""Tests of label noise: the distribution of observed labels, saturated networks, and a rate that is found."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def filled(per: str, classes: int = CLASSES) -> LabelNoise:
 
 
 @kinds
-def test_the_transition_is_a_stochastic_matrix_with_the_rates_beside_its_diagonal(per):
+def test_the_transition_is_a_stochastic_matrix_of_the_rates(per):
     noise = filled(per)
     matrix, rate = noise.transition(), noise.rate()
     assert matrix.shape == (CLASSES, CLASSES)
@@ -149,10 +149,10 @@ def test_a_chain_maps_outputs_in_order():
     ("make", "sentence"),
     [
         (lambda: LabelNoise(3, per="sample"), "per must be 'model', 'class' or 'matrix'; got 'sample'"),
-        (lambda: LabelNoise(1), "at least 2 classes; got 1"),
-        (lambda: LabelNoise(3, initial=0.0), "0 < initial < largest < 1 must hold; got initial=0.0"),
+        (lambda: LabelNoise(1), "n_classes must be at least 2; got 1"),
+        (lambda: LabelNoise(3, initial=0.0), "0 < initial < largest < 1; got initial=0.0"),
         (lambda: LabelNoise(3, largest=1.0), "largest=1.0"),
-        (lambda: LabelNoise(3).outputs(torch.zeros(2, 4), BATCH), "made for 3 classes; the network has 4"),
+        (lambda: LabelNoise(3).outputs(torch.zeros(2, 4), BATCH), "made for 3 classes, but the network has 4"),
     ],
 )
 def test_errors_say_what_is_wrong(make, sentence):

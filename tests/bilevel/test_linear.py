@@ -1,4 +1,4 @@
-"""Linear solves by products alone: what conjugate gradients do where the matrix is not positive definite."""
+"""Tests of linear solvers, also for matrices that are not positive definite."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_a_direction_of_negative_curvature_ends_the_solve_for_good():
     torch.testing.assert_close(many.residual, (matrix @ many.value - b).norm() / b.norm())
 
 
-def test_one_member_that_is_not_convex_does_not_hold_up_another():
+def test_a_nonconvex_member_does_not_stop_another():
     convex, other = symmetric([4.0, 2.0, 1.0, 0.5]), symmetric([4.0, 2.0, 1.0, -1.0])
     both = torch.stack([convex, other])
     b = torch.randn(2, 4, generator=_from(1), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The learned reading of logits, and the direct gradient that moves it."""
+"""Tests of the learned map of logits, and of the direct gradient that moves it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_direct_gradient_is_the_whole_one(head):
     assert found[0][0].abs().max() > 0
 
 
-def test_a_moving_average_takes_the_map_in_where_it_is_told_to():
+def test_a_moving_average_can_include_the_map():
     seen = []
 
     class Keep(Callback):

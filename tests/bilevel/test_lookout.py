@@ -1,4 +1,4 @@
-"""Steps that are looked at later: the error comes late, and names the step that caused it."""
+"""Tests of steps that are checked later: the error names the step that caused it."""
 
 from __future__ import annotations
 
@@ -6,23 +6,19 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.bilevel import SGD, Bilevel, NonFiniteError, Plain, capture
-from calibrant.bilevel import finite as module
-from calibrant.bilevel.replay import Replay
-from calibrant.bilevel.run import Run, _compute, outer_step
-
-
-@pytest.fixture(autouse=True)
-def _without_recording(monkeypatch):
-    monkeypatch.setattr(capture, "_WARM_UP", 10**9)
+from calibrant.bilevel import SGD, Bilevel, NonFiniteError, Plain
+from calibrant.bilevel.finite import STEPS_TOGETHER
+from calibrant.bilevel.outer_step import outer_step
+from calibrant.bilevel.run import Run
+from calibrant.bilevel.tracing import Replay
 
 
 def started(rate: float) -> Run:
-    """A run whose steps are as those that a GPU records."""
+    """A run with the steps that a GPU would record."""
     torch.manual_seed(0)
     data = torch.randn(30, 2), torch.randint(0, 3, (30,))
     run = Run(Bilevel(nn.Linear(2, 3), train=data), Plain(1), SGD(rate), None, 1000)
-    run.replay = Replay(run, _compute)
+    run.replay = Replay(run, record=False)
     return run
 
 
@@ -41,11 +37,11 @@ def test_a_failure_is_found_at_the_end():
 def test_a_failure_is_found_on_the_way():
     run = started(1e38)
     with pytest.raises(NonFiniteError, match=r"outer step [123]\b"):
-        take(run, 3 * module._TOGETHER)
+        take(run, 3 * STEPS_TOGETHER)
 
 
 def test_sound_steps_pass():
     run = started(0.1)
-    take(run, 2 * module._TOGETHER + 3)
+    take(run, 2 * STEPS_TOGETHER + 3)
     run.look()
     assert not run.lookout.unread

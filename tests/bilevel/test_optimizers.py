@@ -1,4 +1,4 @@
-"""Functional optimisers: torch.optim's trajectories, and adjoints and tangents that are those of the update."""
+"""Tests of optimisers: trajectories of torch.optim, and exact adjoints and tangents of the update."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler
 
-from calibrant.bilevel import SGD, Adam, AdamW, Grouped, cosine, exponential, multistep
+from calibrant.bilevel import SGD, Adam, AdamW, GroupedOptimizer, cosine, exponential, multistep
 from calibrant.bilevel.optimizers import Linearization
 from calibrant.models import FunctionalModule
 
@@ -71,7 +71,7 @@ def _warmed_cosine(opt, steps, warmup, final):
 
 
 def _training(dtype):
-    """A real network and its mini-batches: 2-16-16-3, 32 of 96 samples a step."""
+    """A real network and its mini-batches: 2-16-16-3, 32 of 96 samples per step."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3)).to(dtype)
     x, y = torch.randn(96, 2).to(dtype), torch.randint(0, 3, (96,))
@@ -176,7 +176,7 @@ def test_update_pull_and_push_leave_their_inputs_alone(opt):
 @pytest.mark.parametrize("opt", [Adam(0.01), AdamW(0.01, weight_decay=0.1)], ids=["adam", "adamw"])
 @pytest.mark.parametrize("step", [1, 5])
 def test_dead_coordinates_have_exact_adjoints(opt, step):
-    """Moments and gradient exactly zero (a dead ReLU): autograd answers NaN there, the truth is finite.
+    """Moments and gradient exactly zero (a dead ReLU): autograd gives NaN there, but the derivative is finite.
 
     Along every direction in which g stays zero, θ' = θ·(1 − lr·decay), and with m' = (1 − b1)·g the derivative of
     lr·m̂/(√v̂ + eps) in m' is lr/(c1·eps); the root's own slope is multiplied by m' = 0.
@@ -190,10 +190,10 @@ def test_dead_coordinates_have_exact_adjoints(opt, step):
     found = opt.pull(at, d_params, (d_first, d_second))
 
     (b1, b2), decay = opt.betas, opt.weight_decay
-    by_first = -opt.lr / (1 - b1**step) / opt.eps
+    by_first = -opt.learning_rate / (1 - b1**step) / opt.eps
     d_new_first = d_first + by_first * d_params
     expected = (
-        d_params * (1 - opt.lr * decay),
+        d_params * (1 - opt.learning_rate * decay),
         b1 * d_new_first,
         b2 * d_second,
         (1 - b1) * d_new_first,
@@ -211,7 +211,7 @@ def test_dead_coordinates_have_exact_adjoints(opt, step):
 
     t_params, t_moments = opt.push(at, d_params, (torch.zeros_like(params), torch.zeros_like(params)), grad * 0)
     assert all(t.isfinite().all() for t in (t_params, *t_moments))
-    torch.testing.assert_close(t_params[dead], (d_params * (1 - opt.lr * decay))[dead], rtol=1e-14, atol=0.0)
+    torch.testing.assert_close(t_params[dead], (d_params * (1 - opt.learning_rate * decay))[dead], rtol=1e-14, atol=0.0)
 
 
 def test_a_root_epsilon_moves_the_root():
@@ -232,9 +232,9 @@ def test_rates_as_a_vector_equal_single_runs(opt):
     scales = [0.5, 1.0, 3.0]
 
     def scaled(scale):
-        if callable(opt.lr):
-            return replace(opt, lr=lambda step: scale * opt.lr(step))
-        return replace(opt, lr=scale * opt.lr)
+        if callable(opt.learning_rate):
+            return replace(opt, learning_rate=lambda step: scale * opt.learning_rate(step))
+        return replace(opt, learning_rate=scale * opt.learning_rate)
 
     together = scaled(torch.tensor(scales, dtype=torch.float64))
     params, _, _, _ = _point(opt, lead=(3,))
@@ -272,7 +272,7 @@ def test_a_rate_in_float64_leaves_float32_parameters_in_float32(kind, rate):
 
 def test_groups_move_each_its_own_stretch():
     first, second, third = SGD(0.1, momentum=0.9), Adam(0.01), SGD(1.0)
-    grouped = Grouped(parts=((3, first), (4, second), (2, third)))
+    grouped = GroupedOptimizer(parts=((3, first), (4, second), (2, third)))
     params = torch.randn(2, 9, dtype=torch.float64)
     state = params, grouped.init(params)
     pieces = [(o, p, o.init(p)) for o, p in zip((first, second, third), params.split([3, 4, 2], -1), strict=True)]
@@ -287,8 +287,8 @@ def test_groups_move_each_its_own_stretch():
 
 @pytest.mark.parametrize("lengths", [(3, 4), (3, 7), ()])
 def test_groups_must_cover_the_vector(lengths):
-    grouped = Grouped(parts=tuple((n, SGD(0.1)) for n in lengths))
-    with pytest.raises(ValueError, match=f"The groups cover {sum(lengths)} of 9 variables; cover each exactly once"):
+    grouped = GroupedOptimizer(parts=tuple((n, SGD(0.1)) for n in lengths))
+    with pytest.raises(ValueError, match=f"the 9 variables; got a sum of {sum(lengths)}"):
         grouped.init(torch.zeros(9))
 
 
@@ -298,28 +298,28 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: SGD(-0.1), "lr must be a finite number that is not negative; got -0.1"),
-        (lambda: SGD(NAN), "lr must be a finite number that is not negative; got nan"),
-        (lambda: Adam(torch.tensor([0.1, -0.1])), "lr must be a finite number that is not negative"),
-        (lambda: SGD(float("inf")), "lr must be a finite number that is not negative; got inf"),
-        (lambda: SGD(0.1, weight_decay=-1), "weight_decay must be a finite number that is not negative; got -1"),
-        (lambda: SGD(0.1, weight_decay=NAN), "weight_decay must be a finite number that is not negative; got nan"),
-        (lambda: SGD(0.1, momentum=1.0), r"momentum must lie in \[0, 1\); got 1.0"),
-        (lambda: SGD(0.1, momentum=-0.5), r"momentum must lie in \[0, 1\); got -0.5"),
-        (lambda: SGD(0.1, nesterov=True), "Nesterov's method needs momentum > 0"),
-        (lambda: Adam(0.1, betas=(0.9, 1.0)), r"Both betas must lie in \[0, 1\)"),
-        (lambda: Adam(0.1, betas=(0.9,)), r"Both betas must lie in \[0, 1\)"),
+        (lambda: SGD(-0.1), "learning_rate must be finite and at least 0; got -0.1"),
+        (lambda: SGD(NAN), "learning_rate must be finite and at least 0; got nan"),
+        (lambda: Adam(torch.tensor([0.1, -0.1])), "learning_rate must be finite and at least 0"),
+        (lambda: SGD(float("inf")), "learning_rate must be finite and at least 0; got inf"),
+        (lambda: SGD(0.1, weight_decay=-1), "weight_decay must be finite and at least 0; got -1"),
+        (lambda: SGD(0.1, weight_decay=NAN), "weight_decay must be finite and at least 0; got nan"),
+        (lambda: SGD(0.1, momentum=1.0), r"momentum must be in \[0, 1\); got 1.0"),
+        (lambda: SGD(0.1, momentum=-0.5), r"momentum must be in \[0, 1\); got -0.5"),
+        (lambda: SGD(0.1, nesterov=True), "momentum must be above 0"),
+        (lambda: Adam(0.1, betas=(0.9, 1.0)), r"betas must be two numbers in \[0, 1\)"),
+        (lambda: Adam(0.1, betas=(0.9,)), r"betas must be two numbers in \[0, 1\)"),
         (lambda: Adam(0.1, eps=0.0), "eps must be positive"),
         (lambda: AdamW(0.1, eps=NAN), "eps must be positive"),
-        (lambda: AdamW(0.1, eps_root=-1e-8), "eps_root not negative"),
-        (lambda: AdamW(0.1, weight_decay=0.1).stationary_decay(), "has no stationarity condition"),
-        (lambda: cosine(-0.1, 10), "lr must be a finite number that is not negative; got -0.1"),
-        (lambda: cosine(0.1, 10, final=-1.0), "final must be a finite number that is not negative"),
-        (lambda: cosine(0.1, 10, warmup=10), "warmup must lie between 0 and steps - 1 = 9; got 10"),
-        (lambda: cosine(0.1, 0), "warmup must lie between 0 and steps - 1"),
-        (lambda: multistep(0.1, [0, 5]), r"Milestones are numbers of steps taken, at least 1; got \[0, 5\]"),
+        (lambda: AdamW(0.1, eps_root=-1e-8), "eps_root at least 0"),
+        (lambda: AdamW(0.1, weight_decay=0.1).stationary_decay(), "stationarity condition"),
+        (lambda: cosine(-0.1, 10), "learning_rate must be finite and at least 0; got -0.1"),
+        (lambda: cosine(0.1, 10, final=-1.0), "final must be finite and at least 0"),
+        (lambda: cosine(0.1, 10, warmup=10), "warmup must be between 0 and steps - 1 = 9; got 10"),
+        (lambda: cosine(0.1, 0), "warmup must be between 0 and steps - 1"),
+        (lambda: multistep(0.1, [0, 5]), r"milestones must be numbers of steps, at least 1 each; got \[0, 5\]"),
         (lambda: multistep(0.1, [5], factor=0.0), "factor must be positive; got 0.0"),
-        (lambda: exponential(torch.tensor([-1.0]), 0.9), "lr must be a finite number that is not negative"),
+        (lambda: exponential(torch.tensor([-1.0]), 0.9), "learning_rate must be finite and at least 0"),
         (lambda: exponential(0.1, NAN), "factor must be positive; got nan"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Outer losses by name: values by hand, one object for equal settings, populations, and traced runs."""
+"""Tests of outer losses by name: values by hand, equality, populations and traced runs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_values_by_hand_with_the_prior(name):
 
 @pytest.mark.parametrize("name", OUTER_LOSSES)
 def test_sample_weights_of_the_data_count(name):
-    """A held-out sample of weight 0 is as good as absent."""
+    """A held-out sample of weight 0 has no effect."""
     train, (x, y) = data()
     weights = torch.ones(VAL, dtype=torch.float64)
     weights[:4] = 0

@@ -1,4 +1,4 @@
-"""Many problems at once: every member is its single run, whatever becomes of the others."""
+"""Tests of populations: every member equals its single run."""
 
 import inspect
 
@@ -51,7 +51,7 @@ def convolutional(seed):
 
 
 def sharpened(net, outer, batch):
-    """An inner loss with a constant of each member's own."""
+    """An inner loss with one constant per member."""
     losses = F.cross_entropy(batch.hyper["sharpness"] * net(batch.inputs), batch.targets, reduction="none")
     return outer.weigh(losses, batch)
 
@@ -292,7 +292,7 @@ def test_members_may_have_numbers_of_steps_of_their_own(restart):
             assert torch.allclose(together.buffers[name][member].double(), buffer.double(), rtol=0, atol=1e-8)
 
 
-def test_early_stopping_of_a_member_is_that_of_its_single_run():
+def test_early_stopping_of_members_equals_their_single_runs():
     steps = []
 
     class Steps(Callback):
@@ -419,7 +419,7 @@ def test_frozen_parameters_may_be_shared():
 
 
 def replica(first, seed, **kwargs):
-    """What ``problem(mlp(seed), seed=seed)`` builds, from another problem."""
+    """The problem ``problem(mlp(seed), seed=seed)``, made from another problem."""
     return first.replicate(train=blobs(seed), val=blobs(seed + 100), seed=seed, **kwargs)
 
 
@@ -497,7 +497,7 @@ def test_replicas_share_what_they_can():
     ],
     ids=["mlp", "float32", "convolution", "transformer"],
 )
-def test_parameters_drawn_by_seed_are_those_of_a_module_built_anew(build):
+def test_drawn_parameters_equal_those_of_a_new_module(build):
     view = FunctionalModule(build())
     state = torch.get_rng_state()
     drawn, other = view.draw(5), view.draw(6)
@@ -518,23 +518,23 @@ class Scaled(nn.Module):
 
 
 BAD_REPLICAS = {
-    "architecture": (lambda: problem().replicate(nn.Linear(2, CLASSES)), "another architecture"),
+    "architecture": (lambda: problem().replicate(nn.Linear(2, CLASSES)), "must have the same architecture"),
     "activation": (lambda: problem().replicate(mlp(activation=nn.ReLU)), "settings of its layers"),
-    "frozen elsewhere": (lambda: problem().replicate(frozen(0)), "another architecture"),
+    "frozen elsewhere": (lambda: problem().replicate(frozen(0)), "must have the same architecture"),
     "frozen values": (lambda: problem(frozen(0)).replicate(frozen(1)), r"frozen parameter 0\.weight"),
     "vector": (lambda: problem().replicate(torch.zeros(7)), r"vector of 39 numbers; got shape \(7,\)"),
     "outer vector": (lambda: problem().replicate(outer=torch.zeros(7)), "vector of 20 numbers"),
     "outer settings": (lambda: problem().replicate(outer=SampleWeights(SAMPLES, form="sigmoid")), "architecture"),
     "outer constants": (
         lambda: problem(outer=WithConstant(0.0)).replicate(outer=WithConstant(1.0)),
-        "constants that replicas share",
+        "since replicas share them",
     ),
     "validation": (lambda: problem(val=None).replicate(val=blobs(3)), "no validation data"),
     "constants of a stream": (
         lambda: problem(train=TensorStream(*blobs())).replicate(hyper={"a": torch.ones(())}),
         "set them on the Stream",
     ),
-    "no reset": (lambda: FunctionalModule(Scaled()).draw(0), r"no reset_parameters\(\)"),
+    "no reset": (lambda: FunctionalModule(Scaled()).draw(0), r"must have reset_parameters\(\)"),
 }
 
 
@@ -574,7 +574,7 @@ def test_all_members_predict_at_once(rows):
         assert torch.allclose(shared[member], solution.member(member).logits(x), rtol=0, atol=1e-12)
         assert torch.allclose(apart[member], solution.member(member).logits(own[member]), rtol=0, atol=1e-12)
     assert torch.equal(solution.logits_of_all(np.float32(x)), solution.logits_of_all(x.float()))
-    with pytest.raises(ValueError, match="each of the 3 members; got 20"):
+    with pytest.raises(ValueError, match=r"each of the 3 members .*; got 20"):
         solution.logits_of_all(x, per_member=True)
     with pytest.raises(ValueError, match="use logits"):
         solution.member(0).logits_of_all(x)

@@ -1,4 +1,4 @@
-"""What outer variables stand for, in their own units."""
+"""Tests of the quantities that outer variables represent."""
 
 from __future__ import annotations
 

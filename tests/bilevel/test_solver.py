@@ -1,6 +1,7 @@
-"""The one loop: what it computes, what it refuses, and what it says when numbers break."""
+"""Tests of the solver: its results, its errors, and its messages about values that are not finite."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from calibrant.bilevel import (
     Bilevel,
     Callback,
     EarlyStopping,
-    Grouped,
+    GroupedOptimizer,
     History,
     InitialPoint,
     NonFiniteError,
@@ -34,7 +35,7 @@ from tests.bilevel.loop_cases import CLASSES, SAMPLES, blobs, hidden_dropout, ml
 
 
 class Spy(Callback):
-    """Keeps what it sees after each step."""
+    """Records the run after each step."""
 
     def __init__(self):
         self.phi, self.gradient, self.params = [], [], []
@@ -98,7 +99,7 @@ def test_training_is_carried_over_or_restarted():
     assert torch.equal(restarted.params, short.params)  # full batch: each of the three trainings is the same
 
 
-def test_a_problem_with_loaders_can_be_solved_again_alone_and_in_a_population():
+def test_a_problem_with_loaders_can_be_solved_again():
     def member(seed):
         train, val = TensorDataset(*blobs(seed)), TensorDataset(*blobs(seed + 100))
         loaders = {
@@ -143,7 +144,7 @@ def pairs_loss(net, outer, batch):
 
 
 def two_calls(net, outer, batch):
-    """A consistency term on part of the batch: a second call, of another size, with masks of its own."""
+    """A consistency term on part of the batch: a second call of another size, with other masks."""
     losses = F.cross_entropy(net(batch.inputs), batch.targets, reduction="none")
     return outer.weigh(losses, batch).mean() + 0.1 * net(batch.inputs[:7]).square().mean()
 
@@ -232,7 +233,7 @@ def test_projection_reaches_each_part_of_several_variables():
     assert values["parts.1.raw"].abs().max() > 1
 
 
-def test_a_module_that_is_no_outer_variable_keeps_its_own_attributes():
+def test_other_outer_modules_keep_their_attributes():
     class Scores(nn.Module):
         needs_index = True  # means something else to its author
 
@@ -278,8 +279,8 @@ MISUSES = {
         "no outer variables",
     ),
     "no validation data": (lambda: run(problem(val=None)), "needs validation data"),
-    "no outer optimiser": (lambda: run(problem(), outer_optimizer=None), "without an outer optimiser"),
-    "initial point, carried over": (lambda: run(problem(outer=InitialPoint(mlp()))), "restart=True"),
+    "no outer optimiser": (lambda: run(problem(), outer_optimizer=None), "outer_optimizer must be given"),
+    "initial point, carried over": (lambda: run(problem(outer=InitialPoint(mlp()))), "restart must be True"),
     "initial point out of sight of a window": (
         lambda: run(problem(outer=InitialPoint(mlp())), hypergradient=Truncated(4, 2), restart=True),
         r"Truncated\(.*does not differentiate through the starting point",
@@ -289,14 +290,14 @@ MISUSES = {
         "does not differentiate through the starting point",
     ),
     "steps per member of one problem": (lambda: run(problem(), outer_steps=torch.tensor([3])), "one per member"),
-    "negative steps": (lambda: run(problem(), outer_steps=-1), "must not be negative"),
+    "negative steps": (lambda: run(problem(), outer_steps=-1), "outer_steps must be at least 0"),
     "rates per member of one problem": (
         lambda: run(problem(), inner_optimizer=SGD(torch.tensor([0.1, 0.2]))),
         "inner learning rate",
     ),
     "clip_norm of zero": (lambda: run(problem(), clip_norm=0.0), "clip_norm must be positive"),
     "unknown compiler": (lambda: run(problem(), compile="fast"), "'trace' or 'inductor'"),
-    "module without a loss": (lambda: problem(outer=nn.Linear(2, 1)), "say how it enters training"),
+    "module without a loss": (lambda: problem(outer=nn.Linear(2, 1)), "inner_loss must be given"),
     "inner loss of wrong shape": (
         lambda: problem(inner_loss=lambda net, outer, batch: net(batch.inputs)),
         r"inner loss must be one value.*\(20, 3\)",
@@ -308,21 +309,21 @@ MISUSES = {
     ),
     "outer loss of nothing": (
         lambda: run(problem(outer_loss=lambda net, outer, batch: batch.inputs.mean())),
-        "depends neither on the network",
+        "must depend on the network or on the outer variables",
     ),
     "weights of a reduced loss": (
         lambda: problem(inner_loss=composed(F.cross_entropy)),
-        "SampleWeights needs one loss a sample",
+        "SampleWeights needs one loss per sample",
     ),
     "early stopping at no step": (lambda: EarlyStopping(every=0), "every must be at least 1"),
     "outer variables at no step": (lambda: History(phi_every=0), "phi_every must be at least 1"),
     "unknown mode": (lambda: problem(outer_mode="test"), "'eval' or 'train'"),
-    "nothing to train": (lambda: problem(mlp().requires_grad_(False)), "no trainable parameters"),
+    "nothing to train": (lambda: problem(mlp().requires_grad_(False)), "must have trainable parameters"),
     "rows that do not match": (lambda: problem(train=(blobs()[0], blobs()[1][:5])), "the same samples"),
     "last beyond steps": (lambda: Truncated(3, 4), "between 1 and steps=3"),
     "unknown memory": (lambda: Unrolled(3, memory="all"), "memory must be"),
     "no steps": (lambda: Plain(0), "steps must be at least 1"),
-    "member of one problem": (lambda: run(problem(), outer_steps=0).member(0), "no members"),
+    "member of one problem": (lambda: run(problem(), outer_steps=0).member(0), "solution of a Population"),
 }
 
 
@@ -340,8 +341,10 @@ def test_a_hypergradient_must_be_a_value():
 
 def test_an_optimiser_without_a_derivative_says_so():
     size = problem().view.size
-    with pytest.raises(NotImplementedError, match=r"Grouped has no derivative of its update.*SGD, Adam or AdamW"):
-        run(problem(), inner_optimizer=Grouped(parts=((size, SGD(0.1)),)))
+    with pytest.raises(
+        NotImplementedError, match=r"GroupedOptimizer has no derivative of its update.*SGD, Adam or AdamW"
+    ):
+        run(problem(), inner_optimizer=GroupedOptimizer(parts=((size, SGD(0.1)),)))
 
 
 def test_an_optimiser_must_be_a_value():
@@ -353,7 +356,7 @@ def test_an_optimiser_must_be_a_value():
 
 
 class Temperature(nn.Module):
-    """A user's own φ: one number that the inner loss divides the logits by."""
+    """A module as φ: one number by which the inner loss divides the logits."""
 
     def __init__(self):
         super().__init__()
@@ -395,14 +398,10 @@ def test_an_exploding_inner_loss_names_step_and_level():
     case = problem(mlp(dtype=torch.float32), train=(x, y), batch_size=1)
     with pytest.raises(NonFiniteError, match=r"inner loss.*inner step (\d+) \(outer step (\d+)\)") as error:
         run(case, callbacks=[history], outer_steps=50)
-    inner, outer = (int(word) for word in _numbers(str(error.value)))
+    inner, outer = (int(number) for number in re.findall(r"step (\d+)", str(error.value)))
     bad = next(k for k in range(50) if int(case.train_batch(k).index) == 3)
     assert inner == bad + 1
     assert outer == math.ceil(inner / 4) == len(history["inner_loss"]) + 1
-
-
-def _numbers(sentence):
-    return [word.strip("();") for word in sentence.split() if word.strip("();").isdigit()]
 
 
 @pytest.mark.parametrize(
@@ -415,7 +414,7 @@ def test_bad_validation_data_is_blamed_on_the_outer_level(hypergradient):
         run(problem(val=(x, y)), hypergradient=hypergradient)
 
 
-@pytest.mark.parametrize("hypergradient", [Plain(1), OneStep(1, lr=0.1)], ids=["plain", "one step"])
+@pytest.mark.parametrize("hypergradient", [Plain(1), OneStep(1, learning_rate=0.1)], ids=["plain", "one step"])
 def test_parameters_that_overflow_in_the_last_step_are_not_returned(hypergradient):
     with pytest.raises(NonFiniteError, match=r"inner parameter vector.*outer step 1.*smaller inner learning rate"):
         run(problem(), hypergradient=hypergradient, inner_optimizer=SGD(lambda step: float("inf")), outer_steps=1)
@@ -550,7 +549,7 @@ def test_the_global_generator_is_left_as_it_was():
 
 
 class Attending(nn.Module):
-    """A transformer layer, which reaches for fused attention kernels."""
+    """A transformer layer, which uses fused attention kernels."""
 
     def __init__(self, dropout):
         super().__init__()

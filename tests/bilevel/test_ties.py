@@ -1,4 +1,4 @@
-"""Tied members: K networks, each trained without one fold, move one φ by the mean of their held-out losses."""
+"""Tests of tied members: K networks, each trained without one fold, move one φ by their mean held-out loss."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from calibrant.bilevel import (
     Bilevel,
     Checkpoint,
     EarlyStopping,
-    Grouped,
+    GroupedOptimizer,
     History,
     OneStep,
     Plain,
@@ -36,7 +36,7 @@ def rows(index):
 
 
 def fold(k, seed=None, **kwargs):
-    """A network trained without fold k and judged on it; φ weighs all samples."""
+    """A network trained without fold k and evaluated on it; φ weighs all samples."""
     seed = k if seed is None else seed
     return problem(mlp(seed), seed=seed, **{"train": rows(TRAINED[k]), "val": rows(HELD_OUT[k]), **kwargs})
 
@@ -158,7 +158,7 @@ def test_a_group_of_which_all_fail_ends_alone():
 
 
 def test_members_may_have_numbers_of_steps_of_their_own():
-    """A member that is done counts no more; φ goes on while any of its group runs."""
+    """A member that has stopped no longer counts; φ moves while any of its group runs."""
     steps = torch.tensor([5, 2, 5, 5])
     solution = run(cross_validated(), outer_steps=steps)
     short = run(cross_validated(), outer_steps=2)
@@ -179,7 +179,7 @@ def test_tied_runs_are_resumed_and_traced(tmp_path):
     assert torch.allclose(traced.phi, whole.phi, rtol=0, atol=1e-10)
     untied = Population([fold(k) for k in range(FOLDS)])
     run(untied, outer_steps=3, callbacks=[Checkpoint(path, every=3)], **settings)
-    with pytest.raises(ValueError, match="tied otherwise"):
+    with pytest.raises(ValueError, match="tied in other groups"):
         run(cross_validated(), outer_steps=6, callbacks=[Checkpoint(path, every=3)], resume=path, **settings)
 
 
@@ -217,18 +217,18 @@ def test_means_are_taken_by_group_over_those_that_count():
 
 RATES = torch.tensor([0.1, 0.1, 0.1, 0.2])
 MISUSES = {
-    "labels": (lambda: Population([fold(0), fold(1)], tied=[0]), r"one label a member \(2\); it has 1"),
-    "shares alone": (lambda: Population([fold(0)], shares=[1.0]), "give tied"),
-    "number of shares": (lambda: cross_validated(shares=[1.0]), "one entry a member"),
+    "labels": (lambda: Population([fold(0), fold(1)], tied=[0]), r"one label per member \(2\); got 1"),
+    "shares alone": (lambda: Population([fold(0)], shares=[1.0]), "shares must be None without tied"),
+    "number of shares": (lambda: cross_validated(shares=[1.0]), "one entry per member"),
     "no share": (lambda: cross_validated(shares=[0.0, 1.0, 1.0, 1.0]), "positive and finite"),
     "start": (
         lambda: Population([fold(0), fold(1, outer=SampleWeights(SAMPLES))], tied=[0, 0]),
-        "start from the same values",
+        "start from equal values",
     ),
-    "rates": (lambda: run(cross_validated(), outer_optimizer=SGD(RATES)), "the same in each group"),
+    "rates": (lambda: run(cross_validated(), outer_optimizer=SGD(RATES)), "the same for all members of a tied group"),
     "rates of parts": (
-        lambda: run(cross_validated(), outer_optimizer=Grouped(parts=((SAMPLES, SGD(RATES)),))),
-        "the same in each group",
+        lambda: run(cross_validated(), outer_optimizer=GroupedOptimizer(parts=((SAMPLES, SGD(RATES)),))),
+        "the same for all members of a tied group",
     ),
 }
 

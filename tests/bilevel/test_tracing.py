@@ -1,7 +1,6 @@
-"""Traced levels against eager ones, and the passes over traced graphs against the graphs that they started from."""
+"""Tests of traced levels against eager ones, and of simplified graphs against the original ones."""
 
 import copy
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -9,9 +8,10 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from calibrant.bilevel import L2, SGD, Adam, Plain, Population, SampleWeights, Unrolled, graphs, solve, tracing
+from calibrant.bilevel import L2, SGD, Adam, Plain, Population, SampleWeights, Unrolled, solve
 from calibrant.bilevel.level import Level
-from calibrant.bilevel.tracing import TracedLevel
+from calibrant.bilevel.tracing import TracedLevel, graph_functions, passes
+from calibrant.bilevel.tracing.traced_level import trace
 from tests.bilevel.loop_cases import CLASSES, SAMPLES, blobs, hidden_dropout, mlp, problem, rich_mlp, run
 
 aten = torch.ops.aten
@@ -125,14 +125,13 @@ def test_traced_derivatives_are_the_eager_ones(kind):
     assert min(traced.seconds, outer_traced.seconds) > 0
 
 
-def test_one_fake_mode_for_all_operations_changes_no_graph(monkeypatch):
+def test_one_fake_mode_for_all_operations_changes_no_graph():
     def cubed(x, y):
         return torch.func.grad(lambda a: (a**3 * y).sum())(x)
 
     example = [torch.randn(3, 2), torch.randn(3, 2)]
-    shared = tracing._trace(cubed, example)
-    monkeypatch.setattr(tracing, "_one_fake_mode", nullcontext)
-    assert str(tracing._trace(cubed, example).graph) == str(shared.graph)
+    shared, single = (trace(cubed, example, one_fake_mode=one) for one in (True, False))
+    assert str(single.graph) == str(shared.graph)
 
 
 def test_tangents_are_pushed_by_traced_levels_too():
@@ -174,11 +173,11 @@ def test_a_smaller_last_batch_is_traced_anew():
     traced = TracedLevel(case.inner)
     for step in range(9):
         traced.gradient(case.view.initial(), {}, case.initial_phi(), case.train_batch(step))
-    assert len(traced._cache) == 2
+    assert traced.traced == 2
 
 
 def test_many_shapes_are_warned_of(monkeypatch):
-    monkeypatch.setattr(tracing, "_RETRACE_WARNING", 1)
+    monkeypatch.setattr(TracedLevel, "warn_after", 1)
     case = problem(mlp(), train=blobs(), batch_size=8)
     with pytest.warns(UserWarning, match="drop_last=True"):
         run(case, compile="trace", outer_steps=1)
@@ -221,7 +220,7 @@ def simplified(fn, *inputs):
     """A function's graph after the passes, with a check that it still computes the same."""
     module = make_fx(fn)(*inputs)
     before = copy.deepcopy(module)(*inputs)
-    after = graphs.simplify(module)
+    after = passes.simplify(module)
     after.graph.lint()
     close(before, after(*inputs))
     return after
@@ -317,7 +316,7 @@ def test_random_numbers_are_never_merged():
     (a,) = matrices((50,))
     module = make_fx(fn)(a)
     before = copy.deepcopy(module)
-    after = graphs.simplify(module)
+    after = passes.simplify(module)
     torch.manual_seed(0)
     expected = before(a)
     torch.manual_seed(0)
@@ -348,7 +347,7 @@ def test_a_graph_is_cut_where_the_late_inputs_enter():
 
     a, b, late = matrices((3, 4), (4, 5), (3, 5))
     module = make_fx(joint)(a, b, late)
-    first, rest, second = graphs.split(module, late=1, early_outputs=2)
+    first, rest, second = graph_functions.split(module, late=1, early_outputs=2)
     outputs = first(a, b)
     saved = outputs[2:]
     expected = joint(a, b, late)
@@ -360,9 +359,9 @@ def test_a_graph_is_cut_where_the_late_inputs_enter():
 
 def test_writing_in_place_is_seen():
     (a,) = matrices((3,))
-    assert graphs.is_pure(make_fx(lambda a: a + 1)(a).graph)
-    assert not graphs.is_pure(make_fx(lambda a: a.clone().add_(1))(a).graph)
-    assert graphs.is_pure(fx.symbolic_trace(nn.ReLU()).graph)
+    assert graph_functions.is_pure(make_fx(lambda a: a + 1)(a).graph)
+    assert not graph_functions.is_pure(make_fx(lambda a: a.clone().add_(1))(a).graph)
+    assert graph_functions.is_pure(fx.symbolic_trace(nn.ReLU()).graph)
 
 
 def test_plain_training_can_be_traced():

@@ -1,4 +1,4 @@
-"""Sample weights kept in bounds: a prior at 1, neighbours that share, and a network that weighs."""
+"""Tests of sample weights with a prior, with smoothing over neighbours, and from a network."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_prior_is_the_distance_from_one(form):
     assert SampleWeights(TRAIN, prior_strength=3.0).prior().item() == 0.0  # all weights are 1
 
 
-def test_priors_add_up_in_a_chain_and_only_in_the_outer_loss():
+def test_priors_of_a_chain_enter_only_the_outer_loss():
     chain = filled(OuterVariables(SampleWeights(TRAIN, prior_strength=1.0), SampleWeights(TRAIN, prior_strength=2.0)))
     assert chain.prior().item() == pytest.approx(sum(p.prior().item() for p in chain.parts), rel=1e-13)
     assert OuterVariables(L2(nn.Linear(2, 2)), OuterVariable()).prior() == 0.0
@@ -121,7 +121,7 @@ def as_dense(found, n):
     return torch.zeros(n, n, dtype=found["kernel"].dtype).scatter_add(1, found["neighbours"], found["kernel"])
 
 
-def test_the_kernel_is_the_row_normalised_gaussian_over_the_same_label():
+def test_the_kernel_is_a_gaussian_over_the_same_label():
     x = inputs(30, 3) * torch.tensor([1.0, 10.0, 0.1])
     y = torch.tensor([0] * 20 + [1] * 9 + [2])  # classes smaller than the neighbourhood fill up with weight 0
     found = neighbourhood(x, y, neighbours=25, width=0.8)
@@ -185,7 +185,7 @@ def test_the_weight_network_by_hand():
     assert outer.weights(x.view(TRAIN, 1, 2), LABELS).shape == (TRAIN,)
 
 
-def test_the_weight_network_starts_with_equal_weights_and_from_its_seed():
+def test_the_weight_network_starts_with_equal_weights():
     first, same, other = (WeightNetwork(2, CLASSES, initial_weight=0.9, seed=s) for s in (1, 1, 2))
     assert first.weights(inputs().float(), LABELS).tolist() == pytest.approx([0.9] * TRAIN)
     assert torch.equal(first.first.weight, same.first.weight)
@@ -242,18 +242,21 @@ def test_members_of_a_population_bring_their_own_data(name, batch_size):
     [
         (lambda: SampleWeights(3, prior_strength=-1.0), "prior_strength must be at least 0 and finite; got -1.0"),
         (lambda: SampleWeights(3, prior_strength=math.nan), "got nan"),
-        (lambda: WeightNetwork(2, 3, initial_weight=1.0), "strictly between 0 and 1; got 1.0"),
+        (lambda: WeightNetwork(2, 3, initial_weight=1.0), r"must be in \(0, 1\); got 1.0"),
         (lambda: WeightNetwork(2, 3, prior_strength=math.inf), "prior_strength must be at least 0 and finite; got inf"),
-        (lambda: WeightNetwork(5, 3).weights(inputs().float(), LABELS), "made for 5 features, and inputs have 2"),
-        (lambda: WeightNetwork(2, 3).weigh(torch.tensor(1.0), batches({})[0]), "needs one loss a sample"),
+        (
+            lambda: WeightNetwork(5, 3).weights(inputs().float(), LABELS),
+            "must have 5 features for this WeightNetwork; got 2",
+        ),
+        (lambda: WeightNetwork(2, 3).weigh(torch.tensor(1.0), batches({})[0]), "needs one loss per sample"),
         (
             lambda: SmoothedWeights(TRAIN).weigh(torch.ones(TRAIN), batches({})[0]),
-            r"reads batch.hyper\['neighbours'\] and \['kernel'\], and they are not there",
+            r"needs batch.hyper\['neighbours'\] and \['kernel'\]",
         ),
-        (lambda: SmoothedWeights(TRAIN).weights(), "they are not there"),
+        (lambda: SmoothedWeights(TRAIN).weights(), "hyper=neighbourhood"),
         (
             lambda: SmoothedWeights(5).weights(neighbourhood(inputs(), LABELS)),
-            "made for 12 samples and the weights for 5; they must agree",
+            "made for 12 samples, but the weights for 5",
         ),
         (lambda: neighbourhood(inputs(), LABELS, neighbours=0), "neighbours must be at least 1"),
         (lambda: neighbourhood(inputs(), LABELS, width=0.0), "width must be positive and finite; got 0.0"),

@@ -7,7 +7,8 @@ import pytest
 
 from calibrant import SelfCalibratedClassifier
 from calibrant.experiments.guarantees.page import FINALS, Case, bound_row, cases_of, tell
-from calibrant.report import excludes_zero, read_results
+from calibrant.metrics import excludes_zero
+from calibrant.report import read_results
 
 ROOT = Path(__file__).parents[2]
 

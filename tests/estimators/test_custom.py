@@ -146,7 +146,7 @@ def test_labels_of_two_classes_may_be_truth_values():
 def test_labels_that_are_no_classes_of_the_network():
     x, y = data()
     method = Standard(epochs=5)
-    with pytest.raises(ValueError, match=r"integers from 0 to 2, got float32"):
+    with pytest.raises(ValueError, match="integers from 0 to 2"):
         calibrant.fit(net(), (x, y.float()), method=method)
     for wrong in (y + 1, y - 1):
         with pytest.raises(ValueError, match=r"must lie in 0\.\.2"):

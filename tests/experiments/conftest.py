@@ -1,4 +1,4 @@
-"""What all experiments' tests share."""
+"""Fixtures for the tests of all experiments."""
 
 import dataclasses
 

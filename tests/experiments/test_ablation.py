@@ -1,4 +1,4 @@
-"""The ablation: variants that differ in what they say, and the weights' story in cases that are known."""
+"""The ablation: differences between variants, and scores of the weights in known cases."""
 
 import dataclasses
 import pickle
@@ -28,7 +28,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(plain_descent, "SEEDS", 1)
 
 
-def test_variants_differ_from_bo4sc_in_what_they_say():
+def test_variants_differ_from_bo4sc_as_their_names_say():
     found = {v.name: v.method for v in variants.variants()}
     assert len(found) == len(variants.variants())
     base = dataclasses.asdict(found["bo4sc"])
@@ -49,14 +49,14 @@ def test_variants_differ_from_bo4sc_in_what_they_say():
     assert all(changed(n) for n, m in found.items() if isinstance(m, BO4SC) and n != "bo4sc")
 
 
-def test_what_changes_more_than_its_name_says_is_named():
+def test_report_names_variants_that_change_more():
     named = re.findall(r'"([^"]+)"', variants.__doc__)
     assert named == [variants.SGD, "restart, T = 100", "without refit"]
     assert set(named) <= {v.name for v in variants.variants()}
     assert "in nothing else" not in variants.__doc__
 
 
-def test_weights_that_are_the_truth_tell_the_whole_story():
+def test_perfect_weights_have_perfect_scores():
     prepared = prepare("blobs-1.7", 0)
     labels = prepared.task.train.labels
     truth = prepared.problem.posterior(prepared.problem.train[0])
@@ -70,19 +70,19 @@ def test_weights_that_are_the_truth_tell_the_whole_story():
     assert backwards["weight_truth"] == pytest.approx(-1.0)
 
 
-def test_weights_that_never_moved_have_no_story():
+def test_constant_weights_have_no_scores():
     prepared = prepare("blobs-1.7", 0)
     story = variants.weight_story(Fixed(torch.full((700, 5), 0.2), sample_weights=torch.ones(700)), prepared)
     assert story == dict.fromkeys(variants.STORY)
 
 
-def test_plain_descent_gets_step_sizes_of_its_own(tiny):
+def test_plain_descent_has_its_own_step_sizes(tiny):
     found = plain_descent.choose_sgd(("blobs-1.3",))
     assert found["learning_rate"] in (0.1, 0.3)
     assert found["outer_rate"] in (1050.0, 10500.0)
 
 
-def test_variants_of_the_recommended_method_differ_from_it_in_what_they_say():
+def test_variants_of_self_calibrated_differ_as_their_names_say():
     found = {v.name: v for v in variants.variants() if v.group == "self-calibrated"}
     base = dataclasses.asdict(found["self-calibrated"].method)
     changes = {
@@ -114,12 +114,12 @@ def test_variants_of_the_recommended_method_differ_from_it_in_what_they_say():
     assert changed["one of its networks"].networks == ("a",)
 
 
-def test_variants_travel_to_other_processes():
+def test_variants_can_be_pickled():
     again = pickle.loads(pickle.dumps(variants.variants()))
     assert [v.name for v in again] == [v.name for v in variants.variants()]
 
 
-def test_phi_that_stays_is_where_it_started(tiny):
+def test_phi_without_learning_stays_at_its_start(tiny):
     """A step of 1e-12 in the logarithm changes no digit of a float32 L2 strength."""
     still = next(v.method for v in variants.variants() if v.name == "φ stays at its start")
     task = prepare("blobs-1.7", 0).task
@@ -146,7 +146,7 @@ def test_one_row_for_each_variant_set_and_seed(tiny, tmp_path, monkeypatch):
         assert again.read_text() == page.read_text()
 
 
-def test_a_store_with_more_seeds_of_some_variants_still_gives_a_report(tiny, tmp_path):
+def test_report_from_variants_with_different_numbers_of_seeds(tiny, tmp_path):
     ablation.run(seeds=2, out=tmp_path, device="cpu", sets=("blobs-1.7",), only=["standard"])
     page = ablation.run(seeds=1, out=tmp_path, device="cpu", sets=("bac",), only=["T = 1"])
     results = read_results(tmp_path / "results.json")
@@ -174,6 +174,6 @@ def test_step_sizes_of_plain_descent_are_chosen_once(tiny, tmp_path, monkeypatch
         ablation.run(**usual)
 
 
-def test_a_variant_that_is_none_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match="no variant T = 7"):
+def test_unknown_variant_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"variants among .* got T = 7"):
         ablation.run(out=tmp_path, device="cpu", only=["T = 7"])

@@ -1,4 +1,4 @@
-"""The first paper's experiment, small: files, records, and the same report from files alone."""
+"""A small run of the first paper's experiment: files, records, and the same report from files."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,7 @@ from calibrant.experiments.bo4sc import figures, grid, page
 from calibrant.experiments.bo4sc import study as bo4sc
 from calibrant.experiments.common.records import (
     MEASURED,
-    Predicted,
+    ClassifierOutput,
     against_truth,
     measure,
     on_sample,
@@ -110,7 +110,7 @@ def test_the_report_comes_from_files_alone(written, tmp_path, capsys):
 def test_a_result_file_without_figures_still_gives_a_report(written, tmp_path):
     alone = tmp_path / "alone.json"
     alone.write_bytes((written.parent / "results.json").read_bytes())
-    assert "numbers beside it" in bo4sc.reproduce(source=alone, out=tmp_path).read_text()
+    assert "There are no figures" in bo4sc.reproduce(source=alone, out=tmp_path).read_text()
 
 
 def test_the_committed_settings_are_settings_of_bo4sc():
@@ -134,7 +134,7 @@ def test_the_committed_settings_are_what_the_committed_search_chose():
         assert grid.as_settings(chosen) == own
 
 
-def test_settings_of_another_file_say_where_they_are_from_or_that_nobody_knows(tmp_path):
+def test_settings_file_names_its_origin_or_none(tmp_path):
     file = tmp_path / "settings.json"
     file.write_text('{"bac": {"steps": 3, "hidden": [4]}}')
     settings, origin = bo4sc.chosen_settings(file)
@@ -146,7 +146,7 @@ def test_settings_of_another_file_say_where_they_are_from_or_that_nobody_knows(t
             bo4sc.chosen_settings(file)
 
 
-def test_what_bo4sc_ran_with_is_written_for_each_set(written):
+def test_settings_of_bo4sc_are_written_for_each_set(written):
     methods = read_results(written.parent / "results.json").config["methods"]
     assert set(methods["bo4sc"]) == set(SETS)
     assert "steps=20" in methods["bo4sc"]["bac"]
@@ -160,7 +160,7 @@ def test_how_many_seeds():
         seed_count(0)
 
 
-def test_bo4scs_control_differs_from_it_by_the_weights_alone():
+def test_control_differs_from_bo4sc_only_by_the_weights():
     found = bo4sc.plan(SETS, [0], bo4sc.chosen_settings()[0]).methods
     for dataset in SETS:
         control, method = found[dataset, "standard-matched"], found[dataset, "bo4sc"]
@@ -174,11 +174,11 @@ def test_other_seeds_and_some_methods():
     assert {(key["method"], key["seed"]) for key, _ in entries} == {
         (name, seed) for name in ("bo4sc", "standard-matched", "self-calibrated") for seed in (7, 8)
     }
-    with pytest.raises(ValueError, match="no method called bosc; the methods are standard, "):
+    with pytest.raises(ValueError, match=r"methods must be among standard, .* got bosc"):
         bo4sc.plan(["bac"], [0], settings, ["bosc"])
 
 
-def test_calibrators_are_fitted_behind_the_one_trained_network():
+def test_calibrators_share_one_trained_network():
     prepared = prepare("blobs-1.7", 0)
     base = Standard(epochs=5)
     plan = [("standard", base, prepared), ("isotonic", Calibrated("isotonic-confidence", base), prepared)]
@@ -187,7 +187,7 @@ def test_calibrators_are_fitted_behind_the_one_trained_network():
     assert behind.cost.seconds > alone.cost.seconds
 
 
-def test_isotonic_confidence_keeps_the_networks_class_and_may_fall_below_chance():
+def test_isotonic_confidence_keeps_the_class_and_can_fall_below_chance():
     """As published: the confidence belongs to the network's class, even where another class has more.
 
     The validation labels are turned round, so that the network is wrong there wherever it is sure.
@@ -210,7 +210,7 @@ def test_isotonic_confidence_keeps_the_networks_class_and_may_fall_below_chance(
 
 def test_the_exact_posterior_is_its_own_truth():
     truth = reference("blobs-1.3")
-    found = Predicted(truth.posterior, truth.posterior.argmax(1), truth.posterior.max(1))
+    found = ClassifierOutput(truth.posterior, truth.posterior.argmax(1), truth.posterior.max(1))
     assert against_truth(found, truth.posterior) == pytest.approx({"true_ece": 0, "mean_abs_confidence_truth": 0})
     assert truth.grid is not None
     assert reference("bac", 100).grid is None
@@ -242,7 +242,7 @@ def test_the_meter_shares_a_populations_time():
 
 
 @pytest.mark.parametrize("name", ["blobs-1.3", "bac"])
-def test_what_is_asked_at_once_is_what_is_asked_in_pieces(name):
+def test_one_prediction_call_equals_separate_calls(name):
     prepared = prepare(name, 0)
     fitted = Standard(hidden=(4,), epochs=5).fit(prepared.task)
     fresh = reference(name, 300)
@@ -258,7 +258,7 @@ def test_what_is_asked_at_once_is_what_is_asked_in_pieces(name):
         assert record["share_map_above_90"] == pytest.approx(on_map.mean(), abs=1e-3)
 
 
-def test_a_report_of_one_method_claims_nothing_of_others(written):
+def test_report_of_one_method_makes_no_other_claims(written):
     content = read_results(written.parent / "results.json")
     own = content._replace(records=[r for r in content.records if r["method"] == "self-calibrated"])
     text = page.make_report(own, {}).to_markdown()
@@ -273,21 +273,19 @@ def stored(name="bo4sc"):
     return read_results(file) if file.exists() else pytest.skip("no results beside the tests")
 
 
-def test_further_seeds_of_all_methods_give_the_same_report_and_say_that_nothing_was_tried_on_them():
+def test_report_says_whether_seeds_were_used_in_development():
     content = stored()
     further = content._replace(records=[r | {"seed": r["seed"] + 1000} for r in content.records])
     old, new = (page.make_report(each, {}).to_markdown() for each in (content, further))
-    assert page.seen(content) == (
-        "These seeds were seen while the methods were made; results/bo4sc-more-seeds.json holds some that were not."
-    )
-    assert page.seen(further) == "Nothing was tried on these seeds (1000 to 1019) while the methods were made."
+    assert "bo4sc-more-seeds.json holds seeds that were not" in page.seen(content)
+    assert "seeds (1000 to 1019) were not used" in page.seen(further)
     assert old.replace(page.seen(content), "") == new.replace(page.seen(further), "")
     searched = content._replace(records=[{"seed": 10_000}, {"seed": 10_900}])
-    assert page.seen(searched).startswith("1 of these seeds were seen")
+    assert page.seen(searched).startswith("1 of these seeds was used")
 
 
 def test_one_certain_error_does_not_make_the_nll_infinite():
     probs = np.array([[1.0, 0.0], [0.5, 0.5]])
-    found = Predicted(probs, probs.argmax(1), probs.max(1))
+    found = ClassifierOutput(probs, probs.argmax(1), probs.max(1))
     values = on_sample(found, np.array([1, 0]))
     assert values["nll"] == pytest.approx((-np.log(1e-12) - np.log(0.5)) / 2, rel=1e-6)

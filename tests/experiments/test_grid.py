@@ -1,4 +1,4 @@
-"""The grid search: its scores by hand, its choice, and that a short training is the beginning of a long one."""
+"""The grid search: scores by hand, the choice, and short trainings within long ones."""
 
 import json
 import math
@@ -25,7 +25,7 @@ def test_scores_by_hand():
     assert found["accuracy"] == 0.5
 
 
-def test_a_sure_and_wrong_network_keeps_a_finite_score_and_a_failed_one_has_none():
+def test_score_is_finite_for_certain_errors_and_nan_after_failure():
     logits = torch.tensor([[[80.0, 0.0], [80.0, 0.0]]])
     assert search.score(logits, torch.tensor([[0, 1]]))["bce"] == pytest.approx(40.0)
     failed = search.score(logits * torch.nan, torch.tensor([[0, 1]]))
@@ -33,7 +33,7 @@ def test_a_sure_and_wrong_network_keeps_a_finite_score_and_a_failed_one_has_none
     assert failed["bce_by_seed"] is None
 
 
-def test_the_choice_has_the_least_loss_among_those_of_usual_accuracy():
+def test_choice_has_lowest_loss_among_settings_of_usual_accuracy():
     rows = [(0.30, 0.90), (0.20, 0.895), (0.10, 0.85), (math.nan, math.nan), (0.25, 0.91)]
     records = [{"bce": bce, "accuracy": accuracy} for bce, accuracy in rows]
     assert grid.choose(records)["bce"] == 0.20
@@ -51,7 +51,7 @@ def test_a_grid_names_its_settings():
         grid.run(grid=TINY, criterion="accuracy")
 
 
-def test_points_that_score_are_validation_points_that_move_nothing():
+def test_scoring_points_do_not_move_the_weights():
     task, held = search.search_task("blobs-1.3", search.FIRST_SEED)
     assert (len(task.train), len(task.val), len(held)) == (700, 200, 100)
     labels = torch.as_tensor(load("blobs-1.3", search.FIRST_SEED).val[1])
@@ -67,7 +67,7 @@ def folder(tmp_path_factory):
     return out
 
 
-def test_a_short_training_is_read_off_a_long_one(folder):
+def test_long_training_includes_the_short_one(folder):
     task, held = search.search_task("blobs-1.7", search.FIRST_SEED)
     records = read_results(folder / "results.json").records
     assert len(records) == 4
@@ -91,7 +91,7 @@ def test_settings_are_arguments_of_the_method(folder):
     assert results.config["seeds"] == [10_000]
 
 
-def test_a_single_network_runs_too_and_settings_need_not_be_written(tmp_path):
+def test_single_network_without_writing_settings(tmp_path):
     one = {name: values[-1:] for name, values in TINY.items()}
     grid.run(grid=one, seeds=1, out=tmp_path, device="cpu", sets=("bac",), write=False)
     assert len(read_results(tmp_path / "results.json").records) == 1
@@ -108,7 +108,7 @@ def test_the_report_comes_from_the_file_alone(folder, tmp_path, monkeypatch):
     assert not (tmp_path / "bare" / "settings.json").exists()
 
 
-def test_the_settings_of_the_package_are_written_again_from_the_stored_search(tmp_path):
+def test_stored_search_reproduces_the_package_settings(tmp_path):
     """With the version that searched, not the one that writes; an installed package has no results beside it."""
     file = Path(__file__).parents[2] / "results" / "bo4sc-grid.json"
     if not file.exists():
@@ -117,7 +117,7 @@ def test_the_settings_of_the_package_are_written_again_from_the_stored_search(tm
     assert chosen_settings(tmp_path / "settings.json") == chosen_settings()
 
 
-def test_settings_of_one_set_are_used_by_a_run_of_that_set(folder, tmp_path, monkeypatch):
+def test_settings_of_one_set_serve_a_run_of_that_set(folder, tmp_path, monkeypatch):
     """What is handed to the training: `reproduce` itself is run elsewhere."""
     handed = {}
 
@@ -127,13 +127,13 @@ def test_settings_of_one_set_are_used_by_a_run_of_that_set(folder, tmp_path, mon
 
     monkeypatch.setattr(study, "run_plan", stop)
     usual = {"seeds": 1, "out": tmp_path, "device": "cpu", "settings": folder / "settings.json"}
-    with pytest.raises(ValueError, match=r"no settings of bo4sc for blobs-1\.3, .* by --sets .*: blobs-1\.7\.$"):
+    with pytest.raises(ValueError, match=r"got none for blobs-1\.3, .* by --sets: blobs-1\.7\.$"):
         reproduce(**usual)
     with pytest.raises(InterruptedError):
         reproduce(**usual, sets=["blobs-1.7"])
     assert {dataset for dataset, _ in handed} == {"blobs-1.7"}
     assert handed["blobs-1.7", "bo4sc"].hidden == (8, 8)
-    with pytest.raises(ValueError, match="no set called moons"):
+    with pytest.raises(ValueError, match=r"sets must be among .* got moons"):
         reproduce(**usual, sets=["moons"])
 
 
@@ -142,7 +142,7 @@ def test_failed_settings_of_a_file_are_not_chosen():
     assert grid.choose([{"bce": None, "accuracy": None}, {"bce": 0.3, "accuracy": 0.9}])["bce"] == 0.3
 
 
-def test_a_large_grid_on_a_processor_is_said_beforehand(monkeypatch, capsys, tmp_path):
+def test_large_grid_on_a_cpu_warns_before_training(monkeypatch, capsys, tmp_path):
     assert grid.networks(grid.complete({}), sets=5, seeds=3) == 6480
 
     def stop(*arguments, **more):
@@ -155,5 +155,5 @@ def test_a_large_grid_on_a_processor_is_said_beforehand(monkeypatch, capsys, tmp
     with pytest.raises(InterruptedError):
         grid.run(grid=TINY, seeds=1, device="cpu", out=tmp_path)
     assert capsys.readouterr().err == ""
-    with pytest.raises(ValueError, match="no set called moons"):
+    with pytest.raises(ValueError, match=r"sets must be among .* got moons"):
         grid.run(device="cpu", out=tmp_path, sets=["moons"])

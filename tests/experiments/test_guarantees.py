@@ -1,4 +1,4 @@
-"""The study of guarantees: exact risks by hand, verdicts on made-up records, and a small run."""
+"""The study of guarantees: exact risks by hand, verdicts on simulated records, and a small run."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_risk_and_coverage_by_hand():
     assert WORLD.coverage(sets) == pytest.approx((0.9 + 1 + 0.8 + 0) / 4)
 
 
-def test_the_pooled_risk_of_fold_models_weighs_them_by_what_they_accept():
+def test_pooled_risk_weighs_fold_models_by_accepted_rows():
     sure = np.array([[0.9, 0.1], [0.6, 0.4], [0.1, 0.9], [0.6, 0.4]])
     found = kept(rule(0.8), [WORLD.outcome(PROBS), WORLD.outcome(sure)])  # accept row 0, and rows 0 and 2
     assert found["risk"] == pytest.approx((0.1 + 0.1 + 0.2) / 3)

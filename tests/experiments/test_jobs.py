@@ -1,4 +1,4 @@
-"""Jobs: in this process or in joblib's workers, their records are stored when they end; parts for a GPU."""
+"""Jobs in this process and in joblib's workers store their records; jobs for a GPU are grouped."""
 
 import functools
 import os
@@ -32,7 +32,7 @@ def processes(store):
     return {line["key"]["seed"]: line["record"]["process"] for line in store.current.values()}
 
 
-def test_without_a_word_jobs_run_in_this_process(tmp_path):
+def test_jobs_run_in_this_process_by_default(tmp_path):
     store = Store(tmp_path)
     run_jobs(store, here=JOBS[:2], beside=[[one] for one in JOBS[2:]])
     assert processes(store) == dict.fromkeys(range(6), os.getpid())
@@ -50,7 +50,7 @@ def test_workers_run_lists_of_jobs_beside_this_process(tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["loky", "multiprocessing"])
-def test_an_ambient_configuration_chooses_who_runs_them(tmp_path, backend):
+def test_joblib_configuration_chooses_the_workers(tmp_path, backend):
     """That of multiprocessing returns nothing before all ends, as Ray's."""
     store = Store(tmp_path)
     with joblib.parallel_config(backend=backend, n_jobs=2):
@@ -72,14 +72,14 @@ def test_threads_are_refused_because_they_would_share_random_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_error_of_a_job_is_raised_and_the_records_before_it_are_kept(tmp_path, workers):
+def test_failing_job_raises_and_keeps_earlier_records(tmp_path, workers):
     store = Store(tmp_path)
     with pytest.raises(RuntimeError, match="a job that failed"):
         run_jobs(store, beside=[[JOBS[0], functools.partial(job, 1, fails=True)]], workers=workers)
     assert list(processes(store)) == [0]
 
 
-def test_a_process_of_its_own_for_each_job_gives_the_records_of_one(tmp_path):
+def test_parallel_processes_give_the_same_records_as_one(tmp_path):
     """Rounding may differ between threads of the two, and traced steps."""
     small = {"sets": ("bac",), "rates": [], "seeds": 2}
     tiny_noise(tmp_path / "serial", **small)
@@ -91,7 +91,7 @@ def test_a_process_of_its_own_for_each_job_gives_the_records_of_one(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_local_ray_of_two_workers_gives_the_records_of_a_serial_run(tmp_path):
+def test_ray_workers_give_the_same_records_as_one_process(tmp_path):
     ray = pytest.importorskip("ray")
     from ray.util.joblib import register_ray
 
@@ -116,7 +116,7 @@ def trainings(sets, methods):
     return [Training(own, prepare_run, None, torch.device("cuda")) for own in groups.values()]
 
 
-def test_a_population_is_the_runs_of_one_structure_and_shape_with_their_calibrators():
+def test_population_groups_runs_of_one_structure_with_their_calibrators():
     found = trainings(SETS, ["standard", "temperature", "bo4sc"])
     assert [{(k["dataset"], k["method"]) for k, _ in training.planned} for training in found] == [
         {(d, m) for d in shape for m in family}
@@ -127,7 +127,7 @@ def test_a_population_is_the_runs_of_one_structure_and_shape_with_their_calibrat
     assert len(populations(differing, lambda key: None)) == 2
 
 
-def test_parts_for_a_gpu_are_shapes_and_methods_that_busy_the_processor():
+def test_gpu_parts_are_shapes_and_cpu_heavy_methods():
     parts = parts_of(trainings(["bac", "blobs-1.3", "blobs-1.7"], ["standard", "instance-weights", "bo4sc"]))
     found = [{(k["dataset"], k["method"]) for training in part for k, _ in training.planned} for part in parts]
     blobs, rest = ("blobs-1.3", "blobs-1.7"), ("standard", "bo4sc")

@@ -1,4 +1,4 @@
-"""Keys of runs: what makes two of them the same, and the digest of the code that a record depends on."""
+"""Keys of runs: when two are equal, and the digest of the code behind a record."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from calibrant.experiments.common.keys import MEASURED, SCORING, TRAINED, code_d
 from calibrant.experiments.tables.peers import made_by
 
 
-def test_a_key_is_its_fields_and_its_config_is_settings_and_data():
+def test_key_is_its_fields_and_config_digests_the_rest():
     one = make_key(settings="a", code="1", dataset="bac", method="bo4sc", seed=3)
     assert one.name == "dataset=bac method=bo4sc seed=3"
     assert one["seed"] == 3
@@ -63,7 +63,7 @@ def test_the_digest_is_of_all_that_a_record_depends_on(part, changed, tmp_path, 
     assert after["sklearn-mlp"].startswith("scikit-learn ")
 
 
-def test_the_digest_covers_every_room_that_a_record_is_made_by():
+def test_digest_covers_every_package_behind_a_record():
     """What the methods import, and what the experiments measure with: a room that is added here must be added there."""
     package = Path(calibrant.__file__).parent
     wanted, found = ["methods"], {"methods", "data", "metrics", "selective"}

@@ -4,6 +4,7 @@ import itertools
 import multiprocessing
 import random
 import time
+from functools import partial
 
 import pytest
 
@@ -76,7 +77,8 @@ def kill_and_go_on(start, command, folder, kills, most=5):
 
 
 def test_a_killed_command_goes_on(start, tmp_path):
-    kill_and_go_on(start, tiny.noise, tmp_path, kills=2)
+    small = partial(tiny.noise, methods=["standard", "temperature", "bo4sc"], seeds=1)
+    kill_and_go_on(start, small, tmp_path, kills=2)
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def test_targets_are_judged(change, missed):
 @pytest.mark.parametrize(
     ("lost", "open_ones"), [({"accuracy": None}, [0]), ({"nll": None}, [1]), ({"suspects_auroc": None}, [2])]
 )
-def test_what_was_not_measured_is_neither_hit_nor_miss(lost, open_ones):
+def test_unmeasured_targets_stay_open(lost, open_ones):
     found = noise_targets(records(**lost), [0.0, 0.2])
     assert [k for k, verdict in enumerate(found) if verdict.word == "not measured"] == open_ones
     assert [verdict.word for verdict in found].count("holds") == 3

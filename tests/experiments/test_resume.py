@@ -1,4 +1,4 @@
-"""An interrupted command goes on where it stopped, and ends with the records of one that was never interrupted."""
+"""An interrupted command continues, and ends with the same records as an uninterrupted one."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_records_are_on_disk_when_their_population_ends(tmp_path, monkeypatch):
     assert len(records(tmp_path)) == 5
 
 
-def test_fewer_methods_sets_and_seeds_lose_nothing_and_more_are_added(tmp_path, capsys):
+def test_smaller_commands_keep_records_and_larger_ones_add_them(tmp_path, capsys):
     small = {"sets": ("bac",), "rates": [], "seeds": 2, "methods": ["standard", "standard-stopped"]}
     tiny_noise(tmp_path, **small)
     before = records(tmp_path)
@@ -91,7 +91,7 @@ def test_a_grid_that_grows_trains_what_is_new(tmp_path, monkeypatch):
     assert len(read_results(tmp_path / "results.json").records) == 1  # the mean of one seed is not comparable
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_before_anything_is_trained(tmp_path, monkeypatch):
+def test_read_only_folder_is_an_error_before_training(tmp_path, monkeypatch):
     def never(*arguments, **options):
         raise AssertionError("trained")
 

@@ -1,4 +1,4 @@
-"""What all experiments share: result files of another command are refused by a sentence, names of sets are checked."""
+"""Checks of all experiments: result files of other commands, and names of sets."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def as_it_is(results):
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="no results beside the tests")
 @pytest.mark.parametrize(("name", "own"), STORED.items())
-def test_a_stored_file_is_read_by_its_own_experiment_and_others_name_the_command_to_use(name, own):
+def test_result_file_of_another_experiment_names_its_command(name, own):
     file = RESULTS / f"{name}.json"
     assert read_own(file, own, as_it_is).records
     whose = f"calibrant {KINDS[own].command}"
@@ -51,7 +51,7 @@ def test_a_stored_file_is_read_by_its_own_experiment_and_others_name_the_command
         assert str(error.value) == f"{file} is a result file of `{whose}`; use `{whose} --from {file}`."
 
 
-def test_every_experiment_refuses_what_is_no_result_file_of_its_own(tmp_path):
+def test_experiments_refuse_files_that_are_not_theirs(tmp_path):
     assert EXPERIMENTS.keys() == KINDS.keys()
     bare = write_results(tmp_path / "bare.json", {}, [])
     for experiment, run in EXPERIMENTS.items():
@@ -67,7 +67,7 @@ def test_every_experiment_refuses_what_is_no_result_file_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["luck", None, ["bo4sc"], 3])
-def test_an_experiment_that_no_command_runs_is_none_of_calibrants(tmp_path, name):
+def test_unknown_experiment_is_not_a_result_file(tmp_path, name):
     file = write_results(tmp_path / "r.json", {"experiment": name}, [{"seed": 0}])
     with pytest.raises(ValueError, match="not a result file of calibrant"):
         read_own(file, "bo4sc", as_it_is)
@@ -84,5 +84,5 @@ def test_parts_of_another_shape_are_refused(tmp_path, part):
 def test_sets_are_known_and_each_is_taken_once():
     assert checked_sets(None) == ["blobs-1.3", "blobs-1.7", "spirals-2.5", "spirals-3.5", "bac"]
     assert checked_sets(["bac", "blobs-1.3", "bac"]) == ["bac", "blobs-1.3"]
-    with pytest.raises(ValueError, match=r"no set called moons; the sets are blobs-1\.3, "):
+    with pytest.raises(ValueError, match=r"sets must be among blobs-1\.3, .* got moons"):
         checked_sets(["bac", "moons"])

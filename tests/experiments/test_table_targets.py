@@ -8,7 +8,7 @@ from calibrant.experiments.tables.ids import CROSSED, FORMER, OWN, RIVAL
 from calibrant.experiments.tables.page import make_report, to_terminal
 from calibrant.experiments.tables.sheets import cost_sheet
 from calibrant.experiments.tables.targets import cost_targets, interval, score_targets
-from calibrant.report import ratio_of_means
+from calibrant.metrics import ratio_of_means
 from tests.experiments.cases import results_of, scored
 
 LOSSES = {  # two methods of ours, two rivals, three tables

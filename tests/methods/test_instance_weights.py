@@ -74,7 +74,7 @@ def test_members_of_a_population_equal_their_single_runs():
     ("settings", "message"),
     [
         ({"dropout": 0.0}, "dropout must lie"),
-        ({"draws": 1}, "at least 2 draws"),
+        ({"draws": 1}, "draws must be at least 2"),
         ({"strength": -1.0}, "strength must be"),
     ],
 )

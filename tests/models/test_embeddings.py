@@ -32,7 +32,7 @@ def test_bins_hold_equal_shares_of_the_rows() -> None:
 
 
 @pytest.mark.parametrize("share", [0.5, 0.99])
-def test_a_column_that_is_mostly_one_value_has_bins_all_the_same(share: float) -> None:
+def test_a_column_of_mostly_one_value_still_has_bins(share: float) -> None:
     values = torch.randn(400, generator=torch.Generator().manual_seed(2))
     values[: int(400 * share)] = 0.0
     edges = bin_edges(values, 8)
@@ -40,7 +40,7 @@ def test_a_column_that_is_mostly_one_value_has_bins_all_the_same(share: float) -
     assert (edges.diff() > 0).all()
 
 
-def test_columns_of_two_values_are_left_alone_and_wide_rows_have_fewer_bins() -> None:
+def test_binary_columns_keep_no_bins_and_wide_rows_fewer() -> None:
     x = rows(40, 3)
     x[:, 1] = (x[:, 1] > 0).float()
     encoding = make_encoding(x, "piecewise")

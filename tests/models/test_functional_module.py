@@ -1,4 +1,4 @@
-"""Any module as a pure function: the same numbers as the module itself, and nothing of it touched."""
+"""Tests of any module as a pure function: it gives the module's numbers and does not change the module."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_the_users_module_is_never_touched(name):
 
 @every_module
 def test_calls_do_not_leak_into_the_view(name):
-    """The same point gives the same output whatever was called in between, and the buffers given stay as they were."""
+    """Equal parameters give equal outputs after any other calls, and the given buffers do not change."""
     model, inputs = _make(name)
     view = FunctionalModule(model)
     params, buffers = view.initial(), view.initial_buffers()
@@ -207,7 +207,7 @@ def test_export_round_trip(name):
 
 def test_export_into_another_kind_of_module_is_an_error():
     view = FunctionalModule(mlp())
-    with pytest.raises(ValueError, match=r"another kind: it has no 0\.bias, 0\.weight, 2\.bias, 2\.weight"):
+    with pytest.raises(ValueError, match=r"has no 0\.bias, 0\.weight, 2\.bias, 2\.weight"):
         view.export(view.initial(), {}, nn.Linear(4, 3))
 
 
@@ -227,7 +227,7 @@ def test_unflatten_follows_the_names():
     assert all(torch.equal(t, dict(model.named_parameters())[k]) for k, t in view.unflatten(view.initial()).items())
 
 
-def test_frozen_and_tied_parameters_are_counted_once_or_not_at_all():
+def test_frozen_parameters_are_not_counted_and_tied_ones_once():
     assert FunctionalModule(frozen_layer()).names == ["2.weight", "2.bias"]
     assert FunctionalModule(Tied()).size == 4 * 4 + 4
     model = mlp().requires_grad_(False)
@@ -249,7 +249,7 @@ def test_later_changes_to_the_module_are_not_seen():
 def test_mixed_dtypes_are_an_error():
     model = mlp()
     model[2].double()
-    with pytest.raises(ValueError, match=r"several dtypes .*; convert the module to one"):
+    with pytest.raises(ValueError, match=r"several dtypes .*Convert the module"):
         FunctionalModule(model)
     model[2].requires_grad_(False)
     assert FunctionalModule(model).initial().dtype == torch.float32
@@ -350,7 +350,7 @@ def test_running_statistics_keep_their_precision_under_autocast(dtype):
 
 
 def test_synchronised_batch_norm_is_refused():
-    with pytest.raises(ValueError, match="SyncBatchNorm has no pure form; use BatchNorm"):
+    with pytest.raises(ValueError, match=r"SyncBatchNorm has no pure form\. Use BatchNorm"):
         FunctionalModule(nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2)))
 
 
@@ -473,7 +473,7 @@ def test_noise_follows_the_shapes_of_nested_inputs():
 
 
 def test_a_model_given_in_evaluation_mode_evaluates():
-    """Its dropout is silent in evaluation, awake in training, and the other way round again."""
+    """Its dropout acts in training mode only, also after switching modes."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.BatchNorm1d(4)).double().eval()
     x = torch.randn(8, 4, dtype=torch.float64)
@@ -485,7 +485,7 @@ def test_a_model_given_in_evaluation_mode_evaluates():
     torch.testing.assert_close(evaluate(x), model(x), rtol=1e-12, atol=1e-12)
 
 
-def test_a_part_in_training_mode_does_not_outlive_an_evaluating_whole():
+def test_a_training_part_follows_an_evaluating_whole():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).double().eval()
     model[1].train()
     x = torch.randn(8, 4, dtype=torch.float64)

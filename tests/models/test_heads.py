@@ -1,4 +1,4 @@
-"""The head is the layer that the logits come from, wherever it is declared."""
+"""Tests of the search for the head, the layer that computes the logits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 
 
 class Net(nn.Module):
-    """A body, a head, and whatever else a case declares around them."""
+    """A body, a head, and further layers of a case."""
 
     def __init__(self, **layers):
         super().__init__()
@@ -139,7 +139,7 @@ REFUSED = {
     "a tied function": (TiedFunction(), None, "Linear layers that ran: 'embed', 'mix'"),
     "a tied module": (TiedModule(), None, "shares 'weight' with 'embed'"),
     "called twice": (Repeated(), None, "called 2 times"),
-    "another name": (Net(), "fc", "no submodule 'fc'"),
+    "another name": (Net(), "fc", "the model has no 'fc'"),
     "an inner layer": (Net(), "body", "something follows 'body'"),
     "a layer that does not run": (Net(unused=nn.Linear(5, 7)), "unused", "called 0 times"),
 }

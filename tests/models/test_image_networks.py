@@ -1,4 +1,4 @@
-"""Residual networks and the small CNN: sizes, starts, and use as a pure function."""
+"""Tests of the image networks: sizes, initial parameters, and use as a pure function."""
 
 import pickle
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from calibrant.models import FunctionalModule, ResNet, resnet18, resnet50, small_cnn, wide_resnet
-from calibrant.models._seed import seeded
 from calibrant.models.resnet import BasicBlock
+from calibrant.models.seeding import seeded_start
 
 # Counts of the published architectures.
 COUNTS = {
@@ -79,7 +79,7 @@ def test_images_shrink_where_they_should(build, part, inside, outside):
 @pytest.mark.parametrize("build", [lambda: ResNet(BasicBlock, (1, 1), 3), SMALL["wide"], SMALL["cnn"]])
 def test_a_pure_view_has_second_derivatives(build):
     """The same logits as the module in training mode, and a Hessian that is symmetric and not zero."""
-    with seeded(0):
+    with seeded_start(0):
         net = build().double()
     view = FunctionalModule(net)
     generator = torch.Generator().manual_seed(0)

@@ -28,5 +28,5 @@ def test_text_labels_survive_a_file(tmp_path):
     calibrator = posthoc.Temperature().fit(logits, labels.tolist())
     posthoc.save(calibrator, tmp_path / "c")
     assert np.array_equal(posthoc.load(tmp_path / "c").predict(torch.tensor(logits)), calibrator.predict(logits))
-    with pytest.raises(ValueError, match="name 2 classes, but there are 3 columns"):
+    with pytest.raises(ValueError, match="2 classes for 3 columns"):
         posthoc.Temperature().fit(logits, np.where(labels == "ant", "ant", "bee"))

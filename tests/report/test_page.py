@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
+from calibrant.metrics import mean_interval
 from calibrant.plots import ReliabilityDisplay
-from calibrant.report import Column, Report, Verdict, mean_interval, provenance
+from calibrant.report import Column, Report, Verdict, provenance
 from calibrant.report import figures as figures_module
 
 EVIL = "<script>alert('x')</script>\"&"

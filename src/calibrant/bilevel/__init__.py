@@ -1,4 +1,4 @@
-"""One engine for all bilevel methods: outer variables, functional optimisers, hypergradients as values, one solver.
+"""The bilevel engine: problems, outer variables, optimisers, hypergradients, and one solver for all of them.
 
 >>> import torch
 >>> from calibrant.bilevel import SGD, Adam, Bilevel, SampleWeights, Unrolled, solve
@@ -10,6 +10,9 @@
 torch.Size([60])
 """
 
+from typing import Any
+
+from calibrant._renamed import warn_renamed
 from calibrant.bilevel.callbacks import (
     Callback,
     Checkpoint,
@@ -21,10 +24,11 @@ from calibrant.bilevel.callbacks import (
 )
 from calibrant.bilevel.finite import NonFiniteError
 from calibrant.bilevel.hypergradients import Forward, Hypergradient, Plain, Truncated, Unrolled
+from calibrant.bilevel.implicit import Implicit
 from calibrant.bilevel.linear import CG, Neumann, Nystrom
 from calibrant.bilevel.objectives import averaged, composed
 from calibrant.bilevel.one_step import Direct, Feedback, OneStep
-from calibrant.bilevel.optimizers import SGD, Adam, AdamW, Grouped, Optimizer
+from calibrant.bilevel.optimizers import SGD, Adam, AdamW, GroupedOptimizer, Optimizer
 from calibrant.bilevel.outer_losses import OUTER_LOSSES, confidence_gap_loss, variance_loss
 from calibrant.bilevel.outer_variables import (
     L2,
@@ -50,8 +54,8 @@ from calibrant.bilevel.population import Population
 from calibrant.bilevel.problem import Bilevel
 from calibrant.bilevel.run import Run
 from calibrant.bilevel.schedules import cosine, exponential, multistep, one_cycle
-from calibrant.bilevel.solved import Implicit
-from calibrant.bilevel.solver import Solution, solve
+from calibrant.bilevel.solution import Solution
+from calibrant.bilevel.solver import solve
 
 __all__ = [
     "CG",
@@ -71,7 +75,7 @@ __all__ = [
     "FocalWithGamma",
     "Forward",
     "GammaNet",
-    "Grouped",
+    "GroupedOptimizer",
     "History",
     "Hypergradient",
     "Implicit",
@@ -112,3 +116,11 @@ __all__ = [
     "standardisation",
     "variance_loss",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Old names, which keep working for one version."""
+    if name == "Grouped":
+        warn_renamed("calibrant.bilevel.Grouped", "GroupedOptimizer", stacklevel=3)
+        return GroupedOptimizer
+    raise AttributeError(f"module 'calibrant.bilevel' has no attribute {name!r}")

@@ -1,4 +1,7 @@
-"""A run in one file: tensors by safetensors, everything else as JSON in its header. Loading never executes code."""
+"""Checkpoints: a run in one file, tensors as safetensors and the rest as JSON in its header.
+
+Loading never executes code.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from calibrant._renamed import warn_renamed
 from calibrant.bilevel.dynamics import State
-from calibrant.bilevel.fingerprint import differences
+from calibrant.bilevel.fingerprint import differences, present_name
 
 if TYPE_CHECKING:
     from calibrant.bilevel.run import Run
@@ -20,8 +24,8 @@ if TYPE_CHECKING:
 FORMAT = "calibrant-run-2"
 
 
-def save(path: str | Path, run: Run) -> None:
-    """Write ``run`` and its callbacks' memories to ``path``."""
+def save_run(path: str | Path, run: Run) -> None:
+    """Write ``run`` and the state of its callbacks to ``path``."""
     run.look()
     tensors = _tensors(run)
     plain: dict[str, Any] = {
@@ -56,8 +60,8 @@ def save(path: str | Path, run: Run) -> None:
     os.replace(partial, path)
 
 
-def load(path: str | Path, run: Run) -> None:
-    """Put ``run`` (a fresh one of the same problem and settings) where the saved one stood."""
+def load_run(path: str | Path, run: Run) -> None:
+    """Restore a saved run into ``run``, which must be new and have the same problem and settings."""
     try:
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
@@ -67,20 +71,21 @@ def load(path: str | Path, run: Run) -> None:
     except Exception as error:
         raise ValueError(f"{path} is not a Calibrant checkpoint: {error}") from error
     if metadata.get("format") != FORMAT:
-        raise ValueError(f"{path} has format {metadata.get('format')!r}; this version reads {FORMAT!r}.")
+        raise ValueError(f"The format of {path} must be {FORMAT!r}; got {metadata.get('format')!r}.")
     plain = json.loads(metadata["run"])
-    if plain["hypergradient"] != repr(run.hypergradient):
+    saved_with = present_name(plain["hypergradient"])
+    if saved_with != repr(run.hypergradient):
         raise ValueError(
-            f"{path} was written with hypergradient {plain['hypergradient']}, and this run uses {run.hypergradient!r}; "
-            "resume with the settings of the first run."
+            f"{path} was written with hypergradient {saved_with}, but this run uses {run.hypergradient!r}. Resume with "
+            "the settings of the first run."
         )
     here = {name: _form(t) for name, t in _tensors(run).items() if not name.startswith("extra.")}
     there = {name: _form(t) for name, t in tensors.items() if not name.startswith(("callback.", "extra."))}
     for name in here | there:
         if here.get(name) != there.get(name):
             raise ValueError(
-                f"{path} holds {there.get(name, 'nothing')} for {name}, and this run has {here.get(name, 'nothing')}: "
-                "it is the checkpoint of another problem, or of other optimisers."
+                f"{path} has {there.get(name, 'nothing')} for {name}, but this run has {here.get(name, 'nothing')}. "
+                "Resume with the problem and the optimisers of the first run."
             )
     if found := differences(plain["fingerprint"], run.fingerprint):
         raise ValueError(
@@ -96,10 +101,22 @@ def load(path: str | Path, run: Run) -> None:
     saved, own = [c["type"] for c in plain["callbacks"]], [type(c).__name__ for c in run.callbacks]
     if saved != own:
         raise ValueError(
-            f"{path} was written by a run with callbacks {saved}, and this one has {own}; give the same ones."
+            f"{path} was written by a run with callbacks {saved}, but this run has {own}. Give the same callbacks."
         )
     for position, (callback, kept) in enumerate(zip(run.callbacks, plain["callbacks"], strict=True)):
         callback.load_state_dict(kept["plain"] | _named(tensors, f"callback.{position}."))
+    ties = run.problem.ties
+    if ties is not None and not ties.equal(run.phi):
+        raise ValueError(f"{path} was written by a run whose members were tied in other groups. Give the same groups.")
+
+
+def __getattr__(name: str) -> Any:
+    """The old names ``save`` and ``load``, which keep working for one version."""
+    renamed = {"save": save_run, "load": load_run}
+    if name not in renamed:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn_renamed(f"calibrant.bilevel.checkpoint.{name}", renamed[name].__name__, stacklevel=3)
+    return renamed[name]
 
 
 def _tensors(run: Run) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""What can be found out about a problem before it is solved, so that mistakes are errors and not wrong numbers."""
+"""Checks before training, so that mistakes become errors instead of wrong numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from calibrant.data.streams import Stream, TensorStream
 
 
 def check_samples(variables: nn.Module, train: Stream) -> None:
-    """Refuse per-sample outer variables whose length does not fit the training data, as far as that is known."""
+    """Raise an error if a per-sample outer variable does not fit the number of training samples, if that is known."""
     for part in variables.modules():
         if not isinstance(part, OuterVariable) or part.samples is None:
             continue
@@ -33,19 +33,19 @@ def check_samples(variables: nn.Module, train: Stream) -> None:
             largest = int(train.index.max())
             if largest >= part.samples:
                 raise ValueError(
-                    f"{name} was made for {part.samples} samples, but the training data has index {largest}; indices "
-                    f"must be below the number of samples."
+                    f"{name} was made for {part.samples} samples, but the training data has index {largest}. Indices "
+                    "must be below the number of samples."
                 )
             continue
         size = train.size if isinstance(train, TensorStream) else _indexed_size(train)
         if size is not None and size != part.samples:
             raise ValueError(
-                f"{name} was made for {part.samples} samples, but the training set has {size}; they must agree."
+                f"{name} was made for {part.samples} samples, but the training set has {size}. Both must be equal."
             )
 
 
 def _indexed_size(train: Stream) -> int | None:
-    """The length of the data set that a loader's indices refer to, where it is known."""
+    """The length of the data set that a loader's indices refer to, if it is known."""
     dataset = getattr(train.loader, "dataset", None) if isinstance(train, LoaderStream) else None
     if not isinstance(dataset, Indexed):
         return None
@@ -56,7 +56,7 @@ def _indexed_size(train: Stream) -> int | None:
 
 
 def check_outer_module(module: nn.Module) -> None:
-    """Refuse layers of the outer module that would have to update their buffers, which are constants there."""
+    """Raise an error for layers of the outer module that update buffers, because its buffers are constants."""
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm | _InstanceNorm) and layer.track_running_stats and layer.training:
             raise ValueError(
@@ -66,7 +66,7 @@ def check_outer_module(module: nn.Module) -> None:
 
 
 def check_augment(stream: Stream | None) -> None:
-    """Refuse an augmentation that does not take all its random numbers from the generator that it is given."""
+    """Raise an error if an augmentation does not draw all its random numbers from the given generator."""
     if not isinstance(stream, TensorStream) or (stream.augment is None and stream.augment_batch is None):
         return
     cuda = [stream.targets.device] if stream.targets.is_cuda else []
@@ -75,17 +75,17 @@ def check_augment(stream: Stream | None) -> None:
     first, second = (pytree.tree_leaves((batch.inputs, batch.targets)) for batch in drawn)
     if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True)):
         raise ValueError(
-            "The augmentation gave another batch for the same step when it was called again. It must take all its "
-            "random numbers from the generator that it is given, not from NumPy, random or torch's global generator."
+            "The augmentation gave two different batches for the same step. It must take all its random numbers from "
+            "the generator that it is given, not from NumPy, random or torch's global generator."
         )
 
 
 def draws_random_numbers(
     evaluate: Callable[[], Tensor], *, level: str, like: Tensor, autocast: torch.dtype | None = None
 ) -> bool:
-    """Whether a loss draws from torch's global generator. A loss that draws from any other one is refused.
+    """Whether a loss draws from torch's global generator. Raises an error if it draws from any other generator.
 
-    ``evaluate()`` computes the loss. It is called twice with the same seed, and both values must agree.
+    ``evaluate()`` computes the loss. It is called twice with the same seed, and both values must be equal.
     """
     tolerance = 1e-5 if autocast is None and torch.finfo(like.dtype).bits >= 32 else 1e-2
     drawn = False
@@ -100,14 +100,13 @@ def draws_random_numbers(
 
     with foreign_generators_restored():
         first, second = value(), value()
-        # The first evaluation may have used other kernels than the second; a third uses the same.
+        # The first evaluation may use other kernels than the second, but the third uses the same as the second.
         same = _equal(first, second, tolerance) or _equal(second, value(), tolerance)
     if not same:
         raise ValueError(
-            f"The {level} loss gave another value when it was evaluated again with the same parameters, batch and "
-            "torch seed. It draws random numbers that torch's global generator does not control (NumPy, random, an own "
-            "Generator), or it keeps state between calls. Draw them in the data stream (augment) or with torch's "
-            "global generator."
+            f"The {level} loss gave two different values with the same parameters, batch and torch seed. It draws "
+            "random numbers from NumPy, random or its own Generator, or it keeps state between calls. Draw random "
+            "numbers in the data stream (augment) or from torch's global generator."
         )
     return drawn
 
@@ -122,7 +121,7 @@ def _equal(a: Tensor, b: Tensor, tolerance: float) -> bool:
 
 @contextlib.contextmanager
 def foreign_generators_restored() -> Iterator[None]:
-    """Leave the global generators of NumPy and of ``random`` as they were."""
+    """Restore the global generators of NumPy and of ``random`` after the block."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (the user's global state)
     try:
         yield
@@ -150,14 +149,14 @@ def depends(loss: Tensor, params: Tensor, phi: Tensor) -> tuple[bool, bool]:
 
 
 def check_levels(problem: Any, *, plain: bool, direct: bool = False) -> None:
-    """Refuse losses in which a level's variables do not occur, on the first batches.
+    """Raise an error if a loss does not depend on its level's variables, on the first batches.
 
-    ``plain``: φ is fixed. ``direct``: only the outer loss needs to depend on φ.
+    ``plain`` means that φ is fixed, ``direct`` that only the outer loss needs to depend on φ.
     """
     in_params, in_phi = problem.depends("inner")
     if not in_params:
         raise ValueError(
-            "The inner loss does not depend on the network's parameters, so nothing would be trained: call net(...) in "
+            "The inner loss does not depend on the network's parameters, so nothing would be trained. Call net(...) in "
             "it, and do not detach its output."
         )
     if plain or in_phi or problem.moves_start:
@@ -165,20 +164,20 @@ def check_levels(problem: Any, *, plain: bool, direct: bool = False) -> None:
     if not problem.depends("outer")[1]:
         raise ValueError(
             "The outer variables occur neither in the inner nor in the outer loss, so their hypergradient is always "
-            "zero: use the argument `outer` in the inner loss."
+            "zero. Use the argument `outer` in the inner loss."
         )
     if direct:
         return
     warnings.warn(
-        "The inner loss does not depend on the outer variables, so training is the same whatever they are; only their "
-        "direct part in the outer loss (a prior, say) moves them. Use the argument `outer` in the inner loss, or "
+        "The inner loss does not depend on the outer variables, so they do not affect training. They move only by "
+        "terms of the outer loss that contain them, such as a prior. Use the argument `outer` in the inner loss, or "
         "choose Direct as hypergradient.",
         stacklevel=3,
     )
 
 
 class SoftmaxWatch(TorchDispatchMode):
-    """Notices a softmax of values that are probabilities already, as where a network ends in one by mistake."""
+    """Detects a softmax of values that are already probabilities, because the network ends in a softmax."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,11 +189,11 @@ class SoftmaxWatch(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def warn(self) -> None:
-        """Say what was found."""
+        """Warn if such a softmax was found."""
         if self.found:
             warnings.warn(
                 "The network's output is already a probability distribution, and the loss applies another softmax to "
-                "it, so that confidences can hardly rise. Losses take logits: remove the softmax at the network's end.",
+                "it, so confidences can hardly rise. Losses take logits: remove the softmax at the end of the network.",
                 stacklevel=2,
             )
 
@@ -209,9 +208,9 @@ def _are_probabilities(values: Tensor, dim: int) -> bool:
 def carried_buffers(
     evaluate: Callable[[Tensors], Tensors], buffers: Tensors, known: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """The buffers through which gradient flows from one training step to the next, and those that change without.
+    """The buffers through which gradient flows from step to step, and those that change without a graph.
 
-    ``evaluate(buffers)`` gives the buffers after a training pass at parameters that require gradient. ``known`` are
+    ``evaluate(buffers)`` gives the buffers after a training pass with parameters that require a gradient. ``known`` are
     buffers that are known to carry gradient.
     """
     names = list(known)
@@ -227,11 +226,11 @@ def carried_buffers(
 
 
 def warn_of_buffers(names: Sequence[str]) -> None:
-    """Say that hypergradients leave out the path through buffers that are updated without a graph."""
+    """Warn that hypergradients ignore the path through buffers that are updated without a graph."""
     if names:
         warnings.warn(
             f"The training pass updates {', '.join(names)} without a graph (under no_grad, or from detached values), "
-            "so hypergradients with outer_mode='eval' leave that path out. Update the buffers from the activations "
-            "themselves, or use outer_mode='train'.",
+            "so hypergradients with outer_mode='eval' ignore that path. Update the buffers from activations that are "
+            "not detached, or use outer_mode='train'.",
             stacklevel=2,
         )

@@ -1,8 +1,8 @@
-"""Only the members that still run are computed.
+"""Outer steps on the members of a population that still run.
 
-When at most half of a population runs, an outer step is computed on the smallest half, quarter, eighth … of it that
-holds the running members. The choice depends on which members run and on nothing else, so a resumed run makes the same
-one, and a traced run meets few new shapes.
+When at most half of a population runs, an outer step is computed on a half, a quarter, an eighth … of it: the smallest
+one that has room for the running members. The choice depends only on which members run, so a resumed run makes the same
+choice, and a traced run sees few new shapes.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from calibrant.bilevel.hypergradients import Estimate
+from calibrant.bilevel.hypergradients import HypergradientResult
 from calibrant.bilevel.optimizers import Optimizer
 from calibrant.data.batch import Batch, map_tensors
 
 
 def crowd_rows(active: Tensor) -> Tensor | None:
-    """The members to compute, in order; None for all of them."""
+    """The members to compute, in order. None means all of them."""
     running, size = int(active.sum()), len(active)
     while 0 < running <= size // 2:
         size //= 2
@@ -30,7 +30,7 @@ def crowd_rows(active: Tensor) -> Tensor | None:
 
 
 class Crowd:
-    """Members ``rows`` out of ``members``: what concerns them is taken out of a whole, and put back into it."""
+    """The members ``rows`` of a population of ``members``: takes their values out of tensors and puts them back."""
 
     def __init__(self, rows: Tensor, members: int, device: torch.device) -> None:
         self.chosen, self.rows, self.members = rows, rows.to(device), members
@@ -41,7 +41,7 @@ class Crowd:
         return map_tensors(lambda t: t[self.rows.to(t.device)], tree)
 
     def batch(self, whole: Batch, axes: Batch) -> Batch:
-        """The members' part of a batch; a batch that stays the same is cut once, and stays the same, too."""
+        """The members' part of a batch. For the same batch it returns the same object again."""
         last = self._last.get(id(axes))
         if last is None or last[0] is not whole:
             cut = pytree.tree_map(
@@ -51,7 +51,7 @@ class Crowd:
         return last[1]
 
     def optimizer(self, value: Any) -> Any:
-        """An optimiser whose tensors with one value a member, learning rates above all, are those of these members."""
+        """An optimiser with the values of these members in tensors that have one value per member."""
         if isinstance(value, Tensor):
             return value[self.rows.to(value.device)] if value.shape[:1] == (self.members,) else value
         if isinstance(value, tuple):
@@ -59,26 +59,28 @@ class Crowd:
         if isinstance(value, Optimizer):
             twin = copy.copy(value)
             for name, part in vars(value).items():
-                scheduled = name == "lr" and callable(part)
-                narrow = (lambda step, lr=part: self.optimizer(lr(step))) if scheduled else self.optimizer(part)
-                object.__setattr__(twin, name, narrow)  # frozen, and checked when the whole was made
+                scheduled = name == "learning_rate" and callable(part)
+                narrow = (lambda step, rate=part: self.optimizer(rate(step))) if scheduled else self.optimizer(part)
+                object.__setattr__(twin, name, narrow)  # the class is frozen, and its values are already checked
             return twin
         return value
 
     def spread(self, part: Any, whole: Any) -> Any:
-        """``part`` in its rows of ``whole``."""
+        """A copy of ``whole`` with ``part`` in the rows of these members."""
         return pytree.tree_map(
             lambda p, w: w.index_copy(0, self.rows.to(w.device), p) if isinstance(p, Tensor) else p, part, whole
         )
 
     def losses(self, parts: list[Tensor]) -> list[Tensor]:
-        """Losses of all members: NaN where none was computed."""
+        """Losses of all members, with NaN for those that were not computed."""
         return [self.spread(loss, loss.new_full((self.members,), float("nan"))) for loss in parts]
 
-    def estimate(self, part: Estimate, start: Any) -> Estimate:
-        """An estimate for all members: the others' hypergradients are zero, their states those of the start."""
+    def result(self, part: HypergradientResult, start: Any) -> HypergradientResult:
+        """A result for all members. The others have a hypergradient of zero and the state of the start."""
         loss, gradient = part.loss, part.gradient
         if gradient is not None:
             gradient = self.spread(gradient, gradient.new_zeros(self.members, gradient.shape[-1]))
         loss = None if loss is None else self.losses([loss])[0]
-        return Estimate(loss, gradient, self.losses(part.inner_losses), self.spread(part.state, start), part.details)
+        return HypergradientResult(
+            loss, gradient, self.losses(part.inner_losses), self.spread(part.state, start), part.details
+        )

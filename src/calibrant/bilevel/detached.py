@@ -1,9 +1,9 @@
-"""What a training loss detaches still moves its gradient: the hypergradient must follow that path, too.
+"""Detached tensors in the inner loss, through which a hypergradient must still differentiate.
 
-A loss such as ``focal(logits, y, gamma_net(features.detach()))`` is differentiated with γ held fixed. Its gradient
-``g(θ)`` depends on θ through γ all the same, and so does every later step. Double backward does not see that path,
-because ``detach()`` cut it in the forward pass. Here a detached tensor keeps its graph behind a :class:`Gate`: closed
-while ``g`` is computed, open while ``g`` itself is differentiated.
+A loss such as ``focal(logits, y, gamma_net(features.detach()))`` is differentiated with γ held fixed. But its gradient
+``g(θ)`` depends on θ through γ, and so does every later step. Double backward misses that path, because ``detach()``
+cut it in the forward pass. Here a detached tensor keeps its graph behind a :class:`Gate`. The gate is closed while
+``g`` is computed, and open while ``g`` is differentiated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SET_GRAD = torch._C._set_grad_enabled
 
 
 class Gate:
-    """Whether gradient passes where the loss detached: not for the gradient itself, but for its derivative."""
+    """Whether gradient passes through detached tensors: not for the gradient itself, but for its derivative."""
 
     def __init__(self) -> None:
         self.open = False
@@ -39,7 +39,7 @@ class Gate:
 
 
 class _Gated(torch.autograd.Function):
-    """The identity, whose gradient passes only while the gate is open."""
+    """The identity. Its gradient is zero unless the gate is open."""
 
     generate_vmap_rule = True
 
@@ -57,7 +57,7 @@ class _Gated(torch.autograd.Function):
 
 
 class Watch(TorchFunctionMode):
-    """Finds out whether a loss detaches anything: by ``detach()``, ``.data`` or under ``torch.no_grad()``."""
+    """Detects whether a loss detaches anything, by ``detach()``, ``.data`` or ``torch.no_grad()``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,9 +69,9 @@ class Watch(TorchFunctionMode):
 
 
 class Keep(TorchFunctionMode):
-    """Puts a gate in the place of every ``detach()``, ``.data`` and ``torch.no_grad()`` of what runs inside.
+    """Replaces every ``detach()``, ``.data`` and ``torch.no_grad()`` inside the block by a gate.
 
-    Under ``torch.no_grad()`` operations are recorded all the same; where a result is used outside, it passes the gate.
+    Operations under ``torch.no_grad()`` are still recorded. A result of theirs passes the gate when it is used outside.
     """
 
     def __init__(self, gate: Gate) -> None:
@@ -90,7 +90,7 @@ class Keep(TorchFunctionMode):
             return self._under_no_grad(func, args, kwargs)
         if self._inside:
             args, kwargs = pytree.tree_map(self._passed, (args, kwargs))
-        if func in _DETACH and args[0].is_floating_point():  # under vmap no tensor says that it requires a gradient
+        if func in _DETACH and args[0].is_floating_point():  # under vmap, requires_grad is always False
             return _Gated.apply(args[0], self.gate)
         return func(*args, **kwargs)
 
@@ -98,7 +98,7 @@ class Keep(TorchFunctionMode):
         with torch.enable_grad():
             if func in _DETACH and args[0].is_floating_point():
                 result = args[0].view_as(args[0])
-            elif kwargs.get("out") is not None:  # autograd records no writing into given tensors
+            elif kwargs.get("out") is not None:  # autograd does not record writing into given tensors
                 given = {k: v for k, v in kwargs.items() if k != "out"}
                 result = kwargs["out"].copy_(func(*args, **given))
             else:

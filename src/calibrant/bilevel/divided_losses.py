@@ -1,4 +1,4 @@
-"""A problem's losses as functions of features and of the last layer: what hypergradients of the head differentiate."""
+"""A problem's losses as functions of the features and of the head, for hypergradients of the head."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calibrant.models.network import Answering, DividedNetwork
 
 
 class DividedLosses(ABC):
-    """The part of :class:`calibrant.bilevel.Bilevel` that runs the body and the head of the network apart."""
+    """The part of :class:`calibrant.bilevel.Bilevel` that runs the body and the head of the network separately."""
 
     view: FunctionalModule
     start: Tensor
@@ -33,11 +33,11 @@ class DividedLosses(ABC):
 
     @abstractmethod
     def inner_value(self, net: Any, phi: Tensor, batch: Batch) -> Tensor:
-        """L on a batch, of any object that stands for the network."""
+        """L on a batch, with any object that has the network's interface."""
 
     @abstractmethod
     def outer_value(self, net: Any, phi: Tensor, batch: Batch) -> Tensor:
-        """F on a batch, of any object that stands for the network."""
+        """F on a batch, with any object that has the network's interface."""
 
     @abstractmethod
     def train_batch(self, step: int) -> Batch:
@@ -53,23 +53,23 @@ class DividedLosses(ABC):
 
     @property
     def head(self) -> Head:
-        """The layer that the logits come from, and the body before it; an error lists the candidates where unclear."""
+        """The layer that computes the logits, and the body before it. If it is unclear, an error lists candidates."""
         if self.view.parts is None:
             self.view.locate(self.train_batch(0).inputs, self._head_name)
         return self.view.divided
 
     @property
     def stretch(self) -> slice:
-        """Where the head's parameters stand in the parameter vector."""
+        """The slice of the parameter vector that holds the head's parameters."""
         _ = self.head
         return self.view.stretch()
 
     @cached_property
     def separable(self) -> bool:
-        """Whether the inner loss sees the network through features that do not depend on φ.
+        """Whether the inner loss uses the network through features that do not depend on φ.
 
-        Then the head's loss is a function of these features. Not so where φ changes the inputs, where the loss takes
-        apart what the module returns beside the logits, or draws random numbers.
+        Then the loss is a function of the head and these features. It is not if φ changes the inputs, if the loss uses
+        other outputs of the module than the logits, or if it draws random numbers.
         """
         _ = self.head
         if self.stochastic:
@@ -90,7 +90,7 @@ class DividedLosses(ABC):
     def inner_features(
         self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
     ) -> tuple[list[Tensor], Tensors]:
-        """The features that the inner loss asks for, and the buffers after the pass."""
+        """The features that the inner loss uses, and the buffers after the pass."""
         net = self._divided(params, buffers, batch, train=True)
         self.inner_value(net, phi, batch)
         return net.kept, net.buffers
@@ -98,13 +98,13 @@ class DividedLosses(ABC):
     def outer_features(
         self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
     ) -> tuple[list[Tensor], Tensors]:
-        """The features that the outer loss asks for, and the buffers after the pass."""
+        """The features that the outer loss uses, and the buffers after the pass."""
         net = self._divided(params, buffers, batch, train=self.outer_mode == "train")
         self.outer_value(net, phi, batch)
         return net.kept, net.buffers
 
     def outer_answers(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> list[Any]:
-        """What the network answers when the outer loss is evaluated on ``batch``."""
+        """The network's outputs when the outer loss is evaluated on ``batch``."""
         net = self._answering(params, buffers, batch)
         self.outer_value(net, phi, batch)
         return net.answers
@@ -112,7 +112,7 @@ class DividedLosses(ABC):
     def outer_given(
         self, answers: Sequence[Any], params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
     ) -> Tensor:
-        """F on a batch whose answers are known."""
+        """F on a batch from known outputs of the network."""
         return self.outer_value(self._answering(params, buffers, batch, given=answers), phi, batch)
 
     def _answering(self, params: Tensor, buffers: Tensors, batch: Batch, **settings: Any) -> Answering:
@@ -121,11 +121,11 @@ class DividedLosses(ABC):
         return Answering(self.view, self.view.unflatten(params), buffers, **settings)
 
     def inner_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
-        """L as a function of the head's parameters ``w``, the features given and all else constant."""
+        """L as a function of the head's parameters ``w``, with given features and everything else constant."""
         return self.inner_value(self._of_head(w, params, features, batch, train=bool(batch.noise)), phi, batch)
 
     def outer_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
-        """F as a function of the head's parameters ``w``, the features given and all else constant."""
+        """F as a function of the head's parameters ``w``, with given features and everything else constant."""
         train = self.outer_mode == "train" and bool(batch.noise)
         return self.outer_value(self._of_head(w, params, features, batch, train=train), phi, batch)
 

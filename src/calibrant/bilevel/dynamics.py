@@ -1,4 +1,4 @@
-"""The inner level as a dynamical system: θ_t = Φ_t(θ_{t-1}, φ), and one step of it taken backwards."""
+"""Training as a dynamical system: the step θ_t = Φ_t(θ_{t-1}, φ), and its transpose."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from calibrant.bilevel.optimizers import Linearization, Moments, Optimizer
 from calibrant.data.batch import Batch, Tensors
 
 if TYPE_CHECKING:
-    from calibrant.bilevel.native import Trainer
+    from calibrant.bilevel.tracing import Trainer
 
 Draws = Callable[[int], Batch]
 
 
 class State(NamedTuple):
-    """Where training stands: parameters, optimiser moments, module buffers, and the number of steps taken."""
+    """The state of training: parameters, optimiser moments, module buffers, and the number of steps taken."""
 
     params: Tensor
     moments: Moments
@@ -37,7 +37,7 @@ class State(NamedTuple):
 
 
 class Cotangent(NamedTuple):
-    """The adjoint of a state. ``buffers`` names only those through which something flows."""
+    """The adjoint of a state. ``buffers`` contains only buffers through which gradient flows."""
 
     params: Tensor
     moments: Moments
@@ -45,16 +45,16 @@ class Cotangent(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """One step with all that its transpose needs."""
+    """One step, with everything that its transpose needs."""
 
     gradient: Gradient
     at: Linearization
 
 
 class Dynamics:
-    """Training as a map: an inner loss and an optimiser.
+    """Training as a map, made of an inner loss and an optimiser.
 
-    ``trainer`` takes steps that are not differentiated, in place; without one they are steps of the map, too.
+    ``trainer`` takes the steps that are not differentiated in place. Without one, they are steps of the map as well.
     """
 
     def __init__(self, level: Level, optimizer: Optimizer, trainer: Trainer | None = None) -> None:
@@ -65,7 +65,7 @@ class Dynamics:
         return State(params, self.optimizer.init(params), buffers, 0)
 
     def train(self, state: State, phi: Tensor, draws: Draws, steps: int) -> tuple[State, list[Tensor]]:
-        """``steps`` training steps; the state after them, and the loss before each."""
+        """Take ``steps`` training steps. Returns the state after them and the loss before each step."""
         if self.trainer is not None and steps > 0:
             return self.trainer.train(state, phi, draws, steps)
         losses = []
@@ -75,22 +75,22 @@ class Dynamics:
         return state, losses
 
     def advance(self, state: State, phi: Tensor, batch: Batch) -> tuple[State, Tensor]:
-        """One training step; the state after it, and the loss before it."""
+        """Take one training step. Returns the state after it and the loss before it."""
         loss, grad, buffers = self.level.gradient(state.params, state.buffers, phi, batch)
         return self._update(state, grad, buffers), loss
 
     def record(self, state: State, phi: Tensor, batch: Batch) -> tuple[State, Tensor, Recorded]:
-        """One training step that can be pulled back."""
+        """Take one training step, and record it so that it can be pulled back."""
         found = self.level.linearize(state.params, state.buffers, phi, batch)
         after = self._update(state, found.grad, found.buffers)
         at = Linearization(state.params, state.moments, after.moments, found.grad, after.step)
         return after, found.loss, Recorded(found, at)
 
     def pull(self, recorded: Recorded, adjoint: Cotangent, *, params: bool = True) -> tuple[Cotangent, Tensor]:
-        """Adjoint of the state before the step from that after it, and the step's share of dF/dφ.
+        """The adjoint of the state before a step from the adjoint after it, and the step's share of dF/dφ.
 
-        ``params=False`` is for the first step of a window, whose starting point does not depend on φ: it saves the
-        Hessian-vector product, and only the share of φ is meaningful.
+        ``params=False`` is for the first differentiated step, whose starting point does not depend on φ. It saves the
+        Hessian-vector product; then only the share of dF/dφ is valid.
         """
         with torch.no_grad():
             d_params, d_moments, d_grad = self.optimizer.pull(recorded.at, adjoint.params, adjoint.moments)
@@ -100,7 +100,7 @@ class Dynamics:
         return Cotangent(d_params, d_moments, back.buffers), back.phi
 
     def zero(self, state: State) -> Cotangent:
-        """The adjoint of a state that nothing depends on."""
+        """An adjoint of zeros."""
         return Cotangent(torch.zeros_like(state.params), tuple(torch.zeros_like(m) for m in state.moments), {})
 
     def _update(self, state: State, grad: Tensor, buffers: Tensors) -> State:

@@ -1,4 +1,4 @@
-"""The last few batches a network trained on, as their features: what the head alone is differentiated on."""
+"""The features of the last training batches, for hypergradients of the head."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from torch.utils import _pytree as pytree
 from calibrant.data.batch import Batch, Tensors, map_tensors
 
 
-class Memory:
-    """A bounded buffer of batches and their features, oldest first.
+class FeatureMemory:
+    """The last ``size`` batches and their features, oldest first.
 
     Parameters
     ----------
     size : int
-        How many batches are kept.
     axes : Batch, optional
-        For a population, which leaves of a batch have a leading axis over members (0) and which are shared (None).
+        For a population: 0 for leaves of a batch with a leading axis over members, None for shared leaves.
     """
 
     def __init__(self, size: int, axes: Batch | None = None) -> None:
@@ -33,7 +32,7 @@ class Memory:
         return len(self.kept)
 
     def add(self, batch: Batch, features: Sequence[Tensor]) -> None:
-        """Keep a batch; the oldest one goes when the buffer is full."""
+        """Add a batch. If the memory is full, the oldest one is dropped."""
         batch = batch._replace(seed=None)
         full = len(self.kept) == (1 if isinstance(batch.index, slice) else self.kept.maxlen)
         if full and self._same_form(batch, features):
@@ -41,7 +40,7 @@ class Memory:
             self._write(batch, features)
         else:
             if isinstance(batch.index, slice):
-                self.kept.clear()  # a full batch: all samples are in each one, so the newest features are all there is
+                self.kept.clear()  # each full batch contains all samples, so only the newest features are needed
             self.kept.append(map_tensors(torch.clone, (batch, list(features))))
 
     def _same_form(self, batch: Batch, features: Sequence[Tensor]) -> bool:
@@ -50,7 +49,7 @@ class Memory:
         return [t.shape for t in kept] == [t.shape for t in given]
 
     def _shift(self) -> None:
-        """Move every entry one place towards the front, in place: a recorded step does the same at each replay."""
+        """Move every entry one place to the front, in place, so that a recorded step repeats it in each replay."""
         entries = [[*_leaves(batch), *features] for batch, features in self.kept]
         for own, following in itertools.pairwise(entries):
             for kept, new in zip(own, following, strict=True):
@@ -69,7 +68,7 @@ class Memory:
         return join(batches, self.axes), join_answers(features, self.axes is not None)
 
     def tensors(self) -> Tensors:
-        """Everything kept, by name, for a checkpoint."""
+        """All kept tensors by name, for a checkpoint."""
         return {
             f"{position}.{kind}{number}": leaf
             for position, (batch, features) in enumerate(self.kept)
@@ -78,7 +77,7 @@ class Memory:
         }
 
     def restore(self, tensors: Tensors, like: Batch) -> None:
-        """Take up what :meth:`tensors` gave; ``like`` is a batch of the same stream."""
+        """Restore the result of :meth:`tensors`. ``like`` is a batch of the same stream."""
         self.kept.clear()
         positions = sorted({int(name.partition(".")[0]) for name in tensors})
         for position in positions:
@@ -87,7 +86,7 @@ class Memory:
 
 
 def join(batches: Sequence[Batch], axes: Batch | None = None) -> Batch:
-    """Batches as one, without their dropout masks. ``axes`` are those of a population's stream."""
+    """Several batches as one, without their dropout masks. ``axes`` are those of a population's stream."""
 
     def cat(name: str) -> Any:
         parts = [getattr(batch, name) for batch in batches]
@@ -104,7 +103,7 @@ def join(batches: Sequence[Batch], axes: Batch | None = None) -> Batch:
 
 
 def join_answers(answers: Sequence[Sequence[Any]], population: bool) -> list[Any]:
-    """What a network answered on several batches, call by call, as its answers on all of them."""
+    """Join a network's outputs on several batches, call by call, to its outputs on all of them."""
     dim = 1 if population else 0
     return [
         pytree.tree_map(lambda *parts: torch.cat(parts, dim) if isinstance(parts[0], Tensor) else parts[0], *calls)

@@ -1,13 +1,14 @@
-"""Settings and data of a run in plain values, which a checkpoint keeps so that it is resumed with the same ones.
+"""Fingerprints: the settings and data of a run as plain values, so that a checkpoint is resumed with the same ones.
 
-Settings are compared by value. A schedule is a function, so its rates at some steps stand for it. Data is compared by
-its shape and by a weighted sum over some of its entries, which rounding does not turn.
+Settings are compared by value. A schedule is a function, so it is compared by its rates at some steps. Data is compared
+by its shape and by a weighted sum of some of its entries, up to rounding.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,18 +24,18 @@ from calibrant.data.streams import Stream, TensorStream
 if TYPE_CHECKING:
     from calibrant.bilevel.run import Run
 
-Plain = dict[str, Any]
+Settings = dict[str, Any]
 
 _PROBED_STEPS = tuple(m * 10**e for e in range(6) for m in (1, 2, 5))
 _ENTRIES = 4096
-"""How many entries of a tensor are looked at, evenly spaced."""
+"""The number of entries of a tensor that are compared, evenly spaced."""
 
 
-def fingerprint(run: Run) -> Plain:
-    """Settings and data of a run by dotted names. Call it before the first batches are released."""
+def fingerprint(run: Run) -> Settings:
+    """The settings and data of a run by dotted names. Call it before the first batches are released."""
     problem = run.problem
     members: list[Any] = getattr(problem, "problems", [problem])
-    found: Plain = {
+    found: Settings = {
         "restart": run.restart,
         "clip_norm": run.clip_norm,
         "first_move": run.first_move,
@@ -51,16 +52,24 @@ def fingerprint(run: Run) -> Plain:
     return found
 
 
-def differences(there: Plain, here: Plain) -> list[str]:
-    """What differs, as parts of a sentence; ``there`` is the fingerprint in the file, ``here`` that of this run."""
+def differences(there: Settings, here: Settings) -> list[str]:
+    """The differences between the fingerprint in a file, ``there``, and that of this run, as parts of a sentence."""
+    there = {present_name(name): present_name(value) for name, value in there.items()}
     names = [name for name in here | there if not _same(there.get(name), here.get(name))]
     return [_difference(name, there.get(name), here.get(name)) for name in names]
 
 
-def _optimizer(prefix: str, optimizer: Optimizer | None) -> Plain:
+def present_name(text: Any) -> Any:
+    """A text from an older checkpoint with the present names of settings. Other values are returned as they are."""
+    if not isinstance(text, str):
+        return text
+    return re.sub(r"\blr\b", "learning_rate", re.sub(r"\bGrouped\b", "GroupedOptimizer", text))
+
+
+def _optimizer(prefix: str, optimizer: Optimizer | None) -> Settings:
     if optimizer is None:
         return {prefix: None}
-    found: Plain = {prefix: type(optimizer).__name__}
+    found: Settings = {prefix: type(optimizer).__name__}
     for field in dataclasses.fields(optimizer):
         value, name = getattr(optimizer, field.name), f"{prefix}.{field.name}"
         if field.name == "decays":  # follows from the network, weight_decay and decay_on
@@ -76,7 +85,7 @@ def _optimizer(prefix: str, optimizer: Optimizer | None) -> Plain:
 
 
 def _rate(schedule: Callable[[int], Any], step: int) -> Any:
-    """A schedule's value; None beyond its end."""
+    """A schedule's value, or None after its end."""
     try:
         return _value(schedule(step))
     except (ValueError, IndexError, KeyError):
@@ -84,7 +93,7 @@ def _rate(schedule: Callable[[int], Any], step: int) -> Any:
 
 
 def _value(value: Any) -> Any:
-    """A setting as JSON keeps it; what has no plain value is told by its type."""
+    """A setting as a JSON value. A setting without a plain value is represented by the name of its type."""
     if isinstance(value, Tensor):
         return value.tolist()
     if isinstance(value, list | tuple):
@@ -92,8 +101,8 @@ def _value(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | None) else type(value).__name__
 
 
-def _stream(stream: Stream) -> Plain:
-    found: Plain = {"kind": type(stream).__name__}
+def _stream(stream: Stream) -> Settings:
+    found: Settings = {"kind": type(stream).__name__}
     if isinstance(stream, TensorStream):
         found |= {"batch_size": stream.batch_size, "batches": stream.batches, "seed": stream.seed}
         found["augmented"] = stream.augment is not None
@@ -110,8 +119,8 @@ def _stream(stream: Stream) -> Plain:
     return found
 
 
-def _tensor(tensor: Tensor) -> Plain:
-    """Form, and a weighted sum of evenly spaced entries beside the sum of its terms' absolute values."""
+def _tensor(tensor: Tensor) -> Settings:
+    """The shape and dtype, a weighted sum of evenly spaced entries, and the sum of its terms' absolute values."""
     flat = tensor.detach().reshape(-1)
     flat = flat[:: max(1, math.ceil(len(flat) / _ENTRIES))].cpu().double().nan_to_num()
     terms = flat * torch.cos(torch.arange(1, len(flat) + 1, dtype=torch.float64))
@@ -130,11 +139,11 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _difference(name: str, there: Any, here: Any) -> str:
-    """The first difference in words."""
+    """The first difference, in words."""
     while isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
         there, here = next((a, b) for a, b in zip(there, here, strict=True) if not _same(a, b))
     if isinstance(there, dict) and isinstance(here, dict):
         if there["form"] == here["form"]:
-            return f"{name} holds other values"
+            return f"{name} has other values"
         there, here = there["form"], here["form"]
     return f"{name} was {there} and is now {here}"

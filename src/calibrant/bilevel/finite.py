@@ -1,4 +1,4 @@
-"""Whether what an outer step computed is finite; where it is not, a sentence that says what to try."""
+"""Checks that the values of an outer step are finite, and errors that say what to try if they are not."""
 
 from __future__ import annotations
 
@@ -8,63 +8,63 @@ import torch
 from torch import Tensor
 
 from calibrant.bilevel import hypergradients as hg
-from calibrant.bilevel.replay import Outcome
 
 if TYPE_CHECKING:
+    from calibrant.bilevel.outer_step import Outcome
     from calibrant.bilevel.run import Run
 
 
 class NonFiniteError(FloatingPointError):
-    """A loss or hypergradient that is not a number; the message names the level and the step, and says what to try."""
+    """A loss, hypergradient or parameter is not finite. The message names it and the step, and says what to try."""
 
 
 _REMEDIES = {
-    "training loss": "try a smaller inner or outer learning rate, or look for inputs that are not finite",
-    "inner loss": "try a smaller inner learning rate, or look for inputs that are not finite",
-    "inner parameter vector": "the inner losses are finite, so an update overflowed: try a smaller inner learning rate",
-    "outer loss": "look for validation inputs that are not finite, or an outer loss that takes the logarithm of zero",
-    "hypergradient": "the losses are finite, so differentiation overflowed: try fewer inner steps, Truncated, a lower "
-    "inner learning rate, or float64",
-    "vector of outer variables": "the hypergradient is finite, so the update overflowed: try a smaller outer learning "
+    "training loss": "Try a smaller inner or outer learning rate, or look for inputs that are not finite",
+    "inner loss": "Try a smaller inner learning rate, or look for inputs that are not finite",
+    "inner parameter vector": "The inner losses are finite, so an update overflowed: try a smaller inner learning rate",
+    "outer loss": "Look for validation inputs that are not finite, or for the logarithm of zero in the outer loss",
+    "hypergradient": "The losses are finite, so differentiation overflowed: try fewer inner steps, Truncated, a "
+    "smaller inner learning rate, or float64",
+    "vector of outer variables": "The hypergradient is finite, so the update overflowed: try a smaller outer learning "
     "rate, or clip_norm",
 }
 
 
 def _finite(values: Tensor, members: int) -> Tensor:
-    """Which members' rows are finite throughout, as one row."""
+    """Whether all values of each member are finite, as one row."""
     if members == 1:
-        return values.sum().isfinite().reshape(1, 1)  # one pass; a sum is finite only if its terms are
+        return values.sum().isfinite().reshape(1, 1)  # one pass: a sum is finite only if its terms are
     return values.reshape(members, -1).isfinite().all(1).reshape(1, members)
 
 
-def sound(run: Run, estimate: hg.Estimate) -> Tensor:
-    """The members whose share in the hypergradient of a tied group is to be trusted: nothing on its way was NaN."""
+def sound(run: Run, result: hg.HypergradientResult) -> Tensor:
+    """The members whose values are all finite, so that they may count in the hypergradient of a tied group."""
     members = run.problem.members or 1
-    parts = [estimate.state.params, *estimate.inner_losses, *(t for t in estimate[:2] if t is not None)]
+    parts = [result.state.params, *result.inner_losses, *(t for t in result[:2] if t is not None)]
     return torch.cat([_finite(part, members) for part in parts]).all(0).cpu()
 
 
 class Look(NamedTuple):
-    """What must be finite after an outer step, in the order of computation: one row for each member and value."""
+    """Which values of an outer step are finite, in the order of computation, with one column per member."""
 
     found: dict[str, Tensor]
     step: int
     taken: int
 
     def message(self, member: int) -> str:
-        """What was not finite first, where, and what to try."""
+        """The first value that was not finite, its step, and what to try."""
         level, ok = next((k, ok) for k, ok in self.found.items() if not bool(ok[:, member].all()))
         where = f"outer step {self.step + 1}"
         if level == "inner loss":
             first = int((~ok[:, member]).nonzero()[0])
             where = f"inner step {self.taken + first + 1} ({where})"
-        return f"The {level} was not finite at {where}; {_REMEDIES[level]}."
+        return f"The {level} was not finite at {where}. {_REMEDIES[level]}."
 
 
 def examine(run: Run, taken: int, outcome: Outcome) -> Tensor:
-    """Which members are still finite. The others fail with a message; a single problem raises it."""
+    """Whether the values of each member are finite. Other members fail with a message; a single problem raises it."""
     values = Values(
-        run.inner_losses, outcome.estimate, outcome.phi, outcome.state.params, run.step, taken, run.present.lookahead
+        run.inner_losses, outcome.result, outcome.phi, outcome.state.params, run.step, taken, run.present.lookahead
     )
     if run.replay is not None:
         run.lookout.add(values)
@@ -79,10 +79,10 @@ def examine(run: Run, taken: int, outcome: Outcome) -> Tensor:
 
 
 class Values(NamedTuple):
-    """What an outer step computed, to be looked at."""
+    """The values of an outer step that are checked."""
 
     inner_losses: Tensor
-    estimate: hg.Estimate
+    result: hg.HypergradientResult
     phi: Tensor
     params: Tensor
     step: int
@@ -90,39 +90,39 @@ class Values(NamedTuple):
     lookahead: bool
 
     def look(self, members: int) -> Look:
-        """Which of it is finite."""
-        losses, estimate = self.inner_losses.reshape(-1, members).isfinite(), self.estimate
+        """Check which values are finite."""
+        losses, result = self.inner_losses.reshape(-1, members).isfinite(), self.result
         params = {"inner parameter vector": _finite(self.params, members)}
         outer: dict[str, Tensor] = {}
-        if estimate.loss is not None:
-            outer["outer loss"] = estimate.loss.reshape(1, members).isfinite()
-        if estimate.gradient is not None:
-            outer["hypergradient"] = _finite(estimate.gradient, members)
+        if result.loss is not None:
+            outer["outer loss"] = result.loss.reshape(1, members).isfinite()
+        if result.gradient is not None:
+            outer["hypergradient"] = _finite(result.gradient, members)
             outer["vector of outer variables"] = _finite(self.phi, members)
         # In the order of computation, so that the message names the first cause.
         if not self.lookahead:
             return Look({"inner loss": losses} | params | outer, self.step, self.taken)
         found: dict[str, Tensor] = {}
-        if estimate.inner_losses:
-            found["inner loss"] = torch.stack(estimate.inner_losses).reshape(-1, members).isfinite()
+        if result.inner_losses:
+            found["inner loss"] = torch.stack(result.inner_losses).reshape(-1, members).isfinite()
         return Look(found | outer | {"training loss": losses} | params, self.step, self.taken)
 
     def all_finite(self) -> list[Tensor]:
-        """Everything that must be finite, in vectors, but for the parameters, which show what went wrong before."""
-        estimate, found = self.estimate, [self.inner_losses, *self.estimate.inner_losses, self.phi]
-        every = (*found, estimate.loss, estimate.gradient)
+        """All values that must be finite, as vectors. Parameters are left out: they show errors of earlier steps."""
+        result, found = self.result, [self.inner_losses, *self.result.inner_losses, self.phi]
+        every = (*found, result.loss, result.gradient)
         return [t.reshape(-1) for t in every if t is not None and t.numel()]
 
 
-_TOGETHER = 32
-"""Outer steps that are looked at together."""
+STEPS_TOGETHER = 32
+"""The number of outer steps that are checked together."""
 
 
 class Lookout:
-    """Looks at the steps of a single problem on a GPU without waiting for them.
+    """Checks the steps of a single problem on a GPU without waiting for them.
 
-    Steps are gathered, and one number says whether all of them were finite. It is on its way from the GPU while the
-    next steps run, and is read when these are gathered. :meth:`look` waits and reads everything.
+    Steps are collected, and one number says whether all of them were finite. It is copied from the GPU while the next
+    steps run, and read when those have been collected. :meth:`look` waits and reads everything.
     """
 
     def __init__(self) -> None:
@@ -132,14 +132,14 @@ class Lookout:
         self._arrived: torch.cuda.Event | None = None
 
     def add(self, values: Values) -> None:
-        """Take note of a step."""
+        """Add the values of a step."""
         self.unread.append(values)
-        if len(self.unread) >= _TOGETHER:
+        if len(self.unread) >= STEPS_TOGETHER:
             self._read()
             self._ask()
 
     def look(self) -> None:
-        """Raise the error of the first step whose values were not finite, if there is one."""
+        """Raise the error of the first step with values that are not finite, if there is one."""
         self._read()
         if self.unread:
             self._ask()

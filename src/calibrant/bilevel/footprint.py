@@ -1,4 +1,4 @@
-"""How much memory something holds: what was allocated while it was made, and is still there."""
+"""The memory that an object holds: bytes that were allocated for it and are still in use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 def live_bytes(make: Callable[[], object], device: torch.device) -> int:
     """Bytes that ``make()`` allocates on ``device`` and that its result keeps alive."""
     if device.type == "cuda":
-        make()  # libraries allocate workspaces of their own in the first call
+        make()  # libraries allocate their workspaces in the first call
         before = torch.cuda.memory_allocated(device)
         kept = make()
         held = torch.cuda.memory_allocated(device) - before
@@ -28,7 +28,10 @@ def live_bytes(make: Callable[[], object], device: torch.device) -> int:
 
 
 def tensor_bytes(tree: Any, beside: Any = ()) -> int:
-    """Bytes of the tensors in a nested structure; shared storage, and that of the tensors in ``beside``, counts not."""
+    """The bytes of the tensors in a nested structure.
+
+    Shared storage counts once, and storage of the tensors in ``beside`` does not count.
+    """
     known = {ref.cdata for ref, _ in _storages(pytree.tree_leaves(beside))}
     return sum(
         {ref.cdata: size for ref, size in _storages(pytree.tree_leaves(tree)) if ref.cdata not in known}.values()
@@ -36,7 +39,7 @@ def tensor_bytes(tree: Any, beside: Any = ()) -> int:
 
 
 class Allocations(TorchDispatchMode):
-    """Remembers the storage of every tensor that is made inside, without keeping it alive."""
+    """Records the storage of every tensor that is made inside the block, without keeping it alive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,12 +50,12 @@ class Allocations(TorchDispatchMode):
         given = {ref.cdata for ref, _ in _storages(pytree.tree_leaves((args, kwargs)))}
         output = func(*args, **kwargs)
         for ref, size in _storages(pytree.tree_leaves(output)):
-            if ref.cdata not in given:  # a view, or a result in place, is no allocation
+            if ref.cdata not in given:  # a view or an operation in place allocates nothing
                 self.seen[ref.cdata] = ref, size
         return output
 
     def alive(self) -> int:
-        """Bytes of what has not been freed."""
+        """The bytes that have not been freed."""
         return sum(size for ref, size in self.seen.values() if not ref.expired())
 
 

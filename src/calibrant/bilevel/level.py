@@ -1,13 +1,13 @@
-"""First and second derivatives of one level's loss, from plain reverse-mode autograd.
+"""First and second derivatives of one level's loss, by reverse-mode autograd.
 
-A level is a pure function ``loss, buffers' = fn(params, buffers, phi, batch)``. With a leading population axis the
-loss is a vector, one entry a member; members do not interact, so the gradient of its sum holds each member's own
-gradient, and everything below works for one problem and for a thousand alike.
+A level is a pure function ``loss, buffers' = fn(params, buffers, phi, batch)``. With a leading population axis the loss
+is a vector with one entry per member. Members do not interact, so the gradient of the sum contains each member's own
+gradient. Everything below works for one problem and for a population.
 
-The second-order product is taken by double backward: :meth:`Level.linearize` keeps the small graph of one gradient
-``g = ∇θ L``, and its ``pull`` turns an adjoint of ``g`` into the Hessian-vector product *and* the cross term in one
-pass. Calling ``linearize`` again at the stored state is the lean alternative. No forward mode is needed anywhere, so
-attention, recurrent nets and old custom functions work wherever they have a double backward.
+The second-order product uses double backward. :meth:`Level.linearize` keeps the graph of one gradient ``g = ∇θ L``, and
+its ``pull`` turns an adjoint of ``g`` into the Hessian-vector product and the cross term in one pass. To save memory,
+call ``linearize`` again at the stored state. No forward mode is needed, so attention, recurrent networks and custom
+functions work if they have a double backward.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LossFunction = Callable[[Tensor, Tensors, Tensor, Batch], tuple[Tensor, Tensors]
 
 
 class Adjoint(NamedTuple):
-    """What ``pull`` gives back: adjoints of the step's inputs. ``params`` is None when it was not asked for."""
+    """The result of ``pull``: adjoints of the step's inputs. ``params`` is None if it was not requested."""
 
     params: Tensor | None
     phi: Tensor
@@ -37,10 +37,11 @@ class Adjoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Gradient:
-    """A loss, its gradient in the parameters, the buffers after the pass, and the way back.
+    """A loss, its gradient in the parameters, the buffers after the pass, and the derivatives of the gradient.
 
-    ``pull(d_grad, d_buffers, params=True, retain=False)`` is the transpose of ``(θ, φ, buffers) ↦ (g, buffers')``;
-    ``push(t_params, t_phi, t_buffers)`` is that map's derivative along a stack of tangents (a leading axis).
+    ``pull(d_grad, d_buffers, params=True, retain=False)`` is the transpose of the derivative of
+    ``(θ, φ, buffers) ↦ (g, buffers')``. ``push(t_params, t_phi, t_buffers)`` is that map's derivative along a stack of
+    tangents with a leading axis.
     """
 
     loss: Tensor
@@ -51,7 +52,7 @@ class Gradient:
 
 
 class FullGradient(NamedTuple):
-    """First derivatives of an outer loss in everything that it depends on."""
+    """The first derivatives of an outer loss in all its inputs."""
 
     loss: Tensor
     params: Tensor
@@ -67,9 +68,9 @@ class Level:
     fn : callable
         The pure loss.
     differentiable_buffers : sequence of str
-        Buffers through which gradient flows (BatchNorm's running statistics); all others are constants.
+        Buffers through which gradient flows (BatchNorm's running statistics). All other buffers are constants.
     detaches : bool
-        Whether the loss detaches something on its way; see :mod:`calibrant.bilevel.detached`.
+        Whether the loss detaches anything; see :mod:`calibrant.bilevel.detached`.
     """
 
     def __init__(self, fn: LossFunction, differentiable_buffers: Sequence[str] = (), *, detaches: bool = False) -> None:
@@ -78,7 +79,7 @@ class Level:
         self.graph_bytes: int | None = None
 
     def value(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
-        """The loss and the buffers after the pass, without any graph."""
+        """The loss and the buffers after the pass, without a graph."""
         with torch.no_grad(), seeded(batch.seed, params):
             return self.fn(params, buffers, phi, batch._replace(seed=None))
 
@@ -114,7 +115,7 @@ class Level:
             return Adjoint(found[0], found[1], back)
 
         def push(t_params: Tensor, t_phi: Tensor, t_buffers: Tensors) -> tuple[Tensor, Tensors]:
-            # The transpose is linear in its seeds, so its own transpose is the forward derivative.
+            # The transpose is linear in its seeds, and its own transpose is the forward derivative.
             outputs = [grad, *(tracked[k] for k in tracked)]
             seeds = [_leaf(torch.zeros_like(o)) for o in outputs]
             with gate.opened():
@@ -137,11 +138,11 @@ class Level:
         return Gradient(loss.detach(), grad.detach(), detached(after), pull, push)
 
     def measure(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> int:
-        """Bytes that one kept graph holds beyond its inputs."""
+        """The bytes that one kept graph holds in addition to its inputs."""
         return live_bytes(lambda: self.linearize(params, buffers, phi, batch), params.device)
 
     def gradients(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> FullGradient:
-        """First derivatives in parameters, outer variables and buffers at once (the outer level's ∇f of Eq. 8)."""
+        """First derivatives in parameters, outer variables and buffers: the outer level's ∇f of Eq. (8)."""
         with seeded(batch.seed, params):
             return full_first_order(
                 self.fn, self.differentiable_buffers, params, buffers, phi, batch._replace(seed=None)
@@ -162,13 +163,16 @@ def first_order(
 def full_first_order(
     fn: LossFunction, names: Sequence[str], params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
 ) -> FullGradient:
-    """``F, ∇θ F, ∇φ F`` and the gradient in the named buffers (those that F does not use are left out)."""
+    """``F, ∇θ F, ∇φ F`` and the gradient in those of the named buffers that F uses."""
     params, phi = _leaf(params), _leaf(phi)
     buffers = {k: _leaf(b) if k in names else b for k, b in buffers.items()}
     with torch.enable_grad():
         loss, _ = fn(params, buffers, phi, batch)
         if not loss.requires_grad:
-            raise ValueError("The outer loss depends neither on the network nor on the outer variables.")
+            raise ValueError(
+                "The outer loss must depend on the network or on the outer variables. Use net or outer in it, and do "
+                "not detach the result."
+            )
         used = [buffers[k] for k in names]
         found = torch.autograd.grad(loss.sum(), [params, phi, *used], allow_unused=True)
     d_params, d_phi = (torch.zeros_like(t) if g is None else g for t, g in zip((params, phi), found[:2], strict=True))
@@ -178,10 +182,10 @@ def full_first_order(
 
 
 def seeded(seed: int | None, like: Tensor) -> contextlib.AbstractContextManager[None]:
-    """Fix torch's own random numbers inside the block, and leave them outside as they were.
+    """Seed torch's random numbers inside the block, and restore its state afterwards. None does nothing.
 
-    A step that is evaluated twice with one seed draws the same numbers twice: that is how a backward sweep replays
-    layers whose randomness cannot be passed in. ``None`` costs nothing.
+    A step that is evaluated twice with the same seed draws the same numbers. So a backward sweep can replay layers
+    whose random numbers cannot be passed in.
     """
     return _NOTHING if seed is None else _seeded(seed, like)
 
@@ -200,7 +204,7 @@ def _seeded(seed: int, like: Tensor) -> Iterator[None]:
 
 
 def detached(tensors: Tensors) -> Tensors:
-    """The same tensors without their graph."""
+    """The tensors without their graph."""
     return {k: t.detach() for k, t in tensors.items()}
 
 
@@ -216,7 +220,7 @@ def _gradients(
     create_graph: bool = False,
     retain_graph: bool | None = None,
 ) -> list[Tensor]:
-    """``torch.autograd.grad`` that gives zeros, not errors, where nothing depends on an input."""
+    """``torch.autograd.grad`` that returns zeros for inputs that nothing depends on."""
     outputs = [outputs] if isinstance(outputs, Tensor) else outputs
     seeds = [torch.ones_like(o) for o in outputs] if seeds is None else seeds
     live = [(o, s) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]

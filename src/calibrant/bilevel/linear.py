@@ -1,7 +1,7 @@
-"""Linear solves ``A x = b`` with a symmetric ``A`` known only by its products, for implicit hypergradients.
+"""Linear solvers for implicit hypergradients: ``A x = b`` with a symmetric ``A`` given by its products.
 
-Each solver is a value; each answer carries its residual and says whether it can be trusted. Vectors run along the last
-axis; a leading population axis is solved member by member at the same time.
+Each solution has its residual and says whether it converged. Vectors are along the last axis. With a leading population
+axis, each member has its own system, and all are solved at the same time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor
 MatVec = Callable[[Tensor], Tensor]
 
 
-class Solution(NamedTuple):
-    """``value`` with ``‖A·value − b‖ / ‖b‖`` per member, the products used, and whether every member converged."""
+class LinearSolution(NamedTuple):
+    """The solution ``value``, its residual ``‖A·value − b‖ / ‖b‖`` per member, and whether all members converged."""
 
     value: Tensor
     residual: Tensor
@@ -27,27 +27,27 @@ class Solution(NamedTuple):
     converged: bool | Tensor
 
 
-class Solve:
-    """Base of the solvers: ``solve(matvec, b) -> Solution``."""
+class LinearSolver:
+    """Base class of the solvers: ``solver(matvec, b) -> LinearSolution``."""
 
-    def __call__(self, matvec: MatVec, b: Tensor) -> Solution:
-        """Solve ``A x = b``."""
+    def __call__(self, matvec: MatVec, b: Tensor) -> LinearSolution:
+        """LinearSolver ``A x = b``."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class CG(Solve):
-    """Conjugate gradients, for a positive definite ``A``: add ``damping`` where the inner loss is not convex.
+class CG(LinearSolver):
+    """Conjugate gradients, for a positive definite ``A``. If the inner loss is not convex, add ``damping``.
 
-    A direction of negative curvature ends the solve of that member, with what it had before (Steihaug 1983). Where an
-    early end is meant, ``quiet`` leaves out the warning.
+    At a direction of negative curvature the solve of that member stops with its present solution (Steihaug 1983).
+    ``quiet`` turns off the warning about a solve that stops early.
     """
 
     steps: int = 100
     tolerance: float = 1e-6
     quiet: bool = False
 
-    def __call__(self, matvec: MatVec, b: Tensor) -> Solution:
+    def __call__(self, matvec: MatVec, b: Tensor) -> LinearSolution:
         x, r = torch.zeros_like(b), b.clone()
         p, rr = r.clone(), _dot(r, r)
         target, convex = (self.tolerance**2) * rr, torch.ones_like(rr, dtype=torch.bool)
@@ -56,13 +56,13 @@ class CG(Solve):
         products = 0
         for _ in range(self.steps):
             live = convex & (rr > target)
-            if not (self.quiet and b.is_cuda) and not bool(live.any()):  # a look would hold up a GPU
+            if not (self.quiet and b.is_cuda) and not bool(live.any()):  # reading it would wait for a GPU
                 break
             ap = matvec(p)
             products += 1
             curvature = _dot(p, ap)
             finite = finite & curvature.isfinite()
-            # What is positive by rounding alone would make the step arbitrarily long.
+            # A curvature that is positive only by rounding would make the step arbitrarily long.
             convex = convex & (
                 ~live | (curvature > rounding * p.norm(dim=-1, keepdim=True) * ap.norm(dim=-1, keepdim=True))
             )
@@ -72,48 +72,48 @@ class CG(Solve):
             fresh = _dot(r, r)
             p = r + torch.where(live, fresh / torch.where(rr > 0, rr, 1.0), 0.0) * p
             rr = fresh
-        x = torch.where(finite, x, math.nan)  # not a direction of negative curvature: the caller must hear of it
+        x = torch.where(finite, x, math.nan)  # NaN is not negative curvature, and the caller must see it
         remedy = "more steps, or more damping"
         if not self.quiet and not bool(convex.all()):
             remedy = (
-                "more damping, or Nystrom(): the inner loss is not convex here, and conjugate gradients ended "
-                "where they met a direction of negative curvature"
+                "more damping, or Nystrom(): the inner loss is not convex here, and conjugate gradients stopped at a "
+                "direction of negative curvature"
             )
         return _finish(x, _relative(r, b), products, self.tolerance, None if self.quiet else remedy)
 
 
 @dataclass(frozen=True)
-class Neumann(Solve):
+class Neumann(LinearSolver):
     """The truncated series ``x = s·Σ_k (I − s·A)^k b`` (Lorraine et al. 2020).
 
-    Converges when all eigenvalues of ``s·A`` lie in (0, 2). ``scale=None`` takes ``s = 1/λ_max`` by power iteration.
+    It converges if all eigenvalues of ``s·A`` are in (0, 2). ``scale=None`` uses ``s = 1/λ_max`` from power iteration.
     """
 
     terms: int = 100
     scale: float | None = None
     tolerance: float = 1e-3
 
-    def __call__(self, matvec: MatVec, b: Tensor) -> Solution:
+    def __call__(self, matvec: MatVec, b: Tensor) -> LinearSolution:
         scale = self.scale if self.scale is not None else 1 / _largest_eigenvalue(matvec, b)
         term, total = b, b
         for _ in range(self.terms):
             term = term - scale * matvec(term)
             total = total + term
-        # A member of a population fails by its own hypergradient; where b is not finite, the series is not to blame.
+        # A population member fails later, by its hypergradient. If b is not finite, the series is not the cause.
         if b.dim() == 1 and bool(b.isfinite().all()) and not bool(total.isfinite().all()):
-            raise FloatingPointError("The Neumann series diverged; decrease scale below 2 / the largest eigenvalue.")
+            raise FloatingPointError("The Neumann series diverged. Decrease scale below 2 / the largest eigenvalue.")
         x = scale * total
         return _finish(x, _relative(b - matvec(x), b), self.terms + 1, self.tolerance, "more terms")
 
 
 @dataclass(frozen=True)
-class Nystrom(Solve):
-    """A rank-``rank`` approximation from products with random directions (Frangella, Tropp & Udell 2023).
+class Nystrom(LinearSolver):
+    """A low-rank approximation from products with random directions (Frangella, Tropp & Udell 2023).
 
-    ``A ≈ U Λ Uᵀ`` and ``x = U (Λ + ρ)⁻¹ Uᵀ b + (b − U Uᵀ b)/ρ`` with ρ = ``shift`` (the damping outside the captured
-    space). No iteration and no failure on indefinite ``A``: eigenvalues below zero are taken as zero. Exact when
-    ``rank`` reaches the dimension, ``A`` is positive definite and ``shift`` is small. One problem at a time, not a
-    population.
+    ``A ≈ U Λ Uᵀ`` and ``x = U (Λ + ρ)⁻¹ Uᵀ b + (b − U Uᵀ b)/ρ`` with ρ = ``shift``, the damping outside the captured
+    space. It does not iterate, and it does not fail for an indefinite ``A``: negative eigenvalues count as zero. It is
+    exact if ``rank`` reaches the dimension, ``A`` is positive definite and ``shift`` is small. It solves one problem at
+    a time, not a population.
     """
 
     rank: int = 20
@@ -121,9 +121,9 @@ class Nystrom(Solve):
     seed: int = 0
     tolerance: float = 1e-1
 
-    def __call__(self, matvec: MatVec, b: Tensor) -> Solution:
+    def __call__(self, matvec: MatVec, b: Tensor) -> LinearSolution:
         if b.dim() != 1:
-            raise ValueError("Nystrom solves one problem at a time; use CG() or Neumann() for a population.")
+            raise ValueError("Nystrom needs a single problem; for a population use CG() or Neumann().")
         rank = min(self.rank, b.shape[0])
         generator = torch.Generator().manual_seed(self.seed)
         sketch = torch.randn(b.shape[0], rank, generator=generator, dtype=torch.float64).to(b)
@@ -132,12 +132,12 @@ class Nystrom(Solve):
         core = basis.T @ image
         values, vectors = torch.linalg.eigh((core + core.T) / 2)
         keep = values > values.abs().max() * torch.finfo(b.dtype).eps * rank
-        # A ≈ Y (ΩᵀY)⁺ Yᵀ, as F Fᵀ with F = Y V Λ^(-1/2); the part of negative curvature is left out.
+        # A ≈ Y (ΩᵀY)⁺ Yᵀ = F Fᵀ with F = Y V Λ^(-1/2), without the part of negative curvature.
         factor = image @ (vectors[:, keep] / values[keep].sqrt())
         u, s, _ = torch.linalg.svd(factor, full_matrices=False)
         inside = u.T @ b
         x = u @ (inside / (s.square() + self.shift))
-        if u.shape[1] < b.shape[0]:  # otherwise nothing lies outside, and the difference would be rounding
+        if u.shape[1] < b.shape[0]:  # otherwise the difference is only rounding
             x = x + (b - u @ inside) / self.shift
         residual = _relative(b - matvec(x) - self.shift * x, b)
         return _finish(x, residual, rank + 1, self.tolerance, "a larger rank or a larger shift")
@@ -158,16 +158,17 @@ def _largest_eigenvalue(matvec: MatVec, b: Tensor, steps: int = 20) -> Tensor:
     for _ in range(steps):
         v = v / v.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(b.dtype).tiny)
         v = matvec(v)
-    return 1.1 * v.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(b.dtype).tiny)  # power iteration comes from below
+    # Power iteration approaches the eigenvalue from below.
+    return 1.1 * v.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(b.dtype).tiny)
 
 
-def _finish(x: Tensor, residual: Tensor, products: int, tolerance: float, remedy: str | None) -> Solution:
-    if remedy is None:  # nobody asked to hear of it
-        return Solution(x, residual, products, (residual <= tolerance).all())
+def _finish(x: Tensor, residual: Tensor, products: int, tolerance: float, remedy: str | None) -> LinearSolution:
+    if remedy is None:  # no warning is wanted
+        return LinearSolution(x, residual, products, (residual <= tolerance).all())
     converged = bool((residual <= tolerance).all())
     if not converged:
-        # The same words each time: Python then says them once, and not at every outer step.
+        # The text must not vary: Python shows an equal warning once, not in every outer step.
         warnings.warn(
-            f"The linear solve stopped before its relative residual was {tolerance:.0e}; try {remedy}.", stacklevel=3
+            f"The linear solve stopped before its relative residual was {tolerance:.0e}. Try {remedy}.", stacklevel=3
         )
-    return Solution(x, residual, products, converged)
+    return LinearSolution(x, residual, products, converged)

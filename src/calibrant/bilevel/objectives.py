@@ -1,4 +1,4 @@
-"""The usual objectives of the two levels, as values: equal settings are equal objects, and they can be pickled."""
+"""The usual objectives of the two levels. Objectives with equal settings are equal, and they can be pickled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UserLoss = Callable[[Network, Any, Batch], Tensor]
 
 @dataclass(frozen=True)
 class Composed:
-    """An inner objective: a per-sample loss with the hooks of an :class:`OuterVariable` in their places."""
+    """An inner objective: a per-sample loss with the hooks of an :class:`OuterVariable`."""
 
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
 
@@ -43,12 +43,12 @@ class Averaged:
 
 
 def composed(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
-    """The usual inner objective from a per-sample loss, with the hooks of an :class:`OuterVariable` in their places."""
+    """The usual inner objective: a per-sample loss, averaged, with the hooks of an :class:`OuterVariable`."""
     return Composed(loss)
 
 
 def averaged(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
-    """A loss on the network's logits, averaged, plus the outer variable's prior: the usual outer objective."""
+    """The usual outer objective: a per-sample loss, averaged, plus the outer variable's prior."""
     return Averaged(loss)
 
 

@@ -1,7 +1,7 @@
 """Outer losses by name: ``OUTER_LOSSES[name](**settings)`` is an ``outer_loss`` for Bilevel.
 
-Each one is a value: equal settings give equal losses, as the members of a population need them, and all can be pickled.
-Every loss adds the outer variable's prior and uses the data's sample weights.
+Equal settings give equal losses, which populations require. All losses can be pickled, add the outer variable's prior,
+and use the data's sample weights.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from calibrant.models.network import Network
 
 
 def bce_loss(*, alpha: float = 30.0) -> UserLoss:
-    """BCE of the smooth confidence against "was it right" (Eq. 12–13, Sanguin et al. 2024), the first paper's F.
+    """The first paper's F: binary cross-entropy of the smooth confidence (Eq. 12–13, Sanguin et al. 2024).
 
-    ``batch.hyper["alpha"]`` takes the place of `alpha` where it is given, so that members may differ in it.
+    Its target is whether the prediction is correct. ``batch.hyper["alpha"]`` overrides `alpha`, so the members of a
+    population may have different values.
     """
     return ConfidenceBCE(float(alpha))
 
 
 def nll_loss() -> UserLoss:
-    """Cross-entropy: what Bilevel takes when it is told nothing."""
+    """Cross-entropy, the default of Bilevel."""
     return DEFAULT_OUTER_LOSS
 
 
@@ -44,10 +45,10 @@ def brier_loss() -> UserLoss:
 def sece_loss(
     *, strength: float | None = 1.0, bandwidth: float = 0.01, accuracy: Accuracy = "soft", order: int = 1
 ) -> UserLoss:
-    """``CE + strength·SECE``; None: SECE alone, as the second paper prints it. ``order=2`` is the squared form.
+    """``CE + strength·SECE``. ``order=2`` is the squared form.
 
-    Alone it is smallest for a network that knows nothing: it may serve where training itself keeps the accuracy up, and
-    to show what happens where it does not.
+    ``strength=None`` gives SECE alone, as the second paper prints it. SECE alone is smallest for a network that has
+    learned nothing, so use it only if training itself keeps the accuracy high.
     """
     settings = (("bandwidth", float(bandwidth)), ("accuracy", accuracy), ("order", order))
     return BesideCrossEntropy(sece, _strength(strength), settings)
@@ -56,27 +57,28 @@ def sece_loss(
 def dece_loss(
     *, strength: float | None = 1.0, bins: int = 15, temperature: float = 0.01, accuracy: Accuracy = "soft"
 ) -> UserLoss:
-    """``CE + strength·DECE`` (Bohdal et al. 2021, who take 0.5); None: DECE alone, as in :func:`sece_loss`."""
+    """``CE + strength·DECE`` (Bohdal et al. 2021, who use 0.5). None gives DECE alone, as in :func:`sece_loss`."""
     settings = (("bins", bins), ("temperature", float(temperature)), ("accuracy", accuracy))
     return BesideCrossEntropy(dece, _strength(strength), settings)
 
 
 def variance_loss(*, strength: float = 1.0, draws: int = 5) -> UserLoss:
-    """``CE + strength·variance`` over so many passes with dropout: right, and the same each time.
+    """``CE + strength·variance`` over ``draws`` passes with dropout (after Jain & Shenoy 2022).
 
-    The idea is Jain & Shenoy's (2022). The cross-entropy is the passes' mean; the variance is that of the probabilities
-    over them, summed over classes. The network needs ``nn.Dropout`` and the problem ``outer_mode="train"``; every outer
-    step has masks of its own. It is not among ``OUTER_LOSSES``, which serve any network.
+    It rewards predictions that are correct and do not vary between passes. The cross-entropy is the mean over passes.
+    The variance is that of the probabilities over passes, summed over classes. The network needs ``nn.Dropout`` and the
+    problem ``outer_mode="train"``. Every outer step draws new masks. This loss is not in ``OUTER_LOSSES``, because
+    those work for every network.
     """
     if draws < 2:
-        raise ValueError(f"a variance needs at least 2 draws; got {draws}.")
+        raise ValueError(f"draws must be at least 2 for a variance; got {draws}.")
     if not 0 <= strength < math.inf:
         raise ValueError(f"strength must be at least 0 and finite; got {strength}.")
     return DropoutVariance(float(strength), draws)
 
 
 def confidence_gap_loss() -> UserLoss:
-    """Mean confidence minus accuracy, with its sign: what :class:`calibrant.bilevel.Feedback` brings to zero."""
+    """Mean confidence minus accuracy, with its sign, for :class:`calibrant.bilevel.Feedback`."""
     return ConfidenceGap()
 
 
@@ -128,7 +130,7 @@ class DropoutVariance:
 
 @dataclass(frozen=True)
 class BesideCrossEntropy:
-    """``CE + strength·error(logits, targets)``; without a strength the error alone."""
+    """``CE + strength·error(logits, targets)``, or the error alone if ``strength`` is None."""
 
     error: Callable[..., Tensor]
     strength: float | None

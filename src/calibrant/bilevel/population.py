@@ -1,4 +1,4 @@
-"""Many bilevel problems at once, with a leading axis over members."""
+"""A population: many bilevel problems that run as one, with a leading axis over members."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant.bilevel.level import LossFunction
-from calibrant.bilevel.problem import INNER_NOISE, OUTER_NOISE, Bilevel
+from calibrant.bilevel.problem import INNER_NOISE, NO_VALIDATION_DATA, OUTER_NOISE, Bilevel
 from calibrant.bilevel.ties import Ties
 from calibrant.data.batch import Batch, Tensors
 from calibrant.data.members import MemberStream, Noise
@@ -18,22 +18,21 @@ from calibrant.models.functional import FunctionalModule
 
 
 class Population:
-    """Many problems of one kind as one, with a leading axis over members: seeds, data sets, hyperparameters.
+    """Many problems of one kind that run as one: several seeds, data sets or hyperparameters.
 
-    The members' own functions run under ``vmap``; everything after the loss is elementwise over members. Data that all
-    members hold as the *same* tensor is not copied. Members must share the architecture, the losses, frozen weights
-    and the settings of the outer variables; those that :meth:`Bilevel.replicate` makes do, and are built quickest.
+    The losses run under ``vmap``, and everything after them is elementwise over members. Data that all members hold as
+    the *same* tensor is not copied. Members must have the same architecture, losses, frozen weights and settings of the
+    outer variables. :meth:`Bilevel.replicate` makes such members quickly.
 
     Parameters
     ----------
     problems : sequence of Bilevel
     tied : sequence of int, optional
-        One label a member: members with the same label share one φ, which follows the mean of their hypergradients (of
-        those that still run). Then clipping and the outer update act on that mean, :class:`EarlyStopping` judges and
-        stops whole groups, and a member that fails leaves its group going. φ goes on moving, for all of a group, while
-        any member of it runs.
+        One label per member. Members with the same label share one φ, which moves by the mean of the hypergradients of
+        those that still run. Clipping and the outer update act on that mean, and :class:`EarlyStopping` stops whole
+        groups. If a member fails, the others of its group continue. The group's φ moves while any of its members runs.
     shares : sequence of numbers, optional
-        How much each member counts in the mean of its group (default: all the same).
+        The weight of each member in the mean of its group. By default all weights are equal.
     """
 
     def __init__(
@@ -51,11 +50,11 @@ class Population:
         for position, other in enumerate(problems[1:], 1):
             difference = _difference(first, other)
             if difference:
-                raise ValueError(f"Member {position} differs from member 0 in {difference}; run them apart.")
+                raise ValueError(f"Member {position} differs from member 0 in {difference}. Solve them separately.")
         if first.stochastic:
             raise ValueError(
                 "The inner loss draws random numbers that cannot be passed in, so members would not equal their single "
-                "runs. Use nn.Dropout layers, or draw augmentation outside the loss."
+                "runs. Use nn.Dropout layers, or draw the augmentation outside the loss."
             )
         self.view, self.outer_view, self.variables = first.view, first.outer_view, first.variables
         self.moves_start, self.outer_mode, self.detaches = first.moves_start, first.outer_mode, first.detaches
@@ -67,7 +66,7 @@ class Population:
         self.ties = _ties(self, tied, shares)
 
     def _masks(self, purpose: int) -> Noise | None:
-        """Draws the members' dropout masks of a step: those of their single runs."""
+        """A function that draws the members' dropout masks of a step, equal to those of their single runs."""
         if not self.view.dropouts:
             return None
 
@@ -77,21 +76,21 @@ class Population:
         return draw
 
     def inner(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
-        """The members' inner losses, one entry each."""
+        """The inner losses, one value per member."""
         return _each_member(self.template.inner, self.train.axes)(params, buffers, phi, batch)
 
     def outer(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
-        """The members' outer losses, one entry each."""
+        """The outer losses, one value per member."""
         assert self.val is not None
         return _each_member(self.template.outer, self.val.axes)(params, buffers, phi, batch)
 
     def depends(self, level: Literal["inner", "outer"]) -> tuple[bool, bool]:
-        """Whether a level's loss depends on θ and on φ; all members have the same losses."""
+        """Whether a level's loss depends on θ and on φ. All members have the same losses."""
         return self.template.depends(level)
 
     @property
     def stretch(self) -> slice:
-        """Where the head's parameters stand in each member's parameter vector."""
+        """The slice of each member's parameter vector that holds the head's parameters."""
         return self.template.stretch
 
     @property
@@ -102,14 +101,14 @@ class Population:
     def inner_features(
         self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
     ) -> tuple[list[Tensor], Tensors]:
-        """The features that the members' inner losses ask for, and the buffers after the pass."""
+        """The features that the members' inner losses use, and the buffers after the pass."""
         every = torch.func.vmap(self.template.inner_features, in_dims=(0, 0, 0, self.train.axes))
         return every(params, buffers, phi, batch)
 
     def outer_features(
         self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
     ) -> tuple[list[Tensor], Tensors]:
-        """The features that the members' outer losses ask for, and the buffers after the pass."""
+        """The features that the members' outer losses use, and the buffers after the pass."""
         assert self.val is not None
         every = torch.func.vmap(self.template.outer_features, in_dims=(0, 0, 0, self.val.axes))
         return every(params, buffers, phi, batch)
@@ -126,7 +125,7 @@ class Population:
         return every(w, params, features, phi, batch)
 
     def outer_answers(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> list[Any]:
-        """What the members' networks answer when their outer losses are evaluated."""
+        """The outputs of the members' networks when their outer losses are evaluated."""
         assert self.val is not None
         every = torch.func.vmap(self.template.outer_answers, in_dims=(0, 0, 0, self.val.axes))
         return every(params, buffers, phi, batch)
@@ -134,7 +133,7 @@ class Population:
     def outer_given(
         self, answers: Sequence[Any], params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
     ) -> Tensor:
-        """The members' outer losses on batches whose answers are known."""
+        """The members' outer losses from known network outputs."""
         assert self.val is not None
         axes = self.val.axes if batch.noise else self.val.axes._replace(noise={})
         every = torch.func.vmap(self.template.outer_given, in_dims=(0, 0, 0, 0, axes))
@@ -156,7 +155,7 @@ class Population:
         return torch.stack([p.start_phi for p in self.problems])
 
     def project(self, phi: Tensor) -> Tensor:
-        """Every member's φ put back into its set."""
+        """Every member's φ projected onto its allowed set."""
         return phi if phi.shape[-1] == 0 else torch.func.vmap(self.template.project)(phi)
 
     def train_batch(self, step: int) -> Batch:
@@ -166,12 +165,12 @@ class Population:
     def val_batch(self, step: int) -> Batch:
         """The members' batches of an outer step."""
         if self.val is None:
-            raise ValueError("The outer level needs validation data: Bilevel(..., val=(inputs, targets)).")
+            raise ValueError(NO_VALIDATION_DATA)
         return self.val.batch(step)
 
 
 def _each_member(fn: LossFunction, axes: Batch) -> LossFunction:
-    """``fn`` over all members; what cannot be vectorised is an error that says so."""
+    """``fn`` over all members. An operation that cannot be vectorised raises an error with advice."""
     vectorised = torch.func.vmap(fn, in_dims=(0, 0, 0, axes))
 
     def call(params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
@@ -182,7 +181,7 @@ def _each_member(fn: LossFunction, axes: Batch) -> LossFunction:
             if missing:
                 raise ValueError(
                     f"The members use {missing[1]}, which torch.func.vmap cannot vectorise (recurrent layers such as "
-                    "nn.LSTM are among these operations), so they cannot run as a population. Solve them one by one."
+                    "nn.LSTM use such operations). Solve the members one by one."
                 ) from error
             if "randomness" in str(error):
                 raise ValueError(
@@ -199,20 +198,20 @@ def _ties(
 ) -> Ties | None:
     if tied is None:
         if shares is not None:
-            raise ValueError("shares say how much members count in their group: give tied=… as well.")
+            raise ValueError("shares must be None without tied, since they weight the members of a tied group.")
         return None
     if len(tied) != population.members:
-        raise ValueError(f"tied must have one label a member ({population.members}); it has {len(tied)}.")
+        raise ValueError(f"tied must have one label per member ({population.members}); got {len(tied)}.")
     ties = Ties(tied, shares)
     if not ties.equal(population.initial_phi()):
-        raise ValueError("Members of a tied group share one φ, so they must start from the same values of it.")
+        raise ValueError("Members of a tied group share one φ, so they must start from equal values of φ.")
     return ties
 
 
 def _difference(a: Bilevel, b: Bilevel) -> str | None:
-    """What keeps two problems from running as one, in words."""
+    """The difference that prevents two problems from running as one, in words."""
     if a.inner_loss != b.inner_loss or a.outer_loss != b.outer_loss:
-        return "its losses (give all members the same function, and put what differs into hyper)"
+        return "its losses (give all members the same function, and put values that differ into hyper)"
     if (a.val is None) != (b.val is None):
         return "whether there is validation data"
     if a.outer_mode != b.outer_mode or a.autocast != b.autocast:
@@ -226,11 +225,11 @@ def _difference(a: Bilevel, b: Bilevel) -> str | None:
     if a.outer_view.names != b.outer_view.names or a.outer_view.shapes != b.outer_view.shapes:
         return "the outer variables"
     for mine, others in ((a.view, b.view), (a.outer_view, b.outer_view)):
-        if mine.description != others.description:  # all members run the first one's layers
+        if mine.description != others.description:  # all members run the layers of the first one
             return "the settings of its layers"
         if not _equal(_frozen(mine), _frozen(others)):
             return "its frozen parameters"
-    # The network's buffers are part of each member's state; those of the outer module are constants.
+    # The network's buffers are part of each member's state, but those of the outer module are constants.
     if not _equal(a.outer_view.initial_buffers(), b.outer_view.initial_buffers()):
         return "the buffers of its outer variables"
     return None

@@ -10,53 +10,55 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.bilevel import checks
-from calibrant.bilevel.detached import Watch
 from calibrant.bilevel.divided_losses import DividedLosses
 from calibrant.bilevel.level import seeded
 from calibrant.bilevel.objectives import DEFAULT_INNER_LOSS, DEFAULT_OUTER_LOSS, UserLoss
 from calibrant.bilevel.outer_variables import OuterVariable
+from calibrant.bilevel.problem_checks import check_inner_loss, check_outer_loss
 from calibrant.data.batch import Batch, Tensors, map_tensors
 from calibrant.data.streams import Stream, TensorStream, as_stream, mix
 from calibrant.models.functional import FunctionalModule
 from calibrant.models.kernels import FusedKernels
 
 INNER_NOISE, OUTER_NOISE = 12, 13
+"""Each level draws its dropout masks from seeds of its own."""
+NO_VALIDATION_DATA = "The outer level needs validation data: give Bilevel(..., val=(inputs, targets))."
 
 
 class Bilevel(DividedLosses):
-    """``min_φ F(φ, θ_T(φ))`` with ``θ_T`` the result of training: all that the solver needs to know.
+    """A bilevel problem ``min_φ F(φ, θ_T(φ))``, where ``θ_T`` is the result of training.
 
     Eq. (5) of Sanguin et al. 2024, with w for φ, f for F and g for the inner loss.
 
     Parameters
     ----------
     model : nn.Module
-        Copied; its present parameters are the starting point.
+        It is copied. Its present parameters are the starting point.
     outer : nn.Module, optional
-        φ: an :class:`OuterVariable`, or any module that a user-written ``inner_loss`` calls. Copied. None: plain
+        φ: an :class:`OuterVariable`, or any module that your ``inner_loss`` calls. It is copied. None gives plain
         training.
     train, val : ``(inputs, targets)``, a loader, or a :class:`calibrant.data.Stream`
-        Data of the inner and the outer level. ``val`` may be left out for plain training.
+        The data of the inner and the outer level. Plain training needs no ``val``.
     inner_loss, outer_loss : callable ``(net, outer, batch) -> Tensor``
-        ``net.logits(x)`` are the logits at the current parameters, ``net.features(x)`` and ``net.head(h)`` the two
-        parts of the network, ``net(x)`` what the module itself returns, and ``net.params`` its named parameters; see
-        :class:`calibrant.models.Network`. ``outer`` is the outer module at the current φ. Vectors are averaged.
-        Defaults: cross-entropy with the outer variable's hooks, and plain cross-entropy.
+        ``net.logits(x)`` gives the logits at the current parameters, ``net.features(x)`` and ``net.head(h)`` the two
+        parts of the network, ``net(x)`` the output of the module itself, and ``net.params`` the named parameters; see
+        :class:`calibrant.models.Network`. ``outer`` is the outer module at the current φ. A vector of losses is
+        averaged. Defaults: cross-entropy with the outer variable's hooks, and plain cross-entropy.
     head : str, optional
-        The name of the submodule that the logits come from, ``"fc"`` say. It is found by running the model where it is
-        asked for: the one linear layer whose output is the logits.
+        The name of the submodule whose output is the logits, such as ``"fc"``. By default it is the one linear layer
+        whose output is the logits, found by running the model.
     channels_last : bool
-        Run 2-D convolutions with the channel as the last dimension, which GPUs prefer.
+        Run 2-D convolutions with the channel as the last dimension, which is faster on GPUs.
     batch_size, val_batch_size : int, optional
-        For tensors: None is the full batch.
+        Batch sizes for tensors. None uses all samples in each batch.
     outer_mode : {"eval", "train"}
-        How BatchNorm and dropout behave under the outer loss.
+        The mode of BatchNorm and dropout in the outer loss.
     autocast : torch.dtype, optional
-        Lower precision for the model's forward pass, ``torch.bfloat16`` say.
+        A lower precision for the model's forward pass, such as ``torch.bfloat16``.
     hyper : dict of tensors
-        Constants for both losses (``batch.hyper``) that may differ between the members of a population.
+        Constants for both losses (``batch.hyper``). They may differ between the members of a population.
     seed : int
-        Order of batches, augmentation, dropout.
+        The seed of the order of batches, of augmentation and of dropout.
     """
 
     members: int | None = None
@@ -86,7 +88,7 @@ class Bilevel(DividedLosses):
             raise ValueError(f"outer_mode must be 'eval' or 'train'; got {outer_mode!r}.")
         self.view = FunctionalModule(model, channels_last=channels_last)
         if self.view.size == 0:
-            raise ValueError("The model has no trainable parameters: nothing can be learned at the inner level.")
+            raise ValueError("The model must have trainable parameters; got none. Set requires_grad=True for some.")
         outer = OuterVariable() if outer is None else outer
         checks.check_outer_module(outer)
         self.start, self.start_buffers = self.view.values, self.view.initial_buffers()
@@ -95,7 +97,7 @@ class Bilevel(DividedLosses):
         self.variables = self.outer_view.module
         if inner_loss is None and not isinstance(outer, OuterVariable):
             raise ValueError(
-                f"{type(outer).__name__} is not an OuterVariable, so say how it enters training: "
+                f"inner_loss must be given, since {type(outer).__name__} is not an OuterVariable: pass "
                 "inner_loss=lambda net, outer, batch: …"
             )
         self.inner_loss = inner_loss or DEFAULT_INNER_LOSS
@@ -104,8 +106,9 @@ class Bilevel(DividedLosses):
         self._batch_sizes = batch_size, val_batch_size
         self._take((train, val), self._batch_sizes, hyper)
         self._kernels = FusedKernels(self.view.module)
-        self._found: dict[str, Any] = {}  # what was found out about the losses; replicas share it
-        self.stochastic = self._check()
+        self.known: dict[str, Any] = {}  # results of checks of the losses, shared with replicas
+        self.stochastic = False
+        self.stochastic, self.detaches = check_inner_loss(self, self._kernels)
         self._head_name = head
         if head is not None:
             _ = self.head
@@ -120,21 +123,22 @@ class Bilevel(DividedLosses):
         hyper: Tensors | None = None,
         seed: int | None = None,
     ) -> Bilevel:
-        """A problem of the same kind with another start, other data or constants; what is not given stays as it is.
+        """A problem of the same kind with another starting point, other data or other constants.
 
-        The replica shares this problem's networks, losses and all that was found out about them, so that it costs a
-        small part of a new problem: build one, and the other members of a population from it.
+        Arguments that are not given keep their values. The replica shares this problem's network, losses and the
+        results of their checks, so it is much cheaper than a new problem. Build one problem, and replicate it for the
+        other members of a population.
 
         Parameters
         ----------
         model : nn.Module or vector, optional
-            The starting point: a module of the same architecture, or all trainable parameters in one vector
-            (``problem.view.draw(seed)`` draws one).
+            The starting point: a module of the same architecture, or all trainable parameters as one vector, such as
+            ``problem.view.draw(seed)``.
         outer : nn.Module or vector, optional
-            φ before the first outer step, in the same two forms.
+            φ before the first outer step, as a module or a vector.
         train, val, hyper, seed : optional
-            As in :class:`Bilevel`. Batch sizes stay; a :class:`calibrant.data.Stream` brings its own sizes, order and
-            ``hyper``.
+            As in :class:`Bilevel`. Batch sizes stay the same, except that a :class:`calibrant.data.Stream` has its own
+            sizes, order and ``hyper``.
         """
         twin = copy.copy(self)
         if isinstance(model, nn.Module):
@@ -144,11 +148,13 @@ class Bilevel(DividedLosses):
         if isinstance(outer, nn.Module):
             twin.start_phi, constants = self.outer_view.read(outer)
             if not all(torch.equal(b, constants[k]) for k, b in self.outer_view.initial_buffers().items()):
-                raise ValueError("The outer module's buffers are constants that replicas share; those given differ.")
+                raise ValueError(
+                    "The buffers of outer must equal those of the first problem, since replicas share them; got others."
+                )
         elif outer is not None:
             twin.start_phi = _vector(outer, self.start_phi, "outer")
         if val is not None and self.val is None:
-            raise ValueError("The first problem has no validation data, so its replicas cannot have any.")
+            raise ValueError("val must be None, since the first problem has no validation data; give it to that one.")
         if seed is not None:
             twin.seed = seed
         if not (train is None and val is None and hyper is None and seed is None):
@@ -159,7 +165,7 @@ class Bilevel(DividedLosses):
         return twin
 
     def _take(self, data: tuple[Any, Any], sizes: Sequence[int | None], hyper: Tensors | None) -> None:
-        """Make the streams. Tensors are kept as converted, so that replicas share them."""
+        """Make the data streams. Converted tensors are kept, so that replicas share them."""
         if hyper is not None:
             self._hyper = map_tensors(lambda t: t.to(self.start.device), hyper)
 
@@ -187,11 +193,11 @@ class Bilevel(DividedLosses):
             return self.outer_value(net, phi, batch), net.buffers
 
     def inner_value(self, net: Any, phi: Tensor, batch: Batch) -> Tensor:
-        """L on a batch, of any object that stands for the network."""
+        """L on a batch, with any object that has the network's interface."""
         return _scalar(self.outer_view.run(phi, lambda outer: self.inner_loss(net, outer, batch)), "inner")
 
     def outer_value(self, net: Any, phi: Tensor, batch: Batch) -> Tensor:
-        """F on a batch, of any object that stands for the network."""
+        """F on a batch, with any object that has the network's interface."""
         return _scalar(self.outer_view.run(phi, lambda outer: self.outer_loss(net, outer, batch)), "outer")
 
     def initial_params(self, phi: Tensor) -> Tensor:
@@ -215,25 +221,27 @@ class Bilevel(DividedLosses):
         return isinstance(self.variables, OuterVariable) and self.variables.moves_start
 
     def project(self, phi: Tensor) -> Tensor:
-        """φ put back into its set after an outer step."""
+        """φ projected onto its allowed set, after an outer step."""
         if not isinstance(self.variables, OuterVariable) or self.outer_view.size == 0:
             return phi
         return self.outer_view.flatten(self.variables.project(self.outer_view.unflatten(phi)))
 
     def train_batch(self, step: int) -> Batch:
-        """The batch of an inner step with all its random numbers."""
-        return self._with_noise(self.train.batch(step), step, INNER_NOISE, self.stochastic)
+        """The batch of an inner step, with all its random numbers."""
+        return self.with_noise(self.train.batch(step), step, INNER_NOISE, self.stochastic)
 
     def val_batch(self, step: int) -> Batch:
-        """The batch of an outer step with all its random numbers."""
+        """The batch of an outer step, with all its random numbers."""
         if self.val is None:
-            raise ValueError("The outer level needs validation data: Bilevel(..., val=(inputs, targets)).")
+            raise ValueError(NO_VALIDATION_DATA)
         batch = self.val.batch(step)
-        if "outer_draws" not in self._found:
-            self._found["outer_draws"] = self._check_outer(batch)
-        return self._with_noise(batch, step, OUTER_NOISE, self._found["outer_draws"])
+        if "outer_draws" not in self.known:
+            masked = self.with_noise(batch, 0, OUTER_NOISE, False)
+            self.known["outer_draws"] = check_outer_loss(self, masked)
+        return self.with_noise(batch, step, OUTER_NOISE, self.known["outer_draws"])
 
-    def _with_noise(self, batch: Batch, step: int, purpose: int, stochastic: bool) -> Batch:
+    def with_noise(self, batch: Batch, step: int, purpose: int, stochastic: bool) -> Batch:
+        """A batch with the dropout masks of a step, and with a seed if the loss draws random numbers of its own."""
         masked = self.view.dropouts and (purpose == INNER_NOISE or self.outer_mode == "train")
         if not (masked or stochastic):
             return batch
@@ -246,7 +254,7 @@ class Bilevel(DividedLosses):
         return mix(self.seed, step, purpose)
 
     def masks(self, seed: int | Sequence[int], batch: Batch, purpose: int) -> Tensors:
-        """The dropout masks of a step; with several seeds, as many of each along a leading axis."""
+        """The dropout masks of a step. Several seeds give masks with a leading axis."""
         level = self.inner if purpose == INNER_NOISE else self.outer
         return self.view.draw_noise(
             seed,
@@ -257,64 +265,13 @@ class Bilevel(DividedLosses):
 
     def depends(self, level: Literal["inner", "outer"]) -> tuple[bool, bool]:
         """Whether a level's loss depends on θ and on φ, on its first batch."""
-        if level not in self._found:
+        if level not in self.known:
             fn, batch = (self.inner, self.train_batch(0)) if level == "inner" else (self.outer, self.val_batch(0))
             params, phi = (t.clone().requires_grad_() for t in (self.start, self.start_phi))
             with torch.enable_grad(), seeded(0, params), checks.foreign_generators_restored():
                 loss, _ = fn(params, self.initial_buffers(), phi, batch)
-            self._found[level] = checks.depends(loss, params, phi)
-        return self._found[level]
-
-    def _check(self) -> bool:
-        """Evaluate the inner loss: complain early, and find out whether it draws random numbers of its own."""
-        self.stochastic = False
-        checks.check_samples(self.variables, self.train)
-        for stream in (self.train, self.val):
-            checks.check_augment(stream)
-        batch = self.train_batch(0)
-        if isinstance(self.variables, OuterVariable) and self.variables.needs_index:
-            batch.require_index(type(self.variables).__name__)
-        phi, watch, detached = self.initial_phi(), checks.SoftmaxWatch(), Watch()
-
-        def evaluate() -> Tensor:
-            with detached:
-                return self.inner(self.start, self.initial_buffers(), phi, batch)[0]
-
-        with self._kernels.observed(), watch:
-            drawn = checks.draws_random_numbers(
-                evaluate,
-                level="inner",
-                like=self.start,
-                autocast=self.autocast,
-            )
-        self.detaches = detached.seen
-        watch.warn()
-        self._check_buffers(batch)
-        self.depends("inner")
-        return drawn
-
-    def _check_outer(self, batch: Batch) -> bool:
-        """The same for the outer loss."""
-        batch = self._with_noise(batch, 0, OUTER_NOISE, False)
-        return checks.draws_random_numbers(
-            lambda: self.outer(self.start, self.initial_buffers(), self.initial_phi(), batch)[0],
-            level="outer",
-            like=self.start,
-            autocast=self.autocast,
-        )
-
-    def _check_buffers(self, batch: Batch) -> None:
-        """Find the buffers that carry gradient from step to step; warn of those that change without."""
-        params, phi = self.start.clone().requires_grad_(), self.initial_phi().requires_grad_()
-
-        def evaluate(buffers: Tensors) -> Tensors:
-            with torch.enable_grad(), seeded(0, params), checks.foreign_generators_restored():
-                return self.inner(params, buffers, phi, batch)[1]
-
-        known = self.view.differentiable_buffers
-        self.view.differentiable_buffers, unseen = checks.carried_buffers(evaluate, self.initial_buffers(), known)
-        if self.outer_mode == "eval" and self.val is not None and self.outer_view.size:
-            checks.warn_of_buffers(unseen)
+            self.known[level] = checks.depends(loss, params, phi)
+        return self.known[level]
 
 
 def _vector(values: Tensor, like: Tensor, name: str) -> Tensor:
@@ -326,12 +283,12 @@ def _vector(values: Tensor, like: Tensor, name: str) -> Tensor:
 
 
 def _kept(given: Any, stream: Stream | None) -> Any:
-    """What a replica makes its stream of: the user's own, or tensors as they were converted."""
+    """The data from which a replica makes its stream: converted tensors, or what the user gave."""
     return (stream.inputs, stream.targets) if isinstance(stream, TensorStream) and stream is not given else given
 
 
 def _scalar(loss: Tensor, level: str) -> Tensor:
     if not isinstance(loss, Tensor) or loss.dim() > 1:
         got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise ValueError(f"The {level} loss must be one value, or one a sample (they are averaged); got {got}.")
+        raise ValueError(f"The {level} loss must be one value, or a vector with one value per sample; got {got}.")
     return loss.mean() if loss.dim() == 1 else loss

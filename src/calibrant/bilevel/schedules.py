@@ -1,8 +1,8 @@
-"""Learning-rate schedules: functions that return ``step -> learning rate``, to be given as an optimiser's ``lr``.
+"""Learning-rate schedules: functions ``step -> learning rate``, passed as an optimiser's ``learning_rate``.
 
-Steps count from 1, as in :meth:`calibrant.bilevel.Optimizer.update`. ``lr`` is a number, or a tensor with one value per
-member of a population. The values are those of ``torch.optim.lr_scheduler``, but in closed form: a schedule has no
-state, so a run is resumed at any step.
+Steps count from 1, as in :meth:`calibrant.bilevel.Optimizer.update`. ``learning_rate`` (η below) is a number, or a
+tensor with one value per member of a population. The values equal those of ``torch.optim.lr_scheduler``, in closed
+form: a schedule has no state, so a run can resume at any step.
 """
 
 from __future__ import annotations
@@ -12,51 +12,54 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from calibrant._renamed import renamed_arguments
 from calibrant.bilevel.optimizers import check_rate
 
 Schedule = Callable[[int], float | Tensor]
 
 
-def cosine(lr: float | Tensor, steps: int, warmup: int = 0, final: float | Tensor = 0.0) -> Schedule:
-    """Half a cosine from ``lr`` down to ``final`` (SGDR without restarts, Loshchilov & Hutter 2017), after a warm-up.
+@renamed_arguments(lr="learning_rate")
+def cosine(learning_rate: float | Tensor, steps: int, warmup: int = 0, final: float | Tensor = 0.0) -> Schedule:
+    """Half a cosine from η down to ``final`` (SGDR without restarts, Loshchilov & Hutter 2017), after a warm-up.
 
-    ``lr·t/(warmup + 1)`` at steps ``t ≤ warmup``; then, with ``u = (t − 1 − warmup)/(steps − warmup)``,
-    ``final + (lr − final)·(1 + cos πu)/2``; and ``final`` after the last of ``steps`` (torch's would rise again).
+    The rate is ``η·t/(warmup + 1)`` at steps ``t ≤ warmup``. After that it is ``final + (η − final)·(1 + cos πu)/2``
+    with ``u = (t − 1 − warmup)/(steps − warmup)``. After the last step it stays at ``final``; torch's rises again.
     """
-    check_rate("lr", lr)
+    check_rate("learning_rate", learning_rate)
     check_rate("final", final)
     if not 0 <= warmup < steps:
-        raise ValueError(f"warmup must lie between 0 and steps - 1 = {steps - 1}; got {warmup}.")
+        raise ValueError(f"warmup must be between 0 and steps - 1 = {steps - 1}; got {warmup}.")
 
     def at(step: int) -> float | Tensor:
         if step <= warmup:
-            return lr * (step / (warmup + 1))
+            return learning_rate * (step / (warmup + 1))
         done = min((step - 1 - warmup) / (steps - warmup), 1.0)
-        return final + (lr - final) * (0.5 * (1 + math.cos(math.pi * done)))
+        return final + (learning_rate - final) * (0.5 * (1 + math.cos(math.pi * done)))
 
     return at
 
 
+@renamed_arguments(lr="learning_rate")
 def one_cycle(
-    lr: float | Tensor, steps: int, *, warmup: float = 0.3, initial: float = 25.0, final: float = 1e4
+    learning_rate: float | Tensor, steps: int, *, warmup: float = 0.3, initial: float = 25.0, final: float = 1e4
 ) -> Schedule:
-    """Up from ``lr/initial`` to ``lr`` and down to ``lr/(initial·final)``, both along half a cosine (Smith 2018).
+    """Up from ``η/initial`` to η and down to ``η/(initial·final)``, both along half a cosine (Smith 2018).
 
-    ``warmup`` is the share of ``steps`` on the way up. The values are those of ``torch.optim.lr_scheduler.OneCycleLR``
-    with its default arguments; after the last step the rate stays where it is.
+    ``warmup`` is the share of ``steps`` on the way up. The values equal those of
+    ``torch.optim.lr_scheduler.OneCycleLR`` with its default arguments. After the last step the rate stays constant.
     """
-    check_rate("lr", lr)
+    check_rate("learning_rate", learning_rate)
     if not 0 < warmup < 1 or steps < 2:
-        raise ValueError(f"warmup must lie between 0 and 1 and steps be at least 2; got {warmup} and {steps}.")
+        raise ValueError(f"warmup must be between 0 and 1 and steps at least 2; got {warmup=} and {steps=}.")
     if not (initial >= 1 and final >= 1):
-        raise ValueError(f"initial and final divide the rate and must be at least 1; got {initial} and {final}.")
-    low, lowest, top = lr / initial, lr / (initial * final), warmup * steps - 1
+        raise ValueError(f"initial and final must be at least 1, since they divide the rate; got {initial=}, {final=}.")
+    low, lowest, top = learning_rate / initial, learning_rate / (initial * final), warmup * steps - 1
 
     def at(step: int) -> float | Tensor:
         position = min(step - 1, steps - 1)
         if position <= top:
-            return _between(low, lr, position / top if top > 0 else 1.0)
-        return _between(lr, lowest, (position - top) / (steps - 1 - top))
+            return _between(low, learning_rate, position / top if top > 0 else 1.0)
+        return _between(learning_rate, lowest, (position - top) / (steps - 1 - top))
 
     return at
 
@@ -66,23 +69,25 @@ def _between(start: float | Tensor, end: float | Tensor, share: float) -> float 
     return end + (start - end) * (0.5 * (1 + math.cos(math.pi * share)))
 
 
-def multistep(lr: float | Tensor, milestones: Sequence[int], factor: float = 0.1) -> Schedule:
-    """``lr·factor^k`` at step ``t``, with ``k`` the number of ``milestones`` ``≤ t − 1``.
+@renamed_arguments(lr="learning_rate")
+def multistep(learning_rate: float | Tensor, milestones: Sequence[int], factor: float = 0.1) -> Schedule:
+    """``η·factor^k`` at step ``t``, where ``k`` is the number of ``milestones`` that are at most ``t − 1``.
 
-    A milestone of 100 thus leaves 100 steps at the old rate.
+    With a milestone of 100, the first 100 steps use the old rate.
     """
-    check_rate("lr", lr)
+    check_rate("learning_rate", learning_rate)
     _check_factor(factor)
     if any(m < 1 for m in milestones):
-        raise ValueError(f"Milestones are numbers of steps taken, at least 1; got {list(milestones)}.")
-    return lambda step: lr * factor ** sum(m < step for m in milestones)
+        raise ValueError(f"milestones must be numbers of steps, at least 1 each; got {list(milestones)}.")
+    return lambda step: learning_rate * factor ** sum(m < step for m in milestones)
 
 
-def exponential(lr: float | Tensor, factor: float) -> Schedule:
-    """``lr·factor^(t − 1)`` at step ``t``."""
-    check_rate("lr", lr)
+@renamed_arguments(lr="learning_rate")
+def exponential(learning_rate: float | Tensor, factor: float) -> Schedule:
+    """``η·factor^(t − 1)`` at step ``t``."""
+    check_rate("learning_rate", learning_rate)
     _check_factor(factor)
-    return lambda step: lr * factor ** (step - 1)
+    return lambda step: learning_rate * factor ** (step - 1)
 
 
 def _check_factor(factor: float) -> None:

@@ -1,4 +1,4 @@
-"""The reverse sweep's memory: graphs, states, or checkpoints."""
+"""The tape of a reverse sweep, which keeps graphs, states or checkpoints."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from calibrant.bilevel.footprint import tensor_bytes
 from calibrant.data.batch import Batch
 
 GRAPH_BUDGET = 2 * 1024**3
-"""Bytes of kept graphs above which ``memory="auto"`` goes over to checkpoints on a CPU."""
+"""The bytes of kept graphs above which ``memory="auto"`` uses checkpoints on a CPU."""
 
 
 class Tape:
-    """``count`` inner steps forwards, and then backwards.
+    """Takes ``count`` inner steps forwards, and then sweeps backwards through them.
 
-    ``"graphs"`` keeps every step's graph. ``"states"`` keeps every state and records each step again on the way back.
-    ``"checkpoints"`` keeps every k-th state, k = ⌈√count⌉, and takes each stretch's steps a second time.
+    ``"graphs"`` keeps every step's graph. ``"states"`` keeps every state and records each step again in the sweep.
+    ``"checkpoints"`` keeps every k-th state, k = ⌈√count⌉, and takes the steps between them a second time.
     """
 
     def __init__(self, dynamics: Dynamics, draws: Draws, phi: Tensor, start: State, count: int, memory: str) -> None:
@@ -36,34 +36,31 @@ class Tape:
         self.lean = large and not phi.is_cuda
 
     def forward(self) -> tuple[State, list[Tensor]]:
-        """Train; the state at the end, and the loss before each step."""
-        with returning_memory() if self.lean else contextlib.nullcontext():
-            return self._forward()
-
-    def sweep(self, adjoint: Cotangent, *, to_start: bool) -> tuple[Cotangent, Tensor]:
-        """Back through every step: the adjoint at the start (if asked for), and the sum of the shares of φ."""
-        with returning_memory() if self.lean else contextlib.nullcontext():
-            return self._sweep(adjoint, to_start)
-
-    def _forward(self) -> tuple[State, list[Tensor]]:
+        """Train. Returns the state at the end and the loss before each step."""
         state, losses = self.start, []
-        for position in range(self.count):
-            if self.kept is None:
-                state, loss, recorded = self.dynamics.record(state, self.phi, self.draws(state.step))
-                self.recorded.append(recorded)
-            else:
-                if position % self.stride == 0:
-                    self.kept.put(position // self.stride, state)
-                state, loss = self.dynamics.advance(state, self.phi, self.draws(state.step))
-            losses.append(loss)
+        with returning_memory() if self.lean else contextlib.nullcontext():
+            for position in range(self.count):
+                if self.kept is None:
+                    state, loss, recorded = self.dynamics.record(state, self.phi, self.draws(state.step))
+                    self.recorded.append(recorded)
+                else:
+                    if position % self.stride == 0:
+                        self.kept.put(position // self.stride, state)
+                    state, loss = self.dynamics.advance(state, self.phi, self.draws(state.step))
+                losses.append(loss)
         return state, losses
 
-    def _sweep(self, adjoint: Cotangent, to_start: bool) -> tuple[Cotangent, Tensor]:
+    def sweep(self, adjoint: Cotangent, *, to_start: bool) -> tuple[Cotangent, Tensor]:
+        """Sweep back through every step. Returns the adjoint at the start and the sum of the shares of dF/dφ.
+
+        The adjoint at the start is valid only with ``to_start=True``.
+        """
         total = torch.zeros_like(self.phi)
-        for position, recorded in self._backwards():
-            adjoint, share = self.dynamics.pull(recorded, adjoint, params=position > 0 or to_start)
-            total += share
-            del recorded  # before the next one is made: two graphs at a time would double the peak
+        with returning_memory() if self.lean else contextlib.nullcontext():
+            for position, recorded in self._backwards():
+                adjoint, share = self.dynamics.pull(recorded, adjoint, params=position > 0 or to_start)
+                total += share
+                del recorded  # before the next one is made, since two graphs would double the peak
         return adjoint, total
 
     def _backwards(self) -> Iterator[tuple[int, Recorded]]:
@@ -84,10 +81,10 @@ class Tape:
 
 
 class _Shelf:
-    """Room for a fixed number of states, taken from the allocator at once.
+    """Memory for a fixed number of states, allocated at once.
 
-    States that live long among temporaries that live short would leave the heap full of holes: with room taken one by
-    one, a process keeps several times the memory that is in use.
+    If states were allocated one by one, between short-lived tensors, the heap would be fragmented and a process would
+    hold several times the memory that it uses.
     """
 
     def __init__(self, like: State, slots: int) -> None:
@@ -109,16 +106,16 @@ class _Shelf:
 _M_MMAP_THRESHOLD = -3
 _LARGE, _GLIBC_MAXIMUM = 2**20, 32 * 2**20
 _LARGE_TAPE = 128 * 2**20
-"""Bytes of kept graphs above which freed blocks go back to the system at once."""
+"""The bytes of kept graphs above which freed blocks return to the system at once."""
 
 
 @contextlib.contextmanager
 def returning_memory() -> Iterator[None]:
-    """Give large blocks straight back to the system when they are freed (glibc; elsewhere nothing happens).
+    """Return large blocks to the system when they are freed. It has an effect with glibc only.
 
-    By default glibc serves them from one heap, where the small tensors of a sweep break up the holes of the large ones:
-    the process then holds several times what is in use. Afterwards the threshold is the one at which glibc's own
-    adaptation ends.
+    By default glibc allocates them in one heap, where the small tensors of a sweep fragment the free space between
+    large ones, so the process holds several times the memory that it uses. Afterwards the threshold is the value at
+    which glibc's own adaptation ends.
     """
     libc = _glibc()
     if libc is not None:
@@ -140,7 +137,7 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 def step_bytes(dynamics: Dynamics, state: State, phi: Tensor, batch: Batch) -> int:
-    """Bytes that a recorded step keeps: its graph, its batch, and the state after it. Measured once for each level."""
+    """The bytes that a recorded step keeps: its graph, batch and state. The graph is measured once per level."""
     level = dynamics.level
     if level.graph_bytes is None:
         level.graph_bytes = level.measure(state.params, state.buffers, phi, batch)
@@ -148,9 +145,9 @@ def step_bytes(dynamics: Dynamics, state: State, phi: Tensor, batch: Batch) -> i
 
 
 def graphs_fit(dynamics: Dynamics, state: State, phi: Tensor, batch: Batch, count: int) -> bool:
-    """Whether ``count`` recorded steps stay below :data:`GRAPH_BUDGET` bytes, or half of what is free on a GPU.
+    """Whether ``count`` recorded steps fit into :data:`GRAPH_BUDGET` bytes, or into half of the free memory of a GPU.
 
-    The backward sweep needs room for about two further steps while all of them are still kept.
+    The backward sweep needs memory for about two more steps while all of them are kept.
     """
     budget = torch.cuda.mem_get_info(phi.device)[0] // 2 if phi.is_cuda else GRAPH_BUDGET
     return (count + 2) * step_bytes(dynamics, state, phi, batch) <= budget

@@ -1,8 +1,8 @@
-"""Members of a population that share one φ.
+"""Groups of population members that share one φ.
 
-Cross-validated bilevel optimisation is the use: K networks, each trained without one fold, whose held-out losses
-together move one φ. The group's outer loss is the mean of its members' outer losses, and its hypergradient the mean of
-theirs, for a member's loss depends on φ through its own network only.
+They serve cross-validated bilevel optimisation: K networks are trained, each without one fold, and their held-out
+losses together move one φ. The outer loss of a group is the mean of its members' outer losses. Its hypergradient is the
+mean of theirs, because a member's loss depends on φ through its own network only.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor
 
 
 class Ties:
-    """Which members belong together, and how much each counts.
+    """The groups of members that share φ, and the weight of each member in its group.
 
     Parameters
     ----------
     groups : sequence of int
-        One label a member; members with the same label share φ.
+        One label per member. Members with the same label share φ.
     shares : sequence of positive numbers, optional
-        How much each member counts in the mean of its group (the sizes of the folds, say). Default: all the same.
+        The weight of each member in the mean of its group, such as the size of its fold. By default all are equal.
     """
 
     def __init__(self, groups: Sequence[int] | Tensor, shares: Sequence[float] | Tensor | None = None) -> None:
@@ -29,20 +29,20 @@ class Ties:
         self.shares = torch.as_tensor([1.0] * len(groups) if shares is None else shares, dtype=torch.float64).cpu()
         if self.shares.shape != self.group.shape:
             raise ValueError(
-                f"tied has {len(self.group)} entries and shares has shape {tuple(self.shares.shape)}; both must have "
-                "one entry a member."
+                f"shares must have one entry per member, as tied has ({len(self.group)}); got shape "
+                f"{tuple(self.shares.shape)}."
             )
         if not bool(((self.shares > 0) & self.shares.isfinite()).all()):
             raise ValueError(f"shares must be positive and finite; got {self.shares.tolist()}.")
-        # Row g of the table names the members of group g; shorter groups are filled up with members that do not count.
+        # Row g of the table lists the members of group g. Shorter groups are padded with entries that do not count.
         rows = [(self.group == g).nonzero().flatten() for g in range(int(self.group.max()) + 1)]
         self.table = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         self.present = torch.nn.utils.rnn.pad_sequence([torch.ones_like(r) for r in rows], batch_first=True).bool()
 
     def mean(self, values: Tensor, counts: Tensor) -> Tensor:
-        """``Σ_k s_k·v_k / Σ_k s_k`` over the members of each group that count, handed to all of them; 0 if none does.
+        """``Σ_k s_k·v_k / Σ_k s_k`` over the members of each group that count, for every member; 0 if none counts.
 
-        A sum over an axis rather than a scattered one, so that it is the same to the bit each time on every device.
+        It sums over an axis instead of scattering, so the result is bitwise reproducible on every device.
         """
         device = values.device
         weights = (self.shares * counts.cpu())[self.table] * self.present
@@ -53,10 +53,10 @@ class Ties:
         return means[self.group.to(device)]
 
     def any(self, mask: Tensor) -> Tensor:
-        """For each member whether ``mask`` holds for any of its group."""
+        """For each member, whether ``mask`` is true for any member of its group."""
         return (mask[self.table] & self.present).any(1)[self.group]
 
     def equal(self, values: Tensor) -> bool:
-        """Whether ``values`` (one row a member) are the same throughout each group."""
+        """Whether ``values`` (one row per member) are equal within each group."""
         first = self.table[:, 0][self.group].to(values.device)
         return torch.equal(values, values[first])

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options that several commands share, with their help texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 
 class Device(StrEnum):
-    """Where to compute."""
+    """The device for computations."""
 
     auto = "auto"
     cpu = "cpu"
@@ -18,7 +18,7 @@ class Device(StrEnum):
 
 
 class Criterion(StrEnum):
-    """What is least at the setting that a search chooses."""
+    """The score that a search minimises."""
 
     bce = "bce"
     nll = "nll"
@@ -26,7 +26,7 @@ class Criterion(StrEnum):
 
 
 class ImageData(StrEnum):
-    """Images of the second paper's study."""
+    """Image data sets of the second paper's study."""
 
     cifar10 = "cifar10"
     cifar100 = "cifar100"
@@ -39,70 +39,71 @@ class ImageData(StrEnum):
 
 
 class Recipe(StrEnum):
-    """How image networks are trained."""
+    """Training recipes for image networks."""
 
     short = "short"
     paper = "paper"
 
 
-Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, counted from 0.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds, starting at 0.")]
 Out = Annotated[Path, typer.Option(file_okay=False, help="Folder for results, figures and report.")]
-Sets = Annotated[list[str] | None, typer.Option(help="Names of synthetic sets; all five where not given.")]
-On = Annotated[Device, typer.Option(help="Where to compute; auto takes a GPU where there is one.")]
+Sets = Annotated[list[str] | None, typer.Option(help="Names of synthetic sets; default: all five.")]
+On = Annotated[Device, typer.Option(help="Device; auto uses a GPU if there is one.")]
 Source = Annotated[
     Path | None,
     typer.Option(
         "--from",
         exists=True,
         dir_okay=False,
-        help="Make the report from this result file or store (results.json, results.jsonl) of the same command; train "
-        "nothing. Only --out goes with it.",
+        help="Make the report from this result file or store (results.json, results.jsonl) of the same command, "
+        "without training. Combine it only with --out.",
     ),
 ]
 Jobs = Annotated[
     int | None,
-    typer.Option(min=1, help="How many processes work at the same time; by default one, and more beside a GPU."),
+    typer.Option(min=1, help="Number of processes at the same time; default: one, or more with a GPU."),
 ]
 Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Run again what --out holds already; by default only missing runs are done.")
+    bool, typer.Option("--fresh", help="Repeat runs that --out already holds; default: make only the missing runs.")
 ]
 
-Images = Annotated[ImageData, typer.Option(help="The images; digits come with scikit-learn and need no --data.")]
+Images = Annotated[ImageData, typer.Option(help="Image data set; digits come with scikit-learn and need no --data.")]
 Folder = Annotated[
     Path | None,
-    typer.Option(exists=True, file_okay=False, help="Folder with the files of the data set, in any usual layout."),
+    typer.Option(exists=True, file_okay=False, help="Folder with the files of the data set, in any common layout."),
 ]
 NoisyLabels = Annotated[
     Path | None,
     typer.Option(
         exists=True,
         dir_okay=False,
-        help="For the data sets cifar10n-…: an .npz file with the labels of CIFAR-10N (worse_label …); --data has the "
-        "images of CIFAR-10.",
+        help="For the data sets cifar10n-…: an .npz file with the labels of CIFAR-10N (worse_label …). --data must "
+        "hold the images of CIFAR-10.",
     ),
 ]
 Network = Annotated[
     str | None,
-    typer.Option(help="resnet18, resnet50, wide-resnet or small-cnn; by default the one of the data set."),
+    typer.Option(help="resnet18, resnet50, wide-resnet or small-cnn; the default depends on the data set."),
 ]
 Training = Annotated[
-    Recipe, typer.Option(help="short: 30 epochs, one-cycle. paper: 350 epochs, the state of least validation error.")
+    Recipe,
+    typer.Option(help="short: 30 epochs, one-cycle. paper: 350 epochs, weights of lowest validation error."),
 ]
-Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs; by default the recipe's.")]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs; default: those of the recipe.")]
 Limit = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Take so many training images, every class in proportion, and a fifth as many test images. Up to 10,000 "
-        "mean a small study: by default few methods, 2 seeds, 6 epochs.",
+        help="Number of training images, in proportion to the classes, with a fifth as many test images. Up to 10,000 "
+        "images, the defaults are those of a small study: few methods, 2 seeds, 15 epochs.",
     ),
 ]
 Export = Annotated[
     Path | None,
-    typer.Option(dir_okay=False, help="Write the results into this file as well, results/meta-reg-cifar10.json say."),
+    typer.Option(dir_okay=False, help="Also write the results to this file, such as results/meta-reg-cifar10.json."),
 ]
 Minutes = Annotated[
-    float | None, typer.Option(min=0.0, help="Stop after so many minutes; the same command goes on later.")
+    float | None, typer.Option(min=0.0, help="Stop after this many minutes; run the same command again to continue.")
 ]
 Sources = Annotated[
     list[Path] | None,
@@ -110,7 +111,7 @@ Sources = Annotated[
         "--from",
         exists=True,
         dir_okay=False,
-        help="Make the report from these result files or stores, of one data set or several; train nothing. Only "
-        "--out goes with it.",
+        help="Make the report from these result files or stores, of one or several data sets, without training. "
+        "Combine it only with --out and --export.",
     ),
 ]

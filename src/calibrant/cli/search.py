@@ -1,4 +1,4 @@
-"""`calibrant sweep` and `calibrant ablate`: settings and variants compared."""
+"""Commands of `calibrant sweep` and `calibrant ablate`: compare settings and variants of methods."""
 
 from __future__ import annotations
 
@@ -31,33 +31,34 @@ from calibrant.cli.options import (
 )
 from calibrant.cli.shell import Experiment, call
 
-sweep = typer.Typer(help="Search a grid of settings, judged on the validation split only.")
-ablate = typer.Typer(help="Compare a method's variants.")
+sweep = typer.Typer(help="Search for settings on validation data.")
+ablate = typer.Typer(help="Compare variants of a method.")
 
 
 @sweep.command("bo4sc", cls=Experiment)
 def sweep_bo4sc(
-    steps: Annotated[list[int] | None, typer.Option(min=1, help="T, inner steps under one hypergradient.")] = None,
+    steps: Annotated[list[int] | None, typer.Option(min=1, help="T, inner steps per hypergradient.")] = None,
     weight_lr: Annotated[list[float] | None, typer.Option(help="η_w, step size of the sample weights.")] = None,
     alpha: Annotated[list[float] | None, typer.Option(help="α of the smooth maximum.")] = None,
-    width: Annotated[list[int] | None, typer.Option(min=1, help="Hidden units of each layer.")] = None,
-    epochs: Annotated[list[int] | None, typer.Option(min=1, help="Epochs of training.")] = None,
+    width: Annotated[list[int] | None, typer.Option(min=1, help="Hidden units per layer.")] = None,
+    epochs: Annotated[list[int] | None, typer.Option(min=1, help="Training epochs.")] = None,
     lr: Annotated[list[float] | None, typer.Option(help="Learning rate of the network.")] = None,
     sets: Sets = None,
     criterion: Annotated[
-        Criterion, typer.Option(help="What the chosen setting has the least of, on points that moved no weights.")
+        Criterion, typer.Option(help="Score that the chosen setting minimises, on points that do not move the weights.")
     ] = Criterion.bce,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, counted from 10,000.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, starting at 10,000.")] = 3,
     out: Out = Path("out/bo4sc-grid"),
     device: On = Device.auto,
     jobs: Jobs = None,
     fresh: Fresh = False,
     source: Source = None,
 ) -> None:
-    """The grid search of Sanguin et al. 2024: every combination of the values given.
+    """Run the grid search of Sanguin et al. 2024 over all combinations of the given values.
 
-    Each option takes several values, `--steps 5 10 20`; one that is not given keeps the experiment's own grid, which is
-    for a GPU. The choice is written as settings.json, for `calibrant reproduce bo4sc --settings`; with --from too.
+    Each option takes several values, such as `--steps 5 10 20`. Options that are not given keep the default grid, which
+    needs a GPU. The chosen settings are written to settings.json (also with --from), for
+    `calibrant reproduce bo4sc --settings`.
     """
     given = {"steps": steps, "weight_lr": weight_lr, "alpha": alpha, "width": width, "epochs": epochs, "lr": lr}
     grid = {name: values for name, values in given.items() if values}
@@ -84,12 +85,12 @@ def sweep_meta_reg(
     data: Folder = None,
     model: Network = None,
     recipe: Training = Recipe.short,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds; 2, or 1 with --quick.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; default: 2, or 1 with --quick.")] = None,
     epochs: Epochs = None,
     limit: Limit = None,
     device: On = Device.auto,
     quick: Annotated[
-        bool, typer.Option("--quick", help="On some of scikit-learn's digits: about a minute on two cores.")
+        bool, typer.Option("--quick", help="Use 600 of scikit-learn's digits; takes about a minute on two cores.")
     ] = False,
     out: Out = Path("out/meta-reg-sweep"),
     minutes: Minutes = None,
@@ -97,9 +98,10 @@ def sweep_meta_reg(
     export: Export = None,
     source: Sources = None,
 ) -> None:
-    """Settings of the second paper's method, one at a time: h, τ and the meta rate, judged on validation data.
+    """Search settings of the second paper's method, one at a time: h, τ and the meta rate, on validation data.
 
-    Each of the three options takes several values, `--tau 0.001 0.1`; one that is not given keeps the study's own.
+    Each of these three options takes several values, such as `--tau 0.001 0.1`. Options that are not given keep their
+    default values.
     """
     call(
         "meta_reg.sweep",
@@ -132,7 +134,7 @@ def ablate_bo4sc(
     fresh: Fresh = False,
     source: Source = None,
 ) -> None:
-    """BO4SC's variants (hypergradients, outer losses, weights, other outer variables) and self-calibrated's parts."""
+    """Compare variants of BO4SC (hypergradient, outer loss, weights, outer variables) and of self-calibrated."""
     call("bo4sc.ablation.run", seeds=seeds, out=out, device=device.value, jobs=jobs, fresh=fresh, source=source)
 
 
@@ -140,21 +142,23 @@ def ablate_bo4sc(
 def ablate_tables(
     data: Annotated[
         Path | None,
-        typer.Option(exists=True, file_okay=False, help="Folder of tables (CSV, TSV, Parquet); needed without --from."),
+        typer.Option(
+            exists=True, file_okay=False, help="Folder of tables (CSV, TSV, Parquet); required without --from."
+        ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many splits, counted from 100.")] = 2,
-    rows: Annotated[int, typer.Option(min=1, help="The most rows of a table that are trained on.")] = 3000,
-    only: Annotated[list[str] | None, typer.Option(help="Names of tables; the development tables by default.")] = None,
-    methods: Annotated[list[str] | None, typer.Option(help="Names of variants; all where not given.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of splits, with seeds from 100.")] = 2,
+    rows: Annotated[int, typer.Option(min=1, help="Maximum number of training rows per table.")] = 3000,
+    only: Annotated[list[str] | None, typer.Option(help="Names of tables; default: the development tables.")] = None,
+    methods: Annotated[list[str] | None, typer.Option(help="Names of variants; default: all.")] = None,
     out: Out = Path("out/tables-ablation"),
     device: On = Device.auto,
     jobs: Jobs = None,
     fresh: Fresh = False,
     source: Source = None,
 ) -> None:
-    """Networks of self-calibrated with and without embedded columns, on development data: NLL and time."""
+    """Compare networks of self-calibrated with and without embedded columns, on development data: NLL and time."""
     if data is None and source is None:
-        raise typer.BadParameter("give a folder of tables, or a result file by --from.", param_hint="--data")
+        raise typer.BadParameter("must name a folder of tables; or use --from.", param_hint="--data")
     call(
         "tables.ablation.run",
         data=data,
@@ -186,7 +190,7 @@ def ablate_meta_reg(
     export: Export = None,
     source: Sources = None,
 ) -> None:
-    """Variants of the second paper's methods: φ, outer loss, hypergradient, meta rate, moving average, positive γ."""
+    """Compare variants of the second paper's methods: φ, outer loss, hypergradient, meta rate, moving average, γ."""
     call(
         "meta_reg.ablate",
         dataset=dataset.value,

@@ -1,4 +1,4 @@
-"""How commands behave: errors are sentences, lists are easy to give, experiments are loaded when they run."""
+"""Behaviour of all commands: one-line errors, options with several values, and experiments loaded when they run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typer.core import TyperCommand, TyperGroup
 
 from calibrant._words import duration
 
-# Wrong values, missing files and missing packages are the caller's to mend: a sentence says more than a traceback.
+# The user can fix wrong values, missing files and missing packages; a sentence helps more than a traceback.
 EXPECTED = (ValueError, FileNotFoundError, ImportError, TimeoutError)
 
 
 class Sentences(TyperGroup):
-    """The top of the command line: an expected error is one sentence and exit status 1, unless --debug is given."""
+    """The top-level command: an expected error is one printed sentence and exit status 1, unless --debug is given."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -32,7 +32,7 @@ class Sentences(TyperGroup):
 
 
 class Tool(TyperCommand):
-    """A command on files that the user gives: whatever is wrong with them is one sentence and exit status 2.
+    """A command on files of the user: any problem with them is printed as one sentence, with exit status 2.
 
     Repeatable options take several values at once, `--columns a b c FILE`; a file ends them.
     """
@@ -67,9 +67,9 @@ def _lists(command: TyperCommand) -> set[str]:
 
 
 class Experiment(TyperCommand):
-    """A command whose repeatable options also take several values at once, `--rates 0.2 0.4`, and that knows `--from`.
+    """A command whose repeatable options take several values at once, such as `--rates 0.2 0.4`.
 
-    A report from a result file heeds `--out` alone: an option that would do nothing beside `--from` is an error.
+    With `--from`, an option that would have no effect is an error.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -82,32 +82,32 @@ class Experiment(TyperCommand):
             idle = [p.opts[0] for p in self.params if p.name not in HEEDED and _given(ctx, p.name)]
             if idle:
                 ctx.fail(
-                    f"{' and '.join(idle)} would do nothing beside --from, which makes the report from a result file "
-                    "as it is; only --out goes with it."
+                    f"{' and '.join(idle)} cannot be combined with --from, which makes the report from an existing "
+                    "result file. Leave it out, or leave out --from."
                 )
         return left
 
 
 HEEDED = ("source", "out", "export")
-"""Parameters of a report from a result file."""
+"""Parameters that can be combined with --from."""
 
 
 def _given(ctx: Any, name: str | None) -> bool:
-    """Whether the command line has this option, even with its default."""
+    """Whether the command line contains this option, even with its default value."""
     source = ctx.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def spread(args: Iterable[str], lists: Iterable[str], is_argument: Callable[[str], bool] | None = None) -> list[str]:
-    """Repeat the name of a list-valued option before each of its values; one without a value is an error.
+    """Repeat the name of an option with several values before each value; an option without a value is an error.
 
-    `is_argument` says which words are arguments of the command and end the list, such as existing files.
+    `is_argument` recognises arguments of the command, such as existing files, which end the list of values.
 
     >>> spread(["--rates", "0.2", "0.4", "--seeds", "5"], {"--rates"})
     ['--rates', '0.2', '--rates', '0.4', '--seeds', '5']
     """
     lists, out, current = set(lists), list[str](), ""
-    waiting = False  # the option's name stands there and its first value does not
+    waiting = False  # the option has no value yet
     for arg in [*args, "--"]:
         if arg.startswith("--"):
             if waiting:
@@ -126,10 +126,10 @@ def spread(args: Iterable[str], lists: Iterable[str], is_argument: Callable[[str
 
 
 def call(function: str, **arguments: Any) -> None:
-    """Run `calibrant.experiments.<module>.<name>` and say where its result lies and how long it took.
+    """Run `calibrant.experiments.<module>.<name>`, and print the path of its result and the time it took.
 
-    The module is imported here and not above: `calibrant --help` must not wait for torch. A function returns text,
-    which is printed, the path of what it wrote, or nothing. What its report needs is asked for before it trains.
+    The module is imported here, so that `calibrant --help` need not wait for torch. The function returns a text to
+    print, the path of the file that it wrote, or None. The packages that a report needs are checked before training.
     """
     from calibrant.report import require
 
@@ -139,7 +139,7 @@ def call(function: str, **arguments: Any) -> None:
     try:
         result = getattr(importlib.import_module(f"calibrant.experiments.{module}"), name)(**arguments)
     except KeyboardInterrupt:
-        typer.echo("Interrupted. Run the same command again: it goes on where it stopped.", err=True)
+        typer.echo("Interrupted. Run the same command again to continue.", err=True)
         raise typer.Exit(130) from None
     if isinstance(result, Path):
         typer.echo(f"Written: {result}")
@@ -149,5 +149,5 @@ def call(function: str, **arguments: Any) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """Return what an error says in one line, or its kind where it says nothing."""
+    """Return an error's message in one line, or its type if it has no message."""
     return " ".join(str(error).split()) or type(error).__name__

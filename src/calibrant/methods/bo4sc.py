@@ -18,7 +18,7 @@ from calibrant.bilevel import (
     SGD,
     Adam,
     Bilevel,
-    Grouped,
+    GroupedOptimizer,
     History,
     Hypergradient,
     Implicit,
@@ -222,7 +222,7 @@ class BO4SC(Method):
             (sum(p.numel() for p in part.parameters()), _descent(group) if isinstance(part, SampleWeights) else adam)
             for part in _parts(variables)
         ]
-        return groups[0][1] if len(groups) == 1 else Grouped(parts=tuple(groups))
+        return groups[0][1] if len(groups) == 1 else GroupedOptimizer(parts=tuple(groups))
 
     def constants(self, task: Task) -> dict[str, Tensor]:
         """What the losses read beside the data: α, and the neighbourhood that weights are smoothed over."""

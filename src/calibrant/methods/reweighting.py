@@ -14,7 +14,7 @@ from calibrant.methods.networks import STRIDE, NetworkTraining
 from calibrant.methods.task import Part, Task
 
 SOLVED_HEAD = Implicit(STRIDE, "head")
-NEXT_STEP = OneStep(1, "head", lr=1.0)
+NEXT_STEP = OneStep(1, "head", learning_rate=1.0)
 
 
 @dataclass(frozen=True)

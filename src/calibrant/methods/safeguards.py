@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from calibrant.bilevel import Callback, ProgressBar, checkpoint
+from calibrant.bilevel import Callback, ProgressBar
+from calibrant.bilevel.checkpoint import load_run, save_run
 from calibrant.bilevel.run import Run
 
 INTERRUPTED = "interrupted"
@@ -54,7 +55,7 @@ class Resumable(Callback):
         if any(reason == INTERRUPTED for reason in run.reasons.values()):
             return  # a rerun goes on from the last checkpoint, as if it had not been interrupted
         if finished or time.monotonic() - self._saved >= self.seconds:
-            checkpoint.save(self.path, run)
+            save_run(self.path, run)
             self._saved = time.monotonic()
 
     def begin(self, run: Run) -> None:
@@ -64,7 +65,7 @@ class Resumable(Callback):
         if not self.path.exists():
             return
         try:
-            checkpoint.load(self.path, run)
+            load_run(self.path, run)
         except ValueError as error:
             raise ValueError(f"{error} Delete the folder {self.folder} to begin anew.") from error
 

@@ -11,6 +11,7 @@ from calibrant.metrics.intervals import Estimate, asymptotic_interval, bootstrap
 from calibrant.metrics.kernel import kde_ece, sece
 from calibrant.metrics.mmce import mmce
 from calibrant.metrics.noise import CalibrationTest, NoiseFloor, calibration_test, noise_floor
+from calibrant.metrics.paired import excludes_zero, mean_interval, paired_difference, ratio_of_means
 from calibrant.metrics.predictions import Grouped
 from calibrant.metrics.reliability import ReliabilityBins, reliability_bins
 from calibrant.metrics.scores import (
@@ -49,12 +50,16 @@ __all__ = [
     "compare",
     "confidence_gap",
     "ece",
+    "excludes_zero",
     "kde_ece",
     "mce",
+    "mean_interval",
     "mmce",
     "nll",
     "noise_floor",
     "overconfidence",
+    "paired_difference",
+    "ratio_of_means",
     "reliability_bins",
     "sece",
     "share_below_chance",

@@ -1,4 +1,4 @@
-"""Models, and any module as a pure function."""
+"""Networks, and the pure form of any module."""
 
 from calibrant.models.cnn import SmallCNN, small_cnn
 from calibrant.models.functional import FunctionalModule

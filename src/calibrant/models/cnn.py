@@ -1,4 +1,4 @@
-"""A small convolutional network for quick runs on a CPU."""
+"""A small convolutional network, for quick runs on a CPU."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from calibrant.models._seed import seeded
+from calibrant._renamed import renamed_arguments
+from calibrant.models.seeding import seeded_start
 
 
+@renamed_arguments(classes="n_classes")
 class SmallCNN(nn.Module):
-    """Convolution, normalisation, rectifier and pooling, once for each width; then the mean over pixels and ``fc``."""
+    """Convolution, normalisation, ReLU and pooling for each width, then the mean over pixels and the layer ``fc``."""
 
-    def __init__(self, classes: int, *, channels: int, widths: Sequence[int], batch_norm: bool) -> None:
+    def __init__(self, n_classes: int, *, channels: int, widths: Sequence[int], batch_norm: bool) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for inputs, outputs in itertools.pairwise((channels, *widths)):
@@ -21,30 +23,31 @@ class SmallCNN(nn.Module):
             layers += [nn.BatchNorm2d(outputs)] if batch_norm else []
             layers += [nn.ReLU(), nn.MaxPool2d(2)]
         self.body = nn.Sequential(*layers)
-        self.fc = nn.Linear(widths[-1], classes)
+        self.fc = nn.Linear(widths[-1], n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(self.body(x).mean((2, 3)))
 
 
+@renamed_arguments(classes="n_classes")
 def small_cnn(
-    classes: int,
+    n_classes: int,
     *,
     channels: int = 1,
     widths: Sequence[int] = (32, 64),
     batch_norm: bool = True,
     seed: int = 0,
 ) -> SmallCNN:
-    """A small network for images from 8×8 to 32×32 pixels; its start is a pure function of ``seed``.
+    """A small network for images from 8×8 to 32×32 pixels.
 
-    Each width halves the image, so ``widths`` may have at most three entries for images of 8×8 pixels. The last layer
-    is called ``fc`` and sees ``widths[-1]`` features.
+    Each width halves the image, so ``widths`` has at most three entries for images of 8×8 pixels. The last layer is
+    called ``fc`` and has ``widths[-1]`` inputs. The initial parameters are a pure function of ``seed``.
     """
     widths = tuple(widths)
-    if not widths or any(width < 1 for width in widths) or classes < 1 or channels < 1:
+    if not widths or any(width < 1 for width in widths) or n_classes < 1 or channels < 1:
         raise ValueError(
-            "classes, channels and every width must be at least 1, and there must be a width; "
-            f"got {classes}, {channels} and widths={widths}."
+            "n_classes, channels and every width must be at least 1, and widths must not be empty; "
+            f"got {n_classes=}, {channels=} and {widths=}."
         )
-    with seeded(seed):
-        return SmallCNN(classes, channels=channels, widths=widths, batch_norm=batch_norm)
+    with seeded_start(seed):
+        return SmallCNN(n_classes, channels=channels, widths=widths, batch_norm=batch_norm)

@@ -1,74 +1,72 @@
 """A module as a pure function of one flat parameter vector.
 
-The engine differentiates *functions*. This file turns any ``nn.Module`` into one::
+The engine differentiates functions. This file turns any ``nn.Module`` into one::
 
     output, buffers' = f(params, buffers, noise, inputs)
 
-``params`` is a single vector of the trainable parameters (frozen ones stay constants), so that optimiser updates and
-their adjoints are a handful of elementwise operations whatever the architecture. BatchNorm and Dropout are made pure
-(:mod:`calibrant.models.pure_layers`) on a private copy of the module; the user's own is never touched.
+``params`` is one vector of all trainable parameters; frozen parameters are constants. So an optimiser's update and its
+adjoint are a few elementwise operations for every architecture. BatchNorm and Dropout become pure
+(:mod:`calibrant.models.pure_layers`) in a private copy of the module. The user's own module does not change.
 
-Any other random layer (``F.dropout``, stochastic depth, attention dropout) is replayed by seeding, see
+Other random layers (``F.dropout``, stochastic depth, attention dropout) are replayed by seeding, see
 :func:`calibrant.bilevel.level.seeded`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from calibrant.data.batch import Tensors, map_tensors
+from calibrant.models.architecture import layer_settings, reset_layers, resettable_copy
+from calibrant.models.dropout_masks import DropoutMasks
+from calibrant.models.flat import FlatParameters
 from calibrant.models.heads import Head, find_head
 from calibrant.models.network import Dispatch, Network
 from calibrant.models.pure_layers import MaskedDropout, PureNorm, purify
 
 
-class FunctionalModule:
-    """A pure view of ``module``: ``view.bind(params, buffers)`` gives a network at a point of parameter space.
+class FunctionalModule(FlatParameters):
+    """A pure view of ``module``: ``view.bind(params, buffers)`` is the network with these parameters.
 
     Parameters
     ----------
     module : nn.Module
-        Copied; later changes to it are not seen. Parameters with ``requires_grad=False`` are frozen: they keep their
-        values and do not appear in the flat vector.
+        It is copied, so later changes to it have no effect. Parameters with ``requires_grad=False`` are frozen: they
+        keep their values and are not in the flat vector.
     channels_last : bool
-        Store the kernels of 2-D convolutions with the channel as the last dimension, which GPUs prefer. The shapes of
-        :meth:`unflatten` stay what they are; only the order inside the vector changes.
+        Store the kernels of 2-D convolutions with the channel as the last dimension, which is faster on GPUs. Only the
+        order inside the vector changes, not the shapes of :meth:`unflatten`.
     """
 
     def __init__(self, module: nn.Module, *, channels_last: bool = False) -> None:
-        self.description = describe(module)
-        self.channels_last = channels_last
+        self.description = layer_settings(module)
         self.parts: Head | None = None
         self.module = purify(copy.deepcopy(module))
         trainable = {k: p for k, p in self.module.named_parameters() if p.requires_grad}
         dtypes = {p.dtype for p in trainable.values()}
         if len(dtypes) > 1:
             raise ValueError(
-                f"The trainable parameters have several dtypes ({', '.join(map(str, dtypes))}); "
-                "convert the module to one, for example with module.float()."
+                f"The trainable parameters must have one dtype; got several dtypes ({', '.join(map(str, dtypes))}). "
+                "Convert the module, for example with module.float()."
             )
-        self.names = list(trainable)
-        self.shapes = [p.shape for p in trainable.values()]
-        self.sizes = [p.numel() for p in trainable.values()]
-        self.size = sum(self.sizes)
-        self._initial = self._vector(trainable.values(), next(iter(self.module.buffers()), None))
+        super().__init__(trainable, channels_last=channels_last)
+        self._initial = self.vector(trainable.values(), next(iter(self.module.buffers()), None))
         self._initial_buffers = {k: b.detach().clone() for k, b in self.module.named_buffers()}
         for parameter in self.module.parameters():
             parameter.requires_grad_(False)
         for name, values in self.unflatten(self._initial).items():
-            trainable[name].data = values  # the vector holds them; a second copy would only take memory
+            trainable[name].data = values  # views of the vector, since a second copy would only take memory
         self._dispatch = Dispatch(self.module)
         if not self.module.training:
-            self.module.eval()  # `set_mode` compares with the mode of the whole
-        # Layers that the user put into evaluation mode inside a training module (a frozen BatchNorm) stay there.
+            self.module.eval()  # `set_mode` compares with the mode of the whole module
+        # Layers in evaluation mode inside a module in training mode (a frozen BatchNorm) stay in evaluation mode.
         self.always_eval = [k for k, m in self.module.named_modules() if not m.training] if self.module.training else []
         self._always_eval = [self.module.get_submodule(k) for k in self.always_eval]
         self.dropouts = {k: m for k, m in self.module.named_modules() if isinstance(m, MaskedDropout) and m.p > 0}
@@ -78,102 +76,71 @@ class FunctionalModule:
             if isinstance(m, PureNorm) and m.running_mean is not None
             for b in ("running_mean", "running_var")
         ]
-        self._mask_shapes: dict[Any, dict[str, list[torch.Size]]] = {}
+        self._masks = DropoutMasks(self.dropouts)
         self._scratch: nn.Module | None = None
 
     @property
     def values(self) -> Tensor:
-        """The same vector without a copy: not to be written to."""
+        """The vector of :meth:`initial` without a copy. Do not write to it."""
         return self._initial
 
     def initial(self) -> Tensor:
-        """The parameters that the module was given with, as one vector."""
+        """The parameters of the given module, as one vector."""
         return self._initial.clone()
 
     def initial_buffers(self) -> Tensors:
-        """The buffers that the module was given with."""
+        """The buffers of the given module."""
         return {k: b.clone() for k, b in self._initial_buffers.items()}
 
     def read(self, module: nn.Module) -> tuple[Tensor, Tensors]:
-        """Parameters (one vector) and buffers of another module of the same architecture, as this view would take them.
+        """The parameters (as one vector) and buffers of another module of the same architecture.
 
-        The module's parameters must be frozen where this view's are, and at the same values.
+        The same parameters must be frozen in both modules, with the same values.
         """
         own = dict(module.named_parameters())
         names = [k for k, p in own.items() if p.requires_grad]
-        if names != self.names or [own[k].shape for k in names] != self.shapes or describe(module) != self.description:
+        if (
+            names != self.names
+            or [own[k].shape for k in names] != self.shapes
+            or layer_settings(module) != self.description
+        ):
             raise ValueError(
-                "The module is of another architecture than the one it is to stand in for: its trainable parameters or "
-                "the settings of its layers differ."
+                "The module must have the same architecture as the first one; got other trainable parameters or other "
+                "settings of its layers."
             )
         if len(own) > len(names):
             for name, kept in self.module.named_parameters():
                 if name not in self.names and not torch.equal(kept, own[name].to(kept)):
-                    raise ValueError(f"The frozen parameter {name} has other values; frozen parameters are shared.")
+                    raise ValueError(
+                        f"The frozen parameter {name} must have the values of the first module, since both share it; "
+                        "got others."
+                    )
         like = self._initial_buffers
         return (
-            self._vector(own[k] for k in names).to(self._initial, copy=True),
+            self.vector(own[k] for k in names).to(self._initial, copy=True),
             {k: b.detach().to(like[k], copy=True) for k, b in module.named_buffers()},
         )
 
     def draw(self, seed: int) -> Tensor:
-        """Fresh parameters as the layers' own ``reset_parameters`` draw them: a pure function of ``seed``.
+        """Fresh parameters, drawn by the layers' own ``reset_parameters``: a pure function of ``seed``.
 
-        Layers are drawn in the order in which they are built, on the CPU and in the default precision, so that this is
-        ``torch.manual_seed(seed)`` followed by building the module again, if it leaves its parameters to its layers.
+        Layers are drawn in the order in which they are built, on the CPU and in the default precision. So the result
+        equals that of ``torch.manual_seed(seed)`` and building the module again, if all its parameters belong to layers
+        with ``reset_parameters``.
         """
         if self._scratch is None:
-            scratch = copy.deepcopy(self.module).to("cpu", torch.get_default_dtype())
-            for layer in _as_built(scratch):
-                if any(p.numel() for p in layer.parameters(recurse=False)) and _reset(layer) is None:
-                    raise ValueError(
-                        f"{type(layer).__name__} has parameters of its own and no reset_parameters() to draw them "
-                        "anew; give a module instead of a seed."
-                    )
-            self._scratch = scratch
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            for layer in _as_built(self._scratch):
-                if (reset := _reset(layer)) is not None:
-                    reset()
+            self._scratch = resettable_copy(self.module)
+        reset_layers(self._scratch, seed)
         values = dict(self._scratch.named_parameters())
-        return self._vector(values[k] for k in self.names).to(self._initial)
-
-    def unflatten(self, params: Tensor) -> Tensors:
-        """Named views into the flat vector."""
-        parts = params.split(self.sizes, dim=-1)
-        lead = params.shape[:-1]
-        return {k: self._shaped(p, lead, s) for k, p, s in zip(self.names, parts, self.shapes, strict=True)}
-
-    def _shaped(self, values: Tensor, lead: torch.Size, shape: torch.Size) -> Tensor:
-        if self._moved(shape):
-            return _channels_second(values.view(*lead, shape[0], *shape[2:], shape[1]))
-        return values.view(lead + shape)
-
-    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The inverse of :meth:`unflatten`."""
-        parts = [(tensors[k], s) for k, s in zip(self.names, self.shapes, strict=True)]
-        parts = [(_channels_last(t) if self._moved(s) else t, s) for t, s in parts]
-        return torch.cat([t.reshape(*t.shape[: t.dim() - len(s)], -1) for t, s in parts], dim=-1)
-
-    def _moved(self, shape: torch.Size) -> bool:
-        """Whether a parameter of this shape is stored with its channels last."""
-        return self.channels_last and len(shape) == 4
-
-    def _vector(self, tensors: Iterable[Tensor], like: Tensor | None = None) -> Tensor:
-        """Parameters in the order of the module as one vector; an empty one on the device of ``like``."""
-        parts = [_channels_last(t.detach()) if self._moved(t.shape) else t.detach() for t in tensors]
-        if parts:
-            return torch.cat([t.reshape(-1) for t in parts])
-        return torch.zeros(0, device=like.device if like is not None else None)
+        return self.vector(values[k] for k in self.names).to(self._initial)
 
     def weight_mask(self) -> Tensor:
-        """1 for the entries of matrices and kernels, 0 for those of biases and normalisation layers."""
+        """1 for entries of matrices and kernels, 0 for entries of biases and normalisation layers."""
         parts = [torch.full((n,), float(len(s) > 1)) for n, s in zip(self.sizes, self.shapes, strict=True)]
         return torch.cat(parts or [torch.zeros(0)]).to(self._initial)
 
     def locate(self, inputs: Any, name: str | None = None) -> Head:
-        """Find the head by running the module on ``inputs``, or take the one that ``name`` names; see ``find_head``."""
+        """Find the head by running the module on ``inputs``, or take the one called ``name``; see ``find_head``."""
         if self.parts is None or (name is not None and self.parts.name != name):
             with torch.random.fork_rng(devices=_cuda_devices(self._initial)):
                 self.parts = find_head(self.module, inputs, name)
@@ -182,28 +149,31 @@ class FunctionalModule:
 
     @property
     def divided(self) -> Head:
-        """The head and the body, once :meth:`locate` has found them."""
+        """The head and the body, after :meth:`locate` has found them."""
         if self.parts is None:
-            raise ValueError("The head of this network is not known yet: call view.locate(inputs) first.")
+            raise ValueError("The head of this network is not known yet. Call view.locate(inputs) first.")
         return self.parts
 
     def head_params(self, values: Tensor) -> Tensors:
-        """Named views into the head's stretch of the flat vector."""
+        """Named views into the head's slice of the flat vector."""
         own = [k for k, name in enumerate(self.names) if self.divided.owns(name)]
         parts = values.split([self.sizes[k] for k in own], dim=-1)
         lead = values.shape[:-1]
-        return {self.names[k]: self._shaped(part, lead, self.shapes[k]) for k, part in zip(own, parts, strict=True)}
+        return {self.names[k]: self.shaped(part, lead, self.shapes[k]) for k, part in zip(own, parts, strict=True)}
 
     def stretch(self) -> slice:
-        """Where the head's trainable parameters stand in the flat vector."""
+        """The slice of the flat vector that holds the head's trainable parameters."""
         own = [position for position, name in enumerate(self.names) if self.divided.owns(name)]
         if not own:
             raise ValueError(
-                f"The head {self.divided.name!r} is frozen (requires_grad=False), so nothing in it can move. Unfreeze "
-                "it, or use scope='all'."
+                f"The head must have trainable parameters; {self.divided.name!r} is frozen (requires_grad=False). "
+                "Unfreeze it, or use scope='all'."
             )
         if own != list(range(own[0], own[-1] + 1)):
-            raise ValueError(f"The parameters of the head {self.divided.name!r} do not stand together in the module.")
+            raise ValueError(
+                f"The parameters of the head {self.divided.name!r} must be next to each other in the module's list of "
+                "parameters. Register them together, or use scope='all'."
+            )
         return slice(sum(self.sizes[: own[0]]), sum(self.sizes[: own[-1] + 1]))
 
     def bind(
@@ -215,11 +185,11 @@ class FunctionalModule:
         noise: Tensors | None = None,
         autocast: torch.dtype | None = None,
     ) -> Network:
-        """The network at ``params``: call it like the module. ``autocast`` lowers the precision of its forward pass."""
+        """The network with ``params``, called like the module. ``autocast`` is the precision of its forward pass."""
         return Network(self, self.unflatten(params), buffers, train=train, noise=noise, autocast=autocast)
 
     def laid_out(self, inputs: Any) -> Any:
-        """Images in the memory order of the kernels; everything else as it is."""
+        """The inputs, with images in the memory order of the kernels."""
         if not self.channels_last:
             return inputs
         return map_tensors(
@@ -228,7 +198,7 @@ class FunctionalModule:
         )
 
     def working_copy(self) -> nn.Module:
-        """A copy of the module whose BatchNorm is torch's own again, for training in place; masks stay inputs."""
+        """A copy of the module for training in place, with torch's own BatchNorm. Dropout masks stay inputs."""
         twin = copy.deepcopy(self.module)
         for layer in twin.modules():
             if isinstance(layer, PureNorm):
@@ -241,7 +211,7 @@ class FunctionalModule:
         return functional_call(self._dispatch, swapped, (_on_module, fn, *args))
 
     def set_mode(self, train: bool) -> None:
-        """Training or evaluation mode, but for the layers that were given in evaluation mode."""
+        """Set training or evaluation mode, except for layers that were given in evaluation mode."""
         if self.module.training != train:
             self.module.train(train)
             for layer in self._always_eval:
@@ -251,13 +221,14 @@ class FunctionalModule:
                 layer.training = train
 
     def export(self, params: Tensor, buffers: Tensors, into: nn.Module) -> nn.Module:
-        """Write a point of parameter space into ``into`` (a module like the one this view was made of)."""
+        """Write parameters and buffers into ``into``, a module with the architecture of this view."""
         with torch.no_grad():
             own = dict(into.named_parameters()) | dict(into.named_buffers())
             missing = (set(self.names) | set(buffers)) - set(own)
             if missing:
                 raise ValueError(
-                    f"The module to export into is of another kind: it has no {', '.join(sorted(missing))}."
+                    "The module to export into must have the architecture of the trained one; it has no "
+                    f"{', '.join(sorted(missing))}."
                 )
             for name, value in (self.unflatten(params) | buffers).items():
                 own[name].copy_(value)
@@ -272,94 +243,26 @@ class FunctionalModule:
     ) -> Tensors:
         """Dropout masks for a forward pass on ``inputs``: a pure function of ``seed`` and the inputs' shapes.
 
-        Several seeds give the masks of each, along a leading axis.
-
-        ``evaluate(params, buffers)`` stands for a computation that is not just ``module(*inputs)``: a loss that takes
-        inputs apart, or calls the network several times. Computations that differ have a ``kind`` each.
+        Parameters
+        ----------
+        seed : int or sequence of int
+            Several seeds give masks with a leading axis.
+        inputs : the module's arguments
+        evaluate : callable ``(params, buffers)``, optional
+            The computation that uses the masks, if it is not just ``module(*inputs)``: a loss that takes inputs apart,
+            or calls the network several times.
+        kind : hashable
+            Identifies the computation. Different computations on inputs of the same shapes need different kinds.
         """
         if not self.dropouts:
             return {}
+
+        def run() -> Any:
+            point = self._initial, self.initial_buffers()
+            return self.bind(*point, train=True)(*inputs) if evaluate is None else evaluate(*point)
+
         key = (kind, *(x.shape for x in pytree.tree_leaves(inputs) if isinstance(x, Tensor)))
-        if key not in self._mask_shapes:
-            self._mask_shapes[key] = self._probe_masks(
-                evaluate or (lambda params, buffers: self.bind(params, buffers, train=True)(*inputs))
-            )
-        generators = [np.random.SFC64(own) for own in ([seed] if isinstance(seed, int) else seed)]
-        masks = {}
-        for name, shapes in self._mask_shapes[key].items():
-            p = self.dropouts[name].p
-            for position, shape in enumerate(shapes):
-                keep = _kept(shape.numel(), p, generators, self._initial.device)
-                scale = self._initial.new_tensor(1 / (1 - p) if p < 1 else 1.0)
-                mask = (keep * scale).view(shape if isinstance(seed, int) else (len(generators), *shape))
-                masks[f"{name}.mask{position}".removeprefix(".")] = mask
-        return masks
-
-    def _probe_masks(self, evaluate: Callable[[Tensor, Tensors], Any]) -> dict[str, list[torch.Size]]:
-        """Which masks of which shapes a computation uses; a layer may be called several times."""
-        for layer in self.dropouts.values():
-            layer.probe = []
-        try:
-            with torch.no_grad(), torch.random.fork_rng(devices=_cuda_devices(self._initial)):
-                evaluate(self._initial, self.initial_buffers())
-            return {name: layer.probe for name, layer in self.dropouts.items() if layer.probe is not None}
-        finally:
-            for layer in self.dropouts.values():
-                for call in range(len(layer.probe or ())):
-                    layer.register_buffer(f"mask{call}", torch.ones(()), persistent=False)
-                layer.probe = None
-
-
-_DRAWN_ON_GPU = 2**20
-"""Units of one layer from which on a GPU draws its own mask: drawing more on the CPU would hold up training."""
-
-
-def _kept(count: int, p: float, generators: Sequence[np.random.BitGenerator], device: torch.device) -> Tensor:
-    """Which units stay, one row for each generator: True with probability ``1 − p``, to the next 2⁻¹⁶.
-
-    Small masks are drawn on the CPU, so that devices agree, and four to a random word. Large ones on a GPU are drawn
-    there, from a seed that the generator gives.
-    """
-    if device.type == "cuda" and count >= _DRAWN_ON_GPU:
-        seeds = [int(bits.random_raw() >> np.uint64(1)) for bits in generators]
-        own = [torch.Generator(device).manual_seed(seed) for seed in seeds]
-        return torch.stack([torch.rand(count, generator=g, device=device) >= p for g in own])
-    keep = np.empty((len(generators), count), dtype=bool)
-    for row, bits in zip(keep, generators, strict=True):
-        words = bits.random_raw(-(-count // 4)).astype("<u8", copy=False)
-        np.greater_equal(words.view("<u2")[:count], round(p * 2**16), out=row)
-    return torch.from_numpy(keep).to(device)
-
-
-def describe(module: nn.Module) -> tuple[str, list[dict[str, str | int | float | None]]]:
-    """The layers as they print, and the plain values that they keep as attributes and need not print."""
-    return str(module), [
-        {k: v for k, v in vars(layer).items() if not k.startswith("_") and isinstance(v, str | int | float | None)}
-        | {"training": None}  # the mode is set anew for each pass
-        for layer in module.modules()
-    ]
-
-
-def _as_built(module: nn.Module) -> Iterator[nn.Module]:
-    """All layers, those inside a layer before it: a constructor builds its parts first."""
-    for child in module.children():
-        yield from _as_built(child)
-    yield module
-
-
-def _reset(layer: nn.Module) -> Callable[[], None] | None:
-    """How a layer draws its parameters anew (attention's method has an underscore)."""
-    return getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
-
-
-def _channels_last(tensor: Tensor) -> Tensor:
-    """``(…, O, I, H, W)`` as ``(…, O, H, W, I)``."""
-    return tensor.movedim(-3, -1)
-
-
-def _channels_second(tensor: Tensor) -> Tensor:
-    """The inverse of :func:`_channels_last`."""
-    return tensor.movedim(-1, -3)
+        return self._masks.draw(seed, key, run, self._initial)
 
 
 def _cuda_devices(tensor: Tensor) -> list[torch.device]:

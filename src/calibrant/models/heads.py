@@ -1,4 +1,4 @@
-"""The head of a network: the layer that the logits come from, and the body that computes the features before it."""
+"""The head of a network (the layer that computes the logits) and its body (which computes the features)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torch import Tensor, nn
 from calibrant.models.outputs import call, logits_of
 
 LINEAR = (nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-"""Layers that are taken for a head without being named."""
+"""The types of layers that can be found as a head. Other heads must be named."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """Where a network divides: ``logits = head(features)`` and ``features = body(inputs)``.
+    """The two parts of a network: ``logits = head(features)`` and ``features = body(inputs)``.
 
-    ``body`` is the network with an identity in the head's place. It shares all layers with the network it was made of.
+    ``body`` is the network with an identity in place of the head. It shares its layers with the network.
     """
 
     name: str
-    """The head's name in the module; empty where the whole module is the head."""
+    """The head's name in the module. It is empty if the whole module is the head."""
     head: nn.Module
     body: nn.Module
     copies: tuple[nn.Module, ...] = ()
-    """The modules of ``body`` that are copies: those on the way to the head."""
+    """The modules of ``body`` that are copies: those that contain the head."""
 
     def owns(self, parameter: str) -> bool:
         """Whether a named parameter of the module belongs to the head."""
@@ -35,11 +35,11 @@ class Head:
 
 
 def find_head(module: nn.Module, inputs: Any, name: str | None = None) -> Head:
-    """Find the head by running ``module`` on ``inputs`` in evaluation mode, or check the one that ``name`` names.
+    """Find the head by running ``module`` on ``inputs`` in evaluation mode, or check the one called ``name``.
 
-    The head is the one linear layer whose output *is* the logits, called once in a pass. Where there is none (a norm or
-    a sum comes after it, the decoder is tied to an embedding), the error lists the candidates: name one, or put what
-    ends the network into one submodule and name that.
+    The head is the one linear layer whose output *is* the logits and that is called once in a pass. If there is none (a
+    norm or a sum follows it, or the decoder is tied to an embedding), the error lists the candidates. Name one of them,
+    or put the end of the network into one submodule and name that.
     """
     calls = _Calls(module)
     with torch.no_grad(), calls:
@@ -56,7 +56,7 @@ def find_head(module: nn.Module, inputs: Any, name: str | None = None) -> Head:
 
 
 def divide(module: nn.Module, name: str) -> Head:
-    """The head by name, and the body: the module with an identity in the head's place, sharing everything else."""
+    """The head called ``name``, and the body: the module with an identity in place of the head."""
     if not name:
         return Head("", module, nn.Identity())
     head = module.get_submodule(name)
@@ -71,7 +71,7 @@ def divide(module: nn.Module, name: str) -> Head:
 
 
 def _shallow(module: nn.Module) -> nn.Module:
-    """A module with a table of submodules of its own, which holds the same submodules."""
+    """A shallow copy of a module with its own table of the same submodules."""
     twin = copy.copy(module)
     twin.__dict__ = dict(module.__dict__)
     twin._modules = dict(module._modules)
@@ -81,14 +81,14 @@ def _shallow(module: nn.Module) -> nn.Module:
 def _check(module: nn.Module, name: str, calls: _Calls, logits: Tensor) -> None:
     modules = dict(module.named_modules())
     if name not in modules:
-        raise ValueError(f"The model has no submodule {name!r} to be its head. " + _advice(calls))
+        raise ValueError(f"head must be the name of a submodule; the model has no {name!r}. " + _advice(calls))
     if len(calls.outputs.get(name, ())) != 1:
         times = len(calls.outputs.get(name, ()))
         raise ValueError(f"The head must be called once in a pass; {name!r} was called {times} times. {_advice(calls)}")
     if not calls.gives(name, logits):
         raise ValueError(
-            f"The head's output must be the logits; something follows {name or 'it'!r}. Put it and what follows into "
-            "one submodule, and name that. " + _advice(calls)
+            f"The head's output must be the logits; something follows {name or 'it'!r}. Put it and everything after it "
+            "into one submodule, and name that. " + _advice(calls)
         )
     if not calls.takes_tensor(name):
         raise ValueError(f"The head must take one tensor, its features; {name!r} is called with other arguments.")
@@ -99,8 +99,8 @@ def _check(module: nn.Module, name: str, calls: _Calls, logits: Tensor) -> None:
         for parameter in layer.parameters(recurse=False):
             if id(parameter) in own:
                 raise ValueError(
-                    f"The head {name!r} shares {own[id(parameter)]!r} with {other!r}, so it cannot be moved alone. "
-                    "Untie them to treat the head apart."
+                    f"The head must have parameters of its own; {name!r} shares {own[id(parameter)]!r} with {other!r}. "
+                    "Untie them, or use scope='all'."
                 )
 
 
@@ -114,7 +114,7 @@ def _advice(calls: _Calls) -> str:
 
 
 class _Calls:
-    """Watches which submodules run, with what and to what result."""
+    """Records the calls of all submodules: their inputs, outputs and order."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -145,7 +145,7 @@ class _Calls:
         return note
 
     def gives(self, name: str, logits: Tensor) -> bool:
-        """Whether the last output of this submodule is the logits themselves."""
+        """Whether the last output of this submodule is the tensor of logits itself."""
         outputs = self.outputs.get(name)
         if not outputs:
             return False

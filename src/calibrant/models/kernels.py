@@ -1,4 +1,4 @@
-"""Fused kernels that can be differentiated only once, and their plain forms."""
+"""Fused kernels that can be differentiated only once, and the plain forms that replace them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class FusedKernels:
-    """Finds out which fused kernels a computation uses, and replaces those that have no second derivative.
+    """Detects which fused kernels a computation uses, and replaces those that have no second derivative.
 
-    Fused attention, and cuDNN's recurrent nets, can be differentiated once only. ``with kernels.observed():`` watches
-    one evaluation; ``with kernels.replaced():`` then takes the plain forms of what was seen, and costs nothing
-    otherwise.
+    Fused attention and cuDNN's recurrent networks can be differentiated only once. ``with kernels.observed():`` watches
+    one evaluation. ``with kernels.replaced():`` then uses the plain forms of the kernels that were seen; it costs
+    nothing if there were none.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -29,7 +29,7 @@ class FusedKernels:
         return _AttentionWatch(self)
 
     def replaced(self, *, twice: bool = True) -> contextlib.AbstractContextManager[Any]:
-        """Differentiate what is computed inside, twice or (in evaluation mode, where cuDNN has no gradient) once."""
+        """Use kernels that can be differentiated twice; with ``twice=False``, once, also in evaluation mode."""
         attention = self.attention and twice
         if not (attention or self.recurrent):
             return _NOTHING
@@ -43,9 +43,9 @@ class FusedKernels:
 
 @contextlib.contextmanager
 def without_onednn() -> Iterator[None]:
-    """Leave oneDNN's fused kernels out: tracing cannot record the backward pass of its LSTM.
+    """Run without oneDNN's fused kernels, because tracing cannot record the backward pass of its LSTM.
 
-    Convolutions and matrix products are recorded by their general names and still use oneDNN when they are replayed.
+    Convolutions and matrix products are recorded by their general names, so they still use oneDNN when replayed.
     """
     enabled = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]

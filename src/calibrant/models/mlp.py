@@ -1,4 +1,4 @@
-"""The feed-forward network that the first paper trains."""
+"""The multilayer perceptron, the network of the first paper."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from calibrant.models._seed import seeded
+from calibrant._renamed import renamed_arguments
 from calibrant.models.embeddings import EmbeddingLayer, Encoding
+from calibrant.models.seeding import seeded_start
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
 
+@renamed_arguments(classes="n_classes")
 def mlp(
     features: int,
-    classes: int,
+    n_classes: int,
     *,
     hidden: Sequence[int] = (64, 64),
     activation: str = "relu",
@@ -24,28 +26,29 @@ def mlp(
     encoding: Encoding | None = None,
     seed: int = 0,
 ) -> nn.Sequential:
-    """A multilayer perceptron with one logit a class; its start is a pure function of ``seed``.
+    """A multilayer perceptron with one logit per class. The initial parameters are a pure function of ``seed``.
 
     ``dropout`` is the share of hidden units that each training pass leaves out. With an ``encoding``, the first layer
     is a :class:`calibrant.models.embeddings.EmbeddingLayer`.
 
-    The first paper (Sanguin et al. 2024, Section 4) says "a feed forward neural network" and no more; two hidden layers
-    of 64 rectified linear units reproduce its accuracies.
+    The first paper (Sanguin et al. 2024, Section 4) only says "a feed forward neural network". Two hidden layers of 64
+    ReLU units reproduce its accuracies.
     """
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}; got {activation!r}.")
-    if features < 1 or classes < 1 or any(width < 1 for width in hidden):
+    if features < 1 or n_classes < 1 or any(width < 1 for width in hidden):
         raise ValueError(
-            f"Layers need at least one unit each; got {features} inputs, hidden={tuple(hidden)}, {classes} classes."
+            "features, n_classes and every hidden width must be at least 1; "
+            f"got {features=}, {n_classes=} and hidden={tuple(hidden)}."
         )
-    with seeded(seed):
+    with seeded_start(seed):
         layers: list[nn.Module] = []
         for width, following in itertools.pairwise((features, *hidden)):
             layers += [nn.Linear(width, following), ACTIVATIONS[activation]()]
             layers += [nn.Dropout(dropout)] if dropout else []
-        layers.append(nn.Linear((features, *hidden)[-1], classes))
+        layers.append(nn.Linear((features, *hidden)[-1], n_classes))
         if encoding is not None:
             own = copy.deepcopy(encoding)
-            layers[0] = EmbeddingLayer(features, (*hidden, classes)[0], own)
+            layers[0] = EmbeddingLayer(features, (*hidden, n_classes)[0], own)
             own.reset_parameters()
         return nn.Sequential(*layers)

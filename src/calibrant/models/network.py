@@ -1,4 +1,4 @@
-"""A network at a point of parameter space: what losses call."""
+"""The network that losses call: a module with given parameters."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Network:
-    """A module at given parameters and buffers: what losses call.
+    """A module with given parameters and buffers, as losses see it.
 
-    ``net.logits(x)`` gives the logits, whatever the module returns beside them; ``net.features(x)`` what goes into the
-    head, and ``net.head(h)`` the logits of features. ``net(x)`` is what the module itself returns, and ``net.params``
-    its named parameters. ``buffers`` holds the newest buffers after each call.
+    ``net.logits(x)`` gives the logits, also if the module returns more than these. ``net.features(x)`` gives the input
+    of the head, and ``net.head(h)`` the logits for given features. ``net(x)`` is the output of the module itself, and
+    ``net.params`` holds the named parameters. ``net.buffers`` holds the buffers after the last call.
 
-    Several calls use the masks in ``noise`` one after the other. Under autocast the body runs in lower precision;
-    features are handed out in the parameters' precision, and the head on its own runs in that.
+    Several calls use the masks in ``noise`` one after the other. With autocast the body runs in lower precision.
+    Features are returned in the parameters' precision, and a separate head runs in that precision.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Network:
         return self._run(self.view._dispatch, "", self.view.laid_out(args), kwargs)
 
     def logits(self, inputs: Any) -> Tensor:
-        """The logits, one row for each sample. A mapping of argument names is passed as keyword arguments."""
+        """The logits, one row per sample. A mapping of argument names is passed as keyword arguments."""
         return logits_of(call(self, inputs, self.view.module))
 
     def features(self, inputs: Any) -> Tensor:
@@ -55,7 +55,7 @@ class Network:
         return logits_of(call(self._run_body, inputs, parts.body))
 
     def head(self, features: Tensor) -> Tensor:
-        """The logits of features."""
+        """The logits for given features."""
         name = self.view.divided.name
         prefix = f"{name}." if name else ""
         return logits_of(self._run(self.view._head, prefix, (features,), {}, autocast=False))
@@ -70,7 +70,7 @@ class Network:
         view.set_mode(self.train)
         for name, layer in view.dropouts.items():
             layer.calls, layer.masked = self._masks_used.get(name, 0), bool(self.noise)
-        # Clones: a module that updates a buffer in place must not reach back into an earlier step's state.
+        # Clones, so that a module that updates a buffer in place does not change the state of an earlier step.
         own = {k: self.buffers[k] for k in self.buffers if k.startswith(prefix)}
         tensors = self.params | {k: b.clone() for k, b in own.items()} | self.noise
         swapped = {f"module.{k[len(prefix) :]}": t for k, t in tensors.items() if k.startswith(prefix)}
@@ -82,7 +82,7 @@ class Network:
             device, dtype = view._initial.device.type, view._initial.dtype
             with torch.autocast(device, dtype=self.autocast):
                 output, buffers = functional_call(part, swapped, (_call_and_read, args, kwargs, names))
-            # Losses are taken in the parameters' own precision.
+            # Losses are computed in the parameters' precision.
             output = map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, output)
         self._masks_used = {name: layer.calls for name, layer in view.dropouts.items()}
         if self.train:
@@ -91,9 +91,10 @@ class Network:
 
 
 class Divided:
-    """For networks whose body and head run apart: keeps the features of every call, or uses ``given`` ones instead.
+    """A mixin for networks whose body and head run separately.
 
-    Mixed into :class:`Network` and its like. Whatever a loss calls the network by, the features come first.
+    It keeps the features of every call, or uses the ``given`` features instead. Every call of the network, by whatever
+    method, computes the features first.
     """
 
     def __init__(self, *args: Any, given: Iterable[Tensor] | None = None, **settings: Any) -> None:
@@ -106,7 +107,7 @@ class Divided:
         return self.logits(kwargs if kwargs else args[0])
 
     def logits(self, inputs: Any) -> Tensor:
-        """The logits, from the features."""
+        """The logits, computed from the features."""
         return self.head(self.features(inputs))  # type: ignore[attr-defined]
 
     def features(self, inputs: Any) -> Tensor:
@@ -118,11 +119,11 @@ class Divided:
 
 
 class DividedNetwork(Divided, Network):
-    """A :class:`Network` whose body and head run apart."""
+    """A :class:`Network` whose body and head run separately."""
 
 
 class Answering(Network):
-    """A network that keeps what it answers, or gives the answers that it was ``given``, in the order of the calls."""
+    """A network that records its outputs, or returns the ``given`` outputs in the order of the calls."""
 
     def __init__(self, *args: Any, given: Iterable[Any] | None = None, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -154,7 +155,7 @@ class Dispatch(nn.Module):
 
 
 def _call_and_read(part: Dispatch, args: tuple, kwargs: dict, names: tuple[str, ...]) -> tuple[Any, Tensors]:
-    """Call a part of the module; its output, and its buffers after the call."""
+    """Call a part of the module. Returns its output and its buffers after the call."""
     output = part.module(*args, **kwargs)
     fresh: Tensors = {}
     for name in names:
@@ -168,6 +169,6 @@ def _call_and_read(part: Dispatch, args: tuple, kwargs: dict, names: tuple[str, 
 
 
 def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The submodule that a buffer belongs to, and its name there."""
+    """The submodule that owns a buffer, and the buffer's name in it."""
     path, _, leaf = name.rpartition(".")
     return module.get_submodule(path), leaf

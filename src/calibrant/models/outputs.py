@@ -1,4 +1,4 @@
-"""Logits of a network, however its module takes its inputs and returns its outputs."""
+"""The logits of a module, for the usual forms of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits in what a module returned: a tensor, ``(logits, …)``, or something with ``logits``."""
+    """The logits in a module's output: a tensor, ``(logits, …)``, a mapping with "logits" or an object with .logits."""
     if isinstance(output, Tensor):
         return output
     if isinstance(output, Mapping):
@@ -30,7 +30,7 @@ def logits_of(output: Any) -> Tensor:
 def call(module: Any, inputs: Any, forward: nn.Module | None = None) -> Any:
     """``module(inputs)``; a mapping whose keys are names of arguments is passed as ``module(**inputs)``.
 
-    ``forward`` is the module whose signature is read, where ``module`` is a wrapper around it.
+    ``forward`` is the module whose signature is read, if ``module`` is a wrapper around it.
     """
     if isinstance(inputs, Mapping) and takes_by_name(forward or module, inputs):
         return module(**inputs)
@@ -38,7 +38,7 @@ def call(module: Any, inputs: Any, forward: nn.Module | None = None) -> Any:
 
 
 def accepted_names(module: nn.Module) -> frozenset[str] | None:
-    """The names that a module's forward pass takes; None where it takes any."""
+    """The argument names of a module's forward pass. None means that it accepts any name."""
     parameters = inspect.signature(module.forward).parameters
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         return None
@@ -46,7 +46,7 @@ def accepted_names(module: nn.Module) -> frozenset[str] | None:
 
 
 def positional_names(module: nn.Module) -> tuple[tuple[str, ...], int]:
-    """The arguments that a module's forward pass takes by position, and how many of them it cannot do without."""
+    """The positional arguments of a module's forward pass, and how many of them have no default."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     taken = [p for p in inspect.signature(module.forward).parameters.values() if p.kind in kinds]
     return tuple(p.name for p in taken), sum(p.default is inspect.Parameter.empty for p in taken)

@@ -1,9 +1,9 @@
-"""BatchNorm, InstanceNorm and Dropout as pure functions: nothing is written, nothing is drawn inside.
+"""BatchNorm, InstanceNorm and Dropout as pure functions, which write nothing and draw nothing.
 
-* Norms offer their new running statistics instead of storing them, and these carry gradient: a loss that is taken in
-  evaluation mode depends on the training trajectory through them, and an exact hypergradient must see that.
-* Dropout multiplies by a mask that comes from outside, so that a backward sweep replays the very same network, and a
-  vectorised run draws what a single run draws.
+* Norms return their new running statistics instead of storing them, and the statistics carry gradient. A loss in
+  evaluation mode depends on the training trajectory through them, so an exact hypergradient needs that gradient.
+* Dropout multiplies by a mask that is an input. So a backward sweep replays the same network, and a vectorised run uses
+  the masks of single runs.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from calibrant.data.batch import Tensors
 
 
 class PureNorm(_NormBase):
-    """What the pure forms of BatchNorm and InstanceNorm share.
+    """Base class of the pure forms of BatchNorm and InstanceNorm.
 
-    ``fresh`` holds the running statistics after a training pass. Statistics are computed in the precision of the
-    buffers, also where autocast lowers that of the activations.
+    ``fresh`` holds the running statistics after a training pass. Statistics have the precision of the buffers, also
+    if autocast lowers the precision of the activations.
     """
 
     fresh: Tensors
     original: type[nn.Module]
-    """The class that the layer had."""
+    """The original class of the layer."""
 
     def _by_running_statistics(self, input: Tensor) -> Tensor:
-        """The output in evaluation mode: torch's own kernel has no gradient in the running statistics."""
+        """The output in evaluation mode, since torch's own kernel has no gradient in the running statistics."""
         assert self.running_mean is not None
         assert self.running_var is not None
         scale = torch.rsqrt(self.running_var + self.eps)
@@ -49,14 +49,14 @@ class PureNorm(_NormBase):
         return mean, var
 
     def _move(self, rate: float | Tensor, mean: Tensor, var: Tensor) -> None:
-        """Offer running statistics moved towards the batch's; a second call in one pass goes on from the first."""
+        """Move the statistics in ``fresh`` towards those of the batch. A second call in a pass continues the first."""
         for name, value in (("running_mean", mean), ("running_var", var)):
             old = self.fresh.get(name, getattr(self, name))
             self.fresh = self.fresh | {name: old + rate * (value - old)}
 
 
 class PureBatchNorm(PureNorm, _BatchNorm):
-    """Normalises as the original does, and offers the new running statistics in ``fresh`` instead of storing them."""
+    """BatchNorm that puts its new running statistics into ``fresh`` instead of storing them."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.track_running_stats:
@@ -66,8 +66,8 @@ class PureBatchNorm(PureNorm, _BatchNorm):
             return self._by_running_statistics(input)
         if input.numel() == input.shape[1]:
             raise ValueError(
-                f"BatchNorm needs more than one value per channel in training, but its input has shape "
-                f"{tuple(input.shape)}. Leave out a last batch of one sample: drop_last=True."
+                f"BatchNorm needs more than one value per channel in training; got shape {tuple(input.shape)}. Use "
+                "drop_last=True to leave out a last batch of one sample."
             )
         mean, var = self._statistics(input, [d for d in range(input.dim()) if d != 1])
         assert self.num_batches_tracked is not None
@@ -78,7 +78,7 @@ class PureBatchNorm(PureNorm, _BatchNorm):
 
 
 class PureInstanceNorm(PureNorm, _InstanceNorm):
-    """InstanceNorm with running statistics, the means of those of the samples, offered in ``fresh``."""
+    """InstanceNorm that puts its new running statistics, means over the samples, into ``fresh``."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.track_running_stats:
@@ -95,11 +95,11 @@ class PureInstanceNorm(PureNorm, _InstanceNorm):
 
 
 class MaskedDropout(nn.Module):
-    """Dropout whose masks are inputs: ``mask0``, ``mask1``, … (one a call) are swapped in by the functional call."""
+    """Dropout whose masks are inputs: ``functional_call`` sets ``mask0``, ``mask1``, …, one for each call."""
 
     def __init__(self, p: float, dims: int) -> None:
         super().__init__()
-        self.p, self.dims = p, dims  # dims: how many trailing dimensions share one draw (Dropout2d: 2)
+        self.p, self.dims = p, dims  # dims: the number of trailing dimensions that share one draw (Dropout2d: 2)
         self.calls, self.masked = 0, False
         self.probe: list[torch.Size] | None = None
 
@@ -115,8 +115,8 @@ class MaskedDropout(nn.Module):
         mask = getattr(self, f"mask{self.calls}", None)
         if mask is None:
             raise ValueError(
-                f"A dropout layer was called {self.calls + 1} times, and masks were drawn for {self.calls}; how often "
-                "a loss calls the network must depend on shapes alone."
+                f"A dropout layer must be called at most {self.calls} times, since masks were drawn for these calls; "
+                f"got call {self.calls + 1}. The number of calls of the network may depend on shapes only."
             )
         self.calls += 1
         return x * mask
@@ -127,7 +127,7 @@ _CHANNEL_DIMS = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 
 
 
 def pure_class(kind: Any, pure: Any) -> Any:
-    """The pure form of a norm's class. It is made when it is needed, so it pickles by the classes it was made of."""
+    """The pure form of a norm's class. It is made at run time, so it is pickled by its two base classes."""
 
     def reduce(layer: nn.Module, protocol: Any) -> Any:
         return _restored, (kind, pure, layer.__dict__)
@@ -143,13 +143,13 @@ def _restored(kind: Any, pure: Any, state: dict[str, Any]) -> nn.Module:
 
 
 def purify(module: nn.Module) -> nn.Module:
-    """Replace norms with running statistics and Dropout layers by their pure forms; names and values stay."""
+    """Replace norms with running statistics and Dropout layers by their pure forms. Names and values stay the same."""
     if type(module) in _CHANNEL_DIMS:
         return _masked(module)
     for layer in module.modules():
         if isinstance(layer, nn.SyncBatchNorm):
-            raise ValueError("SyncBatchNorm has no pure form; use BatchNorm, or average the statistics outside.")
-        for kind, pure in _NORMS.items():  # a forward pass of the user's own is kept as it is
+            raise ValueError("SyncBatchNorm has no pure form. Use BatchNorm.")
+        for kind, pure in _NORMS.items():  # layers with a forward pass of their own are not changed
             if isinstance(layer, kind) and type(layer).forward is kind.forward:
                 layer.__class__ = pure_class(type(layer), pure)
                 layer.fresh = {}  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Residual networks (He et al. 2016) for small and for large images."""
+"""Residual networks (He et al. 2016), for small and large images."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant.models._seed import seeded
+from calibrant._renamed import renamed_arguments
+from calibrant.models.seeding import seeded_start
 
 Stem = Literal["cifar", "imagenet"]
 
 
+@renamed_arguments(classes="n_classes")
 class ResNet(nn.Module):
-    """Four stages of residual blocks, average pooling, and a linear layer ``fc``; ``forward(x)`` gives logits.
+    """Four stages of residual blocks, average pooling, and a linear layer ``fc`` that computes the logits.
 
-    ``stem="cifar"`` starts with one 3×3 convolution at full resolution, the usual form for images of 32×32 or 64×64
-    pixels. ``stem="imagenet"`` starts with a 7×7 convolution of stride 2 and a pooling layer of stride 2.
+    ``stem="cifar"`` starts with one 3×3 convolution at full resolution, for images of 32×32 or 64×64 pixels.
+    ``stem="imagenet"`` starts with a 7×7 convolution of stride 2 and a pooling layer of stride 2.
     """
 
     def __init__(
         self,
         block: type[BasicBlock] | type[Bottleneck],
         depths: Sequence[int],
-        classes: int,
+        n_classes: int,
         *,
         stem: Stem = "cifar",
         channels: int = 3,
@@ -45,14 +47,14 @@ class ResNet(nn.Module):
                 blocks.append(block(width, 64 * 2**stage, stride))
                 width = 64 * 2**stage * block.expansion
         self.blocks = nn.Sequential(*blocks)
-        self.fc = nn.Linear(width, classes)
+        self.fc = nn.Linear(width, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(self.blocks(self.stem(x)).mean((2, 3)))
 
 
 class _Block(nn.Module):
-    """``relu(residual(x) + shortcut(x))``; the shortcut is a 1×1 convolution where the shape changes."""
+    """``relu(residual(x) + shortcut(x))``. If the shape changes, the shortcut is a 1×1 convolution."""
 
     expansion = 1
 
@@ -91,34 +93,36 @@ class Bottleneck(_Block):
         super().__init__(inputs, outputs, stride, residual)
 
 
-def resnet18(classes: int, *, stem: Stem = "cifar", channels: int = 3, seed: int = 0) -> ResNet:
-    """ResNet-18: the network of the second paper, 512 features before the layer ``fc``.
+@renamed_arguments(classes="n_classes")
+def resnet18(n_classes: int, *, stem: Stem = "cifar", channels: int = 3, seed: int = 0) -> ResNet:
+    """ResNet-18, the network of the second paper, with 512 features before the layer ``fc``.
 
-    The start is a pure function of ``seed`` and is PyTorch's default for each layer, as in the public code that the
-    paper extends (He et al. draw from a normal distribution instead).
+    The initial parameters are a pure function of ``seed``. Each layer uses PyTorch's default, as in the public code
+    that the paper extends (He et al. draw from a normal distribution instead).
     """
-    return _resnet(BasicBlock, (2, 2, 2, 2), classes, stem, channels, seed)
+    return _resnet(BasicBlock, (2, 2, 2, 2), n_classes, stem, channels, seed)
 
 
-def resnet50(classes: int, *, stem: Stem = "cifar", channels: int = 3, seed: int = 0) -> ResNet:
-    """ResNet-50: bottleneck blocks, 2,048 features before the layer ``fc``; arguments as in :func:`resnet18`."""
-    return _resnet(Bottleneck, (3, 4, 6, 3), classes, stem, channels, seed)
+@renamed_arguments(classes="n_classes")
+def resnet50(n_classes: int, *, stem: Stem = "cifar", channels: int = 3, seed: int = 0) -> ResNet:
+    """ResNet-50: bottleneck blocks, and 2,048 features before the layer ``fc``. Arguments as in :func:`resnet18`."""
+    return _resnet(Bottleneck, (3, 4, 6, 3), n_classes, stem, channels, seed)
 
 
 def _resnet(
     block: type[BasicBlock] | type[Bottleneck],
     depths: Sequence[int],
-    classes: int,
+    n_classes: int,
     stem: Stem,
     channels: int,
     seed: int,
 ) -> ResNet:
-    if classes < 1 or channels < 1:
-        raise ValueError(f"classes and channels must be at least 1; got {classes} and {channels}.")
-    with seeded(seed):
-        return ResNet(block, depths, classes, stem=stem, channels=channels)
+    if n_classes < 1 or channels < 1:
+        raise ValueError(f"n_classes and channels must be at least 1; got {n_classes=} and {channels=}.")
+    with seeded_start(seed):
+        return ResNet(block, depths, n_classes, stem=stem, channels=channels)
 
 
 def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
-    """A convolution that keeps the image's size at stride 1, and its normalisation."""
+    """A convolution that keeps the image size at stride 1, and its normalisation."""
     return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False), nn.BatchNorm2d(outputs)

@@ -1,17 +1,19 @@
-"""Wide residual networks (Zagoruyko & Komodakis 2016)."""
+"""Wide residual networks (Zagoruyko & Komodakis 2016), for small images."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from calibrant.models._seed import seeded
+from calibrant._renamed import renamed_arguments
+from calibrant.models.seeding import seeded_start
 
 
+@renamed_arguments(classes="n_classes")
 class WideResNet(nn.Module):
     """WRN-``depth``-``width``: three stages of pre-activation blocks with 16·width, 32·width and 64·width channels."""
 
-    def __init__(self, classes: int, *, depth: int, width: int, dropout: float = 0.0, channels: int = 3) -> None:
+    def __init__(self, n_classes: int, *, depth: int, width: int, dropout: float = 0.0, channels: int = 3) -> None:
         super().__init__()
         self.stem = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
         blocks, inputs = [], 16
@@ -23,14 +25,14 @@ class WideResNet(nn.Module):
                 inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.norm = nn.BatchNorm2d(inputs)
-        self.fc = nn.Linear(inputs, classes)
+        self.fc = nn.Linear(inputs, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(torch.relu(self.norm(self.blocks(self.stem(x)))).mean((2, 3)))
 
 
 class _PreActivationBlock(nn.Module):
-    """Normalise, rectify and convolve twice; where the shape changes, the shortcut sees the rectified input."""
+    """Normalisation, ReLU and convolution, twice. If the shape changes, the shortcut reads the input after its ReLU."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, dropout: float) -> None:
         super().__init__()
@@ -48,8 +50,9 @@ class _PreActivationBlock(nn.Module):
         return residual + (x if self.shortcut is None else self.shortcut(active))
 
 
+@renamed_arguments(classes="n_classes")
 def wide_resnet(
-    classes: int,
+    n_classes: int,
     *,
     depth: int = 28,
     width: int = 10,
@@ -57,16 +60,16 @@ def wide_resnet(
     channels: int = 3,
     seed: int = 0,
 ) -> WideResNet:
-    """A wide residual network for images of 32×32 or 64×64 pixels; ``depth`` must be 6·k + 4.
+    """A wide residual network for images of 32×32 or 64×64 pixels. ``depth`` must be 6·k + 4.
 
-    The last layer is called ``fc`` and sees 64·width features. The start is a pure function of ``seed``, PyTorch's
-    default for each layer.
+    The last layer is called ``fc`` and has 64·width inputs. The initial parameters are a pure function of ``seed``,
+    with PyTorch's default for each layer.
     """
     if depth < 10 or (depth - 4) % 6:
         raise ValueError(f"depth must be 6·k + 4 with k at least 1 (10, 16, 22, 28, …); got {depth}.")
-    if classes < 1 or channels < 1 or width < 1:
-        raise ValueError(f"classes, channels and width must be at least 1; got {classes}, {channels} and {width}.")
+    if n_classes < 1 or channels < 1 or width < 1:
+        raise ValueError(f"n_classes, channels and width must be at least 1; got {n_classes=}, {channels=}, {width=}.")
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be at least 0 and below 1; got {dropout}.")
-    with seeded(seed):
-        return WideResNet(classes, depth=depth, width=width, dropout=dropout, channels=channels)
+    with seeded_start(seed):
+        return WideResNet(n_classes, depth=depth, width=width, dropout=dropout, channels=channels)

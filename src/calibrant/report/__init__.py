@@ -1,6 +1,7 @@
 """Result files in JSON with their provenance, tables, and reports as one self-contained HTML page.
 
->>> from calibrant.report import mean_interval, format_number
+>>> from calibrant.metrics import mean_interval
+>>> from calibrant.report import format_number
 >>> format_number(mean_interval([0.021, 0.024, 0.018]))
 '0.021 ± 0.007'
 
@@ -8,15 +9,12 @@ Jinja2 and matplotlib (`pip install 'calibrant[report]'`) are imported when a pa
 `require()` checks for them beforehand.
 """
 
+import warnings
+from typing import Any
+
+from calibrant import metrics
 from calibrant.report.builder import Report, Verdict, require
-from calibrant.report.numbers import (
-    by_seed,
-    excludes_zero,
-    format_number,
-    mean_interval,
-    paired_difference,
-    ratio_of_means,
-)
+from calibrant.report.numbers import by_seed, format_number
 from calibrant.report.results import Results, machine, provenance, read_results, versions, write_results
 from calibrant.report.table import Column, Table, to_csv, to_markdown
 
@@ -27,13 +25,9 @@ __all__ = [
     "Table",
     "Verdict",
     "by_seed",
-    "excludes_zero",
     "format_number",
     "machine",
-    "mean_interval",
-    "paired_difference",
     "provenance",
-    "ratio_of_means",
     "read_results",
     "require",
     "to_csv",
@@ -41,3 +35,15 @@ __all__ = [
     "versions",
     "write_results",
 ]
+
+_MOVED = ("excludes_zero", "mean_interval", "paired_difference", "ratio_of_means")
+
+
+def __getattr__(name: str) -> Any:
+    """Names that moved to `calibrant.metrics`; importing them from here works for one more version."""
+    if name in _MOVED:
+        warnings.warn(
+            f"calibrant.report.{name} has moved; import it from calibrant.metrics.", DeprecationWarning, stacklevel=2
+        )
+        return getattr(metrics, name)
+    raise AttributeError(f"module 'calibrant.report' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""A few hundred made-up images in the layout of CIFAR-10, and one finished study on them."""
+"""A few hundred simulated images in the layout of CIFAR-10, and one finished study on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's printed figures, its claims, and the verdicts, on numbers that are known."""
+"""The paper's printed values, its claims, and the verdicts, on known numbers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_printed_tables_are_whole_and_agree_with_each_other() -> None:
     assert printed("digits", "ce", "ece") is None
 
 
-def test_the_papers_mean_gain_in_ece_is_not_that_of_its_own_table() -> None:
+def test_papers_mean_gain_contradicts_its_own_table() -> None:
     assert claimed_gains()["ece"] == pytest.approx(0.04198)
     found = printed_gains()
     assert found["ece"] == pytest.approx(0.04079, abs=5e-6)
@@ -106,7 +106,7 @@ def test_shifts_are_compared_by_the_mean_of_logarithms() -> None:
     assert targets.shift_ratio(group, "recommended", "ce-average-ts").value == pytest.approx(-math.log(2))
 
 
-def test_the_third_target_takes_the_mean_of_ratios_at_each_number_of_bins() -> None:
+def test_third_target_uses_the_mean_ratio_per_number_of_bins() -> None:
     (good,) = targets.third(groups([record("recommended", s) for s in range(2)]))
     assert good.holds is True
     high = record("recommended", 0)
@@ -152,13 +152,13 @@ def test_the_mean_gain_is_taken_over_data_sets() -> None:
     assert measured_claims.gains(groups([record("ce", 0)])).holds is None
 
 
-def test_the_rise_after_a_drop_is_later_mean_minus_earlier_mean() -> None:
+def test_rise_after_a_drop_is_later_minus_earlier_mean() -> None:
     curve = {"epoch": list(range(1, 351)), "ece": [0.02] * 150 + [0.05] * 200}
     assert drop(curve, 150) == pytest.approx(0.03)
     assert math.isnan(drop({"epoch": [1, 2], "ece": [0.1, 0.1]}, 150))
 
 
-def test_a_diagram_from_a_record_has_the_errors_of_the_predictions() -> None:
+def test_diagram_from_a_record_has_the_predictions_errors() -> None:
     rng = np.random.default_rng(0)
     probs, labels = rng.dirichlet(np.ones(4), 500), rng.integers(0, 4, 500)
     data = diagram({"diagrams": diagrams(probs, labels), "test_size": 500}, 20)

@@ -33,14 +33,14 @@ def test_the_results_section_is_replaced_and_the_rest_stays(finished: Path, tmp_
         update(page, [finished / "results.json"])
 
 
-def test_a_run_in_two_files_counts_once_and_settings_of_a_search_have_a_table_of_their_own(finished: Path) -> None:
+def test_duplicate_runs_count_once_and_searches_have_own_tables(finished: Path) -> None:
     results = read_all([finished / "results.json"] * 2)
     assert len(results.records) == 8
     tried = [r | {"method": "flg-sece-h-0.5", "nll_val": 0.0} for r in results.records if r["method"] == "flg-sece"]
     section = results_section(results._replace(records=results.records + tried))
     before, _, after = section.partition("### Settings of `flg-sece` on the validation part")
     assert "h-0.5" not in before
-    assert "Least NLL: h 0.5." in after
+    assert "Lowest NLL: h 0.5." in after
 
 
 def test_the_page_has_a_results_section() -> None:

@@ -37,7 +37,7 @@ def task() -> Task:
     )
 
 
-def test_every_method_that_the_study_promises_is_known() -> None:
+def test_every_method_of_the_study_is_known() -> None:
     assert set(LISTED.split()) <= EVERY.keys()
     assert set(FIRST) <= set(IMAGE_METHODS)
     assert len({settings_text(EVERY[name]) for name in TABLE_3}) == len(TABLE_3)
@@ -67,7 +67,7 @@ def test_one_run_serves_the_map_and_its_rivals(task: Task) -> None:
     )
 
 
-def test_other_methods_have_runs_of_their_own() -> None:
+def test_other_methods_have_their_own_runs() -> None:
     runs = {
         name: trained(EVERY[name]) for name in ("ce", "focal", "mixup", "ce-average", "ce-clean", "flg-sece-average")
     }

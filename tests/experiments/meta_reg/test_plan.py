@@ -1,4 +1,4 @@
-"""The order of the runs, what identifies them, and the data that they are trained on."""
+"""The order of the runs, their keys, and their data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calibrant.experiments.meta_reg.plan import FIRST, Setup, in_order, known_me
 from calibrant.methods.images import IMAGE_METHODS, TABLE_3
 
 
-def test_methods_of_the_targets_come_first_and_their_last_seeds_last() -> None:
+def test_methods_of_targets_come_first_and_last_seeds_last() -> None:
     order = list(in_order(list(IMAGE_METHODS), None))
     assert len(set(order)) == len(order)
     first = [place for place, (name, _) in enumerate(order) if name in FIRST]
@@ -36,7 +36,7 @@ def test_settings_are_the_same_text_in_every_process() -> None:
     assert "0x" not in other
 
 
-def test_all_methods_are_known_and_none_is_hidden_by_a_variant() -> None:
+def test_all_methods_are_known_and_variants_hide_none() -> None:
     assert len(known_methods()) > len(IMAGE_METHODS) + len(TABLE_3)
     for name, entry in (IMAGE_METHODS | TABLE_3).items():
         assert known_methods()[name] == entry.method
@@ -68,7 +68,7 @@ def test_a_limit_takes_every_class_in_proportion() -> None:
     assert counts.max() <= 55
 
 
-def test_small_training_parts_get_small_batches_and_epochs_are_part_of_the_key() -> None:
+def test_small_parts_get_small_batches_and_keys_name_epochs() -> None:
     setup = Setup("digits", epochs=3)
     assert setup.trained_by().batch_size < 64
     ((key, method),) = runs(setup, ["ce"], 1)

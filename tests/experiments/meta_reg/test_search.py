@@ -1,4 +1,4 @@
-"""The search over settings of the paper's method: what is tried, and what it is judged by."""
+"""The search over settings of the paper's method: its settings and its criterion."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_every_setting_differs_from_its_default_in_one_value() -> None:
         settings(temperatures=[-1.0])
 
 
-def test_the_best_setting_has_the_least_validation_loss_whatever_the_test_loss() -> None:
+def test_best_setting_has_the_lowest_validation_loss() -> None:
     values = {"flg-sece": (0.3, 0.1), "flg-sece-h-0.05": (0.2, 0.9), "flg-sece-rate-10": (0.4, 0.0)}
     (group,) = groups(record(name, 0, nll_val=val, nll=test) for name, (val, test) in values.items())
     assert best(group, "flg-sece") == "h 0.05"

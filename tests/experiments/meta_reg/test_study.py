@@ -28,7 +28,7 @@ def records(folder: Path) -> list[dict]:
     return json.loads((folder / "results.json").read_text())["records"]
 
 
-def test_every_run_has_a_record_with_all_that_is_reported(finished: Path) -> None:
+def test_every_run_has_a_complete_record(finished: Path) -> None:
     found = records(finished)
     assert {(r["method"], r["seed"]) for r in found} == {(m, s) for m in SMALL["methods"] for s in (0, 1)}
     for record in found:
@@ -57,7 +57,7 @@ def test_gamma_is_recorded_for_methods_that_learn_one(finished: Path) -> None:
         assert ("gamma_std" in record["curve"]) == learns
 
 
-def test_the_temperature_row_is_the_same_network_as_the_row_without(finished: Path) -> None:
+def test_temperature_row_shares_the_network_of_the_plain_row(finished: Path) -> None:
     by_name = {(r["method"], r["seed"]): r for r in records(finished)}
     for seed in (0, 1):
         plain, scaled = by_name["ce", seed], by_name["ce-ts", seed]
@@ -95,7 +95,7 @@ class Interrupted(Exception):
     """Stands for a machine that goes away."""
 
 
-def test_an_interrupted_run_goes_on_from_its_checkpoint(
+def test_interrupted_run_continues_from_its_checkpoint(
     images: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
@@ -126,21 +126,19 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
     assert not list((tmp_path / "checkpoints").rglob("*.safetensors"))
 
 
-def test_a_checkpoint_that_does_not_fit_is_left_and_the_run_begins_anew(
-    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_unusable_checkpoint_restarts_the_run(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     settings = SMALL | {"methods": ["ce"], "seeds": 1, "epochs": 1, "data": images, "out": tmp_path}
     setup = Setup("cifar10", images, "small-cnn", epochs=1)
     ((key, _),) = runs(setup, ["ce"], 1)
     path = Store(tmp_path).checkpoint(key) / f"{key.config}.safetensors"
     path.write_bytes(b"not a checkpoint")
     reproduce(**settings)
-    assert "begins anew" in capsys.readouterr().err
+    assert "starts again" in capsys.readouterr().err
     assert len(records(tmp_path)) == 1
     assert not path.exists()
 
 
-def test_time_that_is_over_ends_the_command(images: Path, tmp_path: Path) -> None:
+def test_command_ends_when_time_is_up(images: Path, tmp_path: Path) -> None:
     settings = SMALL | {"methods": ["ce"], "seeds": 1, "data": images, "out": tmp_path}
     with pytest.raises(ValueError, match="allow more --minutes"):
         reproduce(**settings, minutes=0.0)
@@ -158,10 +156,10 @@ def test_wrong_arguments_are_sentences(images: Path, tmp_path: Path) -> None:
     for settings, message in (
         ({"dataset": "cifar10"}, "--data must name the folder"),
         ({"dataset": "cifar10", "data": images, "model": "vgg"}, "--model must be one of resnet18"),
-        ({"dataset": "cifar10", "data": images, "methods": ["cee"]}, "there is no method called cee"),
+        ({"dataset": "cifar10", "data": images, "methods": ["cee"]}, "methods must be among .* got cee"),
         ({"dataset": "cifar10", "data": images, "limit": 40}, "--limit must leave"),
         ({"dataset": "cifar10n-worse", "data": images}, "--noisy-labels must name the file"),
-        ({"dataset": "cifar10", "data": images, "noisy_labels": images / "x.npz"}, "goes with CIFAR-10N alone"),
+        ({"dataset": "cifar10", "data": images, "noisy_labels": images / "x.npz"}, "only with CIFAR-10N"),
     ):
         with pytest.raises(ValueError, match=message):
             reproduce(**settings, out=tmp_path)
@@ -173,7 +171,7 @@ def test_the_folder_is_tried_before_anything_is_read(tmp_path: Path) -> None:
         reproduce(dataset="digits", out=tmp_path / "file")
 
 
-def test_noisy_labels_are_those_of_the_training_part_alone(images: Path, tmp_path: Path) -> None:
+def test_only_the_training_part_has_noisy_labels(images: Path, tmp_path: Path) -> None:
     clean = np.load(images / "cifar10.npz")["y_train"]
     noisy = np.where(np.arange(len(clean)) % 5 < 2, (clean + 3) % 10, clean)
     np.savez(tmp_path / "labels.npz", worse_label=noisy)
@@ -201,9 +199,7 @@ def test_noisy_labels_are_those_of_the_training_part_alone(images: Path, tmp_pat
     assert "The paper's claims" not in page
 
 
-def test_a_network_that_another_process_trains_is_left_to_it(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_networks_of_other_processes_are_skipped(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one process trains ``ce``, another must not train the same network for ``ce-ts``."""
     setup = Setup("cifar10", images, "small-cnn", epochs=1, limit=320)
     (first, _), _ = runs(setup, ["ce", "ce-ts"], 1)

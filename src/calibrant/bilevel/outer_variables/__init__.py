@@ -1,20 +1,19 @@
-"""Outer variables φ: what the outer level may move, as modules with one interface.
+"""Outer variables φ: modules that the outer level moves.
 
-An outer variable takes part in the inner objective through any of these hooks, each the identity by default; several
-variables are chained by :class:`OuterVariables`::
+An outer variable acts on the inner objective through these hooks. Each hook is the identity by default.
+:class:`OuterVariables` chains several variables::
 
     θ_0      = outer.initial(params)                        the starting point, Φ_0
-    t        = outer.targets(labels, batch, classes)        hard labels to soft targets
-    z        = outer.outputs(logits, batch)                 the distribution of the observed labels
-    losses   = outer.weigh(loss(z, t), batch)               per-sample losses, weighted
-    L        = losses.mean() + outer.penalty(params)        whatever is added
-    F        = outer loss + outer.prior()                   the outer loss sees the network's own output
+    t        = outer.targets(labels, batch, n_classes)      soft targets from hard labels
+    z        = outer.outputs(logits, batch)                 the logits that the training loss sees
+    losses   = outer.weigh(loss(z, t), batch)               weighted per-sample losses
+    L        = losses.mean() + outer.penalty(params)        a penalty on the network's parameters
+    F        = outer loss + outer.prior()                   the outer loss uses the network's own output
 
-``project(values)`` maps the values back into their set after an outer step, and ``quantities(hyper)`` says what φ
-stands for. Any ``nn.Module`` may be φ without these hooks when the inner loss is written as a function of it
-(:class:`calibrant.bilevel.Bilevel`).
-Constants that belong to the data (a neighbourhood, a standardisation) come in through ``batch.hyper``, so that the
-members of a population may differ in them.
+``project(values)`` maps the values into their allowed set after an outer step, and ``quantities(hyper)`` gives the
+quantities that φ represents. Any other ``nn.Module`` can be φ if your inner loss calls it
+(:class:`calibrant.bilevel.Bilevel`). Constants that belong to the data (a neighbourhood, a standardisation) are passed
+in ``batch.hyper``, so the members of a population can have different ones.
 """
 
 from calibrant.bilevel.outer_variables.base import OuterVariable, OuterVariables, add_prior

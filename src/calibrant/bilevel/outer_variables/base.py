@@ -1,4 +1,4 @@
-"""The interface of outer variables, and chains of them."""
+"""The interface of outer variables, and chains of several variables."""
 
 from __future__ import annotations
 
@@ -9,35 +9,37 @@ from torch import Tensor, nn
 
 from calibrant.data.batch import Batch, Tensors
 
+ONE_LOSS_PER_SAMPLE = "{} needs one loss per sample; got one value. Do not reduce the loss."
+
 
 class OuterVariable(nn.Module):
-    """The interface, and the variable that does nothing (plain training)."""
+    """Base class of the outer variables. It has no effect itself (plain training)."""
 
     needs_index = False
-    """Whether it belongs to single samples, so that batches must say which samples they hold."""
+    """Whether it has values for single samples, so that batches must have sample indices."""
     samples: int | None = None
-    """How many training samples it was made for; None where it does not belong to single samples."""
+    """The number of training samples it was made for. None if it has no values for single samples."""
     moves_start = False
     """Whether ``initial`` depends on φ."""
 
     def initial(self, params: Tensor) -> Tensor:
-        """The starting point θ_0 from the module's own parameters (a flat vector)."""
+        """The starting point θ_0, from the module's own parameters as a flat vector."""
         return params
 
-    def targets(self, labels: Tensor, batch: Batch, classes: int) -> Tensor:
-        """Soft targets from labels, or the labels as they are."""
+    def targets(self, labels: Tensor, batch: Batch, n_classes: int) -> Tensor:
+        """Soft targets for the labels, or the labels themselves."""
         return labels
 
     def weigh(self, losses: Tensor, batch: Batch) -> Tensor:
-        """Per-sample losses as they enter the mean."""
+        """The weighted per-sample losses, before the mean."""
         return losses
 
     def outputs(self, logits: Tensor, batch: Batch) -> Tensor:
-        """What the training loss sees of the network's output; the outer loss sees the output itself."""
+        """The logits that the training loss sees. The outer loss sees the network's own logits."""
         return logits
 
     def penalty(self, params: Tensors) -> Tensor | float:
-        """What is added to the mean loss."""
+        """A penalty on the network's parameters, added to the mean loss."""
         return 0.0
 
     def prior(self) -> Tensor | float:
@@ -45,28 +47,28 @@ class OuterVariable(nn.Module):
         return 0.0
 
     def project(self, values: Tensors) -> Tensors:
-        """The nearest allowed values; a pure function, called after each outer step."""
+        """The nearest allowed values. A pure function, called after each outer step."""
         return values
 
     def quantities(self, hyper: Tensors) -> Tensors:
-        """What φ stands for, by name and in its own units: weights, rates, coefficients.
+        """The quantities that φ represents, by name: weights, rates, coefficients.
 
-        ``hyper`` holds the constants of the training data. The default is the parameters themselves.
+        ``hyper`` holds the constants of the training data. By default the quantities are the parameters themselves.
         """
         return dict(self.named_parameters())
 
 
 class OuterVariables(OuterVariable):
-    """Several outer variables at once, applied in the order given.
+    """Several outer variables, applied in the given order.
 
-    Where one of them is a module to be called (a γ-Net), calling the chain calls that one.
+    If one of them can be called (a γ-Net), calling the chain calls that one.
     """
 
     def __init__(self, *parts: OuterVariable) -> None:
         super().__init__()
         for part in parts:
             if not isinstance(part, OuterVariable):
-                raise TypeError(f"OuterVariables chains OuterVariable modules; got a {type(part).__name__}.")
+                raise TypeError(f"The parts of OuterVariables must be OuterVariables; got a {type(part).__name__}.")
         self.parts = nn.ModuleList(parts)
         self.needs_index = any(p.needs_index for p in parts)
         self.moves_start = any(p.moves_start for p in parts)
@@ -74,7 +76,9 @@ class OuterVariables(OuterVariable):
     def forward(self, *args: Any) -> Tensor:
         called = [part for part in self._each() if type(part).forward is not nn.Module.forward]
         if len(called) != 1:
-            raise TypeError(f"Only a chain with one module to be called can be called; this one has {len(called)}.")
+            raise TypeError(
+                f"A chain must have exactly one part with a forward method to be called; this one has {len(called)}."
+            )
         return called[0](*args)
 
     def initial(self, params: Tensor) -> Tensor:
@@ -82,9 +86,9 @@ class OuterVariables(OuterVariable):
             params = part.initial(params)
         return params
 
-    def targets(self, labels: Tensor, batch: Batch, classes: int) -> Tensor:
+    def targets(self, labels: Tensor, batch: Batch, n_classes: int) -> Tensor:
         for part in self._each():
-            labels = part.targets(labels, batch, classes)
+            labels = part.targets(labels, batch, n_classes)
         return labels
 
     def weigh(self, losses: Tensor, batch: Batch) -> Tensor:
@@ -119,16 +123,18 @@ class OuterVariables(OuterVariable):
 
 
 def add_prior(loss: Tensor, variables: object) -> Tensor:
-    """``loss + variables.prior()``; modules that are no :class:`OuterVariable` have no prior."""
+    """``loss + variables.prior()``. Modules other than an :class:`OuterVariable` have no prior."""
     prior = variables.prior() if isinstance(variables, OuterVariable) else 0.0
     return loss + prior if isinstance(prior, Tensor) else loss
 
 
 def of_batch(values: Tensor, batch: Batch, size: int | None, who: str) -> Tensor:
-    """Those of the per-sample ``values`` that belong to the ``size`` samples of the batch."""
+    """The entries of the per-sample ``values`` that belong to the ``size`` samples of the batch."""
     index = batch.require_index(who)
     if size is None:
-        raise ValueError(f"{who} needs one loss a sample, and the loss gave one value; do not reduce it.")
+        raise ValueError(ONE_LOSS_PER_SAMPLE.format(who))
     if isinstance(index, slice) and len(values[index]) != size:
-        raise ValueError(f"{who} was made for {len(values)} samples, and the training set has {size}; they must agree.")
+        raise ValueError(
+            f"{who} was made for {len(values)} samples, but the training set has {size}. Both must be equal."
+        )
     return values[index]

@@ -1,7 +1,7 @@
-"""A focal γ for each sample from the network's features (γ-Net), or one γ for all, and the training loss that uses it.
+"""A learned focal γ, per sample (γ-Net) or one for all samples, and the training loss that uses it.
 
-Equations are those of "Towards Unbiased Calibration using Meta-Regularization". The networks here exist during training
-only: the classifier that they help to train is used without them.
+Equations are those of "Towards Unbiased Calibration using Meta-Regularization". These networks are used during training
+only; the trained classifier does not need them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from calibrant._renamed import renamed_arguments
 from calibrant.bilevel.outer_variables.base import OuterVariable
 from calibrant.data.batch import Batch, Tensors
 from calibrant.losses.classification import focal
@@ -24,9 +25,9 @@ Positive = Literal["abs", "min-max", "sigmoid", "relu", "softplus"]
 
 
 def published_gamma(features: Tensor, attention: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """``x̃·W/τ``, one value for each row of `features`: Eq. (3) and Eq. (4) before the absolute value.
+    """``x̃·W/τ``, one value for each row of `features`: Eq. (3), and Eq. (4) before the absolute value.
 
-    `attention` is A of shape (d, k) and `weight` is W of shape (d,). The same A serves twice; there are no separate
+    `attention` is A of shape (d, k) and `weight` is W of shape (d,). The same A is used twice; there are no separate
     queries, keys and values.
     """
     p = torch.softmax(features @ attention, dim=-1)  # Eq. (3)
@@ -34,11 +35,11 @@ def published_gamma(features: Tensor, attention: Tensor, weight: Tensor, tempera
 
 
 def bounded_gamma(features: Tensor, centre: Tensor, weight: Tensor, *, spread: float, largest: float) -> Tensor:
-    """``γ = c + spread·c·(1 − c/L)·tanh(u)``, between 0 and L for every centre c in [0, L] without any clipping.
+    """``γ = c + spread·c·(1 − c/L)·tanh(u)``, which is in [0, L] for every centre c in [0, L], without clipping.
 
-    u is a linear map of the features, each sample's features standardised first. Over the batch u has mean 0 and a
-    variance below 1, whatever the map: ``u = (v − mean v)/√(1 + var v)``. So tanh cannot saturate, and the level of γ
-    belongs to c alone.
+    u comes from a linear map v of the features, which are first standardised for each sample. For every map,
+    ``u = (v − mean v)/√(1 + var v)`` has mean 0 and a variance below 1 over the batch. So tanh does not saturate, and
+    the level of γ depends on c alone.
     """
     x = F.layer_norm(features, features.shape[-1:]) / math.sqrt(features.shape[-1])
     v = x @ weight
@@ -47,35 +48,36 @@ def bounded_gamma(features: Tensor, centre: Tensor, weight: Tensor, *, spread: f
     return centre + spread * centre * (1 - centre / largest) * torch.tanh(u)
 
 
+@renamed_arguments(classes="n_classes")
 class GammaNet(OuterVariable):
     """γ-Net: ``net(features)`` gives one γ ≥ 0 for each row of the features before the last layer.
 
     ``form="bounded"`` (the default) is :func:`bounded_gamma`: a learned centre, projected onto [0, `largest`] after
-    each outer step, and around it a learned linear map of the features. All γ equal the centre at the start. γ depends
-    on the batch through its mean and variance only; a batch of one sample gets the centre.
+    each outer step, plus a deviation by a learned linear map of the features. At the start all γ equal the centre. γ
+    depends on the batch only through its mean and variance, and a batch of one sample gets the centre.
 
-    ``form="published"`` is Eq. (3)–(4) of the paper, ``γ = |x̃·W|/τ`` with k = number of classes. It has no upper bound,
-    and with SECE alone as outer loss γ can grow until the network stops learning. The paper starts at γ = 1 and does
-    not say how: here W is scaled so that γ = 1 for features of 0, and :meth:`rescale` makes the mean 1 for given ones.
+    ``form="published"`` is Eq. (3)–(4) of the paper, ``γ = |x̃·W|/τ`` with k = number of classes. It has no upper bound.
+    With SECE alone as outer loss, γ can grow until the network stops learning. The paper starts at γ = 1 without saying
+    how. Here W is scaled so that γ = 1 for features of 0, and :meth:`rescale` makes the mean 1 for given features.
 
     Parameters
     ----------
-    features, classes : int
-        d, the number of features, and k.
+    features, n_classes : int
+        d and k.
     positive : {"abs", "min-max", "sigmoid", "relu", "softplus"}
-        How the published form keeps γ positive: the paper's choice, and the alternatives that it names without
-        formulas. They are applied to x̃·W/τ; min-max scales over the batch. After :meth:`rescale` they too have a
-        mean of 1 (by a constant factor for "min-max", "sigmoid" and "softplus").
+        How the published form makes x̃·W/τ positive. "abs" is the paper's choice; the paper names the others without
+        formulas. "min-max" scales over the batch. After :meth:`rescale` all of them have a mean of 1 ("min-max",
+        "sigmoid" and "softplus" by a constant factor).
     temperature : float
         τ of the published form.
     initial, largest : float
         The first centre and the upper bound of the bounded form.
     spread : float
-        How far the bounded form may leave its centre, 0 (not at all) to 1.
+        How far γ may be from the centre in the bounded form, from 0 (it equals the centre) to 1.
     prior_strength : float
-        λ of ``λ/2·‖w‖²``, added to the outer loss: the bounded form's pull towards one γ for all.
+        λ of ``λ/2·‖w‖²``, which is added to the outer loss. It pulls the bounded form towards one γ for all samples.
     seed : int
-        The start of A and W.
+        The seed of the initial A and W.
     """
 
     scale: Tensor
@@ -83,7 +85,7 @@ class GammaNet(OuterVariable):
     def __init__(
         self,
         features: int,
-        classes: int,
+        n_classes: int,
         *,
         form: Form = "bounded",
         positive: Positive = "abs",
@@ -99,10 +101,10 @@ class GammaNet(OuterVariable):
             raise ValueError(f"form must be 'bounded' or 'published'; got {form!r}.")
         if positive not in _POSITIVE:
             raise ValueError(f"positive must be one of {', '.join(map(repr, _POSITIVE))}; got {positive!r}.")
-        if features < 1 or classes < 1 or not temperature > 0:
+        if features < 1 or n_classes < 1 or not temperature > 0:
             raise ValueError(
-                "features and classes must be at least 1 and temperature positive; "
-                f"got {features}, {classes} and {temperature}."
+                "features and n_classes must be at least 1 and temperature positive; "
+                f"got {features=}, {n_classes=} and {temperature=}."
             )
         _check_interval(initial, largest)
         if not 0 <= spread <= 1:
@@ -116,10 +118,10 @@ class GammaNet(OuterVariable):
             self.weight = nn.Parameter(torch.zeros(features))
             return
         bound, generator = 1 / math.sqrt(features), torch.Generator().manual_seed(seed)
-        self.attention = nn.Parameter(torch.empty(features, classes).uniform_(-bound, bound, generator=generator))
+        self.attention = nn.Parameter(torch.empty(features, n_classes).uniform_(-bound, bound, generator=generator))
         self.weight = nn.Parameter(torch.empty(features).uniform_(-bound, bound, generator=generator))
         self.register_buffer("scale", torch.ones(()))
-        with torch.no_grad():  # γ = 1 where the features are 0
+        with torch.no_grad():  # γ = 1 for features of 0
             middle = published_gamma(torch.zeros(1, features), self.attention, self.weight, temperature)
             self.weight.div_(middle.squeeze())
 
@@ -134,10 +136,11 @@ class GammaNet(OuterVariable):
 
     @torch.no_grad()
     def rescale(self, features: Tensor) -> None:
-        """Make the mean of γ over `features` 1, in place: call it once, before training.
+        """Make the mean of γ over `features` equal to 1, in place. Call it once, before training.
 
-        The published form's W is scaled. Where that cannot do it ("min-max", "sigmoid", "softplus") x̃·W/τ is brought to
-        a root mean square of 1 and γ is multiplied by a constant. The bounded form starts at its centre already.
+        It scales W of the published form. For "min-max", "sigmoid" and "softplus", where scaling W is not enough, it
+        scales x̃·W/τ to a root mean square of 1 and multiplies γ by a constant. The bounded form does not change,
+        because it starts at its centre.
         """
         if self.form == "bounded":
             return
@@ -175,7 +178,7 @@ class ConstantGamma(OuterVariable):
 
 
 class HeadedNetwork(Protocol):
-    """A network that can be taken apart before its last layer."""
+    """A network that consists of a body and a head."""
 
     def features(self, inputs: Any) -> Tensor: ...
 
@@ -184,12 +187,12 @@ class HeadedNetwork(Protocol):
 
 @dataclass(frozen=True)
 class FocalWithGamma:
-    """The inner loss of the second paper: focal loss, averaged, with γ from the outer module (Eq. 2).
+    """The inner loss of the second paper: the mean focal loss with γ from the outer module (Eq. 2).
 
-    ``outer`` is a :class:`GammaNet`, a :class:`ConstantGamma`, or any module from features to one γ for each sample. It
-    sees detached features, so that the classifier is not trained to please it. Hypergradients over several steps still
-    follow how γ moves with the features (:mod:`calibrant.bilevel.detached`). An :class:`OuterVariable` may also change
-    the logits that the loss sees (``outputs``).
+    ``outer`` is a :class:`GammaNet`, a :class:`ConstantGamma`, or any module that maps features to one γ per sample.
+    Its features are detached, so the classifier is not trained to change γ. Hypergradients over several steps still
+    differentiate γ with respect to the features (:mod:`calibrant.bilevel.detached`). An :class:`OuterVariable` can also
+    change the logits that the loss sees (``outputs``).
     """
 
     def __call__(self, net: HeadedNetwork, outer: Any, batch: Batch) -> Tensor:
@@ -221,12 +224,11 @@ def _project(values: Tensors, name: str, largest: float) -> Tensors:
 def _check_interval(initial: float, largest: float) -> None:
     if not 0 < largest < math.inf or not 0 <= initial <= largest:
         raise ValueError(
-            f"largest must be positive and finite and initial between 0 and largest; got initial={initial} and "
-            f"largest={largest}."
+            f"largest must be positive and finite, and initial between 0 and largest; got {initial=} and {largest=}."
         )
 
 
 def _nonzero(mean: Tensor) -> Tensor:
     if not bool(mean > 0):
-        raise ValueError("γ is 0 for all these features, so no scale makes its mean 1. Use other features or a seed.")
+        raise ValueError("γ is 0 for all given features, so no scale makes its mean 1. Use other features or a seed.")
     return mean

@@ -1,4 +1,4 @@
-"""Labels that were flipped before anyone saw them, with the rate of flipping learned."""
+"""Learned label noise: the rates at which training labels were flipped."""
 
 from __future__ import annotations
 
@@ -9,39 +9,45 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel.outer_variables.base import OuterVariable, of_batch
 from calibrant.data.batch import Batch, Tensors
 from calibrant.losses.classification import one_hot
 
 
+@renamed_arguments(classes="n_classes")
 class LabelNoise(OuterVariable):
-    """The observed label is the true one or, at a learned rate, another: ``q_y = Σ_c T[c, y]·p_c``.
+    """Label noise with learned rates: ``q_y = Σ_c T[c, y]·p_c``.
 
-    The training loss sees q, the distribution of the *observed* label, so that p, the network's own output, is left to
-    describe the true one: the forward correction of Patrini et al. 2017, who estimate T beforehand where it is an outer
-    variable here. The outer loss sees p, so held-out labels should be clean, or cleaner than the training labels.
+    p is the network's output, and q is the distribution of the observed label, which may have been flipped. The
+    training loss uses q, so p learns the distribution of the true label. This is the forward correction of Patrini et
+    al. 2017, who estimate T beforehand; here T is an outer variable. The outer loss uses p, so held-out labels should
+    be clean, or cleaner than the training labels.
 
-    ``T[c, c] = 1 − ε_c`` and ``T[c, y] = ε_c/(C − 1)`` for y ≠ c, ``ε = largest·σ(φ)``.
+    ``T[c, c] = 1 − ε_c`` and ``T[c, y] = ε_c/(C − 1)`` for y ≠ c, with ``ε = largest·σ(φ)``.
+
+    If the labels of some samples are known to be correct, set ``batch.hyper["trusted"]`` to one bool per training
+    sample. For trusted samples the loss uses p itself.
 
     Parameters
     ----------
-    classes : int
+    n_classes : int
         C, at least 2.
     per : {"model", "class", "matrix"}
-        One rate for all; one for each *true* class; or all of T, a softmax in each row (memory n·C² in a step, and more
-        freedom than most held-out sets can pin down).
+        One rate for all classes; one rate for each *true* class; or the whole matrix T, with a softmax in each row. The
+        matrix needs n·C² memory per step, and most held-out sets are too small to determine it.
     initial : float
-        ε at the start, in every row.
+        The first value of ε in every row.
     largest : float
-        Bound on ε, below 1, but for ``"matrix"``. Beyond ``(C − 1)/C`` a label speaks against its own class.
-
-    Samples whose labels are known to be right are marked in ``batch.hyper["trusted"]``, one truth value for each sample
-    of the training set: for them the loss sees p itself.
+        The upper bound on ε, below 1. It does not apply to ``"matrix"``. With ε above ``(C − 1)/C``, a label is
+        evidence against its own class.
     """
+
+    classes = renamed_attribute("classes", "n_classes")
 
     def __init__(
         self,
-        classes: int,
+        n_classes: int,
         *,
         per: Literal["model", "class", "matrix"] = "model",
         initial: float = 0.01,
@@ -50,51 +56,54 @@ class LabelNoise(OuterVariable):
         super().__init__()
         if per not in ("model", "class", "matrix"):
             raise ValueError(f"per must be 'model', 'class' or 'matrix'; got {per!r}.")
-        if classes < 2:
-            raise ValueError(f"Labels can only be flipped among at least 2 classes; got {classes}.")
+        if n_classes < 2:
+            raise ValueError(f"n_classes must be at least 2; got {n_classes}.")
         if not 0 < initial < largest < 1:
-            raise ValueError(f"0 < initial < largest < 1 must hold; got initial={initial}, largest={largest}.")
-        self.classes, self.per, self.largest = classes, per, largest
+            raise ValueError(f"initial and largest must satisfy 0 < initial < largest < 1; got {initial=}, {largest=}.")
+        self.n_classes, self.per, self.largest = n_classes, per, largest
         if per == "matrix":
-            start = math.log((1 - initial) * (classes - 1) / initial) * torch.eye(classes)
+            start = math.log((1 - initial) * (n_classes - 1) / initial) * torch.eye(n_classes)
         else:
-            start = torch.full((1 if per == "model" else classes,), math.log(initial / (largest - initial)))
+            start = torch.full((1 if per == "model" else n_classes,), math.log(initial / (largest - initial)))
         self.raw = nn.Parameter(start)
 
     def rate(self) -> Tensor:
-        """ε of each true class, (C,): the probability that a label of that class was flipped."""
+        """ε of each true class, with shape (C,): the probability that a label of that class was flipped."""
         if self.per == "matrix":
             return 1 - self.raw.softmax(1).diagonal()
-        return (self.largest * torch.sigmoid(self.raw)).expand(self.classes)
+        return (self.largest * torch.sigmoid(self.raw)).expand(self.n_classes)
 
     def transition(self) -> Tensor:
-        """T, (C, C): rows are true classes, columns observed labels, and each row sums to 1."""
+        """T with shape (C, C). Rows are true classes, columns are observed labels, and each row sums to 1."""
         if self.per == "matrix":
             return self.raw.softmax(1)
         rate = self.rate().unsqueeze(1)
-        own = torch.eye(self.classes, dtype=rate.dtype, device=rate.device)
-        return own * (1 - rate) + (1 - own) * rate / (self.classes - 1)
+        own = torch.eye(self.n_classes, dtype=rate.dtype, device=rate.device)
+        return own * (1 - rate) + (1 - own) * rate / (self.n_classes - 1)
 
     def quantities(self, hyper: Tensors) -> Tensors:
         return {"transition": self.transition()} if self.per == "matrix" else {"rate": self.rate()}
 
     def outputs(self, logits: Tensor, batch: Batch) -> Tensor:
-        """``log q``, which is its own logarithm of a softmax."""
-        if logits.shape[-1] != self.classes:
-            raise ValueError(f"LabelNoise was made for {self.classes} classes; the network has {logits.shape[-1]}.")
+        """``log q``, which equals its own log-softmax, so it can be used as logits."""
+        if logits.shape[-1] != self.n_classes:
+            raise ValueError(
+                f"LabelNoise was made for {self.n_classes} classes, but the network has {logits.shape[-1]}. Both must "
+                "be equal."
+            )
         log_probs = torch.log_softmax(logits, dim=-1)
-        # not logaddexp: its second derivative is NaN where one term is smaller by more than the largest exponent
+        # logaddexp has a second derivative of NaN if one term is much smaller than the other.
         observed = torch.stack(self._kept_and_flipped(log_probs)).logsumexp(0)
         if "trusted" not in batch.hyper:
             return observed
-        trusted = of_batch(batch.hyper["trusted"], batch, len(logits), "The mark of trusted labels")
+        trusted = of_batch(batch.hyper["trusted"], batch, len(logits), 'hyper["trusted"]')
         return torch.where(trusted.unsqueeze(-1), log_probs, observed)
 
     def suspicion(self, log_probs: Tensor, labels: Tensor) -> Tensor:
-        """The posterior probability that an observed label is wrong: ``1 − T[y, y]·p_y/q_y``, one a sample.
+        """The posterior probability that an observed label is wrong: ``1 − T[y, y]·p_y/q_y`` per sample.
 
-        ``log_probs`` are the network's own, ``log_softmax(logits)``. A network that knows its labels by heart suspects
-        none of them: probabilities from cross-fitting tell more than those of training.
+        ``log_probs`` are ``log_softmax(logits)`` of the network. A network that has memorised its training labels
+        suspects none of them, so use cross-fitted probabilities for training samples.
         """
         kept, flipped = self._kept_and_flipped(log_probs)
         return torch.sigmoid(flipped - kept).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
@@ -103,10 +112,10 @@ class LabelNoise(OuterVariable):
         """``log(T[y, y]·p_y)`` and ``log(Σ_{c≠y} T[c, y]·p_c)`` for each y."""
         if self.per == "matrix":
             log_t = torch.log_softmax(self.raw, dim=1)
-            own = torch.eye(self.classes, dtype=torch.bool, device=log_t.device)
+            own = torch.eye(self.n_classes, dtype=torch.bool, device=log_t.device)
             flipped = torch.logsumexp(log_probs.unsqueeze(-1) + log_t.masked_fill(own, -torch.inf), dim=-2)
             return log_probs + log_t.diagonal(), flipped
-        log_rate = F.logsigmoid(self.raw) + math.log(self.largest / (self.classes - 1))
+        log_rate = F.logsigmoid(self.raw) + math.log(self.largest / (self.n_classes - 1))
         kept = log_probs + torch.log1p(-self.largest * torch.sigmoid(self.raw))
         return kept, logsumexp_of_others(log_probs + log_rate)
 
@@ -114,10 +123,10 @@ class LabelNoise(OuterVariable):
 def logsumexp_of_others(x: Tensor) -> Tensor:
     """``log Σ_{c≠y} e^{x_c}`` for each y, in linear time.
 
-    ``log(Σ − e^{x_y})`` loses its digits only where y is the largest: that one entry is summed afresh.
+    ``log(Σ − e^{x_y})`` is inaccurate only if y is the largest entry. For that entry the others are summed directly.
     """
     largest = one_hot(x.detach().argmax(-1), x.shape[-1], torch.bool)
     total = torch.logsumexp(x, dim=-1, keepdim=True)
-    share = (x - total).masked_fill(largest, -torch.inf)  # at most ½ elsewhere
+    share = (x - total).masked_fill(largest, -torch.inf)  # at most log ½ for the other entries
     rest = torch.logsumexp(x.masked_fill(largest, -torch.inf), dim=-1, keepdim=True)
     return torch.where(largest, rest, total + torch.log1p(-torch.exp(share)))

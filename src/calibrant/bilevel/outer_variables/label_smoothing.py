@@ -1,4 +1,4 @@
-"""Smoothed targets, with the smoothing learned."""
+"""Learned label smoothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from calibrant.losses.classification import one_hot
 
 
 class LabelSmoothing(OuterVariable):
-    """Smoothed targets ``(1 − ε)·onehot + ε/C``, with ε per sample or per class; ``ε = largest·σ(φ)``."""
+    """Smoothed targets ``(1 − ε)·onehot + ε/C``, with ``ε = largest·σ(φ)`` per sample or per class.
+
+    Parameters
+    ----------
+    count : int
+        The number of samples or classes.
+    per : {"sample", "class"}
+    initial, largest : float
+        The first value of ε, and its upper bound.
+    """
 
     def __init__(
         self,
@@ -28,7 +37,9 @@ class LabelSmoothing(OuterVariable):
         if per not in ("sample", "class"):
             raise ValueError(f"per must be 'sample' or 'class'; got {per!r}.")
         if not 0 < initial < largest <= 1:
-            raise ValueError(f"0 < initial < largest <= 1 must hold; got initial={initial}, largest={largest}.")
+            raise ValueError(
+                f"initial and largest must satisfy 0 < initial < largest <= 1; got {initial=}, {largest=}."
+            )
         self.per, self.largest = per, largest
         self.needs_index = per == "sample"
         self.samples = count if per == "sample" else None
@@ -41,15 +52,15 @@ class LabelSmoothing(OuterVariable):
     def quantities(self, hyper: Tensors) -> Tensors:
         return {"smoothing": self.smoothing()}
 
-    def targets(self, labels: Tensor, batch: Batch, classes: int) -> Tensor:
-        hard = one_hot(labels, classes, self.raw.dtype) if labels.dim() == 1 else labels
+    def targets(self, labels: Tensor, batch: Batch, n_classes: int) -> Tensor:
+        hard = one_hot(labels, n_classes, self.raw.dtype) if labels.dim() == 1 else labels
         if self.per == "sample":
             epsilon = of_batch(self.smoothing(), batch, len(labels), "LabelSmoothing(per='sample')").unsqueeze(-1)
         elif batch.targets.dim() == 1:
             epsilon = self.smoothing()[batch.targets].unsqueeze(-1)
         else:
             raise ValueError(
-                "LabelSmoothing(per='class') follows the label, so targets must be class indices; "
+                "Targets must be class indices for LabelSmoothing(per='class'); "
                 f"got shape {tuple(batch.targets.shape)}. Use per='sample' with soft targets."
             )
-        return (1 - epsilon) * hard + epsilon / classes
+        return (1 - epsilon) * hard + epsilon / n_classes

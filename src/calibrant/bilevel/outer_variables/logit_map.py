@@ -1,4 +1,4 @@
-"""A learned reading of the logits: how sure the network is allowed to be, by the shape of its output."""
+"""A learned map of the logits: a temperature that depends on the network's output."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from calibrant.losses.classification import cross_entropy
 from calibrant.models.network import Network
 
 DESCRIPTION = 5
-"""Numbers that describe a vector of logits."""
+"""The number of values that describe a vector of logits."""
 
 
 class LogitMap(OuterVariable):
-    """``logits · exp(s(logits))``, with a small network s: a temperature that depends on the output.
+    """``logits · exp(s(logits))`` with a small network s: a temperature that depends on the output.
 
-    s is a perceptron with one hidden layer on five numbers that describe the logits (:func:`describe`), and a constant.
-    The factor is positive, so that the order of the classes and the error stay as they are. At the start it is 1.
+    s is a perceptron with one hidden layer on five values that describe the logits (:func:`describe`), plus a constant.
+    The factor is positive, so it does not change the order of the classes or the error. At the start it is 1.
 
-    Training does not see the map: the inner loss is that of the logits. The outer loss is taken behind the map
-    (:class:`BehindMap`), and so are predictions.
+    The map does not affect training: the inner loss uses the logits. The outer loss uses the mapped logits
+    (:class:`BehindMap`), and so do predictions.
 
     Parameters
     ----------
     hidden : int
-        Width of the hidden layer; 0 leaves the constant, which is one temperature for all.
+        The width of the hidden layer. 0 leaves only the constant, which is one temperature for all inputs.
     samples : int, optional
-        Held-out samples. The weights then have a standard normal prior, which counts as much as it should beside so
-        many samples; None: no prior.
+        The number of held-out samples. It sets the strength of a standard normal prior on the weights, relative to the
+        mean loss on that many samples. None means no prior.
     largest : float
         The factor stays between ``1/largest`` and ``largest``.
     seed : int
-        Of the hidden layer's start.
+        The seed of the hidden layer's initial weights.
     """
 
     def __init__(self, hidden: int = 16, *, samples: int | None = None, largest: float = 20.0, seed: int = 0) -> None:
@@ -46,7 +46,7 @@ class LogitMap(OuterVariable):
         if hidden < 0 or not largest > 1 or (samples is not None and samples < 1):
             raise ValueError(
                 "hidden must be at least 0, largest above 1 and samples at least 1 or None; "
-                f"got hidden={hidden}, largest={largest} and samples={samples}."
+                f"got {hidden=}, {largest=} and {samples=}."
             )
         self.held_out_samples, self.largest = samples, largest
         generator = torch.Generator().manual_seed(seed)
@@ -71,10 +71,10 @@ class LogitMap(OuterVariable):
 
 
 def describe(logits: Tensor) -> Tensor:
-    """Five numbers for each vector of logits, (…, C) to (…, 5), of order one.
+    """Five values of order one for each vector of logits, from shape (…, C) to (…, 5).
 
-    With the mean of the logits taken away: the largest, its lead over the second, the second's lead over the third (0
-    for two classes), log Σ exp, and the root mean square; each as ``log(1 + x) − 1``.
+    The mean of the logits is subtracted first. The values are the largest logit, its lead over the second, the second's
+    lead over the third (0 for two classes), log Σ exp, and the root mean square, each as ``log(1 + x) − 1``.
     """
     centred = logits - logits.mean(-1, keepdim=True)
     top = centred.topk(min(3, logits.shape[-1]), dim=-1).values

@@ -1,4 +1,4 @@
-"""A learned factor between the network's logits and the training loss: temperature scaling as part of training."""
+"""A learned scale of the logits in the training loss: temperature scaling as part of training."""
 
 from __future__ import annotations
 
@@ -7,36 +7,38 @@ import math
 import torch
 from torch import Tensor, nn
 
+from calibrant._renamed import renamed_arguments
 from calibrant.bilevel.outer_variables.base import OuterVariable
 from calibrant.data.batch import Batch, Tensors
 
 
+@renamed_arguments(per="n_classes")
 class LogitScale(OuterVariable):
     """The training loss sees ``s·logits``; the outer loss and the classifier see the logits themselves.
 
-    An over-confident network calls for ``s > 1``: training then reaches the same fit with smaller logits. At the
-    minimum of an unregularised training loss the logits are ``1/s`` times those of ``s = 1``, which is temperature
-    scaling with ``T = s``, without a step after training. The order of the classes and the error are hardly touched.
+    For an over-confident network ``s > 1`` helps: training then reaches the same fit with smaller logits. At the
+    minimum of an unregularised training loss, the logits are ``1/s`` times those of ``s = 1``. This is temperature
+    scaling with ``T = s``, but without a step after training. It hardly changes the order of the classes and the error.
 
     Parameters
     ----------
     initial : float
-        s at the start.
+        The first value of s.
     largest : float
         s stays between ``1/largest`` and ``largest``.
-    per : int, optional
-        One factor for each of so many classes; None is one for all.
+    n_classes : int, optional
+        The number of classes, for one factor per class. None uses one factor for all classes.
     """
 
-    def __init__(self, initial: float = 1.0, *, largest: float = 4.0, per: int | None = None) -> None:
+    def __init__(self, initial: float = 1.0, *, largest: float = 4.0, n_classes: int | None = None) -> None:
         super().__init__()
         if not 1 < largest < math.inf or not 1 / largest <= initial <= largest:
             raise ValueError(
                 "largest must be finite and above 1, and initial between 1/largest and largest; "
-                f"got initial={initial} and largest={largest}."
+                f"got {initial=} and {largest=}."
             )
         self.largest = largest
-        shape = () if per is None else (per,)
+        shape = () if n_classes is None else (n_classes,)
         self.log_scale = nn.Parameter(torch.full(shape, math.log(initial)))
 
     def outputs(self, logits: Tensor, batch: Batch) -> Tensor:

@@ -1,4 +1,4 @@
-"""Sample weights that neighbours of the same label share: fewer effective variables, so less to over-fit."""
+"""Sample weights smoothed over neighbours of the same label, which leaves fewer variables to over-fit."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from calibrant.data.batch import Batch, Tensors
 
 
 class SmoothedWeights(SampleWeights):
-    """Sample weights smoothed over neighbours of the same label: ``w = S·v``, v as in :class:`SampleWeights`.
+    """Sample weights smoothed over neighbours of the same label: ``w = S·v``, with v as in :class:`SampleWeights`.
 
-    S is sparse and its rows sum to 1, so weights stay in [0, 1]. It is a constant that belongs to the data, so it comes
-    in through ``batch.hyper`` (``"neighbours"`` and ``"kernel"``, each n×k), where members of a population may differ::
+    S is sparse and its rows sum to 1, so the weights stay in [0, 1]. S is a constant of the data, so it is passed in
+    ``batch.hyper`` (``"neighbours"`` and ``"kernel"``, each n×k). Members of a population can have different ones::
 
         Bilevel(model, SmoothedWeights(len(x)), train=(x, y), hyper=neighbourhood(x, y), …)
 
-    The prior is on v: it bounds that of w, because S averages.
+    The prior acts on v. Because S averages, it also bounds the spread of w.
     """
 
     def weights(self, hyper: Tensors | None = None) -> Tensor:
-        """All weights, in the order of the samples; ``hyper`` holds the neighbourhood that they were learned with."""
+        """All weights, in the order of the samples. ``hyper`` holds the neighbourhood of the training data."""
         return self._smoothed(*self._neighbourhood(hyper or {}))
 
     def quantities(self, hyper: Tensors) -> Tensors:
@@ -41,38 +41,39 @@ class SmoothedWeights(SampleWeights):
 
     def _smoothed(self, neighbours: Tensor, kernel: Tensor) -> Tensor:
         values = self.values()
-        # not values[neighbours]: the transpose of gather is faster, fourfold over the members of a population
+        # The transpose of gather is faster than that of values[neighbours], four times for a population.
         near = torch.gather(values, 0, neighbours.flatten()).view(neighbours.shape)
         return (kernel.to(values.dtype) * near).sum(-1)
 
     def _neighbourhood(self, hyper: Tensors) -> tuple[Tensor, Tensor]:
         if not {"neighbours", "kernel"} <= set(hyper):
             raise ValueError(
-                "SmoothedWeights reads batch.hyper['neighbours'] and ['kernel'], and they are not there: give "
+                "SmoothedWeights needs batch.hyper['neighbours'] and ['kernel']. Give "
                 "Bilevel(..., hyper=neighbourhood(inputs, labels))."
             )
         neighbours, kernel = hyper["neighbours"], hyper["kernel"]
         if len(neighbours) != len(self.raw):
             raise ValueError(
-                f"The neighbourhood was made for {len(neighbours)} samples and the weights for {len(self.raw)}; "
-                "they must agree."
+                f"The neighbourhood was made for {len(neighbours)} samples, but the weights for {len(self.raw)}. Both "
+                "must be equal."
             )
         return neighbours, kernel
 
 
 def neighbourhood(inputs: Any, labels: Any, *, neighbours: int = 32, width: float | None = None) -> Tensors:
-    """The rows of S: ``S_ij ∝ exp(−‖x_i − x_j‖²/2h²)`` over the nearest samples j of i's label, i itself among them.
+    """The rows of S: ``S_ij ∝ exp(−‖x_i − x_j‖²/2h²)`` over the nearest samples j with the label of i, including i.
 
     Parameters
     ----------
-    inputs, labels : arrays or tensors with one row a sample
-        Inputs are standardised here, column by column.
+    inputs, labels : arrays or tensors with one row per sample
+        The columns of the inputs are standardised here.
     neighbours : int
-        How many samples a row averages at most; memory is n times this. Classes with fewer fill up with weight 0.
+        The largest number of samples in a row. Memory is n times this number. Classes with fewer samples are padded
+        with weight 0.
     width : float, optional
-        h. By default the larger of ``0.15·√(d/2)`` in d dimensions (0.15 served two-dimensional sets) and the median
-        distance to the nearest neighbour: in many dimensions all samples are far, and a width below that distance would
-        leave each to itself.
+        h. By default the larger of ``0.15·√(d/2)`` in d dimensions (0.15 worked for two-dimensional data) and the
+        median distance to the nearest neighbour. In many dimensions all distances are large, and a smaller width would
+        smooth nothing.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Variables on the network's own weights: penalties, and the point where training starts."""
+"""Outer variables on the network's weights: L2 penalties, and the starting point."""
 
 from __future__ import annotations
 
@@ -15,11 +15,20 @@ from calibrant.models.functional import FunctionalModule
 
 
 class L2(OuterVariable):
-    """L2 penalties ``½ Σ_k exp(φ_k)·‖W_k‖²``, one coefficient per layer, per unit, or one for all.
+    """L2 penalties ``½ Σ_k exp(φ_k)·‖W_k‖²`` with one coefficient per layer, per unit, or for the whole model.
 
-    Weight matrices and kernels are penalised, biases and normalisation scales are not. ``"unit"`` gives each output
-    unit (row) its own, as unit-wise meta-calibration (Bohdal et al. 2021) does. ``only`` names the submodule whose
-    weights are penalised, the head ``"fc"`` say; None takes the whole model.
+    They apply to weight matrices and kernels, not to biases and normalisation scales.
+
+    Parameters
+    ----------
+    model : nn.Module
+    per : {"layer", "unit", "model"}
+        ``"unit"`` gives each output unit (row) its own coefficient, as in unit-wise meta-calibration (Bohdal et al.
+        2021).
+    initial : float
+        The first value of the coefficients.
+    only : str, optional
+        The name of the submodule whose weights are penalised, such as the head ``"fc"``. None means the whole model.
     """
 
     def __init__(
@@ -40,14 +49,14 @@ class L2(OuterVariable):
         prefix = f"{only}." if only else ""
         shapes = {prefix + k: p.shape for k, p in inside.named_parameters() if p.requires_grad and p.dim() > 1}
         if only is not None and not shapes:
-            raise ValueError(f"There are no trainable weights to penalise in {only!r}.")
+            raise ValueError(f"only must name a submodule with trainable weights; {only!r} has none.")
         self.names = list(shapes)
         sizes = {"layer": [1] * len(shapes), "unit": [s[0] for s in shapes.values()], "model": [1]}[per]
         self.sizes = sizes
         self.log = nn.Parameter(torch.full((sum(sizes),), math.log(initial)))
 
     def coefficients(self) -> Tensor:
-        """The penalties' strengths, in the order of the layers."""
+        """The coefficients exp(φ_k), in the order of the layers."""
         return self.log.exp()
 
     def quantities(self, hyper: Tensors) -> Tensors:
@@ -65,21 +74,22 @@ class L2(OuterVariable):
 
 
 class ColumnL2(L2):
-    """L2 per layer, with a further factor for each column in layers that read columns of a table::
+    """L2 penalties per layer, with an additional factor per column in layers that read the columns of a table::
 
         ½ Σ_k exp(φ_k)·Σ_j exp(ρ_{k,g(j)})·‖W_k[:, j]‖²
 
-    It is automatic relevance determination (MacKay 1994; Neal 1996): columns that do not help are switched off one by
-    one. There are as many factors as columns, so that ρ is drawn to zero by a term ``shrink·Σρ²`` of the outer loss.
+    This is automatic relevance determination (MacKay 1994; Neal 1996): it switches off columns that do not help. There
+    are as many factors as columns, so the outer loss has a term ``shrink·Σρ²`` that pulls ρ to zero.
 
     Parameters
     ----------
     model : nn.Module
-    columns : mapping of names of weight matrices to whole numbers
-        Which group g(j) each input j of the matrix belongs to, from 0 on; a group shares one factor.
-    initial : float, or mapping of names of weight matrices to floats
-        Where the strengths of the layers start; a mapping must have an entry for every matrix.
+    columns : mapping from names of weight matrices to integer tensors
+        The group g(j) of each input j of the matrix, counted from 0. A group shares one factor.
+    initial : float, or mapping from names of weight matrices to floats
+        The first coefficients of the layers. A mapping must have an entry for every matrix.
     shrink : float
+        The strength of the pull of ρ to zero.
     """
 
     def __init__(
@@ -94,7 +104,7 @@ class ColumnL2(L2):
         if unknown := sorted(set(columns) - set(self.names)):
             raise ValueError(f"columns must name weight matrices of the model; it has no {', '.join(unknown)}.")
         if shrink < 0:
-            raise ValueError(f"shrink must not be negative; got {shrink}.")
+            raise ValueError(f"shrink must be at least 0; got {shrink}.")
         starts = initial if isinstance(initial, Mapping) else dict.fromkeys(self.names, initial)
         self.log = nn.Parameter(torch.tensor([math.log(starts[name]) for name in self.names]))
         self.shrink, self.grouped = shrink, list(columns)
@@ -118,7 +128,7 @@ class ColumnL2(L2):
 
 
 class InitialPoint(OuterVariable):
-    """The starting point itself is learned: ``θ_0 = φ`` (Φ_0 of Eq. 6). Use it with ``restart=True``."""
+    """A learned starting point, ``θ_0 = φ`` (Φ_0 of Eq. 6). Use it with ``restart=True``."""
 
     moves_start = True
 

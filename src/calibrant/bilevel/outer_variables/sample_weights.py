@@ -1,4 +1,4 @@
-"""One weight per training sample, the first paper's φ."""
+"""One learned weight per training sample, the first paper's φ."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class SampleWeights(OuterVariable):
     Parameters
     ----------
     samples : int
-        How many training samples there are.
+        The number of training samples.
     form : {"clip", "sigmoid"}
-        ``"clip"``: the weights themselves, put back into [0, 1] after each outer step (what Fig. 3 of the paper shows);
-        ``"sigmoid"``: ``w = σ(φ)``, smooth, never exactly 0 or 1.
+        ``"clip"``: φ is the weights, clipped to [0, 1] after each outer step, as in Fig. 3 of the paper.
+        ``"sigmoid"``: ``w = σ(φ)``, which is smooth and never exactly 0 or 1.
     initial_weight : float
-        In [0, 1] for ``"clip"``, strictly inside for ``"sigmoid"``. The paper does not state its w⁰.
+        In [0, 1] for ``"clip"``, and in (0, 1) for ``"sigmoid"``. The paper does not state its w⁰.
     prior_strength : float
-        λ of a prior at 1, ``λ/2·mean_i (w_i − 1)²`` added to the outer loss: a weight leaves 1 only as far as held-out
-        data ask for it. The paper has none (0); its hypergradient is of the order 1/n as the prior's is, so λ does not
-        depend on n.
+        λ of a prior at 1: ``λ/2·mean_i (w_i − 1)²`` is added to the outer loss, so a weight differs from 1 only if
+        held-out data support it. The paper has no prior (0). The hypergradient and the gradient of the prior are both
+        of order 1/n, so λ does not depend on n.
     """
 
     needs_index = True
@@ -46,7 +46,8 @@ class SampleWeights(OuterVariable):
         weight = (1.0 if form == "clip" else 0.9) if initial_weight is None else initial_weight
         inside = 0 <= weight <= 1 if form == "clip" else 0 < weight < 1
         if not inside:
-            raise ValueError(f"initial_weight={weight} is outside the range of form={form!r}.")
+            allowed = "[0, 1]" if form == "clip" else "(0, 1)"
+            raise ValueError(f"initial_weight must be in {allowed} for form={form!r}; got {weight}.")
         if not 0 <= prior_strength < math.inf:
             raise ValueError(f"prior_strength must be at least 0 and finite; got {prior_strength}.")
         self.samples, self.form, self.prior_strength = samples, form, prior_strength
@@ -57,7 +58,7 @@ class SampleWeights(OuterVariable):
         return self.values()
 
     def values(self) -> Tensor:
-        """The free values in [0, 1] that weights are made of: here the weights themselves."""
+        """The free values in [0, 1] from which the weights are computed; here the weights themselves."""
         return self.raw if self.form == "clip" else torch.sigmoid(self.raw)
 
     def weigh(self, losses: Tensor, batch: Batch) -> Tensor:

@@ -1,4 +1,4 @@
-"""Sample weights from a small network: as many outer variables as it has parameters, however many samples there are."""
+"""Sample weights from a small network, whose number of parameters does not depend on the number of samples."""
 
 from __future__ import annotations
 
@@ -8,41 +8,46 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.bilevel.outer_variables.base import OuterVariable
+from calibrant._renamed import renamed_arguments, renamed_attribute
+from calibrant.bilevel.outer_variables.base import ONE_LOSS_PER_SAMPLE, OuterVariable
 from calibrant.data.batch import Batch, Tensors
 from calibrant.losses.classification import one_hot
 
 
+@renamed_arguments(classes="n_classes")
 class WeightNetwork(OuterVariable):
     """``w = σ(MLP(x, onehot(y)))``: weights as a smooth function of the input and the observed label.
 
-    In the manner of Meta-Weight-Net (Shu et al. 2019), which reads a sample's loss instead; a network that knows its
-    labels by heart has no losses left to tell samples apart.
+    It is similar to Meta-Weight-Net (Shu et al. 2019), which reads the loss of a sample instead. When a classifier has
+    memorised its labels, losses no longer distinguish samples.
 
-    It starts with all weights equal (the last layer's matrix is 0), needs no sample index, and weighs samples that it
-    never saw. Inputs are flattened and taken as standardised, or else standardised by ``batch.hyper["input_mean"]`` and
-    ``["input_scale"]`` (:func:`standardisation`).
+    At the start all weights are equal, because the last layer's matrix is 0. It needs no sample index and can weigh
+    unseen samples. Inputs are flattened. They should be standardised, or ``batch.hyper["input_mean"]`` and
+    ``["input_scale"]`` standardise them (:func:`standardisation`).
 
     Parameters
     ----------
-    features, classes : int
-        Entries of an input, and classes.
+    features, n_classes : int
+        The number of entries of an input, and of classes.
     labels : bool
-        Whether it sees the label; False: weights of the input alone, ``w = σ(MLP(x))``.
+        Whether the network sees the label. False gives weights by the input alone, ``w = σ(MLP(x))``.
     hidden : int
-        Units of the one hidden layer.
+        The width of the hidden layer.
     initial_weight : float
-        Strictly between 0 and 1.
+        In (0, 1).
     prior_strength : float
-        λ of ``λ/2·‖A‖²`` added to the outer loss, A the last layer's matrix: at A = 0 all weights are equal.
+        λ of ``λ/2·‖A‖²``, which is added to the outer loss, where A is the last layer's matrix. At A = 0 all weights
+        are equal.
     seed : int
-        Of the hidden layer's start.
+        The seed of the hidden layer's initial weights.
     """
+
+    classes = renamed_attribute("classes", "n_classes")
 
     def __init__(
         self,
         features: int,
-        classes: int,
+        n_classes: int,
         *,
         labels: bool = True,
         hidden: int = 16,
@@ -52,13 +57,13 @@ class WeightNetwork(OuterVariable):
     ) -> None:
         super().__init__()
         if not 0 < initial_weight < 1:
-            raise ValueError(f"initial_weight must lie strictly between 0 and 1; got {initial_weight}.")
+            raise ValueError(f"initial_weight must be in (0, 1); got {initial_weight}.")
         if not 0 <= prior_strength < math.inf:
             raise ValueError(f"prior_strength must be at least 0 and finite; got {prior_strength}.")
-        self.features, self.classes, self.labels, self.prior_strength = features, classes, labels, prior_strength
-        entries = features + (classes if labels else 0)
+        self.features, self.n_classes, self.labels, self.prior_strength = features, n_classes, labels, prior_strength
+        entries = features + (n_classes if labels else 0)
         self.first, self.last = nn.Linear(entries, hidden), nn.Linear(hidden, 1)
-        bound = 1 / math.sqrt(entries)  # PyTorch's own start, from a generator of its own
+        bound = 1 / math.sqrt(entries)  # PyTorch's default, with a separate generator
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in self.first.parameters():
@@ -67,23 +72,23 @@ class WeightNetwork(OuterVariable):
             self.last.bias.fill_(math.log(initial_weight / (1 - initial_weight)))
 
     def weights(self, inputs: Tensor, labels: Tensor, hyper: Tensors | None = None) -> Tensor:
-        """The weights of any samples, in (0, 1); ``labels`` are class indices or soft targets."""
+        """The weights of any samples, in (0, 1). ``labels`` are class indices or soft targets."""
         hyper, dtype = hyper or {}, self.first.weight.dtype
         x = inputs.flatten(1)
         if x.shape[1] != self.features:
-            raise ValueError(f"WeightNetwork was made for {self.features} features, and inputs have {x.shape[1]}.")
+            raise ValueError(f"Inputs must have {self.features} features for this WeightNetwork; got {x.shape[1]}.")
         if "input_mean" in hyper:
             x = (x - hyper["input_mean"]) / hyper["input_scale"]
         seen = x.to(dtype)
         if self.labels:
-            y = one_hot(labels, self.classes, dtype) if labels.dim() == 1 else labels
+            y = one_hot(labels, self.n_classes, dtype) if labels.dim() == 1 else labels
             seen = torch.cat([seen, y.to(dtype)], dim=1)
         hidden = torch.tanh(self.first(seen))
         return torch.sigmoid(self.last(hidden)).squeeze(1)
 
     def weigh(self, losses: Tensor, batch: Batch) -> Tensor:
         if losses.dim() == 0:
-            raise ValueError("WeightNetwork needs one loss a sample, and the loss gave one value; do not reduce it.")
+            raise ValueError(ONE_LOSS_PER_SAMPLE.format("WeightNetwork"))
         return losses * self.weights(batch.inputs, batch.targets, batch.hyper)
 
     def prior(self) -> Tensor | float:
@@ -91,7 +96,10 @@ class WeightNetwork(OuterVariable):
 
 
 def standardisation(inputs: Any) -> Tensors:
-    """``input_mean`` and ``input_scale`` of each entry over the samples, for ``Bilevel(hyper=…)``; constants get 1."""
+    """``input_mean`` and ``input_scale`` of each entry over the samples, for ``Bilevel(hyper=…)``.
+
+    The scale of a constant entry is 1.
+    """
     x = torch.as_tensor(inputs).flatten(1)
     x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
     scale = x.std(0, unbiased=False)

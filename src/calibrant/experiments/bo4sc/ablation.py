@@ -1,4 +1,4 @@
-"""`calibrant ablate bo4sc`: what each choice in BO4SC, and each piece of the self-calibrated method, is worth."""
+"""`calibrant ablate bo4sc`: measure the effect of each choice in BO4SC and in the self-calibrated method."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def run(
 ) -> Path:
     """Train and measure every variant; returns the path of the report.
 
-    ``only`` names the variants to run (all by default); ``bo4sc`` is always among them, because the others are compared
-    with it. ``source`` is a result file or a store of this experiment: the report is made from it, and nothing is
-    trained. ``jobs`` and ``fresh`` are those of :func:`calibrant.experiments.bo4sc.reproduce`.
+    ``only`` names the variants to run (default: all). ``bo4sc`` always runs, because the others are compared with it.
+    ``source`` is a result file or a store of this experiment; the report is made from it without training. ``jobs`` and
+    ``fresh`` are those of :func:`calibrant.experiments.bo4sc.reproduce`.
     """
     if source is not None:
         return write_report(Path(source), usable_folder(out))
@@ -48,7 +48,7 @@ def run(
     unknown = sorted(set(only or ()) - {v.name for v in wanted})
     if unknown:
         raise ValueError(
-            f"There is no variant {', '.join(unknown)}; there are {', '.join(v.name for v in variants())}."
+            f"only must name variants among {', '.join(v.name for v in variants())}; got {', '.join(unknown)}."
         )
     store = open_store(out, NAME, device=where)
     config: dict[str, Any] = {"experiment": NAME, "seeds": list(range(seeds)), "sets": list(sets)}
@@ -63,7 +63,7 @@ def run(
 
 
 def arrange(results: Results) -> Results:
-    """Records variant by variant, set by set."""
+    """Sort records by variant and set, and list the seeds and variants that were run."""
     names = [v.name for v in variants()]
     order = position(names, results.config["sets"])
     records = in_order(results.records, lambda r: (order.get(r["method"]), order.get(r["dataset"]), r["seed"]))
@@ -76,7 +76,7 @@ def arrange(results: Results) -> Results:
 
 
 def write_report(results: Path, out: Path) -> Path:
-    """Make ``report.html`` and ``report.md`` from a result file or a store alone, and print the latter."""
+    """Write ``report.html`` and ``report.md`` from a result file or a store, and print the latter."""
     report = tell(read_own(results, NAME, arrange))
     page, text = report.write(out), report.to_markdown()
     write_text_whole(out / "report.md", text + "\n")

@@ -1,4 +1,4 @@
-"""The report on the ablation: one table over all sets, one for each set, and the weights' story."""
+"""The report on the ablation: one table over all sets, one per set, and how the weights relate to label noise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from calibrant.experiments.bo4sc import plain_descent
 from calibrant.experiments.bo4sc.variants import OURS, STORY
 from calibrant.experiments.common.shared import failures, foot
 from calibrant.experiments.common.verdicts import UNMEASURED, shared_difference
-from calibrant.report import Column, Report, Results, by_seed, mean_interval
+from calibrant.metrics import mean_interval
+from calibrant.report import Column, Report, Results, by_seed
 
 WEIGHTS = dict(
     zip(
@@ -34,23 +35,24 @@ METRICS = {
 
 
 def tell(results: Results) -> Report:
-    """The table over all sets, one for each set, and the weights' story."""
+    """Build the report."""
     records, config = results.records, results.config
     sets, names = config["sets"], list(config["variants"])
     group = {r["method"]: r["group"] for r in records}
     report = Report(
         "BO4SC: what each choice is worth",
-        f"{len(config['seeds'])} seeds, last epoch, mean and 95 % interval. Each variant differs from bo4sc, or from "
-        "self-calibrated, in what its name says, and Δ is its paired difference to that one. Where a variant puts "
-        "trained networks together in another way, the last step is as it was fitted before. Two change more than "
-        "their names say: a restart has longer inner loops and fewer outer steps, and without refit there is one "
-        "network of the training part alone, without folds and without a search for label noise.",
+        f"{len(config['seeds'])} seeds, last epoch, mean and 95 % interval. The name of a variant says how it differs "
+        "from bo4sc or from self-calibrated, and Δ is the paired difference from that method. Some variants only "
+        "combine trained networks differently; their calibration step is not fitted again. Two variants change more "
+        "than their names say. The restart has longer inner loops and fewer outer steps. “Without refit” is one "
+        "network trained on the training part alone, without folds and without a search for label noise.",
     )
     if "inner_sgd" in config:
         found = config["inner_sgd"]
         report.text(
-            f"Plain descent inside has learning rate {found['learning_rate']:g} and η_w = {found['outer_rate']:g}, "
-            f"chosen once for all sets on validation data of {plain_descent.SEEDS} seeds that are not reported."
+            f"The variant with plain gradient descent as inner optimiser has learning rate {found['learning_rate']:g} "
+            f"and η_w = {found['outer_rate']:g}. These were chosen once for all sets, on validation data of "
+            f"{plain_descent.SEEDS} seeds that are not reported."
         )
 
     def table(values: Callable[[str, str], dict[Any, float]]) -> None:
@@ -60,7 +62,7 @@ def tell(results: Results) -> Report:
             other = OURS if group[name] == OURS and OURS in names else "bo4sc"
             gaps = [shared_difference(own[m], values(other, m)) for m in ("true_ece", "nll")]
             found = [*(mean_interval(v.values()) if v else UNMEASURED for v in own.values()), *gaps]
-            # A failed training leaves no mean, and the row empty.
+            # A failed training has no mean; its row stays empty.
             rows.append([name, group[name], *(None if np.isnan(e.value) else e for e in found)])
         heads = [*METRICS.values(), Column("Δ true ECE", digits=4), Column("Δ NLL", digits=4)]
         report.table(["variant", "what", *heads], rows)
@@ -73,16 +75,16 @@ def tell(results: Results) -> Report:
         whole = [seed for seed in each[0] if all(seed in v for v in each)]
         return {s: float(np.mean([np.nan if v[s] is None else v[s] for v in each])) for s in whole}
 
-    report.section("All sets", "Each seed's mean over the sets.")
+    report.section("All sets", "For each seed, the mean over the sets.")
     table(over_sets)
     for dataset in sets:
         report.section(dataset)
         table(on(dataset))
     report.section(
         "Weights and noise",
-        "Share of misclassified training samples with w < 0.5 and of right ones with w > 0.5; rank correlation of a "
-        "sample's weight with the exact probability of its label; AUROC of low weights for labels that the Bayes "
-        "classifier would not have given. Means over sets and seeds where there is a value.",
+        "The share of misclassified training samples with w < 0.5, and of correct ones with w > 0.5; the rank "
+        "correlation of a sample's weight with the exact probability of its label; the AUROC of low weights for "
+        "finding labels that differ from the Bayes classifier's. Means over all sets and seeds with a value.",
     )
     rows = [[name, *(_mean(r[key] for r in records if r["method"] == name) for key in STORY)] for name in names]
     report.table(["variant", *WEIGHTS.values()], [row for row in rows if row[1] is not None])

@@ -1,4 +1,4 @@
-"""Figures 1 to 3 of the first paper: their numbers, taken from trained models, and their drawing from numbers alone."""
+"""Figures 1 to 3 of the first paper: collect their numbers from trained models, and draw them from these numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from calibrant._whole import write_text_whole
 from calibrant.experiments.common.records import Prepared, misclassified, predict, reference
-from calibrant.experiments.common.runs import Run
+from calibrant.experiments.common.runs import FinishedRun
 from calibrant.experiments.common.store import BESIDE, Store
 from calibrant.plots import (
     ConfidenceHistogramDisplay,
@@ -29,7 +29,7 @@ from calibrant.plots import (
 )
 
 SHOWN = ("standard", "isotonic", "bo4sc", "self-calibrated")
-"""The paper's three, and ours."""
+"""The paper's three methods and ours."""
 MAP_SET, RELIABILITY_SET, WEIGHTS_SET = "blobs-1.7", "spirals-3.5", "blobs-1.7"
 HISTORY_ROWS = 60
 TRUTH = "exact posterior"
@@ -38,8 +38,8 @@ THRESHOLD = 0.9
 Numbers = dict[str, Any]
 
 
-def collect(run: Run[Prepared]) -> Numbers:
-    """What one run adds to the figures; nothing where it is shown in none, or failed."""
+def collect(run: FinishedRun[Prepared]) -> Numbers:
+    """The figure data of one run; empty if the run failed or no figure shows it."""
     numbers: Numbers = {}
     if run.method not in SHOWN or run.fitted.failure:
         return numbers
@@ -54,7 +54,7 @@ def collect(run: Run[Prepared]) -> Numbers:
 
 
 def of_store(store: Store) -> Numbers:
-    """The numbers of all figures, from the runs of the lowest seed that has some; models in the order of ``SHOWN``."""
+    """The data of all figures, from the lowest seed that has any; models in the order of ``SHOWN``."""
     lines = [line for line in store.current.values() if BESIDE in line]
     first = min((line["key"]["seed"] for line in lines), default=0)
     lines = [line for line in lines if line["key"]["seed"] == first]
@@ -71,8 +71,8 @@ def of_store(store: Store) -> Numbers:
     return numbers
 
 
-def confidence_maps(runs: Mapping[str, Run[Prepared]]) -> Numbers:
-    """Fig. 1: confidence on a grid, for each model and for the truth."""
+def confidence_maps(runs: Mapping[str, FinishedRun[Prepared]]) -> Numbers:
+    """Fig. 1: confidence on a grid, for each model and for the exact posterior."""
     prepared = next(iter(runs.values())).prepared
     truth = reference(prepared.dataset)
     grid = truth.grid
@@ -92,8 +92,8 @@ def confidence_maps(runs: Mapping[str, Run[Prepared]]) -> Numbers:
     }
 
 
-def reliabilities(runs: Mapping[str, Run[Prepared]]) -> Numbers:
-    """Fig. 2: each test sample's confidence, and whether the prediction was right."""
+def reliabilities(runs: Mapping[str, FinishedRun[Prepared]]) -> Numbers:
+    """Fig. 2: the confidence of each test sample, and whether its prediction is right."""
     prepared = next(iter(runs.values())).prepared
     x, y = prepared.problem.test
     models = {}
@@ -111,14 +111,14 @@ def reliabilities(runs: Mapping[str, Run[Prepared]]) -> Numbers:
     }
 
 
-def weight_history(run: Run[Prepared]) -> Numbers:
+def weight_history(run: FinishedRun[Prepared]) -> Numbers:
     """Fig. 3: every training sample's weight over training, and whether the final model gets it wrong."""
     settings: Any = run.settings
     history = np.asarray(run.fitted.extras["sample_weights_history"])
-    if settings.epochs is not None:  # others of its population may have trained for longer
+    if settings.epochs is not None:  # other members of its population may train longer
         history = history[: -(-settings.epochs // settings.steps) + 1]
     every = max(1, -(-(len(history) - 1) // HISTORY_ROWS))
-    rows = np.arange(len(history) - 1, -1, -every)[::-1]  # counted back, so that the last row is the final weights
+    rows = np.arange(len(history) - 1, -1, -every)[::-1]  # counted from the end, to include the final weights
     return {
         "dataset": run.prepared.dataset,
         "seed": run.prepared.seed,
@@ -130,19 +130,19 @@ def weight_history(run: Run[Prepared]) -> Numbers:
 
 
 def path_of(results: Path) -> Path:
-    """Where the figures' numbers lie: beside the result file, `results.figures.json` beside `results.json`."""
+    """The path of the figure data: `results.figures.json` beside `results.json`."""
     return results.with_suffix(".figures.json")
 
 
 def write(numbers: Numbers, results: Path) -> Path:
-    """Write the figures' numbers beside the result file."""
+    """Write the figure data beside the result file."""
     path = path_of(results)
     write_text_whole(path, json.dumps(numbers, separators=(",", ":")) + "\n")
     return path
 
 
 def read(results: Path) -> Numbers:
-    """The figures' numbers of a store, or of a result file; none where it has no such file beside it."""
+    """Read the figure data of a store or a result file; empty if there is no such file."""
     if results.suffix == ".jsonl":
         return of_store(Store(results))
     path = path_of(results)
@@ -151,7 +151,7 @@ def read(results: Path) -> Numbers:
 
 
 def draw_maps(numbers: Numbers) -> Any:
-    """Fig. 1: one panel for each model, the truth last, one colour scale."""
+    """Fig. 1: one panel per model, the exact posterior last, with one colour scale."""
     x, y = np.array(numbers["x"]), np.array(numbers["y"])
     samples, labels = np.array(numbers["samples"]), np.array(numbers["labels"])
     with _style.style() as plt:
@@ -185,11 +185,11 @@ def draw_reliability(numbers: Numbers) -> Any:
 
 
 def draw_weights(numbers: Numbers) -> Any:
-    """Fig. 3: the weights' history, and where they ended."""
+    """Fig. 3: the history of the weights, and their final values over the inputs."""
     history, wrong = np.array(numbers["history"]), np.array(numbers["misclassified"], dtype=bool)
     with _style.style() as plt:
         figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.3), layout="constrained")
-        # The first row stands where counting back from the end left it, which need not be zero.
+        # Rows are counted from the end, so the first row need not be epoch 0.
         data = replace(prepare_weight_history(history, wrong), epoch=np.array(numbers["epochs"]))
         WeightHistoryDisplay(data).plot(left)
         WeightMapDisplay.from_weights(np.array(numbers["samples"]), history, wrong, ax=right)

@@ -1,11 +1,13 @@
-"""The first paper's grid search for BO4SC, on validation data only: one setting for each data set.
+"""Search a grid of BO4SC's settings for each data set, on validation data only (`calibrant sweep bo4sc`).
 
-The weights over-fit the points that move them (700 outer variables, 300 labels), so a setting is judged on others::
+The weights over-fit the points that move them (700 outer variables, 300 labels). A setting is therefore scored on other
+points::
 
     300 validation points = 200 that move the weights + 100 that score the setting
 
-by the mean over seeds of the confidence's cross-entropy (Eq. 12-13 with the plain maximum, which knows no α). The seeds
-of the search begin at 10,000: no experiment reports them, and each has samples of its own. Nothing here sees test data.
+The score is the mean over seeds of the confidence's cross-entropy (Eq. 12–13 with the plain maximum, which does not
+depend on α). The seeds of the search start at 10,000. No experiment reports these seeds, and each seed has its own
+samples. Test data are never used.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from calibrant.experiments.common.records import resolve_device, shape_of
 from calibrant.experiments.common.runs import Planned, populations
 from calibrant.experiments.common.shared import checked_sets, foot, made
 from calibrant.methods import BO4SC
-from calibrant.report import Column, Report, Results, mean_interval
+from calibrant.metrics import mean_interval
+from calibrant.report import Column, Report, Results
 
 NAME = "bo4sc-grid"
 CODE = "experiments/bo4sc/search.py"
@@ -43,7 +46,7 @@ GRID: dict[str, tuple[float, ...]] = {
 TOLERANCE = 0.01
 CRITERIA = ("bce", "nll", "ece10")
 MANY = 500
-"""Networks above which a processor is the wrong place: a hundred of them take it some minutes."""
+"""Warn about larger grids on a CPU, where a hundred networks take a few minutes."""
 
 
 def run(
@@ -64,18 +67,19 @@ def run(
     Parameters
     ----------
     grid : mapping from ``steps`` (T), ``weight_lr`` (η_w), ``alpha`` (α), ``width``, ``epochs``, ``lr`` to lists
-        A name that is not given keeps its values in ``GRID``.
-    seeds : how many, counted from 10,000
-    sets : names of synthetic sets; all five where not given
-    criterion : what is least at the chosen setting, one of "bce", "nll", "ece10"
-    write : whether to write ``settings.json``, the choice in the words of :class:`calibrant.methods.BO4SC` and where it
-        comes from
-    source : a result file or a store of this search: report and settings are made from it, and nothing is trained
-    jobs : how many processes train at the same time; the ambient joblib configuration decides where not given
-    fresh : train again what the store holds of these settings
+        Names that are not given keep their values in ``GRID``.
+    seeds : the number of seeds, starting at 10,000
+    sets : names of synthetic sets; default: all five
+    criterion : the score that the chosen setting minimises: "bce", "nll" or "ece10"
+    write : whether to write ``settings.json``, with the chosen arguments of :class:`calibrant.methods.BO4SC` and their
+        origin
+    source : a result file or a store of this search; report and settings are made from it without training
+    jobs : the number of processes that train at the same time; default: the surrounding joblib configuration
+    fresh : train the settings again that the store already holds
 
-    The default grid has 1,728 settings, of which 432 are trained: shorter trainings are read off longer ones. With five
-    sets and three seeds that is 6,480 networks in 36 populations, for a GPU; on a CPU give short lists.
+    The default grid has 1,728 settings, but only 432 are trained, because longer trainings include the shorter ones.
+    With five sets and three seeds these are 6,480 networks in 36 populations, which need a GPU. On a CPU, use short
+    lists.
     """
     if source is not None:
         return write_report(Path(source), usable_folder(out), settings=write)
@@ -85,8 +89,8 @@ def run(
     count = networks(values, sets=len(sets), seeds=seeds)
     if where.type == "cpu" and count > MANY:
         tell_user(
-            f"This grid has {count:,} networks of up to {int(max(values['epochs'])):,} epochs, hours or days of this "
-            "processor; give shorter lists, fewer seeds or sets, or use a GPU."
+            f"This grid has {count:,} networks of up to {int(max(values['epochs'])):,} epochs, which take hours or "
+            "days on a CPU. Give shorter lists, fewer seeds or fewer sets, or use a GPU."
         )
     store = open_store(out, NAME, device=where)
     config = {
@@ -106,19 +110,19 @@ def run(
 
 
 def settings_of(grid: Mapping[str, Sequence[float]], sets: Sequence[str]) -> list[dict[str, Any]]:
-    """Every setting of the grid on every set; epochs last, because shorter trainings are read off longer ones."""
+    """Every setting of the grid on every set. Epochs come last, because longer trainings include the shorter ones."""
     names = [*(name for name in grid if name != "epochs"), "epochs"]
     rows = itertools.product(sets, *(grid[name] for name in names))
     return [dict(zip(["dataset", *names], row, strict=True)) for row in rows]
 
 
 def key_of(seeds: int, fields: Mapping[str, Any]) -> Key:
-    """The key of one setting on one set: its record is a mean over all seeds."""
+    """The key of one setting on one set; its record is the mean over all seeds."""
     return make_key(settings=f"{seeds} seeds, {HELD_OUT} points held out", code=own_code(CODE), **fields)
 
 
 def alike(keys: Sequence[Key]) -> list[list[Key]]:
-    """Settings whose networks may train as one population, together."""
+    """Group settings whose networks can train as one population."""
     longest = max((key["epochs"] for key in keys), default=0)
     planned: list[Planned] = [(key, BO4SC(**arguments({**dict(key.fields), "epochs": longest}))) for key in keys]
     groups = populations(planned, lambda key: shape_of(key["dataset"]))
@@ -126,7 +130,7 @@ def alike(keys: Sequence[Key]) -> list[list[Key]]:
 
 
 def arrange(results: Results) -> Results:
-    """Records set by set, in the order of the grid; the values that were searched, and the choice."""
+    """Sort records by set and setting, and add the searched values and the chosen settings to the config."""
     config = results.config
     sets, names = position(config["sets"]), [*(name for name in GRID if name != "epochs"), "epochs"]
     records = in_order(results.records, lambda r: (sets.get(r["dataset"]), *(r[name] for name in names)))
@@ -140,7 +144,7 @@ def arrange(results: Results) -> Results:
 
 
 def write_report(results: Path, out: Path, *, settings: bool = True) -> Path:
-    """Make the report, and ``settings.json`` where asked for, from a file alone; print the report."""
+    """Write and print the report from a result file or a store; with ``settings``, also write ``settings.json``."""
     content = read_own(results, NAME, arrange)
     report = tell(content)
     print(report.to_markdown())
@@ -152,60 +156,60 @@ def write_report(results: Path, out: Path, *, settings: bool = True) -> Path:
 
 
 def networks(grid: Mapping[str, Sequence[float]], *, sets: int, seeds: int) -> int:
-    """How many are trained: shorter trainings are read off longer ones."""
+    """The number of networks to train; longer trainings include the shorter ones."""
     return sets * seeds * math.prod(len(values) for name, values in grid.items() if name != "epochs")
 
 
 def origin(results: Results) -> dict[str, Any]:
-    """Where settings come from, for the file that holds them: the search, and the version that searched."""
+    """The origin of the settings, for ``settings.json``: the search, and the version of calibrant."""
     kept = {name: results.config[name] for name in ("command", "grid", "seeds", "criterion", "date")}
     return kept | {"calibrant": results.versions.get("calibrant", "of unknown version")}
 
 
 def complete(grid: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """The values of all six settings: those given, and the default grid's for the others."""
+    """The values of all six settings: the given ones, and the defaults of ``GRID`` for the others."""
     unknown = sorted(set(grid) - set(GRID))
     if unknown:
-        raise ValueError(f"The grid has {', '.join(GRID)}; got {', '.join(unknown)}.")
+        raise ValueError(f"grid must name settings among {', '.join(GRID)}; got {', '.join(unknown)}.")
     values = {name: sorted(set(grid.get(name, default))) for name, default in GRID.items()}
     for name, row in values.items():
         if not row or min(row) <= 0:
-            raise ValueError(f"{name} needs at least one value, and all above zero; got {row}.")
+            raise ValueError(f"{name} must have at least one value, all above zero; got {row}.")
     return values
 
 
 def choose(records: Sequence[Mapping[str, Any]], criterion: str = "bce") -> dict[str, Any]:
-    """The setting of the least criterion among those whose accuracy is at most 0.01 below the grid's median.
+    """The setting with the lowest criterion among those whose accuracy is at most 0.01 below the grid's median.
 
-    The median and not the best accuracy: the best of a thousand settings on a few hundred points is luck.
+    The best accuracy would be a poor reference: among a thousand settings on a few hundred points, it is luck.
     """
     sound = [r for r in records if _known(r[criterion])]
     if not sound:
-        raise ValueError("Every setting of the grid failed in training; give smaller lr or weight_lr.")
+        raise ValueError("Every setting of the grid failed in training; use smaller values of lr or weight_lr.")
     usual = median(r["accuracy"] for r in sound)
     return dict(min((r for r in sound if r["accuracy"] >= usual - TOLERANCE), key=lambda r: r[criterion]))
 
 
 def _known(value: float | None) -> bool:
-    """Whether a training was measured: a failed one has NaN, and null in a file."""
+    """Whether a training was measured; a failed one has NaN, or null in a file."""
     return value is not None and not math.isnan(value)
 
 
 def as_settings(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``settings.json`` holds for a data set: keyword arguments of :class:`calibrant.methods.BO4SC`."""
+    """The entry of ``settings.json`` for a data set: keyword arguments of :class:`calibrant.methods.BO4SC`."""
     return {name: list(v) if isinstance(v, tuple) else v for name, v in arguments(record).items()}
 
 
 def tell(results: Results) -> Report:
-    """The choice, and what each value costs when everything else is at its best."""
+    """The report: the chosen settings, and the lowest criterion for each value of each setting."""
     config, records = results.config, results.records
     criterion, grid = config["criterion"], config["grid"]
     chosen = {name: choose([r for r in records if r["dataset"] == name], criterion) for name in config["chosen"]}
     report = Report(
         "BO4SC: grid search",
-        f"Least {criterion} on {HELD_OUT} validation points a seed that did not move the weights, among settings whose "
-        f"accuracy is no more than {TOLERANCE} below the grid's median. Seeds {config['seeds'][0]} to "
-        f"{config['seeds'][-1]}, which no experiment reports.",
+        f"The chosen setting has the lowest {criterion} on {HELD_OUT} validation points per seed that did not move the "
+        f"weights, among settings whose accuracy is at most {TOLERANCE} below the grid's median. Seeds "
+        f"{config['seeds'][0]} to {config['seeds'][-1]}; no experiment reports these seeds.",
     )
     report.section("Chosen settings")
     scores = [Column(c.upper() if c != "ece10" else "ECE-10") for c in CRITERIA]
@@ -223,7 +227,7 @@ def tell(results: Results) -> Report:
             for name, r in chosen.items()
         ],
     )
-    report.section(f"Least {criterion} with each value", "Over all values of the other settings.")
+    report.section(f"Lowest {criterion} for each value", "The minimum over all values of the other settings.")
 
     def least(name: str, key: str, value: float) -> float | None:
         found = [r[criterion] for r in records if r["dataset"] == name and r[key] == value]

@@ -1,4 +1,4 @@
-"""The report on the first paper's experiments, made from a result file and the figures' numbers alone."""
+"""The report on the first paper's experiments, made from a result file and its figure data."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from calibrant.experiments.common import words
 from calibrant.experiments.common.shared import SEEDS, count, failures, foot
 from calibrant.experiments.common.summary import HEADINGS, cell, pivot
 from calibrant.experiments.common.verdicts import ENSEMBLE, Records, datasets, difference, mean, methods
-from calibrant.report import Column, Report, Results, Table, Verdict, excludes_zero, format_number, to_markdown
+from calibrant.metrics import excludes_zero
+from calibrant.report import Column, Report, Results, Table, Verdict, format_number, to_markdown
 
 MATCHED = "standard-matched"
-"""The control for BO4SC: the same training without the weights."""
-BESIDE = "Not judged: NLL less the ensemble's, paired by seed."
+"""The id of BO4SC's control: the same training without the weights."""
+BESIDE = "Not judged: NLL minus the ensemble's, paired by seed."
 WEIGHTS = {-1: "significantly lower on", 1: "significantly higher on", 0: "not shown to differ on"}
-"""What BO4SC's ECE-10 is beside its control's, by the sign of `excludes_zero`."""
+"""How BO4SC's ECE-10 compares with its control's, by the sign of `excludes_zero`."""
 METRICS_SHOWN = ("ece10", "true_ece", "nll", "accuracy")
 
 
@@ -27,14 +28,14 @@ def verdicts(records: Records) -> list[Verdict]:
 
 
 def make_report(content: Results, numbers: figures.Numbers) -> Report:
-    """Build the page from top to bottom."""
+    """Build the report."""
     records = content.records
     size = f"{count(len(datasets(records)), 'set')} with {count(_seeds(records), 'seed')}"
     report = Report(
         "BO4SC: Table 1 and Figures 1 to 3 again",
-        f"The experiments of Sanguin, Pakrashi, Viola and Rinaldi (2024) on {size}, each with 700 training, 300 "
-        "validation and 1,000 test samples of its own. Values are means with 95 % intervals over seeds; the best of "
-        "each column is marked, the ensemble of five and the exact posterior excepted.",
+        f"The experiments of Sanguin, Pakrashi, Viola and Rinaldi (2024) on {size}. Every seed has its own 700 "
+        "training, 300 validation and 1,000 test samples. Values are means with 95 % intervals over seeds. The best "
+        "value of each column is marked; the ensemble of five and the exact posterior do not take part.",
     )
     report.section("Targets", caveats(content))
     report.verdicts(verdicts(records))
@@ -45,41 +46,43 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
         _table(
             report,
             table1.beside_floors(records),
-            "ECE-15 of self-calibrated, what noise alone scores, and ratios to that.",
+            "ECE-15 of self-calibrated, the noise floors, and the ratios to these floors.",
         )
     report.text(words.UNEQUAL)
     report.text(words.DEFAULTS)
-    failures(report, records, "Runs that broke down; their means are missing.")
+    failures(report, records, "These runs failed, so their means are missing.")
     report.section(
         "Table 1",
-        "The paper's three methods with its printed figures, one run each, beside ours. The exact posterior's row is "
-        "what perfect confidence scores on the same test samples: the noise floor.",
+        "The paper's three methods, with the printed values of one run each beside ours. The row of the exact "
+        "posterior is the noise floor: the score of perfect confidence on the same test samples.",
     )
     _table(report, table1.beside_paper(records))
-    report.section("Every method", "One table for each of four measures; all others are folded below.")
+    report.section("Every method", "One table for each of four metrics. The folded tables below show all others.")
     for metric in METRICS_SHOWN:
         name, _, _, meaning = HEADINGS[metric]
         _table(report, pivot(records, metric), f"{name}. {meaning}".strip())
-    with report.details("Every measure"):
+    with report.details("All metrics"):
         for dataset in datasets(records):
             _table(report, table1.everything(records, dataset), dataset)
     report.section(
         "Paired differences",
-        "Each method less another on the same samples, seed by seed; negative is better but for accuracy.",
+        "The difference of two methods on the same samples, seed by seed. Negative is better, except for accuracy.",
     )
     for method in (m for m in ("bo4sc", "self-calibrated") if m in methods(records)):
         with report.details(f"{method} against every other method"):
             _table(report, table1.paired(records, method))
     _figures(report, numbers, records)
-    report.section("What the paper leaves open, and what was chosen")
-    report.table(["left open", "chosen"], words.LEFT_OPEN)
+    report.section("What the paper leaves open, and our choices")
+    report.table(["left open", "our choice"], words.LEFT_OPEN)
     _settings(report, content.config["settings"], origin(content))
-    report.section("Why each method is as it is")
+    report.section("The methods, and the reasons for their settings")
     settings = content.config.get("methods", {})
     report.table(
-        ["method", "why"], [[name, words.BASELINES.get(name, "")] for name in methods(records)], "The methods compared."
+        ["method", "reason"],
+        [[name, words.BASELINES.get(name, "")] for name in methods(records)],
+        "The methods compared.",
     )
-    with report.details("Their settings in full"):
+    with report.details("All settings"):
         report.table(
             ["method", "set", "settings"], [row for m in methods(records) for row in _settings_of(m, settings)]
         )
@@ -88,12 +91,12 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
         _table(
             report,
             hidden(records),
-            "ECE-10: what stopping alone does, what the learning rate does, and what noise alone scores.",
+            "ECE-10: the effect of early stopping, the effect of the learning rate, and the noise floor.",
         )
     report.section(
         "Costs",
-        "Seeds and sets of one shape train as one population; its time is shared by its members. On a GPU sets of "
-        "different shapes train side by side, and their seconds are upper bounds.",
+        "Seeds and sets of one shape train as one population, whose time is divided by the number of its members. On a "
+        "GPU, sets of different shapes train at the same time, so their seconds are upper bounds.",
     )
     _table(report, table1.costs(records))
     foot(report, content, hidden=("settings", "methods"))
@@ -101,42 +104,42 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
 
 
 def origin(content: Results) -> str:
-    """Where BO4SC's settings come from."""
+    """The origin of BO4SC's settings, in words."""
     found = content.config.get("settings_origin")
     if not isinstance(found, dict):
         return str(found or "of unknown origin")
     return (
         f"chosen on validation data by `{found['command']}` ({count(len(found['seeds']), 'seed')} from "
-        f"{found['seeds'][0]}, least {found['criterion']}, calibrant {found['calibrant']}, {found['date']})"
+        f"{found['seeds'][0]}, lowest {found['criterion']}, calibrant {found['calibrant']}, {found['date']})"
     )
 
 
 def caveats(content: Results) -> str:
-    """What a reader must know before believing a verdict."""
+    """What a reader must know to interpret the verdicts."""
     text = "“Significantly” means that the 95 % interval of the paired difference over seeds excludes zero."
     seeds = _seeds(content.records)
     if seeds < SEEDS:
         text += (
-            f" The targets are set for {SEEDS} seeds. This run has {seeds}: its intervals are so wide that “not "
-            "significantly worse” is easily true, and a mean may fall on either side of a limit by chance."
+            f" The targets are set for {SEEDS} seeds, and this run has {seeds}. Its intervals are wide: “not "
+            "significantly worse” is then easy to reach, and a mean can meet or miss a limit by chance."
         )
     return f"{text} {seen(content)} BO4SC's settings were {origin(content)}."
 
 
 def seen(content: Results) -> str:
-    """Whether these seeds were met while the methods were made, their settings' search included."""
+    """Whether these seeds were used while the methods were developed, including the search for settings."""
     found = content.config.get("settings_origin")
     tried = words.SEEN | set(found["seeds"] if isinstance(found, dict) else ())
     own = sorted({record["seed"] for record in content.records})
     if met := [seed for seed in own if seed in tried]:
-        which = "These seeds" if met == own else f"{len(met)} of these seeds"
-        return f"{which} were seen while the methods were made; {words.FURTHER} holds some that were not."
+        which = "These seeds were" if met == own else f"{len(met)} of these seeds {'was' if len(met) == 1 else 'were'}"
+        return f"{which} used while the methods were developed; {words.FURTHER} holds seeds that were not."
     span = str(own[0]) if len(own) == 1 else f"{own[0]} to {own[-1]}"
-    return f"Nothing was tried on these seeds ({span}) while the methods were made."
+    return f"These seeds ({span}) were not used while the methods were developed."
 
 
 def hidden(records: Records) -> Table:
-    """The over-trained row, the same network stopped, BO4SC as printed and measured, and the floor."""
+    """ECE-10 of standard training, of early stopping, of BO4SC with its control, and the noise floor."""
     rows = [
         [
             name,
@@ -151,7 +154,7 @@ def hidden(records: Records) -> Table:
 
 
 def _over_sets(records: Records) -> dict[str, str]:
-    """Mean ECE-10 over the sets, and what the weights do to it, as the words of the last section need them."""
+    """Values for the placeholders of ``words.HIDDEN``: mean ECE-10 over the sets, and the effect of the weights."""
     names = {"standard": "standard", "stopped": "standard-stopped", "matched": MATCHED, "bo4sc": "bo4sc"}
     sets = datasets(records)
     means = {key: [mean(records, "ece10", name, method).value for name in sets] for key, method in names.items()}
@@ -160,7 +163,7 @@ def _over_sets(records: Records) -> dict[str, str]:
 
 
 def weights_doing(records: Records) -> str:
-    """On which sets BO4SC's ECE-10 is lower than its control's, and where higher, by paired differences."""
+    """The sets on which BO4SC's ECE-10 is lower, higher, or not shown to differ from its control's."""
     found = {name: difference(records, "ece10", name, "bo4sc", MATCHED) for name in datasets(records)}
     parts = []
     for sign, words_for_it in WEIGHTS.items():
@@ -183,7 +186,8 @@ def to_terminal(content: Results) -> str:
     parts.append(f"Targets. {caveats(content)}\n" + "\n".join(lines))
     if {MATCHED, "bo4sc"} <= set(methods(records)):
         parts.append(
-            f"What the weights do: beside {MATCHED}'s, paired by seed, bo4sc's ECE-10 is {weights_doing(records)}."
+            f"Effect of the weights: compared with {MATCHED}, paired by seed, bo4sc's ECE-10 is "
+            f"{weights_doing(records)}."
         )
     if ENSEMBLE in methods(records):
         table = table1.beside_ensemble(records)
@@ -194,45 +198,45 @@ def to_terminal(content: Results) -> str:
 def _figures(report: Report, numbers: figures.Numbers, records: Records) -> None:
     report.section("Figures")
     if not numbers:
-        report.text("The result file has no figures' numbers beside it (`….figures.json`), so that none can be drawn.")
+        report.text("There are no figures, because the result file has no figure data (`….figures.json`) beside it.")
     if "map" in numbers:
         report.figure(
             figures.draw_maps(numbers["map"]),
-            f"Figure 1. Confidence over the input space, {numbers['map']['dataset']}, seed {numbers['map']['seed']}; "
-            "the line encloses confidence above 0.9. The last panel is the truth.",
+            f"Figure 1. Confidence over the input space, {numbers['map']['dataset']}, seed {numbers['map']['seed']}. "
+            "The line encloses confidence above 0.9. The last panel is the exact posterior.",
             "figure-1",
         )
     if "reliability" in numbers:
         report.figure(
             figures.draw_reliability(numbers["reliability"]),
             f"Figure 2. Confidence histograms and reliability diagrams (10 bins), {numbers['reliability']['dataset']}, "
-            f"seed {numbers['reliability']['seed']}. Confidence left of the chance line is what isotonic regression of "
-            "the confidence can give and no maximum of probabilities can.",
+            f"seed {numbers['reliability']['seed']}. Isotonic regression of the confidence can give values below "
+            "chance; the maximum of class probabilities cannot.",
             "figure-2",
         )
     if "weights" in numbers:
         report.figure(
             figures.draw_weights(numbers["weights"]),
-            f"Figure 3. BO4SC's sample weights over training and at its end, {numbers['weights']['dataset']}, seed "
-            f"{numbers['weights']['seed']}; misclassified training samples in red.",
+            f"Figure 3. BO4SC's sample weights during training and at the end, {numbers['weights']['dataset']}, seed "
+            f"{numbers['weights']['seed']}. Misclassified training samples are red.",
             "figure-3",
         )
     report.text(
-        "Figure 3's story in numbers: the paper reads from one run that weights of misclassified samples mostly end "
-        "between 0 and 0.5 and the others mostly above. That is borne out where both shares exceed one half. They are "
-        "those of the last step; where the history swings, another step would have given others."
+        "Figure 3 in numbers. From one run, the paper concludes that most weights of misclassified samples end between "
+        "0 and 0.5, and most others above. Our runs confirm this if both shares exceed one half. The shares are those "
+        "of the last step; if the weights oscillate, another step gives other shares."
     )
-    _table(report, table1.weights(records), "Where BO4SC's weights ended, share of training samples.")
+    _table(report, table1.weights(records), "BO4SC's final weights, as shares of training samples.")
 
 
 def _settings(report: Report, settings: dict[str, dict[str, Any]], source: str) -> None:
     names = list(next(iter(settings.values()))) if settings else []
     rows = [[dataset, *(_plain(own.get(name)) for name in names)] for dataset, own in settings.items()]
-    report.table(["set", *names], rows, f"BO4SC's setting for each set, {source}: T is steps, η_w is outer_rate.")
+    report.table(["set", *names], rows, f"BO4SC's settings for each set, {source}. T is steps, η_w is outer_rate.")
 
 
 def _settings_of(method: str, settings: dict[str, Any]) -> list[list[str]]:
-    """Rows of one method: one for all sets, or one for each."""
+    """The rows of one method: one for all sets, or one per set."""
     found = settings.get(method, "")
     return (
         [[method, name, text] for name, text in found.items()] if isinstance(found, dict) else [[method, "all", found]]

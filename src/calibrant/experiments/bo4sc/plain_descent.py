@@ -1,4 +1,4 @@
-"""Step sizes for plain descent inside BO4SC, one choice for all sets: Adam's need not suit it."""
+"""Choose step sizes for plain gradient descent as the inner optimiser of BO4SC, once for all sets."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ SEEDS = 2
 
 
 def choose_sgd(sets: Sequence[str], *, device: Any = None) -> dict[str, Any]:
-    """Step sizes of both levels for plain descent inside, one choice for all sets: Adam's need not suit it.
+    """Choose the step sizes of both levels for plain gradient descent; those of Adam need not suit it.
 
-    The least confidence's cross-entropy on validation points that did not move the weights, as in the grid search.
+    The choice has the lowest cross-entropy of the confidence on validation points that did not move the weights, as in
+    the grid search.
     """
     base = default_bo4sc()
     settings: list[dict[str, Any]] = [
@@ -36,7 +37,7 @@ def choose_sgd(sets: Sequence[str], *, device: Any = None) -> dict[str, Any]:
     fitted = iter(fit_all(jobs, device=device, callbacks=progress))
     losses = [sum(_held_out_loss(next(fitted), part) for _, part in tasks) for _ in settings]
     if np.isnan(losses).all():
-        raise ValueError("plain descent broke down with every learning rate and step size that was tried.")
+        raise ValueError("plain gradient descent failed with every step size; add smaller values to RATES.")
     return settings[int(np.nanargmin(losses))]
 
 
@@ -46,7 +47,7 @@ def _held_out_loss(fitted: Fitted, part: Part) -> float:
 
 
 def sgd_search(sets: Sequence[str]) -> dict[str, str]:
-    """What the choice of plain descent's step sizes depends on."""
+    """Digests of what the choice of step sizes depends on."""
     tried = [list(sets), list(RATES), list(FACTORS), SEEDS, repr(default_bo4sc())]
     return {
         "config": digest([repr(tried)]),
@@ -55,7 +56,7 @@ def sgd_search(sets: Sequence[str]) -> dict[str, str]:
 
 
 def stored_sgd(store: Store, sets: Sequence[str]) -> dict[str, Any] | None:
-    """The step sizes that an earlier command of the same settings and code chose, if one did."""
+    """The step sizes that an earlier command with the same settings and code chose, or None."""
     search = sgd_search(sets)
     found = [c["config"] for c in store.commands if c["config"].get("sgd_search") == search]
     return next((config["inner_sgd"] for config in found if "inner_sgd" in config), None)

@@ -1,4 +1,4 @@
-"""Scores of BO4SC's settings on validation points that do not move the weights; nothing here sees test data."""
+"""Score settings of BO4SC on validation points that do not move the weights; test data are never used."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ HELD_OUT = 100
 
 @dataclass(frozen=True)
 class Search:
-    """A job that trains settings as one population, each with every seed; one record for each setting.
+    """A job that trains settings as one population, each with every seed, and makes one record per setting.
 
-    A key has the fields ``dataset``, ``epochs`` and the other settings. Shorter trainings are read off longer ones.
+    A key has the fields ``dataset``, ``epochs`` and the other settings. The scores of shorter trainings are taken
+    during longer ones.
     """
 
     keys: tuple[Key, ...]
@@ -50,7 +51,7 @@ class Search:
             device=self.device,
             callbacks=lambda description: [trajectory, *progress(description)],
             on_group=trajectory.population,
-            n_jobs=1,  # a job stays in its process
+            n_jobs=1,  # a job runs in one process
         )
         found: dict[Key, Record] = {}
         for key in self.keys:
@@ -66,7 +67,7 @@ def _without_epochs(key: Key) -> tuple[tuple[str, Any], ...]:
 
 
 def arguments(setting: Mapping[str, Any]) -> dict[str, Any]:
-    """A setting of the grid in the words of the method."""
+    """A setting of the grid as arguments of the method."""
     return {
         "steps": int(setting["steps"]),
         "outer_rate": float(setting["weight_lr"]),
@@ -78,7 +79,7 @@ def arguments(setting: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def search_task(name: str, seed: int) -> tuple[Task, Part]:
-    """A seed's training part with the validation points that move the weights; and those that score."""
+    """The task of a seed, whose validation points move the weights, and the held-out points that score the setting."""
     task = prepare(name, seed).task
     val = task.need_val("The grid search")
     cut = len(val) - HELD_OUT
@@ -86,20 +87,20 @@ def search_task(name: str, seed: int) -> tuple[Task, Part]:
 
 
 class Trajectory(Callback):
-    """Every member's logits on its held-out points after given numbers of epochs.
+    """Collects every member's logits on its held-out points after given numbers of epochs.
 
-    Step sizes are constant, so that a training of 300 epochs *is* the beginning of one of 2,000.
+    Step sizes are constant, so the first 300 epochs of a training of 2,000 epochs are a training of 300 epochs.
     """
 
     def __init__(self, epochs: Sequence[int], held: Sequence[Part]) -> None:
         self.epochs, self.held = sorted(set(epochs)), held
         self.logits: dict[tuple[int, int], Tensor] = {}
-        """By position of the job, and epochs. NaN for a training that had failed."""
+        """Logits by (position of the job, epochs); NaN if training failed."""
         self._positions: list[int] = []
 
     @contextmanager
     def population(self, positions: list[int]) -> Iterator[None]:
-        """Which jobs the next training consists of; for ``fit_all(on_group=…)``."""
+        """Note the jobs of the next training; passed as ``fit_all(on_group=…)``."""
         self._positions = positions
         yield
 
@@ -120,11 +121,11 @@ class Trajectory(Callback):
 
 
 def score(logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Scores of one setting from logits (seeds, n, C) and labels (seeds, n): means over seeds, each seed's ``bce`` too.
+    """Scores of one setting from logits (seeds, n, C) and labels (seeds, n): means over seeds, and ``bce`` per seed.
 
-    ``bce`` is ``−log p̂`` where the prediction is right and ``−log(1 − p̂)`` where not, p̂ the largest probability
-    (Eq. 13); the complement is summed from the other classes, which keeps its digits where p̂ rounds to 1. ``ece10`` is
-    that of all seeds' points together, because a hundred points alone would measure noise. NaN if a training failed.
+    With the largest probability p̂, ``bce`` is ``−log p̂`` if the prediction is right and ``−log(1 − p̂)`` if it is wrong
+    (Eq. 13). 1 − p̂ is the sum over the other classes, which stays exact if p̂ rounds to 1. ``ece10`` is computed from
+    the points of all seeds together, because a hundred points are too few. All scores are NaN if a training failed.
     """
     if not bool(logits.isfinite().all()):
         return {name: float("nan") for name in ("bce", "nll", "ece10", "accuracy")} | {"bce_by_seed": None}

@@ -1,4 +1,4 @@
-"""Table 1 and Figures 1 to 3 of Sanguin et al. 2024, with intervals and floors."""
+"""`calibrant reproduce bo4sc`: Table 1 and Figures 1 to 3 of Sanguin et al. 2024, with intervals and noise floors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calibrant.experiments.common.command import export, open_store, usable_fold
 from calibrant.experiments.common.contents import in_order, position, read_own, settings_of
 from calibrant.experiments.common.keys import Key
 from calibrant.experiments.common.records import Prepared, resolve_device, weight_shares
-from calibrant.experiments.common.runs import Run
+from calibrant.experiments.common.runs import FinishedRun
 from calibrant.experiments.common.shared import checked_methods, checked_sets, made, seed_count
 from calibrant.experiments.common.store import BESIDE
 from calibrant.experiments.common.synthetic import Plan, run_plan
@@ -42,22 +42,22 @@ def reproduce(
     jobs: int | None = None,
     fresh: bool = False,
 ) -> Path:
-    """Train every method on every set and seed, and write results, figures and one report; returns its path.
+    """Train every method on every set and seed; write results, figures and a report; return the path of the report.
 
-    Runs that the store in ``out`` holds already are not trained again, unless their settings or the code changed.
+    Runs that the store in ``out`` already holds are not trained again, unless their settings or the code changed.
 
     Parameters
     ----------
-    seeds : how many, counted from ``first_seed``; 20 by default, 3 with ``quick``
+    seeds : the number of seeds, starting at ``first_seed``; default: 20, or 3 with ``quick``
     out : folder for ``results.jsonl`` (the store), ``results.json``, ``results.figures.json``, ``figures/`` and
         ``report.html``
     device : "auto", "cpu" or "cuda"
-    source : a result file or a store: tables, figures and report are made from it, and nothing is trained
-    sets : names of synthetic sets; all five where not given
-    settings : a ``settings.json`` of the grid search, instead of the settings that come with the package
-    methods : ids of methods; all where not given
-    jobs : how many processes train at the same time; the ambient joblib configuration decides where not given
-    fresh : train again what the store holds of these runs
+    source : a result file or a store; tables, figures and report are made from it without training
+    sets : names of synthetic sets; default: all five
+    settings : a ``settings.json`` of the grid search; default: the settings of the package
+    methods : ids of methods; default: all
+    jobs : the number of processes that train at the same time; default: the surrounding joblib configuration
+    fresh : train the runs again that the store already holds
     """
     if source is not None:
         return write_report(Path(source), usable_folder(out))
@@ -82,12 +82,12 @@ def reproduce(
 
 
 def plan(sets: Sequence[str], seeds: Sequence[int], settings: Settings, methods: Sequence[str] | None = None) -> Plan:
-    """Every method on every set and seed, and BO4SC's control."""
+    """Every method on every set and seed, and the control of BO4SC."""
     unknown = [name for name in sets if name not in settings]
     if unknown:
         raise ValueError(
-            f"there are no settings of bo4sc for {', '.join(unknown)}; run `calibrant sweep bo4sc`, or name by --sets "
-            f"only sets that have some: {', '.join(settings) or 'none'}."
+            f"settings must include every set; got none for {', '.join(unknown)}. Run `calibrant sweep bo4sc`, or "
+            f"choose sets with settings by --sets: {', '.join(settings) or 'none'}."
         )
     found: dict[tuple[str, str], Method] = {}
     for name in sets:
@@ -101,21 +101,21 @@ def plan(sets: Sequence[str], seeds: Sequence[int], settings: Settings, methods:
 
 
 def matched(settings: dict[str, Any]) -> Standard:
-    """Standard training with BO4SC's own network, epochs and learning rate: the two differ by the weights alone."""
+    """Standard training with BO4SC's network, epochs and learning rate; it differs from BO4SC only by the weights."""
     return Standard(
         hidden=tuple(settings["hidden"]), epochs=settings["epochs"], learning_rate=settings["learning_rate"]
     )
 
 
-def measure(first_seed: int, key: Key, run: Run[Prepared]) -> Record:
-    """One record. BO4SC's says where its weights ended; those of the first seed have the figures' numbers beside."""
+def measure(first_seed: int, key: Key, run: FinishedRun[Prepared]) -> Record:
+    """One record. BO4SC's record describes its final weights; records of the first seed also hold figure data."""
     record = run.record() | (weight_shares(run.fitted, run.prepared.task.train) if run.method == "bo4sc" else {})
     drawn = figures.collect(run) if key["seed"] == first_seed else {}
     return record | ({BESIDE: drawn} if drawn else {})
 
 
 def arrange(results: Results) -> Results:
-    """Records set by set, seed by seed, in the order of the methods; and how many seeds there are."""
+    """Sort records by set, seed and method, and add the seeds and the settings of the methods to the config."""
     config = results.config
     known = [name for method in METHODS for name in ((MATCHED, method) if method == "bo4sc" else (method,))]
     order = position(config["settings"], known)
@@ -126,18 +126,17 @@ def arrange(results: Results) -> Results:
 
 
 def write_report(results: Path, out: Path) -> Path:
-    """Make tables, figures and page from files alone, and print the main tables."""
+    """Write the report from a result file or a store, and print the main tables."""
     content = read_own(results, NAME, arrange)
     print(to_terminal(content))
     return make_report(content, figures.read(results)).write(out)
 
 
 def chosen_settings(path: str | Path | None = None) -> tuple[Settings, dict[str, Any] | None]:
-    """BO4SC's settings for each set, and where they come from: what `calibrant sweep bo4sc` writes as `settings.json`.
+    """Read BO4SC's settings for each set and their origin from a `settings.json` of `calibrant sweep bo4sc`.
 
-    Without a path, `settings.json` of this package, a copy of such a file. Its key `origin` has the command,
-    grid, seeds, criterion, version and date of the search; it is None for a file that does not say, and the report
-    then says so.
+    Without a path, read the file of this package. The key `origin` holds the command, grid, seeds, criterion, version
+    and date of the search. If a file has no such key, the origin is None, and the report calls it unknown.
     """
     file = resources.files("calibrant.experiments.bo4sc") / "settings.json" if path is None else Path(path)
     text = file.read_text(encoding="utf-8")
@@ -148,11 +147,11 @@ def chosen_settings(path: str | Path | None = None) -> tuple[Settings, dict[str,
             BO4SC(**with_tuples(own))
     except (json.JSONDecodeError, AttributeError, TypeError) as error:
         raise ValueError(
-            f"{file} must hold arguments of BO4SC for each set, as `calibrant sweep bo4sc` writes them: {error}."
+            f"{file} must hold arguments of BO4SC for each set, in the format of `calibrant sweep bo4sc`: {error}."
         ) from error
     return found, origin
 
 
 def with_tuples(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a file as arguments of BO4SC: JSON has lists only."""
+    """Settings of a file as arguments of BO4SC: lists become tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}

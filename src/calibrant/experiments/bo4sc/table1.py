@@ -1,4 +1,4 @@
-"""Table 1 of the first paper beside ours, and what it lacks: intervals, floors, paired differences, costs."""
+"""Tables of the first paper's report: Table 1 beside our runs, noise floors, paired differences, weights and costs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from calibrant.experiments.bo4sc.targets import CANDIDATES
 from calibrant.experiments.common.records import WEIGHT_SHARES
 from calibrant.experiments.common.summary import HEADINGS, POSTERIOR, cell
 from calibrant.experiments.common.verdicts import ENSEMBLE, Records, datasets, difference, methods, ratio
-from calibrant.metrics import Estimate
-from calibrant.report import Column, Table, by_seed, excludes_zero, mean_interval
+from calibrant.metrics import Estimate, excludes_zero, mean_interval
+from calibrant.report import Column, Table, by_seed
 
 PAPER: dict[str, dict[str, dict[str, float]]] = {
     "ece": {
@@ -24,11 +24,11 @@ PAPER: dict[str, dict[str, dict[str, float]]] = {
         "bo4sc": {"blobs-1.3": 0.931, "blobs-1.7": 0.859, "spirals-2.5": 0.923, "spirals-3.5": 0.801, "bac": 0.994},
     },
 }
-"""Sanguin et al. 2024, Table 1: one run of each, the number of bins unstated."""
+"""Sanguin et al. 2024, Table 1: one run per method and set; the paper does not state the number of bins."""
 
 
 def beside_paper(records: Records) -> Table:
-    """Table 1: the paper's three methods, its figures and ours."""
+    """Table 1: the paper's three methods, with the printed values and ours."""
     rows: list[list[Any]] = []
     for dataset in datasets(records):
         for method in PAPER["ece"]:
@@ -51,17 +51,17 @@ def beside_paper(records: Records) -> Table:
 
 
 def everything(records: Records, dataset: str) -> Table:
-    """All measured fields of one set, a row for each method."""
+    """All measured fields of one set, one row per method."""
     shown = [
         name for name in HEADINGS if any(r[name] is not None for r in records if r["dataset"] == dataset)
-    ]  # a set without truth has no columns for it
+    ]  # only columns with values
     rows = [[m, *(cell(records, name, dataset, m) for name in shown)] for m in methods(records)]
     columns = [Column("method"), *(Column(*HEADINGS[name]) for name in shown)]
     return Table(columns, rows, exempt=[ENSEMBLE])
 
 
 def paired(records: Records, method: str, metrics: tuple[str, ...] = ("ece10", "true_ece", "nll", "accuracy")) -> Table:
-    """``method`` less each other method, paired by seed, and where the interval excludes zero."""
+    """``method`` minus each other method, paired by seed, and the metrics whose interval excludes zero."""
     rows: list[list[Any]] = []
     for dataset in datasets(records):
         for other in methods(records):
@@ -74,15 +74,15 @@ def paired(records: Records, method: str, metrics: tuple[str, ...] = ("ece10", "
 
 
 def beside_ensemble(records: Records) -> Table:
-    """NLL of the methods put forward less the ensemble's, paired by seed: not judged, and not to be left unsaid."""
+    """NLL of our methods minus the ensemble's, paired by seed. This difference is shown but not judged."""
     rows = [[m, *(difference(records, "nll", d, m, ENSEMBLE) for d in datasets(records))] for m in CANDIDATES]
     return Table([Column("method"), *(Column(name, digits=4) for name in datasets(records))], rows)
 
 
 def beside_floors(records: Records, method: str = "self-calibrated") -> Table:
-    """ECE-15 of one method beside what noise alone scores: by the exact posterior, and by its own confidences.
+    """ECE-15 of one method beside two noise floors: of the exact posterior, and of the method's own confidences.
 
-    The last two columns are its ratios to both.
+    The last two columns are the ratios to these floors.
     """
     rows: list[list[Any]] = []
     for name in datasets(records):
@@ -95,7 +95,7 @@ def beside_floors(records: Records, method: str = "self-calibrated") -> Table:
 
 
 def weights(records: Records) -> Table:
-    """Fig. 3 in numbers: where BO4SC's weights ended, for training samples that it gets wrong and right."""
+    """Fig. 3 in numbers: BO4SC's final weights of misclassified and of correct training samples."""
     rows = []
     for dataset in datasets(records):
         values = [by_seed(records, name, dataset=dataset, method="bo4sc").values() for name in WEIGHT_SHARES]
@@ -106,7 +106,7 @@ def weights(records: Records) -> Table:
 
 
 def costs(records: Records) -> Table:
-    """What a run costs: seconds as a member of its population, and that population's memory."""
+    """Cost of a run: its share of the population's time, and the population's peak memory."""
     rows = []
     for method in methods(records):
         own = [r for r in records if r["method"] == method]
@@ -122,8 +122,8 @@ def costs(records: Records) -> Table:
         )
     columns = [
         Column("method"),
-        Column("seconds a run", digits=2),
-        Column("seconds in all", digits=1),
+        Column("seconds per run", digits=2),
+        Column("seconds in total", digits=1),
         Column("largest population"),
         Column("its peak memory, MiB", digits=0),
     ]

@@ -1,4 +1,4 @@
-"""Targets of the first paper's experiments, judged from records by means and paired intervals over seeds.
+"""Judge the targets of the first paper's experiments, by means and paired intervals over seeds.
 
 "Significantly" means that the 95 % interval of the paired difference (Student's t over seeds) excludes zero.
 """
@@ -26,11 +26,11 @@ from calibrant.experiments.common.verdicts import (
 from calibrant.report import Verdict
 
 CANDIDATES = ("bo4sc", "self-calibrated")
-"""The methods that are put forward; the others are what they are compared with."""
+"""Our methods; all others are baselines."""
 
 
 def bo4sc_targets(records: Records) -> list[Verdict]:
-    """BO4SC with the setting that the grid search chose, against what the first paper compared it with."""
+    """Targets of BO4SC, with the setting from the grid search, against the baselines of the first paper."""
     sets = datasets(records)
     against = {
         metric: {name: difference(records, metric, name, "bo4sc", other) for name in sets}
@@ -59,9 +59,10 @@ def bo4sc_targets(records: Records) -> list[Verdict]:
 
 
 def self_calibrated_targets(records: Records) -> list[Verdict]:
-    """The recommended method, with one setting for all sets, against the truth and every baseline.
+    """Targets of the recommended method, with one setting for all sets, against the truth and every baseline.
 
-    Which target a set belongs to is its nature, not what was measured there: a failed run has no floor either.
+    The kind of a set (noisy or noise-free) decides which target applies. A missing floor does not: a failed run lacks
+    one too.
     """
     sets, own = datasets(records), "self-calibrated"
     noisy = [name for name in sets if name not in NOISE_FREE]
@@ -102,14 +103,15 @@ def self_calibrated_targets(records: Records) -> list[Verdict]:
 
 
 def baselines(records: Records) -> list[str]:
-    """What the candidates are compared with, without the ensemble."""
+    """The baselines without the ensemble."""
     return [name for name in methods(records) if name not in (*CANDIDATES, ENSEMBLE)]
 
 
 def _nearest_rival(records: Records, dataset: str, own: str) -> Case:
-    """The baseline whose NLL comes nearest to being significantly better, or is so by most.
+    """Compare with the strongest baseline: the largest lower limit of our NLL minus the baseline's.
 
-    A baseline without an interval (a failed training, a single seed) leaves the case open unless another decides it.
+    A baseline without an interval (failed training, single seed) leaves the case open, unless another baseline is
+    significantly better.
     """
     found = {name: difference(records, "nll", dataset, own, name) for name in baselines(records)}
     judged = {name: d for name, d in found.items() if not math.isnan(d.low)}

@@ -1,11 +1,14 @@
-"""What each choice in BO4SC, and each piece of the self-calibrated method, is worth: one row for each variant.
+"""Define the variants of BO4SC and of the self-calibrated method that the ablation compares.
 
-Every variant differs from ``bo4sc`` at its default setting, or from ``self-calibrated``, in what its name says, and is
-taken at its last epoch. Three change more. "inner SGD" has step sizes of its own on both levels, chosen on other seeds,
-because Adam's need not suit it. "restart, T = 100" has the longer inner loop without which a restart trains nothing,
-and so fewer outer steps. "without refit" is one network that learns from the training part alone, with the validation
-part for its L2 and its calibration, without folds and without a search for label noise. Rows are compared by paired
-differences over seeds.
+The name of a variant says how it differs from ``bo4sc`` at its default setting, or from ``self-calibrated``. All are
+measured at their last epoch and compared by paired differences over seeds. Three variants change more than their names
+say:
+
+- "inner SGD" has its own step sizes on both levels, chosen on other seeds, because Adam's need not suit it.
+- "restart, T = 100" has a longer inner loop and therefore fewer outer steps. With a short loop, a restart would train
+  nothing.
+- "without refit" is one network trained on the training part alone. The validation part serves its L2 and its
+  calibration. It has no folds and no search for label noise.
 """
 
 from __future__ import annotations
@@ -21,23 +24,23 @@ from sklearn.metrics import roc_auc_score
 
 from calibrant.experiments.common.keys import Key
 from calibrant.experiments.common.records import Prepared, weight_shares
-from calibrant.experiments.common.runs import Run
+from calibrant.experiments.common.runs import FinishedRun
 from calibrant.methods import BO4SC, METHODS, Fitted, Method, Mixture, SelfCalibrated, Standard
 from calibrant.report.results import Record
 
 OURS = "self-calibrated"
 SGD = "inner SGD"
 STILL = 1e-12
-"""An outer step size that leaves φ where it starts: everything but the learning of L2 stays as it is."""
+"""An outer step size so small that φ stays at its start; only the learning of L2 is switched off."""
 STORY = ("misclassified_low_weight", "correct_high_weight", "weight_truth", "weight_auroc")
-"""What a record says of the weights."""
+"""Fields of a record that describe the weights."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One row: its name, the question that it belongs to, and how it is had.
+    """One row of the ablation: its name, its group, and its method.
 
-    ``after`` makes it of another row's trained model instead of training anew.
+    If ``after`` is given, it changes the trained model; other variants of the same method share that training.
     """
 
     name: str
@@ -47,7 +50,7 @@ class Variant:
 
 
 def variants() -> list[Variant]:
-    """All rows, in the order of the table; plain descent's step sizes are yet to be chosen."""
+    """All rows in the order of the table; the step sizes of "inner SGD" are chosen later."""
     base, ours = default_bo4sc(), METHODS[OURS].method
     assert isinstance(ours, SelfCalibrated)
     rate = outer_rate(base)
@@ -72,7 +75,7 @@ def variants() -> list[Variant]:
             (f"{also} alone", "other outer variables", {"weights": None, "also": (also,)}),
             (f"weights + {also}", "other outer variables", {"also": (also,)}),
         ]
-    # From θ⁰ again each time, five inner steps would never leave it: the same budget in fewer, longer outer steps.
+    # Five inner steps from θ⁰ would not leave it. The same budget goes into fewer outer steps with longer inner loops.
     changes.append(("restart, T = 100", "restart", {"restart": True, "steps": 100}))
     rows += [Variant(name, group, replace(base, **change)) for name, group, change in changes]
     group = OURS
@@ -108,12 +111,12 @@ def _stopped() -> Standard:
 
 
 def outer_rate(base: BO4SC, train: int = 700) -> float:
-    """η_w in numbers: None means 1.5·n."""
+    """The value of η_w; None stands for 1.5·n."""
     return 1.5 * train if base.outer_rate is None else base.outer_rate
 
 
 def _changed(**change: Any) -> Callable[[Fitted], Fitted]:
-    """A trained mixture put together in another way; the last step is as it was fitted for this one."""
+    """Combine the networks of a trained mixture differently, without fitting its calibration again."""
     return functools.partial(_with, change)
 
 
@@ -125,8 +128,8 @@ def _one_network(fitted: Fitted) -> Fitted:
     return replace(fitted, networks=fitted.networks[:1]) if isinstance(fitted, Mixture) else fitted
 
 
-def measure(key: Key, run: Run[Prepared]) -> Record:
-    """One record; a variant that puts trained networks together in another way does so here."""
+def measure(key: Key, run: FinishedRun[Prepared]) -> Record:
+    """One record; the variant's ``after`` is applied first."""
     variant = next(v for v in variants() if v.name == key["method"])
     if variant.after is not None and not run.fitted.failure:
         run = replace(run, fitted=variant.after(run.fitted))
@@ -134,11 +137,11 @@ def measure(key: Key, run: Run[Prepared]) -> Record:
 
 
 def weight_story(fitted: Fitted, prepared: Prepared) -> dict[str, float | None]:
-    """What the weights have to do with the noise in the labels.
+    """How the weights relate to the noise in the labels.
 
-    The shares of :func:`~calibrant.experiments.common.records.weight_shares` (Fig. 3 in numbers). ``weight_truth``:
-    Spearman's ρ of w_i and the exact P(y_i | x_i). ``weight_auroc``: how well 1 − w_i finds the labels that the Bayes
-    classifier would not have given.
+    The first fields are those of :func:`~calibrant.experiments.common.records.weight_shares` (Fig. 3 in numbers).
+    ``weight_truth`` is Spearman's ρ of w_i and the exact P(y_i | x_i). ``weight_auroc`` is the AUROC of 1 − w_i for
+    labels that differ from the Bayes classifier's.
     """
     found: dict[str, float | None] = dict.fromkeys(STORY)
     weights = fitted.extras.get("sample_weights")

@@ -1,1 +1,1 @@
-"""What all experiments share: the store of finished runs, the jobs that fill it, measures, verdicts, a report's end."""
+"""Shared parts of the experiments: the store of finished runs, jobs, measures, verdicts and report sections."""

@@ -1,4 +1,4 @@
-"""What every command does around its runs: try the folder, open the store, say what is done already, export results."""
+"""Steps of every experiment command: open the store, find the missing runs, export the results."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from calibrant.report.results import as_json
 
 
 def open_store(out: str | Path, experiment: str, *, device: Any = "cpu") -> Store:
-    """The store of one experiment in this folder; a folder with another experiment's results is an error.
+    """Open the store of an experiment in a folder; raises an error if the folder holds another experiment's results.
 
-    A folder that has a result file and no store is gone on with: the store begins with the records of the file.
+    If the folder has a result file but no store, the new store starts with the records of that file.
     """
     folder = usable_folder(out)
     store, exported = Store(folder, device=str(device)), folder / "results.json"
@@ -48,14 +48,14 @@ def begin(
     expected: Callable[[Line], Key | None],
     fresh: bool = False,
 ) -> list[Key]:
-    """Note a command in the store; returns the runs that are still to be done, and says how many are not.
+    """Record a command in the store, report how many of its runs are finished, and return the others.
 
     Parameters
     ----------
-    keys : the runs that the command is asked for
-    expected : the key that the run of a stored line would have now, or None where this command cannot know. If it is
-        another one, the record is out of date: it is kept in the file and no longer counts.
-    fresh : run everything again that the command is asked for
+    keys : the runs of the command
+    expected : the key that a stored run would have now, or None if this command cannot know it. If that key differs
+        from the stored one, the record is out of date. It stays in the file but no longer counts.
+    fresh : repeat all runs of the command
     """
     asked = {key.name for key in keys}
     changed = []
@@ -68,7 +68,7 @@ def begin(
         tell_user(f"Re-running {count(again, 'run')}: their data, settings or code changed.")
     if left := len(changed) - again:
         tell_user(
-            f"Leaving out {count(left, 'stored run')}: their data, settings or code changed. Ask for them to re-run."
+            f"Leaving out {count(left, 'stored run')}: their data, settings or code changed. Name them to re-run them."
         )
     store.forget([*changed, *(asked if fresh else ())])
     missing = store.missing(keys)
@@ -80,16 +80,16 @@ def begin(
 
 
 def said_before(store: Store, config: Mapping[str, Any]) -> bool:
-    """Whether the last command was asked for the same: one that has nothing to add then leaves no trace."""
+    """Whether the last command had the same config. If it also has nothing to run, it is not recorded again."""
     last = store.commands[-1]["config"] if store.commands else {}
     return all(last.get(name) == value for name, value in as_json(config).items() if name not in ("command", "date"))
 
 
 def export(store: Store, arrange: Arrange, beside: Callable[[Path], Any] | None = None) -> Path:
-    """Write what counts in the store as ``results.json`` beside it; returns the path.
+    """Write the current records of the store to ``results.json`` beside it; returns the path.
 
-    ``beside`` is given the path and writes what belongs to it. Of several processes, each reads and writes while the
-    others wait: one that read earlier must not write later, or the records of the others would be missing.
+    ``beside`` gets that path and writes further files. A lock makes processes read the store and write the file one
+    after the other. Otherwise a process that read the store early could overwrite a file with newer records.
     """
     path = store.folder / "results.json"
     with lock(store.folder / ".results.json.lock"):
@@ -101,5 +101,5 @@ def export(store: Store, arrange: Arrange, beside: Callable[[Path], Any] | None 
 
 
 def tell_user(sentence: str) -> None:
-    """Say something beside the results."""
+    """Print a message to standard error."""
     print(sentence, file=sys.stderr)

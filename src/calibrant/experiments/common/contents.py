@@ -1,4 +1,4 @@
-"""What a result file or a store holds: whose it is, and its records in the order of the tables."""
+"""Read the records of a result file or a store, and check which experiment wrote them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from calibrant.report import Results, read_results
 from calibrant.report.results import Record
 
 Arrange = Callable[[Results], Results]
-"""Puts the records of a store into the order of the tables, and completes the config by what the records tell."""
+"""Sorts the records of a store for the tables, and adds to the config what the records say."""
 
 
 class Kind(NamedTuple):
     """A kind of result file.
 
-    ``command`` writes it, its config must hold ``needed`` for a report to be made, and the fields ``identity`` of a
-    record say which run it is.
+    ``command`` writes the file. A report needs the keys ``needed`` of its config. The fields ``identity`` of a record
+    identify its run.
     """
 
     command: str
@@ -50,27 +50,27 @@ KINDS = {
     "hostile": Kind("bench hostile", ("cases", "methods", "seeds")),
     "tables": Kind("bench tables", ("split", "tables", "methods"), ("table", "method", "seed", "threads")),
 }
-"""By what a result file's config calls its ``experiment``."""
+"""Kinds by the value of ``experiment`` in a result file's config."""
 
 
 def contents(store: Store, arrange: Arrange) -> Results:
-    """What counts in a store, as its result file has it."""
+    """The current records of a store, in the form of a result file."""
     found = arrange(store.results())
     return found._replace(records=[{k: v for k, v in r.items() if k != "settings"} for r in found.records])
 
 
 def read_own(path: str | Path, experiment: str, arrange: Arrange) -> Results:
-    """Read a result file or a store of one experiment, a name of ``KINDS``; another's is an error.
+    """Read a result file or a store of one experiment, a name of ``KINDS``.
 
-    ``arrange`` orders and completes what a store holds. Reports read fields that only their own experiment writes:
-    without this check, another file would end in a ``KeyError``.
+    ``arrange`` sorts and completes the records of a store. A file of another experiment raises a ``ValueError`` that
+    names the right command. Without this check, the report would fail with a ``KeyError``.
     """
     path = Path(path)
     store = Store(path) if path.suffix == ".jsonl" else None
     results = read_results(path) if store is None else store.results()
     found = experiment_of(results.config)
     if found is None:
-        raise ValueError(f"{path} is not a result file of calibrant: its config names no experiment of a command.")
+        raise ValueError(f"{path} is not a result file of calibrant: its config does not name an experiment.")
     whose = f"calibrant {KINDS[found].command}"
     if found != experiment:
         raise ValueError(f"{path} is a result file of `{whose}`; use `{whose} --from {path}`.")
@@ -78,29 +78,29 @@ def read_own(path: str | Path, experiment: str, arrange: Arrange) -> Results:
         results = contents(store, arrange)
     lacking = [key for key in KINDS[found].needed if key not in results.config] + ["records"] * (not results.records)
     if lacking:
-        raise ValueError(f"{path} is not a whole result file of `{whose}`: it lacks {', '.join(lacking)}.")
+        raise ValueError(f"{path} is not a complete result file of `{whose}`: it lacks {', '.join(lacking)}.")
     return results
 
 
 def experiment_of(config: Mapping[str, Any]) -> str | None:
-    """Which experiment a config is of; files of `bench tables` did not always say so."""
+    """The experiment that a config belongs to, or None. Old files of `bench tables` do not name it."""
     if "experiment" not in config and {"split", "nll_floor"} <= config.keys():
         return "tables"
     return next((name for name in KINDS if name == config.get("experiment")), None)
 
 
 def in_order(records: Sequence[Record], place: Callable[[Record], tuple[Any, ...]]) -> list[Record]:
-    """Records sorted by their ``place``; None, for what nobody knows the place of, comes last."""
+    """Records sorted by ``place``; unknown places (None) come last."""
     return sorted(records, key=lambda record: [(part is None, part) for part in place(record)])
 
 
 def position(*lists: Iterable[Any]) -> dict[Any, int]:
-    """The place of each name in some lists."""
+    """The position of each name in the concatenated lists."""
     return {name: place for place, name in enumerate(name for names in lists for name in names)}
 
 
 def settings_of(records: Sequence[Record]) -> dict[str, str | dict[str, str]]:
-    """What each method ran with: one text, or one for each data set where they differ."""
+    """The settings of each method: one text, or one text per data set if they differ."""
     found: dict[str, dict[str, str]] = {}
     for record in records:
         found.setdefault(record["method"], {})[record["dataset"]] = record["settings"]

@@ -1,8 +1,8 @@
-"""Who runs an experiment's jobs: this process, or joblib's workers.
+"""Run an experiment's jobs in this process or in joblib's workers.
 
-A job trains one population, or fits one other model, and returns its records. ``--jobs N`` and an ambient
-``joblib.parallel_config(backend=…, n_jobs=…)`` choose how many workers there are and of which kind. Whoever runs a job
-adds its records to the store, so that they are on disk when the job ends.
+A job trains one population, or fits one other model, and returns its records. Choose the number and kind of workers
+with ``--jobs N`` or with a surrounding ``joblib.parallel_config(backend=…, n_jobs=…)``. The process that runs a job
+adds the records to the store, so they are on disk when the job ends.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from calibrant.experiments.common.store import Store
 from calibrant.report.results import Record
 
 Job = Callable[[], dict[Key, Record]]
-"""A job must be picklable to run in another process: a module's function, or a dataclass that can be called."""
+"""A job must be picklable to run in another process: a function of a module, or a callable dataclass."""
 
 
 def run_jobs(
     store: Store, *, here: Sequence[Job] = (), beside: Sequence[Sequence[Job]] = (), workers: int | None = None
 ) -> None:
-    """Run the jobs ``here`` in this process, and each list of ``beside`` in a worker at the same time.
+    """Run the jobs ``here`` in this process and, at the same time, each list of ``beside`` in a worker.
 
-    Without ``workers`` the ambient joblib configuration decides, which has one worker: this process, after ``here``.
+    If ``workers`` is None, the surrounding joblib configuration decides. Its default is one worker: this process, which
+    then runs ``beside`` after ``here``.
     """
     running = _in_workers(store, beside, workers) if beside else iter(())
     work(store, here)
     for found in running:
-        # A worker on another machine may have had no access to the store's folder.
+        # A worker on another machine may not reach the folder of the store.
         store.add({key: record for key, record in found.items() if not store.has(key)})
 
 
 def work(store: Store, jobs: Sequence[Job]) -> dict[Key, Record]:
-    """Run jobs one after the other; the records of each are stored before the next begins."""
+    """Run jobs one after the other; store the records of each job before the next one starts."""
     every: dict[Key, Record] = {}
     for job in jobs:
         found = job()
@@ -47,7 +48,7 @@ def work(store: Store, jobs: Sequence[Job]) -> dict[Key, Record]:
 
 
 def ambient_workers() -> int:
-    """How many workers an ambient ``joblib.parallel_config`` asks for; 1 where there is none."""
+    """The number of workers that a surrounding ``joblib.parallel_config`` asks for; 1 without one."""
     return int(effective_n_jobs(None))
 
 
@@ -63,7 +64,7 @@ def _in_workers(store: Store, lists: Sequence[Sequence[Job]], workers: int | Non
 
 
 def _in_slices(calls: Sequence[Any], settings: dict[str, Any]) -> Iterator[dict[Key, Record]]:
-    """For backends that return everything at the end, such as Ray's: as many jobs at a time as there are workers."""
+    """For backends that return all results at the end, such as Ray: submit one job per worker at a time."""
     with Parallel(**settings) as parallel:
         size = max(1, int(effective_n_jobs(settings["n_jobs"])))
         for start in range(0, len(calls), size):

@@ -1,4 +1,4 @@
-"""What identifies a run, and what its numbers depend on: settings, data and code."""
+"""Keys of runs: the fields that identify a run, and digests of the settings, data and code behind its numbers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 import calibrant
 
 MEASURED = ("data", "metrics", "selective")
-"""The folders of the package that every record depends on: how data are made or read, and the scores."""
+"""Folders of the package that every record depends on: data and scores."""
 TRAINED = ("methods", "bilevel", "posthoc", "losses", "models")
-"""Those that records of our own methods depend on besides."""
+"""Further folders that records of our own methods depend on."""
 SCORING = ("experiments/common/records.py",)
-"""How a trained classifier becomes a record."""
+"""Files that turn a trained classifier into a record."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """One run of an experiment: which one it is, and what its numbers depend on.
+    """Identifies one run of an experiment and what its numbers depend on.
 
-    ``fields`` say which run it is, for example data set, method and seed. A stored record with the same fields and
-    other ``settings``, ``data`` or ``code`` is out of date. Make one with :func:`make_key`.
+    ``fields`` identify the run, for example by data set, method and seed. A stored record with the same fields but
+    different ``settings``, ``data`` or ``code`` is out of date. Use :func:`make_key` to make a key.
     """
 
     fields: tuple[tuple[str, Any], ...]
@@ -38,7 +38,7 @@ class Key:
 
     @property
     def name(self) -> str:
-        """The fields as one text, which identifies the run in its store."""
+        """The fields as one string, which identifies the run in its store."""
         return name_of(self.fields)
 
     @property
@@ -48,18 +48,18 @@ class Key:
 
     @property
     def file_name(self) -> str:
-        """A name for files of this run: readable, and different for different runs."""
+        """A readable and unique name for the files of this run."""
         readable = re.sub(r"[^A-Za-z0-9.=-]+", "_", "-".join(str(value) for _, value in self.fields))
         return f"{readable.lstrip('.')[:80]}-{digest([self.name])[:8]}"
 
 
 def make_key(*, settings: str, code: str, data: str = "", **fields: Any) -> Key:
-    """Make a key; ``fields`` are numbers and texts, such as ``dataset="bac", method="bo4sc", seed=3``."""
+    """Make a key; ``fields`` are numbers and strings, such as ``dataset="bac", method="bo4sc", seed=3``."""
     return Key(tuple(fields.items()), settings, code, data)
 
 
 def name_of(fields: Iterable[tuple[str, Any]]) -> str:
-    """Fields as one text; 300 and 300.0 are the same number, and written alike."""
+    """Fields as one string; 300 and 300.0 are written alike."""
 
     def written(value: Any) -> Any:
         return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -68,13 +68,13 @@ def name_of(fields: Iterable[tuple[str, Any]]) -> str:
 
 
 def digest(texts: Iterable[str]) -> str:
-    """Twelve hexadecimal digits of some texts."""
+    """A digest of strings: twelve hexadecimal digits."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
 
 
 @cache
 def code_digest(*parts: str) -> str:
-    """A digest of the source in these folders and files of the package: other code may give other numbers."""
+    """A digest of the source code in these folders and files of the package; changed code may change the numbers."""
     package = Path(calibrant.__file__).parent
     found = hashlib.sha256()
     files = (
@@ -86,5 +86,5 @@ def code_digest(*parts: str) -> str:
 
 
 def own_code(*further: str) -> str:
-    """The digest behind records of our own methods; ``further`` names files of an experiment that measure too."""
+    """The code digest for records of our own methods; ``further`` names more files that the records depend on."""
     return code_digest(*TRAINED, *MEASURED, *SCORING, *further)

@@ -1,4 +1,4 @@
-"""From a named set to a training task, and from a trained classifier to one record of all that is reported."""
+"""Make a training task from the name of a synthetic set, and one record from a trained classifier."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 from calibrant import metrics
-from calibrant._device import resolve_device as resolve_device  # for the experiments, which all import it from here
+from calibrant._device import resolve_device as resolve_device  # all experiments import it from here
 from calibrant.data import Problem, flip_labels, fresh, load
 from calibrant.methods import Fitted, Part, Recalibrated, Task
 from calibrant.selective import aurc
 
 FRESH = 20_000
-"""Further samples of each set on which calibration is measured against the exact posterior, the same for all."""
+"""Number of extra samples per set for comparing confidence with the exact posterior; the same for all methods."""
 GRID = 80
-"""Points along each side of the input map."""
+"""Points along each side of the confidence map."""
 FLOOR_DRAWS = 50
 LEAST = 1e-12
-"""No probability counts as less: one certain error would make the NLL of a whole method infinite, and its mean void."""
+"""Lower limit of probabilities in the NLL; without it, one certain error would make the mean NLL infinite."""
 
 MEASURED = (
     "accuracy",
@@ -44,19 +44,19 @@ MEASURED = (
 )
 """The measured fields of a record, in the order of the columns."""
 WEIGHT_SHARES = ("misclassified_low_weight", "correct_high_weight", "misclassified_train")
-"""What a record of a method with sample weights has besides."""
+"""Additional fields of methods with sample weights."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """One set at one seed: the task, inputs standardised by its training part, and the test part."""
+    """One set at one seed: the training task and the test part. The training part standardises all inputs."""
 
     problem: Problem
     task: Task
     mean: np.ndarray
     std: np.ndarray
     flipped: np.ndarray
-    """Which training labels were changed."""
+    """Mask of the training labels that were flipped."""
 
     @property
     def dataset(self) -> str:
@@ -65,30 +65,30 @@ class Prepared:
 
     @property
     def seed(self) -> int:
-        """The seed of samples and networks."""
+        """The seed of the samples and the networks."""
         return self.problem.seed
 
     def scale(self, inputs: np.ndarray) -> Tensor:
-        """Inputs as the network takes them."""
+        """Standardise inputs for the network."""
         return torch.as_tensor((inputs - self.mean) / self.std, dtype=torch.float32)
 
     @cached_property
     def posterior(self) -> np.ndarray | None:
-        """The exact posterior on the test part; None where labels have no noise, and it would score 0 by itself."""
+        """The exact posterior on the test part; None for labels without noise, where its calibration error is 0."""
         return None if self.problem.noise_free else self.problem.posterior(self.problem.test[0])
 
     @cached_property
     def floors(self) -> dict[str, Any]:
-        """What the exact posterior scores on the test part by itself."""
+        """ECE of the exact posterior on the test part."""
         own, labels = self.posterior, self.problem.test[1]
         return {f"floor_posterior{b}": None if own is None else metrics.ece(own, labels, b) for b in (10, 15)}
 
 
 @lru_cache(maxsize=512)
 def prepare(name: str, seed: int, flip: float = 0.0) -> Prepared:
-    """The set of this name with fresh samples for this seed; ``flip`` is the share of training labels to change.
+    """Draw the samples of a set for a seed; ``flip`` is the share of training labels to change.
 
-    The last ones are kept: one population after the other asks for them.
+    Recent results are cached, because several populations use the same samples.
     """
     problem = load(name, seed)
     (x, y), (x_val, y_val) = problem.train, problem.val
@@ -106,24 +106,24 @@ def prepare(name: str, seed: int, flip: float = 0.0) -> Prepared:
 
 @cache
 def shape_of(name: str) -> Any:
-    """The shape of a set's tasks: networks of one shape may train as one population."""
+    """The shape of a set's tasks. Tasks of one shape can train as one population."""
     return prepare(name, 0).task.shape
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What all seeds and methods of a set are held against: many further samples, their truth, and an input map."""
+    """The reference of a set for all seeds and methods: extra samples, their exact posterior, and a grid of inputs."""
 
     inputs: np.ndarray
     posterior: np.ndarray
     x: np.ndarray | None
-    """Columns of the map, over the bounding box of a data set of the paper's size; None beyond two dimensions."""
+    """Columns of the grid over the bounding box of 2,000 samples; None beyond two dimensions."""
     y: np.ndarray | None
     truth: Callable[[np.ndarray], np.ndarray]
 
     @property
     def grid(self) -> np.ndarray | None:
-        """Points of the map, row by row."""
+        """Points of the grid, row by row."""
         if self.x is None or self.y is None:
             return None
         return np.stack(np.meshgrid(self.x, self.y), axis=-1).reshape(-1, 2)
@@ -131,7 +131,7 @@ class Reference:
 
 @cache
 def reference(name: str, samples: int = FRESH) -> Reference:
-    """The reference of a set; its posterior is computed once."""
+    """The reference of a set, computed once."""
     data = fresh(name, samples, seed=0)
     x = y = None
     if data.inputs.shape[1] == 2:
@@ -140,41 +140,46 @@ def reference(name: str, samples: int = FRESH) -> Reference:
     return Reference(data.inputs, data.posterior(data.inputs), x, y, data.posterior)
 
 
-class Predicted(NamedTuple):
-    """Probabilities (n, C), the predicted class, and the confidence in it."""
+class ClassifierOutput(NamedTuple):
+    """Probabilities (n, C), predicted classes (n,) and confidences (n,) of a classifier."""
 
     probs: np.ndarray
     classes: np.ndarray
     confidence: np.ndarray
 
-    def rows(self, start: int, end: int) -> Predicted:
-        """Those of some samples."""
-        return Predicted(*(values[start:end] for values in self))
+    def rows(self, start: int, end: int) -> ClassifierOutput:
+        """The output for the samples from ``start`` to ``end``."""
+        return ClassifierOutput(*(values[start:end] for values in self))
 
 
-def predict(fitted: Fitted, inputs: Tensor) -> Predicted:
-    """What a classifier says. Class and confidence are those of the largest probability, with one exception.
+def predict(fitted: Fitted, inputs: Tensor) -> ClassifierOutput:
+    """Predict with a classifier. Class and confidence are those of the largest probability, with one exception.
 
-    Isotonic regression of the confidence keeps the network's class, and may leave it less than another class has
-    (confidence below 1/C, the first paper's complaint). It is measured as published: that class, that confidence.
+    Isotonic regression of the confidence keeps the class of the network, even if another class has a larger
+    probability after calibration. The confidence can then fall below 1/C, which the first paper criticises. We measure
+    it as published: with the network's class and the calibrated confidence of that class.
     """
     probs = fitted.probs(inputs).numpy()
     judged = probs
     if isinstance(fitted, Recalibrated) and fitted.calibrator.can_fall_below_chance:
         judged = fitted.model.probs(inputs).numpy()
     classes = judged.argmax(1)
-    return Predicted(probs, classes, probs[np.arange(len(probs)), classes])
+    return ClassifierOutput(probs, classes, probs[np.arange(len(probs)), classes])
+
+
+Predicted = ClassifierOutput
+"""The former name, for modules that still use it."""
 
 
 def misclassified(fitted: Fitted, part: Part) -> np.ndarray:
-    """Which samples a classifier gets wrong."""
+    """Mask of the samples that a classifier gets wrong."""
     return predict(fitted, part.inputs).classes != part.labels.numpy()
 
 
 def weight_shares(fitted: Fitted, train: Part) -> dict[str, float | None]:
-    """Fig. 3 in numbers: how many training samples that the model gets wrong have w < 0.5, how many others w > 0.5.
+    """Fig. 3 in numbers: the share of misclassified training samples with w < 0.5, and of correct ones with w > 0.5.
 
-    None throughout for a failed training or one without weights, and for a share of no samples.
+    All values are None if training failed or the method has no weights. A share of zero samples is None.
     """
     weights = fitted.extras.get("sample_weights")
     if fitted.failure or weights is None:
@@ -185,10 +190,10 @@ def weight_shares(fitted: Fitted, train: Part) -> dict[str, float | None]:
 
 
 def measure(fitted: Fitted, prepared: Prepared, fresh: Reference | None = None) -> dict[str, Any]:
-    """One record: `dataset`, `seed`, the fields of ``MEASURED``, and `failure`; its method and cost are the caller's.
+    """One record with `dataset`, `seed`, the fields of ``MEASURED``, and `failure`. The caller adds method and cost.
 
-    Fields that a set has no value for are None, as are all of them where training failed. ``fresh`` is the set's
-    :func:`reference` where it is not given.
+    A field is None if the set has no value for it, or if training failed. ``fresh`` defaults to the :func:`reference`
+    of the set.
     """
     record: dict[str, Any] = {"dataset": prepared.dataset, "seed": prepared.seed}
     if fitted.failure:
@@ -196,7 +201,7 @@ def measure(fitted: Fitted, prepared: Prepared, fresh: Reference | None = None) 
     x, labels = prepared.problem.test
     fresh = reference(prepared.dataset) if fresh is None else fresh
     asked = [x, fresh.inputs] if fresh.grid is None else [x, fresh.inputs, fresh.grid]
-    found = predict(fitted, prepared.scale(np.concatenate(asked)))  # at once: a GPU would wait between the pieces
+    found = predict(fitted, prepared.scale(np.concatenate(asked)))  # in one call, to keep a GPU busy
     known = len(x) + len(fresh.inputs)
     on_map = found.confidence[known:]
     values = on_sample(found.rows(0, len(x)), labels) | against_truth(found.rows(len(x), known), fresh.posterior)
@@ -204,8 +209,8 @@ def measure(fitted: Fitted, prepared: Prepared, fresh: Reference | None = None) 
     return record | {name: _short(values[name]) for name in MEASURED} | {"failure": None}
 
 
-def on_sample(found: Predicted, labels: np.ndarray, least: float = LEAST) -> dict[str, Any]:
-    """The scores that need labels only; NLL after raising probabilities to ``least`` and dividing by their sum."""
+def on_sample(found: ClassifierOutput, labels: np.ndarray, least: float = LEAST) -> dict[str, Any]:
+    """The scores that need only labels. For the NLL, probabilities are raised to ``least`` and renormalised."""
     raised = found.probs.clip(least)
     correct = found.classes == labels
     pairs: dict[str, Any] = {"confidence": found.confidence, "correct": correct}
@@ -223,8 +228,8 @@ def on_sample(found: Predicted, labels: np.ndarray, least: float = LEAST) -> dic
     }
 
 
-def against_truth(found: Predicted, posterior: np.ndarray) -> dict[str, float]:
-    """Confidence against the exact probability that the predicted class is right."""
+def against_truth(found: ClassifierOutput, posterior: np.ndarray) -> dict[str, float]:
+    """Compare confidence with the exact probability that the predicted class is right."""
     truth = posterior[np.arange(len(posterior)), found.classes]
     return {
         "true_ece": metrics.true_ece(confidence=found.confidence, right=truth),
@@ -233,5 +238,5 @@ def against_truth(found: Predicted, posterior: np.ndarray) -> dict[str, float]:
 
 
 def _short(value: Any) -> float | None:
-    """Six significant digits: far below any noise here, and a third of the file."""
+    """Round to six significant digits: more than the noise allows, and a third of the file size."""
     return None if value is None else float(f"{float(value):.6g}")

@@ -1,4 +1,4 @@
-"""Training runs as populations, with what each run cost."""
+"""Train runs as populations, and measure the time and memory of each run."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from calibrant.report.results import Record
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one run: wall-clock seconds of its population divided by its members, and the population's peak memory."""
+    """Cost of one run: the population's wall-clock time divided by its members, and the population's peak memory."""
 
     seconds: float
     peak_memory: int | None
-    """Bytes beyond what was held before, on the GPU if one was used; None where the system does not say."""
+    """Bytes above the usage before the run, on the GPU if one is used; None if the system does not report it."""
     members: int
 
 
 class HasTask(Protocol):
-    """What can be trained on: a set at a seed, a split of a table."""
+    """Anything with a training task, such as a set at a seed or a split of a table."""
 
     @property
     def task(self) -> Task:
-        """The training problem."""
+        """The training task."""
 
 
 Given = TypeVar("Given", bound=HasTask)
 
 
 @dataclass(frozen=True)
-class Run(Generic[Given]):
-    """A trained method: its id, its settings, what it was trained on, the classifier, and the cost."""
+class FinishedRun(Generic[Given]):
+    """A method after training: its id, its settings, its data, the classifier, and the cost."""
 
     method: str
     settings: Method
@@ -56,27 +56,30 @@ class Run(Generic[Given]):
     fitted: Fitted
     cost: Cost
 
-    def record(self: Run[Prepared]) -> dict[str, Any]:
-        """All that is reported of it, as one row of a result file."""
+    def record(self: FinishedRun[Prepared]) -> dict[str, Any]:
+        """The run as one record of a result file."""
         measured = measure(self.fitted, self.prepared)
         return {"dataset": measured.pop("dataset"), "method": self.method, **measured, **asdict(self.cost)}
 
 
+Run = FinishedRun
+"""The former name, for modules that still use it."""
+
 Planned = tuple[Key, Method]
-"""A run that an experiment wants: its key, whose field ``method`` names the method, and the method itself."""
+"""A run to make: its key, whose field ``method`` holds the method's id, and the method."""
 
 
 @dataclass(frozen=True)
 class Training(Generic[Given]):
-    """A job that trains some runs as populations and measures them.
+    """A job that trains runs as populations and measures them.
 
-    ``prepare`` makes what a run is trained on, and ``measure`` makes the record of a trained run; both must be
-    functions of a module, or partials of such.
+    ``prepare`` makes the data of a run, and ``measure`` makes the record of a finished run. Both must be functions of a
+    module, or partials of such functions, so that the job can be pickled.
     """
 
     planned: tuple[Planned, ...]
     prepare: Callable[[Key], Given]
-    measure: Callable[[Key, Run[Given]], Record]
+    measure: Callable[[Key, FinishedRun[Given]], Record]
     device: torch.device
 
     def __call__(self) -> dict[Key, Record]:
@@ -91,16 +94,17 @@ class Training(Generic[Given]):
 
 
 def _place(key: Key) -> Hashable:
-    """What a run is trained on: all of its fields but the method."""
+    """Identifies the data of a run: all fields of its key except the method."""
     return tuple(field for field in key.fields if field[0] != "method")
 
 
 def populations(
     planned: Sequence[Planned], together: Callable[[Key], Hashable]
 ) -> dict[tuple[Hashable, ...], tuple[Planned, ...]]:
-    """Runs that may train as one population, by what they share.
+    """Group runs that can train as one population, by what they share.
 
-    These are runs of one structure whose ``together`` is the same, and calibrators with the network behind them.
+    Runs of a group have the same structure and the same value of ``together``. A calibrator joins the group of the
+    network that it calibrates.
     """
     found: dict[tuple[Hashable, ...], list[Planned]] = {}
     for key, method in planned:
@@ -109,11 +113,13 @@ def populations(
     return {shared: tuple(own) for shared, own in found.items()}
 
 
-def run_all(plan: Sequence[tuple[str, Method, Given]], *, device: torch.device | str | None = None) -> list[Run[Given]]:
-    """Train every entry (id, method, what it is trained on), in the order given.
+def run_all(
+    plan: Sequence[tuple[str, Method, Given]], *, device: torch.device | str | None = None
+) -> list[FinishedRun[Given]]:
+    """Train every entry (id, method, data) and return the finished runs in the same order.
 
-    Entries of one structure and shape run as one population. A calibrator whose base is trained anyway, on the same
-    set and seed, is fitted behind that network instead of training another; its seconds include the base's.
+    Entries of one structure and shape train as one population. A calibrator reuses the network of its base method if
+    both have the same data; its seconds include the training of that network.
     """
     first: dict[tuple[Method, int], int] = {}
     jobs: list[Fit] = []
@@ -128,7 +134,7 @@ def run_all(plan: Sequence[tuple[str, Method, Given]], *, device: torch.device |
     trained = [position(m.base if isinstance(m, Calibrated) else m, prepared) for _, m, prepared in plan]
     warm_up(None if device is None else str(device))
     meter = Meter(device)
-    fitted = fit_all(jobs, device=device, callbacks=progress, on_group=meter, n_jobs=1)  # a job stays in its process
+    fitted = fit_all(jobs, device=device, callbacks=progress, on_group=meter, n_jobs=1)  # a job runs in one process
     runs = []
     for (name, method, prepared), k in zip(plan, trained, strict=True):
         cost, model = meter.costs[k], fitted[k]
@@ -136,13 +142,13 @@ def run_all(plan: Sequence[tuple[str, Method, Given]], *, device: torch.device |
             begin = time.perf_counter()
             model = method.calibrate(model, prepared.task)
             cost = Cost(cost.seconds + time.perf_counter() - begin, cost.peak_memory, cost.members)
-        runs.append(Run(name, method, prepared, model, cost))
+        runs.append(FinishedRun(name, method, prepared, model, cost))
     return runs
 
 
 @cache
 def warm_up(device: str | None) -> None:
-    """Train two tiny problems once, so that what libraries load on first use is counted as nobody's time and memory."""
+    """Train two tiny problems once, so that the time and memory of loading libraries are not counted for any run."""
     inputs, labels = torch.randn(8, 2, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
     tasks = [Task(Part(inputs, labels), Part(inputs, labels), 2, seed) for seed in range(2)]
     fit_all([(m, t) for m in (Standard(epochs=5), BO4SC(epochs=5)) for t in tasks], device=device, n_jobs=1)
@@ -153,12 +159,12 @@ FEW = 4
 
 @contextmanager
 def few_threads() -> Iterator[None]:
-    """Measure with a few threads: the pieces are small, and those of a large machine would mostly wait for one another.
+    """Limit the number of threads: measuring works on small arrays, for which many threads are slower.
 
-    Where a machine has a GPU, parts of an experiment are measured side by side, and mostly three at a time.
+    On a machine with a GPU, usually three processes measure at the same time, so each gets a third of the cores.
     """
     cores = os.cpu_count() or 1
-    threads = torch.get_num_threads()  # a worker of joblib has its share of the cores
+    threads = torch.get_num_threads()  # joblib limits the threads of its workers
     few = min(FEW, threads, max(1, cores // (3 if torch.cuda.is_available() else 1)))
     torch.set_num_threads(few)
     try:
@@ -169,12 +175,12 @@ def few_threads() -> Iterator[None]:
 
 
 def progress(description: str) -> list[Callback]:
-    """A bar for each population."""
+    """A progress bar for one population."""
     return [ProgressBar(description)]
 
 
 class Meter:
-    """The stop-watch of `fit_all`'s populations: ``costs`` by position in the list of jobs."""
+    """Measures the populations of `fit_all`; ``costs`` maps a job's position in the list to its cost."""
 
     def __init__(self, device: torch.device | str | None = None) -> None:
         self.gpu = device is not None and torch.device(device).type == "cuda"
@@ -193,13 +199,13 @@ class Meter:
         self.costs.update({p: Cost(seconds / len(positions), used, len(positions)) for p in positions})
 
     def _restart(self) -> int | None:
-        """Forget the peak so far; bytes that are held now."""
+        """Reset the peak, and return the bytes in use now."""
         if self.gpu:
             torch.cuda.reset_peak_memory_stats()
             return torch.cuda.memory_allocated()
         _give_back()
         try:
-            Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins again at what is resident now
+            Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM to the resident size
         except OSError:
             return None
         return self._peak()
@@ -209,13 +215,13 @@ class Meter:
             return torch.cuda.max_memory_allocated()
         if sys.platform != "linux":
             return None
-        # Not getrusage: its maximum begins with what the parent process held when it forked.
+        # getrusage would start at the memory of the parent process at the time of the fork.
         lines = Path("/proc/self/status").read_text().splitlines()
         return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), None)
 
 
 def _give_back() -> None:
-    """Return freed memory to the system: a run that lives on what the one before it left would seem to need none."""
+    """Return freed memory to the system. Otherwise a run could reuse it and seem to need no memory."""
     gc.collect()
     try:
         ctypes.CDLL("libc.so.6").malloc_trim(0)

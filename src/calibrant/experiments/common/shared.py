@@ -1,4 +1,4 @@
-"""What all experiments share: how many seeds, which sets and methods, and the end of a report."""
+"""Check the seeds, sets and methods of a command, and write report sections that all experiments have."""
 
 from __future__ import annotations
 
@@ -6,43 +6,44 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from calibrant._words import count as count  # for the experiments, which import it from here
 from calibrant.data import SETS
 from calibrant.report import Report, Results, provenance
 from calibrant.report.results import command
 
 SEEDS, QUICK_SEEDS = 20, 3
-"""What the targets were set for, and what ``--quick`` runs."""
+"""Number of seeds that the targets are set for, and of a ``--quick`` run."""
 
 
 def seed_count(seeds: int | None = None, *, quick: bool = False) -> int:
-    """How many seeds to run: those asked for, or else 20, or 3 of a quick run."""
+    """The number of seeds: the given one, or 20 by default, or 3 for a quick run."""
     if seeds is not None and seeds < 1:
-        raise ValueError(f"seeds is how many, and must be at least 1; got {seeds}.")
+        raise ValueError(f"seeds must be at least 1; got {seeds}.")
     return seeds if seeds is not None else QUICK_SEEDS if quick else SEEDS
 
 
 def checked_methods(methods: Sequence[str] | None, known: Iterable[str]) -> list[str]:
-    """The methods asked for, in the order in which they are known; all where none are named."""
+    """The chosen methods, in the order of ``known``; all methods if None."""
     known = list(known)
     if unknown := [m for m in methods or () if m not in known]:
-        raise ValueError(f"there is no method called {', '.join(unknown)}; the methods are {', '.join(known)}.")
+        raise ValueError(f"methods must be among {', '.join(known)}; got {', '.join(unknown)}.")
     return [m for m in known if methods is None or m in methods]
 
 
 def checked_sets(sets: Sequence[str] | None) -> list[str]:
-    """The synthetic sets asked for, each once and in the order given; all where none are named."""
+    """The chosen synthetic sets, each once and in the given order; all sets if None."""
     if unknown := [name for name in sets or () if name not in SETS]:
-        raise ValueError(f"there is no set called {', '.join(unknown)}; the sets are {', '.join(SETS)}.")
+        raise ValueError(f"sets must be among {', '.join(SETS)}; got {', '.join(unknown)}.")
     return list(dict.fromkeys(SETS if sets is None else sets))
 
 
 def made() -> dict[str, str]:
-    """Command and date, for a result file: a report that is made from it later says these and not its own."""
+    """The command and the date, stored in the result file. A report made later from this file shows them."""
     return {"command": command(), "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
 
 
 def foot(report: Report, results: Results, *, hidden: Sequence[str] = ()) -> None:
-    """End a report with how the numbers of a result file were made; ``hidden`` names what its tables show already."""
+    """End a report with the origin of its numbers; ``hidden`` names config entries that its tables show already."""
     config = results.config
     kept = {key: config[key] for key in ("command", "date") if key in config}
     told = {key: value for key, value in config.items() if key not in (*hidden, *kept)}
@@ -50,7 +51,7 @@ def foot(report: Report, results: Results, *, hidden: Sequence[str] = ()) -> Non
 
 
 def failures(report: Report, records: Sequence[Mapping[str, Any]], consequence: str) -> None:
-    """A table of the trainings that broke down, if any did, and what follows for the numbers."""
+    """Add a table of the runs that failed, if there are any, with the ``consequence`` for the numbers."""
     failed = [r for r in records if r.get("failure")]
     if not failed:
         return
@@ -60,11 +61,4 @@ def failures(report: Report, records: Sequence[Mapping[str, Any]], consequence: 
         alike.setdefault((r[where], r["method"]), []).append(r)
     rows = [[*key, ", ".join(str(r["seed"]) for r in own), own[0]["failure"]] for key, own in alike.items()]
     report.section("Failed runs", consequence)
-    report.table(
-        ["table" if where == "table" else "set", "method", "seeds", "what happened, to the first of them"], rows
-    )
-
-
-def count(number: int, noun: str) -> str:
-    """A number and its noun: 1 table, 2 tables."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    report.table(["table" if where == "table" else "set", "method", "seeds", "reason (first seed)"], rows)

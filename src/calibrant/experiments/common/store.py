@@ -1,10 +1,10 @@
-"""The store of an experiment: a JSON Lines file that every finished run is added to at once.
+"""Store the finished runs of an experiment in a JSON Lines file, each run as soon as it ends.
 
-A line is a JSON object of one ``kind``: ``command`` (what a command was asked for), ``record`` (one finished run, with
-what made it) or ``forget`` (runs that no longer count). Nothing is ever removed: of two records of one run the later
-counts. Several processes may add to a store at the same time; a lock keeps their lines apart. An addition counts as
-a whole or not at all: its first line says how many lines belong ``together``. What a crash left unfinished at the end
-is ignored, and the next addition replaces it.
+A line is a JSON object of one ``kind``: ``command`` (the settings of a command), ``record`` (one finished run and its
+origin) or ``forget`` (runs that no longer count). Lines are never removed; if a run has two records, the later one
+counts. Several processes can add to a store at the same time, because a lock keeps their lines apart. An addition
+counts completely or not at all: its first line says how many lines belong ``together``. If a crash leaves an incomplete
+addition at the end, it is ignored, and the next addition replaces it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from calibrant.report.results import Record, as_json
 
 FILE = "results.jsonl"
 BESIDE = "beside"
-"""The field of a record that stays in the store and is not exported: numbers of figures, say."""
+"""The field of a record that stays in the store and is not exported, such as the numbers of figures."""
 Line = dict[str, Any]
 
 
@@ -35,9 +35,9 @@ class Store:
     Parameters
     ----------
     path : the file itself, or the folder that holds it
-    device : what added records say of where they were computed
+    device : the device that added records name
 
-    A long experiment, in any number of processes::
+    A long experiment can run in any number of processes::
 
         for key in store.take(keys):
             store.add({key: train(key, store.checkpoint(key))})
@@ -48,11 +48,11 @@ class Store:
         self.path = path if path.suffix == ".jsonl" else path / FILE
         self.folder, self.device = self.path.parent, device
         self.command = ""
-        """The id of the command that adds records; `begin` sets it."""
+        """The id of the command that adds records, set by `begin`."""
         self._clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs to add records: not the lines, which it would read itself."""
+        """The state that another process needs to add records; it reads the lines from the file."""
         return {"path": self.path, "device": self.device, "command": self.command}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -60,21 +60,20 @@ class Store:
         self.command = state["command"]
 
     def begin(self, config: Mapping[str, Any]) -> None:
-        """Note what a command is asked for; the records that follow are its own.
+        """Record the settings of a command; the records that follow belong to it.
 
-        It is an error if another command began another experiment in this store meanwhile.
+        Raises an error if another command has started another experiment in this store in the meantime.
         """
         self.command = uuid4().hex[:12]
         told = {"machine": machine(), **config}
         line = {"kind": "command", "id": self.command, "config": told, "versions": versions(), "date": now()}
         if not self._append([line], unless=lambda: self._is_of_another(config.get("experiment"))):
             raise ValueError(
-                f"another command has begun another experiment in {self.path} meanwhile; choose another folder with "
-                "--out."
+                f"another command has started another experiment in {self.path}; choose another folder with --out."
             )
 
     def add(self, found: Mapping[Key, Record]) -> None:
-        """Write the records of finished runs to disk, one line for each."""
+        """Write the records of finished runs to disk, one line per record."""
         made = {"versions": versions(), "device": self.device, "date": now(), "command": self.command}
         lines: list[Line] = []
         for key, record in found.items():
@@ -85,9 +84,9 @@ class Store:
         self._append(lines)
 
     def adopt(self, results: Results, identity: Sequence[str]) -> None:
-        """Begin with the records of a result file; the fields ``identity`` of a record say which run it is.
+        """Start with the records of a result file; the fields ``identity`` of a record identify its run.
 
-        A record that does not say its config and code counts as out of date once its run is asked for.
+        A record without digests of config and code counts as out of date when a command wants its run.
         """
         command, here = uuid4().hex[:12], results.config
         dated = {"versions": results.versions, "date": here.get("date", "")}
@@ -100,10 +99,10 @@ class Store:
             text = here.get("methods", {}).get(record.get("method"), "")
             about["settings"] = text.get(record.get("dataset"), "") if isinstance(text, dict) else text
             lines.append({"kind": "record", "key": key, "data": "", **about, **made, "record": kept})
-        self._append(lines, unless=lambda: bool(self._commands))  # another process may have begun with it, too
+        self._append(lines, unless=lambda: bool(self._commands))  # unless another process has done so
 
     def forget(self, names: Iterable[str]) -> None:
-        """Let the records of these runs, given by `Key.name`, no longer count; their lines stay in the file."""
+        """Ignore the records of these runs (`Key.name`) from now on; their lines stay in the file."""
         if held := [name for name in names if name in self.current]:
             self._append([{"kind": "forget", "names": held, "date": now()}])
 
@@ -113,14 +112,14 @@ class Store:
         return line is not None and (line["config"], line["code"]) == (key.config, key.code)
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:
-        """The runs that are not finished, or were finished with other settings, data or code."""
+        """The runs that are not finished, or whose settings, data or code have changed."""
         return [key for key in keys if not self.has(key)]
 
     @contextmanager
     def claim(self, key: Key) -> Iterator[bool]:
-        """Reserve a run for this process; True inside if it is missing and no other living process has claimed it.
+        """Reserve a run for this process. Yields True if the run is missing and no other process has claimed it.
 
-        A claim ends with its block, and with its process, however that ends.
+        The claim ends with the ``with`` block, or with the process if that is killed.
         """
         folder = self.folder / "claims"
         folder.mkdir(parents=True, exist_ok=True)
@@ -128,9 +127,9 @@ class Store:
             yield mine and not self.has(key)
 
     def take(self, keys: Sequence[Key]) -> Iterator[Key]:
-        """Each missing run that no other process has claimed, one after the other; it is claimed until the next.
+        """Yield the missing runs that no other process has claimed; each is claimed until the next one.
 
-        Call it again at the end for the runs of processes that ended before they were finished.
+        Call it again at the end to take the runs of processes that were killed.
         """
         for key in keys:
             with self.claim(key) as mine:
@@ -138,32 +137,33 @@ class Store:
                     yield key
 
     def checkpoint(self, key: Key) -> Path:
-        """A folder for the checkpoints of one run, made where it does not exist."""
+        """The folder for the checkpoints of a run; it is created if it does not exist."""
         folder = self.folder / "checkpoints" / key.file_name
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     @property
     def current(self) -> dict[str, Line]:
-        """The lines of the records that count, by `Key.name`; what other processes added meanwhile is read too."""
+        """The lines of the current records by `Key.name`, including those that other processes have added."""
         self._read()
         return self._current
 
     @property
     def commands(self) -> list[Line]:
-        """The lines of all commands, the first one first."""
+        """The lines of all commands, oldest first."""
         self._read()
         return list(self._commands.values())
 
     def results(self) -> Results:
-        """All that counts in the shape of a result file.
+        """The current records in the form of a result file.
 
-        The config is the last command's. Lists and tables of the commands before it that left records are merged into
-        it, and ``other_runs`` says what they were. A record gains its settings, and the digests of its config and code.
+        The config is that of the last command. Lists and tables of earlier commands that left records are merged into
+        it, and ``other_runs`` describes those commands. Each record also gets its settings and the digests of its
+        config and code.
         """
         lines, commands = list(self.current.values()), self.commands
         if not commands:
-            raise ValueError(f"{self.path} is not a store of calibrant: it names no command.")
+            raise ValueError(f"{self.path} is not a store of calibrant: it has no line of a command.")
         used = {line["command"] for line in lines}
         *before, last = [c for c in commands if c["id"] in used or c is commands[-1]]
         config: dict[str, Any] = {}
@@ -186,7 +186,7 @@ class Store:
         return experiment is not None and any(other not in (None, experiment) for other in known)
 
     def _append(self, lines: Sequence[Line], *, unless: Callable[[], bool] = lambda: False) -> bool:
-        """Add lines, unless something holds of all that was added before; whether they were added."""
+        """Add lines, except if ``unless`` is true of the lines so far; returns whether they were added."""
         if not lines:
             return False
         first = {**lines[0], "together": len(lines)} if len(lines) > 1 else lines[0]
@@ -194,7 +194,7 @@ class Store:
         content = "".join(f"{text}\n" for text in texts).encode()
         self.folder.mkdir(parents=True, exist_ok=True)
         with lock(self.path.with_name(f".{self.path.name}.lock")):
-            self._read()  # nobody else adds now: what lies behind is the rest of an addition that never ended
+            self._read()  # under the lock: anything after the offset is an incomplete addition
             if unless():
                 return False
             try:
@@ -205,13 +205,13 @@ class Store:
                     os.fsync(file.fileno())
             except OSError as error:
                 raise ValueError(
-                    f"{self.path} cannot be written: {error.strerror}. Mend that and run the same command again: it "
-                    "goes on where it stopped."
+                    f"{self.path} cannot be written: {error.strerror}. Fix this and run the same command again to "
+                    "continue."
                 ) from error
         return True
 
     def _read(self) -> None:
-        """Read the whole additions since the last time."""
+        """Read the complete additions since the last call."""
         if not self.path.exists():
             return self._clear()
         with open(self.path, "rb") as file:
@@ -249,7 +249,7 @@ class Store:
 
 
 def merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Two configs as one: tables and lists hold what both have, and of anything else the later value counts.
+    """Merge two configs: tables and lists are combined; for other entries, the later value wins.
 
     >>> merged({"sets": ["bac"], "rates": {"a": 1}, "device": "cpu"}, {"sets": ["iris"], "rates": {"a": 2, "b": 3}})
     {'sets': ['bac', 'iris'], 'rates': {'a': 2, 'b': 3}, 'device': 'cpu'}
@@ -266,5 +266,5 @@ def merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any
 
 
 def now() -> str:
-    """Date and time, for a record."""
+    """The current date and time, for a record."""
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,4 +1,4 @@
-"""Means of the measured fields as tables: what a column is called, a cell, and one metric of all methods and sets."""
+"""Tables of means: headings of the metrics, single cells, and one metric of all methods and sets."""
 
 from __future__ import annotations
 
@@ -10,19 +10,29 @@ from calibrant.metrics import Estimate
 from calibrant.report import Column, Table
 
 POSTERIOR = "exact posterior"
-"""The row of what the truth itself scores on the same test samples."""
+"""The name of the row with the scores of the exact posterior on the same test samples."""
 
 HEADINGS: dict[str, tuple[str, Literal["low", "high"] | None, int, str]] = {
     "accuracy": ("accuracy", "high", 3, ""),
     "ece10": ("ECE-10", "low", 3, "Expected calibration error, 10 bins of equal width."),
     "ece15": ("ECE-15", "low", 3, "Expected calibration error, 15 bins of equal width."),
-    "floor_self15": ("own floor", None, 3, "ECE-15 of a calibrated model with the same confidences."),
-    "true_ece": ("true ECE", "low", 4, "ECE-15 against the exact posterior on 20,000 samples: no label noise."),
-    "mean_abs_confidence_truth": ("|conf − truth|", "low", 3, "Mean distance of confidence and exact probability."),
-    "confidence_minus_accuracy": ("conf − acc", None, 3, "Mean confidence less accuracy: above 0 over-confident."),
+    "floor_self15": ("own floor", None, 3, "Noise floor: ECE-15 of a calibrated model with the same confidences."),
+    "true_ece": ("true ECE", "low", 4, "ECE-15 against the exact posterior on 20,000 samples, free of label noise."),
+    "mean_abs_confidence_truth": (
+        "|conf − truth|",
+        "low",
+        3,
+        "Mean distance between confidence and exact probability.",
+    ),
+    "confidence_minus_accuracy": (
+        "conf − acc",
+        None,
+        3,
+        "Mean confidence minus accuracy; above 0 means over-confident.",
+    ),
     "share_below_chance": ("below 1/C", None, 3, "Share of predictions with confidence below 1/C."),
-    "share_map_above_90": ("map > 0.9", None, 3, "Share of the input map with confidence above 0.9."),
-    "nll": ("NLL", "low", 3, "Mean negative log-likelihood; no probability counts as less than 1e-12."),
+    "share_map_above_90": ("map > 0.9", None, 3, "Share of a grid over the input space with confidence above 0.9."),
+    "nll": ("NLL", "low", 3, "Mean negative log-likelihood, with probabilities of at least 1e-12."),
     "brier": ("Brier", "low", 3, ""),
     "smooth_ece": ("smECE", "low", 3, "Smooth calibration error (Błasiok & Nakkiran 2023)."),
     "aurc": ("AURC", "low", 4, "Area under the risk–coverage curve."),
@@ -30,7 +40,7 @@ HEADINGS: dict[str, tuple[str, Literal["low", "high"] | None, int, str]] = {
 
 
 def pivot(records: Records, metric: str) -> Table:
-    """Methods down, sets across: one metric's mean and interval."""
+    """One metric's mean and interval, with a row per method and a column per set."""
     sets = datasets(records)
     _, better, digits, _ = HEADINGS[metric]
     rows: list[list[Any]] = [[m, *(cell(records, metric, name, m) for name in sets)] for m in methods(records)]
@@ -42,6 +52,6 @@ def pivot(records: Records, metric: str) -> Table:
 
 
 def cell(records: Records, metric: str, dataset: str, method: str) -> Estimate | None:
-    """A cell: None, which is shown as a dash, where nothing was measured."""
+    """The mean with its interval, or None (shown as a dash) if nothing was measured."""
     value = mean(records, metric, dataset, method)
     return None if math.isnan(value.value) else value

@@ -1,4 +1,4 @@
-"""Methods on the synthetic sets: a plan of runs, and the one function that trains what is missing of it."""
+"""Plan runs of methods on the synthetic sets, and train those that the store lacks."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from calibrant.experiments.common.command import begin
 from calibrant.experiments.common.jobs import Job, ambient_workers, run_jobs
 from calibrant.experiments.common.keys import Key, make_key, own_code
 from calibrant.experiments.common.records import Prepared, prepare, shape_of
-from calibrant.experiments.common.runs import Planned, Run, Training, populations
+from calibrant.experiments.common.runs import FinishedRun, Planned, Training, populations
 from calibrant.experiments.common.store import Line, Store
 from calibrant.methods import Method
 from calibrant.report.results import Record
 
 APART = frozenset({"instance-weights"})
-"""Methods that keep the processor busy, with dropout masks, and let a GPU wait."""
-Measure = Callable[[Key, Run[Prepared]], Record]
+"""Methods that need much CPU time (dropout masks); they get a process of their own beside a GPU."""
+Measure = Callable[[Key, FinishedRun[Prepared]], Record]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Methods on sets, seed by seed, and with shares of flipped training labels where ``rates`` are given."""
+    """Methods on sets, for each seed and, if ``rates`` is given, for each share of flipped training labels."""
 
     methods: Mapping[tuple[str, str], Method]
-    """By name of the set and id of the method."""
+    """Methods by (name of the set, id of the method)."""
     seeds: Sequence[int]
     code: tuple[str, ...] = ()
-    """Files of the experiment that its records depend on besides."""
+    """Further files that the records depend on."""
     rates: Sequence[float] | None = None
 
     def expected(self, line: Line) -> Key | None:
-        """The key that the run of a stored line has in this plan; None for a method or set that it does not have."""
+        """The key that a stored run has in this plan; None if the plan lacks its method or set."""
         fields = line["key"]
         method = self.methods.get((fields["dataset"], fields["method"]))
         return None if method is None else make_key(settings=repr(method), code=own_code(*self.code), **fields)
 
     def runs(self) -> list[Planned]:
-        """All runs, set by set and method by method."""
+        """All runs, by set and method."""
         code = own_code(*self.code)
         levels: list[dict[str, Any]] = [{}] if self.rates is None else [{"rate": rate} for rate in self.rates]
         return [
@@ -61,11 +61,11 @@ def run_plan(
     jobs: int | None = None,
     fresh: bool = False,
 ) -> None:
-    """Train and measure what the store lacks of a plan.
+    """Train and measure the runs of a plan that the store lacks.
 
-    With ``jobs``, or an ambient joblib configuration, every population is a job of its own. Otherwise this process
-    trains them in turn. A GPU has further processes: sets of one shape are a part with a process, because beginning
-    a population is Python's work, during which the GPU would wait. The largest part stays in this process.
+    With ``jobs``, or inside ``joblib.parallel_config``, every population is a separate job. Otherwise this process
+    trains the populations one after the other. With a GPU, the sets of each shape train in a separate process, because
+    the GPU would idle while Python prepares a population. The largest part stays in this process.
     """
     runs = plan.runs()
     missing = set(begin(store, config, [key for key, _ in runs], expected=plan.expected, fresh=fresh))
@@ -79,7 +79,7 @@ def run_plan(
 
 
 def parts_of(trainings: Sequence[Training[Prepared]]) -> list[list[Job]]:
-    """Trainings in parts by the shape of their sets, the largest first; methods ``APART`` have parts of their own."""
+    """Group trainings by the shape of their sets, largest group first; methods in ``APART`` get separate groups."""
     parts: dict[Hashable, list[Training[Prepared]]] = {}
     for training in trainings:
         first, _ = training.planned[0]
@@ -89,6 +89,6 @@ def parts_of(trainings: Sequence[Training[Prepared]]) -> list[list[Job]]:
 
 
 def prepare_run(key: Key) -> Prepared:
-    """What a run is trained on."""
+    """The data of a run."""
     fields = dict(key.fields)
     return prepare(fields["dataset"], fields["seed"], fields.get("rate", 0.0))

@@ -1,4 +1,4 @@
-"""Verdicts on targets: judged from records by means and paired intervals over seeds.
+"""Judge targets from records, by means and paired intervals over seeds.
 
 "Significantly" means that the 95 % interval of the paired difference (Student's t over seeds) excludes zero.
 """
@@ -10,27 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.metrics import Estimate
-from calibrant.report import (
-    Verdict,
-    by_seed,
-    excludes_zero,
-    format_number,
-    mean_interval,
-    paired_difference,
-    ratio_of_means,
-)
+from calibrant.metrics import Estimate, excludes_zero, mean_interval, paired_difference, ratio_of_means
+from calibrant.report import Verdict, by_seed, format_number
 
 Records = Sequence[Mapping[str, Any]]
 ENSEMBLE = "ensemble"
-"""Shown, and compared with, but not judged: the targets except it by name."""
+"""The targets exclude the ensemble: it is shown and compared, but not judged."""
 
 UNMEASURED = Estimate(math.nan, math.nan, math.nan, 0.95, "no records")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One part of a target, usually a data set: what was measured there, and whether the target holds."""
+    """One part of a target, usually a data set: the measured value, and whether the target holds (None: unknown)."""
 
     where: str
     measured: Estimate | float | None
@@ -40,9 +32,9 @@ class Case:
 def judge(
     statement: str, cases: Iterable[Case], *, at_least: int | None = None, digits: int = 3, note: str = ""
 ) -> Verdict:
-    """One verdict on a target of several parts: all must hold, or ``at_least`` so many of them.
+    """One verdict on a target with several parts. All parts must hold, or ``at_least`` that many.
 
-    What is missed, and what could not be judged, is named in the note.
+    The note names the parts that miss the target and those that could not be judged.
     """
     cases = list(cases)
     missed = [case.where for case in cases if case.holds is False]
@@ -69,18 +61,18 @@ def methods(records: Records) -> list[str]:
 
 
 def mean(records: Records, metric: str, dataset: str, method: str) -> Estimate:
-    """A metric's mean over seeds with its interval; NaN where it was not measured."""
+    """A metric's mean over seeds with its interval; NaN if it was not measured."""
     values = by_seed(records, metric, dataset=dataset, method=method)
     return mean_interval(values.values()) if values else UNMEASURED
 
 
 def difference(records: Records, metric: str, dataset: str, a: str, b: str) -> Estimate:
-    """Mean of a − b over the seeds that both have, with its paired interval; NaN where they share none."""
+    """Mean of a − b over the seeds of both methods, with its paired interval; NaN if they share no seed."""
     return shared_difference(*(by_seed(records, metric, dataset=dataset, method=m) for m in (a, b)))
 
 
 def shared_difference(a: Mapping[Any, float], b: Mapping[Any, float]) -> Estimate:
-    """Mean of a − b over the seeds that both have, with its paired interval; NaN where they share none.
+    """Mean of a − b over the seeds of both mappings, with its paired interval; NaN if they share no seed.
 
     A store may hold more seeds of one method than of another.
     """
@@ -89,38 +81,38 @@ def shared_difference(a: Mapping[Any, float], b: Mapping[Any, float]) -> Estimat
 
 
 def ratio(records: Records, metric: str, to: str, dataset: str, method: str) -> Estimate:
-    """Ratio of two metrics' means over seeds, with its interval; NaN where one of them was not measured."""
+    """Ratio of two metrics' means over seeds, with its interval; NaN if one of them was not measured."""
     found = [by_seed(records, name, dataset=dataset, method=method) for name in (metric, to)]
     return ratio_of_means(*(list(values.values()) for values in found)) if all(found) else UNMEASURED
 
 
 def not_above(value: Estimate | float, limit: float) -> bool | None:
-    """Whether a mean is at most ``limit``; None where it was not measured."""
+    """Whether a mean is at most ``limit``; None if it was not measured."""
     number = _number(value)
     return None if math.isnan(number) else number <= limit
 
 
 def at_least(value: Estimate | float, limit: float) -> bool | None:
-    """Whether a mean is at least ``limit``; None where it was not measured."""
+    """Whether a mean is at least ``limit``; None if it was not measured."""
     number = _number(value)
     return None if math.isnan(number) else number >= limit
 
 
 def undecided(found: Mapping[str, Estimate], limit: float) -> str:
-    """A note that names where the interval holds the limit: more seeds could turn the verdict there."""
+    """A note that names the cases whose interval contains the limit: more seeds could change their verdicts."""
     names = [name for name, value in found.items() if value.low <= limit <= value.high]
     return f"{limit:g} lies within the interval on {', '.join(names)}" if names else ""
 
 
 def not_significantly_above_zero(value: Estimate) -> bool | None:
-    """False where the whole interval is above zero; None where there is no interval (a single seed)."""
+    """False if the whole interval is above zero; None without an interval (a single seed)."""
     return None if math.isnan(value.low) else excludes_zero(value) <= 0
 
 
 def _shown(value: Estimate | float | None, digits: int) -> str:
-    """A measurement with so many decimals, or with two significant digits where these would make a zero of it.
+    """A value with ``digits`` decimals, or with two significant digits if it would be shown as zero.
 
-    A target that asks for less than zero is not met by 0.000. Rounding leaves 1e-17 of a zero, which stays one.
+    A target "below zero" must not seem to be met, or missed, by 0.000. Values below 1e-9 are rounding errors of zero.
     """
     number = math.nan if value is None else abs(_number(value))
     if number > 1e-9 and float(f"{number:.{digits}f}") == 0:

@@ -1,4 +1,4 @@
-"""How often rules and prediction sets from out-of-fold probabilities keep what they promise, on known posteriors."""
+"""Experiment on the guarantees of rejection rules and prediction sets (`calibrant bench guarantees`)."""
 
 from calibrant.experiments.guarantees.study import run
 

@@ -1,4 +1,4 @@
-"""The cross-fitted classifiers of the study: quick scikit-learn models, and the recommended classifier."""
+"""The cross-fitted classifiers of the study: fast scikit-learn models, and the recommended classifier."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ LEARNERS: dict[str, Any] = {
     "tree": DecisionTreeClassifier(min_samples_leaf=5, random_state=0),
     NETWORK: SelfCalibratedClassifier(),
 }
-"""From stable to unstable: with the leaves of a tree, one row can change the prediction of many."""
+"""From stable to unstable: in a tree, one row can change the predictions of many others."""
 
 
 class FoldMean(SelectiveMixin, ClassifierMixin, BaseEstimator):
-    """The mean of models that each leave out a fold; ``refitted_`` is one model of all rows.
+    """The mean of models that each leave out one fold; ``refitted_`` is one model trained on all rows.
 
     Parameters
     ----------
     estimator : a scikit-learn classifier
-    folds : K
-    random_state : deals the folds
+    folds : the number of folds
+    random_state : seed of the assignment of rows to folds
     """
 
     def __init__(self, estimator: Any, folds: int = FOLDS, random_state: int | None = None) -> None:
@@ -45,7 +45,7 @@ class FoldMean(SelectiveMixin, ClassifierMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: np.ndarray, y: np.ndarray) -> Self:
-        """Train one model without each fold, and one on all rows."""
+        """Train one model per left-out fold, and one on all rows."""
         self.classes_, self.oof_labels_ = np.unique(y, return_inverse=True)
         self.oof_proba_ = np.empty((len(y), len(self.classes_)))
         self.models_ = []
@@ -57,5 +57,5 @@ class FoldMean(SelectiveMixin, ClassifierMixin, BaseEstimator):
         return self
 
     def predict_proba(self, X: np.ndarray) -> np.ndarray:
-        """The mean over the fold models."""
+        """The mean of the fold models' probabilities."""
         return np.mean([model.predict_proba(X) for model in self.models_], axis=0)

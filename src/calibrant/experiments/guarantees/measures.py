@@ -1,4 +1,4 @@
-"""One data set of the study: fit, take rule and sets from out-of-fold rows, and measure both by the exact posterior."""
+"""Measure one data set: fit rules and sets on out-of-fold rows, and judge them by the exact posterior."""
 
 from __future__ import annotations
 
@@ -21,48 +21,48 @@ NEW_ROWS = 8_000
 RISKS = (0.05, 0.1, 0.15)
 CONFIDENCE, COVERAGE = 0.9, 0.9
 TESTS: tuple[Literal["ranks", "fixed-sequence"], ...] = ("ranks", "fixed-sequence")
-"""How thresholds are tested: the default, and the sharper method, which assumes that risk falls with confidence."""
+"""Tests of thresholds: the default, and a sharper one that assumes that risk falls with confidence."""
 FIXED = (0.7, 0.9)
-"""Thresholds that do not depend on the data. Clopper and Pearson's upper limit for the risk at each, at the confidence
-level, is nearly exact for independent rows: a sharper test of out-of-fold rows than rules that search."""
+"""Thresholds that do not depend on the data. For independent rows, the upper limit of Clopper and Pearson for their
+risk is nearly exact, so it tests out-of-fold rows more sharply than rules that search for a threshold."""
 SCORES: dict[str, Any] = {"aps": "aps", "raps": RAPS(k_reg=1, penalty=0.1), "lac": "lac"}
-"""Scores of the sets. There are at most five classes, for which RAPS at its default is APS."""
+"""Scores of the prediction sets. With at most five classes, RAPS with default settings would equal APS."""
 Rules = dict[str, RejectionRule]
 
 
 class Outcome(NamedTuple):
-    """What one classifier says about the new rows."""
+    """Confidence and exact error probability of a classifier on the new rows."""
 
     confidence: np.ndarray
     wrong: np.ndarray
 
 
 class World(NamedTuple):
-    """New rows of one set, the same for all its data sets, and their posterior."""
+    """New rows of a synthetic set with their exact posterior, shared by all data sets drawn from it."""
 
     inputs: np.ndarray
     posterior: np.ndarray
 
     def outcome(self, probs: np.ndarray) -> Outcome:
-        """Confidence, and the exact probability of an error, of each row."""
+        """The confidence and the exact error probability of each row."""
         chosen = probs.argmax(axis=1)[:, None]
         confidence, right = (np.take_along_axis(values, chosen, axis=1)[:, 0] for values in (probs, self.posterior))
         return Outcome(confidence, 1 - right)
 
     def coverage(self, sets: np.ndarray) -> float:
-        """The exact probability that the sets hold the true class."""
+        """The exact probability that the prediction sets contain the true class."""
         return float((self.posterior * sets).sum(axis=1).mean())
 
 
 @cache
 def world(dataset: str) -> World:
-    """New rows from a stream of random numbers that no training set uses."""
+    """Draw new rows from random numbers that no training set uses."""
     data = fresh(dataset, NEW_ROWS, 0)
     return World(data.inputs, data.posterior(data.inputs))
 
 
 def measure(key: Key) -> dict[Key, Record]:
-    """The record of one data set: numbers for each final classifier, and for a sample set aside."""
+    """The record of one data set: values for each final classifier, and for a calibration part set aside."""
     dataset, learner, seed = key["dataset"], key["learner"], key["seed"]
     X, y = load(dataset, seed, sizes=(ROWS, 0, 0)).train
     new = world(dataset)
@@ -87,17 +87,17 @@ def measure(key: Key) -> dict[Key, Record]:
 
 
 def rule_name(test: str, risk: float) -> str:
-    """What a record calls a rule."""
+    """The name of a rule in a record."""
     return f"{test} {risk:g}"
 
 
 def _rules(make: Callable[..., RejectionRule]) -> Rules:
-    """A rule for each test and risk."""
+    """One rule for each test and risk."""
     return {rule_name(test, risk): make(risk, method=test) for test in TESTS for risk in RISKS}
 
 
 def fixed_rules(probs: np.ndarray, labels: np.ndarray) -> Rules:
-    """The thresholds ``FIXED``, each with an upper limit for its risk."""
+    """Rules at the thresholds ``FIXED``, each with an upper limit of its risk."""
     confidence, wrong = probs.max(axis=1), probs.argmax(axis=1) != labels
     found = {}
     for threshold in FIXED:
@@ -144,7 +144,7 @@ def kept(rule: RejectionRule, outcomes: Sequence[Outcome]) -> Record:
 
 
 def _split(learner: str, X: np.ndarray, y: np.ndarray, new: World) -> Record:
-    """The same promises from a fifth of the rows set aside: one model of the other rows."""
+    """Rules and sets from a fifth of the rows set aside, for one model trained on the other rows."""
     held = np.arange(len(y)) % FOLDS == 0
     model = clone(LEARNERS[learner]).fit(X[~held], y[~held])
     probs = model.predict_proba(X[held])

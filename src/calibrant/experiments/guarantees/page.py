@@ -1,4 +1,4 @@
-"""The report on guarantees: how often rules break the risk, and how often sets hold the true class."""
+"""The report on guarantees: how often rules exceed their risk, and how often sets contain the true class."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from scipy.stats import beta
 
 from calibrant.experiments.common.shared import foot
 from calibrant.experiments.guarantees.measures import FIXED, SCORES, TESTS, rule_name
-from calibrant.metrics import Estimate
-from calibrant.report import Column, Report, Results, Verdict, mean_interval
+from calibrant.metrics import Estimate, mean_interval
+from calibrant.report import Column, Report, Results, Verdict
 from calibrant.report.results import Record
 
 FINALS = {"mean": "mean of the fold models", "refit": "one model of all rows", "split": "a fifth set aside"}
 
 
 class Case(NamedTuple):
-    """All data sets of one learner, with one of its final classifiers."""
+    """The records of one learner, judged for one of its final classifiers."""
 
     learner: str
     final: str
@@ -26,19 +26,19 @@ class Case(NamedTuple):
 
     @property
     def sets(self) -> list[str]:
-        """The kinds of data sets; an unfinished study may lack some."""
+        """The synthetic sets of the records; an unfinished study may lack some."""
         return list(dict.fromkeys(r["dataset"] for r in self.records))
 
     def of(self, dataset: str) -> Case:
-        """The data sets of one kind."""
+        """The same for the data sets drawn from one synthetic set."""
         return self._replace(records=[r for r in self.records if r["dataset"] == dataset])
 
     def values(self, rule: str, field: str, final: str = "") -> list[Any]:
-        """A field of one rule, data set by data set."""
+        """A field of one rule, for each data set."""
         return [r[final or self.final]["rules"][rule][field] for r in self.records]
 
     def broken(self, rule: str, final: str = "") -> Estimate:
-        """The share of data sets whose risk on new data is above its bound, with Clopper and Pearson's interval."""
+        """The share of data sets whose risk on new data exceeds the bound, with the interval of Clopper and Pearson."""
         pairs = zip(self.values(rule, "risk", final), self.values(rule, "bound", final), strict=True)
         n, count = len(self.records), sum(risk is not None and risk > bound for risk, bound in pairs)
         low = beta.ppf(0.025, count, n - count + 1) if count else 0.0
@@ -51,22 +51,22 @@ class Case(NamedTuple):
 
 
 def tell(results: Results) -> Report:
-    """Verdicts, one table for rules and one for sets."""
+    """Build the report: verdicts, tables of rules, and a table of prediction sets."""
     config, cases = results.config, list(cases_of(results.records))
     risks, confidence, coverage = config["risks"], config["confidence"], config["coverage"]
     sets = list(dict.fromkeys(r["dataset"] for r in results.records))
     report = Report(
         "Guarantees from out-of-fold probabilities",
         f"Data sets of {config['rows']} rows with a known posterior ({', '.join(sets)}). Risk and coverage on new data "
-        f"are exact but for the choice of {config['new_rows']:,} new inputs. Intervals are 95 %.",
+        f"are exact, up to the choice of {config['new_rows']:,} new inputs. Intervals are 95 %.",
     )
     report.section("Verdicts")
     report.verdicts([*rule_verdicts(cases, risks, 1 - confidence), *set_verdicts(cases, coverage)])
     report.section(
         "Rejection rules",
         f"`rejection_rule(risk, confidence={confidence})` promises that at most {1 - confidence:.0%} of the rules are "
-        "broken: that the risk on new data is above the target. A data set without a rule counts as not broken, and as "
-        "nothing accepted. The last column judges the models that left out a fold at the same thresholds.",
+        "broken. A rule is broken if its risk on new data is above the target. A data set without a rule counts as not "
+        "broken, with nothing accepted. The last column judges the fold models at the same thresholds.",
     )
     headings = [f"{what} ({test})" for test in TESTS for what in ("broken", "accepted")]
     columns: list[Column | str] = ["learner", "classifier", "risk", "data sets", Column("rules found", digits=2)]
@@ -74,19 +74,19 @@ def tell(results: Results) -> Report:
     columns += ["most broken on", Column("broken by fold models")]
     report.table(columns, [rule_row(case, risk) for case in cases for risk in risks])
     report.section(
-        "What out-of-fold rows do to a bound",
-        "At a threshold that is fixed beforehand, Clopper and Pearson give an upper limit for the risk at level "
-        f"{confidence}. If rows are independent and new to the model, {1 - confidence:.0%} of data sets or a little "
-        "less have a risk above it. `fold models` tests whether out-of-fold errors are like errors on new rows. "
-        "`classifier` tests as well whether the final classifier is no worse than the models that left out a fold. "
-        "`difference` is its risk minus theirs.",
+        "Bounds from out-of-fold rows",
+        "At a threshold that is fixed beforehand, Clopper and Pearson give an upper limit of the risk at level "
+        f"{confidence}. If rows are independent and new to the model, at most {1 - confidence:.0%} of the data sets "
+        "have a higher risk. `fold models` tests whether out-of-fold errors are like errors on new rows. `classifier` "
+        "also tests whether the final classifier is no worse than the fold models. `difference` is the risk of the "
+        "final classifier minus that of the fold models.",
     )
     named = [Column(f"{what}, threshold {t:g}") for t in FIXED for what in ("fold models", "classifier", "difference")]
     report.table(["learner", "classifier", "data sets", *named], [bound_row(case) for case in cases])
     report.section(
         "Prediction sets",
         f"`predict_set(X, coverage={coverage})` promises this coverage on average over data sets. RAPS has k_reg=1 and "
-        "penalty=0.1. The last column is the set with the least mean coverage of all scores.",
+        "penalty=0.1. The last column names the synthetic set with the lowest mean coverage over all scores.",
     )
     named = [Column(f"{score}: {what}") for score in SCORES for what in ("coverage", "size")]
     rows = [
@@ -104,7 +104,7 @@ def tell(results: Results) -> Report:
 
 
 def cases_of(records: Sequence[Record]) -> Iterator[Case]:
-    """Records by learner and final classifier."""
+    """Group the records by learner and final classifier."""
     for learner in dict.fromkeys(r["learner"] for r in records):
         own = [r for r in records if r["learner"] == learner]
         for final in FINALS:
@@ -113,7 +113,7 @@ def cases_of(records: Sequence[Record]) -> Iterator[Case]:
 
 
 def rule_row(case: Case, risk: float) -> list[Any]:
-    """One line of the table of rules."""
+    """One row of the table of rules."""
     first = rule_name(TESTS[0], risk)
     found = case.values(first, "found")
     each: list[Any] = []
@@ -128,7 +128,7 @@ def rule_row(case: Case, risk: float) -> list[Any]:
 
 
 def bound_row(case: Case) -> list[Any]:
-    """How often bounds at fixed thresholds are exceeded, and how much riskier the classifier is than fold models."""
+    """One row of the table of bounds: how often they are exceeded, and the risk compared with the fold models."""
     cells: list[Any] = []
     for threshold in FIXED:
         name = rule_name("fixed", threshold)
@@ -142,9 +142,9 @@ def bound_row(case: Case) -> list[Any]:
 
 
 def rule_verdicts(cases: Sequence[Case], risks: Sequence[float], allowed: float) -> Iterator[Verdict]:
-    """For each final classifier the rule that is broken most, of all learners, sets and risks.
+    """For each final classifier, judge the rule that is broken most often over all learners, sets and risks.
 
-    The promise counts as missed where the interval of some learner, set and risk lies above it.
+    The promise is missed if the interval of some learner, set and risk lies above it.
     """
     for final, label in FINALS.items():
         for test in TESTS:
@@ -163,7 +163,7 @@ def rule_verdicts(cases: Sequence[Case], risks: Sequence[float], allowed: float)
 
 
 def set_verdicts(cases: Sequence[Case], coverage: float) -> Iterator[Verdict]:
-    """For each final classifier the least coverage of all learners, sets and scores."""
+    """For each final classifier, judge the lowest coverage over all learners, sets and scores."""
     for final, label in FINALS.items():
         least = least_covered([case for case in cases if case.final == final])
         if least:
@@ -174,7 +174,7 @@ def set_verdicts(cases: Sequence[Case], coverage: float) -> Iterator[Verdict]:
 
 
 def least_covered(cases: Sequence[Case]) -> tuple[str, str, float, float, str] | None:
-    """Learner, set, mean coverage, its upper limit and score, where that limit is lowest; None without an interval."""
+    """Learner, set, mean coverage, its upper limit and score with the lowest upper limit; None without intervals."""
     found = [
         (case.learner, dataset, own.value, own.high, score)
         for case in cases

@@ -1,4 +1,4 @@
-"""`calibrant bench guarantees`: rules and sets from out-of-fold probabilities, judged by known posteriors."""
+"""`calibrant bench guarantees`: judge rules and sets from out-of-fold probabilities by known posteriors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from calibrant.report import Results
 
 NAME = "guarantees"
 NOISY = tuple(name for name in SETS if name not in NOISE_FREE)
-"""Sets in which every classifier is wrong sometimes, so that there is a risk to bound."""
+"""Sets with label noise, where every classifier makes errors."""
 _OWN = ("experiments/guarantees/measures.py", "experiments/guarantees/learners.py")
 
 
@@ -36,17 +36,17 @@ def run(
     jobs: int | None = None,
     fresh: bool = False,
 ) -> Path:
-    """Fit every learner on fresh data sets and measure its promises; returns the path of the report.
+    """Fit every learner on new data sets and measure its guarantees; returns the path of the report.
 
     Parameters
     ----------
-    seeds, network_seeds : how many data sets for the quick learners, and for the self-calibrated classifier
+    seeds, network_seeds : number of data sets for the fast learners, and for the self-calibrated classifier
     out : folder for results and report
     sets : names of synthetic sets
-    learners : names of learners; all where not given
-    source : a result file or a store of this command: the report is made from it, and nothing is fitted
-    jobs : how many processes work at the same time
-    fresh : measure again what ``out`` holds
+    learners : names of learners; default: all
+    source : a result file or a store of this command; the report is made from it without fitting
+    jobs : the number of processes that work at the same time
+    fresh : repeat the runs that ``out`` already holds
     """
     if source is not None:
         return write_report(Path(source), usable_folder(out))
@@ -89,19 +89,19 @@ def key_of(dataset: str, learner: str, seed: int) -> Key:
 
 
 def expected(line: Line) -> Key | None:
-    """The key that the run of a stored line would have now."""
+    """The key that a stored run would have now."""
     return key_of(**line["key"]) if line["key"]["learner"] in LEARNERS else None
 
 
 def arrange(results: Results) -> Results:
-    """Records set by set and learner by learner."""
+    """Sort records by set and learner."""
     order = position(results.config["sets"], LEARNERS)
     records = in_order(results.records, lambda r: (order.get(r["dataset"]), order.get(r["learner"]), r["seed"]))
     return results._replace(records=records)
 
 
 def write_report(results: Path, out: Path) -> Path:
-    """Make the report from a result file or a store alone, and print it."""
+    """Write and print the report from a result file or a store."""
     report = tell(read_own(results, NAME, arrange))
     print(report.to_markdown())
     return report.write(out)

@@ -1,4 +1,4 @@
-"""Flipped training labels and a clean validation part: who finds the wrong labels, and who stays right."""
+"""Experiment with flipped training labels (`calibrant bench noise`): accuracy, and how well wrong labels are found."""
 
 from calibrant.experiments.label_noise.study import run
 

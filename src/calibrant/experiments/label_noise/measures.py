@@ -1,4 +1,4 @@
-"""What a record of flipped labels has besides: how well the wrong labels are found."""
+"""Additional fields of a record with flipped labels: how well the method finds them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from sklearn.metrics import roc_auc_score
 
 from calibrant.experiments.common.keys import Key
 from calibrant.experiments.common.records import Prepared
-from calibrant.experiments.common.runs import Run
+from calibrant.experiments.common.runs import FinishedRun
 from calibrant.methods import Fitted, suspicion
 from calibrant.report.results import Record
 
 
-def measure(key: Key, run: Run[Prepared]) -> Record:
-    """One record."""
+def measure(key: Key, run: FinishedRun[Prepared]) -> Record:
+    """One record with the rate of flipped labels."""
     return {**run.record(), "rate": key["rate"], **suspects(run.fitted, run.prepared)}
 
 
 def suspects(fitted: Fitted, prepared: Prepared) -> dict[str, Any]:
-    """How well wrong labels are found, where any were flipped; and which candidate the self-calibrated method took.
+    """How well the method finds flipped labels, and which candidate the self-calibrated method chose.
 
-    Suspicion is the method's own where it has one, ``1 − w_i·p(y_i | x_i)`` where it has weights, and
-    ``1 − p(y_i | x_i)`` otherwise. ``weight_flipped`` and ``weight_kept`` are mean weights of wrong and right labels.
+    The score is the method's own suspicion if it has one, else ``1 − w_i·p(y_i | x_i)`` if it has weights, else
+    ``1 − p(y_i | x_i)``. ``weight_flipped`` and ``weight_kept`` are the mean weights of wrong and of right labels. The
+    values are None if no label was flipped.
     """
     found: dict[str, Any] = dict.fromkeys(("suspects_auroc", "weight_flipped", "weight_kept"))
     found["candidate"] = fitted.extras.get("candidate")

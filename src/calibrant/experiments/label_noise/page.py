@@ -1,4 +1,4 @@
-"""The report on flipped labels: targets, and one table for each rate."""
+"""The report on flipped labels: targets, and one table per rate."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from calibrant.metrics import Estimate
 from calibrant.report import Column, Report, Results, Verdict
 
 JUDGED = ("blobs-1.3", "blobs-1.7", "spirals-2.5", "spirals-3.5")
-"""The sets that the targets are about; BAC, whose labels are a function of the inputs, is shown beside them."""
+"""The sets of the targets. BAC is shown but not judged, because its inputs determine its labels."""
 GAIN, AUROC = 0.04, 0.9
 COLUMNS = {
     "accuracy": Column("accuracy", "high"),
     "nll": Column("NLL", "low"),
     "ece15": Column("ECE-15", "low"),
     "true_ece": Column("true ECE", "low"),
-    "suspects_auroc": Column("AUROC of suspects", "high", note="of suspicion against the labels that were flipped"),
-    "weight_flipped": Column("w of flipped", digits=2, note="mean weight of the training samples with a wrong label"),
-    "weight_kept": Column("w of others", digits=2, note="mean weight of the training samples with their own label"),
+    "suspects_auroc": Column("AUROC of suspects", "high", note="AUROC of the suspicion for finding flipped labels"),
+    "weight_flipped": Column("w of flipped", digits=2, note="mean weight of training samples with a wrong label"),
+    "weight_kept": Column("w of others", digits=2, note="mean weight of training samples with a right label"),
 }
 
 
 def noise_targets(records: Records, rates: Sequence[float]) -> list[Verdict]:
-    """Judged on every synthetic set that was run, at each rate."""
+    """Judge the targets on every set of ``JUDGED`` and at each rate."""
     at = {rate: [r for r in records if r["rate"] == rate and r["dataset"] in JUDGED] for rate in rates}
     every = [(rate, name) for rate in rates for name in datasets(at[rate])]
     flipped = [case for case in every if case[0]]
@@ -48,7 +48,7 @@ def noise_targets(records: Records, rates: Sequence[float]) -> list[Verdict]:
         return difference(at[case[0]], metric, case[1], method, other)
 
     def better(case: tuple[float, str]) -> str:
-        """The rival of lower mean NLL; one without a mean, because a training of it failed, is none."""
+        """The rival with the lower mean NLL; a rival with a failed training has no mean and does not count."""
         means = {name: mean(at[case[0]], "nll", case[1], name).value for name in ("standard-stopped", "bo4sc")}
         return min(means, key=lambda name: math.inf if math.isnan(means[name]) else means[name])
 
@@ -83,12 +83,12 @@ def _where(case: tuple[float, str]) -> str:
 
 
 def tell(results: Results) -> Report:
-    """The targets, and one table for each rate."""
+    """Build the report."""
     records, config = results.records, results.config
     report = Report(
         "Flipped training labels",
         f"{len(config['seeds'])} seeds, mean and 95 % interval. Validation and test labels are clean. Every method has "
-        "one setting for all sets and rates, the default of its id.",
+        "its default setting, for all sets and rates.",
     )
     needed = {"standard", "standard-stopped", "bo4sc", "self-calibrated"}
     if needed <= set(config["methods"]):
@@ -105,10 +105,12 @@ def tell(results: Results) -> Report:
         ]
         glance = pivot(own, "nll")
         report.table(glance.columns, glance.rows, "NLL on clean test samples.", exempt=glance.exempt)
-        taken = Column("label noise chosen", digits=2, note="share of seeds in which that candidate was taken")
-        with report.details("Every measure"):
+        taken = Column(
+            "label noise chosen", digits=2, note="share of seeds for which the method chose the label-noise candidate"
+        )
+        with report.details("All metrics"):
             report.table(["set", "method", *COLUMNS.values(), taken], rows, group="set", exempt=[ENSEMBLE])
-    failures(report, records, "Means over their seeds are missing.")
+    failures(report, records, "Their means over seeds are missing.")
     foot(report, results)
     return report
 

@@ -1,7 +1,7 @@
-"""Flipped training labels and a clean validation part: who finds the wrong labels, and who stays right.
+"""`calibrant bench noise`: train with flipped labels and a clean validation part.
 
-A share of the training labels is changed to another class; validation and test labels are as they were. Every method of
-the one table runs at its default: ``bo4sc`` with one setting for all sets and rates, not a grid's choice.
+A share of the training labels is changed to another class; validation and test labels stay clean. Every registered
+method runs with its default setting. ``bo4sc`` therefore has one setting for all sets and rates, not that of a search.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def run(
     jobs: int | None = None,
     fresh: bool = False,
 ) -> Path:
-    """Train every method at every rate, clean labels first; returns the path of the report.
+    """Train every method on clean labels and at every rate; returns the path of the report.
 
-    ``source`` is a result file or a store of this experiment: the report is made from it, and nothing is trained.
-    ``jobs`` and ``fresh`` are those of :func:`calibrant.experiments.bo4sc.reproduce`.
+    ``source`` is a result file or a store of this experiment; the report is made from it without training. ``jobs`` and
+    ``fresh`` are those of :func:`calibrant.experiments.bo4sc.reproduce`.
     """
     if source is not None:
         return write_report(Path(source), usable_folder(out))
     for rate in rates:
         if not 0 <= rate <= 1:
-            raise ValueError(f"rates are shares of labels to flip, between 0 and 1; got {rate}.")
+            raise ValueError(f"rates must be shares of labels to flip, between 0 and 1; got {rate}.")
     chosen = {name: METHODS[name].method for name in checked_methods(methods, METHODS)}
     levels = [0.0, *sorted(set(rates) - {0.0})]
     where = resolve_device(device)
@@ -57,7 +57,7 @@ def run(
 
 
 def arrange(results: Results) -> Results:
-    """Records set by set, method by method, rate by rate."""
+    """Sort records by set, method and rate, and add the rates, seeds and settings to the config."""
     order = position(results.config["sets"], METHODS)
     records = in_order(
         results.records, lambda r: (order.get(r["dataset"]), order.get(r["method"]), r["rate"], r["seed"])
@@ -71,7 +71,7 @@ def arrange(results: Results) -> Results:
 
 
 def write_report(results: Path, out: Path) -> Path:
-    """Make the report from a result file or a store alone, and print it."""
+    """Write and print the report from a result file or a store."""
     report = tell(read_own(results, NAME, arrange))
     print(report.to_markdown())
     return report.write(out)

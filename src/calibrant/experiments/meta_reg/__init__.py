@@ -1,4 +1,4 @@
-"""The second paper: γ-Net, SECE and their rivals on images, with the paper's tables and figures beside our runs."""
+"""Experiments of the second paper: γ-Net, SECE and other methods on images, with the paper's tables and figures."""
 
 from calibrant.experiments.meta_reg.search import sweep
 from calibrant.experiments.meta_reg.study import ablate, reproduce

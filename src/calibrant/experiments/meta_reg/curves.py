@@ -1,4 +1,4 @@
-"""What happens by epoch (Figure 3): error and ECE on held-out images, mean and spread of γ, and how long it took."""
+"""Measure a network after every epoch (Figure 3): error and ECE, mean and spread of γ, and training time."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from calibrant.bilevel.run import Run
 from calibrant.methods import Part
 
 PIECE = 2000
-"""Images that are predicted at once."""
+"""Number of images per prediction batch."""
 
 
 class EpochCurve(Callback):
     """Measures the network of a single run on a part after every epoch.
 
-    ``rows`` has one entry for each epoch: ``epoch``, ``error``, ``ece`` (15 bins), ``seconds`` (of training alone since
-    the entry before), and ``gamma_mean`` and ``gamma_std`` over the part where the loss has a γ. The weights
-    are those that training has reached; a moving average of them is not used before the end.
+    ``rows`` has one entry per epoch: ``epoch``, ``error``, ``ece`` (15 bins), ``seconds`` (training time since the
+    previous entry), and, if the loss has a γ, ``gamma_mean`` and ``gamma_std`` over the part. The network has its
+    current weights; a moving average of the weights is used only at the end.
     """
 
     def __init__(self, part: Part) -> None:
         self.part = part
         self.rows: list[dict[str, float]] = []
         self.seconds = 0.0
-        """The time that measuring took."""
+        """The time spent on measuring."""
         self._since = 0.0
 
     def on_start(self, run: Run) -> None:
@@ -83,9 +83,9 @@ class EpochCurve(Callback):
         self.rows, self.seconds = list(state["rows"]), state["seconds"]
 
     def steady_seconds(self) -> float | None:
-        """Seconds of training without those of compilation: an epoch twice as long as the median counts as the mean.
+        """Training time without compilation: an epoch longer than twice the median counts as a mean epoch.
 
-        None without an epoch.
+        None without any epoch.
         """
         if not self.rows:
             return None
@@ -93,12 +93,12 @@ class EpochCurve(Callback):
         return float(each[each <= 2 * np.median(each)].mean() * len(each))
 
     def columns(self) -> dict[str, list[float]]:
-        """The rows as lists by name, four significant digits."""
+        """The rows as lists by name, with four significant digits."""
         names = [name for name in (self.rows[0] if self.rows else ()) if name != "seconds"]
         return {name: [float(f"{row[name]:.4g}") for row in self.rows] for name in names}
 
 
 def _wait(tensor: Tensor) -> None:
-    """Wait for the device, so that a stop-watch tells whose time it was."""
+    """Wait for the device, so that times are assigned correctly."""
     if tensor.is_cuda:
         torch.cuda.synchronize(tensor.device)

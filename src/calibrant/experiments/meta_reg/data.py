@@ -1,4 +1,4 @@
-"""From the name of an image data set, its folder and a seed to a training task and a test part."""
+"""Make a training task and a test part from the name of an image data set, its folder and a seed."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 @dataclass(frozen=True)
 class Dataset:
-    """How a data set enters the study: its title, the network it is trained with by default, and its augmentation."""
+    """A data set of the study: its title, its default network, and its augmentation."""
 
     title: str
     model: str
     augment: CropAndFlip | None
     files: bool = True
-    """Whether it is read from a folder; scikit-learn's digits are not."""
+    """Whether it is read from a folder (all except scikit-learn's digits)."""
     noisy: str | None = None
-    """The name of the labels that the training part gets in the place of the published ones."""
+    """The name of the noisy labels that replace the published ones in the training part."""
 
 
 def _cifar10n(noisy: str) -> Dataset:
@@ -55,12 +55,12 @@ DATASETS = {
     "cifar10n-aggregate": _cifar10n("aggregate"),
     "cifar10n-random": _cifar10n("random1"),
 }
-"""The data sets of the study. Digits have no mirror image, so they are cropped and not flipped. CIFAR-10N is CIFAR-10
-with people's labels in the training part; validation, meta-validation and test parts have the published ones."""
+"""The data sets of the study. A mirrored digit is not a digit, so digits are cropped but not flipped. CIFAR-10N is
+CIFAR-10 with noisy human labels in the training part; the other parts have the published labels."""
 PER_TEST = 5
-"""A limited data set has so many training images to a test image, as the CIFARs have."""
+"""Training images per test image in a limited data set, as in the CIFARs."""
 TEST_SHARE = 0.3
-"""The share of scikit-learn's digits that is the test part; the same images for every seed."""
+"""The share of test images in scikit-learn's digits; the same images for every seed."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +76,16 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """One data set at one seed: the task, and the test part, which no method sees."""
+class PreparedImages:
+    """One data set at one seed: the training task, and the test part, which no method uses."""
 
     task: Task
     test: Part
     wrong: Tensor | None = None
-    """Which training samples have a wrong label, on the CPU; None where all have the published one."""
+    """Mask of the training samples with a wrong label, on the CPU; None if all labels are the published ones."""
 
-    def to(self, device: torch.device | str) -> Prepared:
-        """The same on another device."""
+    def to(self, device: torch.device | str) -> PreparedImages:
+        """A copy on another device."""
         return replace(self, task=self.task.to(device), test=self.test.to(device))
 
 
@@ -97,23 +97,23 @@ def prepare(
     model: str | None = None,
     limit: int | None = None,
     labels: str | Path | None = None,
-) -> Prepared:
-    """The task of a data set: 80 % for training, 10 % as validation part, 10 % as meta-validation part, by seed.
+) -> PreparedImages:
+    """Split a data set by seed into 80 % training, 10 % validation and 10 % meta-validation parts.
 
     Parameters
     ----------
     name : a name of :data:`DATASETS`
     folder : where its files are; None for digits
-    seed : of the split and of the network
-    model : a name of :data:`MODELS`; by default the data set's own
-    limit : how many images of the published training set to take, every class in proportion, and a fifth as many test
-        images, the same for all seeds; None takes all
+    seed : the seed of the split and of the network
+    model : a name of :data:`MODELS`; default: that of the data set
+    limit : the number of images of the published training set, in proportion to the classes, with a fifth as many test
+        images, which are the same for all seeds; None: all images
     labels : the file with the labels of CIFAR-10N
 
-    Methods without outer variables train on the same 80 % as the others. The validation part serves temperatures and
-    the choice of a state, the meta-validation part moves outer variables.
+    All methods train on the same 80 %, also those without outer variables. The validation part is used for temperatures
+    and for choosing a state of the network; the meta-validation part moves outer variables.
     """
-    train, test = load(name, _text(folder), _text(labels))
+    train, test = published_parts(name, _text(folder), _text(labels))
     if limit is not None:
         train, test = train.sample(limit, seed=seed), test.sample(max(limit // PER_TEST, test.classes), seed=0)
     parts = split(train, seed)
@@ -139,12 +139,12 @@ def prepare(
         network,
         meta=part(parts.meta_val),
     )
-    return Prepared(task, part(test), wrong)
+    return PreparedImages(task, part(test), wrong)
 
 
 @cache
-def load(name: str, folder: str | None, labels: str | None = None) -> tuple[Images, Images]:
-    """The published training and test parts; the last ones that were read are kept.
+def published_parts(name: str, folder: str | None, labels: str | None = None) -> tuple[Images, Images]:
+    """Read the published training and test parts; results are cached.
 
     ``labels`` is the file with the labels of CIFAR-10N, which become ``noisy`` of the training part.
     """
@@ -152,11 +152,11 @@ def load(name: str, folder: str | None, labels: str | None = None) -> tuple[Imag
     if not dataset.files:
         return _digits()
     if folder is None:
-        raise ValueError(f"{dataset.title} is read from files; name their folder by --data.")
+        raise ValueError(f"--data must name the folder with the files of {dataset.title}.")
     if dataset.noisy is None:
         return load_parts(name, folder)
     if labels is None:
-        raise ValueError(f"{dataset.title} has labels in a file of their own; name it by --noisy-labels.")
+        raise ValueError(f"--noisy-labels must name the file with the labels of {dataset.title}.")
     train, test = load_parts("cifar10", folder)
     return replace(train, noisy=load_noisy_labels(labels, dataset.noisy, train)), test
 
@@ -164,7 +164,7 @@ def load(name: str, folder: str | None, labels: str | None = None) -> tuple[Imag
 def digest(name: str, folder: str | Path | None, labels: str | Path | None = None) -> str:
     """A digest of all pixels and labels, for the keys of runs."""
     found = hashlib.sha256()
-    for images in load(name, _text(folder), _text(labels)):
+    for images in published_parts(name, _text(folder), _text(labels)):
         for values in (images.inputs, images.labels, images.noisy):
             if values is not None:
                 found.update(values.numpy().data)

@@ -1,7 +1,7 @@
-"""The results section of docs/meta-regularisation.md, written from result files.
+"""Write the results section of docs/meta-regularisation.md from result files.
 
-``python -m calibrant.experiments.meta_reg.docs`` takes all files ``results/meta-reg-*.json``. The page and the files
-can be named instead: ``… docs/meta-regularisation.md results/meta-reg-cifar10.json``.
+``python -m calibrant.experiments.meta_reg.docs`` uses all files ``results/meta-reg-*.json``. You can also name the page
+and the files: ``… docs/meta-regularisation.md results/meta-reg-cifar10.json``.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ BEGIN, END = "<!-- results: written by calibrant.experiments.meta_reg.docs -->",
 
 
 def results_section(results: Results) -> str:
-    """How many runs there are, then targets, claims and tables as Markdown."""
+    """The number of runs, targets, claims and tables as Markdown."""
     found = groups(record for record in results.records if not is_searched(record["method"]))
     clean = [group for group in found if not has_noisy_labels(group.dataset)]
     verdicts = [[v.statement, v.shown, v.word, v.note or None] for v in targets(judged(clean) or clean)]
     verdicts += [[v.statement, v.shown, v.word, v.note or None] for v in noisy_targets(found)]
     claims = [[c.statement, c.paper, c.measured, c.verdict] for c in (*computed(), *measured(found))]
     parts = [
-        "### What these numbers rest on",
+        "### Runs",
         runs_in_words(found),
         "### Targets",
-        "Paired over seeds, with 95 % intervals (Student's t) where there are two seeds or more.",
+        "Paired over seeds, with 95 % intervals (Student's t) for two or more seeds.",
         to_markdown(["target", "measured", "verdict", "note"], verdicts),
         "### Which of the paper's claims hold",
         to_markdown(["claim", "paper", "measured here", "holds"], claims),
@@ -48,25 +48,25 @@ def results_section(results: Results) -> str:
 
 
 def _tables(group: Group) -> list[str]:
-    """Table 1, and Tables 2 and 3 as far as their methods were run; another one where labels are noisy."""
+    """Table 1, and Tables 2 and 3 if their methods were run; for noisy labels, their own table."""
     if has_noisy_labels(group.dataset):
         return _markdown(noisy_table(group))
     parts = _markdown(tables.table1(group))
     if any({a, b} <= set(group.methods) for a, b in tables.RIVALS):
-        parts += ["What SECE gains (Table 2):", *_markdown(tables.table2(group))]
+        parts += ["The gain from SECE (Table 2):", *_markdown(tables.table2(group))]
     if any(name in TABLE_3 for name in group.methods):
         parts += ["Table 3:", *_markdown(tables.table3(group))]
     return parts
 
 
 def _searches(results: Results) -> list[str]:
-    """What `calibrant sweep meta-reg` found, where it was run."""
+    """The results of `calibrant sweep meta-reg`, if it was run."""
     parts: list[str] = []
     for group in groups(results.records):
         for base in BASES:
             if any(is_searched(name) and name.startswith(base) for name in group.methods):
                 parts += [f"### Settings of `{base}` on the validation part, {group.label}"]
-                parts += [to_markdown(HEADINGS, rows(group, base)), f"Least NLL: {best(group, base)}."]
+                parts += [to_markdown(HEADINGS, rows(group, base)), f"Lowest NLL: {best(group, base)}."]
     return parts
 
 
@@ -75,7 +75,7 @@ def _markdown(table: Table) -> list[str]:
 
 
 def runs_in_words(found: Sequence[Group]) -> str:
-    """How many seeds each method has, setup by setup."""
+    """The number of seeds of each method, for each setup."""
     lines = []
     for group in found:
         by_count: dict[int, list[str]] = {}
@@ -90,14 +90,14 @@ def runs_in_words(found: Sequence[Group]) -> str:
 
 
 def update(page: str | Path, sources: Sequence[str | Path]) -> None:
-    """Replace the results section of a page, which stands between two comments, by that of these files."""
+    """Replace the results section of a page, between two comments, by that of these files."""
     replace_section(page, BEGIN, END, results_section(read_all([Path(source) for source in sources])))
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the section into the page that comes first, from the result files after it; both have defaults."""
+    """Update the page named first from the result files named after it; both have defaults."""
     page, *sources = arguments or [str(PAGE)]
-    # Shorter names first: of runs in several files, those of the main study count.
+    # Shorter names come first: if several files hold the same run, that of the main study counts.
     every = sorted(RESULTS.glob("meta-reg-*.json"), key=lambda path: (len(path.stem), path.stem))
     update(page, sources or every)
 

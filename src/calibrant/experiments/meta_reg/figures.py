@@ -1,4 +1,4 @@
-"""Figures 2 to 5 of the second paper, drawn from records."""
+"""Draw Figures 2 to 5 of the second paper from records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calibrant.plots.reliability import Reliability, ReliabilityDisplay
 from calibrant.report.results import Record
 
 SHOWN = ("ce", "ce-ts", "flsd", "ce-dece", "flg-dece", "flg-sece", "focal-control", "recommended")
-"""The methods of the figures, as far as they were run."""
+"""The methods that the figures show, if they were run."""
 LEVEL = 0.95
 
 
@@ -26,7 +26,7 @@ def shown(group: Group) -> list[str]:
 
 
 def diagram(record: Record, bins: int) -> Reliability:
-    """The numbers of a reliability diagram from a record's bins, with the band of a calibrated model."""
+    """A reliability diagram from the bins of a record, with the band of a calibrated model."""
     table = record["diagrams"][str(bins)]
     share, confidence, accuracy = (
         np.array([np.nan if v is None else v for v in table[name]]) for name in ("share", "confidence", "accuracy")
@@ -43,7 +43,7 @@ def diagram(record: Record, bins: int) -> Reliability:
 
 
 def reliability(group: Group, bins: Sequence[int]) -> Any:
-    """Reliability diagrams of the last seed of each method: one row for each number of bins."""
+    """Reliability diagrams of the last seed of each method, with one row per number of bins."""
     methods = shown(group)
     with _style.style() as plt:
         figure, axes = plt.subplots(
@@ -64,7 +64,7 @@ def reliability(group: Group, bins: Sequence[int]) -> Any:
 
 
 def curves(group: Group) -> Any | None:
-    """Figure 3: test error, ECE, and mean and standard deviation of γ by epoch, means over seeds. None without any."""
+    """Figure 3: test error, ECE, mean and standard deviation of γ by epoch, as means over seeds; None without data."""
     methods = [m for m in shown(group) if not m.endswith("-ts") and group.of(m)[0].get("curve", {}).get("epoch")]
     if not methods:
         return None
@@ -93,7 +93,7 @@ def curves(group: Group) -> Any | None:
 
 
 def bin_sweep(group: Group) -> Any:
-    """Figure 5: ECE and MCE by number of bins, means over seeds, with noise floors."""
+    """Figure 5: ECE and MCE by number of bins, as means over seeds, with noise floors."""
     with _style.style() as plt:
         figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
         for method in shown(group):
@@ -107,7 +107,7 @@ def bin_sweep(group: Group) -> Any:
 
 
 def drop(curve: dict[str, list[float]], epoch: int, window: int = 10) -> float:
-    """How far ECE rises from just before an epoch to the end of the curve; NaN where it has no such epochs."""
+    """The rise of ECE from just before an epoch to the end of the curve; NaN if the curve lacks these epochs."""
     ece, when = np.array(curve.get("ece", [])), np.array(curve.get("epoch", []))
     before, after = ece[(when > epoch - window) & (when <= epoch)], ece[when > epoch + window]
     return float(after.mean() - before.mean()) if len(before) and len(after) else math.nan

@@ -1,4 +1,4 @@
-"""Records of one setup, with the numbers of their nested tables as fields of their own."""
+"""Group records by setup, and turn nested values into fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Records = Sequence[Mapping[str, Any]]
 
 
 class Group(NamedTuple):
-    """Finished runs that differ in method and seed only: one data set, network, recipe, and size."""
+    """Finished runs with the same data set, network, recipe and size, which differ only in method and seed."""
 
     label: str
     dataset: str
@@ -24,7 +24,7 @@ class Group(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The setup in a few characters: what differs from the full runs with the short recipe is added."""
+        """A short name: the data set, plus recipe and size if they differ from a full run with the short recipe."""
         first = self.records[0]
         recipe = "" if first["recipe"] == "short" else f" ({first['recipe']} recipe)"
         return self.dataset + recipe + (f" ({first['limit']:,} images)" if first["limit"] else "")
@@ -39,12 +39,12 @@ class Group(NamedTuple):
         return [r for r in self.records if r["method"] == method]
 
     def values(self, method: str, metric: str) -> list[float]:
-        """A metric of all seeds of a method, those without a value left out."""
+        """A metric of all seeds of a method; missing values are left out."""
         return [r[metric] for r in self.of(method) if r.get(metric) is not None]
 
 
 def groups(records: Iterable[Mapping[str, Any]]) -> list[Group]:
-    """Records by what they share; runs that failed are left out, and nested numbers are made flat."""
+    """Group records by setup; failed runs are left out, and nested values become fields."""
     found: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
         if not record.get("failure"):
@@ -54,13 +54,13 @@ def groups(records: Iterable[Mapping[str, Any]]) -> list[Group]:
 
 
 def label(dataset: str, model: str, recipe: str, epochs: int, limit: int) -> str:
-    """A setup in words."""
+    """A description of a setup."""
     images = f", {limit:,} training images" if limit else ""
     return f"{DATASETS[dataset].title}, {model}, {recipe} recipe, {epochs} epochs{images}"
 
 
 def flat(record: Mapping[str, Any]) -> Record:
-    """A record with a field for each shift and for each number of bins: ``ece@noise-1``, ``ece/50``."""
+    """A record with one field per shift and per number of bins, such as ``ece@noise-1`` and ``ece/50``."""
     found = dict(record)
     for shift, scores in record.get("shifts", {}).items():
         found |= {f"{name}@{shift}": value for name, value in scores.items()}
@@ -71,7 +71,7 @@ def flat(record: Mapping[str, Any]) -> Record:
 
 
 def spread(values: Sequence[float], digits: int, scale: float = 1.0) -> str | None:
-    """Mean ± standard deviation over seeds as the paper writes it; one value stands alone, none is None."""
+    """Mean ± standard deviation over seeds, as in the paper; a single value without ±, and None without values."""
     if not values:
         return None
     scaled = [scale * value for value in values]
@@ -81,5 +81,5 @@ def spread(values: Sequence[float], digits: int, scale: float = 1.0) -> str | No
 
 
 def times(value: Estimate, factor: float) -> Estimate:
-    """An estimate in another unit."""
+    """An estimate multiplied by a factor, to change its unit."""
     return Estimate(factor * value.value, factor * value.low, factor * value.high, value.level, value.method)

@@ -1,4 +1,4 @@
-"""The paper's claims about trained networks, judged on our records."""
+"""Check the paper's claims about trained networks, with our records."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ MISSING = "not yet measured"
 
 
 def measured(found: Sequence[Group]) -> list[Claim]:
-    """The claims that need trained networks: a row for each setup that can judge one, or a row that says none can.
+    """The claims that need trained networks: one row per setup that can decide a claim, or one row "not yet measured".
 
-    Networks trained on noisy labels are left out: the paper has none.
+    Networks trained on noisy labels are left out, because the paper has none.
     """
     own = [group for group in found if not has_noisy_labels(group.dataset)]
     return [gains(own), *(claim for judge in _JUDGES for claim in _known(judge, own))]
@@ -43,7 +43,7 @@ def _known(judge: Callable[[Group], Claim], found: Sequence[Group]) -> list[Clai
 
 
 def gains(found: Sequence[Group]) -> Claim:
-    """How far FLγ-SECE lies below CE-DECE, in the mean over the data sets with the short recipe."""
+    """CE-DECE minus FLγ-SECE, as a mean over the data sets with the short recipe."""
     pairs = {
         g.name: [difference(g.records, m, g.dataset, "ce-dece", "flg-sece").value for m in ("ece", "mce", "ace")]
         for g in found
@@ -53,11 +53,11 @@ def gains(found: Sequence[Group]) -> Claim:
     means = np.mean(list(known.values()), axis=0) if known else []
     text = ", ".join(f"{n} {100 * v:+.2f}" for n, v in zip(("ECE", "MCE", "ACE"), means, strict=False))
     return Claim(
-        "FLγ-SECE gains over CE-DECE in ECE, MCE and ACE, mean over data sets (points)",
+        "Gain of FLγ-SECE over CE-DECE in ECE, MCE and ACE, mean over data sets (points)",
         "4.198, 14.37, 3.917 over three data sets",
         f"{text} over {', '.join(known)}" if known else MISSING,
         bool(np.all(np.asarray(means) > 0)) if known else None,
-        "it holds where all three gains are positive",
+        "holds if all three gains are positive",
     )
 
 
@@ -74,7 +74,7 @@ def rises(group: Group) -> Claim:
         "rises for all, most for FLSD",
         text if known else MISSING,
         (min(found.values()) > 0 and most == "flsd") if known and "flsd" in found else None,
-        "" if known else "needs the paper's recipe: the short one has no drop",
+        "" if known else "needs the paper's recipe, because the short one has no drop",
     )
 
 
@@ -133,7 +133,7 @@ def low_mce(group: Group) -> Claim:
         "lower than other methods",
         f"rank among {len(rivals)} by number of bins: {text}",
         max(ranks) == 1,
-        "it holds where the rank is 1 throughout",
+        "holds if every rank is 1",
     )
 
 
@@ -149,7 +149,7 @@ def positivity(group: Group) -> Claim:
         "better across data sets",
         "; ".join(f"|·| − {name}: {_points(gap)}" for name, gap in gaps.items()),
         all(gap.value < 0 for gap in gaps.values()),
-        "it holds where all differences are below zero",
+        "holds if all differences are below zero",
     )
 
 

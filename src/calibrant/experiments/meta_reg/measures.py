@@ -1,4 +1,4 @@
-"""From a trained network to one record: scores, bins, γ, temperature and shifted images."""
+"""Make one record from a trained network: scores, bins, γ, temperature and shifted images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calibrant import metrics
 from calibrant.data.vision import SHIFTS
-from calibrant.experiments.meta_reg.data import Prepared
+from calibrant.experiments.meta_reg.data import PreparedImages
 from calibrant.experiments.meta_reg.noisy import weights_by_truth
 from calibrant.methods import Fitted, Part, Recalibrated
 from calibrant.methods.images import gamma_of
@@ -18,27 +18,28 @@ from calibrant.methods.meta_regularization import MetaRegularization
 from calibrant.posthoc import Temperature
 
 DRAWS = 50
-"""Draws of a noise floor."""
+"""Number of draws for a noise floor."""
 BINS = (10, 15, 20, 50, 100, 200, 500, 1000)
-"""Numbers of bins of Figure 5 (and 15, that of the tables)."""
+"""Numbers of bins in Figure 5, and 15 as in the tables."""
 DIAGRAMS = (15, 20, 50, 100)
-"""Numbers of bins of the reliability diagrams, Figures 2 and 4."""
+"""Numbers of bins in the reliability diagrams, Figures 2 and 4."""
 SCORES = ("error", "nll", "ece", "mce", "ace", "classwise_ece")
 LEAST = 1e-12
-"""No probability counts as less in the NLL."""
+"""Lower limit of probabilities in the NLL."""
 PIECE = 2000
-"""Images that are predicted at once."""
+"""Number of images per prediction batch."""
 NEAR = 1e-3
-"""A γ this close to 0 or to its upper bound counts as on the bound."""
+"""A γ this close to 0 or to its upper bound counts as being on the bound."""
 
 Probs = np.ndarray
 
 
-def measure(fitted: Fitted, method: Any, prepared: Prepared) -> dict[str, Any]:
-    """All numbers of one trained method on the test part.
+def measure(fitted: Fitted, method: Any, prepared: PreparedImages) -> dict[str, Any]:
+    """All values of one trained method on the test part.
 
-    Names that end in ``_ts`` are with a temperature that was fitted on the validation part; for a method that has one
-    already, both are the same. Names that end in ``_val`` are of the validation part, by which variants are chosen.
+    Names that end in ``_ts`` are scores after temperature scaling on the validation part. For a method that already
+    includes temperature scaling, they equal the scores without ``_ts``. Names that end in ``_val`` are scores on the
+    validation part, by which variants are chosen.
     """
     network = fitted.model if isinstance(fitted, Recalibrated) else fitted
     test, val = prepared.test, prepared.task.need_val("A temperature")
@@ -71,18 +72,18 @@ def measure(fitted: Fitted, method: Any, prepared: Prepared) -> dict[str, Any]:
 
 
 def logits(network: Fitted, part: Part) -> Tensor:
-    """Logits of a part, some thousand images at a time, float64 on the CPU."""
+    """Logits of a part, computed in batches; float64 on the CPU."""
     rows = torch.arange(len(part), device=part.labels.device)
     return torch.cat([network.logits(next(part[own].pieces())[0]) for own in rows.split(PIECE)]).double().cpu()
 
 
 def softmax(scores: Tensor, temperature: float) -> Probs:
-    """Probabilities of logits at a temperature."""
+    """Probabilities from logits divided by a temperature."""
     return (scores / temperature).softmax(1).numpy()
 
 
 def scored(probs: Probs, labels: np.ndarray) -> dict[str, float]:
-    """The columns of Table 1, as fractions: 15 bins of equal width, for ACE 15 bins of equal mass."""
+    """The columns of Table 1 as fractions, with 15 bins of equal width (ACE: 15 bins of equal mass)."""
     raised = probs.clip(LEAST)
     found: tuple[Any, ...] = (
         1 - metrics.accuracy(probs, labels),  # type: ignore[operator]
@@ -96,7 +97,7 @@ def scored(probs: Probs, labels: np.ndarray) -> dict[str, float]:
 
 
 def over_bins(probs: Probs, labels: np.ndarray) -> dict[str, list[float]]:
-    """ECE and MCE at each of ``BINS``, with the noise floors of the same confidences (Figure 5)."""
+    """ECE and MCE for each number of ``BINS``, with the noise floors of the same confidences (Figure 5)."""
     return {
         "bins": list(BINS),
         "ece": [float(metrics.ece(probs, labels, m)) for m in BINS],  # type: ignore[arg-type]
@@ -107,12 +108,12 @@ def over_bins(probs: Probs, labels: np.ndarray) -> dict[str, list[float]]:
 
 
 def _floor(probs: Probs, bins: int, norm: str) -> float:
-    """What a calibrated model with these confidences scores in the mean."""
+    """The mean score of a calibrated model with these confidences."""
     return metrics.noise_floor(confidence=probs.max(1), n_resamples=DRAWS, bins=bins, norm=norm).mean
 
 
 def diagrams(probs: Probs, labels: np.ndarray) -> dict[str, dict[str, list[float | None]]]:
-    """Share, mean confidence and accuracy of the bins, by number of bins; the two means of an empty bin are None."""
+    """Share, mean confidence and accuracy of each bin, by number of bins; the means of an empty bin are None."""
     found = {}
     for bins in DIAGRAMS:
         table = metrics.reliability_bins(probs, labels, bins)
@@ -124,7 +125,7 @@ def diagrams(probs: Probs, labels: np.ndarray) -> dict[str, dict[str, list[float
 
 
 def gammas(network: Fitted, method: Any, part: Part) -> dict[str, float | None]:
-    """Mean, standard deviation and share on a bound of the focal γ over a part; None for methods that learn none."""
+    """Mean and standard deviation of the focal γ over a part, and the share on a bound; None without a learned γ."""
     names = ("gamma_mean", "gamma_std", "gamma_on_bound")
     if not (isinstance(method, MetaRegularization) and method.outer_variable.startswith("gamma")):
         return dict.fromkeys(names)
@@ -139,7 +140,7 @@ def gammas(network: Fitted, method: Any, part: Part) -> dict[str, float | None]:
 def shifted(
     network: Fitted, test: Part, labels: np.ndarray, own: float, temperature: float
 ) -> dict[str, dict[str, float]]:
-    """Error, ECE and NLL on changed images, raw and with the temperature of clean images."""
+    """Error, ECE and NLL on shifted images, without and with the temperature fitted on clean images."""
     found = {}
     for name, shift in SHIFTS.items():
         changed = Part(shift(test.inputs), test.labels, prepare=test.prepare)
@@ -150,7 +151,7 @@ def shifted(
 
 
 def _short(value: Any) -> Any:
-    """Six significant digits: far below any noise here, and half of the file."""
+    """Round to six significant digits: more than the noise allows, and half of the file size."""
     if isinstance(value, dict):
         return {name: _short(item) for name, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Training labels that people got wrong (CIFAR-10N): the methods, how they are judged, and their table."""
+"""Noisy human labels (CIFAR-10N): additional methods, targets and table."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ WEIGHTS = Reweighting()
 NOISY_METHODS: dict[str, Entry] = {
     "ce-stopped": Entry(
         NetworkTraining(Recipe(select="error")),
-        "cross-entropy, the state of least error on clean validation data",
+        "cross-entropy, with the weights of the lowest error on clean validation data",
     ),
     "ce-clean": Entry(
-        AllPartsTraining(), "cross-entropy, trained on the clean validation parts as well; holds out nothing"
+        AllPartsTraining(), "cross-entropy, also trained on the clean validation parts; nothing is held out"
     ),
-    "weights": Entry(WEIGHTS, "a weight for each sample, moved by clean data, the head taken as solved"),
-    "weights-ts": Entry(Calibrated("temperature", WEIGHTS), "the same, then temperature scaling"),
+    "weights": Entry(WEIGHTS, "one weight per sample, moved by clean data, with a solved head"),
+    "weights-ts": Entry(Calibrated("temperature", WEIGHTS), "the same with temperature scaling"),
     "weights-one-step": Entry(
-        Reweighting(hypergradient=NEXT_STEP), "a weight for each sample, moved by one look-ahead step of the head"
+        Reweighting(hypergradient=NEXT_STEP), "one weight per sample, moved by one look-ahead step of the head"
     ),
 }
-"""What wrong labels ask for beside the methods of the paper."""
+"""Additional methods for noisy labels."""
 COMPARED = (
     "ce",
     "ce-ts",
@@ -43,14 +43,14 @@ COMPARED = (
     "weights-ts",
     "weights-one-step",
 )
-"""The methods of a study with noisy labels that names none."""
+"""The default methods of a study with noisy labels."""
 SEEDS = 3
 GAIN = 0.03
-"""``weights`` should be so much more accurate than ``ce``."""
+"""The target: the error of ``weights`` is lower than that of ``ce`` by at least this much."""
 
 
 def has_noisy_labels(dataset: str) -> bool:
-    """Whether the training labels of a data set are noisy ones."""
+    """Whether the training labels of a data set are noisy."""
     return DATASETS[dataset].noisy is not None
 
 
@@ -60,7 +60,7 @@ def noisy_groups(found: Sequence[Group]) -> list[Group]:
 
 
 def weights_by_truth(fitted: Fitted, wrong: Tensor | None) -> dict[str, float | None]:
-    """The mean weight of training samples with a right and with a wrong label; None where there are no weights."""
+    """The mean weights of training samples with a right and with a wrong label; None without weights."""
     weights = fitted.extras.get("sample_weights")
     if weights is None or wrong is None:
         return {"weight_right": None, "weight_wrong": None}
@@ -69,7 +69,7 @@ def weights_by_truth(fitted: Fitted, wrong: Tensor | None) -> dict[str, float | 
 
 
 def noisy_targets(found: Sequence[Group]) -> list[Verdict]:
-    """Are learned weights worth it? Judged on the groups with noisy labels; none without them."""
+    """Targets of learned weights, judged on the groups with noisy labels; empty without such groups."""
     own = noisy_groups(found)
     if not own:
         return []
@@ -90,7 +90,7 @@ def noisy_targets(found: Sequence[Group]) -> list[Verdict]:
 
 
 def noisy_table(group: Group) -> Table:
-    """Error against ``ce`` and the weights of right and wrong labels."""
+    """Scores, error compared with ``ce``, and the weights of right and wrong labels."""
     columns = [Column(name) for name in ("method", "seeds", "error %", "NLL", "ECE %")]
     columns += [Column("error minus ce's, points", digits=2), Column("weight, right"), Column("weight, wrong")]
     columns += [Column("seconds")]
@@ -103,7 +103,5 @@ def noisy_table(group: Group) -> Table:
         seconds = spread(group.values(method, "train_seconds"), 0)
         rows.append([method, str(len(group.of(method))), *shown, gap, *weights, seconds])
     share = group.values(group.methods[0], "wrong_share")
-    caption = f"{share[0]:.1%} of the training labels are wrong, no others. " if share else ""
-    return Table(
-        columns, rows, f"{caption}Weights are means over training samples with a right and with a wrong label."
-    )
+    caption = f"{share[0]:.1%} of the training labels are wrong; all other parts have clean labels. " if share else ""
+    return Table(columns, rows, f"{caption}Weights are means over the training samples with a right or a wrong label.")

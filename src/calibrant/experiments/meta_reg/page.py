@@ -1,4 +1,4 @@
-"""The report on the second paper: targets, tables, figures, shifted images and claims, from a result file alone."""
+"""The report on the second paper: targets, tables, figures, shifted images and claims."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from calibrant.experiments.meta_reg.targets import judged, targets
 from calibrant.report import Report, Results, Table
 
 SUMMARY = """
-γ-Net and SECE of "Towards Unbiased Calibration using Meta-Regularization" beside their rivals. All methods train on
-the same 80 % of the training set; 10 % serve temperatures and the choice of a state, 10 % move outer variables. ECE,
-MCE and classwise ECE have 15 bins of equal width; ACE has 15 bins of equal mass, of the predicted class. `recommended`
-is judged against `ce-average-ts`: cross-entropy with the same moving average of the weights, and a temperature.
+γ-Net and SECE of "Towards Unbiased Calibration using Meta-Regularization" are compared with other methods. All methods
+train on the same 80 % of the training set. 10 % are used for temperatures and for choosing a state of the network, and
+10 % move outer variables. ECE, MCE and classwise ECE have 15 bins of equal width. ACE has 15 bins of equal mass, for
+the predicted class. `recommended` is judged against `ce-average-ts`: cross-entropy with the same moving average of the
+weights, and a temperature.
 """
 
 
 def tell(results: Results) -> Report:
-    """Everything, in the order of the paper."""
+    """Build the report, in the order of the paper."""
     found = groups(results.records)
     report = Report("Meta-regularisation", SUMMARY)
     report.section("Targets", "Paired over seeds, with 95 % intervals (Student's t).")
@@ -31,8 +32,8 @@ def tell(results: Results) -> Report:
     if whole := judged(clean):
         report.verdicts(targets(whole))
     elif clean:
-        report.text("They are about whole runs on CIFAR-10 and CIFAR-100, which are not among these.")
-        with report.details("The same questions, put to these runs"):
+        report.text("The targets apply to full runs on CIFAR-10 and CIFAR-100. These results contain none.")
+        with report.details("The same targets, applied to these runs"):
             report.verdicts(targets(clean))
     if verdicts := noisy_targets(found):
         report.verdicts(verdicts)
@@ -40,20 +41,20 @@ def tell(results: Results) -> Report:
         _results(report, group, position)
     if clean:
         _claims(report, clean)
-    failures(report, results.records, "They are left out of all tables.")
+    failures(report, results.records, "The tables leave them out.")
     foot(report, results, hidden=("methods",))
     return report
 
 
 def _results(report: Report, group: Group, position: int) -> None:
-    """Tables and figures of one setup."""
+    """Add the tables and figures of one setup."""
     report.section(group.label)
     if has_noisy_labels(group.dataset):
         _add(report, noisy_table(group))
     _add(report, tables.table1(group))
     with report.details("Validation part, temperature, γ, time and memory"):
         _add(report, tables.further(group))
-    for table, title in ((tables.table2(group), "Table 2: what SECE gains"), (tables.table3(group), "Table 3")):
+    for table, title in ((tables.table2(group), "Table 2: the gain from SECE"), (tables.table3(group), "Table 3")):
         if table.rows:
             report.text(title)
             _add(report, table)
@@ -69,7 +70,7 @@ def _results(report: Report, group: Group, position: int) -> None:
         f"reliability-{position}",
     )
     if (drawn := figures.curves(group)) is not None:
-        caption = f"Figure 3, {about}: test error, ECE and γ on the test images by epoch, means over seeds."
+        caption = f"Figure 3, {about}: test error, test ECE and γ by epoch, means over seeds."
         _draw(report, drawn, caption, f"curves-{position}")
     _draw(
         report,
@@ -80,13 +81,13 @@ def _results(report: Report, group: Group, position: int) -> None:
     _draw(
         report,
         figures.bin_sweep(group),
-        f"Figure 5, {about}: ECE and MCE by number of bins, means over seeds; dotted, the noise floors.",
+        f"Figure 5, {about}: ECE and MCE by number of bins, means over seeds. Noise floors are dotted.",
         f"bins-{position}",
     )
 
 
 def _draw(report: Report, figure: Any, caption: str, name: str) -> None:
-    """Add a figure and close it: pyplot would keep it."""
+    """Add a figure, then close it to free pyplot's memory."""
     import matplotlib.pyplot as plt
 
     report.figure(figure, caption, name)
@@ -95,7 +96,7 @@ def _draw(report: Report, figure: Any, caption: str, name: str) -> None:
 
 def _claims(report: Report, found: list[Group]) -> None:
     rows = [[c.statement, c.paper, c.measured, c.verdict, c.note or None] for c in (*computed(), *measured(found))]
-    report.section("The paper's claims", f"Printed figures are quoted from {paper()['source']}")
+    report.section("The paper's claims", f"Values of the paper are quoted from {paper()['source']}")
     report.table(["claim", "paper", "measured here", "holds", "remark"], rows)
 
 

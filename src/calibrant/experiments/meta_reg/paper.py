@@ -1,4 +1,4 @@
-"""The figures that the second paper prints, as fractions; `paper.json` has them as printed, with their source."""
+"""The printed values of the second paper as fractions; `paper.json` holds them as printed, with their source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Printed(NamedTuple):
 
 
 class Quoted(NamedTuple):
-    """A row of Table 3: whose figures, the id of our run of the same method (if any), ECE and error."""
+    """A row of Table 3: its source, the id of our run of the same method (if any), ECE and error."""
 
     source: str
     method: str | None
@@ -30,14 +30,14 @@ class Quoted(NamedTuple):
 
 @cache
 def paper() -> dict[str, Any]:
-    """The whole file, as printed: per cent except for the NLL."""
+    """The content of `paper.json`, as printed: in per cent, except for the NLL."""
     text = (resources.files("calibrant.experiments.meta_reg") / "paper.json").read_text(encoding="utf-8")
     content: dict[str, Any] = json.loads(text)
     return content
 
 
 def printed(dataset: str, method: str, metric: str, *, table: int = 1) -> Printed | None:
-    """A cell of Table 1 or 2; None where the paper has none."""
+    """A cell of Table 1 or 2, or None if the paper has no such cell."""
     cell = paper()[f"table{table}"].get(dataset, {}).get(method, {}).get(metric)
     return None if cell is None else Printed(*(value / _unit(metric) for value in cell))
 
@@ -49,7 +49,7 @@ def quoted(dataset: str) -> list[Quoted]:
 
 
 def claimed_gains() -> Mapping[str, float]:
-    """Section 5.1: how far FLγ-SECE lies below CE-DECE in the mean over three data sets."""
+    """Section 5.1: CE-DECE minus FLγ-SECE, as a mean over three data sets."""
     return {metric: value / 100 for metric, value in paper()["claims"]["gains"].items()}
 
 

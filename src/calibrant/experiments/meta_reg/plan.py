@@ -1,4 +1,4 @@
-"""Which runs the study consists of, and in which order they are made."""
+"""Plan the runs of the study and their order."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from calibrant.experiments.common.keys import Key, make_key
+from calibrant.experiments.common.keys import make_key
+from calibrant.experiments.common.runs import Planned
 from calibrant.experiments.common.shared import checked_methods
-from calibrant.experiments.meta_reg.data import DATASETS, MODELS, Prepared, digest, prepare
+from calibrant.experiments.meta_reg.data import DATASETS, MODELS, PreparedImages, digest, prepare
 from calibrant.experiments.meta_reg.noisy import COMPARED, NOISY_METHODS, has_noisy_labels
 from calibrant.experiments.meta_reg.noisy import SEEDS as NOISY_SEEDS
 from calibrant.experiments.meta_reg.variants import variants
@@ -20,21 +21,21 @@ from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, wi
 from calibrant.methods.networks import NetworkTraining
 
 FIRST = ("ce", "ce-ts", "ce-average", "ce-average-ts", "focal", "focal-control", "flg-sece", "recommended")
-"""The methods that the targets are about; these run first, and with most seeds."""
+"""The methods of the targets; they run first and with the most seeds."""
 ABLATION = ("ce", "ce-average-ts", "focal-control", "flg-sece", "flg-sece-published", "recommended")
-"""What the variants stand beside."""
+"""The methods that the variants are compared with."""
 QUICK = ("ce", "ce-ts", "ce-average", "ce-average-ts", "focal", "flg-sece", "focal-control", "recommended")
 SEEDS = {"first": 5, "others": 2, "table 3": 1}
-"""How many seeds a full study has, by group of methods."""
+"""Number of seeds in a full study, by group of methods."""
 EARLY = 3
-"""So many seeds of the first group run before everything else."""
+"""Number of seeds of the first group that run before all other methods."""
 VERSION = "1"
-"""Part of every key; raise it when a change of the code makes stored runs out of date.
+"""Part of every key. Raise it if a change of the code makes stored runs out of date.
 
-A digest of the code, which other experiments have in its place, would discard hours of a GPU for any change of a file.
+Other experiments use a digest of the code instead. Here it would discard hours of GPU time after any change of a file.
 """
 STEPS = 20
-"""The least number of steps in an epoch: a small training part gets smaller batches."""
+"""Minimum number of steps per epoch; a small training part gets smaller batches."""
 
 
 def known_methods() -> dict[str, Method]:
@@ -43,18 +44,18 @@ def known_methods() -> dict[str, Method]:
 
 
 def default_methods(dataset: str) -> list[str]:
-    """The methods of a study that names none: the paper's and ours, without Table 3 and variants.
+    """The default methods: the paper's and ours, without those of Table 3 and without variants.
 
-    With noisy labels they are those of :mod:`calibrant.experiments.meta_reg.noisy`.
+    With noisy labels, they are those of :mod:`calibrant.experiments.meta_reg.noisy`.
     """
     return list(COMPARED if has_noisy_labels(dataset) else IMAGE_METHODS)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What all runs of a command share.
+    """The settings that all runs of a command share.
 
-    ``limit`` is how many training images are taken (None: all), ``epochs`` how many passes (None: the recipe's), and
+    ``limit`` is the number of training images (None: all), ``epochs`` the number of epochs (None: the recipe's), and
     ``labels`` the file with the labels of CIFAR-10N.
     """
 
@@ -83,10 +84,10 @@ class Setup:
         if noisy and self.labels is None:
             raise ValueError(f"--noisy-labels must name the file with the labels of {title}.")
         if self.labels is not None and not noisy:
-            raise ValueError(f"--noisy-labels goes with CIFAR-10N alone; got --dataset {self.dataset}.")
+            raise ValueError(f"--noisy-labels can be used only with CIFAR-10N; got --dataset {self.dataset}.")
 
-    def prepared(self, seed: int) -> Prepared:
-        """Task and test part at one seed."""
+    def prepared(self, seed: int) -> PreparedImages:
+        """The training task and the test part of a seed."""
         return prepare(self.dataset, self.folder, seed, model=self.model, limit=self.limit, labels=self.labels)
 
     @property
@@ -95,7 +96,7 @@ class Setup:
         return self.model or DATASETS[self.dataset].model
 
     def trained_by(self) -> Recipe:
-        """The recipe with this setup's epochs, and batches that leave at least ``STEPS`` steps in an epoch."""
+        """The recipe with the epochs of this setup, and with batches that allow at least ``STEPS`` steps per epoch."""
         recipe = RECIPES[self.recipe]
         samples = len(self.prepared(0).task.train)
         return replace(
@@ -103,7 +104,7 @@ class Setup:
         )
 
     def fields(self, recipe: Recipe) -> dict[str, Any]:
-        """What identifies the runs of this setup besides method and seed."""
+        """The fields that identify the runs of this setup, besides method and seed."""
         return {
             "dataset": self.dataset,
             "model": self.network,
@@ -113,17 +114,14 @@ class Setup:
         }
 
 
-Planned = tuple[Key, Method]
-
-
 def runs(
     setup: Setup, methods: Sequence[str] | None, seeds: int | None, further: Mapping[str, Method] | None = None
 ) -> list[Planned]:
-    """All runs of a setup in the order in which they are made.
+    """All runs of a setup, in order.
 
-    First three seeds of the methods that the targets are about, then the other methods, then further seeds. ``seeds``
-    is the number for every method; None takes five for the first group, two for the others, one for Table 3, and three
-    for all where training labels are noisy. ``further`` are methods that have no id of their own, by name.
+    First come three seeds of the methods of the targets, then the other methods, then further seeds. ``seeds`` is the
+    number of seeds per method. None means five for the first group, two for the others, one for Table 3, and three for
+    all methods if the training labels are noisy. ``further`` are methods without an id, by name.
     """
     if seeds is not None and seeds < 1:
         raise ValueError(f"--seeds must be at least 1; got {seeds}.")
@@ -148,7 +146,7 @@ def runs(
 
 
 def in_order(names: Sequence[str], seeds: int | None) -> Iterator[tuple[str, int]]:
-    """Methods and seeds in the order of the runs."""
+    """Yield methods and seeds in the order of the runs."""
 
     def count(name: str) -> int:
         if seeds is not None:
@@ -164,15 +162,15 @@ def in_order(names: Sequence[str], seeds: int | None) -> Iterator[tuple[str, int
 
 
 def own_training(method: Method) -> Method:
-    """The method that trains the network: the one behind a calibrator, or the method itself."""
+    """The method that trains the network: the base of a calibrator, or the method itself."""
     return method.base if isinstance(method, Calibrated) else method
 
 
 def trained(method: Method) -> Method:
-    """The run that a method takes its network from.
+    """The method whose training gives this method its network.
 
-    Cross-entropy with a moving average has the network of ``recommended``, whose training does not depend on its
-    confidence map. One run serves both, so that they differ in nothing but the map.
+    Cross-entropy with a moving average has the same network as ``recommended``, whose training does not depend on its
+    confidence map. One run serves both, so they differ only in the map.
     """
     own = own_training(method)
     recommended = IMAGE_METHODS["recommended"].method
@@ -183,15 +181,15 @@ def trained(method: Method) -> Method:
 
 
 def network_of(method: Method, fitted: Fitted) -> Fitted:
-    """What a run gives a method: a confidence map is left off where the method has none."""
+    """The trained model for a method, without the confidence map if the method has none."""
     mapped = isinstance(own_training(method), LearnedConfidence)
     return fitted if mapped or not isinstance(fitted, Mapped) else fitted.model
 
 
 def settings_text(method: Method) -> str:
-    """A method in words, the same in every process: without the addresses of its functions.
+    """A method as text that is the same in every process: without memory addresses of functions.
 
-    A setting that its ``repr`` leaves out is added where it is not the default.
+    Settings that ``repr`` leaves out are added if they are not the default.
     """
     text = re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", repr(method))
     own = own_training(method)

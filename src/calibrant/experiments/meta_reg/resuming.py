@@ -1,11 +1,12 @@
-"""Long runs in pieces: a checkpoint every minute, from which an interrupted run goes on."""
+"""Save checkpoints of long runs, and continue interrupted runs from them."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
-from calibrant.bilevel import Callback, Checkpoint, checkpoint
+from calibrant.bilevel import Callback, Checkpoint
+from calibrant.bilevel.checkpoint import load_run
 from calibrant.bilevel.run import Run
 
 EVERY = 60.0
@@ -13,17 +14,17 @@ EVERY = 60.0
 
 
 class OutOfTime(Exception):
-    """The time that a command was given is over; the run that it was in goes on from its checkpoint."""
+    """The time of a command is up; the next command continues the run from its checkpoint."""
 
 
 class UnusableCheckpoint(Exception):
-    """A checkpoint of another problem, other settings or another version; the run must begin anew."""
+    """A checkpoint of another problem, other settings or another version; the run must start again."""
 
 
 class Resume(Callback):
-    """Puts a fresh run where its checkpoint stood, if there is one. It must come before callbacks with a memory.
+    """Continues a new run from its checkpoint, if there is one. It must come before callbacks that have a state.
 
-    A checkpoint that does not fit raises :class:`UnusableCheckpoint`.
+    A checkpoint that cannot be used raises :class:`UnusableCheckpoint`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,13 +33,13 @@ class Resume(Callback):
     def on_start(self, run: Run) -> None:
         if run.step == 0 and self.path.exists():
             try:
-                checkpoint.load(self.path, run)
+                load_run(self.path, run)
             except ValueError as error:
                 raise UnusableCheckpoint(str(error)) from error
 
 
 class TimedCheckpoint(Checkpoint):
-    """A checkpoint every ``seconds``, and one at ``deadline`` (by ``time.monotonic``), which ends the run."""
+    """Saves a checkpoint every ``seconds``, and one at ``deadline`` (``time.monotonic``), which ends the run."""
 
     def __init__(self, path: Path, *, seconds: float = EVERY, deadline: float | None = None) -> None:
         super().__init__(path, every=1)

@@ -1,4 +1,4 @@
-"""A search over the settings of the paper's method, one at a time, judged on the validation part alone."""
+"""`calibrant sweep meta-reg`: change one setting of the paper's method at a time, judged on validation data."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from calibrant.methods import Method
 from calibrant.report import Report, Results
 
 BANDWIDTHS, TEMPERATURES, RATES = (0.005, 0.02, 0.05), (0.001, 0.01, 0.1), (0.1, 1.0, 10.0)
-"""h of SECE and multiples of the meta rate for ``flg-sece``, τ of the published γ-Net for ``flg-sece-published``."""
+"""h of SECE and multiples of the meta rate (both for ``flg-sece``), and τ of γ-Net (for ``flg-sece-published``)."""
 SEEDS, QUICK_EPOCHS, QUICK_LIMIT = 2, 3, 600
 CRITERION = "nll_val"
 SUMMARY = """
-Each setting of `flg-sece` (h, the bandwidth of SECE, and its meta rate) and of `flg-sece-published` (τ) is changed by
-itself. Settings are compared on the validation part, which neither trains the network nor moves outer variables; test
-images play no part. The best setting has the least NLL there.
+One setting is changed at a time: h (the bandwidth of SECE) and the meta rate of `flg-sece`, and τ of
+`flg-sece-published`. Settings are compared on the validation part, which neither trains the network nor moves outer
+variables. Test images are not used. The best setting has the lowest NLL on the validation part.
 """
 BASES = ("flg-sece", "flg-sece-published")
 HEADINGS = ["setting", "seeds", "NLL", "ECE %", "error %", "γ std"]
@@ -37,7 +37,7 @@ def settings(
     temperatures: Sequence[float] = TEMPERATURES,
     rates: Sequence[float] = RATES,
 ) -> dict[str, Method]:
-    """The methods of a search by name: the two defaults, and each of the other values by itself."""
+    """The methods of a search by name: the two defaults, and one method for each other value."""
     for what, values in (("--bandwidth", bandwidths), ("--tau", temperatures), ("--meta-rate", rates)):
         if wrong := [value for value in values if not value > 0]:
             raise ValueError(f"{what} must be positive; got {wrong[0]:g}.")
@@ -76,8 +76,8 @@ def sweep(
 ) -> Path:
     """Try values of h, τ and the meta rate, one at a time; returns the path of the report.
 
-    ``rates`` are multiples of the default meta rate. ``quick`` takes 600 of scikit-learn's digits and three epochs. The
-    other arguments are those of :func:`calibrant.experiments.meta_reg.reproduce`, the store is of the same kind.
+    ``rates`` are multiples of the default meta rate. ``quick`` uses 600 of scikit-learn's digits and three epochs. The
+    other arguments are those of :func:`calibrant.experiments.meta_reg.reproduce`, which has the same kind of store.
     """
     folder = usable_folder(Path("out") / f"{NAME}-sweep" if out is None else out)
     if source:
@@ -91,7 +91,7 @@ def sweep(
 
 
 def tell(results: Results) -> Report:
-    """The report of a search: one table for each method and setup."""
+    """Build the report: one table per method and setup."""
     report = Report("Meta-regularisation: a search over settings", SUMMARY)
     for group in groups(results.records):
         report.section(group.label)
@@ -103,26 +103,26 @@ def tell(results: Results) -> Report:
 
 
 def best(group: Group, base: str) -> str:
-    """The setting of a method with the least mean NLL on the validation part."""
+    """The setting of a method with the lowest mean NLL on the validation part."""
     tried = {m: group.values(m, CRITERION) for m in _tried(group, base)}
     means = {m: sum(values) / len(values) for m, values in tried.items() if values}
     return describe(min(means, key=lambda m: means[m]), base)
 
 
 def describe(method: str, base: str) -> str:
-    """A setting in words."""
+    """A short description of a setting."""
     found = _NAME.fullmatch(method)
     return "default" if method == base or found is None else f"{_AXES[found['axis']]} {float(found['value']):g}"
 
 
 def is_searched(method: str) -> bool:
-    """Whether a method is a setting of a search and of nothing else; other meta rates belong to the ablation too."""
+    """Whether a method belongs only to a search; some meta rates are part of the ablation too."""
     found = _NAME.fullmatch(method)
     return found is not None and method not in VARIANTS
 
 
 def _tried(group: Group, base: str) -> list[str]:
-    """A method's settings: its default first, then by axis and value."""
+    """The settings of a method: the default first, then sorted by axis and value."""
 
     def place(method: str) -> tuple[str, float]:
         found = _NAME.fullmatch(method)
@@ -133,7 +133,7 @@ def _tried(group: Group, base: str) -> list[str]:
 
 
 def rows(group: Group, base: str) -> list[list[Any]]:
-    """A method's settings with their scores on the validation part."""
+    """The settings of a method, with their scores on the validation part."""
     shown = ((CRITERION, 4, 1.0), ("ece_val", 2, 100.0), ("error_val", 2, 100.0), ("gamma_std", 3, 1.0))
     return [
         [

@@ -1,4 +1,4 @@
-"""The study of the second paper: which runs are missing, one after the other, and the report on all of them."""
+"""`calibrant reproduce meta-reg` and `ablate meta-reg`: make the missing runs, and write the report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from calibrant.report.results import Record
 
 NAME = "meta-reg"
 SMALL, SMALL_EPOCHS = 10_000, 15
-"""Up to so many training images a study is a small one, with these epochs and the methods and seeds of a quick one."""
+"""Up to this many training images, a study has this many epochs, and the methods and seeds of a quick study."""
 QUICK_SEEDS, QUICK_EPOCHS, ABLATION_SEEDS = 2, 12, 3
 
 
@@ -54,26 +54,26 @@ def reproduce(
     export: str | Path | None = None,
     shared: bool = False,
 ) -> Path:
-    """Train what is missing of the study, and write its report; returns the path of the report.
+    """Train the missing runs of the study, and write its report; returns the path of the report.
 
     Parameters
     ----------
     dataset : a name of ``DATASETS``
-    data : the folder with its files; digits need none
-    model, recipe : names of a network and of a recipe; by default the data set's network and the short recipe
-    methods : ids; by default all but those of Table 3
-    seeds : how many for every method; by default five for the methods of the targets, and two for the others
-    epochs, limit : passes over the training part, and how many training images; by default the recipe's, and all. With
-        up to 10,000 images the defaults are those of a small study: the methods of the targets, two seeds, 15 epochs
+    data : the folder with its files; not needed for digits
+    model, recipe : names of a network and of a recipe; default: the data set's network and the short recipe
+    methods : ids of methods; default: all except those of Table 3
+    seeds : the number of seeds per method; default: five for the methods of the targets, two for the others
+    epochs, limit : the number of epochs and of training images; default: the recipe's epochs, and all images. With up
+        to 10,000 images, the defaults are those of a small study: the methods of the targets, two seeds, 15 epochs
     noisy_labels : the file with the labels of CIFAR-10N, for its data sets
-    quick : few methods, seeds and epochs on scikit-learn's digits: about a minute on two cores
-    out : folder for the store, results and the report; by default ``out/meta-reg-<dataset>``
-    source : result files or stores of this study, of one data set or of several: the report is made from them alone
-    minutes : begin nothing after so many minutes; the run that is under way then goes on at the next call
-    fresh : repeat what the folder holds
+    quick : few methods, seeds and epochs on scikit-learn's digits; takes about a minute on two cores
+    out : folder for the store, results and report; default: ``out/meta-reg-<dataset>``
+    source : result files or stores of this study, of one or several data sets; the report is made without training
+    minutes : stop after this many minutes; the next call continues the current run from its checkpoint
+    fresh : repeat the runs that the folder already holds
     checkpoint_every : seconds between two checkpoints of a run
-    shared : other work runs on the device, so that these runs say nothing about training times
-    export : write the results into this file as well, ``results/meta-reg-cifar10.json`` say
+    shared : whether other programs use the device; the training times of these runs are then not compared
+    export : also write the results to this file, such as ``results/meta-reg-cifar10.json``
     """
     if quick:
         dataset, seeds, epochs = "digits", seeds or QUICK_SEEDS, epochs or QUICK_EPOCHS
@@ -112,9 +112,9 @@ def make_runs(
     checkpoint_every: float = EVERY,
     shared: bool = False,
 ) -> Path:
-    """Make the planned runs that a folder's store does not hold; returns the path of its result file.
+    """Make the planned runs that the folder's store lacks; returns the path of the result file.
 
-    Arguments are those of :func:`reproduce`.
+    The other arguments are those of :func:`reproduce`.
     """
     where = resolve_device(device)
     store = open_store(folder, NAME, device=where)
@@ -138,14 +138,14 @@ def make_runs(
         store, planned, missing, setup, device=where, deadline=deadline, seconds=checkpoint_every, shared=shared
     )
     if not whole:
-        tell_user("Time is over. Run the same command again: it goes on where it stopped.")
+        tell_user("Time is up. Run the same command again to continue.")
     if not store.current:
-        raise ValueError("no run was finished in the time given; run the same command again, or allow more --minutes.")
+        raise ValueError("no run was finished; run the same command again to continue, or allow more --minutes.")
     return export_results(store, arrange)
 
 
 def ablate(*, seeds: int | None = None, out: str | Path | None = None, **settings: Any) -> Path:
-    """Compare the variants of the study's methods; arguments as in :func:`reproduce`, three seeds by default."""
+    """Compare variants of the methods; arguments are those of :func:`reproduce`, with three seeds by default."""
     methods = [*ABLATION, *variants()]
     folder = Path("out") / f"{NAME}-ablation" if out is None else out
     return reproduce(methods=methods, seeds=seeds or ABLATION_SEEDS, out=folder, **settings)
@@ -162,10 +162,10 @@ def work(
     seconds: float,
     shared: bool = False,
 ) -> bool:
-    """Make the missing runs in their order; False if time was over before the last of them.
+    """Make the missing runs in order; returns False if the time was up before the last one.
 
-    A calibrator is measured with the network that it stands behind, which is not trained twice: the first missing
-    method of a network takes the others along. A second pass takes up the runs of processes that ended too early.
+    A calibrator and its network share one training: the first missing method of a network makes the records of the
+    others too. A second pass takes the runs of processes that were killed.
     """
     methods = dict(planned)
     asked = set(missing)
@@ -182,7 +182,7 @@ def work(
             and not store.has(other)
         ]
         if together[0][0] != key:
-            continue  # another process is at this network
+            continue  # another process trains this network
         if prepared is None or seed != key["seed"]:
             seed = key["seed"]
             prepared = setup.prepared(seed).to(device)
@@ -206,7 +206,7 @@ def work(
 
 
 def _line(key: Key, record: Record) -> str:
-    """One finished run, for the terminal."""
+    """One finished run as a line for the terminal."""
     about = f"{DATASETS[key['dataset']].title}, {key['method']}, seed {key['seed']}"
     if record["failure"]:
         return f"{about}: failed ({record['failure']})"
@@ -215,7 +215,7 @@ def _line(key: Key, record: Record) -> str:
 
 
 def arrange(results: Results) -> Results:
-    """Records set by set, in the order of the methods, seed by seed."""
+    """Sort records by set, method and seed, and add the seeds and settings to the config."""
     order = position(DATASETS, known_methods())
     records = in_order(
         results.records,
@@ -231,7 +231,7 @@ def arrange(results: Results) -> Results:
 
 
 def read_all(paths: Sequence[Path]) -> Results:
-    """Result files or stores of this study as one. Of a run that several of them hold, the first one counts."""
+    """Combine result files or stores of this study. If several hold the same run, the first one counts."""
     found = [read_own(path, NAME, arrange) for path in paths]
     config = found[0].config
     for results in found[1:]:
@@ -250,7 +250,7 @@ def write_report(
     tell: Callable[[Results], Report] = tell,
     export: str | Path | None = None,
 ) -> Path:
-    """Make the report from result files or stores alone, and print it; ``export`` is a further result file to write."""
+    """Write and print the report from result files or stores; ``export`` is another result file to write."""
     results = read_all(paths)
     if export is not None:
         write_results(export, results.config, results.records)

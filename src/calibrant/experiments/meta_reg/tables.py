@@ -1,4 +1,4 @@
-"""The paper's tables beside our runs, and the table of shifted images."""
+"""Tables of the report: the paper's Tables 1 to 3 beside our runs, shifted images, and further values."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ HEADINGS = {
     "ace": ("ACE %", 2),
     "classwise_ece": ("classwise ECE %", 3),
 }
-"""Headings and decimals of Table 1."""
+"""Headings and numbers of decimals in Table 1."""
 RIVALS = (("flg-sece", "flg-dece"), ("ce-sece", "ce-dece"), ("flg-sece", "flg"))
-"""Pairs that differ by SECE alone; the last one is the paper's own Table 2."""
+"""Pairs of methods that differ only by SECE; the last one is that of the paper's Table 2."""
 ONLY_QUOTED = {
-    "Patra et al. (2023)": "quoted only: it prunes training data while it trains, which is another protocol",
+    "Patra et al. (2023)": "quoted only: it prunes training data during training, which is a different protocol",
 }
 
 
 def scale(metric: str) -> float:
-    """What a fraction is multiplied by to be shown."""
+    """The factor for showing a metric: 100 for per cent, 1 for the NLL."""
     return 1.0 if metric == "nll" else 100.0
 
 
 def table1(group: Group) -> Table:
-    """Table 1: mean ± standard deviation over seeds, the paper's figures in the row below ours."""
+    """Table 1: mean ± standard deviation over seeds, with the paper's values in the row below ours."""
     columns = [Column("method"), Column("whose"), Column("seeds"), *(Column(name) for name, _ in HEADINGS.values())]
-    columns += [Column("floor %", note="Noise floor of ECE: what a calibrated model with these confidences scores.")]
+    columns += [Column("floor %", note="Noise floor of ECE: the score of a calibrated model with these confidences.")]
     rows: list[list[Any]] = []
     for method in group.methods:
         own = [spread(group.values(method, m), digits, scale(m)) for m, (_, digits) in HEADINGS.items()]
@@ -48,7 +48,7 @@ def table1(group: Group) -> Table:
 
 
 def table2(group: Group) -> Table:
-    """Table 2: what SECE gains, as paired differences over seeds in percentage points (NLL as it is)."""
+    """Table 2: the gain from SECE, as paired differences over seeds in percentage points (NLL unscaled)."""
     columns = [Column("difference"), *(Column(n, digits=d + 1) for n, d in HEADINGS.values())]
     rows: list[list[Any]] = []
     for method, rival in RIVALS:
@@ -56,7 +56,7 @@ def table2(group: Group) -> Table:
             gaps = [times(difference(group.records, m, group.dataset, method, rival), scale(m)) for m in HEADINGS]
             rows.append([f"{method} − {rival}", *gaps])
     theirs = _printed_gain(group.dataset)
-    return Table(columns, rows + theirs, "Paired over seeds, with 95 % intervals; below zero SECE is better.")
+    return Table(columns, rows + theirs, "Paired over seeds, with 95 % intervals. Below zero, SECE is better.")
 
 
 def _printed_gain(dataset: str) -> list[list[Any]]:
@@ -68,7 +68,7 @@ def _printed_gain(dataset: str) -> list[list[Any]]:
 
 
 def table3(group: Group) -> Table:
-    """Table 3: published pairs of ECE and error beside our runs of the same method."""
+    """Table 3: published ECE and error beside our runs of the same method."""
     columns = [
         Column("published by"),
         Column("ECE %", digits=2),
@@ -84,13 +84,13 @@ def table3(group: Group) -> Table:
         found = [None, None] if own is None else [spread(group.values(own, m), 2, 100) for m in ("ece", "error")]
         remark = ONLY_QUOTED.get(row.source, "" if own else "quoted only: not run in this study")
         if own and row.source.startswith("Hebbalaguppe"):
-            remark = "the paper prints two rows and does not say what differs; ours are without and with focal loss"
+            remark = "the paper prints two rows without saying how they differ; ours are without and with focal loss"
         rows.append([row.source, 100 * row.ece, 100 * row.error, own, *found, remark or None])
-    return Table(columns, rows, "Published figures are for other networks and recipes.")
+    return Table(columns, rows, "Published values are for other networks and recipes.")
 
 
 def shifts(group: Group) -> Table:
-    """ECE and NLL on changed images, raw and with the temperature that was fitted on clean validation images."""
+    """Error, ECE and NLL on shifted images, without and with the temperature fitted on clean validation images."""
     columns = [
         Column("shift"),
         Column("method"),
@@ -110,7 +110,7 @@ def shifts(group: Group) -> Table:
 
 
 def further(group: Group) -> Table:
-    """What Table 1 has no place for: validation scores, the temperature and the scores with it, γ, time and memory."""
+    """Further values: validation scores, the temperature and the scores with it, γ, time and memory."""
     columns = ["method", "ECE % (val)", "NLL (val)", "T", "ECE % with T", "NLL with T"]
     columns += ["γ mean", "γ std", "γ on bound %", "seconds", "GB"]
     wanted = (
@@ -129,7 +129,7 @@ def further(group: Group) -> Table:
     return Table(
         [Column(name) for name in columns],
         rows,
-        "γ is that of the test images at the end of training; (val) is the validation part.",
+        "γ is measured on the test images at the end of training; (val) is the validation part.",
     )
 
 

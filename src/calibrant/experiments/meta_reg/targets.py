@@ -1,4 +1,4 @@
-"""The targets of the study as verdicts: paired over seeds, with intervals."""
+"""Judge the targets of the study by paired differences over seeds."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from calibrant.experiments.common.verdicts import (
 )
 from calibrant.experiments.meta_reg.groups import Group
 from calibrant.experiments.meta_reg.variants import RATES
-from calibrant.metrics import Estimate
-from calibrant.report import Verdict, by_seed, excludes_zero, mean_interval, ratio_of_means
+from calibrant.metrics import Estimate, excludes_zero, mean_interval, ratio_of_means
+from calibrant.report import Verdict, by_seed
 
 RIVAL = "ce-average-ts"
-"""What ``recommended`` is compared with: cross-entropy with the same moving average and a temperature."""
+"""The rival of ``recommended``: cross-entropy with the same moving average and a temperature."""
 PRINTED = {"cifar10": 0.0214, "cifar100": 0.0194}
 """The paper's ECE of FLγ-SECE."""
 ERROR_MARGIN, RATE_MARGIN, TIME, RATIO = 0.002, 0.007, 1.3, 1.5
@@ -30,18 +30,18 @@ SWEEP = (10, 20, 50, 100, 200, 500, 1000)
 
 
 def judged(found: Sequence[Group]) -> list[Group]:
-    """The groups that the targets are about: whole runs on the two CIFARs with the short recipe."""
+    """The groups that the targets apply to: full runs on the two CIFARs with the short recipe."""
     whole = {"limit": 0, "recipe": "short"}
     return [g for g in found if g.dataset in PRINTED and whole.items() <= g.records[0].items()]
 
 
 def targets(found: Sequence[Group]) -> list[Verdict]:
-    """All verdicts; one that no group can judge says that it was not measured."""
+    """All verdicts; a target that no group can judge is reported as not measured."""
     return [*first(found), *second(found), *third(found)]
 
 
 def first(found: Sequence[Group]) -> list[Verdict]:
-    """``flg-sece``, the dependable form of the paper's method."""
+    """Targets of ``flg-sece``, our robust form of the paper's method."""
     rates = {"flg-sece": 1.0, **RATES}
     errors = [
         (f"{g.name} × {factor:g}", difference(g.records, "error", g.dataset, name, "ce"))
@@ -91,7 +91,7 @@ def first(found: Sequence[Group]) -> list[Verdict]:
 
 
 def second(found: Sequence[Group]) -> list[Verdict]:
-    """``recommended`` against its rival."""
+    """Targets of ``recommended`` against its rival."""
 
     def gaps(metric: str, to: str, other: str | None = None) -> list[tuple[str, Estimate]]:
         def own(g: Group) -> Estimate:
@@ -125,13 +125,13 @@ def second(found: Sequence[Group]) -> list[Verdict]:
         judge(
             f"recommended: at most {TIME:g} × the training time of ce (ratio)",
             [Case(where, value, not_above(value, TIME)) for where, value in times],
-            note="epochs in which something was compiled count as the others do",
+            note="an epoch with compilation counts as a mean epoch",
         ),
     ]
 
 
 def third(found: Sequence[Group]) -> list[Verdict]:
-    """ECE of ``recommended`` over its own noise floor."""
+    """Target on the ECE of ``recommended``, relative to its own noise floor."""
     cases = []
     for g in found:
         for bins in SWEEP:
@@ -143,7 +143,7 @@ def third(found: Sequence[Group]) -> list[Verdict]:
 
 
 def shift_ratio(group: Group, method: str, rival: str) -> Estimate:
-    """Mean over shifts of log(ECE / the rival's), with an interval over the seeds that both have."""
+    """Mean over shifts of log(ECE / the rival's ECE), with an interval over the shared seeds."""
     values = []
     rivals = {r["seed"]: r for r in group.of(rival)}
     for record in group.of(method):
@@ -184,5 +184,5 @@ def _below(value: Estimate, limit: float) -> bool:
 
 
 def _significantly_below(value: Estimate) -> bool | None:
-    """Whether the whole interval lies below zero; None where there is no interval."""
+    """Whether the whole interval lies below zero; None without an interval."""
     return None if math.isnan(value.low) else excludes_zero(value) < 0

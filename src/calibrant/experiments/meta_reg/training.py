@@ -1,4 +1,4 @@
-"""One training and the records of all methods that share its network."""
+"""Train one network, and make the records of all methods that share it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calibrant.experiments.common.command import tell_user
 from calibrant.experiments.common.keys import Key, own_code
 from calibrant.experiments.common.runs import Meter
 from calibrant.experiments.meta_reg.curves import EpochCurve
-from calibrant.experiments.meta_reg.data import Prepared
+from calibrant.experiments.meta_reg.data import PreparedImages
 from calibrant.experiments.meta_reg.measures import SCORES, measure
 from calibrant.experiments.meta_reg.plan import Planned, network_of, trained
 from calibrant.experiments.meta_reg.resuming import Resume, TimedCheckpoint, UnusableCheckpoint
@@ -25,7 +25,7 @@ from calibrant.report.results import Record
 
 def train(
     planned: Sequence[Planned],
-    prepared: Prepared,
+    prepared: PreparedImages,
     *,
     device: torch.device,
     folder: Path | None = None,
@@ -37,11 +37,12 @@ def train(
 
     Parameters
     ----------
-    planned : methods of one seed with the same network: a method and calibrators behind it
-    prepared : what they are trained on, on ``device``
-    folder : for a checkpoint every ``seconds``, from which an interrupted run goes on; removed at the end. None: none
-    shared : other work runs on the device: the time of an epoch is not recorded as one to compare
-    deadline : a time by ``time.monotonic`` at which the run is checkpointed and ends with ``OutOfTime``
+    planned : methods of one seed with the same network: a method and its calibrators
+    prepared : the data, on ``device``
+    folder : folder for a checkpoint every ``seconds``, from which an interrupted run continues; the checkpoint is
+        removed at the end. None: no checkpoints
+    shared : whether other programs use the device; training times for comparisons are then not recorded
+    deadline : a time of ``time.monotonic``; the run then saves a checkpoint and raises ``OutOfTime``
     """
     key, method = planned[0]
     base = trained(method)
@@ -53,7 +54,7 @@ def train(
         callbacks: list[Callback] = [curve, ProgressBar(f"{key['method']}, seed {key['seed']}")]
         if path is not None:
             callbacks = [Resume(path), *callbacks, TimedCheckpoint(path, seconds=seconds, deadline=deadline)]
-        # Shapes stay the same throughout a run, so that looking for the fastest convolutions pays.
+        # Shapes stay the same during a run, so searching for the fastest convolutions pays off.
         fast = torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True)
         with meter([0]), fast:
             try:
@@ -65,13 +66,13 @@ def train(
         fitted, curve = fit()
     except UnusableCheckpoint as error:
         assert path is not None
-        tell_user(f"The run begins anew, because its checkpoint does not fit. {error}")
+        tell_user(f"The run starts again, because its checkpoint cannot be used. {error}")
         path.unlink()
         fitted, curve = fit()
     cost = meter.costs[0]
     epochs = sum(row["seconds"] for row in curve.rows)
     common: dict[str, Any] = {
-        # A resumed run has the epochs of its earlier parts in its curve, and not in this process's stop-watch.
+        # In a resumed run, the curve includes earlier epochs, but this process's timer does not.
         "train_seconds": max(cost.seconds - curve.seconds, epochs),
         "steady_seconds": None if shared else curve.steady_seconds(),
         "peak_memory": cost.peak_memory,

@@ -1,4 +1,4 @@
-"""Variants of the second paper's methods: other meta rates, and one part changed at a time."""
+"""Define variants of the second paper's methods, each with one part changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calibrant.methods.meta_regularization import FocalControl, MetaRegularizati
 from calibrant.methods.networks import STRIDE
 
 RATES = {"flg-sece-rate-0.1": 0.1, "flg-sece-rate-10": 10.0}
-"""``flg-sece`` with a multiple of its meta rate: the first target asks for errors that do not depend on it."""
+"""Multiples of the meta rate of ``flg-sece``. By the first target, the error must not depend on that rate."""
 POSITIVE: tuple[Positive, ...] = ("min-max", "sigmoid", "relu", "softplus")
 """The alternatives to |·| that Section 4.1 of the paper names."""
 AVERAGE = 0.98
@@ -24,20 +24,20 @@ def variants() -> dict[str, Method]:
 
     ==========================  ===================================================================================
     ``flg-sece-rate-…``         the meta rate times 0.1 and 10
-    ``flg-sece-one-step``       one look-ahead step of the head for the solved head
+    ``flg-sece-one-step``       one look-ahead step of the head instead of the solved head
     ``flg-sece-alone``          SECE without cross-entropy as outer loss
     ``flg-sece-average``        with a moving average of the weights
     ``gamma-sece``              one γ for all, moved by the same hypergradient
     ``published-…``             the published γ-Net with another way to keep γ positive
-    ``recommended-temperature`` one temperature in the place of the map
+    ``recommended-temperature`` one temperature instead of the map
     ``recommended-clean``       no distorted images
     ``recommended-brier``       the Brier score as outer loss
-    ``recommended-late``        the map moves in the last tenth of the run only
+    ``recommended-late``        the map moves only in the last tenth of the run
     ``recommended-no-average``  without the moving average
-    ``average-gamma``           one γ moved by the held-out NLL with the head taken as solved, in the place of the map
-    ``average-gamma-one-step``  the same by one look-ahead step of the head
-    ``average-gamma-net``       a γ for each sample
-    ``average-feedback``        γ moved by the held-out gap, without any gradient
+    ``average-gamma``           one γ instead of the map, moved by the held-out NLL with a solved head
+    ``average-gamma-one-step``  the same with one look-ahead step of the head
+    ``average-gamma-net``       one γ per sample
+    ``average-feedback``        γ moved by the held-out gap, without a gradient
     ==========================  ===================================================================================
     """
     base, published = meta("flg-sece"), meta("flg-sece-published")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from calibrant.experiments.common.shared import foot
-from calibrant.metrics import Estimate
-from calibrant.report import Column, Report, Results, Verdict, mean_interval
+from calibrant.metrics import Estimate, mean_interval
+from calibrant.report import Column, Report, Results, Verdict
 from calibrant.report.results import Record
 
 TARGET = 0.01

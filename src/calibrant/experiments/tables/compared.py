@@ -13,8 +13,8 @@ from calibrant.experiments.tables.data import DEVELOPMENT
 from calibrant.experiments.tables.ids import OURS, OWN, RIVAL
 from calibrant.experiments.tables.peers import PEERS
 from calibrant.experiments.tables.ranks import Ranking, ranking
-from calibrant.metrics import Estimate
-from calibrant.report import Results, ratio_of_means
+from calibrant.metrics import Estimate, ratio_of_means
+from calibrant.report import Results
 from calibrant.report.results import Record
 
 JUDGED = {"nll": "NLL", "smooth_ece": "smooth ECE"}

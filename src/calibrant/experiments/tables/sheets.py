@@ -12,7 +12,8 @@ from calibrant.experiments.tables.data import DEVELOPMENT
 from calibrant.experiments.tables.ids import FORMER, OWN, RIVAL, kind
 from calibrant.experiments.tables.peers import PEERS
 from calibrant.experiments.tables.ranks import Ranking, against
-from calibrant.report import Column, by_seed, mean_interval
+from calibrant.metrics import mean_interval
+from calibrant.report import Column, by_seed
 from calibrant.report.results import Record
 
 Sheet = tuple[list[Column], list[list[Any]]]

@@ -1,13 +1,9 @@
-"""The same derivatives from graphs that are traced once and then replayed.
+"""A level whose derivatives come from graphs that are traced once and then replayed.
 
-Eager autograd rebuilds a graph for every step. :class:`TracedLevel` records the operations of a step *and* of its
-second-order product once (``make_fx``), cuts the joint graph where the adjoint enters, simplifies both halves and from
-then on runs bare tensor operations (on a GPU as one launch, :mod:`calibrant.bilevel.capture`).
-``compiler="inductor"`` hands the halves to ``torch.compile`` as well: faster still, after much longer compiling.
-
-Tracing specialises: Python values that the loss reads (attributes, globals) are frozen at their value of the first
-call, and control flow that depends on tensor values is refused by torch with an error. Whatever varies belongs into
-the batch, into φ or into ``Batch.hyper``. Each new shape is traced anew.
+Eager autograd builds a new graph in every step. :class:`TracedLevel` records the operations of a step and of its
+second-order product once (``make_fx``). It cuts the joint graph where the adjoint enters, simplifies both halves, and
+from then on runs only the tensor operations; on a GPU, with one launch (``tracing/cuda_graph.py``).
+``compiler="inductor"`` also passes the halves to ``torch.compile``, which is faster but takes much longer to compile.
 """
 
 from __future__ import annotations
@@ -23,8 +19,6 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from calibrant.bilevel import graphs
-from calibrant.bilevel.capture import Captured, recordable
 from calibrant.bilevel.footprint import tensor_bytes
 from calibrant.bilevel.level import (
     Adjoint,
@@ -36,18 +30,22 @@ from calibrant.bilevel.level import (
     full_first_order,
     seeded,
 )
+from calibrant.bilevel.tracing import graph_functions, passes
+from calibrant.bilevel.tracing.cuda_graph import Captured, recordable
 from calibrant.data.batch import Batch, Tensors
 from calibrant.models.kernels import without_onednn
 
 Compiler = Literal["trace", "inductor"]
-_RETRACE_WARNING = 32
 
 
 class TracedLevel(Level):
     """A :class:`Level` that replays traced graphs.
 
-    ``seconds`` is the time spent on tracing and compiling so far.
+    ``seconds`` is the time spent on tracing and compiling so far, and ``traced`` the number of graphs.
     """
+
+    warn_after = 32
+    """The number of graphs after which a warning says that many shapes were traced."""
 
     def __init__(
         self,
@@ -74,7 +72,7 @@ class TracedLevel(Level):
                 loss, grad, after = first_order(self.fn, *point.restore(leaves))
                 return loss, grad, *(after[k] for k in buffers)
 
-            return self._finish(_trace(flat, example), params.device)
+            return self._finish(trace(flat, example), params.device)
 
         run = self._cached("gradient", point, build)
         with torch.no_grad(), seeded(batch.seed, params):
@@ -93,7 +91,7 @@ class TracedLevel(Level):
                 used[:] = found.buffers
                 return found.loss, found.params, found.phi, *found.buffers.values()
 
-            return self._finish(_trace(flat, example), params.device), used
+            return self._finish(trace(flat, example), params.device), used
 
         run, used = self._cached("gradients", point, build)
         with torch.no_grad(), seeded(batch.seed, params):
@@ -101,7 +99,7 @@ class TracedLevel(Level):
         return FullGradient(loss, d_params, d_phi, dict(zip(used, d_buffers, strict=True)))
 
     def _halves(self, point: _Point, params: Tensor, buffers: Tensors) -> tuple[Callable[..., Any], ...]:
-        """The recorded step; the product with its transpose, whole; and its part for φ alone."""
+        """Three functions: the step, the product with its transpose, and the part of that product for φ alone."""
         names = self.differentiable_buffers
 
         def build(example: list[Tensor]) -> tuple[Callable[..., Any], ...]:
@@ -114,8 +112,8 @@ class TracedLevel(Level):
                 after = (kept.buffers[k] for k in buffers)
                 return kept.loss, kept.grad, *after, back.params, back.phi, *back.buffers.values()
 
-            traced = _trace(joint, [*example, *adjoints])
-            halves = graphs.split(traced, len(adjoints), 2 + len(buffers))
+            traced = trace(joint, [*example, *adjoints])
+            halves = graph_functions.split(traced, len(adjoints), 2 + len(buffers))
             return tuple(self._finish(m, params.device) for m in halves)
 
         return self._cached("linearize", point, build)
@@ -147,8 +145,13 @@ class TracedLevel(Level):
         with torch.no_grad(), seeded(batch.seed, params):
             return tensor_bytes(early(*point.tensors), beside=point.tensors)
 
+    @property
+    def traced(self) -> int:
+        """The number of graphs that have been traced."""
+        return len(self._cache)
+
     def _point(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> _Point:
-        if self._layout is None or self._layout.batch is not batch:  # a full batch is the same object at every step
+        if self._layout is None or self._layout.batch is not batch:  # a full batch is the same object in every step
             self._layout = _Layout(batch)
         return _Point(self._layout, params, buffers, phi)
 
@@ -159,13 +162,13 @@ class TracedLevel(Level):
         key = (kind, *point.key())
         found = self._cache.get(key)
         if found is None:
-            if len(self._cache) == _RETRACE_WARNING:
+            if self.traced == self.warn_after:
                 warnings.warn(
-                    f"{_RETRACE_WARNING} different shapes were traced; batches of one size (drop_last=True) avoid it.",
+                    f"{self.traced} different shapes were traced. Batches of one size (drop_last=True) avoid this.",
                     stacklevel=2,
                 )
             begin = time.perf_counter()
-            # Tracing runs the step and so draws its random numbers: apart from the run that follows and replays them.
+            # Tracing runs the step and draws random numbers. The seed keeps them apart from those of the run.
             with torch.no_grad(), seeded(0, point.tensors[0]):
                 found = self._cache[key] = build(point.tensors)
             self.seconds += time.perf_counter() - begin
@@ -174,13 +177,13 @@ class TracedLevel(Level):
 
     def _finish(self, module: fx.GraphModule, device: torch.device) -> Callable[..., Any]:
         if self.compiler == "trace":
-            replay = graphs.as_function(module)
+            replay = graph_functions.as_function(module)
             return Captured(replay) if recordable(module, device) else replay
-        # Inductor's own random numbers depend on the graph; a step and its replay from another one must draw the same.
+        # Inductor's own random numbers depend on the graph, but a step and its replay must draw the same numbers.
         return self._timed(torch.compile(module, fullgraph=True, dynamic=False, options={"fallback_random": True}))
 
     def _timed(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """Compiling happens in the first call: its time belongs to ``seconds``."""
+        """Add the time of the first call, which compiles, to ``seconds``."""
         called = False
 
         def run(*tensors: Tensor) -> Any:
@@ -196,7 +199,7 @@ class TracedLevel(Level):
 
 
 class _Layout:
-    """Which leaves of a batch are tensors, and how to put it together again; all other leaves are constants."""
+    """The structure of a batch: which of its leaves are tensors, and which are constants."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -211,7 +214,7 @@ class _Layout:
 
 
 class _Point:
-    """Everything that a loss depends on, as a flat list of tensors."""
+    """All inputs of a loss as a flat list of tensors."""
 
     def __init__(self, layout: _Layout, params: Tensor, buffers: Tensors, phi: Tensor) -> None:
         self.layout, self.names = layout, tuple(buffers)
@@ -232,24 +235,25 @@ def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
     return tensor.shape, tensor.dtype, tensor.device
 
 
-def _trace(fn: Callable[..., Any], example: list[Tensor]) -> fx.GraphModule:
-    # Fresh tensors: views into one storage, or tensors that require grad, would leak into the trace.
+def trace(fn: Callable[..., Any], example: list[Tensor], *, one_fake_mode: bool = True) -> fx.GraphModule:
+    """The simplified graph of ``fn`` at the example's shapes. One fake mode for all operations only saves time."""
+    # New tensors: views of one storage, or tensors that require a gradient, would leak into the trace.
     example = [t.detach().clone() for t in example]
-    with _one_fake_mode(), without_onednn():
+    with _one_fake_mode() if one_fake_mode else nullcontext(), without_onednn():
         traced = make_fx(fn)(*example)
-        if not graphs.is_pure(traced.graph):
-            # Autograd is gone from the graph by now, so functionalisation, which does not mix with it, can follow.
+        if not graph_functions.is_pure(traced.graph):
+            # Functionalisation does not work with autograd, but the recorded graph no longer contains any.
             traced = make_fx(torch.func.functionalize(traced, remove="mutations"))(*example)
-            if not graphs.is_pure(traced.graph):
-                raise ValueError("The loss writes into its inputs in a way that cannot be traced; use compile=None.")
-    return graphs.simplify(traced)
+            if not graph_functions.is_pure(traced.graph):
+                raise ValueError("The loss writes into its inputs in a way that cannot be traced. Use compile=None.")
+    return passes.simplify(traced)
 
 
 def _one_fake_mode() -> AbstractContextManager[Any]:
-    """A fake mode for ``make_fx`` to find: it would make one for every single operation, which takes long."""
+    """A fake mode that ``make_fx`` finds and uses. Without it, ``make_fx`` makes one for every operation."""
     try:
         from torch._guards import TracingContext, tracing
         from torch._subclasses.fake_tensor import FakeTensorMode
-    except ImportError:  # private names may move; it is only slower without them
+    except ImportError:  # private names may move; tracing is slower without them, but works
         return nullcontext()
     return tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True)))

@@ -1,18 +1,17 @@
-"""Whole outer steps of one problem as CUDA graphs.
+"""Whole outer steps of a single problem as CUDA graphs.
 
 A step of a medium-sized network is hundreds of short kernels, and launching them takes longer than running them. The
-state of a single problem lies in fixed memory while it trains (:mod:`calibrant.bilevel.native`), so an outer step, with
-its training steps, the hypergradient and the move of φ, can be recorded once and replayed with one launch. Batches,
-learning rates and step numbers are copied in; losses, φ and the state are copied out.
+state of a single problem stays in fixed memory while it trains (``tracing/in_place.py``). So a whole outer step can be
+recorded once and replayed with one launch: the training steps, the hypergradient and the move of φ. Batches, learning
+rates and step numbers are copied in; losses, φ and the state are copied out.
 
-Recording freezes what Python decides in a step, as tracing does (:mod:`calibrant.bilevel.tracing`). Where a step cannot
-be recorded (it waits for the GPU, or draws random numbers), it goes on as before.
+Recording freezes every decision that Python makes in a step, as tracing does. A step that cannot be recorded (it waits
+for the GPU, or draws random numbers) runs eagerly.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,35 +19,27 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from calibrant.bilevel.capture import Captured
-from calibrant.bilevel.dynamics import Dynamics, State
-from calibrant.bilevel.hypergradients import Estimate
-from calibrant.bilevel.hypergradients import Problem as View
+from calibrant.bilevel.dynamics import Dynamics
+from calibrant.bilevel.hypergradients import HypergradientInput, HypergradientResult
 from calibrant.bilevel.optimizers import SGD, Adam, Linearization, Moments, Optimizer
+from calibrant.bilevel.outer_step import Outcome, compute_outcome
+from calibrant.bilevel.tracing.cuda_graph import Captured
 from calibrant.data.batch import Batch
 
 if TYPE_CHECKING:
     from calibrant.bilevel.run import Run
 
 
-class Outcome(NamedTuple):
-    """What an outer step ended with: the estimate, the hypergradient that moved φ, and everything after the move."""
-
-    estimate: Estimate
-    gradient: Tensor | None
-    phi: Tensor
-    moments: Moments
-    state: State
-    inner_losses: list[Tensor]
-
-
 class Clock(NamedTuple):
-    """Step numbers and learning rates on the device: entry 0 counts the steps taken, entry k is the rate of step k."""
+    """Step numbers and learning rates on the device.
+
+    Entry 0 is the number of steps taken before this recording. Entry k is the learning rate of its step k.
+    """
 
     numbers: Tensor
 
     def time(self, step: int) -> Tensor:
-        """The number of a step, counted from 1 since the beginning of the run."""
+        """The number of a step since the beginning of the run, counted from 1."""
         return self.numbers[0] + step
 
     def rate(self, step: int) -> Tensor:
@@ -58,9 +49,9 @@ class Clock(NamedTuple):
 
 @dataclass(frozen=True)
 class Timed(Optimizer):
-    """An optimiser that reads its learning rate and the number of the step from a clock."""
+    """An optimiser that reads its learning rate and step number from a clock."""
 
-    lr: Any = 0.0
+    learning_rate: Any = 0.0
     base: Optimizer = field(default=SGD(0.0), kw_only=True)
     clock: Clock | None = field(default=None, kw_only=True)
 
@@ -89,7 +80,7 @@ class Timed(Optimizer):
 
     def _at(self, step: int) -> Optimizer:
         assert self.clock is not None
-        return _with(self.base, lr=self.clock.rate(step))
+        return _with(self.base, learning_rate=self.clock.rate(step))
 
     def _time(self, step: int) -> Any:
         assert self.clock is not None
@@ -97,7 +88,7 @@ class Timed(Optimizer):
 
 
 def _with(optimizer: Any, **values: Any) -> Any:
-    """A copy with other values, unchecked: looking at a tensor on a GPU would wait for it."""
+    """A copy with other values. They are not checked, because reading a tensor on a GPU would wait for it."""
     twin = copy.copy(optimizer)
     for name, value in values.items():
         object.__setattr__(twin, name, value)
@@ -105,7 +96,7 @@ def _with(optimizer: Any, **values: Any) -> Any:
 
 
 def can_replay(run: Run, compile: str | None) -> bool:
-    """Whether the outer steps of a run can be recorded."""
+    """Whether the outer steps of ``run`` can be recorded."""
     trainer, outer = run.dynamics.trainer, run.outer_optimizer
     return (
         compile == "inductor"
@@ -123,10 +114,13 @@ _KNOWN = (SGD, Adam)
 
 
 class Replay:
-    """The outer steps of a run, recorded for each kind of step and each shape of batches."""
+    """The outer steps of a run, with one recording for each kind of step and each shape of the batches.
 
-    def __init__(self, run: Run, compute: Callable[..., Outcome]) -> None:
-        self.run, self.compute = run, compute
+    ``record=False`` runs the same steps in the same fixed memory without recording them; it needs no GPU.
+    """
+
+    def __init__(self, run: Run, *, record: bool = True) -> None:
+        self.run, self.record = run, record
         trainer = run.dynamics.trainer
         assert trainer is not None
         self.trainer = trainer
@@ -136,7 +130,7 @@ class Replay:
         self._last: Tensor | None = None
 
     def __call__(self) -> Outcome:
-        """One outer step."""
+        """Take one outer step."""
         run, trainer = self.run, self.trainer
         hypergradient, taken = run.present, run.step * run.present.steps
         train = [run.problem.train_batch(taken + k) for k in range(hypergradient.steps)]
@@ -148,7 +142,8 @@ class Replay:
         forms = tuple((t.shape, t.dtype) for t in tensors)
         key = (hypergradient.moves, memory, str(structure), str(constants), forms)
         if key not in self._recorded:
-            self._recorded[key] = Captured(_Step(self, structure, constants, hypergradient.steps))
+            step = _Step(self, structure, constants, hypergradient.steps)
+            self._recorded[key] = Captured(step, record=self.record)
         if not run.deferred:
             trainer.load(run.state)
         if run.phi is not self._last:
@@ -160,12 +155,12 @@ class Replay:
         return self._outcome(results, taken + hypergradient.steps, hypergradient.moves)
 
     def _numbers(self, taken: int, steps: int) -> tuple[Tensor, Tensor]:
-        """The clocks of both levels, sent without waiting."""
+        """The clocks of both levels, sent to the device without waiting for it."""
         run = self.run
-        inner = [float(taken), *(_rate(run.dynamics.optimizer, taken + k + 1) for k in range(steps))]
+        inner = [float(taken), *(float(run.dynamics.optimizer.learning_rate_at(taken + k + 1)) for k in range(steps))]
         outer = [0.0, 0.0]
         if run.outer_optimizer is not None:
-            outer = [float(run.step), _rate(run.outer_optimizer, run.step + 1)]
+            outer = [float(run.step), float(run.outer_optimizer.learning_rate_at(run.step + 1))]
         numbers = torch.tensor(inner + outer, dtype=torch.float64)
         if self.trainer.params.is_cuda:
             numbers = numbers.pin_memory().to(self.trainer.params.device, non_blocking=True)
@@ -180,11 +175,11 @@ class Replay:
         self._last = phi
         losses = list(inner_losses.unbind())
         seen = list(ahead.unbind()) if ahead is not None else []
-        return Outcome(Estimate(loss, gradient, seen, state), moved, phi, moments, state, losses)
+        return Outcome(HypergradientResult(loss, gradient, seen, state), moved, phi, moments, state, losses)
 
 
 class _Step:
-    """The function that is recorded: one outer step on tensors in fixed places."""
+    """The function that is recorded: one outer step on tensors in fixed memory."""
 
     def __init__(self, replay: Replay, structure: Any, constants: list[Any], steps: int) -> None:
         self.replay, self.structure, self.constants, self.steps = replay, structure, constants, steps
@@ -197,7 +192,7 @@ class _Step:
         timed = Timed(base=run.dynamics.optimizer, clock=Clock(inner))
         mover = None if run.outer_optimizer is None else Timed(base=run.outer_optimizer, clock=Clock(outer))
         with trainer.in_place(timed):
-            view = View(
+            given = HypergradientInput(
                 Dynamics(run.dynamics.level, timed, trainer),
                 run.outer_level,
                 lambda step: batches[step],
@@ -206,22 +201,18 @@ class _Step:
                 heads=run.heads,
                 features=run.features,
             )
-            outcome = replay.compute(run, view, trainer.live(), replay.phi, replay.moments, mover, 0)
+            outcome = compute_outcome(run, given, trainer.live(), replay.phi, replay.moments, mover, 0)
             trainer.load(outcome.state)
         with torch.no_grad():
             if run.present.moves:
                 replay.phi.copy_(outcome.phi)
                 for own, new in zip(replay.moments, outcome.moments, strict=True):
                     own.copy_(new)
-            seen = outcome.estimate.inner_losses if run.present.lookahead else []
+            seen = outcome.result.inner_losses if run.present.lookahead else []
             return [
                 torch.stack([loss.detach() for loss in outcome.inner_losses]),
-                outcome.estimate.loss,
-                outcome.estimate.gradient,
+                outcome.result.loss,
+                outcome.result.gradient,
                 outcome.gradient,
                 torch.stack([loss.detach() for loss in seen]) if seen else None,
             ]
-
-
-def _rate(optimizer: Optimizer, step: int) -> float:
-    return float(optimizer.lr(step) if callable(optimizer.lr) else optimizer.lr)

@@ -1,13 +1,12 @@
-"""Training of one network in place: what an ordinary loop does, at its speed.
+"""Training of a single network in place, at the speed of an ordinary loop.
 
-The engine's states are values: one vector of parameters, moments, buffers. Steps that nobody differentiates need no
-pure function, though. A :class:`Trainer` keeps a working copy of the module whose parameters and gradients are views of
-two flat vectors, so that torch's own layers run (fused BatchNorm, in-place statistics), the optimiser updates one
-vector in place, and ``torch.compile`` sees an ordinary module. A state is copied in at the start of a stretch of
-steps and out at its end.
+The engine's states are values: a parameter vector, moments and buffers. Steps that are not differentiated need no pure
+function. A :class:`Trainer` has a working copy of the module, whose parameters and gradients are views of two flat
+vectors. So torch's own layers run (fused BatchNorm, statistics in place), the optimiser updates one vector in place,
+and ``torch.compile`` sees an ordinary module. A state is copied in before a sequence of steps, and out after it.
 
-Where a hypergradient needs the features of the batches it trains on, the working copy hands them out: the body runs
-once for the look-ahead and the real step.
+The working copy also gives a hypergradient the features of its training batches, so that the body runs once for the
+look-ahead step and the real step.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.bilevel.dynamics import Draws, State
-from calibrant.bilevel.features import Memory
+from calibrant.bilevel.features import FeatureMemory
 from calibrant.bilevel.level import seeded
 from calibrant.bilevel.optimizers import Optimizer
 from calibrant.data.batch import Batch, Tensors, map_tensors
@@ -39,9 +38,9 @@ class Trainer:
     Parameters
     ----------
     problem : Bilevel
-        One problem, not a population.
+        A single problem, not a population.
     optimizer : Optimizer
-        Of the inner level.
+        The inner optimiser.
     compile : bool
         Run the module under ``torch.compile``.
     """
@@ -70,11 +69,11 @@ class Trainer:
         self._asks_for_batch: set[str] = set()
 
     def train(
-        self, state: State, phi: Tensor, draws: Draws, steps: int, memory: Memory | None = None
+        self, state: State, phi: Tensor, draws: Draws, steps: int, memory: FeatureMemory | None = None
     ) -> tuple[State, list[Tensor]]:
-        """Take ``steps`` training steps from ``state``; the state after them, and the loss before each.
+        """Take ``steps`` training steps from ``state``. Returns the state after them and the loss before each step.
 
-        ``memory`` keeps the features of the batches.
+        The features of the batches are added to ``memory``, if it is given.
         """
         features = self._take_begun(state)
         if features is None:
@@ -86,7 +85,7 @@ class Trainer:
         return self.hand_out(state.step + steps), losses
 
     def _step(
-        self, phi: Tensor, batch: Batch, step: int, memory: Memory | None, features: list[Tensor] | None
+        self, phi: Tensor, batch: Batch, step: int, memory: FeatureMemory | None, features: list[Tensor] | None
     ) -> Tensor:
         self._set_mode(train=True)
         divided = memory is not None or features is not None
@@ -94,7 +93,7 @@ class Trainer:
         with seeded(batch.seed, self.params), torch.enable_grad(), _plain_errors():
             loss = self.problem.inner_value(net, phi, batch._replace(seed=None))
         self.grad.zero_()
-        loss.backward(inputs=list(self.named.values()))  # what else the loss touches keeps its own gradients
+        loss.backward(inputs=list(self.named.values()))  # no gradients for anything else that the loss uses
         with torch.no_grad():
             self.optimizer.update_(self.params, self.moments, self.grad, step)
         if memory is not None:
@@ -102,9 +101,9 @@ class Trainer:
         return loss.detach()
 
     def begin(self, state: State, phi: Tensor, batch: Batch) -> list[Tensor]:
-        """Run the body on the batch of the next step, and keep its graph for that step; its features, without a graph.
+        """Run the body on the next step's batch, keep the graph for that step, and return the features without it.
 
-        Buffers move as in the step itself, so that the outer loss may be evaluated before the step is finished.
+        Buffers are updated as in the step itself, so the outer loss can be evaluated before the step is finished.
         """
         self.load(state)
         self._set_mode(train=True)
@@ -116,21 +115,21 @@ class Trainer:
         return [h.detach() for h in net.kept]
 
     def outer_features(self, phi: Tensor, batch: Batch, train: bool) -> list[Tensor]:
-        """The features that the outer loss asks for on ``batch``, at the working copy's present state."""
+        """The features that the outer loss needs on ``batch``, at the working copy's present state."""
         self._set_mode(train=train)
         net = DividedWorkingNetwork(self, batch.noise)
         saved = self.read_buffers() if train else {}
         with torch.no_grad():
             self._ask("outer", net, batch, lambda: self.problem.outer_value(net, phi, batch))
-        if train:  # an outer pass leaves the state of training alone
+        if train:  # an outer pass must not change the training state
             self._write_buffers(saved)
         return net.kept
 
     def _ask(self, level: str, net: DividedWorkingNetwork, batch: Batch, evaluate: Callable[[], Tensor]) -> None:
-        """Run the body on what a loss asks for.
+        """Run the body on the inputs for which a loss needs features.
 
-        Only the loss knows what that is, so it is evaluated. A recording fixes what the loss decides, and most losses
-        ask once, for the batch itself: then the body alone runs.
+        Only the loss knows these inputs, so it is evaluated. Most losses need the features of the batch, once. While
+        steps are recorded this cannot change, so then only the body runs.
         """
         if not self._copies and level in self._asks_for_batch:
             net.features(batch.inputs)
@@ -142,7 +141,7 @@ class Trainer:
             self._asks_for_batch.discard(level)
 
     def load(self, state: State) -> None:
-        """Put the working copy at ``state``."""
+        """Copy ``state`` into the working copy."""
         self._begun = None
         if state is self._last or state.params is self.params:
             return
@@ -153,13 +152,13 @@ class Trainer:
             self._write_buffers(state.buffers)
 
     def live(self, step: int = 0) -> State:
-        """The working copy's own tensors as a state: it changes as training goes on."""
+        """A state of the working copy's own tensors, which change as training continues."""
         buffers = {name: owner._buffers[leaf] for name, owner, leaf in self._buffers}
         return State(self.params, self.moments, buffers, step)  # type: ignore[arg-type]
 
     @contextlib.contextmanager
     def in_place(self, optimizer: Optimizer) -> Iterator[None]:
-        """Train with ``optimizer`` inside the block, and hand out live states instead of copies."""
+        """Inside the block, train with ``optimizer`` and return live states instead of copies."""
         before, self.optimizer, self._copies = self.optimizer, optimizer, False
         try:
             yield
@@ -167,7 +166,7 @@ class Trainer:
             self.optimizer, self._copies = before, True
 
     def hand_out(self, step: int) -> State:
-        """The working copy's state as a value."""
+        """A copy of the working copy's state, or the live state inside :meth:`in_place`."""
         if not self._copies:
             return self.live(step)
         moments = tuple(m.clone() for m in self.moments)
@@ -183,7 +182,7 @@ class Trainer:
             owner._buffers[leaf].copy_(buffers[name])  # type: ignore[union-attr]
 
     def _take_begun(self, state: State) -> list[Tensor] | None:
-        """Features of the next step's batch, if :meth:`begin` was called at this very state."""
+        """The features of the next step's batch, if :meth:`begin` was called with this state."""
         begun, self._begun = self._begun, None
         return begun[1] if begun is not None and begun[0] is state else None
 
@@ -203,7 +202,7 @@ class Trainer:
         return self._parts
 
     def runner(self, part: str) -> Callable[..., Any]:
-        """The module or its body as it is to be called: compiled if asked for."""
+        """The module or its body as a callable, compiled if ``compile`` is True."""
         if part not in self._compiled:
             module: nn.Module = self.module if part == "module" else self.parts.body
             self._compiled[part] = torch.compile(module, dynamic=False) if self.compile else module
@@ -211,7 +210,7 @@ class Trainer:
 
 
 class WorkingNetwork:
-    """The network at the working copy's parameters, with the interface of :class:`calibrant.models.Network`."""
+    """The working copy with the interface of :class:`calibrant.models.Network`, for losses."""
 
     def __init__(self, trainer: Trainer, noise: Tensors) -> None:
         self.trainer, self.params = trainer, trainer.named
@@ -224,14 +223,14 @@ class WorkingNetwork:
 
     @property
     def buffers(self) -> Tensors:
-        """The newest buffers."""
+        """The buffers after the last call."""
         return self.trainer.live().buffers
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._run("module", args, kwargs)
 
     def logits(self, inputs: Any) -> Tensor:
-        """The logits, one row for each sample."""
+        """The logits, one row per sample."""
         return logits_of(call(self, inputs, self.trainer.module))
 
     def features(self, inputs: Any) -> Tensor:
@@ -240,7 +239,7 @@ class WorkingNetwork:
         return logits_of(call(lambda *a, **k: self._run("body", a, k), inputs, body))
 
     def head(self, features: Tensor) -> Tensor:
-        """The logits of features, in the parameters' own precision."""
+        """The logits for given features, in the parameters' precision."""
         return logits_of(self.trainer.parts.head(features))
 
     def _run(self, part: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -255,17 +254,17 @@ class WorkingNetwork:
 
 
 class DividedWorkingNetwork(Divided, WorkingNetwork):
-    """A :class:`WorkingNetwork` whose body and head run apart."""
+    """A :class:`WorkingNetwork` whose body and head run separately."""
 
 
 @contextlib.contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Say what to do where torch's BatchNorm refuses a batch of one sample."""
+    """Add advice to the error of torch's BatchNorm about a batch of one sample."""
     try:
         yield
     except ValueError as error:
         if "more than 1 value per channel" in str(error):
-            raise ValueError(f"{error}. Leave out a last batch of one sample: drop_last=True.") from error
+            raise ValueError(f"{error}. Use drop_last=True to leave out a last batch of one sample.") from error
         raise
 
 

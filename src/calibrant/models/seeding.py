@@ -1,4 +1,4 @@
-"""Starting parameters that are a pure function of a seed."""
+"""Starting parameters as a pure function of a seed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Layers built inside draw their start from ``seed``; torch's global random state is left as it was."""
+def seeded_start(seed: int) -> Iterator[None]:
+    """Layers that are built inside the block draw their parameters from ``seed``. torch's global state is restored."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield

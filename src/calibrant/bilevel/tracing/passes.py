@@ -1,17 +1,14 @@
-"""Small passes over traced graphs: what autograd's generic formulas and ``vmap`` leave on the table.
+"""Simplifications of traced graphs, for overhead that autograd's generic formulas and ``vmap`` leave.
 
-All passes keep values exactly, or up to the rounding of one fused multiply-add; none knows which model or loss the
-graph came from. They are written for graphs without mutation, where a value is its numbers and not its memory: layouts
-may change, so ``view`` becomes ``reshape``, and graphs that ask for a layout (``as_strided``) are left alone.
+All passes keep values exactly, or up to the rounding of one fused multiply-add. They know nothing about the model or
+the loss. They assume graphs without mutation, where memory layouts may change: ``view`` becomes ``reshape``, and
+graphs that ask for a layout (``as_strided``) are not changed.
 """
 
 from __future__ import annotations
 
-import functools
 import operator
-import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import fx
@@ -25,13 +22,8 @@ _PRODUCTS = {aten.mm.default: aten.addmm.default, aten.bmm.default: aten.baddbmm
 _ZEROS = {aten.zeros_like.default, aten.zeros.default, aten.new_zeros.default}
 
 
-def is_pure(graph: fx.Graph) -> bool:
-    """Whether no node writes into its inputs."""
-    return not any(isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable for n in graph.nodes)
-
-
 def simplify(module: fx.GraphModule) -> fx.GraphModule:
-    """Drop what changes nothing, merge repeats, and let products come out the right way round and with their sums."""
+    """Drop operations without effect, merge repeated ones, remove transposes, and fuse products with sums."""
     graph = module.graph
     graph.eliminate_dead_code()
     if not any(n.target == aten.as_strided.default for n in graph.nodes):
@@ -46,76 +38,6 @@ def simplify(module: fx.GraphModule) -> fx.GraphModule:
     graph.eliminate_dead_code()
     module.recompile()
     return module
-
-
-def split(
-    module: fx.GraphModule, late: int, early_outputs: int
-) -> tuple[fx.GraphModule, fx.GraphModule, fx.GraphModule]:
-    """Cut a graph at its last ``late`` inputs.
-
-    Returns ``early``, which computes all that does not depend on them and returns the first ``early_outputs`` outputs
-    followed by the values that the rest needs; ``rest``, which takes those values and the late inputs and returns the
-    other outputs; and ``second``, a copy of ``rest`` that returns its second output alone.
-    """
-    graph = module.graph
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    outputs = next(n for n in graph.nodes if n.op == "output").args[0]
-    dependent = set(placeholders[len(placeholders) - late :])
-    for node in graph.nodes:
-        if any(a in dependent for a in node.all_input_nodes):
-            dependent.add(node)
-    last = outputs[early_outputs:]
-    needed = {a for n in dependent if n.op != "output" for a in n.all_input_nodes} | set(last)
-    saved = [n for n in graph.nodes if n in needed and n not in dependent and n.op != "get_attr"]
-
-    early = fx.Graph()
-    env: dict[fx.Node, fx.Node] = {}
-    for node in graph.nodes:
-        if node not in dependent and node.op != "output":
-            env[node] = early.node_copy(node, env.__getitem__)
-    early.output((*(_look_up(env, o) for o in outputs[:early_outputs]), *(env[n] for n in saved)))
-    early.eliminate_dead_code()
-
-    def build(chosen: Sequence[fx.Node]) -> fx.GraphModule:
-        rest = fx.Graph()
-        env: dict[fx.Node, fx.Node] = {}
-        for position, node in enumerate(saved):
-            env[node] = rest.placeholder(f"saved_{position}")
-        for node in graph.nodes:
-            if node.op != "output" and (node in dependent or node.op == "get_attr"):
-                env[node] = rest.node_copy(node, env.__getitem__)
-        rest.output(tuple(_look_up(env, o) for o in chosen))
-        rest.eliminate_dead_code()
-        return fx.GraphModule(module, rest)
-
-    return fx.GraphModule(module, early), build(last), build(last[1:2])
-
-
-_OPERATOR = re.compile(r"torch\.ops\.(\w+)\.(\w+)\.(\w+)")
-
-
-def as_function(module: fx.GraphModule) -> Callable[..., Any]:
-    """The graph as a plain function that calls torch's operators directly.
-
-    The same code that the module runs, past ``nn.Module`` and past the Python layer of each operator; small networks
-    notice both.
-    """
-    code = module.graph.python_code("self")
-    names = dict(code.globals)
-
-    def shorten(match: re.Match[str]) -> str:
-        space, name, overload = match.groups()
-        found = getattr(getattr(getattr(torch.ops, space), name), overload)
-        short = f"_{space}_{name}_{overload}"
-        names[short] = getattr(found, "_op", found)
-        return short
-
-    exec(compile(_OPERATOR.sub(shorten, code.src), "<traced graph>", "exec"), names)
-    return functools.partial(names["forward"], module)
-
-
-def _look_up(env: dict[fx.Node, fx.Node], value: Any) -> Any:
-    return env[value] if isinstance(value, fx.Node) else value
 
 
 def _drop_no_ops(graph: fx.Graph) -> None:
@@ -133,7 +55,7 @@ def _drop_no_ops(graph: fx.Graph) -> None:
 
 
 def _equal_to(node: fx.Node) -> fx.Node | None:
-    """An argument that has this node's value already, if there is one."""
+    """An argument of this node with the same value, if there is one."""
     if node.target == aten.cat.default and len(node.args[0]) == 1:  # type: ignore[arg-type]
         return node.args[0][0]  # type: ignore[index, return-value]
     if node.target is operator.getitem:
@@ -148,7 +70,7 @@ def _equal_to(node: fx.Node) -> fx.Node | None:
     if node.target in (aten.reshape.default, aten.expand.default) and _shape(node) == _shape(first):
         return first
     if node.target in (aten.slice.Tensor, aten.slice_backward.default) and _shape(node) == _shape(first):
-        return first  # a slice of everything, and its adjoint; steps of 1 are all that keep a shape
+        return first  # a slice of everything, or its adjoint: only a step of 1 keeps the shape
     if node.target == aten.mul.Scalar and node.args[1] == 1 and _same_form(node, first):
         return first
     if node.target in _TRANSPOSES and first.target in _TRANSPOSES and _swapped(node) == _swapped(first):
@@ -161,7 +83,7 @@ def _equal_to(node: fx.Node) -> fx.Node | None:
 
 
 def _hoist_transposes(graph: fx.Graph) -> None:
-    """``aᵀ + bᵀ`` as ``(a + b)ᵀ``: one transpose, which often meets another one."""
+    """Write ``aᵀ + bᵀ`` as ``(a + b)ᵀ``. The one transpose often cancels with another one."""
     for node in list(graph.nodes):
         if node.target != aten.add.Tensor or node.kwargs or not all(isinstance(a, fx.Node) for a in node.args):
             continue
@@ -180,7 +102,7 @@ def _hoist_transposes(graph: fx.Graph) -> None:
 
 
 def _turn_products(graph: fx.Graph) -> None:
-    """``(a @ b)ᵀ`` that is added to something as ``bᵀ @ aᵀ``: the sum can then be part of the product."""
+    """Write ``(a @ b)ᵀ`` as ``bᵀ @ aᵀ`` where it is added to something, so that the sum can be fused with it."""
     for node in list(graph.nodes):
         if node.target not in _TRANSPOSES or not any(user.target == aten.add.Tensor for user in node.users):
             continue
@@ -206,7 +128,7 @@ def _transposed(graph: fx.Graph, node: fx.Node) -> fx.Node:
 
 
 def _merge_repeats(graph: fx.Graph) -> None:
-    """Compute equal expressions once. Random draws are never equal."""
+    """Compute equal expressions once. Two random draws never count as equal."""
     seen: dict[object, fx.Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function" or _is_random(node.target):
@@ -220,7 +142,7 @@ def _merge_repeats(graph: fx.Graph) -> None:
 
 
 def _fold_constants(module: fx.GraphModule) -> None:
-    """Compute once, now, what depends on no input: the ones and counts that averages and gradients are made of."""
+    """Compute expressions that depend on no input now: ones and counts in averages and gradients."""
     graph, known = module.graph, dict[fx.Node, torch.Tensor]()
     for node in list(graph.nodes):
         value = _constant_value(node, known)
@@ -228,7 +150,7 @@ def _fold_constants(module: fx.GraphModule) -> None:
             known[node] = value
     for position, (node, value) in enumerate(known.items()):
         if all(user in known for user in node.users):
-            continue  # only needed for other constants
+            continue  # only other constants need it
         name = f"_constant{position}"
         module.register_buffer(name, value, persistent=False)
         with graph.inserting_before(node):
@@ -260,12 +182,12 @@ def _constant_value(node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> torch.
 
 
 def _fuse_additions(graph: fx.Graph) -> None:
-    """``x + a @ b`` as one call, where the product is used nowhere else."""
+    """Write ``x + a @ b`` as one call where nothing else uses the product."""
     order = {n: i for i, n in enumerate(graph.nodes)}
     for node in list(graph.nodes):
         if node.target != aten.add.Tensor or node.kwargs or not all(isinstance(a, fx.Node) for a in node.args):
             continue
-        # Fuse the later product: the earlier operand is then an accumulator that exists already.
+        # Fuse the later product, because the earlier operand already exists and can accumulate the sum.
         first, second = sorted(node.args, key=order.__getitem__)
         for product, other in ((second, first), (first, second)):
             alone = len(product.users) == 1 and product is not other

@@ -1,4 +1,4 @@
-"""The head's own level: losses as functions of the last layer's parameters alone, at features that are known."""
+"""Levels of the head: losses as functions of the last layer's parameters, for known features."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from calibrant.bilevel.level import Level
 from calibrant.data.batch import Batch, Tensors
 
 if TYPE_CHECKING:
-    from calibrant.bilevel.native import Trainer
     from calibrant.bilevel.population import Population
     from calibrant.bilevel.problem import Bilevel
+    from calibrant.bilevel.tracing import Trainer
 
 
 class Seen(NamedTuple):
-    """A pass through the body: the features of each call of the network, and the buffers after it."""
+    """The result of a pass through the body: the features of each call of the network, and the buffers after it."""
 
     features: list[Tensor]
     buffers: Tensors
 
 
-class Heads:
-    """Losses of a problem in the head's parameters ``w``.
+class HeadLevels:
+    """The losses of a problem as functions of the head's parameters ``w``.
 
-    With features ``h`` known, ``L(w, φ) = inner_loss(head_w(h), φ)`` costs a small part of the network. ``trainer``,
-    where there is one, runs the body, and shares its pass with the training step that follows.
+    For known features ``h``, ``L(w, φ) = inner_loss(head_w(h), φ)`` costs a small part of the network. If there is a
+    ``trainer``, it runs the body and uses the same pass for the next training step.
     """
 
     def __init__(self, problem: Bilevel | Population, trainer: Trainer | None = None) -> None:
@@ -44,7 +44,7 @@ class Heads:
             return Seen(*self.problem.inner_features(state.params, state.buffers, phi, batch))
 
     def inner(self, state: State, features: Sequence[Tensor]) -> Level:
-        """The training loss as a level in ``w``: ``fn(w, {}, φ, batch)``."""
+        """The training loss as a level in ``w``, with ``fn(w, {}, φ, batch)``."""
         problem, params = self.problem, state.params
 
         def loss(w: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
@@ -53,7 +53,7 @@ class Heads:
         return Level(loss)
 
     def outer(self, state: State, seen: Seen | None, phi: Tensor, batch: Batch) -> Level:
-        """The held-out loss as a level in ``w``; buffers are those of ``seen``, or else those of ``state``."""
+        """The outer loss as a level in ``w``, with the buffers of ``seen`` if it is given, else those of ``state``."""
         problem, params = self.problem, state.params
         if self.trainer is not None:
             if seen is None:

@@ -1,7 +1,7 @@
-"""A traced function as a CUDA graph: hundreds of small kernels, launched as one.
+"""A function as a CUDA graph: hundreds of small kernels with one launch.
 
-Networks of this size leave a GPU idle while Python launches kernels. A graph is recorded once, from tensors of its own,
-and replayed: what comes in is copied into these, what goes out is cloned, so that callers notice nothing but the speed.
+With small networks a GPU waits while Python launches kernels. A CUDA graph is recorded once, on tensors of its own, and
+then replayed. Inputs are copied into these tensors and outputs are cloned, so callers notice only the speed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, fx
 
 _WARM_UP = 2
-"""Calls before recording: libraries choose and load their kernels then, which a recording may not."""
+"""Calls before recording. Libraries choose and load their kernels in these calls; a recording must not do so."""
 
 
 def recordable(module: fx.GraphModule, device: torch.device) -> bool:
-    """Whether a traced module can be recorded: on a GPU, and without random numbers of its own."""
+    """Whether a traced module can be recorded: it runs on a GPU and draws no random numbers."""
     if device.type != "cuda":
         return False
     operators = [node.target for node in module.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
@@ -26,13 +26,13 @@ def recordable(module: fx.GraphModule, device: torch.device) -> bool:
 
 
 class Captured:
-    """``fn``, a pure function of CUDA tensors of fixed shapes, replayed from a recording after two calls.
+    """A pure function of CUDA tensors of fixed shapes. It is recorded in the third call and replayed from then on.
 
-    Where recording fails (an operation that waits for the GPU), ``fn`` itself goes on being called.
+    If recording fails (an operation waits for the GPU), or with ``record=False``, every call runs ``fn`` itself.
     """
 
-    def __init__(self, fn: Callable[..., Sequence[Any]]) -> None:
-        self.fn = fn
+    def __init__(self, fn: Callable[..., Sequence[Any]], *, record: bool = True) -> None:
+        self.fn, self.record = fn, record
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: list[Tensor] = []
@@ -41,11 +41,11 @@ class Captured:
 
     def __call__(self, *tensors: Tensor) -> Sequence[Any]:
         self.calls += 1
-        if self.graph is None and (self.calls != _WARM_UP + 1 or not self._record(tensors)):
+        if self.graph is None and not (self.record and self.calls == _WARM_UP + 1 and self._record(tensors)):
             return self.fn(*tensors)
         for k, (own, given) in enumerate(zip(self.inputs, tensors, strict=True)):
             last, version = self.given[k]
-            if given is not last or given._version != version:  # a full batch is the same tensor at every step
+            if given is not last or given._version != version:  # a full batch is the same tensor in every step
                 own.copy_(given)
                 self.given[k] = (given, given._version)
         assert self.graph is not None
@@ -61,8 +61,8 @@ class Captured:
                 self.outputs = list(self.fn(*self.inputs))
         except RuntimeError as error:
             warnings.warn(
-                "A step could not be recorded as a CUDA graph and runs operation by operation, which is slower: "
-                f"{str(error).splitlines()[0]}",
+                "A step could not be recorded as a CUDA graph, so it runs operation by operation, which is slower. "
+                f"The error was: {str(error).splitlines()[0]}",
                 stacklevel=2,
             )
             self.inputs, self.outputs, self.given = [], [], []
@@ -71,7 +71,7 @@ class Captured:
         return True
 
     def _hand_out(self, output: Any, tensors: Sequence[Tensor]) -> Any:
-        """A copy that the next replay leaves alone; inputs that are passed through are the caller's own."""
+        """A copy that the next replay does not change. For an output that is an input, the caller's own tensor."""
         if not isinstance(output, Tensor):
             return output
         for own, given in zip(self.inputs, tensors, strict=True):

@@ -1,0 +1,74 @@
+"""Checks of what ``solve`` is given."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from calibrant.bilevel import hypergradients as hg
+from calibrant.bilevel.optimizers import Optimizer
+from calibrant.bilevel.population import Population
+from calibrant.bilevel.problem import NO_VALIDATION_DATA, Bilevel
+
+
+def check_arguments(
+    problem: Bilevel | Population,
+    hypergradient: hg.Hypergradient,
+    outer_optimizer: Optimizer | None,
+    outer_steps: int | Tensor,
+    restart: bool,
+    start: float,
+) -> None:
+    """Raise an error where the problem, the hypergradient and the numbers of steps do not fit together."""
+    if not isinstance(hypergradient, hg.Hypergradient):
+        raise TypeError(f"hypergradient must be a Hypergradient such as Unrolled(10); got {hypergradient!r}.")
+    if not 0 <= start < 1:
+        raise ValueError(f"start must be a share of the run, at least 0 and below 1; got {start}.")
+    plain = not hypergradient.moves
+    if outer_optimizer is None and not plain:
+        raise ValueError("outer_optimizer must be given, since the hypergradient moves φ: try SGD(learning_rate).")
+    if not plain and problem.outer_view.size == 0:
+        raise ValueError(
+            "The problem has no outer variables to move. Give Bilevel(..., outer=...), or use Plain(steps)."
+        )
+    if not plain and problem.val is None:
+        raise ValueError(NO_VALIDATION_DATA)
+    if problem.moves_start and not restart and not plain:
+        raise ValueError(
+            "restart must be True when the starting point is an outer variable: each outer step starts from it."
+        )
+    if problem.moves_start and not plain and not hypergradient.sees_start:
+        raise ValueError(
+            f"{hypergradient!r} does not differentiate through the starting point, so that outer variable would never "
+            "move. Use Unrolled or Forward."
+        )
+    if isinstance(outer_steps, Tensor):
+        if outer_steps.shape != (problem.members,):
+            raise ValueError(f"outer_steps must be a number, or one per member; got shape {tuple(outer_steps.shape)}.")
+    elif outer_steps < 0:
+        raise ValueError(f"outer_steps must be at least 0; got {outer_steps}.")
+
+
+def check_optimizers(
+    problem: Bilevel | Population, inner: Optimizer, outer: Optimizer | None, clip_norm: float | None
+) -> None:
+    """Raise an error where an optimiser is not one of this package or its rates do not fit the problem."""
+    for level, optimizer in (("inner", inner), ("outer", outer)):
+        if optimizer is None:
+            continue
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(
+                f"The {level} optimiser must be one of calibrant.bilevel such as Adam(1e-2), whose update can be "
+                f"differentiated; got {type(optimizer).__module__}.{type(optimizer).__name__}."
+            )
+        rate = optimizer.learning_rate_at(1)
+        if isinstance(rate, Tensor) and rate.dim() > 0 and rate.shape != (problem.members,):
+            raise ValueError(
+                f"The {level} learning rate must be a number, or one per member of a population "
+                f"({problem.members or 'this is a single problem'}); got shape {tuple(rate.shape)}."
+            )
+        if level == "outer" and problem.ties is not None:
+            rates = [rate, *(part.learning_rate for _, part in getattr(optimizer, "parts", ()))]
+            if not all(problem.ties.equal(r) for r in rates if isinstance(r, Tensor) and r.dim() > 0):
+                raise ValueError("The outer learning rate must be the same for all members of a tied group.")
+    if clip_norm is not None and not clip_norm > 0:
+        raise ValueError(f"clip_norm must be positive, or None for no clipping; got {clip_norm}.")

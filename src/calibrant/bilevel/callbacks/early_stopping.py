@@ -1,0 +1,174 @@
+"""Early stopping on held-out data, and criteria for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.bilevel.callbacks.base import Callback
+from calibrant.bilevel.dynamics import State
+from calibrant.bilevel.features import join, join_answers
+from calibrant.bilevel.finite import NonFiniteError
+from calibrant.bilevel.problem import NO_VALIDATION_DATA, Bilevel
+from calibrant.bilevel.run import Run
+from calibrant.data.batch import Batch
+from calibrant.data.members import MemberStream
+
+
+class EarlyStopping(Callback):
+    """Stop when a criterion on held-out data has not improved for ``patience`` outer steps.
+
+    Each member of a population stops separately. Tied members share φ, so they stop together, by the mean criterion
+    of those that still run.
+
+    Parameters
+    ----------
+    criterion : callable ``run -> Tensor``, optional
+        One value per member; smaller is better. The default is the outer loss after the step's training, computed from
+        the predictions on all validation data together. :func:`pooled` makes a criterion from any function of logits
+        and labels.
+    patience : int, optional
+        None never stops and only remembers the best state.
+    min_delta : float
+        The smallest change that counts as an improvement.
+    restore_best : bool
+        End with the parameters, buffers and φ of the best step instead of the last step.
+    every : int
+        The number of outer steps between two evaluations of the criterion.
+    """
+
+    def __init__(
+        self,
+        criterion: Callable[[Run], Tensor] | None = None,
+        *,
+        patience: int | None = 10,
+        min_delta: float = 0.0,
+        restore_best: bool = True,
+        every: int = 1,
+    ) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1; got {every}.")
+        self.criterion = criterion or self._outer_loss
+        self.patience, self.min_delta, self.restore_best, self.every = (
+            patience,
+            min_delta,
+            restore_best,
+            every,
+        )
+        self.best: Tensor | None = None
+        self.best_step: Tensor | None = None
+        self._best_state: State | None = None
+        self._best_phi: Tensor | None = None
+        self._batches: list[Batch] = []
+
+    def on_start(self, run: Run) -> None:
+        if run.step == 0:
+            self.best = self.best_step = self._best_state = self._best_phi = None
+        if self.criterion == self._outer_loss:  # all validation data, the same in every evaluation
+            count = 1 if run.problem.val is None else run.problem.val.batches
+            self._batches = [run.problem.val_batch(step) for step in range(count)]
+
+    def on_step(self, run: Run) -> None:
+        if run.step % self.every:
+            return
+        value = self.criterion(run).detach().reshape(-1).double().cpu()
+        self._refuse_nan(run, value)
+        if self.best is None:
+            self.best = torch.full_like(value, float("inf"))
+            self.best_step = torch.zeros(len(value), dtype=torch.long)
+            self._best_state, self._best_phi = run.state, run.phi
+        assert self.best_step is not None
+        counts = self._still_counts(run)
+        value = run.pool(value, counts)
+        better = (value < self.best - self.min_delta) & counts
+        self.best = torch.where(better, value, self.best)
+        self.best_step = torch.where(better, run.step, self.best_step)
+        if bool(better.any()):
+            self._best_state = run.select(better, run.state, self._best_state)
+            self._best_phi = run.select(run.together(better), run.phi, self._best_phi)
+        if self.patience is not None:
+            run.stop(f"no improvement for {self.patience} outer steps", run.step - self.best_step >= self.patience)
+
+    def on_end(self, run: Run) -> None:
+        if self.restore_best and self._best_state is not None and self._best_phi is not None:
+            run.state, run.phi = self._best_state._replace(step=run.state.step), self._best_phi
+
+    def _outer_loss(self, run: Run) -> Tensor:
+        """The outer loss of all predictions together, because a mean of calibration errors over batches is no error."""
+        if len(self._batches) == 1:
+            return run.evaluate(batch=self._batches[0])
+        point = run.state.params, run.state.buffers, run.phi
+        with torch.no_grad():
+            answers = [run.problem.outer_answers(*point, batch) for batch in self._batches]
+            axes = run.problem.val.axes if isinstance(run.problem.val, MemberStream) else None
+            together = join_answers(answers, axes is not None)
+            return run.problem.outer_given(together, *point, join(self._batches, axes))
+
+    def _refuse_nan(self, run: Run, value: Tensor) -> None:
+        """Fail members whose criterion is NaN. Otherwise they would silently return to their first step."""
+        for member in (value.isnan() & run.active).nonzero().flatten().tolist():
+            message = (
+                f"The criterion of early stopping was NaN after outer step {run.step}. Look for held-out data on which "
+                "it is undefined, or for predictions that are not finite."
+            )
+            if not run.is_population:
+                raise NonFiniteError(message)
+            run.fail(member, message)
+
+    def _still_counts(self, run: Run) -> Tensor:
+        """Members that run or stopped in this step. Those that stopped earlier or failed do not count."""
+        just_now = torch.tensor([run.stop_steps.get(m) == run.step for m in range(len(run.active))])
+        failed = torch.tensor([m in run.failures for m in range(len(run.active))])
+        return (run.active | just_now) & ~failed
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.best is None or self._best_state is None:
+            return {}
+        state = self._best_state
+        return {
+            "best": self.best,
+            "best_step": self.best_step,
+            "phi": self._best_phi,
+            "params": state.params,
+            "step": state.step,
+            **{f"moment{k}": m for k, m in enumerate(state.moments)},
+            **{f"buffer.{k}": b for k, b in state.buffers.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            self.best, self.best_step, self._best_phi = state["best"].cpu(), state["best_step"].cpu(), state["phi"]
+            moments = tuple(state[f"moment{k}"] for k in range(len([k for k in state if k.startswith("moment")])))
+            buffers = {k.removeprefix("buffer."): v for k, v in state.items() if k.startswith("buffer.")}
+            self._best_state = State(state["params"], moments, buffers, state["step"])
+
+
+@dataclass(frozen=True)
+class pooled:
+    """A criterion for :class:`EarlyStopping`: ``function(logits, labels)`` on all validation data together.
+
+    Example: ``pooled(calibrant.losses.sece)``. The function returns one value; smaller is better.
+    """
+
+    function: Callable[[Tensor, Tensor], Tensor]
+
+    def __call__(self, run: Run) -> Tensor:
+        if run.problem.val is None:
+            raise ValueError(NO_VALIDATION_DATA)
+        single = not run.is_population
+        problems = [run.problem] if isinstance(run.problem, Bilevel) else run.problem.problems
+        values = []
+        for member, problem in enumerate(problems):
+            assert problem.val is not None
+            params = run.state.params if single else run.state.params[member]
+            buffers = run.state.buffers if single else {k: b[member] for k, b in run.state.buffers.items()}
+            net = problem.view.bind(params, buffers, train=False, autocast=problem.autocast)
+            batches = [problem.val_batch(step) for step in range(problem.val.batches)]
+            with torch.no_grad():
+                logits = torch.cat([net.logits(batch.inputs) for batch in batches])
+                values.append(self.function(logits, torch.cat([batch.targets for batch in batches])))
+        return torch.stack([torch.as_tensor(value) for value in values])

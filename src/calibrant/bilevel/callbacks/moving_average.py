@@ -1,0 +1,91 @@
+"""A moving average of the weights as the result of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from calibrant.bilevel.callbacks.base import Callback
+from calibrant.bilevel.dynamics import State
+from calibrant.bilevel.run import Run
+from calibrant.data.batch import Tensors
+
+
+class MovingAverage(Callback):
+    """An exponential moving average of the weights, which becomes the result of the run.
+
+    The k-th update of the average is ``average ← d·average + (1 − d)·θ`` with ``d = min(decay, k/(k + 9))``. The first
+    updates forget faster, so the average of a short run does not stay near its middle. Buffers (BatchNorm's
+    statistics) are averaged in the same way, and so is φ with ``outer=True``. Training itself does not change.
+
+    Parameters
+    ----------
+    decay : float
+        Between 0 and 1.
+    every : int
+        The number of outer steps between two updates of the average.
+    start : float
+        The share of the run before the first update.
+    use : bool
+        End the run with the averaged parameters. False only computes the average, which :meth:`state` returns.
+    outer : bool
+        Also average φ, for outer variables that belong to the trained network.
+    """
+
+    def __init__(
+        self, decay: float = 0.98, *, every: int = 1, start: float = 0.5, use: bool = True, outer: bool = False
+    ) -> None:
+        if not 0 < decay < 1:
+            raise ValueError(f"decay must be between 0 and 1; got {decay}.")
+        if every < 1 or not 0 <= start < 1:
+            raise ValueError(f"every must be at least 1, and start at least 0 and below 1; got {every=} and {start=}.")
+        self.decay, self.every, self.start, self.use, self.outer = decay, every, start, use, outer
+        self.params: Tensor | None = None
+        self.phi: Tensor | None = None
+        self.looks = 0
+        self.buffers: Tensors = {}
+
+    def on_start(self, run: Run) -> None:
+        if run.step == 0:
+            self.params, self.buffers, self.phi, self.looks = None, {}, None, 0
+
+    def on_step(self, run: Run) -> None:
+        if run.step % self.every or run.step < self.start * run.outer_steps:
+            return
+        state, self.looks = run.state, self.looks + 1
+        if self.params is None:
+            self.params, self.buffers = state.params.clone(), {k: b.clone() for k, b in state.buffers.items()}
+            self.phi = run.phi.clone() if self.outer else None
+            return
+        new = 1 - min(self.decay, self.looks / (self.looks + 9))
+        self.params.lerp_(state.params, new)
+        if self.phi is not None:
+            self.phi.lerp_(run.phi, new)
+        for name, buffer in state.buffers.items():
+            if buffer.is_floating_point():
+                self.buffers[name].lerp_(buffer, new)
+            else:
+                self.buffers[name].copy_(buffer)
+
+    def on_end(self, run: Run) -> None:
+        if self.use and self.params is not None:
+            run.state = self.state(run)
+            run.phi = run.phi if self.phi is None else self.phi
+
+    def state(self, run: Run) -> State:
+        """The averaged state, or the state of the run before the first update."""
+        if self.params is None:
+            return run.state
+        return run.state._replace(params=self.params, buffers=self.buffers)
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.params is None:
+            return {}
+        found = {"params": self.params} if self.phi is None else {"params": self.params, "phi": self.phi}
+        return found | {"looks": self.looks} | {f"buffer.{k}": b for k, b in self.buffers.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            self.params, self.phi, self.looks = state["params"], state.get("phi"), int(state["looks"])
+            self.buffers = {k.removeprefix("buffer."): b for k, b in state.items() if k.startswith("buffer.")}

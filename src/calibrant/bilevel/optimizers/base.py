@@ -1,0 +1,143 @@
+"""The interface of optimisers, and what all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+
+from calibrant._renamed import renamed_arguments, renamed_attribute
+
+Moments = tuple[Tensor, ...]
+LearningRate = float | Tensor | Callable[[int], float | Tensor]
+
+
+def check_rate(name: str, value: float | Tensor) -> None:
+    """Raise an error if a rate is negative, infinite or NaN."""
+    rates = torch.as_tensor(value)
+    if not bool(((rates >= 0) & rates.isfinite()).all()):
+        raise ValueError(f"{name} must be finite and at least 0; got {value}.")
+
+
+@renamed_arguments(lr="learning_rate")
+@dataclass(frozen=True)
+class Optimizer:
+    """Base class of the optimisers: learning rate and weight decay.
+
+    Parameters
+    ----------
+    learning_rate : float, tensor or callable
+        A number, a tensor with one value per population member, or a schedule ``step -> number``.
+    weight_decay : float
+    decay_on : {"all", "weights"}
+        ``"weights"`` applies weight decay to matrices and kernels only, not to biases and normalisation layers.
+    """
+
+    learning_rate: LearningRate
+    weight_decay: float = field(default=0.0, kw_only=True)
+    decay_on: Literal["all", "weights"] = field(default="all", kw_only=True)
+    decays: Tensor | None = field(default=None, kw_only=True, repr=False, compare=False)
+    """The decay of each parameter for ``decay_on="weights"``. :meth:`bound` sets it."""
+
+    lr = renamed_attribute("lr", "learning_rate")
+
+    def __post_init__(self) -> None:
+        if not callable(self.learning_rate):
+            check_rate("learning_rate", self.learning_rate)
+        check_rate("weight_decay", self.weight_decay)
+        if self.decay_on not in ("all", "weights"):
+            raise ValueError(f"decay_on must be 'all' or 'weights'; got {self.decay_on!r}.")
+
+    def bound(self, weights: Callable[[], Tensor]) -> Self:
+        """The optimiser for one network. ``weights()`` is 1 for entries of matrices and kernels, and 0 for others."""
+        if self.decay_on == "all" or not self.weight_decay:
+            return self
+        return replace(self, decays=self.weight_decay * weights())
+
+    def on(self, stretch: slice) -> Self:
+        """The optimiser for a slice of the parameter vector."""
+        return self if self.decays is None else replace(self, decays=self.decays[stretch])
+
+    @property
+    def decay(self) -> float | Tensor:
+        """The weight decay: one number, or one for each parameter."""
+        if self.decay_on == "all" or not self.weight_decay:
+            return self.weight_decay
+        if self.decays is None:
+            raise ValueError("decay_on='weights' needs the network: call optimizer.bound(view.weight_mask) first.")
+        return self.decays
+
+    def learning_rate_at(self, step: int) -> float | Tensor:
+        """The learning rate at step 1, 2, …"""
+        return self.learning_rate(step) if callable(self.learning_rate) else self.learning_rate
+
+    def rate(self, step: int, like: Tensor) -> float | Tensor:
+        """The learning rate at ``step`` in a form that multiplies a parameter vector.
+
+        A tensor with one rate per member becomes a column. It takes the dtype and device of ``like``, because a
+        float64 rate would turn float32 parameters into float64.
+        """
+        rate = self.learning_rate_at(step)
+        if not isinstance(rate, Tensor):
+            return rate
+        return rate.to(like)[..., None] if rate.dim() > 0 else rate.to(like)
+
+    def init(self, params: Tensor) -> Moments:
+        """The moments before the first step."""
+        raise NotImplementedError
+
+    def update(self, params: Tensor, moments: Moments, grad: Tensor, step: int) -> tuple[Tensor, Moments]:
+        """Parameters and moments after one step. ``step`` counts from 1."""
+        raise NotImplementedError
+
+    def update_(self, params: Tensor, moments: Moments, grad: Tensor, step: int) -> None:
+        """Take one step in place. It may overwrite ``grad``."""
+        new, after = self.update(params, moments, grad, step)
+        params.copy_(new)
+        for old, fresh in zip(moments, after, strict=True):
+            old.copy_(fresh)
+
+    def pull(self, at: Linearization, d_params: Tensor, d_moments: Moments) -> tuple[Tensor, Moments, Tensor]:
+        """Adjoints of ``(params, moments, grad)`` from those of ``(params', moments')``."""
+        raise self._no_derivative()
+
+    def push(self, at: Linearization, t_params: Tensor, t_moments: Moments, t_grad: Tensor) -> tuple[Tensor, Moments]:
+        """Tangents of ``(params', moments')`` from those of ``(params, moments, grad)``."""
+        raise self._no_derivative()
+
+    def _no_derivative(self) -> NotImplementedError:
+        return NotImplementedError(
+            f"{type(self).__name__} has no derivative of its update, so hypergradients cannot pass through it. Use "
+            "SGD, Adam or AdamW as inner optimiser."
+        )
+
+    def stationary_decay(self) -> float | Tensor:
+        """The decay in the condition ``∇L + decay·θ = 0``, which holds at the optimiser's fixed points."""
+        return self.decay
+
+
+@dataclass(frozen=True)
+class Linearization:
+    """The point at which an update is linearised: its inputs, and the moments after it."""
+
+    params: Tensor
+    moments: Moments
+    new_moments: Moments
+    grad: Tensor
+    step: int
+
+
+def add_decay_(grad: Tensor, decay: float | Tensor, params: Tensor) -> None:
+    """``grad += decay·params``."""
+    if isinstance(decay, Tensor):
+        grad.addcmul_(decay, params)
+    elif decay:
+        grad.add_(params, alpha=decay)
+
+
+def has_decay(decay: float | Tensor) -> bool:
+    """Whether there is weight decay to apply."""
+    return isinstance(decay, Tensor) or decay != 0

@@ -1,0 +1,144 @@
+"""One outer step: train, differentiate the outer loss, move φ.
+
+An outer step trains for a few steps, differentiates the outer loss through them, moves φ and projects it. A
+hypergradient with ``lookahead`` moves φ first and trains afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from calibrant.bilevel import hypergradients as hg
+from calibrant.bilevel.crowd import Crowd
+from calibrant.bilevel.dynamics import Dynamics, State
+from calibrant.bilevel.finite import examine, sound
+from calibrant.bilevel.optimizers import Moments, Optimizer
+from calibrant.bilevel.population import Population
+from calibrant.bilevel.problem import Bilevel
+
+if TYPE_CHECKING:
+    from calibrant.bilevel.run import Run
+
+
+class Outcome(NamedTuple):
+    """The result of an outer step.
+
+    ``gradient`` is the hypergradient that moved φ, after averaging over tied members and clipping.
+    """
+
+    result: hg.HypergradientResult
+    gradient: Tensor | None
+    phi: Tensor
+    moments: Moments
+    state: State
+    inner_losses: list[Tensor]
+
+
+def outer_step(run: Run) -> None:
+    """Take one outer step and update the run."""
+    taken = run.step * run.present.steps
+    run.ran = run.active.clone()
+    outcome = run.replay() if run.replay is not None else eager_outcome(run, taken)
+    run.inner_losses = torch.stack([loss.detach() for loss in outcome.inner_losses])
+    run.outer_loss, run.gradient = outcome.result.loss, outcome.gradient
+    if run.hypergradient.moves and run.outer_loss is None:  # φ does not move yet: a history still needs its rows
+        run.outer_loss = torch.full_like(run.inner_losses[-1], math.nan)
+        run.gradient = torch.zeros_like(run.phi)
+    keep = examine(run, taken, outcome) & run.active
+    if run.replay is not None:
+        run.defer_state(partial(run.replay.trainer.hand_out, outcome.state.step))
+    else:
+        run.state = run.select(keep, outcome.state, run.state)
+    moved = run.together(keep)
+    run.phi = run.select(moved, outcome.phi, run.phi)
+    run.outer_moments = run.select(moved, outcome.moments, run.outer_moments)
+    run.step += 1
+    run.release()
+
+
+def eager_outcome(run: Run, taken: int) -> Outcome:
+    """Compute an outer step from the run's state, or from a fresh state with ``restart``."""
+    problem, hypergradient = run.problem, run.present
+    start = run.fresh_state() if run.restart else run.state
+    offset = taken - start.step  # a restarted state counts its steps from 0; the data continues
+    at_origin = run.restart or run.step == 0
+    given = hg.HypergradientInput(
+        run.dynamics,
+        run.outer_level,
+        lambda step: problem.train_batch(step + offset),
+        problem.val_batch(run.step) if hypergradient.moves else None,  # type: ignore[arg-type]
+        pull_initial(problem, run.phi) if problem.moves_start and at_origin else None,
+        push_initial(problem, run.phi) if problem.moves_start and at_origin else None,
+        problem.stretch if hypergradient.of_head else None,
+        run.heads,
+        run.features,
+    )
+    return compute_outcome(run, given, start, run.phi, run.outer_moments, run.outer_optimizer, run.step)
+
+
+def compute_outcome(
+    run: Run,
+    given: hg.HypergradientInput,
+    start: State,
+    phi: Tensor,
+    moments: Moments,
+    optimizer: Optimizer | None,
+    step: int,
+) -> Outcome:
+    """Compute an outer step from ``start`` and ``phi`` without changing the run."""
+    problem, hypergradient, before = run.problem, run.present, phi
+    crowd = run.crowd()
+    if crowd is None:
+        result = hypergradient(given, start, phi)
+    else:
+        given = _of_crowd(given, crowd, problem)
+        result = crowd.result(hypergradient(given, crowd.take(start), crowd.take(phi)), start)
+    gradient = result.gradient
+    if gradient is not None and optimizer is not None:
+        with torch.no_grad():
+            if problem.ties is not None:
+                gradient = run.pool(gradient, run.active & sound(run, result))
+            if run.clip_norm is not None:
+                norm = gradient.norm(dim=-1, keepdim=True)
+                gradient = gradient * torch.where(norm > run.clip_norm, run.clip_norm / norm, 1.0)
+            phi, moments = optimizer.update(before, moments, gradient, step + 1)
+            phi = problem.project(phi)
+    state, inner_losses = result.state, result.inner_losses
+    if hypergradient.lookahead and crowd is None:
+        state, inner_losses = hypergradient.train(given, state, phi, hypergradient.steps)
+    elif hypergradient.lookahead and crowd is not None:
+        part, losses = hypergradient.train(given, crowd.take(state), crowd.take(phi), hypergradient.steps)
+        state, inner_losses = crowd.spread(part, state), crowd.losses(losses)
+    return Outcome(result, gradient, phi, moments, state, inner_losses)
+
+
+def _of_crowd(given: hg.HypergradientInput, crowd: Crowd, problem: Bilevel | Population) -> hg.HypergradientInput:
+    """The input of a hypergradient for some of the members."""
+    assert isinstance(problem, Population)
+    return given._replace(
+        dynamics=Dynamics(given.dynamics.level, crowd.optimizer(given.dynamics.optimizer)),
+        draws=lambda step: crowd.batch(given.draws(step), problem.train.axes),
+        outer_batch=crowd.batch(given.outer_batch, problem.val.axes) if problem.val and given.outer_batch else None,  # type: ignore[arg-type]
+    )
+
+
+def pull_initial(problem: Bilevel | Population, phi: Tensor) -> Callable[[Tensor], Tensor]:
+    """The transpose of Φ_0's derivative, ``λ ↦ (∂Φ_0/∂φ)ᵀ λ``."""
+
+    def pull(adjoint: Tensor) -> Tensor:
+        leaf = phi.detach().requires_grad_()
+        with torch.enable_grad():
+            return torch.autograd.grad(problem.initial_params(leaf), leaf, adjoint)[0]
+
+    return pull
+
+
+def push_initial(problem: Bilevel | Population, phi: Tensor) -> Callable[[Tensor], Tensor]:
+    """Φ_0's derivative, ``v ↦ (∂Φ_0/∂φ) v``."""
+    return lambda tangent: torch.func.jvp(problem.initial_params, (phi,), (tangent.contiguous(),))[1]

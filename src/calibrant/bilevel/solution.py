@@ -1,0 +1,164 @@
+"""The result of a run: trained parameters, φ, and predictions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from calibrant._renamed import warn_renamed
+from calibrant.bilevel.outer_variables import OuterVariable
+from calibrant.bilevel.population import Population
+from calibrant.bilevel.problem import Bilevel
+from calibrant.data.batch import as_dtype
+
+_ROWS, _ENTRIES = 65_536, 2**22
+"""The largest number of rows, and of entries in them, that a prediction runs at once."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Solution:
+    """The result of :func:`solve`. For a population, tensors have a leading axis; ``member(k)`` gives one member."""
+
+    problem: Bilevel | Population
+    params: Tensor
+    buffers: dict[str, Tensor]
+    phi: Tensor
+    outer_steps: int
+    seconds: float
+    reasons: dict[int, str]
+    """Why the run, or each member of a population, ended."""
+    failures: dict[int, str]
+    """The error message of each member that failed."""
+    compile_seconds: float = 0.0
+
+    def member(self, index: int) -> Solution:
+        """The solution of one member's problem."""
+        if not isinstance(self.problem, Population):
+            raise ValueError("member(k) needs the solution of a Population; this is the solution of a single problem.")
+        return dataclasses.replace(
+            self,
+            problem=self.problem.problems[index],
+            params=self.params[index],
+            buffers={k: b[index] for k, b in self.buffers.items()},
+            phi=self.phi[index],
+            reasons={0: self.reasons[index]} if index in self.reasons else {},
+            failures={0: self.failures[index]} if index in self.failures else {},
+        )
+
+    def export(self, into: nn.Module) -> nn.Module:
+        """Write the trained parameters and buffers into ``into``, a module with the architecture of the model."""
+        self._one("export")
+        return self.problem.view.export(self.params, self.buffers, into)
+
+    def outer_variables(self) -> dict[str, Tensor]:
+        """The outer module's parameters by name. :meth:`outer_quantities` gives them in meaningful units."""
+        return self.problem.outer_view.unflatten(self.phi)
+
+    def outer_quantities(self) -> dict[str, Tensor]:
+        """The quantities that φ represents, by name: sample weights, rates, coefficients.
+
+        For :class:`SampleWeights` this is ``{"weights": …}`` with weights in [0, 1], whatever its form. A module that
+        is not an :class:`OuterVariable` gives its parameters.
+        """
+        self._one("outer_quantities")
+        if not isinstance(self.problem.variables, OuterVariable):
+            return self.outer_variables()
+        constants = getattr(self.problem.train, "hyper", {})
+        with torch.no_grad():
+            return self.problem.outer_view.run(self.phi, lambda outer: outer.quantities(constants))
+
+    def logits(self, inputs: Any, *, rows: int | None = None) -> Tensor:
+        """The trained network's logits in evaluation mode, without gradient.
+
+        Rows are run in pieces of ``rows`` to bound memory. By default a piece has at most four million entries.
+        """
+        self._one("logits")
+        net = self.problem.view.bind(self.params, self.buffers, train=False)
+        return _in_pieces(net.logits, self._converted(inputs), rows)
+
+    def probs(self, inputs: Any, *, rows: int | None = None) -> Tensor:
+        """The probability of each class: the softmax of :meth:`logits`."""
+        return self.logits(inputs, rows=rows).softmax(-1)
+
+    def classes(self, inputs: Any, *, rows: int | None = None) -> Tensor:
+        """The index of the most probable class."""
+        return self.logits(inputs, rows=rows).argmax(-1)
+
+    def logits_of_all(self, inputs: Any, *, per_member: bool = False, rows: int | None = None) -> Tensor:
+        """The logits of all members in one computation, of shape ``(members, n, …)``.
+
+        Parameters
+        ----------
+        inputs : tensor or array
+            ``(n, …)`` for inputs that all members share; ``(members, n, …)`` with ``per_member=True``.
+        rows : int, optional
+            The number of rows, over all members, to run at once.
+        """
+        if not isinstance(self.problem, Population):
+            raise ValueError("logits_of_all needs the solution of a Population; for a single problem use logits.")
+        inputs, members = self._converted(inputs), self.problem.members
+        if per_member and len(inputs) != members:
+            raise ValueError(
+                f"inputs must have one entry for each of the {members} members with per_member=True; got {len(inputs)}."
+            )
+
+        def each(params: Tensor, buffers: dict[str, Tensor], piece: Tensor) -> Any:
+            return self.problem.view.bind(params, buffers, train=False).logits(piece)
+
+        every = torch.func.vmap(each, in_dims=(0, 0, 0 if per_member else None))
+        return _in_pieces(
+            lambda piece: every(self.params, self.buffers, piece),
+            inputs,
+            rows,
+            members=members,
+            dim=1 if per_member else 0,
+            out_dim=1,
+        )
+
+    def predict(self, inputs: Any, *, rows: int | None = None) -> Any:
+        """The old name of :meth:`logits`."""
+        warn_renamed("Solution.predict", "logits", stacklevel=3)
+        return self.logits(inputs, rows=rows)
+
+    def predict_all(self, inputs: Any, *, per_member: bool = False, rows: int | None = None) -> Any:
+        """The old name of :meth:`logits_of_all`."""
+        warn_renamed("Solution.predict_all", "logits_of_all", stacklevel=3)
+        return self.logits_of_all(inputs, per_member=per_member, rows=rows)
+
+    def _converted(self, inputs: Any) -> Any:
+        if isinstance(inputs, np.ndarray):
+            inputs = torch.as_tensor(inputs, device=self.params.device)
+        return as_dtype(inputs, self.params.dtype)
+
+    def _one(self, what: str) -> None:
+        if isinstance(self.problem, Population):
+            raise ValueError(f"{what} needs a single problem; for a population use solution.member(k).{what}(…).")
+
+
+def _in_pieces(
+    net: Callable[[Any], Any],
+    inputs: Any,
+    rows: int | None,
+    *,
+    members: int = 1,
+    dim: int = 0,
+    out_dim: int = 0,
+) -> Any:
+    """``net(inputs)`` computed in pieces of rows along ``dim``; the outputs are joined along ``out_dim``."""
+    with torch.no_grad():
+        if not isinstance(inputs, Tensor):
+            return net(inputs)
+        if rows is None:
+            entries = inputs[(slice(None),) * dim + (slice(0, 1),)].numel()
+            rows = min(_ENTRIES // max(entries, 1), _ROWS)
+        rows = max(1, rows // (members if dim == 0 else 1))
+        if inputs.shape[dim] <= rows:
+            return net(inputs)
+        pieces = [net(piece) for piece in inputs.split(rows, dim)]
+        return pytree.tree_map(lambda *parts: torch.cat(parts, out_dim), *pieces)

@@ -1,0 +1,89 @@
+"""Traced graphs as functions: cutting them in two, and running them as plain Python."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+
+def is_pure(graph: fx.Graph) -> bool:
+    """Whether no operation of a graph writes into its inputs."""
+    return not any(isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable for n in graph.nodes)
+
+
+def split(
+    module: fx.GraphModule, late: int, early_outputs: int
+) -> tuple[fx.GraphModule, fx.GraphModule, fx.GraphModule]:
+    """Cut a graph at its last ``late`` inputs.
+
+    Returns
+    -------
+    early, rest, second : GraphModule
+        ``early`` computes everything that does not depend on the late inputs. It returns the first ``early_outputs``
+        outputs, followed by the values that ``rest`` needs. ``rest`` takes these values and the late inputs and
+        returns the other outputs. ``second`` is a copy of ``rest`` that returns only its second output.
+    """
+    graph = module.graph
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    outputs = next(n for n in graph.nodes if n.op == "output").args[0]
+    dependent = set(placeholders[len(placeholders) - late :])
+    for node in graph.nodes:
+        if any(a in dependent for a in node.all_input_nodes):
+            dependent.add(node)
+    last = outputs[early_outputs:]
+    needed = {a for n in dependent if n.op != "output" for a in n.all_input_nodes} | set(last)
+    saved = [n for n in graph.nodes if n in needed and n not in dependent and n.op != "get_attr"]
+
+    early = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        if node not in dependent and node.op != "output":
+            env[node] = early.node_copy(node, env.__getitem__)
+    early.output((*(_look_up(env, o) for o in outputs[:early_outputs]), *(env[n] for n in saved)))
+    early.eliminate_dead_code()
+
+    def build(chosen: Sequence[fx.Node]) -> fx.GraphModule:
+        rest = fx.Graph()
+        env: dict[fx.Node, fx.Node] = {}
+        for position, node in enumerate(saved):
+            env[node] = rest.placeholder(f"saved_{position}")
+        for node in graph.nodes:
+            if node.op != "output" and (node in dependent or node.op == "get_attr"):
+                env[node] = rest.node_copy(node, env.__getitem__)
+        rest.output(tuple(_look_up(env, o) for o in chosen))
+        rest.eliminate_dead_code()
+        return fx.GraphModule(module, rest)
+
+    return fx.GraphModule(module, early), build(last), build(last[1:2])
+
+
+_OPERATOR = re.compile(r"torch\.ops\.(\w+)\.(\w+)\.(\w+)")
+
+
+def as_function(module: fx.GraphModule) -> Callable[..., Any]:
+    """The graph as a plain function that calls torch's operators directly.
+
+    It runs the same code as the module, but skips ``nn.Module`` and the Python layer of each operator. Both take a
+    noticeable part of the time of small networks.
+    """
+    code = module.graph.python_code("self")
+    names = dict(code.globals)
+
+    def shorten(match: re.Match[str]) -> str:
+        space, name, overload = match.groups()
+        found = getattr(getattr(getattr(torch.ops, space), name), overload)
+        short = f"_{space}_{name}_{overload}"
+        names[short] = getattr(found, "_op", found)
+        return short
+
+    exec(compile(_OPERATOR.sub(shorten, code.src), "<traced graph>", "exec"), names)
+    return functools.partial(names["forward"], module)
+
+
+def _look_up(env: dict[fx.Node, fx.Node], value: Any) -> Any:
+    return env[value] if isinstance(value, fx.Node) else value
