@@ -221,6 +221,7 @@ def test_bench_tables(calls, tmp_path):
         "device": "auto",
         "jobs": 2,
         "fresh": False,
+        "costs": False,
         "source": None,
     }
     assert invoke("bench", "tables", "--data", tmp_path, "--fresh").exit_code == 0

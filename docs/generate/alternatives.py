@@ -9,9 +9,10 @@ from pathlib import Path
 from statistics import median
 
 from docs.generate.stored import stored
-from docs.generate.tables import JUDGED, OWN, ranked
+from docs.generate.tables import on_tables
 
-from calibrant.experiments.tables.ranks import Ranking
+from calibrant.experiments.tables.compared import JUDGED, ratios
+from calibrant.experiments.tables.ids import OWN
 from calibrant.plots import save_figure
 from calibrant.plots._style import GREY, INK, PALETTE, style
 from calibrant.report import Column, to_markdown
@@ -70,24 +71,23 @@ def posthoc() -> str:
 
 def classifiers() -> str:
     """Mean ranks and, table by table, NLL over that of the best rival."""
-    found = ranked("tables-pool")
-    nll = found["nll"]
-    ratios = sorted(_ratios(nll).values())
+    found = on_tables().rankings()
+    nll, by_table = found["nll"], _ratios()
+    values = sorted(by_table.values())
     rows = [
-        [f"`{method}`", *(found[metric].mean_ranks[method] for metric in JUDGED), nll.wins(method), _seconds(method)]
+        [f"`{method}`", *(found[metric].mean_ranks[method] for metric in JUDGED), nll.wins(method)]
         for method in sorted(nll.methods, key=nll.mean_ranks.__getitem__)
     ]
     columns = [
         "method",
         *(Column(f"mean rank, {name}", better="low", digits=2) for name in JUDGED.values()),
         Column("first in NLL", better="high"),
-        Column("median seconds per fit", digits=1),
     ]
-    above = [name for name, ratio in _ratios(nll).items() if ratio > 1]
+    above = [name for name, ratio in by_table.items() if ratio > 1]
     return (
         to_markdown(columns, rows)
-        + f"\n\nNLL of `{OWN}` divided by that of the best rival of each table: from {ratios[0]:.2f} to "
-        f"{ratios[-1]:.2f}, median {median(ratios):.2f}. It is above 1 on {len(above)} of {len(ratios)} tables"
+        + f"\n\nNLL of `{OWN}` divided by that of the best rival of each table: from {values[0]:.2f} to "
+        f"{values[-1]:.2f}, median {median(values):.2f}. It is above 1 on {len(above)} of {len(values)} tables"
         + (f" ({', '.join(above)})." if above else ".")
     )
 
@@ -104,13 +104,12 @@ def engine() -> str:
 
 def draw(folder: Path) -> Iterator[Path]:
     """NLL of each method over that of the best other method, one row for each table."""
-    nll = ranked("tables-pool")["nll"]
-    ratios = _ratios(nll)
-    order = sorted(ratios, key=ratios.__getitem__)
+    found = _ratios()
+    order = sorted(found, key=found.__getitem__)
     with style() as plt:
         figure, ax = plt.subplots(figsize=(6, 0.24 * len(order) + 0.9), layout="constrained")
         ax.axvline(1, color=GREY, linewidth=1)
-        ax.scatter([ratios[name] for name in order], range(len(order)), color=PALETTE[0], s=24, zorder=2)
+        ax.scatter([found[name] for name in order], range(len(order)), color=PALETTE[0], s=24, zorder=2)
         ax.set_yticks(range(len(order)), order, color=INK)
         ax.set_xlabel(f"NLL of {OWN} / NLL of the best rival; left of the line is better")
         yield save_figure(figure, folder / "comparison-tables")[0]
@@ -118,14 +117,8 @@ def draw(folder: Path) -> Iterator[Path]:
     (folder / "comparison-tables.png").unlink()
 
 
-def _ratios(nll: Ranking) -> dict[str, float]:
-    own = nll.methods.index(OWN)
-    others = [k for k, name in enumerate(nll.methods) if not name.startswith(OWN)]
-    return {table: float(row[own] / row[others].min()) for table, row in zip(nll.tables, nll.means, strict=True)}
-
-
-def _seconds(method: str) -> float:
-    return median(r["seconds"] for r in stored("tables-pool").records if r["method"] == method and r["seconds"])
+def _ratios() -> dict[str, float]:
+    return {each.table: each.ratio.value for each in ratios(on_tables().records, 0.0)}
 
 
 SECTIONS = {

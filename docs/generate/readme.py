@@ -9,8 +9,9 @@ from docs.generate.stored import bullets, stored
 def sentences() -> list[str]:
     """Tables first, then wrong labels, the first paper, speed, and what is not known yet."""
     return [
-        "**Tables** (`SelfCalibratedClassifier` beside `HistGradientBoostingClassifier`, alone and calibrated, on "
-        f"PMLB tables). {' '.join(tables.rank_sentences('tables-pool'))}",
+        "**Tables** (`SelfCalibratedClassifier` beside boosted trees and networks, alone and calibrated, on PMLB "
+        f"tables). {' '.join(tables.rank_sentences())} "
+        "[All rows and targets](docs/reproducing.md#twenty-tables).",
         f"**Wrong labels.** {' '.join(tables.noise_sentences())}",
         f"**The first paper.** {' '.join(first_paper.sentences()[:2])}",
         "**Self-calibration on the first paper's data.** "

@@ -7,15 +7,16 @@ from docs.generate.stored import bullets, stored, words
 
 from calibrant.experiments.common.summary import pivot
 from calibrant.experiments.common.verdicts import Records, datasets, difference
-from calibrant.experiments.tables.data import DEVELOPMENT
-from calibrant.experiments.tables.ranks import Ranking, against, ranking
+from calibrant.experiments.tables.bases import base_of
+from calibrant.experiments.tables.compared import JUDGED, Compared, compared
+from calibrant.experiments.tables.ids import OURS, OWN
+from calibrant.experiments.tables.page import to_terminal
+from calibrant.experiments.tables.ranks import Ranking, against
 from calibrant.metrics import excludes_zero
-from calibrant.report import Column, to_markdown
-from calibrant.report.results import Record
+from calibrant.report import to_markdown
 
 RIVALS = ("standard-stopped", "temperature-stopped", "ensemble", "bo4sc")
-JUDGED = {"nll": "NLL", "smooth_ece": "smooth ECE"}
-OWN = "self-calibrated"
+TABLES = "bo4sc-tables"
 LEVEL = 0.05
 
 
@@ -52,45 +53,35 @@ def _better(records: Records, rival: str) -> int:
     return sum(excludes_zero(gap) == -1 for gap in gaps)
 
 
-def ranked(name: str, records: list[Record] | None = None) -> dict[str, Ranking]:
-    """Ranks by each judged metric, among the methods that were measured on every split."""
-    results = stored(name)
-    splits = {
-        m: {(r["table"], r["seed"]) for r in results.records if r["method"] == m} for m in results.config["methods"]
-    }
-    whole = set.union(*splits.values())
-    methods = [m for m, own in splits.items() if own == whole]
-    return {metric: ranking(records or results.records, metric, methods) for metric in JUDGED}
+def on_tables() -> Compared:
+    """The scores of all methods on the twenty tables."""
+    return compared(stored(TABLES))
 
 
-def rank_table(name: str) -> str:
-    """Mean ranks over tables, and on how many tables a method is first."""
-    found = ranked(name)
-    columns: list[Column | str] = ["method"]
-    for title in JUDGED.values():
-        columns += [Column(f"mean rank, {title}", better="low", digits=2), Column(f"first, {title}", better="high")]
-    rows = []
-    for method in found["nll"].mean_ranks:
-        cells = [(each.mean_ranks[method], each.wins(method)) for each in found.values()]
-        rows.append([f"`{method}`", *(cell for pair in cells for cell in pair)])
-    return to_markdown(columns, rows)
+def tables() -> str:
+    """What ``calibrant bench tables --from`` prints."""
+    return to_terminal(stored(TABLES)).strip()
 
 
-def rank_sentences(name: str) -> list[str]:
+def rank_sentences() -> list[str]:
     """Mean ranks and tests on all tables, and on those that no setting was tried on."""
-    records = stored(name).records
-    found = [_in_words(ranked(name), "On all {n} tables")]
-    if others := [r for r in records if r["table"] not in DEVELOPMENT]:
-        found.append(_in_words(ranked(name, others), "On the {n} tables on which no setting was tried"))
-    return found
+    found = on_tables()
+    told = [_in_words(found.rankings(), "On all {n} tables")]
+    if others := found.untried():
+        told.append(_in_words(others.rankings(), "On the {n} tables on which no setting was tried"))
+    missing = [name for name in (*found.partial, *found.absent()) if name not in OURS]
+    if missing:
+        libraries = dict.fromkeys(base_of(name)[0].what for name in missing)
+        told.append(f"Not ranked yet, because runs are missing: {', '.join(libraries)}.")
+    return told
 
 
 def _in_words(found: dict[str, Ranking], where: str) -> str:
     told = []
     for metric, each in found.items():
         means = each.mean_ranks
-        rival = min((m for m in means if not m.startswith(OWN)), key=means.__getitem__)
-        tests = [p for m, p in against(each, OWN).items() if p is not None and not m.startswith(OWN)]
+        rival = min((m for m in means if m not in OURS), key=means.__getitem__)
+        tests = [p for m, p in against(each, OWN).items() if p is not None and m not in OURS]
         told.append(
             f"{means[OWN]:.2f} in {JUDGED[metric]} (best rival: `{rival}`, {means[rival]:.2f}; significantly different "
             f"from {sum(p < LEVEL for p in tests)} of {len(tests)} rivals)"
@@ -107,7 +98,6 @@ def speed() -> str:
 SECTIONS = {
     "noise-tables": noise_tables,
     "noise-sentences": lambda: bullets(noise_sentences()),
-    "tables-pool": lambda: rank_table("tables-pool") + "\n\n" + bullets(rank_sentences("tables-pool")),
-    "tables-networks": lambda: rank_table("bo4sc-tables") + "\n\n" + bullets(rank_sentences("bo4sc-tables")),
+    "tables": lambda: tables() + "\n\n" + bullets(rank_sentences()),
     "bench": speed,
 }

@@ -51,6 +51,7 @@ def scored(values, methods, tables=None, seeds=1):
         for method, value in zip(methods, row, strict=True):
             for seed in range(seeds):
                 record = dict.fromkeys(SCORES, value + 0.01 * seed) | {"clipped": 0.0, "failure": None, "seconds": 1.0}
+                record |= {"copied": 0.0}
                 found.append(record | {"table": tables[t] if tables else f"t{t}", "method": method, "seed": seed})
     return found
 

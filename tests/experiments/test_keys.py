@@ -50,7 +50,7 @@ def test_the_digest_is_of_all_that_a_record_depends_on(part, changed, tmp_path, 
     folders = (*TRAINED, *MEASURED, "plots", "experiments/common", "experiments/tables")
     for folder in folders:
         (tmp_path / folder).mkdir(parents=True)
-        for name in ("a", "records", "data", "peers"):
+        for name in ("a", "records", "data", "peers", "bases"):
             (tmp_path / folder / f"{name}.py").write_text("1")
     monkeypatch.setattr(calibrant, "__file__", str(tmp_path / "__init__.py"))
     monkeypatch.setattr(keys, "code_digest", code_digest.__wrapped__)

@@ -19,7 +19,6 @@ STORED = {
     "bo4sc-grid": "bo4sc-grid",
     "bo4sc-ablation": "bo4sc-ablation",
     "bo4sc-noise": "noise",
-    "tables-pool": "tables",
     "bo4sc-tables": "tables",
     "guarantees": "guarantees",
 }

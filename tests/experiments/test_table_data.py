@@ -1,6 +1,7 @@
 """Folders of tables: which are found and can be learned from, how they are split, encoded and scored."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,11 +62,28 @@ def test_a_table_that_cannot_be_learned_from_is_told_by_its_file(name, tmp_path)
 def test_a_wrong_zero_costs_the_floor_and_is_counted():
     probs = np.array([[1.0, 0.0], [0.2, 0.8]])
     found = Predicted(probs, probs.argmax(1), probs.max(1))
-    scores = score(found, np.array([1, 1]))
+    scores = score(found, np.array([1, 1]), np.array([False, True]))
     assert scores["clipped"] == 0.5
     assert scores["nll"] == pytest.approx(-(np.log(FLOOR / (1 + FLOOR)) + np.log(0.8)) / 2, rel=1e-5)
     assert scores["accuracy"] == 0.5
     assert scores["brier"] == pytest.approx(metrics.brier(probs, np.array([1, 1])), rel=1e-5)
+    assert scores["nll_new"] == pytest.approx(-np.log(0.8), rel=1e-5)
+    assert score(found, np.array([1, 1]), np.array([False, False]))["nll_new"] is None
+
+
+def test_test_rows_with_a_copy_among_those_learned_from_are_told(folder):
+    split = prepare("two", folder / "two.csv", 0)
+    assert not split.copied().any()
+    inputs = split.inputs.clone()
+    inputs[2], inputs[5] = split.task.train.inputs[7], split.task.val.inputs[0]
+    changed = replace(split, inputs=inputs)
+    assert np.flatnonzero(changed.copied()).tolist() == [2, 5]
+    probs = np.full((len(inputs), split.task.classes), 1 / split.task.classes)
+    probs[[2, 5]] = np.eye(split.task.classes)[split.labels[[2, 5]]]  # known by heart
+    record = changed.record("standard", Predicted(probs, probs.argmax(1), probs.max(1)))
+    assert record["copied"] == 2 / len(inputs)
+    assert record["nll_new"] == pytest.approx(np.log(split.task.classes), rel=1e-5)
+    assert record["nll"] < record["nll_new"]
 
 
 def test_a_single_table_with_labels_in_a_named_column(folder, tmp_path):

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
+from calibrant.experiments.tables.compared import compared, lower_on, ratios, values_of
 from calibrant.experiments.tables.data import DEVELOPMENT, FLOOR
-from calibrant.experiments.tables.page import make_report, rankings, to_terminal, untried, verdicts
+from calibrant.experiments.tables.page import make_report, to_terminal
 from calibrant.experiments.tables.ranks import against, critical_difference, friedman, ranking
+from calibrant.experiments.tables.sheets import copy_sheet, partial_sheet, significance_sheet
 from calibrant.report import Results
 from tests.experiments.cases import results_of, scored
 
@@ -62,64 +64,106 @@ def test_the_critical_difference_is_the_published_one():
     assert critical_difference(14, 4) == pytest.approx(1.25, abs=0.005)
 
 
-def test_the_verdict_compares_mean_ranks_and_says_who_is_next():
-    methods = ["self-calibrated", "temperature"]
-    records = rows_of([[0.1, 0.2], [0.3, 0.2], [0.1, 0.2]], methods)
-    ranked = {m: ranking(records, m, methods) for m in ("nll", "smooth_ece")}
-    first = verdicts(ranked)[0]
-    assert first.holds
-    assert first.measured == pytest.approx(4 / 3)
-    assert "temperature, 1.67" in first.note
-    turned = {m: ranking(rows_of([[0.2, 0.1]], methods), m, methods) for m in ("nll", "smooth_ece")}
-    assert verdicts(turned)[0].holds is False
-    alone = {m: ranking(records, m, ["temperature"]) for m in ("nll", "smooth_ece")}
-    assert verdicts(alone)[0].holds is None
-
-
 def test_tables_that_settings_were_tried_on_are_told_apart():
-    """Ahead on the eight of development, behind on seven others: the verdict is for all, and says both."""
-    methods = ["self-calibrated", "temperature", "ensemble"]
+    """Ahead on the eight of development, behind on seven others: both are shown."""
+    methods = ["self-calibrated", "temperature", "focal"]
     tried, others = sorted(DEVELOPMENT), [f"own-{k}" for k in range(7)]
-    values = [[0.1, 0.2 + k / 100, 0.0] for k in range(8)] + [[0.2 + k / 100, 0.1, 0.0] for k in range(7)]
+    values = [[0.1, 0.2 + k / 100, 0.9] for k in range(8)] + [[0.2 + k / 100, 0.1, 0.9] for k in range(7)]
     results = results_of(scored(values, methods, tried + others))
     for text in (to_terminal(results), make_report(results).to_markdown()):
         assert "| NLL: rank, all 15 | NLL: rank, 7 untried |" in text
-        row = next(line for line in text.splitlines() if line.startswith("| temperature") and line.count("|") == 10)
-        everywhere = wilcoxon([b - a for a, b, _ in values]).pvalue
-        on_others = 2 / 2**7  # seven differences of one sign
-        assert [cell.strip() for cell in row.split("|")[2:6]] == [
-            "1.53",
-            "**1.00**",
-            f"{everywhere:.2g}",
-            f"{on_others:.2g}",
-        ]
-        assert "2.00 on 7 tables that no setting was tried on, best of the others there: temperature, 1.00" in text
-        assert "told apart there (p < 0.05) from 1 of 1 methods" in text
+        row = next(line for line in text.splitlines() if line.startswith("| temperature"))
+        assert [cell.strip() for cell in row.split("|")[2:5]] == ["network, baseline", "1.53", "**1.00**"]
+        assert "8 of 15" in row
         assert "and not on 7: own-0, own-1" in text
-    records = untried(results.records)
-    assert {r["table"] for r in records} == set(others)
-    first = verdicts(rankings(results.records, methods[:2]), rankings(records, methods[:2]))[0]
-    assert (first.holds, first.measured) == (True, pytest.approx(22 / 15))
+    found = compared(results)
+    assert {r["table"] for r in found.untried().records} == set(others)
+    columns, rows = significance_sheet(found)
+    everywhere = wilcoxon([b - a for a, b, _ in values]).pvalue
+    on_others = 2 / 2**7  # seven differences of one sign
+    assert [column.name for column in columns[:3]] == ["method", "NLL: p, all 15", "NLL: p, 7 untried"]
+    (row,) = (row for row in rows if row[0] == "temperature")
+    assert row[1:3] == [f"{everywhere:.2g}", f"{2 * on_others:.2g}"]
 
 
-def test_a_folder_of_ones_own_has_nothing_to_tell_apart_and_one_of_development_alone_says_so():
+def test_a_folder_of_ones_own_has_nothing_to_tell_apart():
     methods = ["self-calibrated", "temperature"]
     own = results_of(scored([[0.1, 0.2]] * 3, methods))
     for text in (to_terminal(own), make_report(own).to_markdown()):
         assert "untried" not in text
-        assert "tried on all" not in text
-    seen = to_terminal(results_of(scored([[0.1, 0.2]] * 2, methods, ["pima", "adult"])))
-    assert "untried" not in seen
-    assert "settings were tried on all of these tables" in seen
+        assert "tried on" not in text.replace("settings tried on it", "")
     assert "How the defaults were found" not in make_report(own).to_markdown()
-    few = to_terminal(results_of(scored([[0.1, 0.2]] * 2, methods, ["pima", "mine"])))
-    assert (
-        "How the defaults were found"
-        in make_report(results_of(scored([[0.1, 0.2]] * 2, methods, ["pima", "mine"]))).to_markdown()
-    )
-    assert "; 1 table, 2 methods" in to_terminal(results_of(scored([[0.1, 0.2]], methods)))
-    assert "1.00 on 1 table that no setting was tried on, best of the others there: temperature, 2.00" in few
-    assert "too few tables for a test" in few
+    mixed = make_report(results_of(scored([[0.1, 0.2]] * 2, methods, ["pima", "mine"])))
+    assert "How the defaults were found" in mixed.to_markdown()
+
+
+def test_methods_without_every_split_are_not_ranked_and_compete_where_they_have_all():
+    """`late` is best on the one table that it has; its half of another table counts for nothing."""
+    records = scored([[0.5, 0.6, 0.4], [0.5, 0.6, 0.1]], ["self-calibrated", "focal", "late"], ["a", "b"], seeds=2)
+    records = [r for r in records if (r["table"], r["method"], r["seed"]) != ("b", "late", 1)]
+    found = compared(results_of(records))
+    assert (found.methods, found.partial, len(found.splits)) == (["self-calibrated", "focal"], {"late": 3}, 4)
+    assert found.rankings()["nll"].mean_ranks == {"self-calibrated": 1.0, "focal": 2.0}
+    assert partial_sheet(found)[1] == [["late", "other", "3 of 4", "0 of 2"]]
+    best = {each.table: each.rival for each in ratios(found.records, 0.25)}
+    assert best == {"a": "late", "b": "focal"}
+    assert "not measured on every split" in to_terminal(results_of(records))
+    without_ours = compared(results_of([r for r in records if r["method"] != "self-calibrated"]))
+    assert (without_ours.methods, without_ours.partial) == (["focal"], {"late": 3})
+
+
+def test_the_same_methods_are_ranked_on_untried_tables():
+    """`late` has every split of the untried table, and still is not ranked there: ranks would not be comparable."""
+    records = scored([[0.5, 0.6, 0.4]] * 2, ["self-calibrated", "focal", "late"], ["adult", "mine"])
+    found = compared(results_of([r for r in records if (r["table"], r["method"]) != ("adult", "late")]))
+    assert found.untried().methods == found.methods == ["self-calibrated", "focal"]
+    assert found.untried().rankings()["nll"].mean_ranks == {"self-calibrated": 1.0, "focal": 2.0}
+    only_late = [r for r in records if r["table"] == "adult" or r["method"] == "late"]
+    assert compared(results_of(only_late)).untried() is None
+    assert "untried" not in to_terminal(results_of(only_late))
+
+
+def test_failed_runs_are_no_best_rival_and_an_infinite_ratio_of_our_own():
+    records = scored([[0.5, 0.6], [0.5, 0.6]], ["self-calibrated", "focal"], ["a", "b"], seeds=2)
+    bad = scored([[0.1], [0.1]], ["isotonic"], ["a", "b"], seeds=2)
+    bad[0]["nll"] = None
+    (a, b) = ratios([*records, *bad], 0.25)
+    assert (a.rival, b.rival) == ("focal", "isotonic")
+    records[0]["nll"] = None
+    assert ratios(records, 0.25)[0].ratio.value == np.inf
+    assert lower_on(values_of(records, "nll"), "focal") == (1, 2)
+
+
+def test_copies_of_test_rows_are_shown_where_there_are_many():
+    """On all rows the rival is ahead, by what it knows of copies; without them we are."""
+    records = scored([[0.5, 0.4]] * 2, ["self-calibrated", "hgb"], ["clean", "copied"], seeds=2)
+    for record in records:
+        record["copied"] = 0.3 if record["table"] == "copied" else 0.001
+        record["nll_new"] = 0.5 if record["method"] == "self-calibrated" else 1.0
+    records += scored([[0.1]] * 2, ["focal"], ["clean", "copied"], seeds=2)
+    for record in records[-4:]:
+        del record["copied"], record["nll_new"]  # measured before these were counted
+    _, rows = copy_sheet(compared(results_of(records)), 0.25)
+    ((table, share, every, rival, new, other),) = rows
+    assert (table, share, rival, other) == ("copied", 30.0, "hgb", "hgb")
+    assert every.value > 1
+    assert new.value == 0.5
+    assert "ratio, rows without a copy" in to_terminal(results_of(records))
+
+
+def test_runs_of_an_earlier_version_are_named():
+    records = scored([[0.5, 0.4]] * 2, ["self-calibrated", "hgb"])
+    assert "earlier version" not in to_terminal(results_of(records))
+    del records[1]["copied"]
+    for text in (to_terminal(results_of(records)), make_report(results_of(records)).to_markdown()):
+        assert "Measured with an earlier version of the code, and not again since: hgb (1 of its runs)." in text
+
+
+def test_missing_rivals_are_named_where_the_targets_are_about_them():
+    results = results_of(scored([[0.5, 0.4]] * 2, ["self-calibrated", "hgb-temperature"]))
+    assert "Not measured: sklearn-mlp, " in to_terminal(results)
+    assert "not ranked for want of runs" in to_terminal(results)
+    assert "Not measured" not in to_terminal(results_of(scored([[0.5, 0.4]] * 2, ["self-calibrated", "focal"])))
 
 
 def test_intervals_over_splits_of_one_table_are_widened_for_their_overlap():
@@ -137,5 +181,5 @@ def test_a_report_of_one_table_and_one_method_needs_no_ranks():
     about = {"t": {"rows": 1, "columns": 1, "classes": 2}}
     config = {"methods": {"standard": "…"}, "tables": about, "split": [0.8, 0.2], "nll_floor": FLOOR}
     text = make_report(Results(config, {}, [record])).to_markdown()
-    assert "not measured" in text
     assert "Failed runs" in text
+    assert "| standard |" in text

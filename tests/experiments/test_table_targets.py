@@ -3,60 +3,99 @@
 import numpy as np
 import pytest
 
-from calibrant.experiments.tables.page import FORMER, JUDGED, OWN, make_report, rankings, to_terminal
-from calibrant.experiments.tables.targets import RIVAL, interval, ratios, target_verdicts
-from calibrant.report import Results
+from calibrant.experiments.tables.compared import compared, ratios
+from calibrant.experiments.tables.ids import CROSSED, FORMER, OWN, RIVAL
+from calibrant.experiments.tables.page import make_report, to_terminal
+from calibrant.experiments.tables.sheets import cost_sheet
+from calibrant.experiments.tables.targets import cost_targets, interval, score_targets
+from calibrant.metrics import ratio_of_means
+from tests.experiments.cases import results_of, scored
 
 LOSSES = {  # two methods of ours, two rivals, three tables
     "a": {OWN: 0.50, FORMER: 0.40, RIVAL: 0.52, "focal": 0.60},
     "b": {OWN: 0.99, FORMER: 1.20, RIVAL: 1.20, "focal": 1.00},
     "c": {OWN: 0.36, FORMER: 0.50, RIVAL: 0.30, "focal": 0.50},
 }
+METHODS = list(LOSSES["a"])
 
 
-def records(seconds: float = 1.0, device: str = "cpu") -> list[dict]:
-    scores = {"accuracy": 0.9, "ece15": 0.1, "floor_self15": 0.1, "brier": 0.1, "aurc": 0.1, "clipped": 0.0}
+def records() -> list[dict]:
+    return scored([list(own.values()) for own in LOSSES.values()], METHODS, list(LOSSES), seeds=2)
+
+
+def costs(seconds: float = 1.0, memory: int | None = 500_000_000) -> list[dict]:
+    """Single fits of three methods on three tables; ours take ``seconds`` each, and table c twice the memory."""
+    about = {"seed": 0, "threads": 2, "failure": None, "device": "cpu"}
     return [
-        {"table": table, "method": method, "seed": seed, "nll": loss + 0.001 * seed, "smooth_ece": loss, **scores}
-        | {"failure": None, "seconds": seconds if method == OWN else 1.0, "device": device}
-        for table, losses in LOSSES.items()
-        for method, loss in losses.items()
-        for seed in (0, 1)
+        {"table": table, "method": method, "seconds": seconds if method == OWN else 1.0, **about}
+        | {"peak_memory": None if memory is None else memory * (1 + (table == "c"))}
+        for table in LOSSES
+        for method in (OWN, FORMER, RIVAL)
     ]
 
 
-def found(**how) -> list:
-    given = records(**how)
-    methods = list(LOSSES["a"])
-    return target_verdicts(rankings(given, methods), given, OWN, FORMER, JUDGED)
-
-
 def test_the_best_rival_is_none_of_our_own():
-    values = ratios(rankings(records(), list(LOSSES["a"]))["nll"], OWN)
-    assert {table: rival for table, (_, rival) in values.items()} == {"a": RIVAL, "b": "focal", "c": RIVAL}
-    assert [ratio for ratio, _ in values.values()] == pytest.approx([0.5 / 0.52, 0.99, 1.2], rel=1e-3)
+    found = ratios(records(), 0.25)
+    assert {each.table: each.rival for each in found} == {"a": RIVAL, "b": "focal", "c": RIVAL}
+    assert [each.ratio.value for each in found] == pytest.approx([0.505 / 0.525, 0.995 / 1.005, 0.365 / 0.305])
 
 
-def test_verdicts():
-    rank_nll, rank_ece, median, near, most, time = found()
+def test_ratios_have_intervals_that_know_of_the_overlap():
+    found = ratios(records(), 0.25)[2].ratio
+    alone = ratio_of_means([0.36, 0.37], [0.30, 0.31])
+    assert found.value == pytest.approx(alone.value)
+    assert found.high - found.value == pytest.approx((alone.high - alone.value) * np.sqrt(0.75 / 0.5))
+
+
+def test_verdicts_on_scores():
+    rank_nll, rank_ece, median, near, most, crossed = score_targets(compared(results_of(records())), 0.25)
     assert (rank_nll.measured, rank_nll.holds) == (pytest.approx(5 / 3), True)
-    assert rank_nll.note.startswith("[1.00, 2.00]; best of the others: hgb-temperature, 2.50")
+    assert rank_nll.note.startswith("[1.00, 2.00]; best of the others: hgb-temperature, 2.50, behind by 0.83 [")
     assert rank_ece.holds
-    assert (median.measured, median.holds) == (pytest.approx(0.99, rel=1e-3), True)
-    assert (near.measured, near.holds, near.note) == (pytest.approx(2 / 3), False, "2 of 3 tables")
-    assert (most.holds, most.note) == (False, f"c, against {RIVAL}")
-    assert (time.measured, time.holds) == (0.5, True)
+    assert (median.measured, median.holds) == (pytest.approx(0.995 / 1.005), True)
+    assert (near.measured, near.holds) == (pytest.approx(2 / 3), False)
+    assert near.note == "2 of 3 tables; [0.00, 1.00]"
+    assert (most.holds, most.note.split("; ")[1]) == (False, f"c, against {RIVAL}")
+    assert crossed.holds is None
 
 
-@pytest.mark.parametrize(("how", "holds"), [({"seconds": 3.0}, False), ({"device": "cuda"}, None)], ids=str)
-def test_time_is_compared_on_the_processor(how, holds):
-    assert found(**how)[-1].holds is holds
+@pytest.mark.parametrize(("loss", "rank", "holds"), [(0.1, 1.0, True), (0.35, 2.0, False)])
+def test_cross_calibration_is_ranked_beside_the_same_trees_alone(loss, rank, holds):
+    names = [OWN, CROSSED, "hgb-isotonic", "hgb-sigmoid", RIVAL]
+    found = score_targets(compared(results_of(scored([[0.01, loss, 0.4, 0.5, 0.3]] * 3, names))), 0.25)[-1]
+    assert (found.measured, found.holds) == (rank, holds)
+    assert f"best of the others: {RIVAL}" in found.note
 
 
-def test_without_our_method_nothing_is_measured():
-    given = [r for r in records() if r["method"] != OWN]
-    verdicts = target_verdicts(rankings(given, [RIVAL, "focal"]), given, OWN, FORMER, JUDGED)
-    assert [v.holds for v in verdicts] == [None] * 6
+@pytest.mark.parametrize(("seconds", "share", "holds"), [(1.0, 0.5, True), (1.8, 0.9, True), (3.0, 1.5, False)])
+def test_seconds_of_single_fits_are_summed(seconds, share, holds):
+    time, _ = cost_targets([*records(), *costs(seconds)])
+    assert (time.measured, time.holds) == (pytest.approx(share), holds)
+    assert f"{3 * seconds:.0f} s of 3 s + 3 s on 3 tables" in time.note
+
+
+def test_memory_is_judged_on_the_worst_table():
+    memory = cost_targets(costs())[1]
+    assert (memory.measured, memory.holds) == (1000.0, True)
+    assert memory.note == "MB, on c; sum over 3 tables: 2000 MB"
+    assert cost_targets(costs(memory=500_000_001))[1].holds is False
+    assert cost_targets(costs(memory=None))[1].holds is None
+
+
+def test_seconds_of_scores_do_not_count():
+    assert [verdict.holds for verdict in cost_targets(records())] == [None, None]
+    assert cost_sheet(records())[1] == []
+
+
+def test_a_table_counts_only_where_all_three_were_timed():
+    some = [r for r in costs() if (r["table"], r["method"]) != ("a", RIVAL)]
+    assert [row[0] for row in cost_sheet(some)[1]] == ["b", "c", "sum", "largest"]
+    assert "on 2 tables" in cost_targets(some)[0].note
+
+
+def test_without_our_method_nothing_is_judged():
+    found = compared(results_of([r for r in records() if r["method"] != OWN]))
+    assert [verdict.holds for verdict in score_targets(found, 0.25)] == [None] * 6
 
 
 def test_an_interval_covers_what_it_is_of():
@@ -65,14 +104,9 @@ def test_an_interval_covers_what_it_is_of():
 
 
 def test_the_report_and_the_terminal_show_them():
-    config = {
-        "methods": dict.fromkeys(LOSSES["a"], ""),
-        "tables": {name: {"rows": 10, "columns": 2, "classes": 2} for name in LOSSES},
-        "split": [0.6, 0.2, 0.2],
-        "nll_floor": 1e-6,
-        "experiment": "tables",
-    }
-    results = Results(config, {}, records())
+    results = results_of([*records(), *costs()])
     for text in (make_report(results).to_markdown(), to_terminal(results)):
         assert "NLL nowhere above 1.10 times the best rival's" in text
         assert "among all methods" in text
+        assert "seconds, hgb-temperature" in text
+        assert "4 methods" in text

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from calibrant import metrics
+from calibrant import CrossCalibrated, metrics
 from calibrant.experiments.tables import peers as table_peers
 from calibrant.experiments.tables import study as tables
 from calibrant.experiments.tables.data import FLOOR, prepare
@@ -53,8 +53,6 @@ def test_unsuitable_tables_are_left_out_of_a_run_and_dropped_columns_told(folder
     text = make_report(results).to_markdown()
     for said in (first, second, "Left out: few (few.csv: 3 samples are too few", "1 method, 2 tables, 1 seed:"):
         assert said in text
-    assert "with the ensemble" not in text
-    assert "stands in the last columns" not in text
     assert page.exists()
     (folder / "few.csv").write_text((folder / "one.csv").read_text())
     tables.run(data=folder, seeds=1, methods=["standard"], out=tmp_path, device="cpu", only=["few"])
@@ -73,6 +71,7 @@ def test_cross_fitting_says_that_a_class_of_one_row_is_too_small(tmp_path, short
 def test_peers_are_what_scikit_learn_gives_and_models_are_trained_once(folder, monkeypatch, prefix):
     from sklearn.calibration import CalibratedClassifierCV
     from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.model_selection import StratifiedKFold
     from sklearn.neural_network import MLPClassifier
 
     monkeypatch.setitem(table_peers.SETTINGS, "hidden_layer_sizes", (4,))
@@ -87,7 +86,10 @@ def test_peers_are_what_scikit_learn_gives_and_models_are_trained_once(folder, m
         "hgb": HistGradientBoostingClassifier(**table_peers.BOOSTING, random_state=3),
     }
     base = bases[prefix]
-    for record, model in ((records[0], base), (records[2], CalibratedClassifierCV(base, method="sigmoid", cv=5))):
+    wanted = [(records[0], base), (records[2], CalibratedClassifierCV(base, method="sigmoid", cv=5))]
+    if prefix == "hgb":
+        wanted.append((records[4], CrossCalibrated(base, cv=StratifiedKFold(5))))
+    for record, model in wanted:
         probs = model.fit(*split.pooled()).predict_proba(split.inputs.numpy()).astype(float)
         assert record["nll"] == pytest.approx(metrics.nll(probs, split.labels), rel=1e-5)
         assert record["seconds"] > 0
@@ -143,10 +145,8 @@ def test_a_run_is_split_resumed_and_reported(folder, tmp_path, short, monkeypatc
     assert "has the best mean rank in NLL" in text
     printed = capsys.readouterr().out
     assert "| self-calibrated" in printed
-    assert "self-calibrated has the best mean rank in NLL (the ensemble apart)" in printed
-    assert "self-calibrated less the ensemble, paired by seed" in text
+    assert "self-calibrated has the best mean rank in NLL among all methods" in printed
     assert "How the defaults were found" not in text  # which is about tables that are not here
-    assert "with the ensemble, NLL" in text
     assert "2 tables, 2 seeds" in text
     assert {m: results.config["costs"][m]["networks"] for m in ("standard", "ensemble", "self-calibrated")} == {
         "standard": 1,
@@ -175,6 +175,54 @@ def test_a_run_is_split_resumed_and_reported(folder, tmp_path, short, monkeypatc
     new = {(r["table"], r["method"], r["seed"]): r["nll"] for r in again.records if r["method"] != "standard"}
     assert new == old
     assert [(r["table"], r["seed"]) for r in again.records if r["method"] == "standard"] == [("one", 0), ("one", 1)]
+
+
+def test_costs_of_single_fits_stand_beside_the_scores(folder, tmp_path, short, monkeypatch):
+    """Their keys are others: neither replaces the other, and neither is measured again."""
+    given = {"data": folder, "out": tmp_path, "device": "cpu", "only": ["one"]}
+    names = ["standard", "hgb-temperature"]
+    tables.run(**given, seeds=2, methods=names)
+    tables.run(**given, costs=True, methods=names)
+    records = read_results(tmp_path / "results.json").records
+    assert [(r["method"], r["seed"]) for r in records if "threads" in r] == [(name, 0) for name in names]
+    for record in records:
+        if "threads" in record:
+            assert record["threads"] == 2
+            assert record["seconds"] > 0
+            assert record["peak_memory"] is None or record["peak_memory"] >= 0
+            assert "nll" not in record
+    assert len(records) == 6
+    monkeypatch.setattr("calibrant.experiments.tables.costs.prepare", None)
+    tables.run(**given, costs=True, methods=names)
+    assert read_results(tmp_path / "results.json").records == records
+    (tmp_path / "results.jsonl").unlink()  # gone on with from the result file alone
+    tables.run(**given, costs=True, methods=names)
+    assert read_results(tmp_path / "results.json").records == records
+
+
+def test_records_of_rivals_that_are_not_installed_here_stay(folder, tmp_path, short, monkeypatch):
+    given = {"data": folder, "out": tmp_path, "device": "cpu", "only": ["one"], "seeds": 1}
+    tables.run(**given, methods=["hgb"])
+    monkeypatch.setattr(tables, "missing_peers", lambda: {"hgb": "it needs what is not here"})
+    tables.run(**given, methods=["standard"])
+    results = read_results(tmp_path / "results.json")
+    assert {r["method"] for r in results.records} == {"hgb", "standard"}
+    assert "hgb" not in results.config["left_out"]
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("lightgbm", "n_jobs"),
+        ("catboost", "thread_count"),
+        pytest.param("realmlp-temperature", "n_threads", marks=pytest.mark.slow),
+    ],
+)
+def test_rivals_use_no_more_threads_than_ours(name, given, monkeypatch):
+    base = table_peers.base_of(name)[0]
+    pytest.importorskip(base.package)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
+    assert base.build(0).get_params()[given] == 3
 
 
 @pytest.mark.slow

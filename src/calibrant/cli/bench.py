@@ -37,14 +37,22 @@ def bench_tables(
         typer.Option(
             help="Ids of methods: those of `calibrant methods`, self-calibrated-network, self-calibrated-former, and "
             "the rivals: sklearn-mlp, hgb, lightgbm and catboost alone; sklearn-, hgb-, lightgbm- and catboost- with "
-            "isotonic, sigmoid or temperature; realmlp-temperature. All where not given; rivals that are not installed "
-            "are left out."
+            "isotonic, sigmoid or temperature; hgb-cross-calibrated; realmlp-temperature. All where not given; "
+            "rivals that are not installed are left out."
         ),
     ] = None,
     out: Out = Path("out/tables"),
     device: On = Device.auto,
     jobs: Jobs = None,
     fresh: Fresh = False,
+    costs: Annotated[
+        bool,
+        typer.Option(
+            "--costs",
+            help="Measure seconds and memory of single fits on two threads, one split of each table, instead of "
+            "scores: of self-calibrated, self-calibrated-former and hgb-temperature, unless --methods names others.",
+        ),
+    ] = False,
     source: Source = None,
 ) -> None:
     """Every method on every table of a folder, 60/20/20 splits: scores, ranks, paired differences.
@@ -68,6 +76,7 @@ def bench_tables(
         device=device.value,
         jobs=jobs,
         fresh=fresh,
+        costs=costs,
         source=source,
     )
 

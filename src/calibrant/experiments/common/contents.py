@@ -48,7 +48,7 @@ KINDS = {
         ("dataset", "learner", "seed"),
     ),
     "hostile": Kind("bench hostile", ("cases", "methods", "seeds")),
-    "tables": Kind("bench tables", ("split", "tables", "methods"), ("table", "method", "seed")),
+    "tables": Kind("bench tables", ("split", "tables", "methods"), ("table", "method", "seed", "threads")),
 }
 """Kinds by the value of ``experiment`` in a result file's config."""
 

@@ -29,8 +29,9 @@ exact zeros, and one wrong zero would make a method's mean infinite. `clipped` s
 DEVELOPMENT = frozenset({"adult", "credit_g", "heart_statlog", "letter", "magic", "pima", "satimage", "vehicle"})
 """Tables on which settings of self-calibrated were tried while it was made, at seeds that are not reported. A table is
 one fixed sample: rows of those splits occur in the reported ones, so that the report shows the other tables apart."""
-SCORES = ("accuracy", "nll", "smooth_ece", "ece15", "floor_self15", "brier", "aurc", "clipped")
-"""The measured fields of a record."""
+SCORES = ("accuracy", "nll", "nll_new", "smooth_ece", "ece15", "floor_self15", "brier", "aurc", "clipped")
+"""The measured fields of a record. ``nll_new`` is the NLL on test rows of which no exact copy was learned from; None if
+there are none."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,18 @@ class Split:
         both = self.task.train + self.task.val
         return both.inputs.numpy(), both.labels.numpy()
 
+    def copied(self) -> np.ndarray:
+        """Which rows of the test part have an exact copy among the rows that are learned from."""
+        parts = [part.inputs.numpy() for part in (self.task.train, self.task.val) if part is not None]
+        known = {row.tobytes() for part in parts for row in np.ascontiguousarray(part)}
+        return np.array([row.tobytes() in known for row in np.ascontiguousarray(self.inputs.numpy())])
+
     def record(self, method: str, found: Predicted | None, failure: str | None = None, **cost: Any) -> dict[str, Any]:
         """Scores on the test part, as one row of a result file; without predictions all of them are None."""
-        scores = dict.fromkeys(SCORES) if found is None else score(found, self.labels)
-        return {"table": self.table, "method": method, "seed": self.seed, **scores, "failure": failure, **cost}
+        copied = self.copied()
+        scores = dict.fromkeys(SCORES) if found is None else score(found, self.labels, ~copied)
+        about = {"table": self.table, "method": method, "seed": self.seed, "copied": float(copied.mean())}
+        return {**about, **scores, "failure": failure, **cost}
 
 
 def find_tables(folder: Path, only: Sequence[str] | None = None) -> dict[str, Path]:
@@ -191,8 +200,14 @@ def examine(tables: Mapping[str, Source], seeds: Sequence[int]) -> Examined:
     return found
 
 
-def score(found: Predicted, labels: np.ndarray) -> dict[str, float]:
-    """The fields of ``SCORES``; NLL after raising probabilities to ``FLOOR`` and dividing by their sum."""
+def score(found: Predicted, labels: np.ndarray, new: np.ndarray) -> dict[str, float | None]:
+    """The fields of ``SCORES``; NLL after raising probabilities to ``FLOOR`` and dividing by their sum.
+
+    ``new`` marks the rows of which no copy was learned from.
+    """
     values = on_sample(found, labels, least=FLOOR)
-    values["clipped"] = (found.probs[np.arange(len(labels)), labels] < FLOOR).mean()
-    return {name: float(f"{float(values[name]):.6g}") for name in SCORES}
+    own = found.probs[np.arange(len(labels)), labels]
+    raised = own.clip(FLOOR) / found.probs.clip(FLOOR).sum(1)
+    values["nll_new"] = -np.log(raised[new]).mean() if new.any() else None
+    values["clipped"] = (own < FLOOR).mean()
+    return {name: None if values[name] is None else float(f"{float(values[name]):.6g}") for name in SCORES}

@@ -2,139 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import re
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import sklearn
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import train_test_split
-from sklearn.neural_network import MLPClassifier
+from sklearn.model_selection import StratifiedKFold
 
+from calibrant.estimators import CrossCalibrated
 from calibrant.experiments.common.keys import MEASURED, SCORING, code_digest, own_code
 from calibrant.experiments.common.records import Predicted
+from calibrant.experiments.tables.bases import BASES, BOOSTING, CROSS, SETTINGS, Remembers, base_of
 from calibrant.experiments.tables.data import Source, Split, prepare
 from calibrant.report import versions
-
-SETTINGS: dict[str, Any] = {"hidden_layer_sizes": (64, 64), "early_stopping": True, "max_iter": 1000}
-"""Of MLPClassifier: the same network as ours; everything else is scikit-learn's default."""
-BOOSTING: dict[str, Any] = {"learning_rate": 0.03, "max_iter": 1000, "early_stopping": True}
-"""Of HistGradientBoostingClassifier. LightGBM and CatBoost have the same rate, number and rule to stop: a tenth of the
-rows is held out, and ten iterations without a better loss there end the training."""
-STOP = 10
-
-
-@dataclass(frozen=True)
-class Base:
-    """A classifier of another library, by the prefix of its ids."""
-
-    what: str
-    build: Callable[[int], Any]
-    """The unfitted classifier for a seed."""
-    package: str = "sklearn"
-    """The package to import, of which the version is told."""
-    alone: str | None = None
-    """The id of the classifier without a calibrator; None where it is not measured."""
-    calibrators: tuple[str, ...] = ("isotonic", "sigmoid", "temperature")
-
-
-class Remembers:
-    """A mixin: the same rows train a classifier once.
-
-    The three calibrators cross-fit the same five classifiers (same folds, same seed), and would each train them anew.
-    ``seconds`` adds up what training took or would have taken.
-    """
-
-    trained: ClassVar[dict[bytes, tuple[dict[str, Any], float]]] = {}
-    seconds: ClassVar[float] = 0.0
-
-    def fit(self, X: Any, y: Any) -> Any:
-        key = hashlib.sha256(type(self).__name__.encode() + X.tobytes() + y.tobytes()).digest()
-        if key not in self.trained:
-            begin = time.perf_counter()
-            self.train(X, y)
-            self.trained[key] = self.__dict__.copy(), time.perf_counter() - begin
-        state, seconds = self.trained[key]
-        self.__dict__.update(state)
-        Remembers.seconds += seconds
-        return self
-
-    def train(self, X: Any, y: Any) -> None:
-        """What ``fit`` of the other library does."""
-        super().fit(X, y)  # type: ignore[misc]
-
-
-class RememberedMLP(Remembers, MLPClassifier):
-    """scikit-learn's network."""
-
-
-class RememberedTrees(Remembers, HistGradientBoostingClassifier):
-    """scikit-learn's boosted trees."""
-
-
-def stopping_rows(X: Any, y: Any, seed: int | None) -> list[Any]:
-    """Nine tenths to train on and a tenth to stop by, as scikit-learn's boosting takes them."""
-    return list(train_test_split(X, y, test_size=0.1, random_state=seed, stratify=y))
-
-
-def _lightgbm(seed: int) -> Any:
-    from lightgbm import LGBMClassifier, early_stopping
-
-    class RememberedLightGBM(Remembers, LGBMClassifier):
-        def train(self, X: Any, y: Any) -> None:
-            own, held, labels, other = stopping_rows(X, y, self.random_state)
-            callbacks = [early_stopping(STOP, verbose=False)]
-            LGBMClassifier.fit(self, own, labels, eval_set=[(held, other)], callbacks=callbacks)
-
-    return RememberedLightGBM(
-        learning_rate=BOOSTING["learning_rate"], n_estimators=BOOSTING["max_iter"], random_state=seed, verbose=-1
-    )
-
-
-def _catboost(seed: int) -> Any:
-    from catboost import CatBoostClassifier
-
-    class RememberedCatBoost(Remembers, CatBoostClassifier):
-        def train(self, X: Any, y: Any) -> None:
-            own, held, labels, other = stopping_rows(X, y, self.get_param("random_state"))
-            CatBoostClassifier.fit(self, own, labels, eval_set=(held, other), early_stopping_rounds=STOP)
-
-    return RememberedCatBoost(
-        learning_rate=BOOSTING["learning_rate"],
-        iterations=BOOSTING["max_iter"],
-        random_state=seed,
-        verbose=False,
-        allow_writing_files=False,
-    )
-
-
-def _realmlp(seed: int) -> Any:
-    from pytabkit import RealMLP_TD_Classifier
-
-    class RememberedRealMLP(Remembers, RealMLP_TD_Classifier):
-        pass
-
-    return RememberedRealMLP(random_state=seed, device="cpu")
-
-
-BASES = {
-    "sklearn": Base("MLPClassifier", lambda seed: RememberedMLP(**SETTINGS, random_state=seed), alone="sklearn-mlp"),
-    "hgb": Base(
-        "HistGradientBoostingClassifier", lambda seed: RememberedTrees(**BOOSTING, random_state=seed), alone="hgb"
-    ),
-    "lightgbm": Base("LightGBM", _lightgbm, "lightgbm", alone="lightgbm"),
-    "catboost": Base("CatBoost", _catboost, "catboost", alone="catboost"),
-    "realmlp": Base("RealMLP of pytabkit", _realmlp, "pytabkit", calibrators=("temperature",)),
-}
 
 
 def _peers() -> dict[str, str]:
@@ -142,7 +29,9 @@ def _peers() -> dict[str, str]:
     for prefix, base in BASES.items():
         if base.alone:
             found[base.alone] = f"{base.what} with early stopping"
-        found |= {f"{prefix}-{how}": f"{base.what} in CalibratedClassifierCV, {how}" for how in base.calibrators}
+        for how in base.calibrators:
+            inside = "CrossCalibrated, on the same folds" if how == CROSS else f"CalibratedClassifierCV, {how}"
+            found[f"{prefix}-{how}"] = f"{base.what} in {inside}"
     return found
 
 
@@ -152,16 +41,6 @@ FOLDS = 5
 SINCE = {"temperature": (1, 8)}
 """The version of scikit-learn that a calibrator came with."""
 IN_FOLDS = "80 %, of which each network leaves out a fold"
-
-
-def base_of(method: str) -> tuple[Base, str | None]:
-    """The classifier behind an id, and its calibrator."""
-    for prefix, base in BASES.items():
-        if method == base.alone:
-            return base, None
-        if method.startswith(f"{prefix}-"):
-            return base, method.removeprefix(f"{prefix}-")
-    raise ValueError(f"There is no peer called {method!r}; known are {', '.join(PEERS)}.")
 
 
 def missing_peers(number: str = sklearn.__version__) -> dict[str, str]:
@@ -180,13 +59,15 @@ def missing_peers(number: str = sklearn.__version__) -> dict[str, str]:
 
 def made_by(methods: Sequence[str]) -> dict[str, str]:
     """What code stands behind each method's records: a digest of ours, and for a peer scikit-learn's version too."""
-    data, here = "experiments/tables/data.py", "experiments/tables/peers.py"
-    code = f"code {code_digest(*MEASURED, *SCORING, data, here)}"
+    data = "experiments/tables/data.py"
+    here = data, "experiments/tables/bases.py", "experiments/tables/peers.py"
+    ours = "estimators/cross_calibrated.py", "estimators/folds.py"
 
     def theirs(name: str) -> str:
-        package = base_of(name)[0].package
-        other = "" if package == "sklearn" else f"{package} {version(package)}, "
-        return f"scikit-learn {versions()['scikit-learn']}, {other}{code}"
+        base, how = base_of(name)
+        other = "" if base.package == "sklearn" else f"{base.package} {version(base.package)}, "
+        code = own_code(*here, *ours) if how == CROSS else code_digest(*MEASURED, *SCORING, *here)
+        return f"scikit-learn {versions()['scikit-learn']}, {other}code {code}"
 
     return {name: theirs(name) if name in PEERS else f"code {own_code(data)}" for name in methods}
 
@@ -213,6 +94,8 @@ def peer(method: str, labels: np.ndarray, seed: int) -> Any:
     folds = min(FOLDS, int(np.bincount(labels).min()))
     if folds < 2:
         raise ValueError("A class has one row only in training and validation part, and cross-fitting needs two.")
+    if how == CROSS:
+        return CrossCalibrated(model, cv=StratifiedKFold(folds))  # which is what cv=5 means to CalibratedClassifierCV
     return CalibratedClassifierCV(model, method=how, cv=folds)
 
 
@@ -230,6 +113,7 @@ def _record(split: Split, method: str) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore", FutureWarning)  # LightGBM renames an argument that older versions need
             model = peer(method, y, split.seed).fit(x, y)
         probs = model.predict_proba(split.inputs.numpy())
     except ValueError as error:  # a class too small for its folds

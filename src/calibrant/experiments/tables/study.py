@@ -19,8 +19,10 @@ from calibrant.experiments.common.records import predict, resolve_device
 from calibrant.experiments.common.runs import Planned, Run, Training, populations
 from calibrant.experiments.common.shared import checked_methods, made
 from calibrant.experiments.common.store import Store
+from calibrant.experiments.tables.costs import THREADS, cost_jobs
 from calibrant.experiments.tables.data import FLOOR, SIZES, Source, Split, TableFile, examine, find_tables, prepare
-from calibrant.experiments.tables.page import FORMER, NETWORK_ONLY, write_report
+from calibrant.experiments.tables.ids import FORMER, NETWORK_ONLY, OWN, RIVAL
+from calibrant.experiments.tables.page import write_report
 from calibrant.experiments.tables.peers import (
     IN_FOLDS,
     PEERS,
@@ -73,6 +75,7 @@ def run(
     jobs: int | None = None,
     first_seed: int = 0,
     fresh: bool = False,
+    costs: bool = False,
     source: str | Path | None = None,
 ) -> Path:
     """Measure every method on every table and write `results.json` and `report.html`; returns the report's path.
@@ -94,13 +97,17 @@ def run(
     jobs : how many processes work at the same time. None: the ambient joblib configuration decides; beside a GPU,
         which this process uses for our methods, scikit-learn's have all cores
     fresh : measure again what the store holds of these tables and methods
+    costs : measure seconds and memory of single fits instead of scores: the first split of each table, two threads,
+        one process; of the methods that the targets compare, unless ``methods`` names others
     source : a result file or a store: the report is made from it, and nothing is trained
     """
     if source is not None:
         return write_report(usable_folder(out), read_own(source, NAME, arrange))
     if data is None:
         raise ValueError("data must name a folder of tables, or source a result file to make the report from.")
-    own, place, left_out = table_methods(), resolve_device(device), missing_peers()
+    own, place, left_out = table_methods(), resolve_device("cpu" if costs else device), missing_peers()
+    if costs:
+        methods, seeds = methods or (OWN, FORMER, RIVAL), 1
     names = [name for name in checked_methods(methods, [*own, *PEERS]) if name not in left_out]
     for name in left_out:
         if methods is None or name in methods:
@@ -126,10 +133,13 @@ def run(
         "device": str(place),
         **made(),
     }
-    gone = {*left_out, *examined.unsuitable}
-    store.forget([n for n, line in store.current.items() if gone & {line["key"]["method"], line["key"]["table"]}])
-    wanted = [keys.key(table, name, seed) for table in examined.tables for name in names for seed in span]
+    store.forget([n for n, line in store.current.items() if line["key"]["table"] in examined.unsuitable])
+    threads = THREADS if costs else None
+    wanted = [keys.key(table, name, seed, threads) for table in examined.tables for name in names for seed in span]
     missing = begin(store, config, wanted, expected=keys.expected, fresh=fresh)
+    if costs:
+        run_jobs(store, here=cost_jobs(missing, own, found, examined.tables))
+        missing = []
     ours = own_jobs([(key, own[key["method"]]) for key in missing if key["method"] in own], found, place)
     theirs = peer_jobs([key for key in missing if key["method"] in PEERS], found, examined.tables)
     if place.type == "cuda" and ambient_workers() == 1:
@@ -160,11 +170,15 @@ class Keys:
     methods: Mapping[str, str]
     tables: Mapping[str, Mapping[str, Any]]
 
-    def key(self, table: str, method: str, seed: int, data: str | None = None) -> Key:
-        """The key of one run; ``data`` is the digest of the table where it is not one of these."""
+    def key(self, table: str, method: str, seed: int, threads: int | None = None, data: str | None = None) -> Key:
+        """The key of one run; ``data`` is the digest of the table where it is not one of these.
+
+        ``threads`` is given for runs that measure costs.
+        """
         found = self.tables[table]["sha256"] if data is None else data
-        text, code = self.methods[method], made_by([method])[method]
-        return make_key(settings=text, code=code, data=found, table=table, method=method, seed=seed)
+        fields: dict[str, Any] = {"table": table, "method": method, "seed": seed}
+        fields |= {} if threads is None else {"threads": threads}
+        return make_key(settings=self.methods[method], code=made_by([method])[method], data=found, **fields)
 
     def expected(self, line: Mapping[str, Any]) -> Key | None:
         """What the key of a stored run would be now; None for a method that this command does not have.
@@ -214,7 +228,7 @@ def arrange(results: Results) -> Results:
     """Records table by table, in the order of the methods; the config tells of tables and methods that have some."""
     config, records = results.config, results.records
     order = position([*METHODS, NETWORK_ONLY, FORMER, *PEERS])
-    records = in_order(records, lambda r: (r["table"], order.get(r["method"]), r["seed"]))
+    records = in_order(records, lambda r: (r.get("threads", 0), r["table"], order.get(r["method"]), r["seed"]))
     held = {name: list(dict.fromkeys(r[name] for r in records)) for name in ("table", "method")}
     methods = sorted(held["method"], key=lambda name: order.get(name, len(order)))
     told: dict[str, Any] = {"tables": {name: config["tables"][name] for name in held["table"]}}

@@ -1,73 +1,65 @@
-"""Targets of the recommended classifier on tables: ranks, its loss against the best rival of each table, and time."""
+"""Targets of the recommended classifier on tables: ranks, its loss against the best rival of each table, and costs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from calibrant.experiments.common.shared import count
-from calibrant.experiments.tables.ranks import Ranking
+from calibrant.experiments.tables.compared import JUDGED, Compared, Ratio, ratios
+from calibrant.experiments.tables.costs import THREADS, memory_of, seconds_of
+from calibrant.experiments.tables.ids import CROSSED, FORMER, OWN, RIVAL
+from calibrant.experiments.tables.ranks import Ranking, ranking
 from calibrant.report import Verdict
 from calibrant.report.results import Record
 
-RIVAL = "hgb-temperature"
-"""The rival whose fit time is the measure, together with that of our former classifier."""
 MEDIAN, NEAR, SHARE, FAR = 1.00, 1.02, 0.7, 1.10
 """Targets for NLL over the best rival's: the median, what counts as near, the share of tables that must be near, and
 the most on any table."""
+MEMORY = 1000.0
+"""The most megabytes beyond the data."""
+SAME_FOLDS = ("hgb-isotonic", "hgb-sigmoid", RIVAL)
+"""CalibratedClassifierCV with the trees and the folds of CROSSED."""
 DRAWS = 2000
 
 
-def target_verdicts(
-    ranked: dict[str, Ranking],
-    records: Sequence[Record],
-    own: str,
-    former: str,
-    names: dict[str, str],
-    where: str = "",
-) -> list[Verdict]:
-    """Verdicts on all methods of a run; ``ranked`` holds all of them, by metric. ``where`` ends every statement."""
-    found = [_first(each, own, names[metric]) for metric, each in ranked.items()]
-    found += _against_best(ranked["nll"], own)
-    found.append(_time(records, own, former))
-    return [replace(verdict, statement=verdict.statement + where) for verdict in found]
+def score_targets(found: Compared, overlap: float) -> list[Verdict]:
+    """Targets for scores."""
+    unranked = [*found.partial, *found.absent()]
+    verdicts = [_first(each, JUDGED[metric], unranked) for metric, each in found.rankings().items()]
+    verdicts += _against_best(ratios(found.records, overlap))
+    return [*verdicts, _crossed(found)]
 
 
-def _first(each: Ranking, own: str, name: str) -> Verdict:
-    statement = f"{own} has the best mean rank in {name} among all methods"
-    if own not in each.methods or not each.tables or len(each.methods) < 2:
+def cost_targets(records: Sequence[Record]) -> list[Verdict]:
+    """Targets for the costs of single fits."""
+    return [_time(records), _memory(records)]
+
+
+def _first(each: Ranking, name: str, unranked: Sequence[str]) -> Verdict:
+    statement = f"{OWN} has the best mean rank in {name} among all methods"
+    if OWN not in each.methods or not each.tables or len(each.methods) < 2:
         return Verdict(statement)
     mean = each.mean_ranks
-    rival = next(m for m in mean if m != own)
-    column, other = each.ranks[:, each.methods.index(own)], each.ranks[:, each.methods.index(rival)]
-    low, high = interval(column, np.mean)
-    below, above = interval(other - column, np.mean)
-    note = (
-        f"[{low:.2f}, {high:.2f}]; best of the others: {rival}, {mean[rival]:.2f}, behind by "
-        f"{np.mean(other - column):.2f} [{below:.2f}, {above:.2f}]; {count(len(each.tables), 'table')}, "
-        f"{len(each.methods)} methods"
+    rival = next(m for m in mean if m != OWN)
+    note = f"{_behind(each, OWN, rival)}; {count(len(each.tables), 'table')}, {count(len(each.methods), 'method')}"
+    note += f"; {len(unranked)} not ranked for want of runs" if unranked else ""
+    return Verdict(statement, mean[OWN], mean[OWN] < mean[rival], note, digits=2)
+
+
+def _behind(each: Ranking, own: str, rival: str) -> str:
+    """The interval of a method's mean rank, and by how much the best of the others is behind."""
+    column, other = (each.ranks[:, each.methods.index(name)] for name in (own, rival))
+    gap = other - column
+    return (
+        f"{_interval(column, np.mean, 2)}; best of the others: {rival}, {other.mean():.2f}, behind by "
+        f"{gap.mean():.2f} {_interval(gap, np.mean, 2)}"
     )
-    return Verdict(statement, mean[own], mean[own] < mean[rival], note, digits=2)
 
 
-def ratios(each: Ranking, own: str) -> dict[str, tuple[float, str]]:
-    """For each table the mean loss over that of the best rival, and the rival; our own variants are no rivals."""
-    rivals = [k for k, name in enumerate(each.methods) if not name.startswith(own)]
-    if own not in each.methods or not rivals:
-        return {}
-    means, position = each.means, each.methods.index(own)
-    best = [rivals[int(np.argmin(row[rivals]))] for row in means]
-    return {
-        table: (float(row[position] / row[k]), each.methods[k])
-        for table, row, k in zip(each.tables, means, best, strict=True)
-    }
-
-
-def _against_best(each: Ranking, own: str) -> list[Verdict]:
-    found = ratios(each, own)
+def _against_best(found: list[Ratio]) -> list[Verdict]:
     statements = (
         f"NLL over that of the best rival of each table: median at most {MEDIAN:.2f}",
         f"NLL at most {NEAR} times the best rival's on at least {100 * SHARE:.0f} % of the tables",
@@ -75,35 +67,66 @@ def _against_best(each: Ranking, own: str) -> list[Verdict]:
     )
     if not found:
         return [Verdict(statement) for statement in statements]
-    values = np.array([ratio for ratio, _ in found.values()])
-    median, near, most = float(np.median(values)), float((values <= NEAR).mean()), float(values.max())
-    worst = max(found, key=lambda table: found[table][0])
+    values = np.array([each.ratio.value for each in found])
+    near, worst = values <= NEAR, max(found, key=lambda each: each.ratio.value)
     notes = (
-        "[{:.3f}, {:.3f}] over tables".format(*interval(values, np.median)),
-        f"{int((values <= NEAR).sum())} of {count(len(values), 'table')}",
-        f"{worst}, against {found[worst][1]}",
+        f"{_interval(values, np.median, 3)} over tables",
+        f"{near.sum()} of {count(len(values), 'table')}; {_interval(near, np.mean, 2)}",
+        f"[{worst.ratio.low:.3f}, {worst.ratio.high:.3f}] over splits; {worst.table}, against {worst.rival}",
     )
-    shown = (median, median <= MEDIAN), (near, near >= SHARE), (most, most <= FAR)
+    median, share, most = float(np.median(values)), float(near.mean()), worst.ratio.value
+    shown = (median, median <= MEDIAN), (share, share >= SHARE), (most, most <= FAR)
     return [
         Verdict(statement, value, holds, note, digits=3)
         for statement, (value, holds), note in zip(statements, shown, notes, strict=True)
     ]
 
 
-def _time(records: Sequence[Record], own: str, former: str) -> Verdict:
-    """The sum over tables of mean fit times. Runs on a GPU do not count: the rival has none."""
-    statement = f"Fit time of {own}, summed over tables, at most that of {RIVAL} and {former} together"
-    seconds: dict[str, dict[str, list[float]]] = {}
-    for r in records:
-        if r["method"] in (own, former, RIVAL) and r["seconds"] is not None and r.get("device", "cpu") == "cpu":
-            seconds.setdefault(r["method"], {}).setdefault(r["table"], []).append(r["seconds"])
-    tables = set.intersection(*(set(each) for each in seconds.values())) if len(seconds) == 3 else set()
-    if not tables:
+def _crossed(found: Compared) -> Verdict:
+    statement = f"{CROSSED} has the best mean rank in NLL beside CalibratedClassifierCV with the same trees and folds"
+    each = ranking(found.records, "nll", [CROSSED, *SAME_FOLDS])
+    if not each.tables:
         return Verdict(statement)
-    sums = {name: sum(float(np.mean(each[table])) for table in tables) for name, each in seconds.items()}
-    allowed = sums[former] + sums[RIVAL]
-    note = f"{sums[own]:.1f} s of {allowed:.1f} s on {count(len(tables), 'table')}"
-    return Verdict(statement, sums[own] / allowed, sums[own] <= allowed, note, digits=2)
+    mean = each.mean_ranks
+    rival = next(m for m in mean if m != CROSSED)
+    note = f"{_behind(each, CROSSED, rival)}; {count(len(each.tables), 'table')}, 4 methods"
+    return Verdict(statement, mean[CROSSED], mean[CROSSED] < mean[rival], note, digits=2)
+
+
+def _time(records: Sequence[Record]) -> Verdict:
+    statement = (
+        f"Seconds to fit {OWN} on {THREADS} threads, summed over tables: at most those of {RIVAL} and {FORMER} together"
+    )
+    names = (OWN, RIVAL, FORMER)
+    seconds = np.array([[own[name] for name in names] for own in seconds_of(records, names).values()])
+    if not len(seconds):
+        return Verdict(statement)
+    ours, rival, former = seconds.sum(0)
+
+    def share(rows: np.ndarray, axis: int = 0) -> np.ndarray:
+        sums = rows.sum(axis)
+        return np.asarray(sums[..., 0] / (sums[..., 1] + sums[..., 2]))
+
+    note = (
+        f"{_interval(seconds, share, 2)}; {ours:.0f} s of {rival:.0f} s + {former:.0f} s on "
+        f"{count(len(seconds), 'table')}"
+    )
+    return Verdict(statement, ours / (rival + former), ours <= rival + former, note, digits=2)
+
+
+def _memory(records: Sequence[Record]) -> Verdict:
+    statement = f"Peak memory of {OWN} beyond the data: at most {MEMORY:.0f} MB on each table"
+    found = {table: own[OWN] for table, own in memory_of(records, [OWN]).items()}
+    if not found:
+        return Verdict(statement)
+    worst = max(found, key=lambda table: found[table])
+    note = f"MB, on {worst}; sum over {count(len(found), 'table')}: {sum(found.values()):.0f} MB"
+    return Verdict(statement, found[worst], found[worst] <= MEMORY, note, digits=0)
+
+
+def _interval(values: np.ndarray, statistic: Callable[..., Any], digits: int) -> str:
+    low, high = interval(values, statistic)
+    return f"[{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def interval(values: np.ndarray, statistic: Callable[..., Any], level: float = 0.95) -> tuple[float, float]:

@@ -1,0 +1,162 @@
+"""Classifiers of other libraries that the study compares with: networks and boosted trees, each at one setting."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.model_selection import train_test_split
+from sklearn.neural_network import MLPClassifier
+
+SETTINGS: dict[str, Any] = {"hidden_layer_sizes": (64, 64), "early_stopping": True, "max_iter": 1000}
+"""Of MLPClassifier: the same network as ours; everything else is scikit-learn's default."""
+BOOSTING: dict[str, Any] = {"learning_rate": 0.03, "max_iter": 1000, "early_stopping": True}
+"""Of HistGradientBoostingClassifier. LightGBM and CatBoost have the same learning rate, number of iterations and rule
+to stop: a tenth of the rows is held out, and ten iterations without a better loss there end the training."""
+STOP = 10
+
+
+@dataclass(frozen=True)
+class Base:
+    """A classifier of another library, by the prefix of its ids."""
+
+    what: str
+    build: Callable[[int], Any]
+    """The unfitted classifier for a seed."""
+    package: str = "sklearn"
+    """The package to import, of which the version is told."""
+    kind: str = "trees"
+    alone: str | None = None
+    """The id of the classifier without a calibrator; None where it is not measured."""
+    calibrators: tuple[str, ...] = ("isotonic", "sigmoid", "temperature")
+
+
+class Remembers:
+    """A mixin: the same rows train a classifier once.
+
+    The calibrators cross-fit the same five classifiers (same folds, same seed), and would each train them anew.
+    ``seconds`` adds up what training took or would have taken.
+    """
+
+    trained: ClassVar[dict[bytes, tuple[dict[str, Any], float]]] = {}
+    seconds: ClassVar[float] = 0.0
+
+    def fit(self, X: Any, y: Any) -> Any:
+        key = hashlib.sha256(type(self).__name__.encode() + X.tobytes() + y.tobytes()).digest()
+        if key not in self.trained:
+            begin = time.perf_counter()
+            self.train(X, y)
+            self.trained[key] = self.__dict__.copy(), time.perf_counter() - begin
+        state, seconds = self.trained[key]
+        self.__dict__.update(state)
+        Remembers.seconds += seconds
+        return self
+
+    def train(self, X: Any, y: Any) -> None:
+        """What ``fit`` of the other library does."""
+        super().fit(X, y)  # type: ignore[misc]
+
+
+class RememberedMLP(Remembers, MLPClassifier):
+    """scikit-learn's network."""
+
+
+class RememberedTrees(Remembers, HistGradientBoostingClassifier):
+    """scikit-learn's boosted trees."""
+
+
+def stopping_rows(X: Any, y: Any, seed: int | None) -> list[Any]:
+    """Nine tenths to train on and a tenth to stop by, as scikit-learn's boosting takes them."""
+    return list(train_test_split(X, y, test_size=0.1, random_state=seed, stratify=y))
+
+
+def threads() -> int:
+    """How many threads a classifier may use: as many as ours, of which each job has its share.
+
+    LightGBM, CatBoost and pytabkit would each start one thread per core in every process.
+    """
+    return torch.get_num_threads()
+
+
+def _lightgbm(seed: int) -> Any:
+    from lightgbm import LGBMClassifier, early_stopping
+
+    class RememberedLightGBM(Remembers, LGBMClassifier):
+        def train(self, X: Any, y: Any) -> None:
+            own, held, labels, other = stopping_rows(X, y, self.random_state)
+            callbacks = [early_stopping(STOP, verbose=False)]
+            LGBMClassifier.fit(self, own, labels, eval_set=[(held, other)], callbacks=callbacks)
+
+    rate, iterations = BOOSTING["learning_rate"], BOOSTING["max_iter"]
+    return RememberedLightGBM(
+        learning_rate=rate, n_estimators=iterations, random_state=seed, n_jobs=threads(), verbose=-1
+    )
+
+
+def _catboost(seed: int) -> Any:
+    from catboost import CatBoostClassifier
+
+    class RememberedCatBoost(Remembers, CatBoostClassifier):
+        def train(self, X: Any, y: Any) -> None:
+            own, held, labels, other = stopping_rows(X, y, self.get_param("random_state"))
+            CatBoostClassifier.fit(self, own, labels, eval_set=(held, other), early_stopping_rounds=STOP)
+
+    return RememberedCatBoost(
+        learning_rate=BOOSTING["learning_rate"],
+        iterations=BOOSTING["max_iter"],
+        random_state=seed,
+        thread_count=threads(),
+        verbose=False,
+        allow_writing_files=False,
+    )
+
+
+def _realmlp(seed: int) -> Any:
+    from pytabkit import RealMLP_TD_Classifier
+
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)  # it names the device before every fit
+
+    class RememberedRealMLP(Remembers, RealMLP_TD_Classifier):
+        pass
+
+    return RememberedRealMLP(random_state=seed, device="cpu", n_threads=threads())
+
+
+CROSS = "cross-calibrated"
+"""Ends the ids of a classifier in :class:`calibrant.CrossCalibrated`, on the folds of CalibratedClassifierCV."""
+
+BASES = {
+    "sklearn": Base(
+        "MLPClassifier",
+        lambda seed: RememberedMLP(**SETTINGS, random_state=seed),
+        kind="network, other library",
+        alone="sklearn-mlp",
+    ),
+    "hgb": Base(
+        "HistGradientBoostingClassifier",
+        lambda seed: RememberedTrees(**BOOSTING, random_state=seed),
+        alone="hgb",
+        calibrators=("isotonic", "sigmoid", "temperature", CROSS),
+    ),
+    "lightgbm": Base("LightGBM", _lightgbm, "lightgbm", alone="lightgbm"),
+    "catboost": Base("CatBoost", _catboost, "catboost", alone="catboost"),
+    "realmlp": Base(
+        "RealMLP of pytabkit", _realmlp, "pytabkit", kind="network, other library", calibrators=("temperature",)
+    ),
+}
+
+
+def base_of(method: str) -> tuple[Base, str | None]:
+    """The classifier behind an id, and its calibrator."""
+    for prefix, base in BASES.items():
+        if method == base.alone:
+            return base, None
+        if method.startswith(f"{prefix}-"):
+            return base, method.removeprefix(f"{prefix}-")
+    raise ValueError(f"There is no peer called {method!r}; the prefixes are {', '.join(BASES)}.")

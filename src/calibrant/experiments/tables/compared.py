@@ -1,0 +1,149 @@
+"""Which records are compared: methods that were measured on every split, and what is known of the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from calibrant.experiments.tables.costs import is_cost
+from calibrant.experiments.tables.data import DEVELOPMENT
+from calibrant.experiments.tables.ids import OURS, OWN, RIVAL
+from calibrant.experiments.tables.peers import PEERS
+from calibrant.experiments.tables.ranks import Ranking, ranking
+from calibrant.metrics import Estimate, ratio_of_means
+from calibrant.report import Results
+from calibrant.report.results import Record
+
+JUDGED = {"nll": "NLL", "smooth_ece": "smooth ECE"}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The scores of a result file.
+
+    ``methods`` were measured on all ``splits``, (table, seed), and are ranked. ``partial`` holds the others, with the
+    number of splits that they were measured on.
+    """
+
+    records: list[Record]
+    methods: list[str]
+    partial: dict[str, int]
+    splits: frozenset[tuple[str, int]]
+
+    def rankings(self) -> dict[str, Ranking]:
+        """Ranks of the whole methods by each judged metric."""
+        return rankings(self.records, self.methods)
+
+    def absent(self) -> list[str]:
+        """Rivals that the targets name and that were not measured on any split."""
+        return [name for name in PEERS if name not in (*self.methods, *self.partial)] if RIVAL in self.methods else []
+
+    def untried(self) -> Compared | None:
+        """The same methods on tables that no setting was tried on; None where these are all or none of the tables."""
+        tables = {table for table, _ in self.splits}
+        if not tables & DEVELOPMENT or tables <= DEVELOPMENT:
+            return None
+        records = [r for r in self.records if r["table"] not in DEVELOPMENT]
+        found = compare(records, [*self.methods, *self.partial])
+        return replace(found, methods=self.methods, partial={m: found.partial.get(m, 0) for m in self.partial})
+
+
+def compared(results: Results) -> Compared:
+    """What a result file lets us compare."""
+    return compare([r for r in results.records if not is_cost(r)], list(results.config["methods"]))
+
+
+def compare(records: list[Record], methods: Sequence[str]) -> Compared:
+    """Tell whole methods from partial ones. The splits are those of self-calibrated, or of the method with most."""
+    splits: dict[str, set[tuple[str, int]]] = {m: set() for m in methods}
+    for record in records:
+        splits[record["method"]].add((record["table"], record["seed"]))
+    measured = [m for m in methods if splits[m]]
+    wanted = splits[OWN] if splits.get(OWN) else max((splits[m] for m in measured), key=len, default=set())
+    whole = [m for m in measured if wanted <= splits[m]]
+    partial = {m: len(wanted & splits[m]) for m in measured if m not in whole}
+    return Compared(records, whole, partial, frozenset(wanted))
+
+
+def rankings(records: Sequence[Record], methods: Sequence[str]) -> dict[str, Ranking]:
+    """Ranks by each judged metric."""
+    return {metric: ranking(records, metric, methods) for metric in JUDGED}
+
+
+def earlier(records: Sequence[Record]) -> dict[str, int]:
+    """How many runs of each method were measured with an earlier version of the code.
+
+    Their records do not say how many test rows are copies. Most of them are of an encoder that scaled by mean and
+    standard deviation.
+    """
+    found: dict[str, int] = {}
+    for record in records:
+        if "copied" not in record:
+            found[record["method"]] = found.get(record["method"], 0) + 1
+    return found
+
+
+Values = dict[str, dict[str, dict[int, float]]]
+"""A metric by table, method and seed; infinity for failures."""
+
+
+def values_of(records: Sequence[Record], metric: str) -> Values:
+    """A metric of all records."""
+    found: Values = {}
+    for r in records:
+        value = math.inf if r[metric] is None else r[metric]
+        found.setdefault(r["table"], {}).setdefault(r["method"], {})[r["seed"]] = value
+    return found
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Our loss on one table over that of its best rival there."""
+
+    table: str
+    own: float
+    rival: str
+    best: float
+    ratio: Estimate
+    """Of means over splits, with its interval."""
+
+
+def ratios(records: Sequence[Record], overlap: float, metric: str = "nll", own: str = OWN) -> list[Ratio]:
+    """One for each table, by the loss ``metric``; infinite where ``own`` failed.
+
+    Rivals are all methods but ours that have every split of ``own`` there and did not fail.
+    """
+    found = []
+    for table, methods in values_of(records, metric).items():
+        mine = methods.get(own, {})
+        rivals = {
+            name: [values[seed] for seed in mine]
+            for name, values in methods.items()
+            if name not in OURS and mine.keys() <= values.keys()
+        }
+        rivals = {name: values for name, values in rivals.items() if math.isfinite(sum(values))}
+        if not mine or not rivals:
+            continue
+        rival = min(rivals, key=lambda name: sum(rivals[name]))
+        if math.isfinite(sum(mine.values())):
+            ratio = ratio_of_means(list(mine.values()), rivals[rival], overlap=overlap)
+        else:
+            ratio = Estimate(math.inf, math.nan, math.nan, 0.95, "a failed run")
+        found.append(Ratio(table, float(np.mean(list(mine.values()))), rival, float(np.mean(rivals[rival])), ratio))
+    return found
+
+
+def lower_on(values: Values, method: str, own: str = OWN) -> tuple[int, int]:
+    """On how many tables ``own`` is lower than a method by the mean over splits that both have, and on how many tables
+    there are such splits.
+    """
+    lower = tables = 0
+    for methods in values.values():
+        mine, theirs = methods.get(own, {}), methods.get(method, {})
+        if shared := sorted(mine.keys() & theirs.keys()):
+            tables += 1
+            lower += sum(mine[seed] for seed in shared) < sum(theirs[seed] for seed in shared)
+    return lower, tables

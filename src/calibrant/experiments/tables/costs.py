@@ -1,0 +1,90 @@
+"""Seconds and memory of single fits: one split of each table, one process, two threads.
+
+Scores come from populations and from several processes at a time, so that their seconds say little about one fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from calibrant.experiments.common.jobs import Job
+from calibrant.experiments.common.keys import Key
+from calibrant.experiments.common.runs import Meter, run_all
+from calibrant.experiments.tables.bases import Remembers
+from calibrant.experiments.tables.data import Source, prepare
+from calibrant.experiments.tables.peers import peer
+from calibrant.methods import Method
+from calibrant.report.results import Record
+
+THREADS = 2
+"""What the targets are set for."""
+
+
+def is_cost(record: Mapping[str, Any]) -> bool:
+    """Whether a record tells the cost of a single fit; the others hold scores."""
+    return "threads" in record
+
+
+def cost_jobs(
+    keys: Sequence[Key], own: Mapping[str, Method], paths: Mapping[str, Source], tables: Mapping[str, Mapping[str, Any]]
+) -> list[Job]:
+    """One fit each; the methods of a table one after the other, the smallest table first."""
+    order = sorted(keys, key=lambda key: tables[key["table"]]["rows"])
+    return [partial(measure_cost, paths[key["table"]], key, own.get(key["method"])) for key in order]
+
+
+def measure_cost(path: Source, key: Key, method: Method | None) -> dict[Key, Record]:
+    """The record of one fit; without ``method``, of a classifier of another library."""
+    split = prepare(key["table"], path, key["seed"])
+    failure = None
+    with _threads(key["threads"]):
+        if method is not None:
+            (run,) = run_all([(key["method"], method, split)])
+            cost, failure = run.cost, run.fitted.failure
+        else:
+            x, y = split.pooled()
+            Remembers.trained.clear()
+            model, meter = peer(key["method"], y, split.seed), Meter()
+            with meter([0]):
+                model.fit(x, y)
+            cost = meter.costs[0]
+    found = {"seconds": round(cost.seconds, 3), "peak_memory": cost.peak_memory, "failure": failure, "device": "cpu"}
+    return {key: dict(key.fields) | found}
+
+
+@contextmanager
+def _threads(number: int) -> Any:
+    before: int = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        with threadpool_limits(number):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def seconds_of(records: Sequence[Record], methods: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Seconds of single fits, by table and method, for the tables on which all of these methods were measured."""
+    return _of(records, methods, lambda record: record["seconds"])
+
+
+def memory_of(records: Sequence[Record], methods: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Peak memory beyond the data in megabytes, by table and method, where the system told it."""
+    return _of(records, methods, lambda r: None if r["peak_memory"] is None else r["peak_memory"] / 1e6)
+
+
+def _of(
+    records: Sequence[Record], methods: Sequence[str], value: Callable[[Record], float | None]
+) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for record in filter(is_cost, records):
+        number = value(record)
+        if record["method"] in methods and record["failure"] is None and number is not None:
+            found.setdefault(record["table"], {})[record["method"]] = number
+    return {table: own for table, own in found.items() if len(own) == len(methods)}

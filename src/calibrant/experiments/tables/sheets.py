@@ -1,0 +1,179 @@
+"""The tables of the report: ranks, tests, best rivals, costs, and every method on one table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from calibrant.experiments.tables.compared import JUDGED, Compared, lower_on, ratios, values_of
+from calibrant.experiments.tables.costs import memory_of, seconds_of
+from calibrant.experiments.tables.data import DEVELOPMENT
+from calibrant.experiments.tables.ids import FORMER, OWN, RIVAL, kind
+from calibrant.experiments.tables.peers import PEERS
+from calibrant.experiments.tables.ranks import Ranking, against
+from calibrant.metrics import mean_interval
+from calibrant.report import Column, by_seed
+from calibrant.report.results import Record
+
+Sheet = tuple[list[Column], list[list[Any]]]
+"""Columns and rows."""
+
+COPIES = 0.01
+"""The least share of copied rows that is worth a line."""
+SCORES = (
+    Column("accuracy", better="high"),
+    Column("nll", better="low"),
+    Column("smooth_ece", better="low"),
+    Column("ece15", better="low"),
+    Column("floor_self15", note="ECE-15 of a perfectly calibrated model with the same confidences."),
+    Column("brier", better="low"),
+    Column("aurc", better="low"),
+    Column("seconds", digits=1),
+)
+
+
+def _pairs(found: Compared) -> dict[str, dict[str, Ranking]]:
+    """Rankings by metric, and in each by which tables: all, and those that no setting was tried on."""
+    everywhere, others = found.rankings(), found.untried()
+    apart = others.rankings() if others else {}
+    names: dict[str, dict[str, Ranking]] = {}
+    for metric, each in everywhere.items():
+        names[metric] = {f"all {len(each.tables)}" if others else "": each}
+        if metric in apart and apart[metric].tables:
+            names[metric][f"{len(apart[metric].tables)} untried"] = apart[metric]
+    return names
+
+
+def rank_sheet(found: Compared) -> Sheet:
+    """Mean ranks, the best in NLL first."""
+    pairs, values = _pairs(found), values_of(found.records, "nll")
+    columns = [Column("method"), Column("kind")]
+    for metric, name in JUDGED.items():
+        columns += [
+            Column(f"{name}: rank, {which}" if which else f"{name}: rank", "low", digits=2) for which in pairs[metric]
+        ]
+    columns += [Column(f"{OWN} has the lower NLL on")]
+    rankings = [each for own in pairs.values() for each in own.values()]
+    rows = []
+    for method in found.methods:
+        ranks = [each.mean_ranks[method] if each.tables else None for each in rankings]
+        lower, tables = lower_on(values, method)
+        beaten = None if method == OWN or not tables else f"{lower} of {tables}"
+        rows.append([method, kind(method), *ranks, beaten])
+    return columns, sorted(rows, key=lambda row: np.inf if row[2] is None else row[2])
+
+
+def partial_sheet(found: Compared) -> Sheet:
+    """Methods that were not measured on every split, compared with ours on those that they have."""
+    columns = [Column("method"), Column("kind"), Column("splits"), Column(f"{OWN} has the lower NLL on")]
+    values = values_of(found.records, "nll")
+    rows = []
+    for method, splits in found.partial.items():
+        lower, tables = lower_on(values, method)
+        rows.append(
+            [method, kind(method), f"{splits} of {len(found.splits)}", f"{lower} of {tables}" if tables else None]
+        )
+    return columns, rows
+
+
+def significance_sheet(found: Compared) -> Sheet:
+    """P-values of each method against ours."""
+    pairs = _pairs(found)
+    columns = [Column("method")]
+    tests = []
+    for metric, name in JUDGED.items():
+        for which, each in pairs[metric].items():
+            columns.append(Column(f"{name}: p, {which}" if which else f"{name}: p"))
+            tests.append(against(each, OWN))
+    first = next(iter(pairs["nll"].values()))
+    order = list(first.mean_ranks) if first.tables else found.methods
+    shown = [[m, *(None if test.get(m) is None else f"{test[m]:.2g}" for test in tests)] for m in order if m != OWN]
+    return columns, shown
+
+
+def rival_sheet(found: Compared, overlap: float) -> Sheet:
+    """Our NLL on each table beside that of its best rival, the worst ratio first."""
+    columns = [
+        Column("table"),
+        Column(f"NLL, {OWN}"),
+        Column("best rival"),
+        Column("its NLL"),
+        Column("ratio"),
+        Column("settings tried on it"),
+    ]
+    order = sorted(ratios(found.records, overlap), key=lambda each: -each.ratio.value)
+    rows = [
+        [each.table, each.own, each.rival, each.best, each.ratio, "yes" if each.table in DEVELOPMENT else "no"]
+        for each in order
+    ]
+    return columns, rows
+
+
+def copy_sheet(found: Compared, overlap: float) -> Sheet:
+    """Tables whose test rows have copies among the rows that are learned from: ratios with and without those rows."""
+    known = [record for record in found.records if "copied" in record]
+    share: dict[str, list[float]] = {}
+    for record in known:
+        share.setdefault(record["table"], []).append(record["copied"])
+    shown = {table: float(np.mean(each)) for table, each in share.items() if COPIES <= min(each) <= max(each) < 1}
+    records = [record for record in known if record["table"] in shown]
+    every, new = ({each.table: each for each in ratios(records, overlap, metric)} for metric in ("nll", "nll_new"))
+    columns = [Column("table"), Column("copied, %", digits=0)]
+    for which in ("all rows", "rows without a copy"):
+        columns += [Column(f"ratio, {which}"), Column(f"best rival, {which}")]
+    rows = [
+        [table, 100 * shown[table], every[table].ratio, every[table].rival, new[table].ratio, new[table].rival]
+        for table in sorted(new, key=lambda name: -shown[name])
+    ]
+    return columns, rows
+
+
+def cost_sheet(records: list[Record]) -> Sheet:
+    """Seconds and megabytes of single fits, and their sums and maxima; rows are tables."""
+    names = (OWN, RIVAL, FORMER)
+    seconds, memory = seconds_of(records, names), memory_of(records, names)
+    columns = [Column("table"), *(Column(f"seconds, {name}", digits=1) for name in names)]
+    columns += [Column(f"MB, {name}", digits=0) for name in names]
+    rows: list[list[Any]] = []
+    for table, own in seconds.items():
+        held = memory.get(table, {})
+        rows.append([table, *(own[name] for name in names), *(held.get(name) for name in names)])
+    if not rows:
+        return columns, []
+    known = [[0.0 if value is None else value for value in row[1:]] for row in rows]
+    for name, total in (("sum", np.sum), ("largest", np.max)):
+        rows.append([name, *map(float, total(known, axis=0))])
+    return columns, rows
+
+
+def effort_sheet(records: list[Record], config: dict[str, Any], methods: list[str]) -> Sheet:
+    """Models, labels, and seconds on each device that a method ran on; other libraries' run on the processor."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for record in records:
+        if record["seconds"] is not None:
+            device = "cpu" if record["method"] in PEERS else record.get("device") or config.get("device", "unknown")
+            found.setdefault((record["method"], device), []).append(record["seconds"])
+    devices = list(dict.fromkeys(device for _, device in found))
+    rows: list[list[Any]] = []
+    for method in methods:
+        known = config.get("costs", {}).get(method, {})
+        seconds = [float(np.mean(found[method, d])) if (method, d) in found else None for d in devices]
+        rows.append([method, known.get("networks"), known.get("labels"), *seconds])
+    head = [Column("method"), Column("models"), Column("labels")]
+    return [*head, *(Column(f"seconds a run, {d}", digits=1) for d in devices)], rows
+
+
+def score_sheet(records: list[Record], table: str, methods: list[str], overlap: float) -> Sheet:
+    """Every method on one table: means over splits with their intervals, the lowest NLL first."""
+    own = [r for r in records if r["table"] == table]
+    rows = []
+    for method in methods:
+        found = {column.name: by_seed(own, column.name, method=method) for column in SCORES}
+        cells = [mean_interval(values.values(), overlap=overlap) if values else None for values in found.values()]
+        rows.append([method, *cells])
+
+    def loss(row: list[Any]) -> float:
+        return np.inf if row[2] is None or np.isnan(row[2].value) else float(row[2].value)
+
+    return [Column("method"), *SCORES], sorted(rows, key=loss)
