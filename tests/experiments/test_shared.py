@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.experiments import bo4sc, guarantees, hostile, label_noise, meta_reg, tables
+from calibrant.experiments import bo4sc, guarantees, hostile, label_noise, meta_reg, networks, tables
 from calibrant.experiments.bo4sc import ablation, grid
 from calibrant.experiments.common.contents import KINDS, read_own
 from calibrant.experiments.common.shared import checked_sets
@@ -21,6 +21,8 @@ STORED = {
     "bo4sc-noise": "noise",
     "bo4sc-tables": "tables",
     "guarantees": "guarantees",
+    "hostile": "hostile",
+    "networks": "networks",
 }
 EXPERIMENTS = {
     "bo4sc": bo4sc.reproduce,
@@ -31,6 +33,7 @@ EXPERIMENTS = {
     "hostile": hostile.run,
     "tables": tables.run,
     "tables-ablation": tables_ablation.run,
+    "networks": networks.run,
     "meta-reg": lambda source, out: meta_reg.reproduce(source=[source], out=out),
 }
 
