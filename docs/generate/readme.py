@@ -63,8 +63,8 @@ def _recommended() -> str:
     if not told:
         return "So few seeds support no claim. "
     about = (
-        "`recommended` (cross-entropy, averaged weights and a learned confidence map), without any step after training, "
-        "is compared with the same network and a temperature. "
+        "`recommended` (cross-entropy, averaged weights and a learned confidence map), without any step after "
+        "training, is compared with the same network and a temperature. "
     )
     return about + " ".join(told) + " "
 

@@ -208,5 +208,5 @@ def test_auto_is_a_name():
     made = make_calibrator("auto", folds=3, from_probs=True)
     assert isinstance(made, Auto)
     assert (made.folds, made.from_probs) == (3, True)
-    with pytest.raises(ValueError, match="Choose one of: auto, temperature"):
+    with pytest.raises(ValueError, match="must be one of auto, temperature"):
         make_calibrator("best")

@@ -132,7 +132,7 @@ BAD = {
     "plus infinity": (np.array([[np.inf, 0.0]]), [0], r"\+inf"),
     "three dimensions": (np.zeros((2, 2, 2)), [0, 1], r"shape \(n, C\)"),
     "one column": (np.zeros((3, 1)), [0, 0, 0], "two columns"),
-    "no rows": (np.zeros((0, 2)), [], "empty"),
+    "no rows": (np.zeros((0, 2)), [], "at least one row"),
     "label too large": (np.zeros((2, 2)), [0, 2], r"0\.\.1"),
     "label too small": (np.zeros((2, 2)), [0, -1], r"0\.\.1"),
     "too few labels": (np.zeros((2, 2)), [0], "one entry per row"),

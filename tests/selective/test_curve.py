@@ -127,7 +127,7 @@ def test_single_sample():
 @pytest.mark.parametrize(
     ("confidence", "correct", "message"),
     [
-        ([], [], "empty"),
+        ([], [], "at least one row"),
         ([0.5, np.nan], [1, 0], "NaN"),
         ([0.5, 1.5], [1, 0], r"\[0, 1\]"),
         ([0.5, 0.6], [1, 0, 1], "shape"),

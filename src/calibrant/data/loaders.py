@@ -266,7 +266,7 @@ def by_name(item: Any, positions: Sequence[str], needed: int = 1) -> Any:
 def named(inputs: Sequence[Any], positions: Sequence[str]) -> dict[str, Any]:
     """Several inputs as a mapping, by the names of the arguments that take them."""
     if len(inputs) > len(positions):
-        takes = f"takes {len(positions)}: {', '.join(positions)}" if positions else "takes them by no name"
+        takes = f"takes {len(positions)}: {', '.join(positions)}" if positions else "does not name its arguments"
         raise ValueError(
             f"A batch holds {len(inputs)} inputs, but the network {takes}. Give batches (inputs, targets), with one "
             "input for each argument of the network's forward method."
