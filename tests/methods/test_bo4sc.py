@@ -139,7 +139,7 @@ def test_damping_must_be_a_number_from_zero():
 
 @pytest.mark.parametrize("also", ["l2", None, ("l2", "l2"), ("l2", "l2-unit"), ("l3",)])
 def test_other_outer_variables_are_named_once_each(also):
-    with pytest.raises(ValueError, match=r"also (must be|has)"):
+    with pytest.raises(ValueError, match="also must"):
         BO4SC(also=also)
 
 

@@ -1,4 +1,4 @@
-"""Methods: declarations on one engine, as values. ``METHODS`` lists them; ``fit_all`` trains any mixture."""
+"""Training methods as values. ``METHODS`` lists them by name; ``fit_all`` trains any list of methods and tasks."""
 
 from calibrant.methods.base import Group, Method, Outcome, Solving
 from calibrant.methods.baselines import Calibrated, Ensemble

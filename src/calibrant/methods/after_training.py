@@ -1,4 +1,4 @@
-"""``calibrant.calibrate``: a temperature, or another calibrator, for a network that is trained already."""
+"""``calibrant.calibrate``: fit a temperature or another calibrator to a trained network."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def calibrate(
     Parameters
     ----------
     model : nn.Module
-        Inputs to logits, (n, C). It is copied.
+        Maps inputs to logits, (n, C). It is copied.
     val : ``(inputs, labels)`` or a loader, as in :func:`calibrant.fit`
     calibrator : str
-        A name of :data:`calibrant.posthoc.CALIBRATORS`. ``module`` of the result needs "temperature".
+        A name in :data:`calibrant.posthoc.CALIBRATORS`. The result has a ``module`` only with "temperature".
     head, device, labels : as in :func:`calibrant.fit`
 
     Examples

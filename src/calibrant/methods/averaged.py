@@ -1,4 +1,4 @@
-"""One network with averaged weights: the default where training several networks would take too long."""
+"""One network with averaged weights: the default if training several networks would take too long."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from calibrant.methods.fitted import Fitted
 from calibrant.methods.task import Part, Task, streams, total_steps
 
 STRIDE = 5
-"""Training steps between two looks at the weights."""
+"""Training steps between two updates of the average."""
 DECAY = 0.95
 PATIENCE = 0.3
-"""The share of a run after which training ends when the average has not improved."""
+"""Training stops if the average has not improved for this share of the run."""
 
 
 @dataclass(frozen=True)
 class Averaged(Method):
     """One network: Adam with a one-cycle schedule; the result is a moving average of its weights.
 
-    With a validation part the average is judged after every epoch, and the one of least NLL is kept. Training ends
-    early when there was none better for three tenths of the run.
+    With a validation part, the average is evaluated after every epoch, and the one with the lowest NLL is kept.
+    Training stops early if the NLL has not improved for 30 % of the run.
 
     Parameters
     ----------
-    epochs : passes over the training data; None is ``steps`` steps, or ``passes`` epochs where those are more
-    learning_rate : the largest of the schedule
-    batch_size : of data in memory; a loader has its own
+    epochs : passes over the training data; None: ``steps`` steps or ``passes`` epochs, whichever is more
+    learning_rate : the largest rate of the schedule
+    batch_size : samples per step for data in memory; a loader uses its own batch size
     """
 
     epochs: int | None = None
@@ -58,7 +58,7 @@ class Averaged(Method):
         callbacks: Sequence[Callback] = (),
         compile: Compile = "auto",
     ) -> list[Fitted]:
-        """Train one network after the other."""
+        """Train the networks one after another."""
         return [
             fitted
             for method, task in zip(methods, tasks, strict=True)
@@ -87,15 +87,15 @@ class Averaged(Method):
 
 
 class BestAverage(Callback):
-    """A moving average of the weights and buffers of one network, and the average of least NLL on a part.
+    """Keep a moving average of one network's weights and buffers, and select the average with the lowest NLL on a part.
 
-    ``average ← d·average + (1 − d)·θ`` after each outer step, where d grows to 0.95. Without a part the last average is
-    the result.
+    ``average ← d·average + (1 − d)·θ`` after each outer step, where d grows to 0.95. Without a part, the result is the
+    last average.
 
     Attributes
     ----------
-    nll : the least NLL so far; infinite before the first look
-    best_step : the outer step that has it
+    nll : the lowest NLL so far; infinite before the first evaluation
+    best_step : the outer step with the lowest NLL
     """
 
     def __init__(self, part: Part | None, *, every: int = 1) -> None:
@@ -115,7 +115,7 @@ class BestAverage(Callback):
             self.look(run)
 
     def look(self, run: Run) -> None:
-        """Judge the present average."""
+        """Evaluate the current average."""
         assert self._average is not None
         if self.part is None:
             self._best = self._average
@@ -123,8 +123,8 @@ class BestAverage(Callback):
         value = self._nll(run, self.part)
         if math.isnan(value):
             raise NonFiniteError(
-                f"The loss on the validation data was NaN after outer step {run.step}. Look for validation inputs that "
-                "are not finite, or try a smaller learning rate."
+                f"The loss on the validation data was NaN after outer step {run.step}. Check for validation inputs "
+                "that are not finite, or use a smaller learning rate."
             )
         if value < self.nll:
             self.nll, self.best_step, self._best = value, run.step, self._average

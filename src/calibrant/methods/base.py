@@ -1,7 +1,7 @@
-"""The seam between methods and the engine: a method declares, one function trains.
+"""The interface between methods and the engine: a method declares a problem, and one function trains it.
 
-A method says which problem it poses for a model and a task (``problem``), how that problem is solved (``solving``) and
-what is kept (``result``). :func:`solve_group` does the rest, for any model, alone or as a population.
+A method defines its problem for a model and a task (``problem``), how to solve it (``solving``) and what to keep
+(``result``). :func:`solve_group` does the rest for any model, alone or as a population.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ Compile = Compiler | Literal["auto"] | None
 
 @dataclass(frozen=True)
 class Group:
-    """Networks that are trained side by side: one method, one task and one problem for each."""
+    """Networks that are trained together, each with its own method, task and problem."""
 
     methods: Sequence[Any]
     tasks: Sequence[Task]
     problems: Sequence[Bilevel]
 
     def each(self, value: str | Callable[[Any, Task], float]) -> float | Tensor:
-        """A setting by name, or a function of method and task: one number where all agree, else one for each."""
+        """A setting by name, or a function of method and task: one number if all are equal, else one per network."""
         pairs = zip(self.methods, self.tasks, strict=True)
         values = [getattr(m, value) if isinstance(value, str) else value(m, t) for m, t in pairs]
         return values[0] if len(set(values)) == 1 else torch.tensor(values)
 
     def steps(self, epochs: Callable[[Any], int | None] | None = None, default: int = 1200, passes: int = 20) -> list:
-        """Training steps of each network: its ``epochs``; None is ``default`` steps, or ``passes`` epochs if more.
+        """Training steps of each network, from its ``epochs``.
 
+        If ``epochs`` is None, this is ``default`` steps or ``passes`` epochs, whichever is more.
         An epoch has as many steps as the training stream has batches.
         """
         wanted = epochs or (lambda method: method.epochs)
@@ -60,7 +61,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Solving:
-    """How the problems of a group are solved: what :func:`calibrant.bilevel.solve` is given."""
+    """How to solve the problems of a group: the arguments of :func:`calibrant.bilevel.solve`."""
 
     hypergradient: Hypergradient
     inner_optimizer: Optimizer
@@ -70,9 +71,9 @@ class Solving:
     callbacks: Sequence[Callback] = ()
     """Early stopping, a moving average of the weights, …"""
     history: History | None = None
-    """What is recorded of every outer step; each network's :class:`Outcome` has its own rows."""
+    """Records every outer step; each network's :class:`Outcome` has its own rows."""
     compile: Compile = "auto"
-    """As in ``solve``; ``"auto"`` traces the method's own perceptron and runs other modules eagerly."""
+    """As in ``solve``. ``"auto"`` traces the method's default perceptron and runs other modules eagerly."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Further arguments of ``solve``: ``restart``, ``clip_norm``, …"""
 
@@ -84,55 +85,55 @@ class Outcome:
     task: Task
     solution: Solution
     history: dict[str, Tensor] = field(default_factory=dict)
-    """Rows of ``Solving.history`` that are this network's, by name."""
+    """This network's rows of ``Solving.history``, by name."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """A way of training a calibrated classifier: a value, whose fields are all its settings.
+    """A way to train a calibrated classifier. Its fields are its settings.
 
-    Most methods declare ``problem`` and ``solving``, and nothing else. A method that is made of other methods (an
-    ensemble, a calibrator behind a network) defines ``fit_group`` in terms of theirs.
+    Most methods define only ``problem`` and ``solving``. A method built from other methods (an ensemble, a network
+    followed by a calibrator) defines ``fit_group`` by calling theirs.
     """
 
     varying: ClassVar[frozenset[str]] = frozenset()
-    """Numeric fields in which the members of one population may differ."""
+    """Numeric fields that may differ between members of one population."""
     tied: ClassVar[bool] = False
     """Whether the networks of one task (``parts``) share one φ."""
 
     def parts(self, task: Task) -> Sequence[Task]:
-        """The tasks of the networks that are trained for one task: one network by default."""
+        """One task for each network that is trained; one network by default."""
         return [task]
 
     def data(self, task: Task) -> dict[str, Any]:
-        """The streams of both levels, ``train`` and ``val``, with the constants that the losses read."""
+        """The data streams of both levels, ``train`` and ``val``, with the constants that the losses use."""
         return streams(task, getattr(self, "batch_size", None))
 
     def network(self, task: Task) -> nn.Module:
-        """The method's own model, for tasks that bring none: the first paper's perceptron."""
+        """The default model for tasks without one: the perceptron of the first paper."""
         names = ("hidden", "activation", "dropout")
         settings = {name: getattr(self, name) for name in names if hasattr(self, name)}
         return perceptron(task, **settings)
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
-        """The problem that the method poses: its outer variables, its losses, and ``**self.data(task)``."""
-        raise NotImplementedError(f"{type(self).__name__} declares no problem.")
+        """The bilevel problem: outer variables, losses, and ``**self.data(task)``."""
+        raise NotImplementedError(f"{type(self).__name__} must define problem(model, task).")
 
     def solving(self, group: Group) -> Solving:
-        """How the problems of a group are solved. The methods of a group differ in ``varying`` fields only."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how its problem is solved.")
+        """How to solve the problems of a group. The methods of a group differ only in ``varying`` fields."""
+        raise NotImplementedError(f"{type(self).__name__} must define solving(group).")
 
     def result(self, task: Task, outcomes: Sequence[Outcome]) -> Fitted:
-        """The classifier that the trained networks of one task make."""
+        """The classifier built from the trained networks of one task."""
         solutions = tuple(outcome.solution for outcome in outcomes)
         return Mixture(solutions, extras=self.learned(outcomes[0]), failure=failure(*solutions))
 
     def learned(self, outcome: Outcome) -> dict[str, Any]:
-        """What is kept besides the network, as ``extras`` of the result."""
+        """What to keep besides the network; it becomes ``extras`` of the result."""
         return {}
 
     def rows_at_once(self, task: Task) -> int:
-        """Rows whose activations one fit keeps at the same time: what its memory goes by."""
+        """Rows whose activations one fit holds in memory at once; this determines its memory use."""
         return task.train.batch_size(getattr(self, "batch_size", None)) or len(task.train)
 
     @classmethod
@@ -143,21 +144,21 @@ class Method:
         callbacks: Sequence[Callback] = (),
         compile: Compile = "auto",
     ) -> list[Fitted]:
-        """Train methods that differ in ``varying`` fields only, each on its task, as one population.
+        """Train methods that differ only in ``varying`` fields, each on its task, as one population.
 
-        A network that breaks down is a ``failure`` among several, and a NonFiniteError where it is alone. Call ``fit``,
-        which always raises, or ``fit_all``, which never does.
+        If one of several networks diverges, its result has a ``failure``. If a single network diverges, a
+        NonFiniteError is raised. ``fit`` always raises, and ``fit_all`` never does.
         """
         found = solve_group(methods, tasks, callbacks, compile)
         return [m.result(t, own) for m, t, own in zip(methods, tasks, found, strict=True)]
 
     def structure(self) -> tuple[Any, ...]:
-        """All that must be equal between members of one population."""
+        """Everything that must be equal for all members of one population."""
         fields = [f.name for f in dataclasses.fields(self) if f.name not in self.varying]
         return type(self), *(getattr(self, name) for name in fields)
 
     def fit(self, task: Task, *, callbacks: Sequence[Callback] = (), compile: Compile = "auto") -> Fitted:
-        """Train on one task. Training that breaks down raises a :class:`calibrant.bilevel.NonFiniteError`."""
+        """Train on one task. If training diverges, raise a :class:`calibrant.bilevel.NonFiniteError`."""
         (fitted,) = self.fit_group([self], [task], callbacks, compile)
         if fitted.failure:
             raise NonFiniteError(fitted.failure)
@@ -167,10 +168,10 @@ class Method:
 def solve_group(
     methods: Sequence[Method], tasks: Sequence[Task], callbacks: Sequence[Callback] = (), compile: Compile = "auto"
 ) -> list[list[Outcome]]:
-    """Train the networks of every method and task, and give each task's outcomes in order.
+    """Train the networks of every method and task, and return the outcomes of each task in order.
 
-    Networks run as one population where that is possible and pays, the others one by one (:func:`runs_alone`).
-    Networks that share φ always run as one.
+    Networks are trained as one population if that is possible and faster, and otherwise one by one (see
+    :func:`runs_alone`). Networks that share φ are always trained as one population.
     """
     parts = [list(m.parts(t)) for m, t in zip(methods, tasks, strict=True)]
     each = [m for m, own in zip(methods, parts, strict=True) for _ in own]
@@ -188,10 +189,10 @@ def solve_group(
 
 
 def runs_alone(task: Task, problem: Bilevel) -> bool:
-    """Whether a network is better trained alone than in a population.
+    """Whether to train a network alone instead of in a population.
 
-    Batches of loaders differ in size, and recurrent nets have no population form. Convolutions of a population are
-    grouped ones, which take twice as long on a CPU (small images, five networks).
+    Batches from loaders differ in size, and recurrent networks cannot be vectorised as a population. In a population,
+    convolutions become grouped convolutions, which take twice as long on a CPU (small images, five networks).
     """
     layers = list(problem.view.module.modules())
     slow = problem.start.device.type == "cpu" and any(isinstance(m, nn.Conv1d | nn.Conv2d | nn.Conv3d) for m in layers)
@@ -199,7 +200,7 @@ def runs_alone(task: Task, problem: Bilevel) -> bool:
 
 
 def build(methods: Sequence[Method], tasks: Sequence[Task]) -> list[Bilevel]:
-    """One problem for each task; all but the first are replicas, which cost little."""
+    """One problem for each task. All but the first are replicas, which are cheap to create."""
     first, task = methods[0], tasks[0]
     problem = first.problem(_model(first, task), task)
     return [
@@ -216,19 +217,19 @@ def build(methods: Sequence[Method], tasks: Sequence[Task]) -> list[Bilevel]:
 
 
 def perceptron(task: Task, **settings: Any) -> nn.Module:
-    """The first paper's network for a task's inputs, its start drawn from the task's seed."""
+    """The network of the first paper for a task's inputs, initialised with the task's seed."""
     inputs = task.train.inputs
     if not isinstance(inputs, Tensor) or inputs.dim() != 2 or not inputs.is_floating_point():
         got = tuple(inputs.shape) if isinstance(inputs, Tensor) else type(inputs).__name__
         raise ValueError(
-            f"The default network takes rows of numbers, (samples, features); got inputs of {got}. Give the task a "
-            "model of its own: Task(..., model=…), or calibrant.fit(model, …)."
+            f"The default network takes rows of numbers, (samples, features); got inputs of {got}. Pass your own "
+            "model: Task(..., model=…) or calibrant.fit(model, …)."
         )
     return mlp(inputs.shape[1], task.classes, **settings, seed=task.seed).to(inputs)
 
 
 def failure(*solutions: Solution) -> str | None:
-    """Why a run failed, if one did."""
+    """The reason of the first failed run, or None."""
     return next((reason for solution in solutions for reason in solution.failures.values()), None)
 
 
@@ -242,7 +243,7 @@ def _model(method: Method, task: Task) -> nn.Module:
 
 
 def _solve(group: Group, tied: Sequence[int] | None, callbacks: Sequence[Callback], compile: Compile) -> list[Outcome]:
-    """Solve one problem alone, several as a population."""
+    """Solve a single problem directly, and several as a population."""
     how: Solving = group.methods[0].solving(group)
     wanted = how.compile if compile == "auto" else compile
     if wanted == "auto":

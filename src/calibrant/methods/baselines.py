@@ -1,4 +1,4 @@
-"""Methods that are made of other methods: the mean of several networks, and a calibrator fitted after training."""
+"""Methods built from other methods: the mean of several networks, and a calibrator fitted after training."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from calibrant.posthoc import make_calibrator
 
 _STANDARD = Standard()
 STOPPED = Standard(patience=200)
-"""Standard training, returned to its best validation loss: what stopped baselines are made of."""
+"""Standard training that restores the state with the best validation loss: the base of the stopped baselines."""
 
 
 @dataclass(frozen=True)
 class Ensemble(Method):
-    """The mean of several networks that differ in their start (Lakshminarayanan et al. 2017).
+    """The mean of several networks with different initial parameters (Lakshminarayanan et al. 2017).
 
     ``base`` is any method that trains one network.
     """
@@ -56,13 +56,13 @@ class Ensemble(Method):
 
 
 def begun(networks: Sequence[Any]) -> tuple[Any, ...]:
-    """The networks that were trained at all: an interrupt leaves the later ones untouched."""
+    """The networks whose training started. After an interrupt, the later networks are untrained."""
     return tuple(net for net in networks if net.outer_steps) or tuple(networks)
 
 
 @dataclass(frozen=True)
 class Calibrated(Method):
-    """A calibrator fitted on the validation part, after training with ``base``, any method."""
+    """Train with ``base``, which can be any method, then fit a calibrator on the validation part."""
 
     calibrator: str
     base: Method = _STANDARD
@@ -84,7 +84,7 @@ class Calibrated(Method):
         return [method.calibrate(model, task) for method, model, task in zip(methods, trained, tasks, strict=True)]
 
     def need_val(self, task: Task) -> None:
-        """Complain before training about a task without a validation part."""
+        """Raise an error before training if the task has no validation part."""
         task.need_val(f"The calibrator {self.calibrator!r}")
 
     def calibrate(self, model: Fitted, task: Task) -> Fitted:

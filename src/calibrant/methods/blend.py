@@ -1,4 +1,4 @@
-"""Networks, trees and lines in one classifier: members cross-fitted on the same folds, weighted by held-out labels."""
+"""Networks, trees and linear models in one classifier: cross-fitted on the same folds, weighted by held-out labels."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ from calibrant.methods.trees import Trees
 
 NETWORK = "network"
 KINDS: dict[str, Kind] = {"linear": Linear(), "trees": Trees()}
-"""The members beside the networks, the quickest first."""
+"""The members other than the networks, fastest first."""
 MEMBERS = (NETWORK, "trees", "linear")
 MOST_CLASSES = {"trees": 100}
-"""Boosting grows a tree for each class at each iteration, which takes too long for more classes."""
+"""The most classes for a kind of member. Boosting grows a tree per class and iteration, so many classes are slow."""
 SMALL = 0.02
 """A member whose weight is below this share of all weights is left out."""
 
 
 def check_members(members: Sequence[str]) -> None:
-    """An error where members are not names of kinds, each once, with the network among them."""
+    """Raise an error unless members are distinct names of kinds and include the network."""
     known = (NETWORK, *KINDS)
     if isinstance(members, str) or set(members) - set(known) or len(set(members)) < len(members):
         raise ValueError(f"members must be a tuple of {', '.join(map(repr, known))}, each once; got {members!r}.")
     if NETWORK not in members:
-        raise ValueError(f"members must include 'network', whose folds the others share; got {members!r}.")
+        raise ValueError(f"members must include 'network', because the others use its folds; got {members!r}.")
 
 
 def check_table(members: Sequence[str], part: Part) -> None:
-    """An error where samples are no rows of numbers, and members beside the networks are wanted."""
+    """Raise an error if there are members other than the networks and the samples are not rows of numbers."""
     inputs = part.inputs
     if set(members) == {NETWORK} or (isinstance(inputs, Tensor) and inputs.dim() == 2 and part.prepare is None):
         return
     got = f"of shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else f"as a {type(inputs).__name__}"
     raise ValueError(
-        f"members={tuple(members)!r} needs rows of numbers, (samples, features); got inputs {got}. For other inputs "
-        "give members=('network',)."
+        f"members={tuple(members)!r} needs rows of numbers, (samples, features); got inputs {got}. For other inputs, "
+        "use members=('network',)."
     )
 
 
 @dataclass(frozen=True)
 class Blend(Fitted):
-    """A log-linear pool of the networks' mean and other members; see :mod:`calibrant.methods.pool`."""
+    """A log-linear pool of the networks' mean and the other members; see :mod:`calibrant.methods.pool`."""
 
     mixture: Mixture | None
-    """The networks, whose mean logits are one member; None where the pool leaves them out."""
+    """The networks, whose mean logits are one member; None if the pool leaves them out."""
     others: Mapping[str, Model]
     """The other members by name."""
     pool: Pool
-    """Its weights are the networks' first (where there are networks), then those of ``others`` in their order."""
+    """Its first weight is that of the networks, if there are any; the weights of ``others`` follow in order."""
     extras: dict[str, Any] = field(default_factory=dict)
     failure: str | None = None
 
@@ -70,7 +70,7 @@ class Blend(Fitted):
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Names of the members, in the order of the pool's weights."""
+        """The names of the members, in the order of the pool's weights."""
         return (*([NETWORK] if self.mixture else []), *self.others)
 
     def probs(self, inputs: Any) -> Tensor:
@@ -82,9 +82,10 @@ class Blend(Fitted):
 
 
 def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int, seed: int) -> Fitted:
-    """Cross-fit the other members on the networks' folds, and pool all of them.
+    """Cross-fit the other members on the networks' folds, and pool all members.
 
-    Where the networks found wrong labels, the other members take each training label by the chance that it is right.
+    If the networks found wrong labels, the other members weight each training label by the probability that it is
+    right.
     """
     if mixture.failure:
         return mixture
@@ -145,7 +146,7 @@ def held_shape(rows: Rows) -> tuple[int, int]:
 
 
 def first_deal(fit: CrossFit) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Training and held-out rows of the folds of the first deal: those before a row is held out again."""
+    """Training and held-out rows of the first set of folds, which ends before any row is held out again."""
     found, seen = [], np.zeros(len(fit.data), dtype=bool)
     for fold in fit.folds:
         held = fold.held.cpu().numpy()

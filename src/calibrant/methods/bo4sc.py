@@ -1,4 +1,4 @@
-"""BO4SC: self-calibration by bilevel optimisation (Sanguin et al. 2024), and variants that make it dependable."""
+"""BO4SC: self-calibration by bilevel optimisation (Sanguin et al. 2024), and more robust variants."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Companion = Literal["l2", "l2-unit", "label-smoothing", "label-noise"]
 
 @dataclass(frozen=True)
 class BO4SC(Method):
-    """Algorithm 1 of the first paper: one weight per training sample, learned so that held-out confidence is right.
+    """Algorithm 1 of the first paper: learn one weight per training sample so that held-out confidence is right.
 
     ::
 
@@ -54,50 +54,55 @@ class BO4SC(Method):
         outer   f(w, θ) = mean_j BCE(p̂(x_j, θ), ŷ_j = y_j)                 Eq. (12–13), p̂ the Boltzmann operator
         w ← clip(w − η_w·∇_w f(w, θ^T(w)))                                 Eq. (14), exact, through the T steps
 
-    What the paper leaves open is an argument here. The default is one setting that works on all five of its data sets;
-    the reproduction takes one for each set, by grid search, as the paper does (``calibrant sweep bo4sc``).
+    Choices that the paper does not specify are arguments. The defaults are one setting that works on all five data sets
+    of the paper. The reproduction chooses one setting per data set by grid search, as the paper does (``calibrant sweep
+    bo4sc``).
 
     Parameters
     ----------
     steps : int
-        T, inner steps to one outer step. Fig. 3 ("1 epoch unit = 10 training epochs") hints at 10.
+        T, the number of inner steps per outer step. Fig. 3 ("1 epoch unit = 10 training epochs") suggests 10.
     epochs : int, optional
-        Passes over the training data; None chooses (1,200 steps, or 20 epochs where those are more).
+        Passes over the training data. None: 1,200 steps or 20 epochs, whichever is more.
     learning_rate : float
-        η_θ.
+        η_θ, the learning rate of the network.
     outer_rate : float, optional
-        η_w, for plain projected descent on the mean-loss scaling of Eq. (10). It must be large, because a weight's
-        hypergradient is of the order 1/n: None takes ``1.5·n``.
+        η_w, the rate of projected gradient descent with the mean loss of Eq. (10). It must be large, because the
+        hypergradient of a weight is of the order 1/n. None: ``1.5·n``.
     alpha : float
-        Of the Boltzmann operator, Σ p·softmax(α p). The paper states none; below 30 it lies visibly under the
-        maximum.
+        α of the Boltzmann operator, Σ p·softmax(α p). The paper does not state it. Below 30, the operator is clearly
+        smaller than the maximum.
     inner : {"adam", "sgd"}
-        Section 4 says Adam; Algorithm 1 prints plain descent.
+        The inner optimiser. Section 4 of the paper says Adam; Algorithm 1 shows plain gradient descent.
     hypergradient : {"unrolled", "truncated", "implicit"}
-        ``"unrolled"`` is exact through all T steps; ``"truncated"`` goes through the last ``last`` of them;
-        ``"implicit"`` takes θ^T for a minimum and asks a linear system how that minimum moves.
+        ``"unrolled"`` differentiates exactly through all T steps. ``"truncated"`` differentiates through the last
+        ``last`` steps. ``"implicit"`` treats θ^T as a minimum and solves a linear system for how that minimum changes.
     last : int
-        For ``"truncated"``.
+        The number of steps for ``"truncated"``.
     damping : float
-        For ``"implicit"``: added to the Hessian's eigenvalues. Conjugate gradients end after 20 products or where
-        curvature is negative, because θ^T is no minimum, and an exact answer would be one to another question.
+        For ``"implicit"``: added to the eigenvalues of the Hessian. Conjugate gradients stop after 20 products or at
+        negative curvature. θ^T is not a minimum, so a more exact solution would not be a better hypergradient.
     outer_loss : {"bce", "nll", "brier", "sece", "dece"}
-        What held-out data are asked. The paper: ``"bce"``.
+        Outer objective on held-out data; the paper uses ``"bce"``.
     weights : {"sample", "prior", "neighbours", "network"} or None
-        ``"sample"``: as published. ``"prior"``: with a pull towards 1. ``"neighbours"``: smoothed over neighbours
-        of the same label. ``"network"``: from a small network of input and label. None: no weights, ``also`` alone.
+        ``"sample"``: one free weight per sample, as published. ``"prior"``: the same with a penalty that pulls weights
+        towards 1. ``"neighbours"``: weights smoothed over neighbours with the same label. ``"network"``: weights
+        computed by a small network from input and label. None: no weights; learn only the variables in ``also``.
     prior_strength : float, optional
-        Of the pull towards equal weights, for all forms but ``"sample"``. None: 0.01 for ``"prior"``, else 0.
+        Strength of the penalty towards equal weights, for all forms except ``"sample"``. None: 0.01 for ``"prior"``,
+        else 0.
     form : {"clip", "sigmoid"}
-        How weights stay in [0, 1]. Clipping is read off Fig. 3.
+        How weights stay in [0, 1]. Clipping is inferred from Fig. 3.
     initial_weight : float, optional
-        w⁰; unstated in the paper. None is 1 (0.9 for ``"sigmoid"``): training starts as the standard one.
+        w⁰, which the paper does not state. None: 1 (0.9 for ``"sigmoid"``), so that training starts like standard
+        training.
     also : tuple of {"l2", "l2-unit", "label-smoothing", "label-noise"}
-        Further outer variables, moved by Adam at ``also_rate``, as a weight network's parameters are.
+        Further outer variables. Adam updates them at ``also_rate``, as it does the parameters of a weight network.
     restart : bool
-        Start each outer step from θ⁰ again. The paper does not say; carrying θ over is what makes its budget enough.
+        Restart every outer step from θ⁰. The paper does not say. Its number of steps is enough only if θ is carried
+        over.
     keep_history : bool
-        Keep the weights of every outer step (``sample_weights_history``), where there are weights.
+        Keep the weights of every outer step (``sample_weights_history``), if there are weights.
     """
 
     hidden: tuple[int, ...] = (64, 64)
@@ -125,7 +130,7 @@ class BO4SC(Method):
 
     def __post_init__(self) -> None:
         if self.weights is None and self.also == ():
-            raise ValueError("With weights=None and nothing in also there is nothing for the outer level to move.")
+            raise ValueError("also must name at least one outer variable if weights is None; got an empty tuple.")
         choices = {
             "inner": ("adam", "sgd"),
             "hypergradient": ("unrolled", "truncated", "implicit"),
@@ -147,12 +152,12 @@ class BO4SC(Method):
         if not isinstance(self.also, tuple) or any(name not in _ALSO for name in self.also):
             raise ValueError(f"also must be a tuple of some of {names}; got {self.also!r}.")
         if len(set(self.also)) < len(self.also) or {"l2", "l2-unit"} <= set(self.also):
-            raise ValueError(f"also has one outer variable twice (l2-unit is l2, unit by unit): {self.also!r}.")
+            raise ValueError(f"also must not name a variable twice ('l2-unit' is 'l2' per unit); got {self.also!r}.")
 
     def _refuse_idle_settings(self) -> None:
-        """A setting that would change nothing is a misunderstanding, and a grid over it a waste.
+        """Raise an error for a setting that has no effect: the user expects one, and a grid over it would waste time.
 
-        It may stay at its default, which cannot be told from one that was left out.
+        A value equal to the default is accepted, because it cannot be distinguished from an omitted one.
         """
         free = self.weights not in (None, "network")
         used = {
@@ -169,7 +174,7 @@ class BO4SC(Method):
             value = getattr(self, name)
             if not counts and value != getattr(BO4SC, name):
                 raise ValueError(
-                    f"{name}={shown(value)} must be left out: it does nothing with {other}={getattr(self, other)!r}."
+                    f"{name}={shown(value)} must be left out: it has no effect with {other}={getattr(self, other)!r}."
                 )
 
     def data(self, task: Task) -> dict[str, Any]:
@@ -199,7 +204,7 @@ class BO4SC(Method):
         return self.steps * super().rows_at_once(task)
 
     def differentiation(self) -> Hypergradient:
-        """The hypergradient as a value of the engine."""
+        """The engine's hypergradient object for these settings."""
         if self.hypergradient == "truncated":
             return Truncated(self.steps, min(self.last, self.steps))
         if self.hypergradient == "implicit":
@@ -207,7 +212,7 @@ class BO4SC(Method):
         return Unrolled(self.steps)
 
     def outer_variable(self, model: nn.Module, task: Task) -> OuterVariable:
-        """φ: the weights first, then what stands beside them."""
+        """φ: the weights first, then the variables in ``also``."""
         parts: list[OuterVariable] = []
         if self.weights is not None:
             parts.append(_WEIGHTS[self.weights](self, task))
@@ -215,7 +220,7 @@ class BO4SC(Method):
         return parts[0] if len(parts) == 1 else OuterVariables(*parts)
 
     def outer_optimizer(self, group: Group) -> Optimizer:
-        """Plain descent on the weights, Adam on everything else (a network's parameters among it)."""
+        """Gradient descent for the weights, Adam for everything else (including the parameters of a weight network)."""
         variables = group.problems[0].variables
         adam = Adam(self.also_rate)
         groups = [
@@ -225,7 +230,7 @@ class BO4SC(Method):
         return groups[0][1] if len(groups) == 1 else GroupedOptimizer(parts=tuple(groups))
 
     def constants(self, task: Task) -> dict[str, Tensor]:
-        """What the losses read beside the data: α, and the neighbourhood that weights are smoothed over."""
+        """Constants for the losses: α, and the neighbourhood used to smooth weights."""
         device = tensors(task.train.inputs)[0].device
         own = {"alpha": torch.tensor(float(self.alpha), device=device)} if self.outer_loss == "bce" else {}
         if self.weights != "neighbours":
@@ -234,7 +239,7 @@ class BO4SC(Method):
         return own | neighbourhood(task.train.inputs.flatten(1), task.train.labels)
 
     def learned(self, outcome: Outcome) -> dict[str, Any]:
-        """The weights, their history, and the other outer variables, in words of the method."""
+        """The weights, their history, and the other outer variables by name."""
         solution = outcome.solution
         found: dict[str, Any] = {"history": {name: rows for name, rows in outcome.history.items() if name != "phi"}}
         if self.weights is not None:
@@ -247,23 +252,23 @@ class BO4SC(Method):
 
 
 def _descent(group: Group) -> SGD:
-    """Projected descent on the sample weights, at a rate that grows with their number."""
+    """Projected gradient descent for the sample weights, with a default rate proportional to their number."""
     return SGD(group.each(lambda m, t: 1.5 * len(t.train) if m.outer_rate is None else m.outer_rate))
 
 
 def entries(task: Task, who: str) -> int:
-    """How many numbers an input has, for what looks at all training inputs; they must be one tensor in memory."""
+    """The number of values per input. Raise an error unless the training inputs are one tensor in memory."""
     inputs = task.train.inputs
     if task.train.loaded:
-        raise ValueError(f"{who} looks at all training inputs: give tensors instead of a loader.")
+        raise ValueError(f"{who} needs all training inputs in memory; give tensors instead of a loader.")
     if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
-        raise ValueError(f"{who} looks at inputs as numbers; they must be one tensor of floating-point numbers.")
+        raise ValueError(f"{who} needs numeric inputs: they must be one tensor of floating-point numbers.")
     return inputs[0].numel()
 
 
 @torch.no_grad()
 def weights_at(phi: Tensor, solution: Solution) -> Tensor:
-    """Every training sample's weight at a φ of a solved problem."""
+    """The weight of every training sample for a given φ of a solved problem."""
     stream = solution.problem.train
     assert isinstance(stream, TensorStream | LoaderStream)
     whole = stream.whole
@@ -273,7 +278,7 @@ def weights_at(phi: Tensor, solution: Solution) -> Tensor:
 def suspicion(weights: Tensor, probs: Tensor, labels: Tensor) -> Tensor:
     """How wrong a training label looks, 0 to 1: ``1 − w_i·p(y_i | x_i)``.
 
-    A label is believed as far as training kept its weight *and* the trained network agrees with it.
+    A label is trusted if training kept its weight *and* the trained network agrees with it.
     """
     return 1 - weights.double() * probs.double().gather(1, labels.cpu().unsqueeze(1)).squeeze(1)
 
@@ -283,14 +288,14 @@ def _parts(outer: nn.Module) -> list[nn.Module]:
 
 
 def _weights(outer: nn.Module, whole: Batch) -> Tensor:
-    """Every training sample's weight."""
+    """The weight of every training sample."""
     dtype = next(outer.parameters()).dtype
     (part,) = (part for part in _parts(outer) if isinstance(part, SampleWeights | WeightNetwork))
     return part.weigh(torch.ones(len(whole.targets), device=whole.targets.device, dtype=dtype), whole)
 
 
 def read_outer(outer: nn.Module) -> dict[str, Tensor]:
-    """The outer variables other than weights, by name and on their natural scale."""
+    """The outer variables other than the weights, by name, on their natural scale."""
     found = {}
     for part in _parts(outer):
         if isinstance(part, L2):

@@ -1,4 +1,4 @@
-"""The mean of cross-fitted networks, calibrated by the labels that each network never saw."""
+"""The mean of cross-fitted networks, calibrated on labels that the networks were not trained on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from calibrant.methods.wrong_labels import flip_rate, wrong_label
 
 
 def calibrated_mean(fit: CrossFit, candidate: str, train: int) -> Mixture:
-    """The networks' mean, with the last step that held-out logits ask for."""
+    """The mean of the networks, with the last step (T, b and λ) fitted to held-out logits."""
     logits, data, head = fit.held_out_logits, fit.data, fit.heads[0]
     rows = fit.rows("judge")
     last = last_step(logits[rows], data, rows)
@@ -41,17 +41,17 @@ def calibrated_mean(fit: CrossFit, candidate: str, train: int) -> Mixture:
 
 
 def last_step(logits: Tensor, data: Part, rows: Tensor) -> LastStep:
-    """T, b and λ for held-out logits of some rows."""
+    """T, b and λ for the held-out logits of some rows."""
     weights = None if data.weights is None else data.weights[rows].double().cpu().numpy()
     groups = None if data.groups is None else data.groups[rows].cpu().numpy()
     return fit_last_step(logits.cpu().numpy(), data.labels[rows].cpu().numpy(), weights, groups=groups)
 
 
 def _doubts(mixture: Mixture, fit: CrossFit, train: int) -> dict[str, Any]:
-    """How wrong each training label looks, 0 to 1, and the rate of wrong ones where φ has such a rate.
+    """How wrong each training label looks, 0 to 1, and the rate of wrong labels if φ includes one.
 
-    By networks that never saw a label, where there are any: in the label-noise candidate all of them trained on it,
-    knowing that it might be wrong.
+    Each label is judged by networks that were not trained on it, if there are any. In the label-noise candidate all
+    networks are trained on it, but with a loss that allows for wrong labels.
     """
     part, held = fit.data[slice(0, train)], mixture.extras["held_out"][:train]
     known = held.isnan().any(1)
@@ -67,7 +67,7 @@ def _doubts(mixture: Mixture, fit: CrossFit, train: int) -> dict[str, Any]:
 
 
 def held_out_losses(fit: CrossFit, mixture: Mixture, rows: Tensor) -> Tensor:
-    """Held-out losses of some rows, by the weight of each."""
+    """The weighted held-out loss of each of some rows."""
     probs = mixture.calibrated(fit.held_out_logits[rows])
     losses = -probs.gather(1, fit.data.labels[rows].unsqueeze(1)).squeeze(1).clamp_min(1e-300).log()
     if fit.data.weights is not None:

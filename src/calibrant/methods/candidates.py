@@ -1,4 +1,4 @@
-"""The two candidates of :class:`calibrant.methods.SelfCalibrated`, and what decides between them."""
+"""The two candidates of :class:`calibrant.methods.SelfCalibrated`, and the choice between them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from calibrant.methods.task import Task
 if TYPE_CHECKING:
     from calibrant.methods.self_calibrated import SelfCalibrated
 NARROW = 256
-"""More columns than these need no more than the shortest training."""
+"""With more columns than this, the shortest training is enough."""
 
 
 @dataclass(frozen=True)
 class Pooled(Method):
-    """The pooled candidate: all labels are held out once a repeat, and φ is an L2 strength per layer and column."""
+    """The pooled candidate: each repeat holds out every label once, and φ is an L2 strength per layer and column."""
 
     given: SelfCalibrated
 
@@ -50,7 +50,7 @@ class Pooled(Method):
         return task.streams(self.given.rows_of_step(len(task.train)))
 
     def strengths(self, model: nn.Module, task: Task) -> L2:
-        """The L2 strengths that held-out labels choose."""
+        """The L2 strengths, which are learned from held-out labels."""
         if not isinstance(task.model, TabularNetwork):
             return L2(model)
         groups = task.train.groups
@@ -81,7 +81,7 @@ class Pooled(Method):
 
 @dataclass(frozen=True)
 class LabelNoisy(Pooled):
-    """The label-noise candidate: only validation labels are held out and trusted, and φ gains a rate of flips."""
+    """The label-noise candidate: only validation labels are held out and trusted, and φ includes a rate of flips."""
 
     def parts(self, task: Task) -> Sequence[Task]:
         assert task.val is not None
@@ -112,7 +112,7 @@ class LabelNoisy(Pooled):
 def cross_fits(
     methods: Sequence[Pooled], tasks: Sequence[Task], callbacks: Sequence[Callback], compile: Compile
 ) -> list[CrossFit]:
-    """Cross-fit the networks of each task: those of some deals embed the columns, those of others do not."""
+    """Cross-fit the networks of each task. Depending on the repeat, the networks embed the columns or do not."""
     axes = [methods[0].given.axes(task) for task in tasks]
     given = methods[0].given
     shown = [
@@ -127,7 +127,7 @@ def cross_fits(
             alike.setdefault(network.kind, []).append((k, replace(task, model=network)))
         if network is None or method.given.deals > 1:
             plain.append(k)
-    for same in alike.values():  # networks that are embedded alike run as one population
+    for same in alike.values():  # networks with the same kind of embedding run as one population
         each = solve_group([methods[k] for k, _ in same], [task for _, task in same], callbacks, compile)
         for (k, _), outcomes in zip(same, each, strict=True):
             found[k].append(CrossFit.of(outcomes))
@@ -142,10 +142,10 @@ def cross_fits(
 
 
 def weighed(fits: Sequence[CrossFit]) -> CrossFit:
-    """Two kinds of networks as one, each by the share that held-out labels ask for: a quarter, a half or three.
+    """Combine two kinds of networks. The second has the share 1/4, 1/2 or 3/4 with the lowest held-out loss.
 
-    Neither kind is left out, unless one of its networks broke down: a mean of both is seldom worse than the better one,
-    and few labels cannot tell which that is.
+    A kind is left out only if one of its networks diverged. A mean of both is rarely worse than the better kind, and
+    with few labels it is uncertain which kind is better.
     """
     sound = [fit for fit in fits if failure(*fit.heads) is None]
     if len(sound) < 2:
@@ -161,10 +161,10 @@ def weighed(fits: Sequence[CrossFit]) -> CrossFit:
 
 
 def preferable(rival: tuple[CrossFit, Mixture], present: tuple[CrossFit, Mixture], *, least: int = 10) -> bool:
-    """Whether a candidate that there is evidence for may replace the present one.
+    """Whether a candidate that is supported by evidence may replace the current one.
 
-    It may unless its loss is higher by more than a standard error on rows that no outer loss saw, or there are too few
-    of these to tell.
+    The losses are compared on rows that no outer loss used. The answer is no if the candidate's loss is higher by more
+    than one standard error, or if there are fewer than ``least`` such rows.
     """
     rows = rival[0].rows("choose")
     rows = rows[torch.isin(rows, present[0].rows("choose"))]

@@ -1,4 +1,4 @@
-"""Training that learns, beside the network, how sure of its answers it may be."""
+"""Training of a network together with a learned map from its logits to calibrated logits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from calibrant.methods.task import Part, Task
 
 @dataclass(frozen=True)
 class Mapped(Fitted):
-    """A trained network whose logits are read through a learned map."""
+    """A trained network whose logits are transformed by a learned map."""
 
     model: Fitted
     map: nn.Module
@@ -43,29 +43,31 @@ class Mapped(Fitted):
 
 @dataclass(frozen=True)
 class LearnedConfidence(NetworkTraining):
-    """Cross-entropy, with a confidence map as outer variable (:class:`calibrant.bilevel.LogitMap`).
+    """Cross-entropy training with a confidence map as outer variable (:class:`calibrant.bilevel.LogitMap`).
 
-    The inner level trains the network. The outer level moves the map: every few steps it sees held-out samples at the
-    present weights and lowers their NLL behind the map. Training does not depend on the map, so that the direct
-    gradient is the whole hypergradient. The map costs no accuracy: it keeps the order of the classes.
+    The inner level trains the network. The outer level trains the map: every few steps it evaluates held-out samples
+    with the current weights and lowers the NLL of the mapped logits. The inner loss does not depend on the map, so the
+    direct gradient is the whole hypergradient. The map does not change the accuracy, because it keeps the order of the
+    classes.
 
-    A share of the held-out images is distorted (:class:`calibrant.data.vision.Distort`), so that the map learns how
-    outputs look where the network is out of its depth. Inputs that are not uint8 images stay as they are.
+    A share of the held-out images is distorted (:class:`calibrant.data.vision.Distort`), so that the map learns what
+    outputs look like for inputs that the network cannot classify well. Inputs that are not uint8 images are not
+    changed.
 
     Parameters
     ----------
     hidden : int
-        Width of the map's hidden layer; 0 leaves one temperature.
+        Width of the map's hidden layer; 0: a single temperature.
     distorted : float
         The share of held-out images that are distorted.
     meta_rate : float
-        Adam's learning rate of the map.
+        Adam's learning rate for the map.
     meta_batch : int
-        Held-out samples of one outer step.
+        Held-out samples per outer step.
     outer_loss : {"nll", "brier"}
-        What the map lowers on held-out samples.
+        Outer objective on held-out samples.
     start : float
-        The share of the run after which the map moves.
+        The share of the run after which the map is trained.
     """
 
     keeps_outer: ClassVar[bool] = True
@@ -91,7 +93,7 @@ class LearnedConfidence(NetworkTraining):
         )
 
     def variable(self, task: Task) -> LogitMap:
-        """φ."""
+        """φ, the confidence map."""
         return LogitMap(self.hidden, samples=len(self.held_out(task)), seed=task.seed)
 
     def held_out(self, task: Task) -> Part:

@@ -1,4 +1,4 @@
-"""Plain networks on folds: what small data get by default, whatever the model."""
+"""Plain networks trained on folds: the default for small data with any new model."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _PLAIN = Standard(epochs=None, learning_rate=0.001, batch_size=128, patience=200
 
 @dataclass(frozen=True)
 class CrossFitted(Method):
-    """Networks that each leave out one of K folds, trained by ``base``; their mean, calibrated by held-out labels.
+    """The mean of networks that ``base`` trains, each without one of K folds, calibrated on held-out labels.
 
-    Training and validation part are one sample. Each network is trained without its fold and, with the default base,
-    returned to its best loss on that fold. The classifier is that of :class:`SelfCalibrated`:
-    ``(1 − λ)·softmax(mean_k z_k(x)/T + b) + λ/C``, with T, b and λ fitted to the logits of the networks that never saw
-    a sample. There is nothing to learn at the outer level, so that it costs K plain trainings, on any model.
+    The training and validation parts are pooled. Each network is trained without its fold. With the default base, it is
+    restored to the state with the lowest loss on that fold. The classifier is that of :class:`SelfCalibrated`:
+    ``(1 − λ)·softmax(mean_k z_k(x)/T + b) + λ/C``. T, b and λ are fitted to held-out logits: those of the networks that
+    were not trained on a sample. There are no outer variables, so the cost is K plain trainings, for any model.
 
     Parameters
     ----------
     base : any method that trains one network with a training and a validation part
     folds : K
-    repeats : how often the folds are dealt: there are ``folds·repeats`` networks
+    repeats : how often new folds are drawn; ``folds·repeats`` networks are trained
     """
 
     base: Method = _PLAIN
@@ -64,7 +64,7 @@ class CrossFitted(Method):
         for task, own in zip(tasks, parts, strict=True):
             heads = [head for _ in own for head in next(networks).networks]
             pairs = [(head, t.fold) for head, t in zip(heads, own, strict=True) if t.fold is not None]
-            begun = [pair for pair in pairs if pair[0].outer_steps] or pairs  # an interrupt leaves out the others
+            begun = [pair for pair in pairs if pair[0].outer_steps] or pairs  # untrained after an interrupt
             kept, dealt = zip(*begun, strict=True)
             fit = CrossFit(tuple(kept), tuple(dealt), own[0].pooled or task.train)
             result.append(calibrated_mean(fit, "plain", len(task.train)))

@@ -1,12 +1,12 @@
-"""Cross-fitted bilevel training: K networks, each blind to one fold, whose held-out losses together move one φ.
+"""Cross-fitted bilevel training: K networks, each trained without one fold, share one φ learned from held-out losses.
 
-Every label trains K − 1 networks and judges the K-th, so no part of the data is given up for validation, and φ (a few
-numbers) answers to all of them at once::
+Every label trains K − 1 networks and evaluates the K-th. No data are set aside for validation, and φ (a few numbers) is
+learned from all labels::
 
     min_φ  mean_k F_k(φ, θ_k(φ)),     θ_k trained without fold k,  F_k the loss on fold k
 
-The networks' mean is the classifier; what the networks that never saw a sample say of it tells how good it is. With
-``repeats`` several are blind to each sample, and their mean is nearer to that of all.
+The classifier is the mean of the networks. It is evaluated on each sample by the networks that were not trained on that
+sample. With ``repeats``, several networks are held out for each sample, and their mean is closer to that of all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ USES = ("judge", "choose")
 
 @dataclass(frozen=True)
 class Fold:
-    """Rows of one sample set: those that a network trains on, those that move φ, and those that only choose."""
+    """Rows of one sample set: ``train`` trains a network, ``judge`` moves φ, ``choose`` only selects a candidate."""
 
     train: Tensor
     judge: Tensor
@@ -41,7 +41,7 @@ class Fold:
 
     @property
     def held(self) -> Tensor:
-        """All rows that the network never saw."""
+        """All rows that the network was not trained on."""
         return torch.cat([self.judge, self.choose])
 
 
@@ -56,23 +56,23 @@ def deal(
     choose_from: slice | None = None,
     groups: np.ndarray | None = None,
 ) -> list[Fold]:
-    """Folds that hold out every row once, each class spread evenly, dealt anew for each repeat.
+    """Stratified folds that hold out every row once; redrawn for each repeat.
 
     Parameters
     ----------
     labels : class indices of all rows
-    number : how many folds; fewer where there are fewer rows or groups to deal. One holds out all of ``held_from``
-    repeats : how often to deal: so many networks are blind to each row
-    held_from : rows that may be held out (default: all); the others train every network
-    choose, choose_from : the share of this stretch's rows that is kept from φ, the same ones in every repeat
-    groups : one number per row. Rows of one group are held out together, and no network is trained on a row of a group
-        that it is judged by. Sizes of folds then differ as the groups do; without groups by one at most
+    number : the number of folds; fewer if there are fewer rows or groups. A single fold holds out all of ``held_from``
+    repeats : how often the folds are drawn, which is the number of networks that hold out each row
+    held_from : rows that may be held out (default: all); the other rows train every network
+    choose, choose_from : the share ``choose`` of the rows ``choose_from`` does not move φ; the same in every repeat
+    groups : one number per row. Rows of one group are held out together, and no network is trained on a group that
+        evaluates it. The sizes of folds then depend on the groups; without groups they differ by at most one
     """
     every = np.arange(len(labels))
     known = labels.cpu().numpy()
     may_judge = every[held_from or slice(None)]
     sets = [(may_judge, "judge")]
-    if choose_from is not None:  # training and validation rows are dealt out apart, so that every fold has both
+    if choose_from is not None:  # split training and validation rows separately, so that every fold has both
         special, cut = _special(every[choose_from], choose, groups, seed)
         rest = np.setdiff1d(may_judge, special, assume_unique=True)
         sets = [(special[cut:], "judge"), (special[:cut], "choose"), (rest, "judge")]
@@ -91,7 +91,7 @@ def deal(
 
 
 def _special(rows: np.ndarray, share: float, groups: np.ndarray | None, seed: int) -> tuple[np.ndarray, int]:
-    """Rows in random order, and how many of them are kept for choosing; a group is kept as a whole."""
+    """Rows in random order, and how many of the first ones are for choosing; groups are not split."""
     generator = np.random.default_rng(mix(seed, 0) % 2**31)
     cut = int(share * len(rows))
     if groups is None:
@@ -105,7 +105,7 @@ def _special(rows: np.ndarray, share: float, groups: np.ndarray | None, seed: in
 
 
 Placed = tuple[np.ndarray, int]
-"""The fold of each row, −1 for rows that are never held out, and the number of folds."""
+"""The fold of each row (−1 if it is never held out), and the number of folds."""
 Sets = Sequence[tuple[np.ndarray, str]]
 
 
@@ -133,8 +133,8 @@ def _in_groups(labels: np.ndarray, sets: Sets, wanted: int, groups: np.ndarray) 
     number = min(wanted, len(np.unique(groups[rows])))
     if number < 2 <= wanted:
         raise ValueError(
-            "All rows that may be held out are of one group, so none can be held out while others train; groups must "
-            "name at least two."
+            "groups must name at least two groups among the rows that may be held out; got one. With one group, no row "
+            "can be held out while others train."
         )
 
     def place(seed: int, repeat: int) -> Placed:
@@ -149,13 +149,14 @@ def _in_groups(labels: np.ndarray, sets: Sets, wanted: int, groups: np.ndarray) 
 
 
 def folds_of(task: Task, pooled: Part, number: int, repeats: int = 1, choose: float = 0.0) -> list[Fold]:
-    """The folds of a task: those that it names, or ones that are dealt here.
+    """The folds of a task: its ``splits`` if given, else newly drawn folds.
 
-    ``pooled`` are its training and validation rows as one. Of the latter, the share ``choose`` is kept from φ.
+    ``pooled`` holds its training and validation rows together. The share ``choose`` of the validation rows does not
+    move φ.
     """
     if task.splits is not None:
         if task.val is not None:
-            raise ValueError("Folds can be named for the training rows only; leave out the validation part.")
+            raise ValueError("Folds can be given only for training rows; leave out the validation part.")
         place = pooled.labels.device
         none = torch.empty(0, dtype=torch.long, device=place)
         pairs = [(torch.as_tensor(a, device=place), torch.as_tensor(b, device=place)) for a, b in task.splits]
@@ -173,12 +174,15 @@ def folds_of(task: Task, pooled: Part, number: int, repeats: int = 1, choose: fl
 
 
 def row_groups(part: Part) -> np.ndarray | None:
-    """Which rows must be in one fold: those of a group, and exact copies, whatever their labels; None if no two."""
+    """A number per row: rows with the same number must share a fold. None if no two rows must.
+
+    These are rows of one group, and exact copies, whatever their labels.
+    """
     return joined(None if part.groups is None else part.groups.cpu().numpy(), copy_groups(_stored(part)))
 
 
 def grouped(task: Task) -> Task:
-    """The same task, whose parts name all rows that must be in one fold (:func:`row_groups`)."""
+    """The same task with ``groups`` that include all rows that must share a fold (:func:`row_groups`)."""
     groups = row_groups(task.train if task.val is None else task.train + task.val)
     if groups is None:
         return task
@@ -189,22 +193,22 @@ def grouped(task: Task) -> Task:
 
 
 def _stored(part: Part) -> np.ndarray:
-    """Inputs as one array with a row for each sample."""
+    """Inputs as one array with one row per sample."""
     found = [t.detach().cpu().reshape(len(t), -1).numpy() for t in tensors(part.inputs)]
     return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
 
 @dataclass(frozen=True)
 class FoldTask(Task):
-    """The task of one network: trained on all of ``pooled`` but a fold, which judges it."""
+    """The task of one network: train on all of ``pooled`` except one fold, and evaluate on that fold."""
 
     fold: Fold | None = None
     pooled: Part | None = None
     constants: dict[str, Tensor] = field(default_factory=dict)
-    """What the losses read beside the data."""
+    """Constants for the losses."""
 
     def streams(self, wanted: int | None) -> dict[str, Any]:
-        """The data of both levels; rows keep their numbers in ``pooled``, those that fill up a part as well."""
+        """The data of both levels. All rows, including padding rows, keep their indices in ``pooled``."""
         assert self.fold is not None
         assert self.val is not None
         levels = (("train", 10, self.train, self.fold.train), ("val", 11, self.val, self.fold.judge))
@@ -223,7 +227,7 @@ class FoldTask(Task):
 def fold_tasks(
     task: Task, pooled: Part, dealt: Sequence[Fold], constants: dict[str, Tensor] | None = None
 ) -> list[FoldTask]:
-    """One task for each fold. Several networks each start anew; a single one starts from the model as it is."""
+    """One task for each fold. Several networks start as in :meth:`Task.again`; a single one as given."""
     result = []
     for k, fold in enumerate(dealt):
         seed = mix(task.seed, k) % 2**31
@@ -235,17 +239,17 @@ def fold_tasks(
 
 @dataclass(frozen=True)
 class CrossFit:
-    """What cross-fitting one sample set gave."""
+    """The result of cross-fitting on one sample set."""
 
     heads: tuple[Solution, ...]
     folds: tuple[Fold, ...]
     data: Part
     shares: tuple[float, ...] | None = None
-    """How much each network counts in a mean; None: all the same."""
+    """The weight of each network in the mean; None: equal weights."""
 
     @classmethod
     def of(cls, outcomes: Sequence[Outcome]) -> CrossFit:
-        """The networks that were trained on :func:`fold_tasks`."""
+        """The result for networks that were trained on :func:`fold_tasks`."""
         tasks = [o.task for o in outcomes if isinstance(o.task, FoldTask)]
         data = tasks[0].pooled
         assert data is not None
@@ -253,7 +257,7 @@ class CrossFit:
 
     @cached_property
     def held_out_logits(self) -> Tensor:
-        """For each row the mean logits of the networks that never saw it, (n, C); NaN where all of them did."""
+        """The mean logits of the networks that were not trained on a row, (n, C); NaN if all networks were."""
         total: Tensor | None = None
         for head, fold, share in zip(self.heads, self.folds, self.shares or [1.0] * len(self.heads), strict=True):
             own = torch.cat([network_logits(head, x) for x, _ in self.data[fold.held].pieces()]).double()
@@ -265,5 +269,5 @@ class CrossFit:
         return total / torch.where(count > 0, count, torch.nan)
 
     def rows(self, purpose: str) -> Tensor:
-        """All rows that served one purpose ("judge", "choose" or "held"), in order."""
+        """All rows with one purpose ("judge", "choose" or "held"), in order."""
         return torch.cat([getattr(fold, purpose) for fold in self.folds]).unique()

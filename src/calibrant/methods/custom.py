@@ -1,4 +1,4 @@
-"""``calibrant.fit``: any method on a network of your own, with tensors or loaders."""
+"""``calibrant.fit``: train your own network with any method, on tensors or loaders."""
 
 from __future__ import annotations
 
@@ -50,70 +50,71 @@ def fit(
     networks: int | None = None,
     redraw: bool | None = None,
 ) -> Trained:
-    """Train a network of your own and calibrate it.
+    """Train your own network and calibrate it.
 
     Parameters
     ----------
     model : nn.Module, or ``callable(seed) -> nn.Module``
-        Inputs to logits, (n, C). A module is copied and never changed; its present parameters are the start, so that a
-        pretrained network is fine-tuned. Parameters with ``requires_grad=False`` stay as they are. Where several
-        networks are trained, those of a new model are drawn anew, as its layers do (see ``redraw``); a function builds
-        each network itself.
+        Maps inputs to logits, (n, C). A module is copied and never changed. Training starts from its parameters, so a
+        pretrained network is fine-tuned. Parameters with ``requires_grad=False`` are not trained. If a method trains
+        several networks from a new module, it redraws the parameters of each as the layers do (see ``redraw``). A
+        function is called once per network.
     train, val : ``(inputs, labels)`` as tensors or arrays, or a loader
-        Labels are whole numbers from 0 to C − 1. Inputs may be a mapping, whose entries the model takes by name, or a
-        tuple, whose entries it takes by position. A loader must be iterable again for each epoch; its batches are
+        Labels are integers from 0 to C − 1. Inputs may be a mapping, which is passed to the model by name, or a tuple,
+        which is passed by position. It must be possible to iterate over a loader once per epoch. Its batches are
         ``(inputs, labels)``, ``((ids, mask), labels)``, ``(ids, mask, labels)`` for a model with two arguments, or
         mappings such as ``{"input_ids": …, "attention_mask": …, "labels": …}``. A loader without a length is read once
-        to count its batches. For weights of single samples the batches must say which samples they hold:
-        ``DataLoader(calibrant.data.Indexed(dataset), …)``. Methods that deal out folds read a loader into memory.
-        ``val`` chooses the state and fits the temperature, and is the outer level's data where a method has one. Not
-        all methods need it. Keep other data for testing.
+        to count its batches. To learn a weight for each sample, batches must contain sample indices: use
+        ``DataLoader(calibrant.data.Indexed(dataset), …)``. Methods with folds read a loader into memory. ``val`` is
+        used to select the best state, to fit the temperature, and for the outer level of bilevel methods. Not all
+        methods need it. Keep separate data for testing.
     method : Method, or its name in ``calibrant.methods.METHODS``
-        Default: :func:`calibrant.methods.default_method`. ``hidden`` and ``activation`` of a method are not used, nor
-        its ``batch_size`` where loaders are given.
+        Default: :func:`calibrant.methods.default_method`. The fields ``hidden`` and ``activation`` of a method are not
+        used. ``batch_size`` is not used with loaders.
     epochs : int, optional
         Passes over the training data. Default: the method's.
     freeze : "backbone" or names of submodules and parameters, optional
-        What training leaves as it is. "backbone" is everything but the head. Frozen layers run in evaluation mode.
+        Parts that are not trained. "backbone" is everything except the head. Frozen layers run in evaluation mode.
     head : str, optional
-        The name of the layer that gives the logits, where it cannot be found.
+        The name of the layer that computes the logits. Needed only if it cannot be found automatically.
     device : str, optional
         "cpu", "cuda", "cuda:1" or "auto". Default: the device of the model.
     verbose : bool
-        Show progress on standard error: a bar on a terminal, else a line every few seconds.
+        Show progress on standard error: a progress bar on a terminal, otherwise a line every few seconds.
     callbacks : sequence of :class:`calibrant.bilevel.Callback`
         For example :class:`calibrant.integrations.Tracker`.
     checkpoint : path, optional
-        A folder for checkpoints. The same call goes on from them after a crash or a kill, and ends with the same
-        result. The files are removed when training ends.
+        A folder for checkpoints. After a crash, the same call resumes from them and gives the same result. The files
+        are removed when training ends.
     checkpoint_seconds : float
         Time between two checkpoints.
     seed : int
-        Order of batches, dropout, augmentation, and parameters that are drawn anew.
+        Seed for the order of batches, dropout, augmentation, and redrawn parameters.
     compile : {"auto", None, "trace", "inductor"}
-        See :func:`calibrant.bilevel.solve`. ``"auto"`` leaves it to the method, which runs modules of your own eagerly
-        unless it says otherwise. ``"trace"`` is faster for small networks and long runs.
+        See :func:`calibrant.bilevel.solve`. ``"auto"`` lets the method decide; most methods run your modules eagerly.
+        ``"trace"`` is faster for small networks and long runs.
     labels : str, optional
-        The name of the labels where a loader gives mappings. Default: the first of "labels", "label", "targets",
-        "target" and "y".
+        The key of the labels if a loader yields mappings. Default: the first of "labels", "label", "targets", "target"
+        and "y" that is present.
     learning_rate : float, optional
         The largest learning rate. Default: the method's.
     networks : int, optional
-        How many networks are trained; the answer is their mean. 1 trains faster, and ``module`` is then of your class.
-        By default :func:`calibrant.methods.default_method` decides. It cannot be combined with ``method``.
+        The number of networks to train; predictions are their mean. With 1, training is faster, and ``module`` has the
+        class of your model. By default :func:`calibrant.methods.default_method` decides. ``networks`` cannot be
+        combined with ``method``.
     redraw : bool, optional
-        Whether methods that train several networks draw the parameters of each anew. Default: a network whose
-        parameters look as torch draws them is drawn anew, and one that was trained before is the start of each.
+        Whether methods that train several networks redraw the parameters of each. Default: they do if the parameters
+        look freshly initialised by torch. Otherwise every network starts from the given parameters.
 
     Returns
     -------
     Trained
-        ``probs``, ``predict`` and ``confidence`` take inputs or a loader; ``module`` is a plain torch module with
-        calibrated logits; ``save`` and ``load`` use one file.
+        ``probs``, ``predict`` and ``confidence`` accept inputs or a loader. ``module`` is a plain torch module with
+        calibrated logits. ``save`` and ``load`` use a single file.
 
     Notes
     -----
-    Ctrl-C ends training and returns the best state so far, with a warning. A second Ctrl-C raises KeyboardInterrupt.
+    Ctrl-C stops training and returns the best state so far, with a warning. A second Ctrl-C raises KeyboardInterrupt.
 
     Examples
     --------
@@ -139,7 +140,7 @@ def fit(
         again = is_new(given) if redraw is None else redraw
         start = start if again else Unchanged(start)
     elif freeze is not None:
-        raise ValueError("freeze needs a module; let the function that builds the model freeze its parts.")
+        raise ValueError("freeze needs a module; got a function. Freeze the parts inside that function instead.")
     form = form_of(given, few, head)
     task = Task(first, second, classes, seed, start)
     settings = {"epochs": epochs, "learning_rate": learning_rate}
@@ -165,12 +166,12 @@ def fit(
 
 
 def example_of(model: Model, seed: int, device: str | torch.device | None) -> nn.Module:
-    """The network, or one that a function builds, on the device where training runs."""
+    """The network, or one built by the given function, on the training device."""
     if not isinstance(model, nn.Module) and not callable(model):
-        raise TypeError(f"model must be an nn.Module, or a function of a seed that gives one; got {model!r}.")
+        raise TypeError(f"model must be an nn.Module or a function from a seed to an nn.Module; got {model!r}.")
     given = model if isinstance(model, nn.Module) else model(seed)
     if not isinstance(given, nn.Module) or next(given.parameters(), None) is None:
-        raise TypeError(f"model must be an nn.Module with parameters to train; got {type(given).__name__}.")
+        raise TypeError(f"model must be an nn.Module with trainable parameters; got {type(given).__name__}.")
     if device is None:
         return given
     where = device if isinstance(device, torch.device) else resolve_device(device)
@@ -178,7 +179,7 @@ def example_of(model: Model, seed: int, device: str | torch.device | None) -> nn
 
 
 def chosen(method: Method | str | None, task: Task, networks: int | None = None) -> Method:
-    """The method that is meant: a value, a name in the table of methods, or the default."""
+    """The method to use: a given method, one named in ``METHODS``, or the default."""
     if networks is not None and (method is not None or networks < 1):
         raise ValueError(f"networks must be at least 1, and is for the default method only; got {networks}.")
     if networks == 1:
@@ -198,7 +199,7 @@ def chosen(method: Method | str | None, task: Task, networks: int | None = None)
 
 
 def with_settings(method: Method, settings: dict[str, Any]) -> Method:
-    """The same method with other settings; a method that is made of others, or has a recipe, passes them on."""
+    """The same method with other settings. A method with a base method or a recipe passes them on to it."""
     if not settings:
         return method
     if settings.get("epochs", 1) < 1:
@@ -211,33 +212,33 @@ def with_settings(method: Method, settings: dict[str, Any]) -> Method:
     if isinstance(base := fields.get("base"), Method):
         return dataclasses.replace(method, base=with_settings(base, settings))  # type: ignore[call-arg]
     names = " and ".join(settings)
-    raise ValueError(f"{type(method).__name__} has no {names}; leave {names} out and set the method's own fields.")
+    raise ValueError(f"{type(method).__name__} has no {names}; leave {names} out and set the fields of the method.")
 
 
 def few_inputs(part: Part) -> Any:
-    """Two inputs of a part, as the network takes them."""
+    """The first two inputs of a part, in the form that the network accepts."""
     inputs = map_tensors(lambda t: t[:2], part.inputs)
     return inputs if part.prepare is None else part.prepare(inputs)
 
 
 def count_classes(model: nn.Module, inputs: Any) -> int:
-    """How many logits the network gives. A copy is called, so that nothing in the given one changes."""
+    """The number of logits that the network returns. A copy is called, so that the given network does not change."""
     with torch.no_grad():
         logits = logits_of(call(copy.deepcopy(model).eval(), inputs))
     if logits.dim() != 2 or logits.shape[1] < 2:
         raise ValueError(
-            "The model must give one row of logits for each sample, one for each of two or more classes; got "
-            f"{tuple(logits.shape)} for two samples. For two classes let the last layer have two outputs."
+            "The model must return one row of logits per sample, (samples, classes), with at least two classes; got "
+            f"{tuple(logits.shape)} for two samples. For two classes, let the last layer have two outputs."
         )
     return logits.shape[1]
 
 
 def warn_about(train: Any, val: Any, part: Part) -> None:
-    """Warn about data that cannot give a good or an honest result."""
+    """Warn about data that lead to a poor or over-confident result."""
     if val is not None and val is train:
         warnings.warn(
-            "train and val are the same data. The temperature is then fitted to samples that the network has learned, "
-            "and the probabilities will be over-confident. Hold out some samples for val.",
+            "train and val are the same data. The temperature is then fitted to samples that the network was trained "
+            "on, and the probabilities will be over-confident. Hold out some samples for val.",
             UserWarning,
             stacklevel=3,
         )

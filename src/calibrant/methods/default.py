@@ -1,4 +1,4 @@
-"""Which method trains a network of your own when none is named."""
+"""The choice of a default method for your own network."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from calibrant.methods.varied_rates import VariedRates
 PARAMETERS = 1_000_000
 """The largest network that the default trains several times."""
 NETWORKS = 3
-"""How many networks small data in a loader get."""
+"""The number of networks for small data in a loader."""
 PLAIN = Standard(epochs=None, learning_rate=0.001, batch_size=128)
 BEST = Standard(epochs=None, learning_rate=0.001, batch_size=128, best=True)
 NEW = Averaged()
 TUNED = Averaged(steps=800, passes=4)
 TUNED_LARGE = Averaged(learning_rate=0.0001, steps=400, passes=4)
-"""How one network is trained: a new one, and one that was trained before, with up to a million parameters or more."""
+"""How to train one network: new; pretrained with at most a million parameters; pretrained and larger."""
 
 
 def default_method(model: Model | None, task: Task) -> Method:
-    """The method for a model and a task that name none.
+    """The default method for a model and a task.
 
-    Small data are at most 4,096 training samples, for a model of at most a million parameters.
+    "Small data" means at most 4,096 training samples and a model with at most a million parameters.
 
-    * Small data in memory and a new model: :class:`CrossFitted`, five networks on folds of all samples, which judge one
-      another, so that no label is given up for validation.
-    * Small data in a loader, or a model that was trained before, with a validation part: :class:`VariedRates`, three
-      networks at different learning rates, of which the validation part keeps those that are best together; their mean
-      probability has a temperature fitted on that part.
-    * Else one network, :class:`Averaged`, with a temperature fitted on the validation part if there is one. The
-      temperature can be moved into the network, so that the result is a module of the model's own class.
+    * Small data in memory and a new model: :class:`CrossFitted`, five networks on folds of all samples. Each network is
+      evaluated on its held-out fold, so no labels are set aside for validation.
+    * Small data with a validation part, in a loader or with a pretrained model: :class:`VariedRates`, three networks
+      with different learning rates. The subset with the lowest validation loss is kept, and a temperature is fitted to
+      its mean probability on the validation part.
+    * Otherwise one network, :class:`Averaged`, with a temperature fitted on the validation part if there is one. The
+      temperature can be moved into the network, so that the result is a module of the model's class.
 
-    A model that was trained before (:func:`calibrant.methods.newness.is_new` says no) is fine-tuned in fewer steps, and
-    a large one at a lower learning rate.
+    A pretrained model (``calibrant.methods.newness.is_new`` is False) is fine-tuned in fewer steps, and a large one
+    with a lower learning rate.
     """
     if few(task) and (model is None or size_of(example_of(model, task)) <= PARAMETERS):
         loaded = any(part.loaded for part in (task.train, task.val) if part is not None)
@@ -51,20 +51,20 @@ def default_method(model: Model | None, task: Task) -> Method:
 
 
 def one_network(model: Model | None, task: Task) -> Method:
-    """One network with averaged weights, and a temperature where there is a validation part."""
+    """One network with averaged weights, and a temperature if there is a validation part."""
     base = training(model, task)
     return base if task.val is None else Calibrated("temperature", base)
 
 
 def several_networks(model: Model, task: Task, count: int) -> Method:
-    """The mean of some networks, with a temperature; without a validation part those of folds, or of a plain mean."""
+    """The mean of several networks with a temperature. Without a validation part: cross-fitting or a plain ensemble."""
     if task.val is not None:
         return Calibrated("temperature", VariedRates(training(model, task), count))
     return Ensemble(training(model, task), count) if task.train.loaded else CrossFitted(folds=count)
 
 
 def training(model: Model | None, task: Task) -> Averaged:
-    """How each network is trained: one that was trained before in fewer steps, a large one at a lower rate as well."""
+    """How to train each network: a pretrained one in fewer steps, and a large pretrained one with a lower rate."""
     module = None if model is None else example_of(model, task)
     if module is None or is_new(module):
         return NEW
@@ -72,7 +72,7 @@ def training(model: Model | None, task: Task) -> Averaged:
 
 
 def few(task: Task) -> bool:
-    """Whether there are few training samples; a loader that does not say how many it has may have many."""
+    """Whether there are few training samples. A loader of unknown size is assumed to have many."""
     try:
         return len(task.train) <= FULL_BATCH
     except ValueError:
@@ -80,12 +80,12 @@ def few(task: Task) -> bool:
 
 
 def example_of(model: Model, task: Task) -> nn.Module:
-    """The module, or one that a factory builds."""
+    """The module, or one built by a factory."""
     if isinstance(model, nn.Module):
         return model
     return model.module if isinstance(model, Unchanged) else model(task.seed)
 
 
 def size_of(module: nn.Module) -> int:
-    """How many parameters a module has."""
+    """The number of parameters of a module."""
     return sum(p.numel() for p in module.parameters())

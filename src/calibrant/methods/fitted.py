@@ -1,4 +1,4 @@
-"""What a method gives back: a trained classifier, with one vocabulary for its predictions."""
+"""Trained classifiers: the results of all methods, with the same functions for predictions."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from calibrant.data.batch import map_tensors
 class Fitted:
     """A trained classifier.
 
-    ``logits``, ``probs``, ``classes`` and ``confidence`` take inputs as the network takes them: a tensor or an array,
-    or a mapping of them.
+    ``logits``, ``probs``, ``classes`` and ``confidence`` accept inputs in the form that the network accepts: a tensor,
+    an array, or a mapping of them.
     """
 
     extras: dict[str, Any]
-    """What the method learned besides: ``sample_weights``, ``history``, ``l2``, …"""
+    """What the method learned besides the network: ``sample_weights``, ``history``, ``l2``, …"""
     failure: str | None
-    """Why training broke down, for a job of ``fit_all``, which goes on without it; ``Method.fit`` raises instead."""
+    """Why training failed, for a job of ``fit_all``, which continues with the others; ``Method.fit`` raises instead."""
 
     networks: tuple[Any, ...]
-    """The trained networks inside; each gives ``logits(inputs)``."""
+    """The trained networks; each has ``logits(inputs)``."""
 
     def probs(self, inputs: Any) -> Tensor:
         """P(class | input), (n, C), float64 on the CPU."""
         raise NotImplementedError
 
     def logits(self, inputs: Any) -> Tensor:
-        """Logits whose softmax is :meth:`probs`, (n, C): by default their logarithms."""
+        """Logits whose softmax is :meth:`probs`, (n, C); by default log-probabilities."""
         return self.probs(inputs).clamp_min(1e-300).log()
 
     def classes(self, inputs: Any) -> Tensor:
@@ -41,22 +41,22 @@ class Fitted:
         return self.probs(inputs).argmax(1)
 
     def confidence(self, inputs: Any) -> Tensor:
-        """The probability of that class, (n,)."""
+        """The probability of the most probable class, (n,)."""
         return self.probs(inputs).amax(1)
 
     @property
     def sample_weights(self) -> Tensor | None:
-        """The learned weight of each training sample; None for methods that learn none."""
+        """The learned weight of each training sample; None for methods that do not learn weights."""
         return self.extras.get("sample_weights")
 
 
 @dataclass(frozen=True)
 class Failed(Fitted):
-    """A training that broke down and left no network: the reason, and NaN for every probability."""
+    """A training run that failed without a usable network: the reason, and NaN for every probability."""
 
     failure: str | None
     count: int
-    """How many classes there are."""
+    """The number of classes."""
     extras: dict[str, Any] = field(default_factory=dict)
     networks: tuple[Any, ...] = ()
 
@@ -67,24 +67,24 @@ class Failed(Fitted):
 
 @dataclass(frozen=True)
 class Mixture(Fitted):
-    """The mean of networks, calibrated: one network is the common case.
+    """The calibrated mean of one or more networks.
 
-    ``pool="probs"``: ``p(x) = mean_k q(z_k(x))``, as ensembles do. ``pool="logits"``: ``p(x) = q(mean_k z_k(x))``,
-    which stays as sharp as its networks are where they agree. In both ``q(z) = (1 − λ)·softmax(z/T + b) + λ/C``.
+    ``pool="probs"``: ``p(x) = mean_k q(z_k(x))``, as in ensembles. ``pool="logits"``: ``p(x) = q(mean_k z_k(x))``,
+    which is as sharp as the networks if they agree. In both cases ``q(z) = (1 − λ)·softmax(z/T + b) + λ/C``.
     """
 
     networks: tuple[Any, ...]
-    """What gives logits: ``Solution`` objects of one problem each."""
+    """Objects with ``logits(inputs)``: ``Solution`` objects of one problem each."""
     temperature: float = 1.0
     bias: Tensor | None = None
     """b, one entry for each class."""
     lapse: float = 0.0
-    """λ, the share of labels that no input explains: confidence is at most 1 − λ + λ/C."""
+    """λ, the share of labels that are random whatever the input. Confidence is at most 1 − λ + λ/C."""
     pool: Literal["probs", "logits"] = "probs"
     extras: dict[str, Any] = field(default_factory=dict)
     failure: str | None = None
     shares: tuple[float, ...] | None = None
-    """How much each network counts in the mean; None: all the same."""
+    """The weight of each network in the mean; None: equal weights."""
 
     def probs(self, inputs: Any) -> Tensor:
         if self.pool == "logits":
@@ -92,7 +92,7 @@ class Mixture(Fitted):
         return self.mean(inputs, self.calibrated).cpu()
 
     def mean(self, inputs: Any, each: Callable[[Tensor], Tensor] = lambda logits: logits) -> Tensor:
-        """The mean over networks of their logits, or of what ``each`` makes of these."""
+        """The mean over networks of ``each(logits)``; by default of the logits."""
         total: Tensor | None = None
         shares = self.shares or [1.0] * len(self.networks)
         for network, share in zip(self.networks, shares, strict=True):
@@ -110,7 +110,7 @@ class Mixture(Fitted):
 
 @dataclass(frozen=True)
 class Recalibrated(Fitted):
-    """A trained model with a calibrator behind it."""
+    """A trained model followed by a calibrator."""
 
     model: Fitted
     calibrator: Any
@@ -126,7 +126,7 @@ class Recalibrated(Fitted):
 
 
 def network_logits(network: Any, inputs: Any) -> Tensor:
-    """One trained network's logits, computed on its device."""
+    """The logits of one trained network, computed on its device."""
     device = network.params.device
 
     def moved(values: Any) -> Any:

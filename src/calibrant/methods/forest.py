@@ -1,4 +1,4 @@
-"""Boosted trees as plain arrays: what a fitted forest predicts, without the estimator that fitted it."""
+"""Boosted trees as plain arrays: predictions without the estimator that fitted them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 
 _BLOCK = 8192
-"""Rows that all trees see before the next ones do: they stay in the cache."""
+"""Rows per block. All trees process one block before the next, so that the block stays in the cache."""
 _NO_CATEGORIES = np.zeros((0, 8), dtype=np.uint32)
 _FIELDS = {
     "feature": "feature_idx",
@@ -25,14 +25,14 @@ _FIELDS = {
     "leaf": "is_leaf",
     "value": "value",
 }
-"""Our names of the fields of scikit-learn's nodes."""
+"""Our names for the fields of scikit-learn's nodes."""
 
 
 @dataclass(frozen=True)
 class Forest:
-    """Sums of trees, one sum for each class: ``baseline_c + Σ_t leaf value of tree t``.
+    """Sums of trees, one for each class: ``baseline_c + Σ_t leaf value of tree t``.
 
-    Nodes of all trees lie one after the other. Child numbers count from the tree's first node.
+    The nodes of all trees are concatenated. Child indices count from the first node of the tree.
     """
 
     feature: np.ndarray
@@ -44,7 +44,7 @@ class Forest:
     leaf: np.ndarray
     value: np.ndarray
     starts: np.ndarray
-    """The first node of each tree, and the number of all nodes at the end."""
+    """The index of the first node of each tree, followed by the total number of nodes."""
     column: np.ndarray
     """The class whose logit each tree adds to."""
     baseline: np.ndarray
@@ -52,12 +52,12 @@ class Forest:
 
     @classmethod
     def of(cls, model: HistGradientBoostingClassifier, iterations: int, baseline: np.ndarray, column: Any) -> Forest:
-        """The first trees of a fitted model. ``column`` holds the class of each tree of an iteration."""
+        """The trees of the first iterations of a fitted model. ``column`` is the class of each tree of an iteration."""
         chosen = model._predictors[:iterations]
         trees = [tree.nodes for each in chosen for tree in each]
         nodes = np.concatenate(trees) if trees else np.empty(0, dtype=PREDICTOR_RECORD_DTYPE)
         if nodes["is_categorical"].any():
-            raise ValueError("A forest of plain arrays holds numeric splits only; got trees with categorical splits.")
+            raise ValueError("All splits of a forest must be numeric; got trees with categorical splits.")
         kinds = {"feature": np.int32, "left": np.int16, "right": np.int16}
         arrays = {name: nodes[own].astype(kinds.get(name, nodes[own].dtype)) for name, own in _FIELDS.items()}
         starts = np.concatenate([[0], np.cumsum([len(nodes) for nodes in trees], dtype=np.int64)])
@@ -65,13 +65,13 @@ class Forest:
 
     @classmethod
     def constant(cls, baseline: np.ndarray) -> Forest:
-        """No tree at all."""
+        """A forest without trees."""
         count, number = np.empty(0, dtype=np.int32), np.empty(0)
         return cls(count, number, count, count, count, count, number, np.zeros(1, dtype=np.int64), count, baseline)
 
     @classmethod
     def mean(cls, forests: Sequence[Forest]) -> Forest:
-        """One forest whose logits are the mean of these forests' logits."""
+        """One forest whose logits are the mean of the logits of these forests."""
         names = [f.name for f in fields(cls) if f.name not in ("starts", "baseline", "value")]
         joined = {name: np.concatenate([getattr(forest, name) for forest in forests]) for name in names}
         sizes = np.concatenate([np.diff(forest.starts) for forest in forests])
@@ -84,7 +84,7 @@ class Forest:
 
     @cached_property
     def _trees(self) -> list[TreePredictor]:
-        """scikit-learn's predictors, which walk through the nodes in compiled code."""
+        """scikit-learn's predictors, which traverse the nodes in compiled code."""
         nodes = np.zeros(len(self.feature), dtype=PREDICTOR_RECORD_DTYPE)
         for name, own in _FIELDS.items():
             nodes[own] = getattr(self, name)
@@ -92,27 +92,27 @@ class Forest:
         return [TreePredictor(nodes[a:b], _NO_CATEGORIES, _NO_CATEGORIES) for a, b in ends]
 
     def check(self, features: int, classes: int) -> None:
-        """An error where arrays do not fit together: compiled code follows child numbers without looking."""
+        """Raise an error if the arrays are inconsistent, because compiled code does not check child indices."""
         nodes = (self.feature, self.threshold, self.missing_left, self.left, self.right, self.leaf, self.value)
         sizes = np.diff(self.starts)
         count = len(self.feature)
         if any(part.shape != (count,) for part in nodes) or self.baseline.shape != (classes,):
             raise ValueError("the arrays of a forest differ in length")
         if self.starts[0] != 0 or self.starts[-1] != count or (sizes < 1).any() or len(sizes) != len(self.column):
-            raise ValueError("the trees of a forest do not fill its nodes")
+            raise ValueError("the trees of a forest do not match its nodes")
         inner = self.leaf == 0
         room = np.repeat(sizes, sizes)
         own = np.arange(count) - np.repeat(self.starts[:-1], sizes)
         for child in (self.left, self.right):
-            if ((child <= own) | (child >= room))[inner].any():  # later ones only: no walk can be endless
-                raise ValueError("a tree of a forest has a child that is not there")
+            if ((child <= own) | (child >= room))[inner].any():  # children come later, so no loops
+                raise ValueError("a tree of a forest refers to a child that does not exist")
         if ((self.feature < 0) | (self.feature >= features))[inner].any():
-            raise ValueError(f"a tree of a forest splits a column beyond the {features} there are")
+            raise ValueError(f"a tree of a forest splits a column that does not exist; there are {features}")
         if ((self.column < 0) | (self.column >= classes)).any():
-            raise ValueError("a tree of a forest belongs to a class that is not there")
+            raise ValueError("a tree of a forest belongs to a class that does not exist")
 
     def scores(self, inputs: np.ndarray) -> np.ndarray:
-        """Logits, (n, C). NaN counts as missing."""
+        """Logits, (n, C). NaN is treated as missing."""
         result = np.tile(self.baseline, (len(inputs), 1))
         places, threads = np.zeros(inputs.shape[1], dtype=np.uint32), _openmp_effective_n_threads()
         for start in range(0, len(inputs), _BLOCK):

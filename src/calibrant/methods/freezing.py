@@ -1,4 +1,4 @@
-"""Parts of a network that training leaves as they are."""
+"""Freezing: parts of a network that are not trained."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Freeze = Literal["backbone"] | Sequence[str]
 def frozen(model: nn.Module, freeze: Freeze | None, inputs: Any, head: str | None = None) -> nn.Module:
     """A copy of a network in which some parts are not trained.
 
-    Their parameters have ``requires_grad=False`` and their layers are in evaluation mode, so that dropout and the
-    statistics of BatchNorm rest as well.
+    Their parameters have ``requires_grad=False``. Their layers are in evaluation mode, so that dropout is off and the
+    statistics of BatchNorm do not change.
 
     Parameters
     ----------
     model : nn.Module
     freeze : "backbone", names of submodules or parameters, or None
-        "backbone" is everything but the head.
-    inputs : a few inputs, to find the head
-    head : the name of the head; None finds it
+        "backbone" is everything except the head.
+    inputs : a few inputs, used to find the head
+    head : the name of the head; None: find it automatically
     """
     twin = copy.deepcopy(model)
     if freeze is not None:
@@ -42,14 +42,14 @@ def frozen(model: nn.Module, freeze: Freeze | None, inputs: Any, head: str | Non
             _freeze(twin, name)
     if not any(p.requires_grad for p in twin.parameters()):
         raise ValueError(
-            "There is nothing to train: every parameter of the model is frozen (requires_grad=False). Leave at least "
-            "the head free, as freeze='backbone' does."
+            "There is nothing to train: every parameter of the model is frozen (requires_grad=False). Keep at least "
+            "the head trainable, as freeze='backbone' does."
         )
     return twin
 
 
 def head_of(model: nn.Module, inputs: Any, name: str | None = None) -> Head:
-    """The head of a network, found or named; the error says how to name it."""
+    """The head of a network, found automatically or by name. The error explains how to name it."""
     with torch.random.fork_rng(devices=[]):
         try:
             return find_head(model, inputs, name)
@@ -67,6 +67,6 @@ def _freeze(model: nn.Module, name: str) -> None:
     else:
         known = ", ".join(repr(k) for k, _ in model.named_children())
         raise ValueError(
-            f"freeze names {name!r}, which the model does not have. Its parts are {known}; parts of parts are named "
-            "with dots, and freeze='backbone' is everything but the head."
+            f"freeze names {name!r}, which the model does not have. Its parts are {known}; name nested parts with "
+            "dots. freeze='backbone' freezes everything except the head."
         )

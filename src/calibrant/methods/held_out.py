@@ -12,7 +12,7 @@ from calibrant.data.copies import independent_size
 from calibrant.methods.pool import least_lapse
 
 _RARE = -6.0
-"""Log-odds of a lapse that are expected before any label is seen: 0.25 %."""
+"""Prior log-odds of a lapse: 0.25 %."""
 
 
 class LastStep(NamedTuple):
@@ -22,7 +22,7 @@ class LastStep(NamedTuple):
     bias: np.ndarray
     lapse: float
     loss: float
-    """The log-loss of all samples together, with the prior's share: the less, the better the logits."""
+    """The total log-loss of all samples plus the penalty of the prior; lower means better logits."""
 
 
 def fit_last_step(
@@ -34,19 +34,21 @@ def fit_last_step(
     spread: float = 0.5,
     lapse_spread: float = 2.0,
 ) -> LastStep:
-    """T, b and λ of least log-loss, with ``log T`` and each ``b_c`` drawn from N(0, spread²), λ's log-odds around −6.
+    """T, b and λ with the lowest penalised log-loss.
 
-    Temperature scaling (Guo et al. 2017) with the biases of Alexandari et al. 2020: L2 shrinks a network towards equal
-    classes, and a temperature alone can only stretch that. λ is the lapse rate of Wichmann & Hill 2001: where a share
-    of the labels is wrong however clear the input, confidence has a ceiling, which no temperature can describe. The
-    prior weighs as much as a handful of samples. Without one, networks that are right on every held-out sample would be
-    sharpened without end.
+    The priors are N(0, spread²) for ``log T`` and each ``b_c``, and N(−6, lapse_spread²) for the log-odds of λ.
+
+    This is temperature scaling (Guo et al. 2017) with the biases of Alexandari et al. 2020: L2 shrinks a network
+    towards equal class probabilities, which a temperature alone cannot correct. λ is the lapse rate of Wichmann & Hill
+    2001: if a share of the labels is wrong however clear the input is, confidence has an upper limit that no
+    temperature can describe. The prior counts as much as a few samples. Without it, T would go to 0 for networks that
+    classify every held-out sample correctly.
 
     Parameters
     ----------
     logits, labels : (n, C) and (n,)
     weights : (n,), optional; their scale does not matter
-    groups : (n,), optional; numbers of samples that belong together, which count as fewer
+    groups : (n,), optional; a group number per sample. Samples of one group count as fewer independent samples
     spread, lapse_spread : standard deviations of the priors
     """
     rows, count = np.arange(len(labels)), logits.shape[1]

@@ -1,4 +1,4 @@
-"""The second paper's methods by id, for image networks: what the experiment, the command line and the tests read."""
+"""The methods of the second paper by id, for image networks; used by the experiment, the command line and the tests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ IMAGE_METHODS: dict[str, Entry] = {
         "cross-entropy with a moving average of the weights, and a confidence map that held-out images teach",
     ),
 }
-"""Methods by id; ``ce-average-ts`` is the rival that ``recommended`` is compared with."""
+"""Methods by id; ``recommended`` is compared with ``ce-average-ts``."""
 
 TABLE_3: dict[str, Entry] = {
     "mdca": Entry(NetworkTraining(loss=LOSSES["mdca"]()), "cross-entropy and MDCA (Hebbalaguppe et al. 2022)"),
@@ -61,11 +61,11 @@ TABLE_3: dict[str, Entry] = {
     "focal-sb-ece": Entry(NetworkTraining(loss=LOSSES["sb-ece"](gamma=1.0)), "focal loss and soft-binned ECE"),
     "focal-sb-avuc": Entry(NetworkTraining(loss=LOSSES["sb-avuc"](gamma=1.0)), "focal loss and soft-binned AvUC"),
 }
-"""Methods of the paper's Table 3 that are trained here."""
+"""Methods of Table 3 of the paper that are trained here."""
 
 
 def with_recipe(method: Method, recipe: Recipe) -> Method:
-    """An image method with another recipe; a calibrator passes it on to the network before it."""
+    """An image method with another recipe. A calibrated method passes the recipe on to its base."""
     if isinstance(method, Calibrated):
         return replace(method, base=with_recipe(method.base, recipe))
     assert isinstance(method, NetworkTraining)

@@ -1,4 +1,4 @@
-"""The bilevel method for confidence before BO4SC: instance weights from a network, for less dropout variance."""
+"""Instance weights from a network that reduce dropout variance: a bilevel method that preceded BO4SC."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from calibrant.methods.task import Task
 
 @dataclass(frozen=True)
 class InstanceWeights(Method):
-    """Weights as a function of the input, for right and steady held-out predictions, after Jain & Shenoy (2022).
+    """Weights as a function of the input, for accurate and stable held-out predictions, after Jain & Shenoy (2022).
 
     ::
 
         inner   mean_i g(x_i)·CE(f(x_i, θ), y_i)                           dropout in f, g a small network
         outer   mean_j CE(f(x_j, θ), y_j) + strength·Var_dropout[p(x_j)]   over ``draws`` passes
 
-    After "Selective classification using a robust meta-learning approach", arXiv:2212.05987, by its abstract: weights
-    conditioned on the instance, and a meta-objective of least dropout variance in a bilevel framework. How these are
-    put together is our choice (the sum of the two outer terms, the variance of probabilities, all settings below), on
-    the network of the other methods and with the exact hypergradient. Confidence is the largest probability, as
-    everywhere here; the paper also ranks samples by g.
+    This follows the abstract of "Selective classification using a robust meta-learning approach", arXiv:2212.05987:
+    instance-conditioned weights, and a meta-objective that reduces dropout variance, in a bilevel framework. The
+    details are our choice: the sum of the two outer terms, the variance of probabilities, and all settings below. The
+    network is that of the other methods, and the hypergradient is exact. Confidence is the largest probability, as for
+    all methods here; the paper also ranks samples by g.
 
     Parameters
     ----------
-    dropout : share of hidden units left out in the default network; a model of your own needs ``nn.Dropout`` layers
-    draws, strength : passes that the variance is taken over, and what it counts beside the cross-entropy
-    steps : inner steps to one outer step
-    epochs : passes over the training data; None chooses, as in :class:`BO4SC`
-    outer_rate : Adam's, of g
+    dropout : dropout rate of the default network; your own model needs ``nn.Dropout`` layers
+    draws, strength : number of passes for the variance, and its weight relative to the cross-entropy
+    steps : inner steps per outer step
+    epochs : passes over the training data; None: as in :class:`BO4SC`
+    outer_rate : Adam's learning rate for g
     """
 
     hidden: tuple[int, ...] = (64, 64)
@@ -52,7 +52,7 @@ class InstanceWeights(Method):
     def __post_init__(self) -> None:
         if not 0 < self.dropout < 1:
             raise ValueError(
-                f"dropout must lie strictly between 0 and 1: without it nothing varies; got {self.dropout}."
+                f"dropout must lie strictly between 0 and 1, so that predictions vary; got {self.dropout}."
             )
         variance_loss(strength=self.strength, draws=self.draws)
 
@@ -63,11 +63,11 @@ class InstanceWeights(Method):
             WeightNetwork(entries(task, "InstanceWeights"), task.classes, labels=False),
             **self.data(task),
             outer_loss=variance_loss(strength=self.strength, draws=self.draws),
-            outer_mode="train",  # the outer loss sees dropout too, each time with its own masks
+            outer_mode="train",  # the outer loss uses dropout too, with new masks each time
             seed=task.seed,
         )
         if not (problem.view.dropouts or problem.stochastic):
-            raise ValueError("InstanceWeights needs a model with dropout: without it the predictions do not vary.")
+            raise ValueError("InstanceWeights needs a model with dropout; got none. Add nn.Dropout layers.")
         return problem
 
     def solving(self, group: Group) -> Solving:

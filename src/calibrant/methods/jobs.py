@@ -1,4 +1,4 @@
-"""Any mixture of jobs, grouped into populations; joblib says where the populations are trained."""
+"""``fit_all``: train any list of jobs, grouped into populations that joblib can run in parallel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calibrant.methods.task import Task
 
 Job = tuple[Method, Task]
 ROWS_AT_ONCE = {"cpu": 262_144, "cuda": 2_097_152}
-"""Rows, over all networks and steps of a window, whose activations one population keeps: 10 KB each at 64 units."""
+"""The most rows whose activations one population keeps, over all networks and steps (10 KB each at 64 units)."""
 
 
 def fit_all(
@@ -27,24 +27,24 @@ def fit_all(
     on_group: Callable[[list[int]], Any] | None = None,
     n_jobs: int | None = None,
 ) -> list[Fitted]:
-    """Train every job, in the order given; jobs of one structure and shape run as one population (or
-    a few, where one would need too much memory).
+    """Train every job and return the results in the same order.
 
-    A job that breaks down does not end the others: its result says why (``failure``), however many ran beside it.
+    Jobs with the same structure and shape run as one population, or as a few if one would need too much memory. A job
+    that fails does not stop the others; ``failure`` of its result gives the reason.
 
     Parameters
     ----------
     jobs : sequence of (Method, Task)
-        Seeds, data sets and settings alike: a grid search is a longer list.
+        Jobs may differ in seed, data set and settings; a grid search is a longer list.
     device : optional
-        Where to train.
+        The device for training.
     callbacks : callable ``description -> callbacks``, optional
-        Makes the callbacks of each population (a progress bar, say), in the process that trains it.
+        Creates the callbacks of each population (a progress bar, for example) in the process that trains it.
     on_group : callable ``positions -> context manager``, optional
-        Entered around each population's training, in the process that trains it: a place for stop-watches.
+        A context for the training of each population, in the process that trains it; useful to measure time.
     n_jobs : int, optional
-        How many populations to train side by side, as in joblib. None: one at a time in this process, or what a
-        surrounding ``joblib.parallel_config(backend="loky" | "ray", n_jobs=…)`` says. A population is never divided.
+        How many populations to train in parallel, as in joblib. None: one at a time in this process, or as set by a
+        surrounding ``joblib.parallel_config(backend="loky" | "ray", n_jobs=…)``. A population is never split.
     """
     groups: dict[tuple[Any, ...], list[int]] = {}
     for position, (method, task) in enumerate(jobs):
@@ -64,7 +64,7 @@ def _fit_group(
     callbacks: Callable[[str], Sequence[Callback]] | None,
     on_group: Callable[[list[int]], Any] | None,
 ) -> list[Fitted]:
-    """Train one population. A network that breaks down alone is a ``failure``, as one among several is."""
+    """Train one population. A network that diverges gives a result with ``failure``, even if it runs alone."""
     methods = [method for method, _ in jobs]
     moved: dict[int, Task] = {}  # jobs that share a task share its tensors too
     for _, task in jobs:
@@ -82,7 +82,7 @@ def _fit_group(
 def _bounded(
     groups: Iterable[list[int]], jobs: Sequence[Job], device: torch.device | str | None
 ) -> Iterator[list[int]]:
-    """Groups in pieces that fit into memory."""
+    """Split groups into pieces that fit into memory."""
     kind = "cpu" if device is None else torch.device(device).type
     limit = ROWS_AT_ONCE.get(kind, ROWS_AT_ONCE["cpu"])
     for group in groups:

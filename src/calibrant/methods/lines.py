@@ -1,4 +1,4 @@
-"""The linear member: logistic regression whose regularisation is chosen by held-out loss."""
+"""The linear member of the pool: logistic regression with its regularisation chosen by held-out loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from calibrant.methods.members import Rows, held_out_loss, unseen
 
 _NEWTON = 400
-"""Up to this many coefficients the Hessian is formed, which takes a few steps; above, L-BFGS."""
+"""Up to this many coefficients, Newton's method is used, which needs few steps; above, L-BFGS."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Line:
     bias: np.ndarray
 
     def check(self, features: int, classes: int) -> None:
-        """An error where arrays do not fit together."""
+        """Raise an error if the arrays have the wrong shape."""
         if self.weight.shape != (classes, features) or self.bias.shape != (classes,):
             raise ValueError(f"a line must have {features} coefficients for each of {classes} classes")
 
@@ -35,13 +35,13 @@ class Line:
 
 @dataclass(frozen=True)
 class LinePath:
-    """Lines from strong to weak regularisation."""
+    """Linear models from strong to weak regularisation."""
 
     losses: np.ndarray
     lines: tuple[Line, ...]
 
     def at(self, place: int) -> Line:
-        """The line at one place, or the last one."""
+        """The model at one place, or the last one for places beyond the end."""
         return self.lines[min(place, len(self.lines) - 1)]
 
 
@@ -51,16 +51,16 @@ class Linear:
 
     Parameters
     ----------
-    inverse_penalties : ``C`` of scikit-learn, from strong to weak. Each fit starts from the one before, and a
-        path ends where the held-out loss rises
-    steps : most iterations of one fit
+    inverse_penalties : ``C`` of scikit-learn, from strong to weak regularisation. Each fit starts from the previous
+        one, and a path ends when the held-out loss rises
+    steps : the maximum number of iterations of one fit
     """
 
     inverse_penalties: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
     steps: int = 50
 
     def path(self, train: Rows, held: Rows, seed: int) -> LinePath:
-        """Fit with weaker and weaker penalties until the held-out loss rises."""
+        """Fit with decreasing penalties until the held-out loss rises."""
         present = np.unique(train.labels)
         if len(present) < 2:
             line = _line(np.zeros((1, train.inputs.shape[1])), np.zeros(1), present, train)
@@ -83,12 +83,12 @@ class Linear:
         return LinePath(np.array(losses), tuple(lines))
 
     def mean(self, models: Sequence[Line]) -> Line:
-        """The line of mean coefficients."""
+        """The linear model with the mean coefficients."""
         return Line(np.mean([m.weight for m in models], axis=0), np.mean([m.bias for m in models], axis=0))
 
 
 def _line(coef: np.ndarray, intercept: np.ndarray, present: np.ndarray, train: Rows) -> Line:
-    """A line for all classes: one of two classes has a logit of 0, and classes that were not there a low constant."""
+    """A linear model for all classes. Of two classes, the first has the logit 0; absent classes have a low constant."""
     weight, bias = np.zeros((train.classes, coef.shape[1])), np.full(train.classes, unseen(train))
     bias[present] = 0.0
     columns = present if len(coef) == len(present) and len(present) != 1 else present[1:]

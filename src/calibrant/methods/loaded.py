@@ -1,4 +1,4 @@
-"""Data as a user has them, as parts of a task: tensors, arrays, mappings of them, loaders and streams."""
+"""Conversion of user data to parts of a task: tensors, arrays, mappings of them, loaders and streams."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from calibrant.methods.task import Part, tensors
 from calibrant.models.outputs import accepted_names, positional_names
 
 _NOT_LOADERS = (str, bytes, Mapping, tuple, Tensor, np.ndarray, Iterator)
-"""Things that can be iterated and are not loaders."""
+"""Iterable types that are not loaders."""
 
 
 @dataclass(frozen=True)
 class Loaded(Part):
-    """The samples of a loader. In memory are only those of its first batch: they show what inputs look like."""
+    """The samples of a loader. Only the first batch is kept in memory, as an example of the inputs."""
 
     source: Any = None
-    """A loader, or a :class:`calibrant.data.LoaderStream`, whose own settings then hold."""
+    """A loader, or a :class:`calibrant.data.LoaderStream`, whose settings take precedence."""
     settings: tuple[tuple[str, Any], ...] = ()
-    """Further arguments of the stream: device, precision, name of the labels, classes."""
+    """Further arguments of the stream: device, precision, key of the labels, classes."""
 
     @property
     def loaded(self) -> bool:
@@ -38,7 +38,7 @@ class Loaded(Part):
         return self._stream(0).samples
 
     def __getitem__(self, rows: Any) -> Part:
-        raise TypeError("The samples of a loader cannot be taken by number; read them into memory first: part.read().")
+        raise TypeError("The samples of a loader cannot be indexed; read them into memory first: part.read().")
 
     def __add__(self, other: Part) -> Part:
         raise TypeError("The samples of a loader cannot be joined; read them into memory first: part.read().")
@@ -58,7 +58,7 @@ class Loaded(Part):
         return len(self.labels)
 
     def stream(self, *, seed: int = 0, hyper: dict[str, Tensor] | None = None, **_: Any) -> Stream:
-        """The loader's batches; their size, order and augmentation are the loader's own."""
+        """The loader's batches. The loader determines their size, order and augmentation."""
         return self._stream(seed, hyper)
 
     def pieces(self) -> Iterator[tuple[Any, Tensor]]:
@@ -75,8 +75,8 @@ class Loaded(Part):
             joined = iter([torch.cat(column) for column in columns])
         except RuntimeError as error:
             raise ValueError(
-                "The loader's batches must agree in everything but their number of samples to be read into memory, as "
-                f"this method needs them (pad all of them to one length, say): {error}"
+                "This method reads the loader into memory, so its batches must have the same shape except for the "
+                f"number of samples. Pad all batches to one length, for example. {error}"
             ) from error
         return Part(map_tensors(lambda _: next(joined), inputs[0]), torch.cat(labels))
 
@@ -90,7 +90,7 @@ class Loaded(Part):
 
 
 def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = "train") -> Part:
-    """Samples on a network's device and in its precision; ``name`` is the argument that errors speak of."""
+    """Samples on the network's device and in its precision; ``name`` is the argument named in errors."""
     like = next(model.parameters())
     if isinstance(data, Part):
         return data.to(like.device)
@@ -123,20 +123,20 @@ def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = 
 
 
 def is_loader(data: Any) -> bool:
-    """Whether data is something that yields batches, epoch after epoch."""
+    """Whether data is a loader: an object that yields batches and can be iterated again for every epoch."""
     if isinstance(data, LoaderStream):
         return True
     return isinstance(data, Iterable) and not isinstance(data, _NOT_LOADERS)
 
 
 def arguments_of(model: nn.Module) -> dict[str, Any]:
-    """What a stream must know of a network's forward method to name the inputs of a batch."""
+    """The properties of a network's forward method that a stream needs to name the inputs of a batch."""
     positions, needed = positional_names(model)
     return {"names": accepted_names(model), "positions": positions, "needed": needed}
 
 
 def _by_name(data: Any, model: nn.Module) -> Any:
-    """``((ids, mask), labels)`` in memory with its inputs named."""
+    """Replace the tuple of inputs in ``((ids, mask), labels)`` by a mapping; return other data unchanged."""
     several = isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], tuple | list)
     if not several or not all(isinstance(part, Tensor | np.ndarray) for part in data[0]):
         return data
@@ -144,7 +144,7 @@ def _by_name(data: Any, model: nn.Module) -> Any:
 
 
 def checked(part: Part, classes: int, name: str = "train") -> Part:
-    """The same samples, their labels whole numbers from 0 to C − 1 and as wide as torch's losses need them."""
+    """The same samples with labels checked to be integers from 0 to C − 1, in the dtype that torch's losses need."""
     try:
         labels = check_labels(part.labels, len(part.labels), classes, part.labels.device)
     except ValueError as error:

@@ -1,8 +1,8 @@
-"""Members of the pool beside the networks: kinds of classifiers that are cross-fitted on the networks' folds.
+"""Members of the pool other than the networks: kinds of classifiers that are cross-fitted on the networks' folds.
 
-A kind gives, for each fold, a *path* of models from simple to complex: more and more trees, less and less
-regularisation. One place on the path is chosen for all folds, by their held-out losses together, so that a single
-number is fitted to the labels that the pool is fitted to.
+For each fold, a kind fits a *path* of models from simple to complex: with more trees, or with less regularisation. One
+place on the path is chosen for all folds by their mean held-out loss. Only this one number is fitted to the labels that
+the pool is fitted to.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class Model(Protocol):
         ...
 
     def check(self, features: int, classes: int) -> None:
-        """Raise a ValueError where arrays that were read from a file do not fit together."""
+        """Raise a ValueError if arrays that were read from a file are inconsistent."""
         ...
 
 
 class Path(Protocol):
-    """Models of one fold from simple to complex."""
+    """The models of one fold, from simple to complex."""
 
     @property
     def losses(self) -> np.ndarray:
-        """The held-out loss at each place of the path, in order. A path that stopped early is shorter than others."""
+        """The held-out loss at each place of the path, in order. A path that stopped early is shorter."""
         ...
 
     def at(self, place: int) -> Any:
@@ -58,17 +58,17 @@ class Kind(Protocol):
     """A kind of member."""
 
     def path(self, train: Rows, held: Rows, seed: int) -> Path:
-        """Train on some rows; the held-out rows judge each place of the path."""
+        """Train on some rows; the held-out rows evaluate each place of the path."""
         ...
 
     def mean(self, models: Sequence[Any]) -> Model:
-        """One model whose logits are the mean of these."""
+        """One model whose logits are the mean of the models' logits."""
         ...
 
 
 @dataclass(frozen=True)
 class CrossFitted:
-    """A cross-fitted member: what its fold models say of rows that they never saw, and the mean of these models."""
+    """A cross-fitted member: the predictions of the fold models for held-out rows, and the mean of these models."""
 
     held_out: np.ndarray
     """Log-probabilities, (n, C); NaN for rows that no fold held out."""
@@ -87,13 +87,13 @@ def cross_fit(
     seed: int,
     promising: Judge | None = None,
 ) -> CrossFitted | None:
-    """Train one kind on every fold; None where the first fold shows that it cannot help.
+    """Train one kind on every fold. Return None if the first fold shows that it cannot help.
 
     Parameters
     ----------
     folds : training rows and held-out rows of each fold
     promising : callable, optional
-        Is given the held-out rows of the first fold and the log-probabilities there, and says whether to go on.
+        Takes the held-out rows of the first fold and their log-probabilities, and returns whether to continue.
     """
     paths: list[Path] = []
     for train, held in folds:
@@ -113,19 +113,19 @@ def cross_fit(
 
 
 def best_place(paths: Sequence[Path]) -> int:
-    """The place of least mean loss; a path that ended earlier stays at its last loss."""
+    """The place with the lowest mean loss. A path that ended earlier keeps its last loss."""
     length = max(len(path.losses) for path in paths)
     curves = [np.pad(path.losses, (0, length - len(path.losses)), mode="edge") for path in paths]
     return int(np.argmin(np.mean(curves, axis=0)))
 
 
 def held_out_loss(scores: np.ndarray, held: Rows) -> float:
-    """The mean log-loss of logits; infinite where it is no number."""
+    """The mean log-loss of logits; infinite if it is NaN."""
     losses = -log_softmax(scores, axis=1)[np.arange(len(held.labels)), held.labels]
     found = float(np.average(losses, weights=held.weights)) if len(losses) else 0.0
     return found if np.isfinite(found) else float("inf")
 
 
 def unseen(train: Rows) -> float:
-    """The log-odds of a class that the training rows lack: half a row of so many."""
+    """The log-odds of a class that is absent from the n training rows: log(0.5/n)."""
     return float(np.log(0.5 / max(len(train.labels), 1)))

@@ -1,8 +1,9 @@
-"""The second paper's methods: a focal γ, or L2 strengths, moved by the calibration of held-out data.
+"""The methods of the second paper: a focal γ or L2 strengths, learned from the calibration of held-out data.
 
-"Towards Unbiased Calibration using Meta-Regularization": γ-Net gives each sample its focal γ (Eq. 3–4), SECE (Eq. 7)
-judges it. The paper looks one step ahead. That is short-sighted: one more step of plain cross-entropy always helps the
-next step's held-out loss, and γ goes to 0. The default here takes the last layer as solved instead.
+"Towards Unbiased Calibration using Meta-Regularization": γ-Net computes a focal γ for each sample (Eq. 3–4), and SECE
+(Eq. 7) evaluates it. The paper differentiates through one training step. This is short-sighted: one more step of plain
+cross-entropy always lowers the held-out loss of the next step, so γ goes to 0. The default here treats the last layer
+as solved to optimality instead.
 """
 
 from __future__ import annotations
@@ -47,36 +48,36 @@ Variable = Literal["gamma-net", "gamma", "gamma-net+scale", "gamma+scale", "scal
 
 @dataclass(frozen=True)
 class MetaRegularization(NetworkTraining):
-    """Training whose regularisation is moved by held-out data (Sections 3.3 and 4.3 of the second paper).
+    """Training with regularisation learned from held-out data (Sections 3.3 and 4.3 of the second paper).
 
     Parameters
     ----------
     outer_variable : {"gamma-net", "gamma", "gamma-net+scale", "gamma+scale", "scale", "l2-head", "l2-units"}
-        φ: a γ for each sample (γ-Net), one γ for all, a factor of the training logits
-        (:class:`calibrant.bilevel.LogitScale`), alone or with γ, or L2 strengths of the head, one or one for each unit
-        (Bohdal et al. 2021). SGD's own weight decay stays in every case.
+        φ: a γ for each sample (γ-Net); one γ for all; a factor for the training logits
+        (:class:`calibrant.bilevel.LogitScale`), alone or with γ; or L2 strengths of the head, one in total or one per
+        unit (Bohdal et al. 2021). The weight decay of SGD is always kept.
     outer_loss : str
-        A name of :data:`calibrant.bilevel.OUTER_LOSSES`.
+        A name in :data:`calibrant.bilevel.OUTER_LOSSES`.
     outer_settings : tuple of (name, value)
-        Its settings.
+        Settings of the outer loss.
     hypergradient : Hypergradient
-        How dF/dφ is computed: the solved head by default.
+        How dF/dφ is computed. By default the head is treated as solved.
     meta_rate : float
-        Adam's learning rate of φ.
+        Adam's learning rate for φ.
     meta_batch : int
-        Held-out samples of one outer step.
+        Held-out samples per outer step.
     start : float
-        The share of the run after which φ moves.
+        The share of the run after which φ is updated.
     form : {"bounded", "published"}
-        Of γ-Net.
+        The form of γ-Net.
     positive : str
         How the published γ-Net keeps γ positive.
     initial : float
-        γ at the start.
+        The initial γ.
     temperature : float
         τ of the published γ-Net.
     anneal : bool
-        Let the learning rate of φ fall to zero along a cosine.
+        Reduce the learning rate of φ to zero along a cosine.
     """
 
     outer_variable: Variable = "gamma-net"
@@ -112,7 +113,7 @@ class MetaRegularization(NetworkTraining):
         return self.meta_batch
 
     def variable(self, model: nn.Module, task: Task) -> OuterVariable:
-        """φ."""
+        """φ, the outer variables."""
         name, width = head_and_width(model, task)
         if self.outer_variable.startswith("l2"):
             return L2(model, per="unit" if self.outer_variable == "l2-units" else "model", only=name)
@@ -129,15 +130,15 @@ class MetaRegularization(NetworkTraining):
         return found[0] if len(found) == 1 else OuterVariables(*found)
 
     def inner(self) -> UserLoss:
-        """The training loss: focal with φ's γ (Eq. 2), or cross-entropy with φ's penalty."""
+        """The training loss: the focal loss with γ from φ (Eq. 2), or cross-entropy with the penalty from φ."""
         return FocalWithGamma() if self.outer_variable.startswith("gamma") else DEFAULT_INNER_LOSS
 
     def outer(self) -> UserLoss:
-        """What held-out data are judged by."""
+        """The outer objective on held-out data."""
         return OUTER_LOSSES[self.outer_loss](**dict(self.outer_settings))
 
     def outer_optimizer(self, group: Group) -> Optimizer:
-        """How φ moves."""
+        """The optimiser for φ."""
         if not self.anneal:
             return Adam(self.meta_rate)
         steps = self.recipe.epochs * group.problems[0].train.batches
@@ -146,10 +147,10 @@ class MetaRegularization(NetworkTraining):
 
 @dataclass(frozen=True)
 class FocalControl(MetaRegularization):
-    """One focal γ moved by the held-out gap between confidence and accuracy, without any gradient.
+    """One focal γ controlled by the held-out gap between confidence and accuracy, without a gradient.
 
-    ``γ ← clip(γ + gain·gap, 0, 5)`` every few steps, with the gap smoothed over looks (0.8): the simple rival of a
-    learned γ.
+    Every few steps ``γ ← clip(γ + gain·gap, 0, 5)``, where the gap is a moving average with decay 0.8. This is a simple
+    alternative to a learned γ.
     """
 
     outer_variable: Variable = "gamma"
@@ -164,7 +165,7 @@ class FocalControl(MetaRegularization):
 
 
 class Rescale(Callback):
-    """Scales a published γ-Net so that γ = 1 on the features of the first batch, as the paper starts."""
+    """Scale a published γ-Net so that γ = 1 on the features of the first batch, as in the paper."""
 
     def on_start(self, run: Run) -> None:
         if run.step > 0 or not isinstance(run.problem, Bilevel):
@@ -182,7 +183,7 @@ class Rescale(Callback):
 
 
 def gamma_of(fitted: Fitted, part: Part) -> Tensor:
-    """The γ that a trained γ-Net, or one γ for all, would give each sample of a part, on the CPU."""
+    """The γ of each sample of a part, from a trained γ-Net or a single γ, on the CPU."""
     (solution,) = fitted.networks
     problem = solution.problem
     net = problem.view.bind(solution.params, solution.buffers, train=False, autocast=problem.autocast)

@@ -1,4 +1,4 @@
-"""Training of image networks and other large modules by SGD, with a recipe; what the second paper's methods share."""
+"""Training of image networks and other large modules by SGD with a recipe: the base of the second paper's methods."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ from calibrant.models.heads import find_head
 from calibrant.models.outputs import call, logits_of
 
 STRIDE = 4
-"""Training steps to one outer step."""
+"""Training steps per outer step."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained, whatever the loss.
+    """How to train a network, for any loss.
 
     Parameters
     ----------
-    epochs, batch_size : passes over the training part, and samples of a step; a smaller last batch is left out
-    learning_rate, momentum, nesterov, weight_decay : SGD's
-    schedule : "one-cycle" (Smith 2018), or "steps": a tenth of the rate from each of ``milestones`` on, in epochs
-    warmup : share of a one-cycle run on the way up
-    select : "last" returns the last state, "error" and "nll" that of least error or NLL on the validation part, which
-        is looked at after each epoch
-    average : decay of a moving average of the weights, every four steps of the second half of the run; the average is
-        then the result. None: no average
-    adam : train by Adam with this learning rate and schedule instead of SGD; momentum and weight decay are not used
-    eager : on a GPU, keep the parameters' own precision and do not compile: slower, and right for every module
+    epochs, batch_size : passes over the training part, and samples per step; a smaller last batch is dropped
+    learning_rate, momentum, nesterov, weight_decay : settings of SGD
+    schedule : "one-cycle" (Smith 2018), or "steps": divide the rate by ten at each of ``milestones``, in epochs
+    warmup : share of a one-cycle run in which the rate rises
+    select : "last" returns the last state. "error" and "nll" return the state with the lowest error or NLL on the
+        validation part, which is evaluated after each epoch
+    average : decay of a moving average of the weights, updated every four steps in the second half of the run. The
+        average is then the result. None: no average
+    adam : use Adam with this learning rate and schedule instead of SGD, without momentum and weight decay
+    eager : on a GPU, keep the precision of the parameters and do not compile: slower, but works for every module
     """
 
     epochs: int = 30
@@ -72,7 +72,7 @@ class Recipe:
     eager: bool = field(default=False, repr=False)
 
     def optimizer(self, steps: int) -> Optimizer:
-        """SGD, or Adam, with the schedule for a run of so many steps."""
+        """SGD or Adam with the schedule for a run of ``steps`` steps."""
         per_epoch = max(1, steps // self.epochs)
         if self.schedule == "one-cycle":
             rate = one_cycle(self.learning_rate, steps, warmup=self.warmup)
@@ -83,10 +83,10 @@ class Recipe:
         return SGD(rate, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay)
 
     def callbacks(self, steps: int, task: Task, stride: int = STRIDE, outer: bool = False) -> list[Callback]:
-        """The moving average, and the choice of the best state.
+        """Callbacks for the moving average and for the choice of the best state.
 
-        ``steps`` is the length of the run, ``stride`` the number of training steps to one outer step; ``outer`` says
-        that φ is averaged with the weights.
+        ``steps`` is the length of the run, and ``stride`` the number of training steps per outer step. With ``outer``,
+        φ is averaged together with the weights.
         """
         found: list[Callback] = []
         if self.average is not None:
@@ -103,7 +103,7 @@ RECIPES = {
     "short": Recipe(),
     "paper": Recipe(epochs=350, batch_size=128, learning_rate=0.1, nesterov=False, schedule="steps", select="error"),
 }
-"""``paper`` is the second paper's recipe; ``short`` reaches its accuracy to a point or two in a tenth of the time."""
+"""``paper`` is the second paper's recipe; ``short`` takes a tenth of the time and loses a point or two of accuracy."""
 
 
 def error(logits: Tensor, labels: Tensor) -> Tensor:
@@ -129,27 +129,27 @@ class MeanOn:
 
 @dataclass(frozen=True)
 class NetworkTraining(Method):
-    """A network trained by SGD with one loss: cross-entropy, and every baseline that is a loss away from it.
+    """A network trained by SGD with one loss: cross-entropy, or any baseline that differs only in the loss.
 
-    On a GPU it runs in bfloat16, channels last and compiled.
+    On a GPU, training uses bfloat16, the channels-last format and compilation.
 
     Parameters
     ----------
     recipe : Recipe
     loss : Loss, optional
-        One of :data:`calibrant.losses.LOSSES`; None is cross-entropy.
+        One of :data:`calibrant.losses.LOSSES`; None: cross-entropy.
     mixup : float, optional
         α of mixup (Zhang et al. 2018).
     """
 
     keeps_outer: ClassVar[bool] = False
-    """Whether φ belongs to the trained network, so that a moving average takes it in."""
+    """Whether φ is part of the trained network, so that a moving average includes it."""
     recipe: Recipe = field(default_factory=Recipe)
     loss: Loss | None = None
     mixup: float | None = None
 
     def with_recipe(self, recipe: Recipe) -> Self:
-        """The same method with another recipe; its own moving average and choice of the best state stay."""
+        """The same method with another recipe; its moving average and choice of the best state are kept."""
         select = recipe.select if self.recipe.select == "last" else self.recipe.select
         return replace(self, recipe=replace(recipe, average=self.recipe.average, select=select))
 
@@ -161,7 +161,7 @@ class NetworkTraining(Method):
         callbacks: Sequence[Callback] = (),
         compile: Compile = "auto",
     ) -> list[Fitted]:
-        """Train one network after the other: large ones fill a machine alone."""
+        """Train the networks one after another, because one large network uses the whole machine."""
         return [
             fitted
             for method, task in zip(methods, tasks, strict=True)
@@ -175,7 +175,7 @@ class NetworkTraining(Method):
         return self.solve_by(group, hypergradient=Plain(STRIDE))
 
     def pose(self, model: nn.Module, task: Task, outer: nn.Module | None = None, **losses: Any) -> Bilevel:
-        """The problem on a task's data, in the precision of its device."""
+        """The problem on a task's data, in the precision for its device."""
         gpu = next(model.parameters()).is_cuda
         fast = gpu and not self.recipe.eager
         precision: dict[str, Any] = {"autocast": torch.bfloat16, "channels_last": True} if fast else {}
@@ -205,19 +205,19 @@ class NetworkTraining(Method):
         return task.train
 
     def held_out(self, task: Task) -> Part | None:
-        """The part that moves outer variables; plain training has none."""
+        """The part that the outer variables are learned from; None for plain training."""
         return None
 
     def held_out_batch(self) -> int:
-        """Samples of one look at the held-out part."""
+        """Held-out samples per outer step."""
         return 1000
 
     def held_out_augment(self, held: Part) -> Augment | None:
-        """How held-out inputs are changed before the outer level sees them; by default not at all."""
+        """The augmentation of held-out inputs for the outer level; None by default."""
         return None
 
     def solve_by(self, group: Group, *, hypergradient: Hypergradient, **how: Any) -> Solving:
-        """The recipe's optimiser, schedule and callbacks, with what a method adds."""
+        """The recipe's optimiser, schedule and callbacks, with the method's additions."""
         steps = self.recipe.epochs * group.problems[0].train.batches
         gpu = group.problems[0].start.is_cuda
         return Solving(
@@ -236,9 +236,9 @@ class NetworkTraining(Method):
 
 @dataclass(frozen=True)
 class AllPartsTraining(NetworkTraining):
-    """Training on the validation and the meta-validation part as well: what their labels are worth as training labels.
+    """Training on the validation and meta-validation parts as well, to measure the value of these labels for training.
 
-    Nothing is held out then, so that a temperature fitted on the validation part means nothing.
+    Nothing is held out, so a temperature fitted on the validation part is meaningless.
     """
 
     def training_part(self, task: Task) -> Part:
@@ -246,7 +246,7 @@ class AllPartsTraining(NetworkTraining):
 
 
 def head_and_width(model: nn.Module, task: Task) -> tuple[str, int]:
-    """The name of the model's head, and how many features go into it."""
+    """The name of the model's head, and its number of input features."""
     part = task.train[:2]
     (inputs, _) = next(part.pieces())
     with torch.no_grad(), torch.random.fork_rng():

@@ -1,8 +1,8 @@
-"""Whether a network is new or was trained before, told from its parameters.
+"""Detection of new networks: whether the parameters look freshly initialised or trained.
 
-torch draws the weights of its layers from an interval, and sets those of norms to one and zero. Training moves some
-weights out of the interval. A network is taken for new only if all its layers are of known kinds and look drawn: a
-trained network that is taken for new would lose what it has learned.
+torch draws the weights of its layers from an interval, and sets those of normalisation layers to one and zero. Training
+moves some weights out of the interval. A network counts as new only if all its layers are of known kinds and look
+freshly drawn, because a trained network that is mistaken for a new one would lose what it has learned.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 _SLACK = 1 + 1e-5
-"""Rounding of the interval's ends."""
+"""Tolerance for rounding at the ends of the interval."""
 
 
 def is_new(model: nn.Module) -> bool:
-    """Whether all parameters look as torch's layers draw them, and none is frozen."""
+    """Whether all parameters look freshly initialised by torch and none is frozen."""
     if any(not p.requires_grad for p in model.parameters()):
         return False
     return all(
@@ -66,7 +66,7 @@ def _constant(values: Iterable[Tensor], number: float) -> bool:
 
 
 def _standard_normal(layer: nn.Embedding | nn.EmbeddingBag) -> bool:
-    """Whether entries have mean 0 and variance 1 within five standard errors; a row for padding is zero."""
+    """Whether entries have mean 0 and variance 1 within five standard errors, without the padding row, which is 0."""
     rows = layer.weight.detach().double()
     if layer.padding_idx is not None:
         rows = torch.cat([rows[: layer.padding_idx], rows[layer.padding_idx + 1 :]])

@@ -1,8 +1,8 @@
-"""A trained classifier as one module of plain torch, whose logits are calibrated and which does not need calibrant.
+"""Export of a trained classifier as one plain torch module with calibrated logits, which does not need calibrant.
 
-A single network with a linear head keeps its class: the temperature goes into the head, ``W/T`` and ``b/T``. Every
-other classifier (several networks, a lapse rate, a network without such a head) becomes a ``torch.fx.GraphModule``
-around the networks.
+A single network with a linear head keeps its class, and its head is scaled by the temperature: ``W/T`` and ``b/T``.
+Every other classifier (several networks, a lapse rate, a network without a linear head) becomes a
+``torch.fx.GraphModule`` around the networks.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from calibrant.posthoc.temperature import Temperature
 
 
 class Link(NamedTuple):
-    """How the logits z of the networks become probabilities: ``q(z) = (1 − λ)·softmax(z/T + b) + λ/C``, then a power.
+    """How the logits z of the networks become probabilities: ``q(z) = (1 − λ)·softmax(z/T + b) + λ/C``.
 
-    ``after`` is a temperature for the logarithm of the mean.
+    ``after`` is a further temperature, applied to the logarithm of the mean.
     """
 
     temperature: float
@@ -36,31 +36,31 @@ class Link(NamedTuple):
 
 
 class Form(NamedTuple):
-    """How a network is called, and where its logits are."""
+    """How to call a network, and where its output has the logits."""
 
     head: str | None
-    """The linear layer that gives the logits, for networks whose head can take up a temperature."""
+    """The name of the linear layer that computes the logits; None if a temperature cannot be moved into the head."""
     names: tuple[str, ...] | None
-    """Arguments that are given by name; None where there is one input by position."""
+    """Arguments that are passed by name; None for a single positional input."""
     output: str
     """"tensor", "key" (``output["logits"]``), "attribute" (``output.logits``) or "first" (``output[0]``)."""
 
 
 def link_of(fitted: Fitted) -> Link:
-    """The last steps of a classifier; an error where they have no form in torch."""
+    """The last steps of a classifier. Raise an error if they cannot be written as a torch module."""
     if isinstance(fitted, Mixture):
         return Link(float(fitted.temperature), fitted.bias, float(fitted.lapse), fitted.pool, fitted.shares)
     if isinstance(fitted, Recalibrated) and type(fitted.calibrator) is Temperature:
         return link_of(fitted.model)._replace(after=float(fitted.calibrator.temperature_))
     name = type(fitted.calibrator if isinstance(fitted, Recalibrated) else fitted).__name__
     raise ValueError(
-        f"{name} has no form as a torch module. Use probs(…) for calibrated probabilities, or modules for the networks "
-        "without it."
+        f"{name} has no form as a torch module. Use probs(…) for calibrated probabilities, or modules for the "
+        "uncalibrated networks."
     )
 
 
 def form_of(model: nn.Module, inputs: Any, head: str | None = None) -> Form:
-    """Look at a network by running it once on a few inputs."""
+    """The form of a network, found by running it on a few inputs."""
     twin = copy.deepcopy(model).eval()
     with torch.no_grad():
         output = call(twin, inputs)
@@ -76,7 +76,7 @@ def form_of(model: nn.Module, inputs: Any, head: str | None = None) -> Form:
 
 
 def plain_module(link: Link, networks: Sequence[nn.Module], form: Form) -> nn.Module:
-    """One module whose ``softmax`` is the classifier's probabilities, in evaluation mode."""
+    """One module in evaluation mode; the softmax of its output gives the classifier's probabilities."""
     bias = link.bias
     if len(networks) == 1 and not link.lapse and form.head is not None:
         twin = copy.deepcopy(networks[0]).eval()
@@ -88,7 +88,7 @@ def plain_module(link: Link, networks: Sequence[nn.Module], form: Form) -> nn.Mo
 
 
 def _foldable(model: nn.Module, inputs: Any, logits: Tensor, name: str | None) -> str | None:
-    """The name of a head whose own numbers can take up a temperature."""
+    """The name of the head if a temperature can be moved into its parameters, else None."""
     try:
         found = head_of(model, inputs, name).name
     except ValueError:
@@ -105,7 +105,7 @@ def _foldable(model: nn.Module, inputs: Any, logits: Tensor, name: str | None) -
 
 
 def _scale(head: Any, temperature: float, bias: Tensor | None, after: float) -> None:
-    """``z ↦ (z/T + b)/T'`` by the numbers of the layer that gives z."""
+    """Apply ``z ↦ (z/T + b)/T'`` by changing the parameters of the layer that computes z."""
     with torch.no_grad():
         head.weight.div_(temperature * after)
         if head.bias is not None:
@@ -116,7 +116,7 @@ def _scale(head: Any, temperature: float, bias: Tensor | None, after: float) -> 
 
 
 def _graph(link: Link, networks: Sequence[nn.Module], form: Form) -> fx.GraphModule:
-    """The networks and the last steps as a graph that torch can run, save, script and export by itself."""
+    """The networks and the last steps as a graph that torch can run, save, script and export without calibrant."""
     root, graph = nn.Module(), fx.Graph()
     root.networks = nn.ModuleList(copy.deepcopy(list(networks)))
     like = next(networks[0].parameters())
@@ -128,7 +128,7 @@ def _graph(link: Link, networks: Sequence[nn.Module], form: Form) -> fx.GraphMod
         return graph.call_function(function, args)
 
     def calibrated(z: fx.Node) -> fx.Node:
-        """``z/T + b``, and where there is a lapse rate the logarithm of ``q(z)``."""
+        """``z/T + b``, or log ``q(z)`` if there is a lapse rate."""
         z = step(torch.div, z, graph.get_attr("temperature"))
         if link.bias is not None:
             z = step(torch.add, z, graph.get_attr("bias"))
@@ -175,5 +175,5 @@ def _classes(link: Link, networks: Sequence[nn.Module], form: Form) -> int:
     if link.bias is not None:
         return len(link.bias)
     if form.head is None:
-        raise ValueError("A lapse rate needs the number of classes, which this network does not show.")
+        raise ValueError("A lapse rate needs the number of classes; this network has no linear head to read it from.")
     return int(networks[0].get_submodule(form.head).out_features)  # type: ignore[arg-type]

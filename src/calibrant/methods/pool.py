@@ -1,12 +1,12 @@
-"""The log-linear pool: classifiers of several kinds combined by weights that held-out labels choose.
+"""The log-linear pool: classifiers of several kinds, combined with weights fitted to held-out labels.
 
 With log-probabilities ``ℓ_m(x)`` of M members, class frequencies π, weights ``w_m ≥ 0``, biases b and a lapse rate λ::
 
     p(x) = (1 − λ)·softmax(log π + Σ_m w_m·(ℓ_m(x) − log π) + b) + λ/C
 
-This is the logarithmic opinion pool (Genest & Zidek 1986) in the form that starts from a common prior π (Bordley 1982).
-Where the weights sum to 1, π cancels; where all of them are 0, the pool answers with the class frequencies. The sum of
-the weights is an inverse temperature.
+This is the logarithmic opinion pool (Genest & Zidek 1986) with a common prior π (Bordley 1982). If the weights sum to
+1, π cancels. If all weights are 0, the pool predicts the class frequencies. The sum of the weights is an inverse
+temperature.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from scipy.special import expit, log_softmax, logit
 from calibrant.data.copies import independent_size
 
 FLOOR = -23.0
-"""Log-probabilities below are raised to it (1e-10): one member's rounding to zero must not outvote all others."""
+"""Lower bound for log-probabilities (1e-10): one member that rounds to zero must not outweigh all others."""
 _RARE = -6.0
-"""The log-odds of a lapse before any label is seen: 0.25 %."""
+"""Prior log-odds of a lapse: 0.25 %."""
 
 _ODDS = 10.0
-"""For one table with nothing to learn there are ten with something."""
+"""Prior odds that a table has something to learn: 10 to 1."""
 _LEAST_TRUST = 0.5
 _OFTEN = -1.5
-"""The log-odds of a lapse from which the search for wrong labels starts: 18 %."""
+"""Log-odds of a lapse at which the search for wrong labels starts: 18 %."""
 
 
 class Pool(NamedTuple):
     """A fitted pool of M members and C classes."""
 
     weights: np.ndarray
-    """w, (M,), none negative. Members of weight 0 are left out."""
+    """w, (M,), non-negative. A member with weight 0 has no influence."""
     bias: np.ndarray
-    """``b + (1 − Σ w)·log π``, (C,): all that is added to the weighted log-probabilities."""
+    """``b + (1 − Σ w)·log π``, (C,): the sum of all terms that are added to the weighted log-probabilities."""
     lapse: float
     """λ."""
 
     @property
     def temperature(self) -> float:
-        """1/Σw; infinite where the pool answers with class frequencies alone."""
+        """1/Σw; infinite if the pool predicts the class frequencies alone."""
         total = float(self.weights.sum())
         return 1 / total if total > 0 else float("inf")
 
@@ -59,22 +59,22 @@ def pooled(log_probs: np.ndarray, weights: np.ndarray, bias: np.ndarray, lapse: 
 
 
 def bounded(log_probs: np.ndarray) -> np.ndarray:
-    """Log-probabilities in float64, none below FLOOR."""
+    """Log-probabilities in float64, at least FLOOR."""
     return np.maximum(np.asarray(log_probs, dtype=np.float64), FLOOR)
 
 
 def class_shares(labels: np.ndarray, classes: int, weights: np.ndarray | None = None) -> np.ndarray:
-    """The classes' shares of the weight, after one further sample that is spread over all classes."""
+    """The share of each class in the total weight, smoothed by one extra sample spread evenly over all classes."""
     counts = np.bincount(labels, weights, minlength=classes) + 1 / classes
     return counts / counts.sum()
 
 
 def least_lapse(size: float, classes: int) -> float:
-    """The least lapse rate that so many held-out samples allow.
+    """The smallest lapse rate that ``size`` held-out samples allow.
 
-    Of a classifier that was right n times out of n, the rule of succession (Laplace 1774: a uniform prior for its
-    accuracy) expects an error with probability ``1/(n + 2)`` the next time. Confidence is at most ``1 − λ + λ/C``, and
-    ``λ·(1 − 1/C) ≥ 1/(n + 2)`` keeps it from going beyond: two samples support 75 %, and 1,000 support 99.9 %.
+    If a classifier was right n times out of n, the rule of succession (Laplace 1774: a uniform prior for its accuracy)
+    gives the probability ``1/(n + 2)`` for an error on the next sample. Confidence is at most ``1 − λ + λ/C``, so
+    ``λ·(1 − 1/C) ≥ 1/(n + 2)`` keeps it within what the samples support: 75 % for two samples, 99.9 % for 1,000.
     """
     return classes / ((classes - 1) * (size + 2))
 
@@ -90,24 +90,24 @@ def fit_pool(
     bias_spread: float = 0.5,
     lapse_spread: float = 2.0,
 ) -> Pool:
-    """Weights, biases and lapse rate of greatest posterior density, in float64 by L-BFGS-B.
+    """Weights, biases and lapse rate with the largest posterior density, found by L-BFGS-B in float64.
 
-    The prior draws the weights towards 1/M each. With their sum s, the penalty is::
+    The prior pulls each weight towards 1/M. With s the sum of the weights, the penalty is::
 
         (M·h(s)·Σ_m (w_m − s/M)² + t(s)²)/(2·spread²),   h(s) = 2/(1 + s²),   t(s) = s − 1 up to 1, log s above
 
-    It costs some likelihood to leave members out or to give up all of them. h keeps the cost of relying on one member
-    from growing with the inverse temperature s. Each b_c comes from N(0, bias_spread²), and λ's log-odds from
-    N(−6, lapse_spread²).
+    It penalises leaving out some or all members. Because of h, the penalty for relying on one member does not grow with
+    the inverse temperature s. The priors are N(0, bias_spread²) for each b_c, and N(−6, lapse_spread²) for the log-odds
+    of λ.
 
-    λ is at least :func:`least_lapse`, so that no confidence exceeds what so many samples can support.
+    λ is at least :func:`least_lapse`, so that no confidence exceeds what this number of samples supports.
 
-    With ``doubt``, weights and biases are then multiplied by the posterior probability that the members know more than
-    the class frequencies (:meth:`Objective.trust`): where there is nothing to learn, small weights that fit noise would
-    still cost a little.
+    With ``doubt``, weights and biases are then multiplied by the posterior probability that the members predict better
+    than the class frequencies (:meth:`Objective.trust`). Otherwise, if there is nothing to learn, small weights that
+    fit noise would increase the loss slightly.
 
-    Labels that are wrong at random can be described by small weights, or by large weights and a lapse. Both are local
-    optima, so the search starts from either and keeps the better one.
+    Randomly wrong labels can be described by small weights, or by large weights and a lapse rate. Both are local
+    optima, so the search runs from both starting points and keeps the better result.
 
     Parameters
     ----------
@@ -118,19 +118,20 @@ def fit_pool(
     weights : (n,), optional
         Sample weights; their scale does not matter.
     groups : (n,), optional
-        Numbers of samples that are copies of one another or belong together. They count as fewer samples against the
-        prior, by :func:`calibrant.data.copies.independent_size`.
+        A group number per sample. Samples of one group are copies or belong together, and count as fewer independent
+        samples relative to the prior (:func:`calibrant.data.copies.independent_size`).
     doubt : bool
-        Whether the class frequencies are a rival. Without it, few samples leave the weights near those of the prior.
+        Whether to compare the members with the class frequencies. If False, the weights stay close to their prior when
+        there are few samples.
     """
     values, labels = bounded(log_probs), np.asarray(labels)
     if values.ndim != 3 or not len(values) or values.shape[1] != len(labels):
         raise ValueError(
-            f"log_probs must have the shape (members, {len(labels)}, classes), with a row for each label; got "
+            f"log_probs must have the shape (members, {len(labels)}, classes), with one row per label; got "
             f"{np.shape(log_probs)}."
         )
     if np.isnan(values).any():
-        raise ValueError("log_probs must not be NaN; leave out samples that a member has no prediction for.")
+        raise ValueError("log_probs must not contain NaN; leave out samples without a prediction from every member.")
     members, _, classes = values.shape
     share = np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64)
     size = independent_size(labels, np.exp(values).mean(0), groups)
@@ -152,7 +153,7 @@ def fit_pool(
 
 
 class Objective:
-    """Minus the log-posterior of ``(w, log-odds of λ, b)`` and its gradient."""
+    """The negative log-posterior of ``(w, log-odds of λ, b)`` and its gradient."""
 
     def __init__(
         self,
@@ -172,12 +173,12 @@ class Objective:
 
     @property
     def lapsing(self) -> np.ndarray:
-        """A start with large weights and many lapses."""
+        """The starting point with large weights and a high lapse rate."""
         members = len(self.evidence)
         return np.concatenate([2 * self.centre[:members], np.full(1, _OFTEN), self.centre[members + 1 :]])
 
     def penalty(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What the prior says against the weights and against the rest, and the gradient of both together."""
+        """The prior's penalties for the weights and for the other values, and the gradient of their sum."""
         members = len(self.evidence)
         away = (values - self.centre) / self.scale
         gradient = away / self.scale
@@ -191,13 +192,13 @@ class Objective:
         return np.array([factor * apart + 0.5 * (scale / spread) ** 2, rest]), gradient
 
     def trust(self, values: np.ndarray) -> float:
-        """The posterior probability that the members know more than the class frequencies; 0 if it is below ½.
+        """The posterior probability that the members predict better than the class frequencies; 0 if it is below ½.
 
-        The evidence for the pool is Laplace's approximation at its mode (MacKay 2003, chapter 27): log-likelihood, less
-        what the prior says against the weights, less the Occam factor ``½·log det(1 + H/precision)`` with the curvature
-        H of the log-likelihood in w. A further ``½·log n`` pays for what the members chose by the same labels, as one
-        parameter does in the Bayesian information criterion (Schwarz 1978). The class frequencies have nothing to pay
-        for. Beforehand the odds are 10 to 1 for the members.
+        The evidence for the pool is Laplace's approximation at its mode (MacKay 2003, chapter 27): the log-likelihood,
+        minus the prior's penalty for the weights, minus the Occam factor ``½·log det(1 + H/precision)``, where H is the
+        curvature of the log-likelihood in w. A further ``½·log n`` is subtracted because the members were selected with
+        the same labels; this is the cost of one parameter in the Bayesian information criterion (Schwarz 1978). Nothing
+        is subtracted for the class frequencies. The prior odds are 10 to 1 for the members.
         """
         members = len(self.evidence)
         against = self.penalty(values)[0]

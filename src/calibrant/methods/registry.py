@@ -1,4 +1,4 @@
-"""The one table of methods that estimators, experiments, the command line and the tests read."""
+"""The table of methods by name; used by estimators, experiments, the command line and the tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calibrant.methods.standard import Standard
 
 @dataclass(frozen=True)
 class Entry:
-    """A method by name: its settings, and what it is in one line."""
+    """A method with its settings, and a one-line summary."""
 
     method: Method
     summary: str
@@ -47,5 +47,6 @@ METHODS: dict[str, Entry] = {
         "cross-fitted networks with learned regularisation and, where needed, label noise",
     ),
 }
-"""``self-calibrated`` has plain networks: the first paper's sets have two columns, and its results were measured so. On
-tables the networks embed columns and are members of a pool (:mod:`calibrant.experiments.tables`)."""
+"""``self-calibrated`` uses plain networks, because the data sets of the first paper have two columns and its results
+were measured that way. On tables, the networks embed columns and are members of a pool
+(:mod:`calibrant.experiments.tables`)."""

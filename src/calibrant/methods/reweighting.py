@@ -1,4 +1,4 @@
-"""Training labels of which many are wrong: a weight for each sample, moved by a small part with clean labels."""
+"""Training with many wrong labels: one weight per sample, learned from a small part with clean labels."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ NEXT_STEP = OneStep(1, "head", learning_rate=1.0)
 
 @dataclass(frozen=True)
 class Reweighting(NetworkTraining):
-    """Cross-entropy with one weight for each training sample, learned while the network is trained.
+    """Cross-entropy with one weight per training sample, learned while the network is trained.
 
     ::
 
         inner   mean_i w_i·CE(f(x_i, θ), y_i)          labels y_i that may be wrong
         outer   mean_j CE(f(x_j, θ(w)), y_j)           clean labels
 
-    A sample whose gradient agrees with that of the clean samples keeps its weight, and one that points the other way
-    loses it. The weights stay from epoch to epoch: what was learned before the network knew its labels by heart is not
-    lost. Only the last layer depends on w in the outer problem, so that an outer step costs little more than a pass of
-    the clean batch through the network.
+    A sample keeps its weight if its gradient agrees with that of the clean samples, and loses it if the gradient points
+    the other way. The weights are kept between epochs, so that what they learned before the network memorised its
+    labels is not lost. In the outer problem, only the last layer depends on w. An outer step therefore costs little
+    more than a forward pass of the clean batch.
 
-    ``hypergradient=SOLVED_HEAD`` takes that layer as solved on the features of recent batches (influence functions, Koh
-    & Liang 2017). ``NEXT_STEP`` looks one step of descent ahead before every training step, in the manner of "learning
-    to reweight" (Ren et al. 2018), which forgets its weights after each step.
+    ``hypergradient=SOLVED_HEAD`` treats that layer as solved to optimality on the features of recent batches (influence
+    functions, Koh & Liang 2017). ``NEXT_STEP`` differentiates through one step of gradient descent before every
+    training step, similar to "learning to reweight" (Ren et al. 2018), which discards its weights after each step.
 
     Parameters
     ----------
     hypergradient : Hypergradient
         How dF/dw is computed.
     meta_rate : float
-        Adam's learning rate of the weights. A sample takes part in one or two outer steps of an epoch, which move its
+        Adam's learning rate for the weights. A sample takes part in one or two outer steps per epoch, which change its
         weight by about ten times this rate.
     meta_batch : int
-        Clean samples of one outer step.
+        Clean samples per outer step.
     start : float
-        The share of the run after which weights move: before, the head says little about single samples.
+        The share of the run after which weights are updated. Earlier, the head carries little information about single
+        samples.
     """
 
     hypergradient: Hypergradient = SOLVED_HEAD
@@ -75,7 +76,7 @@ class Reweighting(NetworkTraining):
 
 
 def weights_of(outcome: Outcome) -> Tensor:
-    """The weights at the end, in the order of the training samples, on the CPU."""
+    """The final weights, in the order of the training samples, on the CPU."""
     solution = outcome.solution
     with torch.no_grad():
         return solution.problem.outer_view.run(solution.phi, lambda outer: outer.weights()).cpu()

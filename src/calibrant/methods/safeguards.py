@@ -1,4 +1,4 @@
-"""What keeps a long training safe: checkpoints to go on from, and an interrupt that keeps the best state so far."""
+"""Callbacks for long training runs: checkpoints to resume from, interrupts that keep the best state, and progress."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from calibrant.bilevel.checkpoint import load_run, save_run
 from calibrant.bilevel.run import Run
 
 INTERRUPTED = "interrupted"
-"""The reason that an interrupted run gives in ``Solution.reasons``."""
+"""The reason of an interrupted run in ``Solution.reasons``."""
 
 
 class Resumable(Callback):
-    """Writes every run of a fit into a folder, and puts a run that is started again where its file stands.
+    """Save every run of a fit to a folder, and resume a restarted run from its file.
 
-    A method may train several networks one after the other. Each has a file of its own, numbered in the order of
-    training. A network that was finished is read back and not trained again.
+    A method may train several networks one after another. Each has its own file, numbered in the order of training. A
+    finished network is loaded and not trained again.
 
     Parameters
     ----------
@@ -41,25 +41,25 @@ class Resumable(Callback):
             raise ValueError(f"checkpoint_seconds must not be negative; got {seconds}.")
         self.folder, self.seconds = Path(folder), seconds
         if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"checkpoint must name a folder, and {self.folder} is a file. Give another path.")
+            raise ValueError(f"checkpoint must name a folder; got the file {self.folder}. Choose another path.")
         self._number = -1
         self._saved = 0.0
 
     @property
     def path(self) -> Path:
-        """The file of the present run."""
+        """The file of the current run."""
         return self.folder / f"network-{self._number}.safetensors"
 
     def on_step(self, run: Run) -> None:
         finished = run.step >= run.outer_steps or not bool(run.active.any())
         if any(reason == INTERRUPTED for reason in run.reasons.values()):
-            return  # a rerun goes on from the last checkpoint, as if it had not been interrupted
+            return  # a rerun resumes from the last checkpoint, as if the run had not been interrupted
         if finished or time.monotonic() - self._saved >= self.seconds:
             save_run(self.path, run)
             self._saved = time.monotonic()
 
     def begin(self, run: Run) -> None:
-        """Load the file of a run that starts, if there is one."""
+        """Load the file of a new run, if there is one."""
         self._number += 1
         self._saved = time.monotonic()
         if not self.path.exists():
@@ -67,13 +67,13 @@ class Resumable(Callback):
         try:
             load_run(self.path, run)
         except ValueError as error:
-            raise ValueError(f"{error} Delete the folder {self.folder} to begin anew.") from error
+            raise ValueError(f"{error} Delete the folder {self.folder} to start again.") from error
 
     def on_start(self, run: Run) -> None:
-        _ = run.fingerprint  # the first batches are still there
+        _ = run.fingerprint  # computed now, while the first batches are still available
 
     def clear(self) -> None:
-        """Remove the files: training has ended."""
+        """Remove the files after training has ended."""
         for path in self.folder.glob("network-*.safetensors*"):
             path.unlink()
         if self.folder.is_dir() and not any(self.folder.iterdir()):
@@ -81,7 +81,7 @@ class Resumable(Callback):
 
 
 class Opening(Callback):
-    """The first callback of a run: loads its checkpoint before callbacks with a memory start."""
+    """The first callback of a run: loads its checkpoint before callbacks with state start."""
 
     def __init__(self, resumable: Resumable | None) -> None:
         self.resumable = resumable
@@ -92,16 +92,17 @@ class Opening(Callback):
 
 
 class Interruptible(Callback):
-    """Ends training after the present step when Ctrl-C was pressed; a second Ctrl-C raises KeyboardInterrupt.
+    """Stop training after the current step if Ctrl-C was pressed; a second Ctrl-C raises KeyboardInterrupt.
 
-    Use :meth:`listening` around training. Outside the main thread, where Python handles no signals, it does nothing.
+    Use :meth:`listening` around training. It has no effect outside the main thread, where Python does not handle
+    signals.
     """
 
     def __init__(self) -> None:
         self.pressed = False
 
     def on_start(self, run: Run) -> None:
-        if self.pressed:  # a network that was not begun is left out
+        if self.pressed:  # do not train further networks
             run.stop(INTERRUPTED)
 
     def on_step(self, run: Run) -> None:
@@ -110,7 +111,7 @@ class Interruptible(Callback):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take Ctrl-C for a wish to stop while training runs; afterwards everything is as before."""
+        """Treat Ctrl-C as a request to stop during training; restore the previous handler afterwards."""
         before = signal.getsignal(signal.SIGINT)
         if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
             yield
@@ -122,7 +123,7 @@ class Interruptible(Callback):
             if self.pressed:
                 raise KeyboardInterrupt
             self.pressed = True
-            if os.getpid() == process:  # workers of a loader inherit this function, and go on
+            if os.getpid() == process:  # loader workers inherit this handler and continue
                 print("Stopping after this step; press Ctrl-C again to give up.", file=sys.stderr, flush=True)
 
         signal.signal(signal.SIGINT, handle)
@@ -132,7 +133,7 @@ class Interruptible(Callback):
             signal.signal(signal.SIGINT, before)
 
     def tell(self) -> None:
-        """Warn that a result is that of an interrupted training."""
+        """Warn if training was interrupted."""
         if self.pressed:
             warnings.warn(
                 "Training was interrupted. The result is the best state so far, calibrated on the validation data.",
@@ -142,7 +143,7 @@ class Interruptible(Callback):
 
 
 class Progress(ProgressBar):
-    """A progress bar on a terminal; elsewhere a line every few seconds, with the time that is left."""
+    """A progress bar on a terminal; elsewhere a line every few seconds, with the remaining time."""
 
     SECONDS = 5.0
 

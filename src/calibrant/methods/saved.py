@@ -1,6 +1,7 @@
-"""Trained networks of your own on disk, as :mod:`calibrant._files` keeps them. The network's class is not in the file.
+"""Saving and loading of your own trained networks, in the format of :mod:`calibrant._files`.
 
-Whoever loads a file gives a network of that class, so that reading executes nothing.
+The class of the network is not in the file. To load a file, pass a network of that class; loading executes no code from
+the file.
 """
 
 from __future__ import annotations
@@ -22,16 +23,18 @@ from calibrant.posthoc.persistence import build_calibrator, calibrator_parts
 
 FORMAT = Format("network", {"Trained": Trained}, "the save method of calibrant.fit's result")
 _WIDE = {torch.bfloat16: torch.float32}
-"""Precisions that numpy does not have, and those that hold their values exactly."""
+"""Dtypes that numpy does not have, and the dtypes that represent their values exactly."""
 
 
 def save(trained: Trained, path: str | os.PathLike[str]) -> None:
-    """Write a classifier to one file. Of ``extras``, numbers, text, arrays and tensors are kept."""
+    """Write a classifier to one file. From ``extras``, numbers, text, arrays and tensors are saved."""
     arrays: Arrays = {}
     for number, module in enumerate(trained.modules):
         for name, value in module.state_dict().items():
             if not isinstance(value, Tensor):
-                raise ValueError(f"The network keeps {name!r}, which is not a tensor, so it cannot be written.")
+                raise ValueError(
+                    f"All entries of the network's state_dict must be tensors to be saved; {name!r} is not."
+                )
             arrays[f"network.{number}.{name}"] = _array(value)
     fitted: Fitted = trained.fitted
     calibrator = None
@@ -39,7 +42,7 @@ def save(trained: Trained, path: str | os.PathLike[str]) -> None:
         calibrator = calibrator_parts(fitted.calibrator, "calibrator", arrays)
         fitted = fitted.model
     if not isinstance(fitted, Mixture):
-        raise TypeError(f"save writes networks and their means; got a {type(fitted).__name__}.")
+        raise TypeError(f"save supports networks and their means; got a {type(fitted).__name__}.")
     state = {
         "temperature": float(fitted.temperature),
         "bias": None if fitted.bias is None else fitted.bias.cpu().numpy(),
@@ -60,9 +63,9 @@ def save(trained: Trained, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], model: nn.Module) -> Trained:
-    """Read what :func:`save` wrote into copies of ``model``."""
+    """Load a file that :func:`save` wrote into copies of ``model``."""
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a network of the class that was trained; got a {type(model).__name__}.")
+        raise TypeError(f"model must be an nn.Module of the class that was trained; got a {type(model).__name__}.")
 
     found: list[tuple[dict[str, Any], Arrays]] = []
     FORMAT.read(path, lambda kind, header, arrays: found.append((header, arrays)))
@@ -89,7 +92,7 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> Trained:
 
 
 def _module(model: nn.Module, arrays: Arrays, number: int, path: str | os.PathLike[str]) -> nn.Module:
-    """A copy of a network with the values of one in the file."""
+    """A copy of the network with the parameters and buffers of one network in the file."""
     prefix = f"network.{number}."
     values = {k.removeprefix(prefix): torch.from_numpy(v) for k, v in arrays.items() if k.startswith(prefix)}
     twin = copy.deepcopy(model)
@@ -109,7 +112,7 @@ def _array(value: Tensor) -> np.ndarray:
 
 
 def _packed(extras: dict[str, Any], key: str, arrays: Arrays) -> dict[str, Any]:
-    """What can be written of the extras; anything else is left out."""
+    """The extras that can be saved; all others are left out."""
     found = {}
     for name, value in extras.items():
         own: Arrays = {}

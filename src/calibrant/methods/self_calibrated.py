@@ -1,4 +1,4 @@
-"""The recommended method: few, well-placed outer variables, cross-fitted, with one setting for all data."""
+"""The recommended method: few outer variables, learned by cross-fitting, with the same settings for all data."""
 
 from __future__ import annotations
 
@@ -20,53 +20,55 @@ from calibrant.methods.task import Task, batch_size
 from calibrant.methods.wrong_labels import labels_differ
 
 FULL_BATCH, BATCH = 512, 256
-"""Up to ``FULL_BATCH`` rows a step sees all of them, and ``BATCH`` of more."""
+"""A step uses all rows if there are at most ``FULL_BATCH``, and otherwise ``BATCH`` rows."""
 
 
 @dataclass(frozen=True)
 class SelfCalibrated(Method):
-    """Cross-fitted networks whose regularisation is learned from held-out loss, and calibrated by held-out labels.
+    """Cross-fitted networks with regularisation learned from the held-out loss, calibrated on held-out labels.
 
-    Two candidates, chosen between without asking:
+    The method chooses between two candidates automatically:
 
-    * **pooled**: training and validation part are one sample; φ is an L2 strength per layer, and a factor per column.
-    * **label noise**, when a validation part is given *and* its labels agree better with the pooled networks than the
-      training labels do: only validation samples are held out, their labels are trusted, and φ gains the rate at which
-      training labels were flipped (:class:`calibrant.bilevel.LabelNoise`). It replaces the pooled candidate unless its
-      loss is higher, by more than a standard error, on validation samples that are in neither one's outer loss.
+    * **pooled**: training and validation parts are pooled; φ is an L2 strength per layer and a factor per column.
+    * **label noise**, if there is a validation part *and* its labels agree better with the pooled networks than the
+      training labels do: only validation samples are held out, their labels are trusted, and φ includes the rate at
+      which training labels were flipped (:class:`calibrant.bilevel.LabelNoise`). It replaces the pooled candidate
+      unless its loss is higher by more than one standard error on validation samples that neither outer loss uses.
 
-    In both, networks each leave out one of K folds, dealt twice; their held-out losses together move one φ by
-    hypergradients (:mod:`calibrant.methods.crossfit`). The classifier is
-    ``(1 − λ)·softmax(mean_k z_k(x)/T + b) + λ/C``, with T, b and λ fitted to the mean logits of the networks that never
-    saw a sample (:mod:`calibrant.methods.held_out`). No early stopping; nothing to tune.
+    In both, each network is trained without one of K folds, and folds are drawn ``repeats`` times. One φ is learned
+    from the held-out losses of all networks by hypergradients (:mod:`calibrant.methods.crossfit`). The classifier is
+    ``(1 − λ)·softmax(mean_k z_k(x)/T + b) + λ/C``. T, b and λ are fitted to held-out logits: the mean logits of the
+    networks that were not trained on a sample (:mod:`calibrant.methods.held_out`). There is no early stopping, and
+    nothing needs tuning.
 
     Parameters
     ----------
-    hidden, activation : units of the hidden layers, and what is between them; smooth units fit smooth boundaries better
+    hidden, activation : units of the hidden layers, and their activation; smooth activations fit smooth boundaries
+        better
     folds : K
-    repeats : how often the folds are dealt. With one, T is fitted to single networks, which need a higher one than
-        their mean: it ends under-confident
-    epochs : passes over the data, three times as many for the label-noise candidate; None chooses (400 steps of the
-        full batch; 800 steps of mini-batches, or 40 epochs where those are more; 1,200 steps or 40 epochs for that
-        candidate)
-    learning_rate, decay : Adam's, inside; with ``decay`` it falls along half a cosine to a twentieth
-    steps : inner steps to one outer step
-    last : how many of these the hypergradient goes back through, all of them if there are fewer
-    outer_rate : Adam's, outside, on the logarithms of the L2 strengths and the log-odds of the noise rate
-    choose : share of each held-out validation fold that is kept for choosing
-    members : kinds of classifiers in the log-linear pool (:mod:`calibrant.methods.pool`): "network", and beside it
-        "trees" (gradient boosting) and "linear" (logistic regression), cross-fitted on the networks' folds. Networks
-        alone need no pool
-    refit : True uses all labels as above. False is one network without cross-fitting: the training part trains it, the
-        validation part, which must be given, moves φ and fits T, b and λ. There are no folds and no search for label
-        noise, so that ``folds``, ``repeats`` and ``choose`` are not used
-    batch_size : rows of a step; None is all of them up to 512 and 256 of more, or with ``embedding=None`` all of them
-        up to 4,096 and 512 of more
-    embedding : "piecewise", "periodic" or "linear": the networks of every second deal, the first one included, embed
-        the columns of a table like this (:mod:`calibrant.models.embeddings`; "linear" embeds nothing) and learn an L2
-        factor for each column. The others are plain perceptrons. The share of each kind in the mean is chosen by
-        held-out labels. None: all networks are plain, with an L2 strength per layer. Tasks that bring their own model
-        are not embedded
+    repeats : how often the folds are drawn. With 1, T is fitted to single networks. They need a higher T than their
+        mean, so the classifier is under-confident
+    epochs : passes over the data; three times as many for the label-noise candidate. None: 400 steps with the full
+        batch; with mini-batches 800 steps or 40 epochs, whichever is more; for the label-noise candidate 1,200 steps or
+        40 epochs, whichever is more
+    learning_rate, decay : Adam's learning rate for the networks; with ``decay`` it falls to a twentieth along half a
+        cosine
+    steps : inner steps per outer step
+    last : number of these steps that the hypergradient differentiates through; all steps if there are fewer
+    outer_rate : Adam's learning rate for the logarithms of the L2 strengths and the log-odds of the noise rate
+    choose : share of the validation samples that is used only to choose between the candidates
+    members : kinds of classifiers in the log-linear pool (:mod:`calibrant.methods.pool`): "network", and optionally
+        "trees" (gradient boosting) and "linear" (logistic regression), cross-fitted on the networks' folds. With
+        networks alone, there is no pool
+    refit : True uses all labels as described above. False trains one network on the training part, without
+        cross-fitting. The validation part, which is then required, is used to learn φ and to fit T, b and λ. There are
+        no folds and no search for label noise, so ``folds``, ``repeats`` and ``choose`` are not used
+    batch_size : rows per step. None: all rows if there are at most 512, else 256; with ``embedding=None`` all rows if
+        there are at most 4,096, else 512
+    embedding : "piecewise", "periodic" or "linear": in the first, third, … repeat, the networks embed the columns of a
+        table in this way (:mod:`calibrant.models.embeddings`; "linear" does not embed) and learn an L2 factor for each
+        column. The other networks are plain perceptrons. The share of each kind in the mean is chosen by held-out
+        loss. None: all networks are plain, with an L2 strength per layer. A model given with the task is not embedded
     """
 
     hidden: tuple[int, ...] = (64, 64)
@@ -94,7 +96,7 @@ class SelfCalibrated(Method):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
         if not 0 < self.choose < 1:
-            raise ValueError(f"choose must be a share between 0 and 1; got {self.choose}.")
+            raise ValueError(f"choose must lie strictly between 0 and 1; got {self.choose}.")
         if self.embedding is not None and self.embedding not in EMBEDDINGS:
             known = ", ".join(map(repr, EMBEDDINGS))
             raise ValueError(f"embedding must be one of {known}, or None; got {self.embedding!r}.")
@@ -102,7 +104,7 @@ class SelfCalibrated(Method):
 
     @property
     def networks(self) -> int:
-        """How many networks one fit trains."""
+        """The number of networks that one fit trains."""
         return self.folds * self.repeats if self.refit else 1
 
     def rows_at_once(self, task: Task) -> int:
@@ -110,20 +112,21 @@ class SelfCalibrated(Method):
         return min(self.last, self.steps) * self.networks * (self.rows_of_step(pooled) or pooled)
 
     def rows_of_step(self, rows: int) -> int | None:
-        """How many rows a step sees; None is all of them."""
+        """The number of rows per step; None: all rows."""
         if self.batch_size is None and self.embedding is not None:
             return None if rows <= FULL_BATCH else BATCH
         return batch_size(rows, self.batch_size)
 
     @property
     def deals(self) -> int:
-        """How often folds are dealt."""
+        """How often the folds are drawn."""
         return self.repeats if self.refit else 1
 
     def embeds(self, task: Task) -> bool:
-        """Whether some networks embed the columns of a task: rows of numbers, two for each column, and no given model.
+        """Whether some networks embed the columns of a task.
 
-        With fewer rows, as many factors of columns as there are labels would learn these labels by heart.
+        This needs rows of numbers, at least two rows per column, and a task without a model. With fewer rows, there
+        would be almost as many column factors as labels, and they would overfit these labels.
         """
         if self.embedding is None or not bare(task):
             return False
@@ -131,7 +134,7 @@ class SelfCalibrated(Method):
         return bool(rows >= 2 * task.train.inputs.shape[1])
 
     def tabular(self, task: Task) -> TabularNetwork | None:
-        """The networks that embed a table's columns; None where there are none."""
+        """The factory of networks that embed a table's columns; None if no network does."""
         if not self.embeds(task):
             return None
         assert self.embedding is not None
@@ -139,13 +142,13 @@ class SelfCalibrated(Method):
         return tabular_network(inputs, task.classes, self.embedding, self.hidden, self.activation)
 
     def axes(self, task: Task) -> Tensor | None:
-        """The axes along which wide rows are shown to the networks; None where columns are."""
+        """The axes that wide rows are projected on for the networks; None if the networks use the columns."""
         return None if self.embedding is None or not bare(task) else wide_axes(pooled_part(task).inputs)
 
     def share_of(self, parts: list[FoldTask], task: Task) -> list[FoldTask]:
-        """The networks of one kind: the first, third, … deal's embed columns, those of the others do not.
+        """The tasks for one kind of network. Networks of the first, third, … repeat embed columns, the others do not.
 
-        Folds that are named are one deal, and both kinds have networks for all of them.
+        Folds given as ``splits`` are one repeat, and both kinds have networks for all of them.
         """
         if task.splits is not None or not (isinstance(task.model, TabularNetwork) or self.embeds(task)):
             return parts

@@ -1,4 +1,4 @@
-"""Ordinary training, and the baselines that are a loss away from it."""
+"""Standard training, and the baselines that differ from it only in the loss."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from calibrant.methods.base import Group, Method, Outcome, Solving
 from calibrant.methods.task import Task, streams
 
 CHECK_EVERY = 5
-"""Steps between two looks at the validation loss."""
+"""Steps between two evaluations of the validation loss."""
 
 
 @dataclass(frozen=True)
 class Standard(Method):
-    """One network, one loss, Adam: "the standard training procedure" of the first paper.
+    """One network trained with one loss and Adam: "the standard training procedure" of the first paper.
 
     Parameters
     ----------
     hidden : units of the hidden layers, for the default network
-    activation : of the hidden units, "relu", "silu" or "tanh"
-    epochs : passes over the training data; None chooses (1,200 steps, or 20 epochs where those are more)
-    learning_rate : Adam's
-    batch_size : None is the full batch up to 4,096 rows and 512 above
-    patience : stop when the validation loss has not improved for so many steps, and return to its best. A step is an
-        epoch of the full batch; with mini-batches, a loader's too, it is at least five epochs. None: train to the end
-    best : train to the end, and return to the best validation loss, which is computed once per epoch
-    smoothing : label smoothing ε
-    gamma : focal loss with this γ
+    activation : activation of the hidden units: "relu", "silu" or "tanh"
+    epochs : passes over the training data; None: 1,200 steps or 20 epochs, whichever is more
+    learning_rate : Adam's learning rate
+    batch_size : samples per step; None: all rows if there are at most 4,096, else 512
+    patience : stop if the validation loss has not improved for this many steps, and restore the best state. With the
+        full batch, a step is an epoch. With mini-batches or a loader, patience is at least five epochs. None: train to
+        the end
+    best : train to the end, and restore the state with the best validation loss, which is computed once per epoch
+    smoothing : ε of label smoothing; 0: none
+    gamma : γ of the focal loss; 0: cross-entropy
     """
 
     hidden: tuple[int, ...] = (64, 64)
@@ -49,11 +50,11 @@ class Standard(Method):
 
     def __post_init__(self) -> None:
         if self.best and self.patience is not None:
-            raise ValueError(f"best trains to the end, so patience must be None; got {self.patience}.")
+            raise ValueError(f"patience must be None with best=True, which trains to the end; got {self.patience}.")
         if self.smoothing and self.gamma:
             raise ValueError(
-                f"Label smoothing and the focal loss must not be combined; got smoothing={self.smoothing}, "
-                f"gamma={self.gamma}."
+                f"smoothing and gamma must not both be set; got smoothing={self.smoothing} and gamma={self.gamma}. "
+                "Set one of them to 0."
             )
 
     def data(self, task: Task) -> dict[str, Any]:
@@ -78,13 +79,13 @@ class Standard(Method):
         return {"history": {"inner_loss": outcome.history.get("inner_loss")}}
 
     def inner_loss(self) -> UserLoss:
-        """The training loss, with the outer variables' hooks."""
+        """The training loss, with hooks for outer variables."""
         if self.smoothing:
             return composed(Smoothed(self.smoothing))
         return composed(Focal(self.gamma)) if self.gamma else composed()
 
     def stopping(self, per_epoch: int) -> list[EarlyStopping]:
-        """Return to the best validation loss. An epoch has ``per_epoch`` steps."""
+        """Callbacks that restore the state with the best validation loss. An epoch has ``per_epoch`` steps."""
         if self.best:
             return [EarlyStopping(patience=None, every=max(1, per_epoch // CHECK_EVERY))]
         if self.patience is None:
@@ -95,7 +96,7 @@ class Standard(Method):
 
 @dataclass(frozen=True)
 class Smoothed:
-    """Cross-entropy with smoothed labels, for one ε."""
+    """Cross-entropy with smoothed labels for a fixed ε."""
 
     epsilon: float
 
@@ -105,7 +106,7 @@ class Smoothed:
 
 @dataclass(frozen=True)
 class Focal:
-    """The focal loss, for one γ."""
+    """The focal loss for a fixed γ."""
 
     gamma: float
 

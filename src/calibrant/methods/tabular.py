@@ -1,4 +1,4 @@
-"""How networks for tables see rows: embedded columns, an L2 factor for each column, and wide rows along few axes."""
+"""Networks for tables: embedded columns, an L2 factor for each column, and projection of wide rows on few axes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ EMBEDDINGS = ("piecewise", "periodic", "linear")
 PRECISION = 1.0
 """L2 strengths start at this number divided by the number of rows: a Gaussian prior of variance 1 on the weights."""
 EMBEDDED_PRECISION = 30.0
-"""The same for weights of the embedding, which must earn their place."""
+"""The same for the weights of the embedding, which start with stronger regularisation."""
 SHRINK = 0.02
 """``shrink`` of :class:`calibrant.bilevel.ColumnL2`, times the number of rows."""
 WIDE = 500
-"""Networks see at most so many columns or axes."""
+"""The largest number of columns or axes that networks use."""
 LEADING = 128
-"""Where there would be more, they see so many principal axes: training takes less time, and loses little."""
+"""With more, networks use this number of leading principal axes: training is faster and loses little."""
 MOST_SIDE = 2048
-"""Axes are found in time that grows with the cube of the rows or columns, whichever are fewer. Beyond this many there
-are none."""
+"""Axes are computed only up to this number of rows or columns, whichever is smaller, because the time grows with its
+cube."""
 
 
 @dataclass(frozen=True)
 class PlainNetwork:
-    """A factory: perceptrons for the rows of one table, each from its own seed."""
+    """A factory of perceptrons for the rows of one table, each initialised with its own seed."""
 
     features: int
     classes: int
@@ -51,7 +51,7 @@ class PlainNetwork:
 
 @dataclass(frozen=True)
 class TabularNetwork(PlainNetwork):
-    """The same with embedded columns, and an L2 factor for each column where there are rows enough."""
+    """A factory of networks with embedded columns, and an L2 factor for each column if there are enough rows."""
 
     encoding: Encoding | None
 
@@ -60,28 +60,28 @@ class TabularNetwork(PlainNetwork):
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What networks must have in common to be trained as one population."""
+        """What must be equal for networks to be trained as one population."""
         return () if self.encoding is None else (type(self.encoding), *self.encoding.source.tolist())
 
 
 def tabular_network(
     inputs: Tensor, classes: int, embedding: str, hidden: tuple[int, ...], activation: str
 ) -> TabularNetwork:
-    """Networks for a table with these rows; "linear" embeds nothing."""
+    """The factory of networks for a table with these rows; "linear" does not embed the columns."""
     encoding = None if embedding == "linear" else make_encoding(inputs, embedding)  # type: ignore[arg-type]
     return TabularNetwork(inputs.shape[1], classes, hidden, activation, inputs.dtype, encoding)
 
 
 ROWS_PER_COLUMN = 20
-"""With fewer rows, columns have no L2 factors of their own."""
+"""With fewer rows per column, there are no L2 factors per column."""
 
 
 def column_strengths(model: nn.Module, rows: int, groups: int | None = None) -> ColumnL2:
-    """The L2 strengths of a :class:`TabularNetwork`'s module that is trained on so many rows.
+    """The L2 strengths of a module of :class:`TabularNetwork` that is trained on ``rows`` rows.
 
-    Columns have factors of their own where there are ``ROWS_PER_COLUMN`` rows for each. With fewer, so many outer
-    variables would learn the held-out labels by heart, and held-out predictions would no longer be those of networks
-    that know nothing of them. Where rows belong to ``groups``, each group counts as one row.
+    Each column has its own factor if there are at least ``ROWS_PER_COLUMN`` rows per column. With fewer rows, the many
+    outer variables would overfit the held-out labels, and held-out predictions would no longer be independent of these
+    labels. If rows belong to ``groups``, each group counts as one row.
     """
     first = next(iter(model.children()))
     names = [name for name, p in model.named_parameters() if p.requires_grad and p.dim() > 1]
@@ -103,17 +103,17 @@ def column_strengths(model: nn.Module, rows: int, groups: int | None = None) -> 
 
 @dataclass(frozen=True)
 class Rotated:
-    """A network that was trained on rotated rows, as a function of the rows themselves.
+    """A network that was trained on rotated rows, as a function of the original rows.
 
-    All else is the solution's own.
+    All other attributes are those of the solution.
     """
 
     solution: Solution
     axes: Tensor
-    """Inputs times this matrix, (d, r), are what the network was trained on."""
+    """The matrix, (d, r), that inputs are multiplied by before the network."""
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("solution", "axes") or name.startswith("__"):  # asked for while a copy is being made
+        if name in ("solution", "axes") or name.startswith("__"):  # accessed while a copy is made
             raise AttributeError(name)
         return getattr(self.solution, name)
 
@@ -123,14 +123,14 @@ class Rotated:
 
 
 def bare(task: Task) -> bool:
-    """Whether a task is rows of numbers and leaves the network to the method."""
+    """Whether a task has rows of numbers and no model."""
     inputs = task.train.inputs
     plain = isinstance(inputs, Tensor) and inputs.dim() == 2 and inputs.is_floating_point()
     return plain and task.model is None and task.train.prepare is None
 
 
 def pooled_part(task: Task) -> Part:
-    """Training and validation part as one sample."""
+    """The training and validation parts, pooled."""
     return task.train if task.val is None else task.train + task.val
 
 
@@ -138,16 +138,16 @@ def wide_axes(inputs: Tensor) -> Tensor | None:
     """Principal axes of wide rows, (d, r); None for rows that are not wide.
 
     Rows are wide if there are more than ``WIDE`` columns, or more columns than rows. An L2 penalty keeps weights within
-    the span of the rows, so that a network on all axes of n < d rows can be all that one on the columns can, with a
-    first layer of n inputs instead of d. Of more than ``WIDE`` axes the ``LEADING`` ones are kept. The axes are scaled
-    so that coordinates have a mean square of 1 on average.
+    the span of the rows. For n < d rows, a network on all axes can therefore represent everything that a network on the
+    columns can, with n inputs instead of d. If there are more than ``WIDE`` axes, only the ``LEADING`` ones are kept.
+    The axes are scaled so that coordinates have a mean square of 1 on average.
     """
     count, columns = inputs.shape
     if (count >= columns and columns <= WIDE) or min(count, columns) > MOST_SIDE:
         return None
     if count < columns:
         products = inputs.double() @ inputs.double().T
-    else:  # piece by piece: a table of many rows need not fit into memory twice
+    else:  # piece by piece, so that a large table is not copied as a whole
         products = sum(piece.double().T @ piece.double() for piece in inputs.split(65_536))
     values, vectors = torch.linalg.eigh(products)
     kept = values > 1e-10 * values[-1]
@@ -161,7 +161,7 @@ def wide_axes(inputs: Tensor) -> Tensor | None:
 
 
 def rotated(task: Task, axes: Tensor, hidden: tuple[int, ...], activation: str) -> Task:
-    """The task with inputs along the axes, and plain perceptrons for them: axes have no meaning to embed."""
+    """The task with inputs projected on the axes, and plain perceptrons: embedding axes would not make sense."""
 
     def turn(part: Part | None) -> Part | None:
         return None if part is None else replace(part, inputs=part.inputs @ axes)
@@ -173,6 +173,6 @@ def rotated(task: Task, axes: Tensor, hidden: tuple[int, ...], activation: str) 
 
 
 def rotated_back(fit: CrossFit, axes: Tensor, data: Part) -> CrossFit:
-    """What cross-fitting on rotated rows gave, as networks on the rows themselves."""
+    """The result of cross-fitting on rotated rows, as networks on the original rows."""
     heads: Sequence[Any] = [Rotated(head, axes) for head in fit.heads]
     return replace(fit, heads=tuple(heads), data=data)

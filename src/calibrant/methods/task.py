@@ -1,4 +1,4 @@
-"""What a method is given: the samples of both levels, and the model to train."""
+"""Tasks: the input of a method, with the samples of both levels and the model to train."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from calibrant.data.streams import Augment, AugmentBatch, Prepare, Stream, Tenso
 from calibrant.models.functional import FunctionalModule
 
 FULL_BATCH = 4096
-"""Up to this many rows a step sees all of them, as in the first paper; above, mini-batches."""
+"""Up to this many rows, a step uses all of them, as in the first paper; above, mini-batches are used."""
 BATCH = 512
 PIECE = 4096
-"""Rows that are prepared at once when a part is predicted."""
+"""Rows that are prepared at once for prediction."""
 
 Factory = Callable[[int], nn.Module]
 Model = nn.Module | Factory
@@ -28,7 +28,7 @@ Model = nn.Module | Factory
 
 @dataclass(frozen=True)
 class Part:
-    """Samples in memory: inputs as the network takes them, class indices, and optional sample weights."""
+    """Samples in memory: inputs in the form that the network accepts, class indices, and optional sample weights."""
 
     inputs: Any
     """A tensor with one row for each sample, or a mapping of such tensors."""
@@ -37,16 +37,16 @@ class Part:
     augment: Augment | None = field(default=None, kw_only=True)
     """Random augmentation of a training batch, ``(inputs, generator) -> inputs``."""
     prepare: Prepare | None = field(default=None, kw_only=True)
-    """What turns stored inputs into the network's, batch by batch: bytes into normalised numbers, say."""
+    """A function that converts stored inputs to network inputs, batch by batch: bytes to normalised numbers, say."""
 
     groups: Tensor | None = field(default=None, kw_only=True)
-    """A number for each row: rows of one group (a patient, a photograph) are never on both sides of a fold."""
+    """A group number per row. Rows of one group (a patient, a photograph) are never on both sides of a fold."""
 
     def __post_init__(self) -> None:
         for values in tensors(self.inputs):
             if len(values) != len(self.labels):
                 raise ValueError(
-                    f"There are {len(values)} inputs and {len(self.labels)} labels; they must be the same samples."
+                    f"inputs and labels must have the same length; got {len(values)} and {len(self.labels)}."
                 )
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class Part:
         return replace(self, inputs=_rows(self.inputs, rows), labels=self.labels[rows], **own)
 
     def __add__(self, other: Part) -> Part:
-        """Both samples as one. Weights say how the samples of one part compare; the parts themselves count by size."""
+        """Both parts joined. Weights are relative within each part; each part counts in proportion to its size."""
         weights = None
         if self.weights is not None or other.weights is not None:
             weights = torch.cat([_mean_one(self), _mean_one(other)])
@@ -73,7 +73,7 @@ class Part:
         )
 
     def filled(self, size: int) -> Part:
-        """So many rows: repeated ones of weight 0 fill up, which change no mean."""
+        """The part padded to ``size`` rows. Padding rows are repeated rows with weight 0, which do not change means."""
         rows = cycled(torch.arange(len(self), device=self.labels.device), size)
         weights = _mean_one(self)[rows]
         weights[len(self) :] = 0.0
@@ -88,13 +88,13 @@ class Part:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """What must agree between parts that are trained side by side."""
+        """What must be equal for parts that are trained together."""
         kinds = tuple((tuple(t.shape), t.dtype) for t in tensors(self.inputs))
         return kinds, self.weights is None, self.augment, self.prepare
 
     @property
     def loaded(self) -> bool:
-        """Whether the samples come from a loader, and are not in memory."""
+        """Whether the samples come from a loader and are not in memory."""
         return False
 
     def read(self) -> Part:
@@ -102,7 +102,7 @@ class Part:
         return self
 
     def batch_size(self, wanted: int | None) -> int | None:
-        """How many samples a training step sees: what is wanted, or all of them up to FULL_BATCH and BATCH of more."""
+        """Samples per training step: ``wanted`` if given; None (all samples) up to FULL_BATCH; else BATCH."""
         return batch_size(len(self), wanted)
 
     def stream(
@@ -116,7 +116,7 @@ class Part:
         augment_batch: AugmentBatch | None = None,
         drop_last: bool = False,
     ) -> Stream:
-        """Batches of these samples, for the engine; augmented where that is asked for and the part knows how."""
+        """Batches of these samples for the engine. ``augment`` applies the part's augmentation, if it has one."""
         return TensorStream(
             self.inputs,
             self.labels,
@@ -132,7 +132,7 @@ class Part:
         )
 
     def pieces(self) -> Iterator[tuple[Any, Tensor]]:
-        """All samples once, in order and as the network takes them: inputs and labels, a few thousand at a time."""
+        """All inputs and labels once, in order, as the network accepts them; in pieces if inputs must be prepared."""
         if self.prepare is None:
             yield self.inputs, self.labels
             return
@@ -143,19 +143,19 @@ class Part:
 
 @dataclass(frozen=True)
 class Task:
-    """One training problem. ``val`` may be left out for methods that hold out their own validation part."""
+    """One training problem. ``val`` may be None for methods that do not need it or hold out their own data."""
 
     train: Part
     val: Part | None
     classes: int
     seed: int = 0
     model: Model | None = None
-    """The network: a module, whose present parameters are the start, or ``callable(seed) -> module``; None is the
-    method's own, a perceptron."""
+    """The network: a module, whose parameters are the starting point, or ``callable(seed) -> module``. None: the
+    default perceptron of the method."""
     meta: Part | None = field(default=None, kw_only=True)
-    """The part that moves outer variables, where ``val`` is kept for what comes after training. None: ``val``."""
+    """The part that outer variables are learned from, if ``val`` is reserved for use after training. None: ``val``."""
     splits: tuple[tuple[np.ndarray, np.ndarray], ...] | None = field(default=None, kw_only=True)
-    """Training and held-out rows of each network, for methods that cross-fit; None: they deal folds themselves."""
+    """Training and held-out rows of each network, for methods that cross-fit. None: the methods draw the folds."""
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -173,9 +173,9 @@ class Task:
         return {"val": self.val, "meta": self.meta}
 
     def need_val(self, who: str) -> Part:
-        """The validation part, or an error that says what it is for."""
+        """The validation part. If there is none, raise an error that says what needs it."""
         if self.val is None:
-            raise ValueError(f"{who} needs a validation part beside the training part: give X_val and y_val.")
+            raise ValueError(f"{who} needs a validation part in addition to the training part: pass X_val and y_val.")
         return self.val
 
     def read(self) -> Task:
@@ -184,14 +184,14 @@ class Task:
         return replace(self, train=self.train.read(), **held)
 
     def again(self, seed: int) -> Task:
-        """The task for one of several networks: each starts from parameters that its own seed draws."""
+        """The task for one of several networks; each starts from parameters drawn with its own seed."""
         model = Redrawn(self.model) if isinstance(self.model, nn.Module) else self.model
         return replace(self, seed=seed, model=model)
 
 
 @dataclass(frozen=True)
 class Redrawn:
-    """A factory: copies of a module whose trainable parameters are drawn anew, as its layers draw them."""
+    """A factory of copies of a module, with trainable parameters redrawn as its layers initialise them."""
 
     module: nn.Module
 
@@ -201,8 +201,9 @@ class Redrawn:
             params = view.draw(seed)
         except ValueError as error:
             raise ValueError(
-                f"The method trains several networks, and the given one cannot be drawn anew: {error} Give a function "
-                "that builds one, model=lambda seed: …, or start every network from the given one by redraw=False."
+                f"The method trains several networks, but the parameters of the given one cannot be redrawn: {error} "
+                "Pass a function that builds a network, model=lambda seed: …, or use redraw=False to start every "
+                "network from the given one."
             ) from error
         twin = copy.deepcopy(self.module)
         for layer in twin.modules():
@@ -213,7 +214,7 @@ class Redrawn:
 
 @dataclass(frozen=True)
 class Unchanged:
-    """A factory: the same module for every seed."""
+    """A factory that returns the same module for every seed."""
 
     module: nn.Module
 
@@ -224,7 +225,7 @@ class Unchanged:
 def streams(
     task: Task, size: int | None = None, hyper: dict[str, Tensor] | None = None, *, val: bool = True
 ) -> dict[str, Any]:
-    """The data of both levels as ``train`` and ``val``, each in an order of its own; no ``val`` where there is none."""
+    """The data of both levels as ``train`` and ``val``, each in its own order; no ``val`` if there is none."""
     levels = [("train", task.train, size, 10)]
     if val and task.val is not None:
         levels.append(("val", task.val, None, 11))
@@ -240,7 +241,7 @@ def streams(
 
 
 def even(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks with as many rows each, so that they can be trained as one population; see :meth:`Part.filled`."""
+    """The tasks padded to equal numbers of rows, to be trained as one population; see :meth:`Part.filled`."""
     for name in ("train", "val", "meta"):
         parts = [getattr(task, name) for task in tasks]
         if any(part is None or part.loaded for part in parts) or len({len(part) for part in parts}) < 2:
@@ -251,21 +252,22 @@ def even(tasks: Sequence[Task]) -> list[Task]:
 
 
 def cycled(rows: Tensor, size: int) -> Tensor:
-    """The first ``size`` entries of rows that are repeated without end."""
+    """The first ``size`` entries of ``rows``, repeated as often as needed."""
     return rows if len(rows) == size else rows[torch.arange(size, device=rows.device) % len(rows)]
 
 
 def batch_size(samples: int, wanted: int | None = None) -> int | None:
-    """How many rows a step sees: what is wanted, or else all of them up to FULL_BATCH and BATCH of more."""
+    """Rows per step: ``wanted`` if given; None (all rows) up to FULL_BATCH; else BATCH."""
     if wanted is not None:
         return wanted
     return None if samples <= FULL_BATCH else BATCH
 
 
 def total_steps(samples: int, epochs: int | None, size: int | None, default: int, passes: int = 20) -> int:
-    """Inner steps for so many ``epochs`` over the data.
+    """Inner steps for ``epochs`` passes over the data.
 
-    Without them: ``default`` steps of the full batch; with mini-batches at least as many, and ``passes`` epochs.
+    If ``epochs`` is None: ``default`` steps with the full batch; with mini-batches, ``default`` steps or ``passes``
+    epochs, whichever is more.
     """
     per_epoch = 1 if size is None else -(-samples // size)
     if epochs is not None:
@@ -285,14 +287,14 @@ def _rows(inputs: Any, rows: Any) -> Any:
 
 
 def _joined(parts: list[Any]) -> Any:
-    """Inputs of several parts, one after the other."""
+    """The inputs of several parts, concatenated."""
     columns = zip(*(tensors(part) for part in parts), strict=True)
     joined = iter([torch.cat(list(column)) for column in columns])
     return map_tensors(lambda _: next(joined), parts[0])
 
 
 def _numbered(part: Part, start: int) -> Tensor:
-    """The groups of a part; where there are none, each row is a group with a number that nothing else has."""
+    """The groups of a part. If it has none, each row is a group with a unique number."""
     if part.groups is not None:
         return part.groups
     return -1 - torch.arange(start, start + len(part), device=part.labels.device)

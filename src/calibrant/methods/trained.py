@@ -1,4 +1,4 @@
-"""What :func:`calibrant.fit` gives back: a calibrated classifier around networks of your own."""
+"""The result of :func:`calibrant.fit`: a calibrated classifier built from your own networks."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from calibrant.methods.task import tensors
 from calibrant.models.outputs import accepted_names, call, logits_of, positional_names
 
 ROWS = 4096
-"""Samples of one forward pass when inputs in memory are predicted."""
+"""Samples per forward pass for inputs in memory."""
 
 
 @dataclass(frozen=True)
 class Trained(Fitted):
-    """What :func:`calibrant.fit` gives: the classifier, and its networks as modules like the one that was given.
+    """The result of :func:`calibrant.fit`: the classifier, and its networks as modules of the given class.
 
-    ``probs``, ``predict``, ``confidence`` and ``logits`` take inputs as the network takes them (a tensor, an array, a
-    mapping, or a tuple for several arguments), or a loader, whose labels are not looked at.
+    ``probs``, ``predict``, ``confidence`` and ``logits`` accept inputs in the form that the network accepts (a tensor,
+    an array, a mapping, or a tuple for several arguments), or a loader, whose labels are ignored.
     """
 
     fitted: Fitted
     modules: tuple[nn.Module, ...]
     """Copies of the given model with the trained parameters and buffers, in evaluation mode; one for each network.
-    Their logits are not calibrated: :attr:`module` is."""
+    Their logits are not calibrated; those of :attr:`module` are."""
     form: Form
 
     def probs(self, inputs: Any) -> Tensor:
@@ -55,14 +55,14 @@ class Trained(Fitted):
         return self.classes(inputs)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the classifier to one file, which :meth:`load` reads; the class of the network is not in it."""
+        """Write the classifier to one file for :meth:`load`. The file does not contain the class of the network."""
         from calibrant.methods.saved import save
 
         save(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module) -> Trained:
-        """Read what :meth:`save` wrote. ``model`` is a network of the same class and sizes; it is copied."""
+        """Load a file that :meth:`save` wrote. ``model`` is a network of the same class and sizes; it is copied."""
         from calibrant.methods.saved import load
 
         return load(path, model)
@@ -83,21 +83,21 @@ class Trained(Fitted):
     def module(self) -> nn.Module:
         """The classifier as one plain torch module in evaluation mode; the softmax of its output is :meth:`probs`.
 
-        It does not need calibrant. One network with a linear head is of your own class, with the temperature inside the
-        head, so that your class loads its ``state_dict()``. Several networks, or a network without such a head, are a
-        ``torch.fx.GraphModule`` that returns logits.
+        It does not need calibrant. A single network with a linear head keeps the class of your model, and its head
+        includes the temperature, so your class can load its ``state_dict()``. Several networks, or a network without a
+        linear head, become a ``torch.fx.GraphModule`` that returns logits.
         """
         return plain_module(link_of(self.fitted), self.modules, self.form)
 
     @property
     def solution(self) -> Solution:
-        """The engine's result, for methods that train one network."""
+        """The engine's solution, for methods that train one network."""
         if len(self.networks) != 1:
-            raise ValueError(f"The classifier is made of {len(self.networks)} networks; use its networks instead.")
+            raise ValueError(f"solution needs a single network; got {len(self.networks)}. Use networks instead.")
         return self.networks[0]
 
     def _pieces(self, inputs: Any) -> Iterator[Any]:
-        """Inputs as the network takes them, a few thousand samples at a time; or what a loader yields."""
+        """Inputs in the form that the network accepts: a few thousand samples at a time, or the batches of a loader."""
         if is_loader(inputs):
             _warn_if_shuffled(inputs)
             found = False
@@ -105,7 +105,7 @@ class Trained(Fitted):
                 found = True
                 yield self._inputs_of(item)
             if not found:
-                raise ValueError("The loader gave no batch, so there is nothing to predict.")
+                raise ValueError("The loader must yield at least one batch; got none, so there is nothing to predict.")
             return
         given = as_arrays(self._named(inputs))
         for start in range(0, max(len(tensors(given)[0]), 1), ROWS):
@@ -117,7 +117,7 @@ class Trained(Fitted):
         return named(inputs, positional_names(self.modules[0])[0]) if several else inputs
 
     def _inputs_of(self, item: Any) -> Any:
-        """The inputs of one batch, whether it has labels or not."""
+        """The inputs of one batch, with or without labels."""
         if isinstance(item, Mapping):
             if "inputs" in item:
                 return item["inputs"]
@@ -137,7 +137,7 @@ class Trained(Fitted):
 
 @dataclass(frozen=True)
 class Calculated:
-    """A trained network as a module alone, without the problem that it was trained on."""
+    """A trained network that consists only of a module, without the problem it was trained on."""
 
     module: nn.Module
 
@@ -153,7 +153,7 @@ class Calculated:
 
 
 def as_arrays(inputs: Any) -> Any:
-    """Arrays among the inputs as tensors."""
+    """Convert arrays among the inputs to tensors."""
     if isinstance(inputs, Mapping):
         return {name: as_arrays(values) for name, values in inputs.items()}
     return torch.as_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
@@ -162,7 +162,7 @@ def as_arrays(inputs: Any) -> Any:
 def _warn_if_shuffled(loader: Any) -> None:
     if isinstance(loader, DataLoader) and isinstance(loader.sampler, RandomSampler):
         warnings.warn(
-            "The loader shuffles, so the rows of the predictions are in an order that cannot be told afterwards. "
+            "The loader shuffles, so the order of the predictions is random and cannot be recovered. "
             "Predict with shuffle=False.",
             UserWarning,
             stacklevel=4,

@@ -1,4 +1,4 @@
-"""The tree member: gradient boosting whose number of trees is chosen by held-out loss."""
+"""The tree member of the pool: gradient boosting with its number of trees chosen by held-out loss."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from calibrant.methods.forest import Forest
 from calibrant.methods.members import Rows, held_out_loss, unseen
 
 FEW = 5000
-"""Below so many rows trees are small and look at half of the columns for each split, which is a lower loss there."""
+"""With fewer rows, trees are small and consider half of the columns for each split, which gives a lower loss."""
 MANY = 10
-"""Classes above which the learning rate is doubled; with more than ``WIDE`` columns it is for more than two."""
+"""The learning rate is doubled for more classes than this; with more than ``WIDE`` columns, for more than two."""
 WIDE = 100
-"""Trees see at most so many columns: those that tell the classes apart best, one by one."""
+"""Trees use at most this many columns: those that separate the classes best, each considered alone."""
 COARSE = 63
-"""Bins of a column where columns were left out, which is a quarter of the usual work for each split."""
+"""Bins per column if columns were left out; this takes a quarter of the usual work for each split."""
 MOST = 500
-"""Trees for each logit that the mean of fold models may have, if one model has fewer: prediction takes their time."""
+"""The most trees per logit in the mean of fold models, to limit prediction time; a single model may have more."""
 
 
 @dataclass(frozen=True)
@@ -34,23 +34,23 @@ class TreePath:
     classes: np.ndarray
     """The class of each tree of an iteration."""
     columns: np.ndarray
-    """The columns of the inputs that the trees were given."""
+    """The columns of the inputs that the trees were fitted to."""
 
     def at(self, place: int) -> Forest:
-        """The forest after so many iterations, or all of them."""
+        """The forest after ``place`` iterations, or after all if there are fewer."""
         forest = Forest.of(self.model, place, self.baseline, self.classes)
         return replace(forest, feature=self.columns[forest.feature])
 
 
 @dataclass(frozen=True)
 class ConstantPath:
-    """Rows of one class have no trees."""
+    """A path without trees, for training rows of a single class."""
 
     losses: np.ndarray
     forest: Forest
 
     def at(self, place: int) -> Forest:
-        """The same forest everywhere."""
+        """The same forest at every place."""
         return self.forest
 
 
@@ -60,12 +60,12 @@ class Trees:
 
     Parameters
     ----------
-    learning_rate : shrinkage of each tree; twice as much where an iteration takes long: for more than ten classes, and
-        for more than two of wide rows
-    iterations : most boosting iterations
-    patience : iterations without a better held-out loss after which a fold stops, at a learning rate of 0.1
-    least : least rows of a leaf; a tenth of the rows where that is less
-    trees : most trees of one fold, each class having one in every iteration
+    learning_rate : shrinkage of each tree. It is doubled if an iteration is slow: for more than ten classes, or for
+        wide rows with more than two classes
+    iterations : the maximum number of boosting iterations
+    patience : a fold stops after this many iterations without a better held-out loss, at a learning rate of 0.1
+    least : the minimum number of rows in a leaf, or a tenth of the rows if that is smaller
+    trees : the maximum number of trees of one fold, with one tree per class and iteration
     """
 
     learning_rate: float = 0.1
@@ -75,7 +75,7 @@ class Trees:
     trees: int = 1500
 
     def path(self, train: Rows, held: Rows, seed: int) -> TreePath | ConstantPath:
-        """Boost until the held-out loss has not fallen for so long."""
+        """Boost until the held-out loss has not improved for ``patience`` iterations."""
         present = np.unique(train.labels)
         baseline = np.full(train.classes, unseen(train))
         baseline[present] = 0.0
@@ -84,7 +84,7 @@ class Trees:
             return ConstantPath(np.array([held_out_loss(forest.scores(held.inputs), held)]), forest)
         few, columns = len(train.labels) < FEW, telling_columns(train)
         wide = len(columns) < train.inputs.shape[1]
-        pair = len(present) == 2  # one tree an iteration, for the second class
+        pair = len(present) == 2  # one tree per iteration, for the second class
         rate = self.learning_rate * (2 if len(present) > (2 if wide else MANY) else 1)
         model = HistGradientBoostingClassifier(
             learning_rate=rate,
@@ -113,13 +113,13 @@ class Trees:
         return TreePath(-model.validation_score_, model, baseline, present[1:] if pair else present, columns)
 
     def mean(self, models: Sequence[Forest]) -> Forest:
-        """The forest of all trees, each with its share; of the first models only where all would be too many."""
+        """The mean of the forests; only of the first ones if all together would have too many trees."""
         sizes = np.cumsum([np.bincount(model.column, minlength=1).max() for model in models])
         return Forest.mean(models[: max(1, int((sizes <= MOST).sum()))])
 
 
 def telling_columns(rows: Rows, most: int = WIDE) -> np.ndarray:
-    """All columns; of more than ``most`` those whose classes' means differ most against the spread within classes."""
+    """The ``most`` columns with the largest ratio of between-class to within-class variance; all if there are fewer."""
     count = rows.inputs.shape[1]
     if count <= most:
         return np.arange(count)

@@ -1,4 +1,4 @@
-"""Networks that are trained at different learning rates, of which held-out data choose those that are averaged."""
+"""Networks trained with different learning rates; held-out data choose which of them are averaged."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from calibrant.methods.task import Part, Task
 
 _BASE = Averaged()
 SPREAD = 3.0
-"""The largest rate, and one over the smallest, as a factor of the base's."""
+"""Rates range from the base's rate divided by this factor to the base's rate times this factor."""
 
 
 @dataclass(frozen=True)
 class VariedRates(Method):
-    """Several networks at learning rates around that of ``base``; the mean of those that are best together.
+    """The mean of the best subset of several networks, trained with learning rates around that of ``base``.
 
-    Which learning rate is right depends on the network and the data, and is seldom known. The networks differ in rate,
-    start and order of batches. Of all their subsets the one whose mean probability has the least NLL on the validation
-    part is kept (Caruana et al. 2004, "Ensemble selection", over all subsets instead of greedily). A network whose
-    training breaks down is left out.
+    The right learning rate depends on the network and the data, and is rarely known. The networks differ in learning
+    rate, initial parameters and order of batches. The subset whose mean probability has the lowest NLL on the
+    validation part is kept (Caruana et al. 2004, "Ensemble selection", over all subsets instead of greedily). A network
+    that diverges is left out.
 
     Parameters
     ----------
-    base : how each network is trained
-    members : how many networks; their rates are ``base.learning_rate`` times 1/3 … 3, evenly spaced in the logarithm
+    base : the method that trains each network
+    members : the number of networks; their rates are ``base.learning_rate`` times 1/3 … 3, evenly spaced on a log scale
     """
 
     base: Averaged = _BASE
@@ -45,14 +45,14 @@ class VariedRates(Method):
 
     def __post_init__(self) -> None:
         if not 2 <= self.members <= 10:
-            raise ValueError(f"members must be 2 to 10, since all subsets are compared; got {self.members}.")
+            raise ValueError(f"members must be from 2 to 10, because all subsets are compared; got {self.members}.")
 
     def rows_at_once(self, task: Task) -> int:
         return self.base.rows_at_once(task)
 
     @property
     def rates(self) -> list[float]:
-        """The learning rates, the base's own first where it is among them: an interrupt ends the later ones."""
+        """The learning rates, those closest to the base's rate first, because an interrupt skips the later ones."""
         factors = [float(f) for f in SPREAD ** np.linspace(-1, 1, self.members)]
         return [self.base.learning_rate * f for f in sorted(factors, key=lambda f: abs(np.log(f)))]
 
@@ -85,7 +85,7 @@ class VariedRates(Method):
 
 
 def best_subset(networks: Sequence[Any], part: Part) -> tuple[Any, ...]:
-    """The networks whose mean probability has the least NLL on a part."""
+    """The subset of networks whose mean probability has the lowest NLL on a part."""
     labels = torch.cat([y.cpu() for _, y in part.pieces()])
     probs = [
         torch.cat([network_logits(network, x).double().softmax(1).cpu() for x, _ in part.pieces()])

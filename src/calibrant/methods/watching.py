@@ -1,4 +1,4 @@
-"""Callbacks of :func:`calibrant.fit` that look at the validation data while a network is trained."""
+"""Callbacks for :func:`calibrant.fit` that evaluate the validation data during training."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class Watcher(Callback):
-    """A callback that :func:`calibrant.fit` tells of its validation data and of its result."""
+    """A callback that receives the validation data and the result of :func:`calibrant.fit`."""
 
     part: Part | None = None
 
     def watch(self, part: Part | None) -> None:
-        """Before training: the validation part."""
+        """Receive the validation part before training."""
         self.part = part
 
     def finish(self, result: Trained) -> None:
-        """After training and calibration."""
+        """Receive the result after training and calibration."""
 
     def validation(self, run: Run) -> dict[str, float]:
-        """Scores of the network as it stands on the validation part; empty for several networks at once."""
+        """Scores of the current network on the validation part; empty if several networks are trained at once."""
         problem, state = run.problem, run.state
         if self.part is None or not isinstance(problem, Bilevel):
             return {}
@@ -44,7 +44,7 @@ class Watcher(Callback):
 
 
 def calibration_scores(logits: Any, labels: Any) -> dict[str, float]:
-    """NLL, accuracy and smooth ECE of logits (n, C), with the best temperature and the NLL that it would give.
+    """NLL, accuracy and smooth ECE of logits (n, C), the best temperature, and the NLL with that temperature.
 
     >>> import torch
     >>> scores = calibration_scores(torch.tensor([[4.0, 0.0], [0.0, 4.0], [4.0, 0.0]]), torch.tensor([0, 1, 1]))
@@ -53,7 +53,7 @@ def calibration_scores(logits: Any, labels: Any) -> dict[str, float]:
     """
     scores, known = torch.as_tensor(logits).detach().cpu().double(), torch.as_tensor(labels).detach().cpu()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # early in training the logits may say nothing
+        warnings.simplefilter("ignore", ConvergenceWarning)  # early logits may carry no information
         temperature = Temperature().fit(scores.numpy(), known.numpy())
     calibrated: Tensor = torch.as_tensor(temperature.predict_proba(scores.numpy()))
     given = {"from_logits": True}

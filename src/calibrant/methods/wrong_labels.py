@@ -1,4 +1,4 @@
-"""Training labels against labels that are trusted: whether some are wrong, how many, and which."""
+"""Detection of wrong training labels by comparison with trusted labels: whether there are any, how many, and which."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _LARGEST = 0.99
 
 
 def labels_differ(fit: CrossFit, train: int, *, significance: float = 2.5) -> bool:
-    """Whether held-out training labels are met less often than validation labels, by so many standard errors.
+    """Whether held-out training labels are predicted less accurately than validation labels.
 
-    Errors are counted, not losses: their variance is the smaller by far, and flipped labels show in them at once. The
-    standard error is that of equal shares, because none at all among few validation samples is no certainty.
+    The difference in error rates must exceed ``significance`` standard errors. Error rates are compared instead of
+    losses, because their variance is much smaller and flipped labels raise them directly. The standard error assumes
+    equal error rates, because zero errors among few validation samples do not prove an error rate of zero.
     """
     rows = fit.rows("held")
     wrong = (fit.held_out_logits[rows].argmax(1) != fit.data.labels[rows]).double()
@@ -38,11 +39,11 @@ def labels_differ(fit: CrossFit, train: int, *, significance: float = 2.5) -> bo
 
 
 def flip_rate(probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
-    """The rate ε at which labels were flipped to any other class, of greatest likelihood.
+    """The maximum-likelihood estimate of the rate ε at which labels were flipped to another class.
 
-    ``probs`` (n, C) are a classifier's, of the *true* label: the observed one, y, has probability
-    ``(1 − ε)·p_y + ε/(C − 1)·(1 − p_y)``. The rate that training learns (:class:`calibrant.bilevel.LabelNoise`) is a
-    means to such a classifier, and no estimate: it often ends far above the share of wrong labels.
+    ``probs`` (n, C) are a classifier's probabilities of the *true* label. The observed label y then has the probability
+    ``(1 − ε)·p_y + ε/(C − 1)·(1 − p_y)``. The rate that training learns (:class:`calibrant.bilevel.LabelNoise`) helps
+    to train such a classifier, but it is not an estimate: it is often far above the share of wrong labels.
     """
     own = probs.double().gather(1, labels.unsqueeze(1)).squeeze(1)
     share = torch.ones_like(own) if weights is None else weights.to(own) / weights.to(own).mean()
@@ -55,7 +56,7 @@ def flip_rate(probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> f
 
 
 def wrong_label(probs: Tensor, labels: Tensor, rate: float) -> Tensor:
-    """The posterior probability that each label is wrong, for labels that were flipped at this rate."""
+    """The posterior probability that each label is wrong, if labels were flipped at this rate."""
     rate = min(max(rate, 1e-9), _LARGEST - 1e-3)
     noise = LabelNoise(probs.shape[1], initial=rate, largest=_LARGEST).double()
     with torch.no_grad():
