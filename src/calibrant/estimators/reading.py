@@ -90,9 +90,7 @@ def _numbers(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
         )
     except ValueError as error:
         if "Complex data not supported" in str(error):  # scikit-learn's message holds the whole table
-            raise ValueError(
-                "Complex data not supported: give real and imaginary parts as separate columns."
-            ) from None
+            raise ValueError("Complex data not supported: give real and imaginary parts as separate columns.") from None
         if reset or "could not convert string to float" not in str(error):
             raise
         raise ValueError(
