@@ -66,7 +66,7 @@ def test_what_is_refused(quick):
         clone(quick).fit(X, y, sample_weight=-np.ones(90))
     with pytest.raises(ValueError, match="X_val and y_val"):
         clone(quick).fit(X, y, X_val=X)
-    with pytest.raises(ValueError, match="the class 7, which"):
+    with pytest.raises(ValueError, match="7, which the model"):
         clone(quick).fit(X, y, X_val=X[:3], y_val=[0, 1, 7])
     with pytest.raises(ValueError, match="learning_rate must be a positive"):
         clone(quick).set_params(learning_rate=0).fit(X, y)

@@ -296,7 +296,7 @@ def test_too_little_memory_gets_a_sentence(quick, table, tmp_path, monkeypatch):
         raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
     monkeypatch.setattr(SelfCalibratedClassifier, "_train", fail)
-    assert "out of memory" in refused("train", table, "--target", "left?", "--out", tmp_path / "out")
+    assert "ran out of memory" in refused("train", table, "--target", "left?", "--out", tmp_path / "out")
 
 
 def test_a_second_run_on_one_folder_is_refused(quick, table, tmp_path):
