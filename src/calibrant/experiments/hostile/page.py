@@ -28,7 +28,7 @@ BEST = (
     "best member is the one of lowest mean NLL alone. It is chosen after the fact, which flatters it a little."
 )
 SECONDS, TIMES = 10.0, 10.0
-"""A fit may take ``SECONDS``, or ``TIMES`` as long as scikit-learn's network."""
+"""The largest accepted fit time: in seconds, or as a multiple of that of scikit-learn's network."""
 
 
 def best_member(records: Records, dataset: str) -> str | None:

@@ -119,7 +119,7 @@ def compare(task: TaskKind, start: str, seed: int) -> Record:
 
 
 def prepared(task: TaskKind, start: str, seed: int) -> tuple[nn.Module, Splits]:
-    """Return an untrained network and its data; a tuned network has learned the source task and has a new head."""
+    """Return the initial network and its data; a tuned network has learned the source task and has a new head."""
     splits = task.draw(seed, start)
     classes = classes_of(splits)
     if start == "scratch":
