@@ -63,7 +63,7 @@ def run(part: str = "") -> list[dict[str, Any]]:
 
 
 def _measure(case: Case, family: str, peers: dict[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
-    """Return mean test losses of ours, of every working peer, and for reference without calibration and of the truth."""
+    """Return mean losses of ours, of every working peer, and for reference without calibration and of the truth."""
     ours = make_calibrator(family).fit(case.scores, case.labels)
     measured = {
         "ours": _loss(ours.predict_proba(case.new_scores), case.new_labels),
