@@ -93,7 +93,7 @@ def layer(graph: Graph, inputs: str, module: nn.Module) -> str:
         for inner in module:
             inputs = layer(graph, inputs, inner)
         return inputs
-    if isinstance(module, nn.Linear):  # an embedding's, which starts from zero, too
+    if isinstance(module, nn.Linear):  # also that of an embedding, which starts from zero
         product = graph.add("MatMul", inputs, _array(module.weight).T)
         return product if module.bias is None else graph.add("Add", product, _array(module.bias))
     if isinstance(module, EmbeddingLayer):
