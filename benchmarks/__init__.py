@@ -1,1 +1,1 @@
-"""What the project claims to be fast at, measured. `make bench` writes `results/bench.json`."""
+"""Benchmarks of the project's claims about speed, memory and loss. `make bench` writes `results/bench.json`."""

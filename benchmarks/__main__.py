@@ -1,6 +1,6 @@
 """``python -m benchmarks [GROUP …]``: run the groups (all by default), print a table, and write ``results/bench.json``.
 
-Groups that are not run keep their records, so that a record from a GPU machine stays when the rest is measured again.
+Groups that are not run keep their records, so a record from a GPU machine stays when the others are measured again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], help="which groups to run")
     parser.add_argument("--out", type=Path, default=Path("results/bench.json"))
-    parser.add_argument("--merge", type=Path, help="take up the records of another result file instead of running")
+    parser.add_argument("--merge", type=Path, help="import the records of another result file instead of running")
     parser.add_argument("--markdown", action="store_true", help="print the stored records as a Markdown table")
     arguments = parser.parse_args()
     if arguments.markdown:

@@ -1,4 +1,4 @@
-"""What `calibrant.fit` does when it is told nothing, beside plain training: held-out NLL of a small CNN on digits."""
+"""Held-out NLL of `calibrant.fit` with its defaults, compared with plain training, on digits and other small data."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def run() -> list[Record]:
-    """The default for few and for many samples."""
+    """Measure the default for few and for many samples."""
     return [small(), large()]
 
 
 def small() -> Record:
-    """The default with the validation part, against plain training on the training part and on both parts."""
+    """Compare the default with plain training on the training part, and on training and validation part."""
     inputs, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(inputs.reshape(-1, 1, 8, 8) / 16, dtype=torch.float32), torch.tensor(labels)
     losses: dict[str, list[float]] = {"default": [], "plain": [], "plain on all labels": []}
@@ -65,7 +65,7 @@ def small() -> Record:
 
 
 def large() -> Record:
-    """The default for more samples than folds are meant for, against plain training, alone and with a temperature."""
+    """Compare the default for many samples with plain training, without and with a temperature."""
     stopped = Calibrated("temperature", BEST)
     methods = {"default": None, "plain": PLAIN, "plain, best state, temperature": stopped}
     found: dict[str, dict[str, list[float]]] = {}
@@ -108,7 +108,7 @@ def rows(seed: int) -> list[Pair]:
 
 
 def sequences(seed: int) -> list[Pair]:
-    """Eight pairs of numbers; the class depends on the sum of their products, under noise."""
+    """Eight pairs of numbers; the class depends on the sum of their products plus noise."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(count: int) -> Pair:
@@ -120,7 +120,7 @@ def sequences(seed: int) -> list[Pair]:
 
 
 def noisy_digits(seed: int) -> list[Pair]:
-    """scikit-learn's digits, each several times: shifted by a pixel and under noise. No digit is in two parts."""
+    """scikit-learn's digits, each several times, shifted by a pixel and with noise. No image is in two parts."""
     inputs, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(inputs.reshape(-1, 1, 8, 8) / 16, dtype=torch.float32), torch.tensor(labels)
     order = torch.tensor(np.random.default_rng(seed).permutation(len(x)))

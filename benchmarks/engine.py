@@ -1,4 +1,4 @@
-"""What exact hypergradients cost: against an ordinary eager PyTorch training loop, and against torchopt.
+"""The cost of exact hypergradients, compared with an ordinary eager PyTorch training loop and with torchopt.
 
 "Plain" is that ordinary loop: ``zero_grad``, forward, ``backward``, ``step`` with ``torch.optim.Adam``.
 """
@@ -91,7 +91,7 @@ def compile_seconds(train: Callable) -> float:
 
 
 def speed(hidden: int, steps: int, repeats: int) -> list[Record]:
-    """Cost of an inner step, MLP 2-h-h-2 on 700 points."""
+    """Measure the cost of an inner step, MLP 2-h-h-2 on 700 points."""
     x, y = data(1, 1000, 2, 2)
     one = problem(mlp(2, hidden, 2), x, y, 700)
     jobs = {
@@ -120,7 +120,7 @@ def speed(hidden: int, steps: int, repeats: int) -> list[Record]:
 
 
 def population(members: int = 32, repeats: int = 5) -> list[Record]:
-    """A population on the CPU against plain training of one, per member and step, MLP 2-64-64-5 on 700 points."""
+    """Compare a population on the CPU with plain training of one network, per member and step, MLP 2-64-64-5."""
     problems = [problem(mlp(2, 64, 5), *data(seed, 1000, 2, 5), 700) for seed in range(members)]
     x, y = data(0, 1000, 2, 5)
     plain = plain_training(mlp(2, 64, 5), x[:700], y[:700])
@@ -141,7 +141,7 @@ def population(members: int = 32, repeats: int = 5) -> list[Record]:
 
 
 def memory() -> list[Record]:
-    """Peak memory beyond the start, T = 100, n = 5,000, MLP 20-256-256-5, each in a process of its own."""
+    """Measure peak memory beyond the start, T = 100, n = 5,000, MLP 20-256-256-5, each in a separate process."""
     kinds = ("plain", "plain, giving back", "checkpoints", "states", "graphs", "torchopt")
     peaks = {kind: _peak_in_process(kind) for kind in kinds}
     return [

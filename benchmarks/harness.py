@@ -1,4 +1,4 @@
-"""How things are measured here: side by side in one run, medians of repeats, records with a target."""
+"""The measuring tools of the benchmarks: medians of interleaved repeats, and records with a target."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from calibrant.report.results import Record, machine, read_results, versions, wr
 
 
 def record(name: str, value: float, target: float, **details: Any) -> Record:
-    """One claim: it holds when ``value`` is at most ``target``."""
+    """Return the record of one claim, which holds if ``value`` is at most ``target``."""
     return {"name": name, "value": value, "target": target, "holds": bool(value <= target), **details}
 
 
 def medians(jobs: dict[str, Callable[[], Any]], *, repeats: int, warmups: int = 1) -> dict[str, float]:
-    """Median seconds of each job. Jobs take turns, so that a slow moment of the machine hits all of them."""
+    """Return the median seconds of each job. Jobs take turns, so that a slow moment affects all of them."""
     for job in jobs.values():
         for _ in range(warmups):
             job()
@@ -31,7 +31,7 @@ def medians(jobs: dict[str, Callable[[], Any]], *, repeats: int, warmups: int = 
 
 
 def write(path: Path, records: list[Record], config: dict[str, Any]) -> None:
-    """Write a result file; records of other names that it holds already are kept, with the machine they came from."""
+    """Write a result file; its existing records with other names are kept, with the machine they came from."""
     stamped = [{**r, "machine": machine(), "versions": versions()} for r in records]
     kept = []
     if path.exists():
@@ -41,7 +41,7 @@ def write(path: Path, records: list[Record], config: dict[str, Any]) -> None:
 
 
 def show(records: list[Record]) -> str:
-    """The records as a table."""
+    """Return the records as a table."""
     lines = [f"{'':4}{'value':>10} {'target':>10}  name"]
     for r in records:
         if r["value"] is None:  # could not be measured here; the record says why
@@ -53,7 +53,7 @@ def show(records: list[Record]) -> str:
 
 
 def markdown(records: list[Record]) -> str:
-    """The records as README shows them; a group with many rows (names like ``group/case``) is counted."""
+    """Return the records as a Markdown table; a group with many rows (names like ``group/case``) is summarised."""
     rows = ["| what | measured | target |", "|---|---|---|"]
     many: dict[str, list[bool]] = {}
     for r in records:

@@ -1,7 +1,7 @@
-"""Peak memory of the classifier on large tables, each fitted in a process of its own.
+"""Peak memory of the classifier on large tables, each fitted in a separate process.
 
-Networks train for one epoch: memory does not depend on the number of epochs. ``python -m benchmarks.large CASE [ROWS]``
-fits one case, with another number of rows where one is given, and prints its record as JSON.
+Networks train for one epoch, because memory does not depend on the number of epochs.
+``python -m benchmarks.large CASE [ROWS]`` fits one case, by default with all rows, and prints its record as JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOWNS = np.array(["Bern", "Genf", "Köln", "Paris", "Rom", "Wien", None], dtype=
 
 
 def numbers(rows: int) -> tuple[Any, np.ndarray]:
-    """Normal inputs, the first of which tells the class."""
+    """Normal inputs; the class depends on the first one and on noise."""
     random = np.random.default_rng(0)
     X = random.normal(size=(rows, COLUMNS))
     return X, (X[:, 0] + random.normal(size=rows) > 0).astype(int)
@@ -45,7 +45,7 @@ def frame(rows: int) -> tuple[Any, np.ndarray]:
 
 
 def classes(rows: int) -> tuple[Any, np.ndarray]:
-    """A thousand classes, each around a centre of its own."""
+    """A thousand classes, each around its own centre."""
     random = np.random.default_rng(2)
     y = np.arange(rows) % 1000
     return random.normal(size=(1000, COLUMNS))[y] * 3 + random.normal(size=(rows, COLUMNS)), y

@@ -1,4 +1,4 @@
-"""Time of `ece` and `smooth_ece` on ten million predictions, beside torchmetrics and relplot in the same run."""
+"""Time of `ece` and `smooth_ece` on ten million predictions, compared with torchmetrics and relplot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ N = 10_000_000
 
 
 def _sample(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Over-confident predictions, none at exactly 1, where the other libraries' answers are wrong."""
+    """Over-confident predictions, none at exactly 1, because the other libraries' results are wrong there."""
     generator = torch.Generator().manual_seed(seed)
     confidence = 1 - 0.9 * torch.rand(N, generator=generator) ** 3 - 1e-3
     correct = torch.rand(N, generator=generator) < 0.95 * confidence
@@ -26,7 +26,7 @@ def _sample(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 def _side_by_side(
     ours: Callable[[], float], theirs: Callable[[], float], repeats: int
 ) -> tuple[list[float], list[float]]:
-    """Seconds of each, measured in turn so that a busy machine slows both."""
+    """Return the seconds of each, measured in turn so that a busy machine slows both."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(repeats):
         for function, record in zip((ours, theirs), times, strict=True):
@@ -63,12 +63,12 @@ def _record(
 
 
 def _extra_memory(metric: Callable[..., Any], confidence: torch.Tensor, correct: torch.Tensor) -> float | None:
-    """Peak resident memory during the call beyond what was resident before, in MB; None where /proc is missing."""
+    """Return the peak resident memory of the call beyond that before it, in MB; None if /proc is missing."""
     status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not reset.exists():
         return None
-    metric(confidence=confidence[:1000], correct=correct[:1000])  # so that code and thread pools are loaded
-    reset.write_text("5")  # the high-water mark starts again from the present size
+    metric(confidence=confidence[:1000], correct=correct[:1000])  # load code and thread pools
+    reset.write_text("5")  # reset the peak to the current size
 
     def read(field: str) -> int:
         line = next(line for line in status.read_text().splitlines() if line.startswith(field))
@@ -103,7 +103,7 @@ def run() -> list[dict[str, Any]]:
     from torchmetrics.functional.classification import binary_calibration_error
 
     confidence, correct = _sample()
-    # memory first: what a timing run frees stays resident and would hide it
+    # memory first: blocks freed by a timing run stay resident and would hide it
     memory = _memory_records(confidence, correct)
     target, array, hits = correct.long(), confidence.double().numpy(), correct.double().numpy()
     records = [
@@ -111,7 +111,7 @@ def run() -> list[dict[str, Any]]:
             "metrics/ece time over torchmetrics",
             0.5,
             lambda: float(ece(confidence=confidence, correct=correct)),
-            # without its argument checks, its faster form; ours are always on
+            # without its argument checks, which is faster; ours are always on
             lambda: binary_calibration_error(confidence, target, n_bins=15, validate_args=False).item(),
             "torchmetrics",
             5,

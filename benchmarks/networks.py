@@ -1,4 +1,4 @@
-"""What training a ResNet-18 costs on the engine: beside an ordinary PyTorch loop on the same network and data.
+"""The cost of training a ResNet-18 on the engine, compared with an ordinary PyTorch loop on the same data.
 
 "torch" is that ordinary loop: ``zero_grad``, forward, ``backward``, ``step`` with ``torch.optim.SGD``. On a GPU both
 run under bfloat16 autocast, channels last, compiled, with images, augmentation and batches on the device.
@@ -29,7 +29,7 @@ RATE = {"momentum": 0.9, "weight_decay": 5e-4, "nesterov": True}
 
 
 def images(count: int, device: str) -> tuple[Tensor, Tensor]:
-    """Random images: the time of a step does not depend on what they show."""
+    """Random images; the time of a step does not depend on their content."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
     return pixels.to(device), torch.randint(0, 10, (count,), generator=generator).to(device)
@@ -83,7 +83,7 @@ def engine_loop(outer: str, hypergradient: Any, inputs: Tensor, labels: Tensor, 
 
 
 def side_by_side(jobs: dict[str, Callable[[int], None]], steps: int, repeats: int, gpu: bool) -> dict[str, float]:
-    """Median seconds of a step; the jobs take turns."""
+    """Return the median seconds of a step; the jobs take turns."""
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(repeats):
         for name, job in jobs.items():
@@ -96,7 +96,7 @@ def side_by_side(jobs: dict[str, Callable[[int], None]], steps: int, repeats: in
 
 
 def on_cpu(size: int = 128, repeats: int = 5) -> list[Record]:
-    """Plain training per step on the processor."""
+    """Measure plain training per step on the CPU."""
     inputs, labels = images(5 * size, "cpu")
     jobs = {
         "torch": torch_loop(resnet18(10), inputs, labels, size, gpu=False),
@@ -117,7 +117,7 @@ def on_cpu(size: int = 128, repeats: int = 5) -> list[Record]:
 
 
 def on_gpu(size: int = 256, steps: int = 160, repeats: int = 5, leave_out: Sequence[str] = ()) -> list[Record]:
-    """Plain and bilevel training per step on a GPU; ``leave_out`` names jobs that take long to compile."""
+    """Measure plain and bilevel training per step on a GPU; ``leave_out`` names jobs to skip."""
     if not torch.cuda.is_available():
         return []
     torch.backends.cudnn.benchmark = True

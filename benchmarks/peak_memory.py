@@ -1,4 +1,4 @@
-"""Peak memory of one way to train, beyond what was there before: ``python -m benchmarks.peak_memory KIND``."""
+"""Peak memory of one kind of training beyond that at the start: ``python -m benchmarks.peak_memory KIND``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def resident() -> float:
 
 
 def peak() -> float:
-    # Not getrusage: its maximum begins with what the parent process held when it forked.
+    # Not getrusage: its maximum includes the memory of the parent process at the fork.
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
 
@@ -43,7 +43,7 @@ def main(kind: str) -> float:
         one = problem(model, x, y, SAMPLES)
         train = bilevel_training(one, Unrolled(STEPS, memory=memory), "trace" if traced else None)
     before = resident()
-    # The lean mode asks the allocator to give large blocks back at once; the same favour for plain training is fair.
+    # The lean mode makes the allocator return large blocks at once; for a fair comparison, so does plain training.
     with returning_memory() if kind == "plain, giving back" else contextlib.nullcontext():
         train(STEPS)
     return peak() - before

@@ -1,6 +1,6 @@
 """Time, memory and loss of the pool: wide tables, scikit-learn's small ones, and shapes of the tables of the study.
 
-Each table is fitted in a process of its own: ``python -m benchmarks.pool CASE`` prints its record as JSON.
+Each table is fitted in a separate process: ``python -m benchmarks.pool CASE`` prints its record as JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from calibrant.experiments.hostile.cases import CASES
 from calibrant.metrics import nll
 
 SECONDS, TIMES = 10.0, 10.0
-"""A fit may take so many seconds, or so many times as long as scikit-learn's network."""
+"""The largest accepted fit time: in seconds, or as a multiple of that of scikit-learn's network."""
 MEGABYTES = 1000.0
 PREDICTED, LIMIT = 100_000, 2.0
 WIDE = ("3,200 x 784", "200 x 5,000")
@@ -60,7 +60,7 @@ TIMED = ("adult", "letter")
 
 
 def run() -> list[Record]:
-    """Fit times of wide tables, losses on small ones, memory and prediction times of tables of twenty shapes."""
+    """Measure fit times of wide tables, losses on small ones, memory and prediction times for twenty table shapes."""
     found = [_wide(case) for case in WIDE]
     found += [_served(name, load) for name, load in (("digits", load_digits), ("breast-cancer", load_breast_cancer))]
     shapes = {name: _alone(name) for name in SHAPES}
@@ -88,7 +88,7 @@ def _wide(case: str) -> Record:
 
 
 def _served(name: str, load: Any) -> Record:
-    """Mean NLL over splits, against the better of ten plain networks and logistic regression."""
+    """Compare the mean NLL over splits with the better of ten plain networks and logistic regression."""
     X, y = load(return_X_y=True)
     losses: dict[str, list[float]] = {"own": [], "ten networks": [], "logistic regression": []}
     for seed in range(SPLITS):
@@ -116,7 +116,7 @@ def _alone(case: str) -> dict[str, Any]:
 
 
 def fit_wide(case: str) -> dict[str, Any]:
-    """Seconds of the classifier and of scikit-learn's network."""
+    """Return the seconds of the classifier and of scikit-learn's network."""
     data = CASES[case].make(0)
     network = make_pipeline(StandardScaler(), MLPClassifier(early_stopping=True, random_state=0))
     begin = time.perf_counter()
@@ -138,9 +138,10 @@ def fit_wide(case: str) -> dict[str, Any]:
 
 
 def fit_shape(name: str) -> dict[str, Any]:
-    """Memory beyond the data of one fit, and seconds of one prediction.
+    """Return the memory of one fit beyond the data, and the seconds of one prediction.
 
-    Networks train for one epoch: neither depends on the number of epochs. Four rows in five train, as in the study.
+    Networks train for one epoch, because neither depends on the number of epochs. 80 % of the rows are for training, as
+    in the study.
     """
     rows, columns, classes = SHAPES[name]
     informative = max(2, columns // 2)

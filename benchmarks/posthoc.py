@@ -1,9 +1,9 @@
 """Held-out log-loss of the post-hoc calibrators against the best peer of the same family.
 
-``python -m benchmarks.posthoc [part of a name]`` prints the table. The claim: ours is no worse than the
-best of netcal, scikit-learn and probmetrics, the best being chosen after the fact, within the 95 % interval
-of the paired difference. The interval is over fresh calibration and test sets (new draws of the synthetic
-ones, new splits of the golden ones, which overlap: there it is rather too narrow).
+``python -m benchmarks.posthoc [part of a name]`` prints the table. The claim: within the 95 % interval of the
+paired difference, ours is no worse than the best of netcal, scikit-learn and probmetrics, chosen after the fact.
+The interval is over new calibration and test sets: new draws of the synthetic sets, and new splits of the golden
+sets. These splits overlap, so their interval is too narrow.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from scipy.stats import t as student
 from benchmarks.posthoc_peers import PEERS, applies, installed
 from calibrant.posthoc import make_calibrator
 
-# Nats; the lower end of the interval may exceed zero by this much: solvers stop at different last digits.
+# In nats. The lower end of the interval may exceed zero by this much, because solvers differ in the last digits.
 TOLERANCE = 1e-4
-# Peers return exact zeros, whose log-loss is infinite. All probabilities are clipped here, ours too.
+# Peers return exact zeros, whose log-loss is infinite. All probabilities are clipped, including ours.
 FLOOR = 1e-12
-# The defaults of the calibrators were settled on seeds 0 and 7 to 10, so those are not among the reported ones.
+# The defaults of the calibrators were chosen on seeds 0 and 7 to 10, so these are not reported.
 SEEDS = (11, 12, 13, 14)
 
 
 class Case(NamedTuple):
-    """A calibration and a test set, as log-probabilities; the loss of the true posterior where it is known."""
+    """A calibration and a test set, as log-probabilities, and the loss of the true posterior if it is known."""
 
     name: str
     scores: np.ndarray
@@ -42,7 +42,7 @@ class Case(NamedTuple):
 
 
 def run(part: str = "") -> list[dict[str, Any]]:
-    """One record per data set and family whose name has `part`: ours, each peer, and the paired interval."""
+    """Return one record per data set and family whose name contains `part`: ours, each peer, the paired interval."""
     losses: dict[tuple[str, str], dict[str, list[float]]] = {}
     notes: dict[tuple[str, str], dict[str, str]] = {}
     for seed in SEEDS:
@@ -63,7 +63,7 @@ def run(part: str = "") -> list[dict[str, Any]]:
 
 
 def _measure(case: Case, family: str, peers: dict[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
-    """Mean test losses of ours, of every peer that works, and for reference of no calibration and the truth."""
+    """Return mean losses of ours, of every working peer, and for reference without calibration and of the truth."""
     ours = make_calibrator(family).fit(case.scores, case.labels)
     measured = {
         "ours": _loss(ours.predict_proba(case.new_scores), case.new_labels),
@@ -179,7 +179,7 @@ def _split(name: str, scores: np.ndarray, labels: np.ndarray, n: int, rng: np.ra
 
 
 def table(records: list[dict[str, Any]]) -> str:
-    """The records as text."""
+    """Return the records as text."""
     lines = [f"{'case / family':54} {'ours':>8} {'best':>8} {'difference [95 % interval]':>32}  best peer"]
     for record in records:
         name = record["name"].removeprefix("posthoc/")

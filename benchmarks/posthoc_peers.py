@@ -1,6 +1,6 @@
 """Other libraries' calibrators behind one signature: (log-probabilities, labels, new log-probabilities) -> probs.
 
-A peer that is not installed is a name without a function; the table says so.
+A peer that is not installed has a name but no function; the table says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Peer = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 class _Scores(ClassifierMixin, BaseEstimator):
-    """A fitted classifier whose input are its own scores."""
+    """A fitted classifier that returns its inputs as scores."""
 
     def __init__(self, n_classes: int = 2) -> None:
         self.n_classes = n_classes
@@ -50,7 +50,7 @@ def _sklearn_regression(scores: np.ndarray, labels: np.ndarray, new: np.ndarray)
 
 
 def _sklearn_centred(scores: np.ndarray, labels: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Matrix scaling proper: on logits, which log-probabilities are up to a constant per row."""
+    """Matrix scaling on logits, which equal log-probabilities up to a constant per row."""
     centred = [part - part.mean(axis=1, keepdims=True) for part in (scores, new)]
     return _sklearn_regression(centred[0], labels, centred[1])
 
@@ -132,7 +132,7 @@ PEERS: dict[str, dict[str, Peer]] = {
         "calibration PlattBinnerMarginal, 100 bins": _uncertainty_calibration("PlattBinnerMarginalCalibrator", 100),
     },
 }
-# What is said of a family only where there are two classes, or only where there are more.
+# Peers that are compared only for two classes, or only for more than two.
 BINARY_ONLY = {"probmetrics affine-scaling"}
 MULTICLASS_ONLY = {"probmetrics svs", "probmetrics sms"}
 # Platt scaling of netcal is vector scaling when there are more than two classes: another family.
@@ -140,7 +140,7 @@ BINARY_IN_FAMILY = {("platt", "netcal LogisticCalibration")}
 
 
 def installed(peer: str) -> bool:
-    """Whether the package of a peer is there."""
+    """Whether the package of a peer is installed."""
     return importlib.util.find_spec(peer.split()[0]) is not None
 
 

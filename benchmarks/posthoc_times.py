@@ -1,4 +1,4 @@
-"""Seconds that each calibrator takes to fit, and its held-out log-loss, on an over-confident model of 100 classes.
+"""Fit time and held-out log-loss of each calibrator, on an over-confident model with 100 classes.
 
 ``python -m benchmarks.posthoc_times [rows] [classes]`` prints the table; 5,000 rows and 100 classes by default. The
 claim: matrix and Dirichlet scaling, which choose their own regularisation by cross-validation, take at most 10 s.
@@ -33,7 +33,7 @@ def many_classes(n: int, n_classes: int, seed: int = 0) -> tuple[np.ndarray, np.
 
 
 def run(n: int = 5000, n_classes: int = 100) -> list[dict[str, Any]]:
-    """One record per calibrator."""
+    """Return one record per calibrator."""
     scores, labels = many_classes(2 * n, n_classes)
     rows = np.arange(n)
     raw = float(-np.log(softmax(scores[n:], axis=1)[rows, labels[n:]]).mean())
@@ -52,7 +52,7 @@ def run(n: int = 5000, n_classes: int = 100) -> list[dict[str, Any]]:
 
 
 def table(records: list[dict[str, Any]]) -> str:
-    """The records as text."""
+    """Return the records as text."""
     lines = [f"{'calibrator':28} {'seconds':>8} {'CPU s':>8} {'NLL':>8}"]
     for record in records:
         verdict = "" if record.get("holds", True) else f"  more than {LIMIT:g} s"

@@ -1,4 +1,4 @@
-"""The first paper's experiments as a user runs them: a new process, from the start of Python to the written report."""
+"""Time of the first paper's experiments as a user runs them, from the start of Python to the written report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.harness import Record, record
 
 
 def run() -> list[Record]:
-    """Twenty seeds where there is a GPU, three where there is none."""
+    """Run twenty seeds with a GPU, three without."""
     where, options, target = (
         ("one GPU", ["--seeds", "20"], 60.0) if torch.cuda.is_available() else ("CPU", ["--quick"], 240.0)
     )

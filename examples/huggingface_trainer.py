@@ -1,8 +1,8 @@
-"""Calibrate a model that the Trainer of Hugging Face has trained: ``python examples/huggingface_trainer.py``.
+"""Calibrate a model trained with Hugging Face's Trainer: ``python examples/huggingface_trainer.py``.
 
-A tiny BERT with random weights learns made-up reviews, so that nothing is downloaded. ``compute_metrics`` shows the
-calibration after every epoch. Afterwards `calibrant.calibrate` fits a temperature and gives back a model of the same
-class with the temperature inside its last layer, which `save_pretrained` writes like any other.
+A tiny BERT with random weights learns synthetic reviews, so nothing is downloaded. ``compute_metrics`` shows the
+calibration after every epoch. Then `calibrant.calibrate` fits a temperature and returns a model of the same class with
+the temperature in its last layer. `save_pretrained` writes it like any other model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Train with Lightning and end with a calibrated module: ``python examples/lightning_callback.py``.
 
-scikit-learn's digits and a small network. The callback logs smooth ECE, NLL and the best temperature after every epoch,
-and holds the calibrated classifier when training ends.
+A small network learns scikit-learn's digits. The callback logs smooth ECE, NLL and the best temperature after every
+epoch, and holds the calibrated classifier when training ends.
 """
 
 from __future__ import annotations

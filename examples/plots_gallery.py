@@ -31,7 +31,7 @@ def posterior_logits(X: np.ndarray) -> np.ndarray:
 
 
 def weights_by_training(posterior: np.ndarray, labels: np.ndarray, steps: int = 60) -> np.ndarray:
-    """A stand-in for learned weights: samples far from the boundary go to 1, doubtful ones fall."""
+    """Simulate learned weights: they rise to 1 far from the boundary, and fall for doubtful samples."""
     generator = np.random.default_rng(3)
     goal = np.clip(1.25 * posterior[np.arange(len(labels)), labels], 0, 1)
     pace = generator.uniform(0.03, 0.12, len(labels))
@@ -43,7 +43,7 @@ def weights_by_training(posterior: np.ndarray, labels: np.ndarray, steps: int = 
 def draw_all(folder: Path) -> None:
     generator = np.random.default_rng(0)
     X, labels, logits = five_blobs(generator, 2000)
-    # Logits that are too large make an over-confident model, too small ones an under-confident one.
+    # Scaling the logits up makes a model over-confident, and scaling them down makes it under-confident.
     models = {
         "over-confident": softmax(2.2 * logits, axis=1),
         "calibrated": softmax(logits, axis=1),

@@ -1,8 +1,7 @@
 """Abstain on the doubtful rows of a table, with a stated risk: ``python examples/rejection.py``.
 
-A classifier is trained on three quarters of scikit-learn's breast-cancer table. Its rejection rule and its prediction
-sets come from the same rows, by out-of-fold probabilities, so that no further rows are set aside. The last quarter
-shows what they do.
+A classifier is trained on three quarters of scikit-learn's breast-cancer table. Its rejection rule and prediction sets
+use out-of-fold probabilities of the same rows, so no further rows are set aside. They are tested on the last quarter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find wrong labels in a training set, and train well in spite of them: ``python examples/wrong_labels.py``.
+"""Find wrong labels in a training set, and train well despite them: ``python examples/wrong_labels.py``.
 
 A fifth of the training labels of scikit-learn's digits is changed at random; a small validation part is clean.
 """

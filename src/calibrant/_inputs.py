@@ -261,7 +261,7 @@ def check_weights(sample_weight: Any, n_rows: int, device: torch.device | None =
 
 
 def top_label(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Confidence of the predicted class and whether it was right, Eq. (1) of Sanguin et al. 2024.
+    """Return the confidence of the predicted class and whether it was right, Eq. (1) of Sanguin et al. 2024.
 
     Ties go to the first class.
     """
@@ -270,7 +270,7 @@ def top_label(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def shown(value: Any) -> str:
-    """A value for a message: its repr without numpy's names of types, 0 and not np.int64(0)."""
+    """Format a value for a message: its repr without numpy's type names, so 0 instead of np.int64(0)."""
     if isinstance(value, np.generic | np.ndarray):
         return repr(value.tolist())
     if isinstance(value, dict):

@@ -74,7 +74,7 @@ def test_documents_and_unhashable_values_can_be_rows(kind):
 
 @pytest.mark.parametrize("kind", [BO4SCClassifier, SelfCalibratedClassifier])
 def test_complex_numbers_are_a_short_sentence(kind):
-    with pytest.raises(ValueError, match="give real and imaginary parts as columns") as error:
+    with pytest.raises(ValueError, match="give real and imaginary parts") as error:
         kind().fit(PLAIN.assign(z=1j), Y)
     assert len(str(error.value)) < 120
 

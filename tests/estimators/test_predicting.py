@@ -226,7 +226,7 @@ def test_wrong_files(tmp_path):
         ({"lapse": {"value": 1.5}}, "out of range"),
         ({"bias": {"array": "one"}}, "bias must have one entry for each of 3 classes"),
         ({"pool": {"value": "nonsense"}}, "pool must be one of 'probs', 'logits', not 'nonsense'"),
-        ({"networks": {"list": []}}, "there is no network"),
+        ({"networks": {"list": []}}, "at least one network"),
     ):
         with pytest.raises(ValueError, match=message):
             load(written(state=header["state"] | {"model_": {"dict": mixture | change}}))
@@ -235,7 +235,7 @@ def test_wrong_files(tmp_path):
         with pytest.raises(ValueError, match="a mean and a scale for each of 2 columns"):
             load(written(state=header["state"] | {"scaling_": {"tuple": change}}))
     for name in ("predict", "alpha", "__class__", "_private_"):
-        with pytest.raises(ValueError, match=f"'{name}' is no fitted attribute"):
+        with pytest.raises(ValueError, match=f"'{name}' is not a fitted attribute"):
             load(written(state=header["state"] | {name: {"value": 1}}))
 
 

@@ -113,11 +113,11 @@ def test_a_splitter_is_not_written_to_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "fit", "words"),
     [
-        ({"cv": KFold(3), "refit": False}, {}, "refit=False has none"),
+        ({"cv": KFold(3), "refit": False}, {}, "cannot be combined with refit=False"),
         ({"cv": KFold(3)}, {"X_val": np.zeros((4, 2)), "y_val": [0, 1, 0, 1]}, "leave out the validation part"),
         ({"cv": "three"}, {}, "cv must be a number of folds"),
         ({"cv": 1}, {}, "cv must be at least 2 folds"),
-        ({}, {"groups": [1] * 60}, "groups holds one value only"),
+        ({}, {"groups": [1] * 60}, "groups must hold at least two"),
     ],
 )
 def test_errors(settings, fit, words):

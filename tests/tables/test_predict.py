@@ -187,7 +187,7 @@ def test_a_classifier_saved_from_python_predicts_without_a_rule(quick, tmp_path)
     assert list(found) == ["row", "predicted", "confidence", "prob_0", "prob_1"]
     del clf.feature_names_in_
     clf.save(tmp_path / "clf.calibrant")
-    with pytest.raises(ValueError, match="without names of columns"):
+    with pytest.raises(ValueError, match="without column names"):
         predict(tmp_path / "clf.calibrant", tmp_path / "t.csv", tmp_path / "out.csv")
 
 

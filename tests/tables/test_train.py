@@ -230,7 +230,7 @@ BAD = {
     "method": (lambda t: t, ["--method", "magic"], "--method must be one of self-calibrated"),
     "risk": (lambda t: t, ["--risk", "5"], "--risk must be a share"),
     "share": (lambda t: t, ["--test", "1.5"], "--test must be a file or a share"),
-    "both shares": (lambda t: t, ["--test", "0.6", "--val", "0.5"], "leave some to train on"),
+    "both shares": (lambda t: t, ["--test", "0.6", "--val", "0.5"], "leave rows to train on"),
     "no test file": (lambda t: t, ["--test", "nowhere.csv"], "There is no file nowhere.csv"),
     "one group": (lambda t: t, ["--groups", "always"], "one group only"),
     "target as group": (lambda t: t, ["--groups", "left?"], "name another column for the groups"),
@@ -296,7 +296,7 @@ def test_too_little_memory_gets_a_sentence(quick, table, tmp_path, monkeypatch):
         raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
     monkeypatch.setattr(SelfCalibratedClassifier, "_train", fail)
-    assert "not enough memory" in refused("train", table, "--target", "left?", "--out", tmp_path / "out")
+    assert "ran out of memory" in refused("train", table, "--target", "left?", "--out", tmp_path / "out")
 
 
 def test_a_second_run_on_one_folder_is_refused(quick, table, tmp_path):

@@ -1,4 +1,4 @@
-"""`calibrant bench`: methods on tables, networks, under label noise and on hostile data, and guarantees tested."""
+"""`calibrant bench`: compare methods on tables, networks, label noise and hostile data, and test guarantees."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def bench_tables(
         typer.Option(exists=True, help="Folder of tables (CSV, TSV, Parquet), or one table; needed without --from."),
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="Column of the labels; by default target, class, label or y, whichever is there.")
+        str | None, typer.Option(help="Column of the labels; by default the one called target, class, label or y.")
     ] = None,
     seeds: Seeds = 5,
-    only: Annotated[list[str] | None, typer.Option(help="Names of tables; all where not given.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Names of tables; by default all.")] = None,
     methods: Annotated[
         list[str] | None,
         typer.Option(
             help="Ids of methods: those of `calibrant methods`, self-calibrated-network, self-calibrated-former, and "
             "the rivals: sklearn-mlp, hgb, lightgbm and catboost alone; sklearn-, hgb-, lightgbm- and catboost- with "
-            "isotonic, sigmoid or temperature; hgb-cross-calibrated; realmlp-temperature. All where not given; "
-            "rivals that are not installed are left out."
+            "isotonic, sigmoid or temperature; hgb-cross-calibrated; realmlp-temperature. By default all; rivals that "
+            "are not installed are skipped."
         ),
     ] = None,
     out: Out = Path("out/tables"),
@@ -49,22 +49,22 @@ def bench_tables(
         bool,
         typer.Option(
             "--costs",
-            help="Measure seconds and memory of single fits on two threads, one split of each table, instead of "
-            "scores: of self-calibrated, self-calibrated-former and hgb-temperature, unless --methods names others.",
+            help="Measure seconds and memory of single fits instead of scores, on two threads and one split of each "
+            "table; by default for self-calibrated, self-calibrated-former and hgb-temperature.",
         ),
     ] = False,
     source: Source = None,
 ) -> None:
-    """Every method on every table of a folder, 60/20/20 splits: scores, ranks, paired differences.
+    """Compare every method on every table of a folder, on 60/20/20 splits: scores, ranks and paired differences.
 
-    What --out holds is not measured again, unless the table, the method's settings or its code changed.
+    Results in --out are reused unless the table, the method's settings or its code changed.
 
     For example:
 
     calibrant bench tables --data churn.csv --target churn --methods self-calibrated hgb --seeds 3
     """
     if data is None and source is None:
-        raise typer.BadParameter("give a folder of tables, or a result file by --from.", param_hint="--data")
+        raise typer.BadParameter("give a folder of tables, or a result file with --from.", param_hint="--data")
     call(
         "tables.run",
         data=data,
@@ -94,7 +94,10 @@ def bench_noise(
     fresh: Fresh = False,
     source: Source = None,
 ) -> None:
-    """Flipped training labels and a clean validation part, on the five synthetic sets; four of them are judged."""
+    """Compare methods on the five synthetic sets with flipped training labels and clean validation labels.
+
+    Four of the five sets are judged.
+    """
     call(
         "label_noise.run",
         rates=rates or [0.2, 0.4],
@@ -110,8 +113,8 @@ def bench_noise(
 @bench.command("hostile", cls=Experiment)
 def bench_hostile(
     seeds: Seeds = 5,
-    only: Annotated[list[str] | None, typer.Option(help="Names of cases; all where not given.")] = None,
-    methods: Annotated[list[str] | None, typer.Option(help="Ids of contenders; all where not given.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Names of cases; by default all.")] = None,
+    methods: Annotated[list[str] | None, typer.Option(help="Ids of contenders; by default all.")] = None,
     before: Annotated[
         Path | None,
         typer.Option(
@@ -123,9 +126,9 @@ def bench_hostile(
     fresh: Fresh = False,
     source: Source = None,
 ) -> None:
-    """Copies, groups, noise, outliers, too few rows, too many columns or classes: the default classifier on each.
+    """Test the default classifier on copies, groups, noise, outliers, few rows, and many columns or classes.
 
-    Beside it are the class frequencies, each member of its pool alone, and scikit-learn's classifiers.
+    It is compared with the class frequencies, each member of its pool alone, and scikit-learn's classifiers.
     """
     call(
         "hostile.run",
@@ -142,20 +145,20 @@ def bench_hostile(
 
 @bench.command("guarantees", cls=Experiment)
 def bench_guarantees(
-    seeds: Annotated[int, typer.Option(min=1, help="How many data sets for each quick learner and set.")] = 200,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of data sets for each fast learner and set.")] = 200,
     network_seeds: Annotated[
-        int, typer.Option(min=1, help="How many data sets for the self-calibrated classifier on each set.")
+        int, typer.Option(min=1, help="Number of data sets for the self-calibrated classifier on each set.")
     ] = 15,
     learners: Annotated[
         list[str] | None,
-        typer.Option(help="Of logistic, neighbours, tree and self-calibrated; all where not given."),
+        typer.Option(help="Some of logistic, neighbours, tree and self-calibrated; by default all."),
     ] = None,
     out: Out = Path("out/guarantees"),
     jobs: Jobs = None,
     fresh: Fresh = False,
     source: Source = None,
 ) -> None:
-    """How often rejection rules and prediction sets keep their promise, on synthetic sets whose posterior is known."""
+    """Measure how often rejection rules and prediction sets keep their guarantees, on sets with a known posterior."""
     call(
         "guarantees.run",
         seeds=seeds,
@@ -172,15 +175,15 @@ def bench_guarantees(
 def bench_networks(
     seeds: Seeds = 5,
     only: Annotated[
-        list[str] | None, typer.Option(help="Of digits, languages, reviews and table; all where not given.")
+        list[str] | None, typer.Option(help="Some of digits, languages, reviews and table; by default all.")
     ] = None,
-    starts: Annotated[list[str] | None, typer.Option(help="Of scratch and tuned; both where not given.")] = None,
+    starts: Annotated[list[str] | None, typer.Option(help="scratch or tuned; by default both.")] = None,
     out: Out = Path("out/networks"),
     jobs: Jobs = None,
     fresh: Fresh = False,
     source: Source = None,
 ) -> None:
-    """`calibrant.fit` on a CNN, an LSTM, a transformer and a tabular network, beside plain training in the same time.
+    """Compare `calibrant.fit` with plain training in the same time, on a CNN, LSTM, transformer and tabular network.
 
     Each network is trained from scratch, and fine-tuned after a related task. The report has paired differences of NLL.
     """

@@ -1,4 +1,4 @@
-"""`calibrant calibrate` and `calibrant apply`: a calibrator for someone else's model, fitted once and used later."""
+"""`calibrant calibrate` and `calibrant apply`: fit a calibrator to the predictions of any model, and apply it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ def calibrate(
         Path, typer.Argument(help="File of predictions with labels.", readable=False, show_default=False)
     ],
     out: Annotated[Path, typer.Option(help="Write the calibrator to this file.", readable=False, show_default=False)],
-    method: Annotated[str, typer.Option(help="A calibrator (temperature, vector, …), or auto: the best one.")] = "auto",
+    method: Annotated[
+        str, typer.Option(help="A calibrator (temperature, vector, …), or auto for the best one.")
+    ] = "auto",
     labels: Labels = None,
     columns: Columns = None,
     logits: AsLogits = False,
     positive: Positive = None,
 ) -> None:
-    """Fit a calibrator to a file of predictions; `calibrant apply` uses it on others.
+    """Fit a calibrator to a file of predictions; `calibrant apply` applies it to other files.
 
-    The rows must be ones that the model was not trained on. The method auto compares all calibrators by
-    cross-validation, shows the table, and keeps the raw scores where nothing is clearly better.
+    Use rows that the model was not trained on. The method auto compares all calibrators by cross-validation, prints
+    their scores, and keeps the predictions unchanged if no calibrator is clearly better.
 
     For example:
 
@@ -50,17 +52,17 @@ def calibrate(
 
 def apply(
     calibrator: Annotated[
-        Path, typer.Argument(help="File of `calibrant calibrate`.", readable=False, show_default=False)
+        Path, typer.Argument(help="File written by `calibrant calibrate`.", readable=False, show_default=False)
     ],
     predictions: Annotated[Path, typer.Argument(help="File of predictions.", readable=False, show_default=False)],
     out: Annotated[
         Path,
-        typer.Option(help="Write the table here: .csv, .tsv, .parquet or .npz.", readable=False, show_default=False),
+        typer.Option(help="Output file: .csv, .tsv, .parquet or .npz.", readable=False, show_default=False),
     ],
     columns: Columns = None,
     logits: AsLogits = False,
 ) -> None:
-    """Calibrate a file of predictions: prob_<class>, predicted and confidence beside its other columns.
+    """Calibrate a file of predictions: write prob_<class>, predicted and confidence, and its other columns.
 
     For example:
 

@@ -1,4 +1,4 @@
-"""The command line put together: groups of commands, single commands, and what all of them share."""
+"""The `calibrant` command: its subcommands and global options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for _group, _name in ((reproduce, "reproduce"), (sweep, "sweep"), (ablate, "ablate"), (bench, "bench")):
-    # A callback keeps a group with a single command a group; a Typer of one command would drop that command's name.
+    # Without a callback, Typer would drop the command's name in a group that has a single command.
     _group.callback()(lambda: None)
     app.add_typer(_group, name=_name, no_args_is_help=True)
 

@@ -1,4 +1,4 @@
-"""`calibrant evaluate`: a verdict and a report for any model's predictions."""
+"""`calibrant evaluate`: test whether the predictions of any model are calibrated."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ Files = Annotated[
     typer.Argument(help="Files of predictions: CSV, TSV, Parquet or npz.", readable=False, show_default=False),
 ]
 Labels = Annotated[
-    str | None, typer.Option(help="Column with the true classes; found by its name where not given (label, y, …).")
+    str | None, typer.Option(help="Column with the true classes; by default found by its name (label, y, …).")
 ]
 Columns = Annotated[
     list[str] | None,
-    typer.Option(help="Columns of the predictions, in the order of the classes; found by their names where not given."),
+    typer.Option(help="Columns of the predictions, in the order of the classes; by default found by their names."),
 ]
 AsLogits = Annotated[bool, typer.Option("--logits", help="The predictions are logits, not probabilities.")]
-Positive = Annotated[str | None, typer.Option(help="Of a single score: the label that it is the probability of.")]
+Positive = Annotated[str | None, typer.Option(help="For a single score column: the label whose probability it is.")]
 
 
 def evaluate(
     predictions: Files,
     labels: Labels = None,
-    group: Annotated[str | None, typer.Option(help="Column with groups; each is judged on its own.")] = None,
+    group: Annotated[str | None, typer.Option(help="Column with groups; each is evaluated separately.")] = None,
     weight: Annotated[
         str | None, typer.Option(help="Column with positive weights of the rows, for all scores and differences.")
     ] = None,
@@ -46,16 +46,16 @@ def evaluate(
     rows: Annotated[
         bool, typer.Option("--rows/--no-rows", help="Show the other columns of the most confident mistakes.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON.")] = False,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "Calibration report",
     level: Annotated[float, typer.Option(min=0.5, max=0.999, help="Level of intervals and bounds.")] = 0.95,
     bins: Annotated[int, typer.Option(min=1, help="Number of bins of ECE and MCE.")] = 15,
     seed: Annotated[int, typer.Option(min=0, help="Seed of noise floors and of the split of --recalibrate.")] = 0,
 ) -> None:
-    """Is a model calibrated? Judge its predictions on rows that it was not trained on.
+    """Is a model calibrated? Evaluate its predictions on rows that it was not trained on.
 
-    A file has one row per prediction: columns prob_<class> (or logit_<class>, or one column score) and label; or
-    confidence and correct. Several files of the same rows are compared by paired differences.
+    A file has one row per prediction, with the columns prob_<class> (or logit_<class>, or a single column score) and
+    label, or with confidence and correct. Several files of the same rows are compared by paired differences.
 
     For example:
 

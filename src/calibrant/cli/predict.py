@@ -1,4 +1,4 @@
-"""`calibrant predict`: a trained model's predictions for a table."""
+"""`calibrant predict`: predict the rows of a table with a trained model."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from calibrant.cli.shell import Tool
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="model.calibrant of `train`.", readable=False, show_default=False)],
+    model: Annotated[
+        Path, typer.Argument(help="model.calibrant, written by `train`.", readable=False, show_default=False)
+    ],
     table: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file.", readable=False, show_default=False)],
     out: Annotated[
         Path | None,
-        typer.Option(help="Write here (.csv, .tsv, .parquet), whole or not at all; by default to standard output."),
+        typer.Option(help="Output file (.csv, .tsv, .parquet), complete or absent; default: standard output."),
     ] = None,
     keep: Annotated[list[str] | None, typer.Option(help="Columns of the table to copy, such as an id.")] = None,
     set_coverage: Annotated[
         float | None,
-        typer.Option(help="Add the set of classes that holds the true one with this probability, such as 0.9."),
+        typer.Option(help="Add a set of classes that contains the true class with this probability, e.g. 0.9."),
     ] = None,
     chunk: Annotated[int, typer.Option(min=1, help="Rows in memory at a time.")] = 20_000,
     score: Annotated[
-        bool, typer.Option("--score/--no-score", help="Compare with the labels where the table has them.")
+        bool, typer.Option("--score/--no-score", help="Compare with the labels if the table has them.")
     ] = True,
 ) -> None:
-    """Predict the rows of a table: class, confidence, a probability for each class, and what is withheld.
+    """Predict the rows of a table: class, confidence, a probability for each class, and whether it is withheld.
 
-    Columns are matched by name; columns that the model does not know are ignored. The table is read in pieces, so that
-    it may be larger than memory. `withheld` is True where the model is not sure enough for the risk it was trained for.
+    Columns are matched by name; columns that the model does not know are ignored. The table is read in pieces, so it
+    can be larger than memory. `withheld` is True if the model is not sure enough for the risk it was trained for.
 
     For example:
 
@@ -55,7 +57,7 @@ def predict(
             score=score,
         )
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, `head` say, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
     for note in found.notes:

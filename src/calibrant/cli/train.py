@@ -1,4 +1,4 @@
-"""`calibrant train`: a calibrated classifier from a table, with its scores and a report."""
+"""`calibrant train`: train a calibrated classifier on a table, score it and write a report."""
 
 from __future__ import annotations
 
@@ -17,36 +17,38 @@ def train(
     target: Annotated[str, typer.Option(help="Column with the classes to predict.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Folder for model, scores and report.", show_default=False)],
     method: Annotated[
-        str, typer.Option(help="self-calibrated, self-calibrated-network (its networks alone) or bo4sc.")
+        str, typer.Option(help="self-calibrated, self-calibrated-network (only its networks) or bo4sc.")
     ] = "self-calibrated",
-    test: Annotated[str, typer.Option(help="Rows that judge the result: a share of the table, or a file.")] = "0.2",
+    test: Annotated[
+        str, typer.Option(help="Rows that the model is tested on: a share of the table, or a file.")
+    ] = "0.2",
     val: Annotated[
         str | None,
-        typer.Option(help="Rows with labels that can be trusted more than the others: a share, or a file."),
+        typer.Option(help="Validation rows with more reliable labels than the others: a share, or a file."),
     ] = None,
     groups: Annotated[
-        str | None, typer.Option(help="Column that names what rows belong to (a patient): never in two parts.")
+        str | None, typer.Option(help="Column of groups, such as patients; a group is never split between parts.")
     ] = None,
     drop: Annotated[list[str] | None, typer.Option(help="Columns to leave out.")] = None,
     categorical: Annotated[
-        list[str] | None, typer.Option(help="Columns whose numbers are codes and not quantities.")
+        list[str] | None, typer.Option(help="Columns whose numbers are codes, not quantities.")
     ] = None,
     risk: Annotated[
-        float, typer.Option(help="Withhold predictions so that at most this share of the others is wrong.")
+        float, typer.Option(help="Withhold uncertain predictions, so that at most this share of the others is wrong.")
     ] = 0.05,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the split and of training.")] = 0,
     device: On = Device.auto,
     rows: Annotated[
         bool, typer.Option("--rows/--no-rows", help="Show values of the table in the report and in suspects.csv.")
     ] = True,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Train again where --out has the model already.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Train again even if --out already has this model.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON.")] = False,
 ) -> None:
-    """Train a calibrated classifier on a table and judge it on held-out rows.
+    """Train a calibrated classifier on a table and test it on held-out rows.
 
-    The folder gets model.calibrant (for `calibrant predict`), report.html, metrics.json, predictions.csv (the held-out
-    rows) and suspects.csv (training rows whose label is doubtful). A run that was broken off goes on when the
-    same command is run again.
+    The command writes model.calibrant (for `calibrant predict`), report.html, metrics.json, predictions.csv (the
+    held-out rows) and suspects.csv (training rows whose label is doubtful) to the folder. To resume an interrupted run,
+    run the same command again.
 
     For example:
 

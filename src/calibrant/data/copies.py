@@ -1,7 +1,7 @@
 """Rows that belong together: exact copies, groups named by the user, and a warning sign for near copies.
 
-A row whose copy was trained on is not held out. Its loss measures memory, so that regularisation and temperature are
-learned from the wrong number. Copies and groups are therefore dealt to folds as one.
+If a copy of a held-out row is in the training data, the row is not really held out. Its loss measures memory, so
+regularisation and temperature are learned from the wrong number. Copies and groups are therefore kept in one fold.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from scipy.spatial.distance import cdist
 _BLOCK = 1 << 22
 """Numbers that are hashed at once, to bound memory."""
 _EXCUSED = 10.0
-"""Copies count as chance while there are at most so many times the pairs that independent columns would give."""
+"""Copies count as chance if there are at most this many times the pairs that independent columns would give."""
 _SAMPLED = 20_000
 _WORK = 5e7
-"""Products that :func:`near_copies` may spend: about a tenth of a second. At least 30 rows are looked at."""
+"""The number of multiplications that :func:`near_copies` may use, about 0.1 seconds. It checks at least 30 rows."""
 _TILE = 1024
-"""Rows whose distances to all others are held at once."""
+"""Rows whose distances to all others are in memory at once."""
 _NEIGHBOUR = 20
 _NEAR = 0.1
 
 
 def row_codes(inputs: Any) -> np.ndarray | None:
-    """A 64-bit code for each row: equal for equal rows, and different for others but for one chance in 10¹⁹.
+    """Return a 64-bit hash for each row: equal for equal rows, and different for others, except with probability 10⁻¹⁹.
 
     Parameters
     ----------
-    inputs : array of numbers with one row for each sample, a sparse matrix, or a data frame of pandas
+    inputs : array of numbers with one row per sample, a sparse matrix, or a pandas data frame
 
     Returns
     -------
-    codes : (n,) unsigned integers; None for inputs of another kind
+    codes : (n,) unsigned integers; None for other kinds of inputs
     """
     if issparse(inputs):
         return _sparse_codes(inputs.tocsr())
@@ -55,14 +55,14 @@ def row_codes(inputs: Any) -> np.ndarray | None:
 
 
 def copy_groups(inputs: Any) -> np.ndarray | None:
-    """Which rows are exact copies of one another, as one group number for each row; None where there are no copies.
+    """Group exact copies: return one group number per row, or None if there are no copies.
 
-    Labels are not looked at: copies with different labels belong together, too.
+    Labels are ignored: copies with different labels also belong together.
 
-    Few columns of few values repeat rows by chance: a table of three yes-no questions has eight different rows. Such
-    rows are separate samples, and future rows will equal them as well, so they are not copies. They are recognised by
-    the number of equal pairs, which is then near ``n(n − 1)/2·Π_j Σ_v p_j(v)²``, what columns with these frequencies
-    ``p_j`` would give if they were independent; up to ten times as many are put down to their dependence.
+    In a table with few columns and few values, rows repeat by chance: three yes-no questions have only eight different
+    rows. Such rows are separate samples, and future rows will also equal them, so they do not count as copies. They are
+    recognised by the number of equal pairs. It is then near ``n(n − 1)/2·Π_j Σ_v p_j(v)²``, the number for independent
+    columns with frequencies ``p_j``. Up to ten times as many pairs are attributed to dependence between columns.
     """
     codes = row_codes(inputs)
     if codes is None or len(codes) < 2:
@@ -75,7 +75,7 @@ def copy_groups(inputs: Any) -> np.ndarray | None:
 
 
 def joined(groups: np.ndarray | None, others: np.ndarray | None) -> np.ndarray | None:
-    """The finest groups that keep together what either of two groupings keeps together; None where neither is given."""
+    """Merge two groupings: rows that are together in either of them stay together; None if neither is given."""
     if groups is None or others is None:
         return others if groups is None else groups
     a, b = (np.unique(g, return_inverse=True)[1] for g in (groups, others))
@@ -85,16 +85,16 @@ def joined(groups: np.ndarray | None, others: np.ndarray | None) -> np.ndarray |
 
 
 def independent_size(labels: np.ndarray, probs: np.ndarray, groups: np.ndarray | None) -> float:
-    """How many independent rows there are, where rows of a group may err together: ``Σ_g m_g/(1 + (m_g − 1)·ρ)``.
+    """Return the effective number of rows if errors within a group correlate: ``Σ_g m_g/(1 + (m_g − 1)·ρ)``.
 
     This is the effective sample size of Kish (1965) for groups of m_g rows. ρ is the intraclass correlation of the
-    residuals "label less probability", between 0 and 1. For copies of a row it is 1, and each row counts once however
-    often it is repeated; for rows whose labels are drawn one by one it is 0, and all of them count.
+    residuals "label minus probability", between 0 and 1. For copies of a row it is 1, so a repeated row counts once.
+    For rows with independent labels it is 0, so all rows count.
 
     Parameters
     ----------
     labels, probs : class indices (n,) and held-out probabilities (n, C)
-    groups : one number per row; None where each row is by itself
+    groups : one number per row; None if there are no groups
     """
     if groups is None:
         return float(len(labels))
@@ -112,12 +112,12 @@ def independent_size(labels: np.ndarray, probs: np.ndarray, groups: np.ndarray |
 
 
 class NearCopies(NamedTuple):
-    """What :func:`near_copies` found."""
+    """The result of :func:`near_copies`."""
 
     share: float
-    """The share of the rows whose nearest neighbour is suspiciously near."""
+    """The share of rows whose nearest neighbour is suspiciously near."""
     expected: float
-    """The share that rows spread like these would have without copies."""
+    """The share to expect without copies, given how the rows are distributed."""
 
     @property
     def suspicious(self) -> bool:
@@ -126,17 +126,17 @@ class NearCopies(NamedTuple):
 
 
 def near_copies(values: np.ndarray, *, seed: int = 0) -> NearCopies | None:
-    """Look for rows that are repeated with small changes, on a sample of the rows.
+    """Search a sample of the rows for rows that are repeated with small changes.
 
-    Rows without copies are locally spread like points in D dimensions, so that the nearest of k neighbours is nearer
+    Without copies, rows are locally distributed like points in D dimensions. The nearest of k neighbours is then nearer
     than t times the k-th with probability ``1 − (1 − t^D)^k``. D is estimated from neighbours k to 2k, which near
-    copies do not reach unless there are k of each row. The observed share of such rows is compared with this
-    probability for ``t = 0.1`` and ``k = 20``; exact copies are not counted.
+    copies do not affect unless each row has k copies. The observed share of such rows is compared with this probability
+    for ``t = 0.1`` and ``k = 20``; exact copies are not counted.
 
     Parameters
     ----------
     values : (n, d) array of standardised numbers
-    seed : decides the sample
+    seed : seed of the sample
 
     Returns
     -------
@@ -162,10 +162,10 @@ def near_copies(values: np.ndarray, *, seed: int = 0) -> NearCopies | None:
 
 
 def near_copy_groups(values: np.ndarray) -> np.ndarray | None:
-    """Which rows are near copies of one another, as one group number for each row.
+    """Group near copies: return one group number per row.
 
-    Two rows are linked if their distance is below a tenth of what both have to their 20th neighbour, and links make
-    groups. Call it where :func:`near_copies` is suspicious: elsewhere it would link what is near by chance.
+    Two rows are linked if their distance is below a tenth of both rows' distances to their 20th neighbours; linked rows
+    form groups. Call this only if :func:`near_copies` is suspicious; otherwise it links rows that are near by chance.
 
     Parameters
     ----------
@@ -173,8 +173,8 @@ def near_copy_groups(values: np.ndarray) -> np.ndarray | None:
 
     Returns
     -------
-    groups : None for more than 20,000 different rows, which would take long, and where links chain a fifth of the rows
-        together, which copies do not
+    groups : None for more than 20,000 different rows, which would take long, and if links chain a fifth of the rows
+        together, which does not happen with copies
     """
     values = np.asarray(values, dtype=np.float32).reshape(len(values), -1)
     codes = row_codes(values)
@@ -203,7 +203,7 @@ def near_copy_groups(values: np.ndarray) -> np.ndarray | None:
 
 
 def _by_chance(inputs: Any, pairs: float) -> bool:
-    """Whether columns with these frequencies give about so many equal pairs of rows by themselves."""
+    """Whether independent columns with these frequencies would give about this many equal pairs of rows."""
     n = inputs.shape[0]
     expected = _EXCUSED * n * (n - 1) / 2
     for column in _columns(inputs):
@@ -215,7 +215,7 @@ def _by_chance(inputs: Any, pairs: float) -> bool:
 
 
 def _columns(inputs: Any) -> Iterator[np.ndarray]:
-    """The columns of a sample of the rows."""
+    """Return the columns of a sample of the rows."""
     rows = np.random.default_rng(0).permutation(inputs.shape[0])[:_SAMPLED]
     if issparse(inputs):
         some = inputs.tocsr()[rows].tocsc()
@@ -232,7 +232,7 @@ def _keys(number: int) -> np.ndarray:
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
-    """Numbers as 64-bit patterns; the two zeros are one, and so are all NaN."""
+    """Return numbers as 64-bit patterns, with one pattern for both zeros and one for all NaN."""
     if values.dtype.kind != "f":
         return values.astype(np.int64).view(np.uint64)
     values = values.astype(np.float64) + 0.0
@@ -260,7 +260,7 @@ def _sparse_codes(matrix: Any) -> np.ndarray:
 
 
 def _frame(inputs: Any) -> Any:
-    """A data frame as it is, and a single column as a frame."""
+    """Return a data frame unchanged, and a single column as a frame."""
     return inputs.to_frame() if inputs.ndim == 1 else inputs
 
 
@@ -272,7 +272,7 @@ def _frame_codes(frame: Any) -> np.ndarray:
         if values.dtype.kind not in "biuf":
             try:
                 values = column.factorize()[0]
-            except TypeError:  # lists, say, which have no hash
+            except TypeError:  # unhashable values, such as lists
                 values = column.map(repr).factorize()[0]
         codes += _mixed(_bits(values) ^ key)
     return codes

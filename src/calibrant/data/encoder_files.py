@@ -1,4 +1,4 @@
-"""Encoders as JSON, and as files like those of everything else. Plain values only: reading executes nothing."""
+"""Saving and loading encoders as JSON and as files. They hold only plain values: reading executes no code."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ VERSION = 2
 FILE = Format("encoder", {"TableEncoder": dict}, "TableEncoder.save")
 KINDS: dict[str, type] = {cls.kind: cls for cls in (Numeric, Categorical, Dropped)}
 LIMITS = {1: 1e30, 2: LIMIT}
-"""Where scaled values are drawn in, by version of the format."""
+"""The limit beyond which scaled values are compressed, by version of the format."""
 
 
 def to_json(
     params: dict[str, Any], columns: Sequence[Encoding], *, named: bool, limit: float, notes: Sequence[str]
 ) -> str:
-    """An encoder's parameters and what it learned."""
+    """Return an encoder's parameters and fitted state as JSON."""
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -38,7 +38,7 @@ def to_json(
 
 
 def from_json(text: str) -> tuple[dict[str, Any], list[Encoding], dict[str, Any]]:
-    """The parameters, the encodings, and the rest of what :func:`to_json` took; an error for any other text."""
+    """Return the parameters, the encodings and the rest of the state from :func:`to_json`; other text is an error."""
     content = json.loads(text)
     version = content["version"]
     if content["format"] != FORMAT or version not in LIMITS:
@@ -52,12 +52,12 @@ def from_json(text: str) -> tuple[dict[str, Any], list[Encoding], dict[str, Any]
 
 
 def write_encoder(path: str | os.PathLike[str], text: str) -> None:
-    """Write what :func:`to_json` gave to a file."""
+    """Write the output of :func:`to_json` to a file."""
     FILE.write(path, "TableEncoder", {}, encoder=json.loads(text))
 
 
 def read_encoder(path: str | os.PathLike[str]) -> str:
-    """The text that :func:`write_encoder` was given, or that a file holds as it is: so encoders were saved at first."""
+    """Read the text written by :func:`write_encoder`, or a plain text file as written by early versions."""
     raw = read_bytes(path)
     if not raw.lstrip().startswith(b"{"):
         return str(FILE.read_raw(path, raw, lambda _, header, __: json.dumps(header["encoder"])))

@@ -1,4 +1,4 @@
-"""Scikit-learn classifiers over :mod:`calibrant.methods`: numpy or pandas in, believable confidence out."""
+"""Scikit-learn classifiers with calibrated confidence, built on :mod:`calibrant.methods`."""
 
 from calibrant.estimators.bo4sc import BO4SCClassifier
 from calibrant.estimators.cross_calibrated import CrossCalibrated

@@ -1,4 +1,4 @@
-"""What to do about a table that somebody else's classifier did not take."""
+"""Error hints for tables that another library's classifier cannot read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from calibrant.estimators.reading import is_plain, needs_encoder
 
 
 def advice_for(X: Any, name: str) -> str:
-    """A sentence that names the encoder, for the classifier called ``name``; nothing for a table of numbers."""
+    """Return advice on encoding ``X`` for the classifier called ``name``; empty if all columns are numeric."""
     if sparse.issparse(X):
         return f"{name} cannot take this sparse matrix: give X.toarray(), or use calibrant.SelfCalibratedClassifier."
     if getattr(X, "ndim", 2) != 2:

@@ -1,4 +1,4 @@
-"""What both classifiers share: reading data as scikit-learn does, training, predicting, abstaining, suspecting."""
+"""The base class of the network classifiers: input checks, training, prediction, rejection and suspect labels."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ POSITIVE = ("learning_rate", "outer_rate", "also_rate", "alpha")
 
 
 class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
-    """Base of the classifiers. A subclass names its ``method`` and says what to keep of what it learned (``_keep``).
+    """Base class. A subclass sets ``method``, and stores the learned values as attributes in ``_keep``.
 
-    Every field of the method is a parameter of the same name, but for ``hidden``, which is ``hidden_layer_sizes`` as in
-    scikit-learn.
+    Every field of the method is a parameter of the same name, except ``hidden``, which is called
+    ``hidden_layer_sizes`` as in scikit-learn.
     """
 
     method: ClassVar[type[Method]]
@@ -62,25 +62,26 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         sample_weight_val: Any = None,
         callbacks: Sequence[Callback] = (),
     ) -> Self:
-        """Train. Nothing of a former fit remains; a fit that fails leaves the classifier as it was.
+        """Train the classifier. A new fit replaces an earlier one; a failed fit leaves the classifier unchanged.
 
         Parameters
         ----------
         X : array-like, sparse matrix or DataFrame of shape (n_samples, n_features)
-            Numbers, missing values (NaN or None) among them, and in a data frame also text, categories, truth values
-            and dates; :class:`calibrant.data.TableEncoder` says how these are read. Give a column of numbers that are
-            codes pandas' category type. Numbers are scaled here, once: mean 0 and variance 1 on the training part,
-            values far out drawn in, and columns that hold one value only left out. A missing number counts as the mean,
-            and is marked. Sparse matrices are made dense.
+            Numbers, which can be missing (NaN or None). A data frame can also have text, categories, booleans and
+            dates; :class:`calibrant.data.TableEncoder` describes how they are encoded. If the numbers of a column are
+            codes, give it pandas' category type. Numbers are scaled to mean 0 and variance 1 on the training part.
+            Outliers are pulled in, and constant columns are dropped. A missing number becomes the mean, and an
+            indicator column marks it. Sparse matrices are converted to dense arrays.
         y : array-like of shape (n_samples,)
-            Labels of two or more classes: text, whole numbers or truth values.
+            Labels of two or more classes: strings, integers or booleans.
         sample_weight : array-like of shape (n_samples,), optional
-            Not negative. Rows of weight zero take no part.
+            Nonnegative weights. Rows of weight zero are ignored.
         groups : array-like of shape (n_samples,), optional
-            Rows with equal values (one patient, one recording) are held out together. Exact copies of a row always are,
-            and near copies, with a warning, where there are many and neither ``groups`` nor folds are given.
+            Rows with equal values (one patient, one recording) are held out together. Exact copies of a row are always
+            held out together. Near copies are too, with a warning, if there are many of them and neither ``groups`` nor
+            folds are given.
         X_val, y_val, sample_weight_val : optional
-            Held-out samples of one's own choice: clean labels, say, where those of ``y`` are doubtful.
+            Your own validation samples, for example with clean labels if those in ``y`` are doubtful.
         callbacks : sequence of :class:`calibrant.bilevel.Callback`
             Called between outer steps.
         """
@@ -94,7 +95,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     def _fit(
         self, X: Any, y: Any, sample_weight: Any, groups: Any, validation: tuple[Any, Any, Any], callbacks: Any
     ) -> None:
-        """Train a classifier that was never fitted: on the way, and after an error, it may be half of one."""
+        """Train an unfitted classifier; after an error it may be partly fitted, so ``fit`` calls this on a copy."""
         X, y = self._read(X, y)
         check_classification_targets(y)
         weights = as_weights(sample_weight, X, self.class_weight, y)
@@ -124,7 +125,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         self._keep(fitted, runs, samples)
 
     def _read(self, X: Any, *y: Any, reset: bool = True) -> Any:
-        """Inputs and labels as arrays, by scikit-learn's checks and, where columns are not numbers, the encoder."""
+        """Return inputs and labels as arrays, after scikit-learn's checks; the encoder converts non-numeric columns."""
         return read(self, X, *y, reset=reset)
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -146,27 +147,27 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X, y : optional
-            The training data, or nothing, which means the same: then all that training learned counts
-            (``suspicion_``). Other data are judged by the networks' disagreement alone, ``1 − p(y | x)``.
+            The training data (the default), which are scored by ``suspicion_``. Other data are scored by
+            ``1 − p(y | x)`` alone.
         n : int, optional
-            How many to list. None: all with a suspicion above ½.
+            How many to list. By default, all with a suspicion above ½.
         return_scores : bool
-            Return the suspicions of the listed samples, 0 to 1, as well.
+            Also return the suspicions of the listed samples, from 0 to 1.
 
         Returns
         -------
-        indices : rows of X, and with ``return_scores`` a second array of their scores
+        indices : row numbers in X; with ``return_scores``, followed by an array of their scores
 
         Notes
         -----
-        A suspicion of ``1 − p(y | x)`` above ½ is a label that the networks give a probability below ½. That is the
-        chance of another class at this x, and not of a mistake: where classes overlap, labels that are right have it
-        too. Only the label-noise candidate of :class:`SelfCalibratedClassifier` gives the probability that a training
-        label is wrong; :class:`BO4SCClassifier` multiplies p by the label's learned weight.
+        If the suspicion ``1 − p(y | x)`` is above ½, the networks give the label a probability below ½. This is the
+        probability of another class at this x, not of a mistake: where classes overlap, correct labels can also have a
+        high suspicion. Only the label-noise candidate of :class:`SelfCalibratedClassifier` gives the probability that a
+        training label is wrong; :class:`BO4SCClassifier` multiplies p by the label's learned weight.
         """
         check_is_fitted(self)
         if (X is None) != (y is None):
-            raise ValueError("suspects needs X and y, or neither (the training data); one of them was given.")
+            raise ValueError("suspects needs both X and y, or neither (the training data); got only one of them.")
         if n is not None and (not isinstance(n, Integral) or n < 0):
             raise ValueError(f"n must be a whole number of samples, or None; got {shown(n)}.")
         scores = self.suspicion_
@@ -181,8 +182,8 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     def save(self, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None) -> None:
         """Write the fitted classifier to one file: arrays as safetensors, the rest as JSON in its header.
 
-        A RandomState instance and a splitter among the parameters cannot be written and are read back as None.
-        ``about`` holds notes of your own for the file's header: text and numbers.
+        Parameters that are a RandomState instance or a splitter cannot be written; they are read back as None.
+        ``about`` holds your own notes for the file's header: text and numbers.
         """
         from calibrant.estimators.persistence import save
 
@@ -190,7 +191,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what :meth:`save` wrote. Loading executes nothing, and predictions are equal bit for bit."""
+        """Read a file written by :meth:`save`. Loading executes no code, and predictions are equal bit for bit."""
         from calibrant.estimators.persistence import load
 
         found = load(path)
@@ -210,15 +211,15 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         return hasattr(self, "model_")
 
     def _named_splits(self, X: np.ndarray, y: np.ndarray, groups: Any, rows: np.ndarray) -> Splits | None:
-        """The folds that a splitter names, as positions among ``rows``; None where folds are dealt by the method."""
+        """Return the folds of the user's splitter, as positions in ``rows``; None if the method makes the folds."""
         return None
 
     def _holds_out(self) -> bool:
-        """Whether training needs a validation part, so that one is held out where none is given."""
+        """Whether training needs a validation part, which is then held out if none is given."""
         raise NotImplementedError
 
     def _keep(self, fitted: Fitted, runs: list[History], samples: Samples) -> None:
-        """Set the attributes that the method learned beside the networks, ``suspicion_`` of all samples among them."""
+        """Set the learned attributes other than the networks, including ``suspicion_`` for all samples."""
         raise NotImplementedError
 
     def _method(self) -> Method:
@@ -253,7 +254,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         if X is None and y is None and sample_weight is None:
             return None
         if X is None or y is None:
-            raise ValueError("A validation part needs both X_val and y_val, and one of them is missing.")
+            raise ValueError("X_val and y_val must be given together; one of them is missing.")
         X, y = self._read(X, y, reset=False)
         samples = Samples(X, class_columns(y, classes), as_weights(sample_weight, X, self.class_weight, y))
         return samples if samples.weights is None else samples.take(np.flatnonzero(samples.weights))
@@ -262,13 +263,13 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         return self.model_.probs(self.scaling_.apply(X)).numpy()
 
     def _suspicion(self, X: np.ndarray, codes: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-        """``1 − w·p(y | x)``; w is 1 without weights and where none was learned (NaN)."""
+        """Return ``1 − w·p(y | x)``; w is 1 if there are no weights, and for rows without a learned weight (NaN)."""
         weights = np.ones(len(codes)) if weights is None else np.nan_to_num(weights, nan=1.0)
         return suspicion(*map(torch.from_numpy, (weights, self._probs(X), codes))).numpy()
 
 
 def _whole(name: str, value: Any) -> int:
-    """A setting that counts something; NumPy's integers too, and neither 1.5 nor True."""
+    """Check that a setting is a positive integer and return it as an int; bools are refused."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} must be a positive whole number; got {shown(value)}.")
     return int(value)

@@ -1,4 +1,4 @@
-"""The first paper's method as a scikit-learn classifier."""
+"""BO4SC, the method of the first paper, as a scikit-learn classifier."""
 
 from __future__ import annotations
 
@@ -15,86 +15,92 @@ from calibrant.methods.bo4sc import Companion
 
 
 class BO4SCClassifier(NetworkClassifier):
-    """A network trained with one weight per sample, the weights learned so that held-out confidence is right.
+    """A network trained with one weight per sample; the weights are learned to make held-out confidence accurate.
 
     BO4SC, self-calibration by bilevel optimisation (Sanguin, Pakrashi, Viola, Rinaldi, AICS 2024), Algorithm 1. Part of
-    the data is held out for the outer level. :class:`SelfCalibratedClassifier` is the one to begin with; this one shows
-    which samples were believed (``sample_weights_``), and copes with wrong training labels where those of the held-out
-    part are right.
+    the data is held out for the outer level. Start with :class:`SelfCalibratedClassifier`. Use this one to see how much
+    each sample was trusted (``sample_weights_``), or if training labels may be wrong but those of the held-out part are
+    right.
 
     Parameters
     ----------
     hidden_layer_sizes : tuple of int, or int
         Units of the hidden layers, as in :class:`sklearn.neural_network.MLPClassifier`.
     steps : int
-        T, inner steps to one outer step.
+        T, the number of inner steps per outer step.
     epochs : int, optional
-        Passes over the training data; None chooses (1,200 steps, or 20 epochs where those are more). Training ends
-        with a whole outer step: inner steps (passes, of the full batch) are rounded up to a multiple of ``steps``.
+        Passes over the training data. Default: 1,200 steps or 20 epochs, whichever is more. Training ends with a
+        complete outer step: the number of inner steps (passes, for the full batch) is rounded up to a multiple of
+        ``steps``.
     learning_rate : float
-        η_θ, of the inner optimiser.
+        η_θ, the learning rate of the inner optimiser.
     batch_size : int, optional
-        None: the full batch up to 4,096 rows, 512 above.
+        Default: the full batch up to 4,096 rows, else 512.
     outer_rate : float, optional
-        η_w, of the weights; None takes 1.5·n_samples.
+        η_w, the learning rate of the weights. Default: 1.5·n_samples.
     alpha : float
-        Of the Boltzmann operator, the smooth maximum under the outer loss.
+        Parameter of the Boltzmann operator, the smooth maximum inside the outer loss.
     inner : {"adam", "sgd"}
         The inner optimiser: Section 4 of the paper says Adam, Algorithm 1 prints plain descent.
     hypergradient : {"unrolled", "truncated", "implicit"}
-        Exact through all T steps; through the last ``last`` of them; or that of a minimum.
+        How the hypergradient is computed: exactly through all T steps, through the last ``last`` steps, or by the
+        implicit function theorem at a minimum.
     last : int
-        For ``hypergradient="truncated"``.
+        Number of steps for ``hypergradient="truncated"``.
     damping : float
-        For ``hypergradient="implicit"``: added to the eigenvalues of the Hessian, which is not convex everywhere.
+        For ``hypergradient="implicit"``: added to the eigenvalues of the Hessian, which may be negative.
     outer_loss : {"bce", "nll", "brier", "sece", "dece"}
-        What held-out data are asked; the paper's is ``"bce"``.
+        The loss on held-out data; the paper uses ``"bce"``.
     weights : {"sample", "prior", "neighbours", "network"} or None
-        Free weights as published; pulled towards 1; smoothed over neighbours of one label; given by a small network; or
-        none, with ``also`` alone.
+        "sample": free weights, as published. "prior": weights pulled towards 1. "neighbours": weights smoothed over
+        neighbours with the same label. "network": weights computed by a small network. None: no weights; only the
+        variables in ``also`` are learned.
     prior_strength : float, optional
-        Of the pull towards equal weights, for all of ``weights`` but ``"sample"``. None: 0.01 for ``"prior"``, else 0.
+        Strength of the pull towards equal weights, for all ``weights`` except ``"sample"``. Default: 0.01 for
+        ``"prior"``, else 0.
     form : {"clip", "sigmoid"}
-        How weights stay in [0, 1].
+        How weights are kept in [0, 1].
     initial_weight : float, optional
-        None is 1 (0.9 for ``form="sigmoid"``).
+        Default: 1, or 0.9 for ``form="sigmoid"``.
     also : tuple of {"l2", "l2-unit", "label-smoothing", "label-noise"}
-        Further outer variables, moved by Adam at ``also_rate``.
+        Further outer variables, which Adam optimises.
     also_rate : float
+        The learning rate for the variables in ``also``.
     restart : bool
-        Start each outer step from the first parameters again.
+        Start each outer step from the initial parameters again.
     keep_history : bool
         Keep the weights of every outer step in ``sample_weights_history_``.
     validation_fraction : float
-        The share of the rows that is held out, each class in proportion, when ``fit`` is not given ``X_val``.
+        The share of rows to hold out if ``fit`` gets no ``X_val``; the split is stratified by class.
     class_weight : dict, "balanced" or None
         Weights of the classes, as in scikit-learn; they multiply ``sample_weight``. The probabilities are then those of
-        a population that is weighted so, not of the data: leave it at None unless that is what you want.
+        the weighted population, not of the data. Keep None unless you want this.
     random_state : int, RandomState instance or None
-        Decides the held-out rows, the networks' start and the order of mini-batches.
+        Seed of the held-out rows, the networks' initial parameters and the order of mini-batches.
     device : {"auto", "cpu", "cuda"}
-        Where to train; ``"auto"`` takes a GPU if there is one. The fitted classifier is on the CPU.
+        Where to train; ``"auto"`` uses a GPU if there is one. The fitted classifier is on the CPU.
     verbose : bool
         Show a progress bar on standard error.
 
     Attributes
     ----------
-    classes_, n_features_in_, feature_names_in_ : as everywhere in scikit-learn
+    classes_, n_features_in_, feature_names_in_ : as in every scikit-learn classifier
     encoder_ : :class:`calibrant.data.TableEncoder` or None
-        What turned a table with text, categories or dates into numbers; None where all columns were numbers.
+        The encoder of a table with text, categories or dates; None if all columns were numeric.
     sample_weights_ : (n_samples,) array, or None with ``weights=None``
-        The learned weight of each row of X, 0 to 1; NaN for rows that were not trained on: those held out, and those
-        whose ``sample_weight`` is zero.
+        The learned weight of each row of X, from 0 to 1; NaN for rows that were not trained on: those held out, and
+        those whose ``sample_weight`` is zero.
     sample_weights_history_ : (outer steps + 1, n_samples) array, with ``keep_history`` and weights
+        The weights after each outer step; the first row is the start.
     suspicion_ : (n_samples,) array
-        How wrong each label looks, 0 to 1: ``1 − w_i·p(y_i | x_i)``, with w = 1 for rows that were not trained on. A
-        score to sort by, and no probability: the network saw the rows that it was trained on.
-    train_indices_, validation_indices_ : rows of X that were trained on and that were held out
+        How wrong each label looks, from 0 to 1: ``1 − w_i·p(y_i | x_i)``, with w = 1 for rows that were not trained on.
+        Use it to sort rows. It is not a probability, because the network was trained on these rows.
+    train_indices_, validation_indices_ : the training rows and the held-out rows of X
     history_ : dict of (outer steps,) arrays
         ``inner_loss``, ``outer_loss`` and ``gradient_norm`` (of the hypergradient).
-    l2_, label_smoothing_ : arrays, where ``also`` names them
-    label_noise_ : float, where ``also`` names it
-        The learned rate of wrong labels, one for all classes.
+    l2_, label_smoothing_ : arrays, if ``also`` names them
+    label_noise_ : float, if ``also`` names it
+        The learned rate of wrong labels, the same for all classes.
 
     Examples
     --------
@@ -184,7 +190,7 @@ class BO4SCClassifier(NetworkClassifier):
 
 
 def _spread(values: Any, rows: np.ndarray, n: int) -> np.ndarray:
-    """Values of the training rows in places of their own among all n, NaN elsewhere."""
+    """Spread values of the training rows over an array of all n rows; the others are NaN."""
     whole = np.full((*values.shape[:-1], n), np.nan)
     whole[..., rows] = values.double().numpy()
     return whole

@@ -1,4 +1,4 @@
-"""Held-out calibration for any scikit-learn classifier."""
+"""``CrossCalibrated``: out-of-fold calibration for any scikit-learn classifier."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ from calibrant.methods.pool import fit_pool
 from calibrant.posthoc import make_calibrator
 
 _MANY = 50
-"""With more classes, matrices that mix them have too many entries to be worth their time."""
+"""With more classes, a full matrix has too many entries to be worth fitting."""
 
 
 class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
-    """Calibrate any scikit-learn classifier by its own out-of-fold predictions.
+    """Calibrate any scikit-learn classifier with its own out-of-fold predictions.
 
-    The classifier is cloned and fitted once for each fold. Out-of-fold log-probabilities of all rows together fit a
-    calibrator, and behind it the last step of :func:`calibrant.methods.pool.fit_pool`,
+    The classifier is cloned and fitted once per fold. A calibrator is fitted to the out-of-fold log-probabilities of
+    all rows, followed by the last step of :func:`calibrant.methods.pool.fit_pool`,
 
     ``p(x) = (1 − λ)·softmax(w·ℓ(x) + b) + λ/C``,
 
-    in which ℓ are the calibrator's log-probabilities. A classifier that is no better than the class frequencies is
+    where ℓ are the calibrator's log-probabilities. A classifier that is no better than the class frequencies is
     replaced by them (w = 0), and confidence never exceeds what the number of rows can support. Compared with
     :class:`sklearn.calibration.CalibratedClassifierCV`, one calibration is fitted to all rows instead of one per fold,
     its parameters have a prior, and copies of a row are never on both sides of a fold.
@@ -65,25 +65,26 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         It needs ``predict_proba`` or ``decision_function``. None: ``HistGradientBoostingClassifier(learning_rate=0.03,
         max_iter=1000, early_stopping=True)``.
     cv : int, splitter or iterable
-        A number of folds: they are stratified, and keep groups and exact copies of a row together. A scikit-learn
-        splitter, or an iterable of (train, test) rows, is used as it is; rows that it never holds out train only.
+        An int is the number of folds, which are stratified and keep groups and exact copies of a row together. A
+        scikit-learn splitter, or an iterable of (train, test) rows, is used unchanged; rows that it never holds out are
+        only trained on.
     ensemble : bool
-        True: the classifier is the mean of the fold models. False: one model that is fitted to all rows, with the
-        calibration of the fold models, as in ``CalibratedClassifierCV``; it predicts faster and takes one fit more.
+        True: the classifier is the mean of the fold models. False: it is one model fitted to all rows, with the
+        calibration of the fold models, as in ``CalibratedClassifierCV``; it predicts faster but needs one more fit.
     calibrator : str, Calibrator or None
-        A name of :data:`calibrant.posthoc.CALIBRATORS`, or a calibrator of one's own; None: the last step alone.
-        ``"auto"`` is structured matrix scaling, or vector scaling for more than 50 classes: with few rows it is
-        temperature scaling, and it learns more as rows allow.
+        A name in :data:`calibrant.posthoc.CALIBRATORS`, or your own calibrator; None uses only the last step.
+        ``"auto"`` is structured matrix scaling, or vector scaling for more than 50 classes. With few rows it reduces to
+        temperature scaling; with more rows it learns more.
     n_jobs : int, optional
-        How many folds are fitted at the same time, as in joblib.
+        How many folds are fitted in parallel, as in joblib.
     random_state : int, RandomState instance or None
-        Decides the folds where ``cv`` is a number.
+        Seed of the folds if ``cv`` is an int.
 
     Attributes
     ----------
-    classes_, n_features_in_, feature_names_in_ : as everywhere in scikit-learn
+    classes_, n_features_in_, feature_names_in_ : as in every scikit-learn classifier
     estimators_ : list of fitted classifiers
-        One for each fold, or a single one with ``ensemble=False``.
+        One per fold, or a single one with ``ensemble=False``.
     oof_proba_ : (n_samples, n_classes) array
         Calibrated out-of-fold probabilities of the training rows; NaN for rows that were never held out.
         :meth:`rejection_rule` and :meth:`predict_set` use them.
@@ -124,20 +125,20 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, **fit_params: Any) -> Self:
-        """Fit a clone of the estimator on each fold, and the calibration to what they say of rows they never saw.
+        """Fit a clone of the estimator on each fold, and the calibration to the out-of-fold predictions.
 
         Parameters
         ----------
         X : array-like, sparse matrix or data frame of shape (n_samples, n_features)
-            As the estimator takes it.
+            In any form that the estimator accepts.
         y : array-like of shape (n_samples,)
             Labels of two or more classes.
         sample_weight : array-like of shape (n_samples,), optional
-            For the calibration, and for the estimator if its ``fit`` takes weights. Rows of weight zero take no part.
+            For the calibration, and for the estimator if its ``fit`` accepts weights. Rows of weight zero are ignored.
         groups : array-like of shape (n_samples,), optional
             Rows with equal values (one patient, one recording) are held out together; passed on to a splitter.
         **fit_params
-            For the estimator's ``fit``; with scikit-learn's metadata routing, to whoever requested them.
+            For the estimator's ``fit``; with scikit-learn's metadata routing, for every object that requested them.
         """
         X, y = indexable(X, y)
         y = column_or_1d(y, warn=True)
@@ -190,7 +191,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         return np.log(self.predict_proba(X))
 
     def get_metadata_routing(self) -> MetadataRouter:
-        """Who is given which metadata, as in :class:`sklearn.calibration.CalibratedClassifierCV`."""
+        """Return the metadata routing, as in :class:`sklearn.calibration.CalibratedClassifierCV`."""
         router = MetadataRouter(owner=self)
         router.add_self_request(self)
         to_fit = MethodMapping().add(caller="fit", callee="fit")
@@ -210,7 +211,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         return hasattr(self, "pool_")
 
     def _log_probs(self, scores: np.ndarray) -> np.ndarray:
-        """Log-probabilities of the calibrator from the models' mean scores."""
+        """Return the calibrator's log-probabilities for the models' mean scores."""
         found = log_softmax(self._scale * scores, axis=1)
         return found if self.calibrator_ is None else np.log(np.maximum(self.calibrator_.predict_proba(found), 1e-300))
 
@@ -229,7 +230,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
     def _routed(
         self, estimator: Any, weights: np.ndarray | None, groups: Any, fit_params: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Metadata for the estimator's ``fit`` and for the splitter's ``split``."""
+        """Return the metadata for the estimator's ``fit`` and for the splitter's ``split``."""
         if _routing_enabled():
             routed = process_routing(self, "fit", sample_weight=weights, groups=groups, **fit_params)
             return dict(routed.estimator.fit), dict(routed.splitter.split) if "splitter" in routed else {}
@@ -241,7 +242,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
     def _splits(
         self, X: Any, y: np.ndarray, codes: np.ndarray, used: np.ndarray, groups: Any, to_split: dict[str, Any]
     ) -> tuple[Splits, np.ndarray | None]:
-        """Training and held-out rows of each fold, without rows of weight zero; and which rows belong together."""
+        """Return each fold's training and held-out rows (none of weight zero), and which rows belong together."""
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         numbers, rows = group_numbers(groups, X), np.flatnonzero(used)
         if not isinstance(self.cv, Integral):
@@ -255,9 +256,9 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         return tuple((rows[a], rows[b]) for a, b in splits), together
 
     def _held_out(self, X: Any, models: list[Any], sizes: list[int], splits: Splits, rows: int) -> np.ndarray:
-        """Mean scores of the models that never saw a row, (n, C); NaN where all of them did.
+        """Return the mean out-of-fold scores of each row, (n, C); NaN for rows that every model was trained on.
 
-        A probability of 0 counts as half of the least one that is positive: a forest of 100 trees cannot say 1e-10.
+        A probability of 0 becomes half of the smallest positive one: a forest of 100 trees cannot predict 1e-10.
         """
         total, count = np.zeros((rows, len(self.classes_))), np.zeros((rows, 1))
         judged = [(m, n, held) for m, n, (_, held) in zip(models, sizes, splits, strict=False) if len(held)]
@@ -270,7 +271,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
 
 
 def _fit_one(estimator: Any, X: Any, y: np.ndarray, rows: np.ndarray, params: dict[str, Any]) -> Any:
-    """A classifier that is fitted to some of the rows; rows of one class only get one that always answers with it."""
+    """Fit a clone to some of the rows; if they have only one class, return a classifier that always predicts it."""
     own, labels = _safe_indexing(X, rows), y[rows]
     if len(np.unique(labels)) < 2:
         return DummyClassifier(strategy="prior").fit(own, labels)
@@ -284,7 +285,7 @@ def _fit_one(estimator: Any, X: Any, y: np.ndarray, rows: np.ndarray, params: di
 
 
 def _standardised(X: Any) -> np.ndarray | None:
-    """Numbers in an array as the search for near copies takes them; None for other inputs."""
+    """Return numeric inputs as an array for the search for near copies; None for other inputs."""
     if hasattr(X, "iloc") or issparse(X):
         return None
     values = np.asarray(X)
@@ -294,9 +295,9 @@ def _standardised(X: Any) -> np.ndarray | None:
 
 
 def _scores(model: Any, X: Any, classes: np.ndarray, size: int) -> np.ndarray:
-    """Log-probabilities or decision values of one model, (n, C).
+    """Return the log-probabilities or decision values of one model, (n, C).
 
-    Classes that its ``size`` training rows lacked get the probability of half a row.
+    Classes that are missing from its ``size`` training rows get the probability of half a row.
     """
     if hasattr(model, "predict_proba"):
         with np.errstate(divide="ignore"):
@@ -319,7 +320,7 @@ def _scores(model: Any, X: Any, classes: np.ndarray, size: int) -> np.ndarray:
 
 
 def _scale(held: Rows) -> float:
-    """What decision values are multiplied by to become logits: the factor of least loss, within a factor of 100."""
+    """Return the factor with the lowest loss that turns decision values into logits, within a factor of 100."""
     scores = held.inputs
     unit = max(float(np.abs(scores - scores.mean(axis=1, keepdims=True)).mean()), 1e-12)
     found = minimize_scalar(

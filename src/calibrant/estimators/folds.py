@@ -1,4 +1,4 @@
-"""Which rows each fold trains on and holds out: groups, exact copies and scikit-learn's splitters."""
+"""Folds: training and held-out rows, from groups, exact copies or scikit-learn's splitters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Splits = tuple[tuple[np.ndarray, np.ndarray], ...]
 
 
 def group_numbers(groups: Any, X: Any) -> np.ndarray | None:
-    """The user's groups as whole numbers, one for each row."""
+    """Return the user's groups as integers, one per row."""
     if groups is None:
         return None
     groups = column_or_1d(groups)
@@ -28,7 +28,7 @@ def group_numbers(groups: Any, X: Any) -> np.ndarray | None:
     found: np.ndarray = np.unique(groups, return_inverse=True)[1].astype(np.int64)
     if found.max() == 0:
         raise ValueError(
-            "groups holds one value only, so that no row can be held out while others train; leave it out."
+            "groups must hold at least two values, so that some rows can be held out; got only one. Omit groups."
         )
     return found
 
@@ -36,19 +36,19 @@ def group_numbers(groups: Any, X: Any) -> np.ndarray | None:
 def dealt_splits(
     X: Any, codes: np.ndarray, number: int, *, seed: int, groups: np.ndarray | None = None
 ) -> tuple[Splits, np.ndarray | None]:
-    """Stratified folds that keep groups and exact copies together, and what they keep together.
+    """Make stratified folds that keep groups and exact copies together.
 
     Parameters
     ----------
     X : rows as the user gave them, or encoded
     codes : class indices
-    number : how many folds; fewer where there are fewer rows or groups
-    groups : one whole number per row, optional
+    number : how many folds; fewer if there are fewer rows or groups
+    groups : one integer per row, optional
 
     Returns
     -------
     splits : training rows and held-out rows of each fold
-    together : one number for each row, equal for rows of a group and for exact copies; None where there are neither
+    together : one number per row, equal for rows of a group and for exact copies; None if there are neither
     """
     together = joined(groups, copy_groups(X))
     folds = deal(torch.as_tensor(codes), number, seed=seed, groups=together)
@@ -56,7 +56,7 @@ def dealt_splits(
 
 
 def named_splits(cv: Any, X: Any, y: np.ndarray, groups: Any = None, **params: Any) -> Splits:
-    """The splits of a scikit-learn splitter, or of an iterable of them, as they are."""
+    """Return the splits of a scikit-learn splitter or of an iterable, unchanged."""
     if isinstance(cv, str) or not (hasattr(cv, "split") or isinstance(cv, Iterable)):
         raise ValueError(
             f"cv must be a number of folds, a scikit-learn splitter, or an iterable of (train, test) rows; got {cv!r}."
@@ -67,7 +67,7 @@ def named_splits(cv: Any, X: Any, y: np.ndarray, groups: Any = None, **params: A
     for train, held in found:
         if np.intersect1d(train, held).size:
             raise ValueError(
-                "cv gave a fold that trains on rows that it holds out; training and test rows must differ."
+                "cv must give folds whose training and test rows differ; got a fold that trains on rows it holds out."
             )
     if len(found) < 2:
         raise ValueError(f"cv must give at least two folds; got {len(found)}.")
@@ -75,19 +75,19 @@ def named_splits(cv: Any, X: Any, y: np.ndarray, groups: Any = None, **params: A
 
 
 def fold_count(cv: Any, name: str = "cv") -> int:
-    """A number of folds, at least two."""
+    """Check a number of folds, which must be at least two."""
     if not isinstance(cv, Integral) or isinstance(cv, bool) or cv < 2:
         raise ValueError(f"{name} must be at least 2 folds; got {shown(cv)}.")
     return int(cv)
 
 
 def near_groups(values: Any, groups: Any, *, seed: int = 0, stacklevel: int = 3) -> np.ndarray | None:
-    """Groups of near copies, with a warning, where many rows have one and nobody said which rows belong together.
+    """Group near copies, with a warning, if many rows have one and the user gave no groups.
 
     Parameters
     ----------
-    values : standardised numbers, (n, d); rows of another kind are not looked at
-    groups : the user's, which are taken as they are
+    values : standardised numbers, (n, d); other inputs are not searched
+    groups : the user's groups; if given, nothing is searched
     """
     if groups is not None or not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
         return None

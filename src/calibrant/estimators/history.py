@@ -1,4 +1,4 @@
-"""Losses of every run that a fit consists of."""
+"""The recorded losses of all training runs of a fit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from calibrant.bilevel import Callback, History, Run
 
 
 class Runs(Callback):
-    """Keeps one :class:`calibrant.bilevel.History` for each run that it is called in, in order."""
+    """A callback that keeps one :class:`calibrant.bilevel.History` per run, in order."""
 
     def __init__(self) -> None:
         self.each: list[History] = []
@@ -22,6 +22,6 @@ class Runs(Callback):
 
 
 def as_arrays(history: History) -> dict[str, np.ndarray]:
-    """One number an outer step: the mean over the networks that share it."""
+    """Return one value per outer step: the mean over the networks."""
     names = ("inner_loss", "outer_loss", "gradient_norm")
     return {name: history[name].double().reshape(len(history.rows[name]), -1).mean(1).numpy() for name in names}

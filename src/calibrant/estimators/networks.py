@@ -1,4 +1,4 @@
-"""Trained networks without the machinery that trained them: plain modules, and these as arrays, numbers and text."""
+"""Trained networks as plain modules, and their conversion to arrays, numbers and text for files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from calibrant.methods.tabular import Rotated
 from calibrant.models.embeddings import EmbeddingLayer, FromZero, Periodic, PiecewiseLinear
 
 _ROWS = 2048
-"""Rows of one forward pass: what they become between layers stays in the cache."""
+"""Rows per forward pass; few enough that the values between layers stay in the cache."""
 _KNOWN = (nn.Sequential, nn.Linear, nn.ReLU, nn.SiLU, nn.Tanh, EmbeddingLayer, FromZero, Periodic, PiecewiseLinear)
 LAYERS: dict[str, type[nn.Module]] = {layer.__name__: layer for layer in _KNOWN}
 """The layers that a classifier's file may hold."""
@@ -28,8 +28,7 @@ LAYERS: dict[str, type[nn.Module]] = {layer.__name__: layer for layer in _KNOWN}
 class Frozen:
     """A trained network on the CPU.
 
-    It predicts in float64, so that a row's logits do not depend, beyond the last digits of that, on the rows that
-    happen to be asked for with it.
+    It predicts in float64, so that a row's logits do not depend on the other rows of the batch, except for rounding.
     """
 
     module: nn.Module
@@ -46,7 +45,7 @@ class Frozen:
 
 
 def freeze(fitted: Fitted) -> Mixture | Blend:
-    """The same classifier, on the CPU and without what its training left behind."""
+    """Return the same classifier on the CPU, without the state of its training."""
     if isinstance(fitted, Blend):
         return replace(fitted, mixture=fitted.mixture and _frozen(fitted.mixture), extras={})
     assert isinstance(fitted, Mixture)
@@ -69,7 +68,7 @@ def _network(solution: Solution | Rotated) -> Frozen:
 
 
 def check_layers(module: nn.Module) -> None:
-    """An error where a module is made of layers that cannot be written to a file."""
+    """Raise an error if a module has layers that cannot be written to a file."""
     kinds = {type(layer) for layer in module.modules()}
     unknown = sorted(kind.__name__ for kind in kinds - set(LAYERS.values()))
     if unknown:
@@ -77,7 +76,7 @@ def check_layers(module: nn.Module) -> None:
 
 
 def to_tree(module: nn.Module) -> dict[str, Any]:
-    """A module as its layer's name, settings, arrays and inner layers."""
+    """Convert a module to its layer's name, settings, arrays and inner layers."""
     settings = {k: v for k, v in vars(module).items() if not k.startswith("_") and k != "training"}
     tensors: Iterable[tuple[str, Tensor]] = (
         *module.named_parameters(recurse=False),
@@ -93,14 +92,14 @@ def to_tree(module: nn.Module) -> dict[str, Any]:
 
 
 def from_tree(tree: dict[str, Any]) -> nn.Module:
-    """What :func:`to_tree` wrote, built without calling a constructor."""
+    """Build a module from the output of :func:`to_tree`, without calling a constructor."""
     if (kind := LAYERS.get(tree["layer"])) is None:
         raise ValueError(f"unknown layer {tree['layer']!r}; known are {', '.join(LAYERS)}")
     module = kind.__new__(kind)
     nn.Module.__init__(module)
     for name, value in tree["settings"].items():
         if hasattr(kind, name) or name.startswith("_") or not _plain(value):
-            raise ValueError(f"{name!r} is no setting of a layer")
+            raise ValueError(f"{name!r} is not a setting of a layer")
         setattr(module, name, value)
     for name, value in tree["arrays"].items():
         module.register_parameter(name, nn.Parameter(torch.from_numpy(value), requires_grad=False))
@@ -112,7 +111,7 @@ def from_tree(tree: dict[str, Any]) -> nn.Module:
 
 
 def perceptron(weights: list[np.ndarray], biases: list[np.ndarray], activation: str) -> nn.Module:
-    """A multilayer perceptron from its matrices: what files of version 2 hold."""
+    """Build a multilayer perceptron from its matrices, which is what files of version 2 hold."""
     between = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}[activation]
     layers: list[nn.Module] = []
     for weight, bias in zip(weights, biases, strict=True):

@@ -1,4 +1,4 @@
-"""Classifiers on disk, as :mod:`calibrant._files` keeps them."""
+"""Saving and loading classifiers, in the format of :mod:`calibrant._files`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FORMAT = Format("classifier", CLASSIFIERS, "save", former={"calibrant.estimators
 _MODEL, _SCALING, _ENCODER, _HELD_OUT = "model_", "scaling_", "encoder_", "held_out_"
 POOLS = ("probs", "logits")
 OTHERS: dict[str, type[Forest] | type[Line]] = {"trees": Forest, "linear": Line}
-"""How members beside the networks are kept: dataclasses of arrays."""
+"""The pool members other than networks, which are stored as dataclasses of arrays."""
 
 
 def save(
@@ -39,7 +39,7 @@ def save(
 ) -> None:
     """Write a fitted classifier to one file; :func:`load` reads it back with equal predictions, bit for bit.
 
-    ``about`` holds text and numbers that go into the file as they are; :func:`calibrant._files.read_about` reads them.
+    ``about`` holds text and numbers that are stored in the file; :func:`calibrant._files.read_about` reads them.
     """
     name = type(classifier).__name__
     if CLASSIFIERS.get(name) is not type(classifier):
@@ -64,7 +64,7 @@ def save(
 
 
 def load(path: str | os.PathLike[str]) -> NetworkClassifier:
-    """Read what :func:`save` wrote; a ValueError says what is wrong with any other file."""
+    """Read a file written by :func:`save`; any other file raises a ValueError that says what is wrong."""
     classifier: NetworkClassifier = FORMAT.read(path, _build)
     return classifier
 
@@ -79,13 +79,13 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassif
     if header["version"] == 2:
         _upgrade(kind, params, state)
     if header["version"] == 3 and "oof_labels_" not in state:
-        state.pop("oof_proba_", None)  # early files lack the labels, without which these are of no use
+        state.pop("oof_proba_", None)  # early files lack the labels, and the probabilities are useless without them
     classifier: NetworkClassifier = kind(**params)
     for key in state:
-        if key.startswith("_") or not key.endswith("_"):  # it might stand in the way of a method
-            raise ValueError(f"{key!r} is no fitted attribute, whose names end with an underscore")
+        if key.startswith("_") or not key.endswith("_"):  # it could hide a method
+            raise ValueError(f"{key!r} is not a fitted attribute; their names end with an underscore")
     state[_MODEL], state[_SCALING] = _model(**state[_MODEL]), Scaling(*state[_SCALING])
-    encoder = state.get(_ENCODER)  # files that were written before there were encoders lack it
+    encoder = state.get(_ENCODER)  # files written before encoders existed lack it
     state[_ENCODER] = None if encoder is None else TableEncoder.from_json(encoder)
     if _HELD_OUT in state:
         state[_HELD_OUT] = HeldOut(*state[_HELD_OUT])
@@ -100,7 +100,7 @@ def _plain_encoder(encoder: TableEncoder | None) -> str | None:
 
 
 def _upgrade(kind: type, params: dict[str, Any], state: dict[str, Any]) -> None:
-    """Files of version 2 hold perceptrons as lists of matrices, and know no other members."""
+    """Read the networks of a version 2 file: perceptrons as lists of matrices, without other members."""
     model = state[_MODEL]
     model["networks"] = [to_tree(perceptron(**network)) for network in model["networks"]]
     if kind is SelfCalibratedClassifier:
@@ -109,7 +109,7 @@ def _upgrade(kind: type, params: dict[str, Any], state: dict[str, Any]) -> None:
 
 
 def _plain_model(model: Mixture | Blend) -> dict[str, Any]:
-    """A classifier of frozen members as arrays, numbers and text."""
+    """Convert a classifier of frozen members to arrays, numbers and text."""
     if isinstance(model, Mixture):
         return {
             "networks": [to_tree(network.module) for network in model.networks],
@@ -136,7 +136,7 @@ def _model(*, pool: Any, **parts: Any) -> Mixture | Blend:
 
 
 def _check(classifier: Any) -> None:
-    """A file that was cut or patched must not predict nonsense."""
+    """Raise an error if the parts of a file do not fit together, so that a damaged file cannot predict nonsense."""
     model, scaling, encoder = classifier.model_, classifier.scaling_, classifier.encoder_
     columns = classifier.n_features_in_ if encoder is None else len(encoder.get_feature_names_out())
     if not scaling.mean.shape == scaling.scale.shape == (columns,):
@@ -158,7 +158,7 @@ def _check(classifier: Any) -> None:
     if mixture.pool not in POOLS:
         raise ValueError(f"pool must be one of {', '.join(map(repr, POOLS))}, not {mixture.pool!r}")
     if not mixture.networks:
-        raise ValueError("there is no network")
+        raise ValueError("at least one network is needed")
     if mixture.shares is not None and (len(mixture.shares) != len(mixture.networks) or min(mixture.shares) <= 0):
         raise ValueError("shares must have a positive number for each network")
     for network in mixture.networks:

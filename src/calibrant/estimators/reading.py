@@ -1,4 +1,4 @@
-"""Inputs, labels, weights and held-out rows, as the classifiers take them."""
+"""Input checks of the classifiers: inputs, labels, weights and held-out rows."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from calibrant.data.splits import group_folds, split_indices
 from calibrant.methods import Part
 
 LARGEST_DENSE = 2 * 2**30
-"""The greatest number of bytes that a sparse matrix may take as a dense one."""
+"""The largest size in bytes of a sparse matrix that is converted to a dense one."""
 _ROWS = 65_536
-"""Rows whose fingerprint is taken at a time, to bound memory."""
+"""Rows that are hashed at a time, to bound memory."""
 
 
 class Samples(NamedTuple):
-    """Checked rows: raw inputs, column numbers of classes, weights (None where all are equal), numbers of groups."""
+    """Checked rows: raw inputs, class column numbers, weights (None if all are equal) and group numbers."""
 
     inputs: np.ndarray
     codes: np.ndarray
@@ -37,23 +37,23 @@ class Samples(NamedTuple):
         return len(self.codes)
 
     def take(self, rows: np.ndarray) -> Samples:
-        """Some of the rows, in increasing order; the samples themselves where these are all."""
+        """Return some of the rows, in increasing order; the same object if these are all rows."""
         if len(rows) == len(self):
             return self
         return Samples(*(None if values is None else values[rows] for values in self))  # type: ignore[arg-type]
 
     def part(self, scaling: Scaling) -> Part:
-        """The samples as a method takes them."""
+        """Return the samples in the form that a method accepts."""
         weights, groups = (None if v is None else torch.from_numpy(v) for v in (self.weights, self.groups))
         return Part(scaling.apply(self.inputs), torch.from_numpy(self.codes), weights, groups=groups)
 
 
 def read(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
-    """Inputs as one dense array of floats, followed by labels if they are given.
+    """Return inputs as one dense array of floats, followed by labels if they are given.
 
-    Missing values are NaN. A table with text, categories or dates goes through ``estimator.encoder_``, which is fitted
-    if ``reset`` and is None for tables of numbers; its categories become codes. ``reset`` also sets
-    ``n_features_in_`` and ``feature_names_in_``; without it, the columns must be those of the training table.
+    Missing values are NaN. A table with text, categories or dates is encoded by ``estimator.encoder_``, which is fitted
+    if ``reset`` and is None for numeric tables; categories become codes. ``reset`` also sets ``n_features_in_`` and
+    ``feature_names_in_``; without it, the columns must be those of the training table.
     """
     X = _filled(X)
     if reset:
@@ -73,7 +73,7 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
 
 
 def category_counts(encoder: TableEncoder | None) -> np.ndarray | None:
-    """The number of categories of each column that the encoder gives, 0 for numbers; None where all are numbers."""
+    """Return the number of categories of each encoded column, 0 for numeric ones; None if all are numeric."""
     return None if encoder is None else encoder.scaling_.categories
 
 
@@ -90,19 +90,17 @@ def _numbers(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
         )
     except ValueError as error:
         if "Complex data not supported" in str(error):  # scikit-learn's message holds the whole table
-            raise ValueError(
-                "Complex data not supported: give real and imaginary parts as columns of their own."
-            ) from None
+            raise ValueError("Complex data not supported: give real and imaginary parts as separate columns.") from None
         if reset or "could not convert string to float" not in str(error):
             raise
         raise ValueError(
-            f"All columns of the training table were numbers, but X holds text ({error}). Write the values as numbers, "
+            f"All columns of the training table were numeric, but X holds text ({error}). Write the values as numbers, "
             "or leave them empty (missing)."
         ) from error
 
 
 def needs_encoder(X: Any) -> bool:
-    """Whether some columns are neither numbers nor truth values."""
+    """Whether some columns are neither numeric nor boolean."""
     if isinstance(X, Mapping) or sparse.issparse(X):
         return False
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
@@ -117,14 +115,14 @@ def needs_encoder(X: Any) -> bool:
 
 
 def _filled(X: Any) -> Any:
-    """A data frame without pandas' sparse columns, whose gaps may be any value; everything else as it is."""
+    """Make the sparse columns of a pandas data frame dense, as their fill value can be any value; else return X."""
     if not hasattr(X, "iloc") or not any(str(dtype).startswith("Sparse") for dtype in getattr(X, "dtypes", ())):
         return X
     return X.apply(lambda column: column.sparse.to_dense() if str(column.dtype).startswith("Sparse") else column)
 
 
 def is_plain(dtype: Any) -> bool:
-    """Whether a data frame's type, of pandas or polars, is one of numbers or truth values."""
+    """Whether a dtype of a pandas or polars data frame is numeric or boolean."""
     if isinstance(getattr(dtype, "kind", None), str):
         return dtype.kind in "biufc"
     return bool(getattr(dtype, "is_numeric", bool)()) or str(dtype) == "Boolean"
@@ -142,12 +140,12 @@ def _dense(X: Any) -> np.ndarray:
 
 
 def as_weights(sample_weight: Any, X: np.ndarray, class_weight: Any = None, y: Any = None) -> np.ndarray | None:
-    """Weights in float64, times the weight of each row's class in ``y``; None where all are equal: the same as none."""
+    """Return float64 weights times the weight of each row's class in ``y``; None if all are equal."""
     if sample_weight is None and class_weight is None:
         return None
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     if not weights.any():
-        raise ValueError("All sample weights are zero, so there is nothing to learn from: some must be positive.")
+        raise ValueError("sample_weight must be positive for some rows; all sample weights are zero.")
     if class_weight is not None:
         weights = weights * compute_sample_weight(class_weight, y)
         if not np.all(weights >= 0) or not weights.any():
@@ -156,7 +154,7 @@ def as_weights(sample_weight: Any, X: np.ndarray, class_weight: Any = None, y: A
 
 
 def encode(y: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The classes, and each row's class as a column number. Rows of positive weight must show two classes or more."""
+    """Return the classes and each row's class as a column number; rows of positive weight must have two classes."""
     classes, codes = np.unique(y, return_inverse=True)
     present = codes if weights is None else codes[weights > 0]
     if np.all(present == present[0]):
@@ -169,15 +167,15 @@ def encode(y: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.ndarray
 
 
 _PIECES = 20
-"""Groups are dealt to so many pieces, some of which are held out."""
+"""The number of parts that groups are divided into; some of them are held out."""
 
 
 def hold_out(
     codes: np.ndarray, share: float, *, seed: int, groups: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Training and validation rows: each class in proportion, a rare class in training first, neither part empty.
+    """Return stratified training and validation rows; rare classes go to training first, and neither part is empty.
 
-    With ``groups``, rows of one group are in one part, and proportions are as even as that allows.
+    With ``groups``, the rows of a group stay in one part, and the split is stratified as far as this allows.
     """
     if not isinstance(share, Real) or not 0 < share < 1:
         raise ValueError(f"validation_fraction must lie between 0 and 1; got {shown(share)}.")
@@ -191,7 +189,7 @@ def hold_out(
 
 
 def digest(X: np.ndarray, codes: np.ndarray) -> str:
-    """A fingerprint of data, by which they are known again."""
+    """Return a hash that identifies the data."""
     found = hashlib.blake2b(digest_size=16)
     for start in range(0, len(X), _ROWS):  # in pieces: a copy of the whole table may not fit into memory
         found.update(np.ascontiguousarray(X[start : start + _ROWS], dtype=np.float64).data)

@@ -1,4 +1,4 @@
-"""The reject option of ``predict``: which label stands for "I don't know", and where it goes."""
+"""The reject option of ``predict``: which rows are rejected, and the label that marks them."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ class RejectMixin:
         reject_below: float | None = None,
         reject_label: Any = None,
     ) -> np.ndarray:
-        """The most probable class of each row, or abstention where that is not probable enough.
+        """Return the most probable class of each row, or abstain if it is not probable enough.
 
         Parameters
         ----------
         X : array-like or DataFrame of shape (n_samples, n_features)
         reject : RejectionRule or Window, optional
             Abstain where this rule does not accept :meth:`confidence`. ``rejection_rule`` and the functions of
-            :mod:`calibrant.selective` give such rules.
+            :mod:`calibrant.selective` return such rules.
         reject_below : float in [0, 1], optional
-            Abstain where :meth:`confidence` is below this number. Not together with ``reject``.
+            Abstain where :meth:`confidence` is below this number. Cannot be combined with ``reject``.
         reject_label : optional
-            What stands for abstention; an error if it is a class. The default depends on the classes: −1 for whole
-            numbers, NaN for other numbers, None (in an array of objects) for text and truth values.
+            The label that marks abstention; it must not be a class. The default depends on the classes: −1 for
+            integers, NaN for other numbers, None (in an array of objects) for strings and booleans.
         """
         if reject is not None and reject_below is not None:
             raise ValueError("reject and reject_below must not be given together; a rule has its own threshold.")
         if reject is None and reject_below is None and reject_label is not None:
-            raise ValueError("reject_label needs a rule: give reject or reject_below as well.")
+            raise ValueError("reject_label needs a rule; also give reject or reject_below.")
         if reject is not None and not isinstance(reject, RejectionRule | Window):
             raise ValueError(
                 f"reject must be a RejectionRule or a Window; got {type(reject).__name__}. "
@@ -55,23 +55,24 @@ class RejectMixin:
         return withhold(predicted, accepted, self.classes_, reject_label)
 
     def confidence(self, X: Any) -> np.ndarray:
-        """The probability of the predicted class, the second output of Eq. (9): the plain maximum."""
+        """Return the probability of the predicted class: the maximum, the second output of Eq. (9)."""
         probs: np.ndarray = self.predict_proba(X)  # type: ignore[attr-defined]
         return probs.max(axis=1)
 
 
 def reaches(confidence: np.ndarray, threshold: Any) -> np.ndarray:
-    """Whether each confidence is at least the threshold that was given as ``reject_below``."""
+    """Whether each confidence is at least the threshold ``reject_below``."""
     if not isinstance(threshold, Real) or isinstance(threshold, bool) or not 0 <= float(threshold) <= 1:
-        raise ValueError(f"reject_below must be a confidence between 0 and 1, got {shown(threshold)}.")
+        raise ValueError(f"reject_below must be a confidence between 0 and 1; got {shown(threshold)}.")
     return confidence >= float(threshold)
 
 
 def withhold(predicted: np.ndarray, accepted: np.ndarray, classes: np.ndarray, label: Any) -> np.ndarray:
-    """``predicted``, with ``label`` where it is not ``accepted``.
+    """Return ``predicted``, with ``label`` where it is not ``accepted``.
 
-    ``label=None`` chooses one by the kind of the classes: −1 for whole numbers, NaN for other numbers, and None (in an
-    array of objects) for text and truth values. A label that is a class raises: rejections could not be told apart.
+    ``label=None`` chooses by the kind of the classes: −1 for integers, NaN for other numbers, and None (in an array of
+    objects) for strings and booleans. A label that is also a class raises an error, because rejected rows would look
+    like that class.
     """
     chosen = label is None
     if chosen:
@@ -79,7 +80,7 @@ def withhold(predicted: np.ndarray, accepted: np.ndarray, classes: np.ndarray, l
     if any(label == c for c in classes.tolist()):
         raise ValueError(
             f"reject_label={shown(label)} is one of the classes, so rejected rows could not be told from that class. "
-            + ("Name another with reject_label." if chosen else "Choose a label that is none of classes_.")
+            + ("Name another with reject_label." if chosen else "Choose a label that is not in classes_.")
         )
     result = predicted.astype(_common_dtype(classes, label))
     result[~accepted] = label
@@ -87,7 +88,7 @@ def withhold(predicted: np.ndarray, accepted: np.ndarray, classes: np.ndarray, l
 
 
 def _common_dtype(classes: np.ndarray, label: Any) -> np.dtype:
-    """A dtype for classes and label alike: the classes' own kind where the label is of it, else objects."""
+    """Return a dtype that holds both classes and label: the classes' own kind if the label fits, else object."""
     own, other = classes.dtype, np.asarray(label).dtype
     numbers = own.kind in "iuf" and other.kind in "iuf"
     if np.ndim(label) == 0 and (numbers or (own.kind == other.kind and own.kind != "O")):

@@ -1,7 +1,7 @@
-"""Rejection rules and prediction sets from out-of-fold probabilities: confidence that costs no further split.
+"""Rejection rules and prediction sets from out-of-fold probabilities, without a further split of the data.
 
-Cross-fitting gives every training row a probability by models that never saw it. A rule that needs rows the model has
-not seen can be fitted on these instead of on a sample set aside. What is guaranteed then is not quite the same.
+Cross-fitting gives every training row a probability from models that were not trained on it. A rule that needs unseen
+rows can be fitted to these instead of to a separate sample. The guarantee is then slightly different.
 
 **The rejection rule.** Let f_1..f_K be the models that each leave out a fold. Let R̄(t) be their pooled risk on new
 data, Σ_k P(f_k wrong, c_k ≥ t) / Σ_k P(c_k ≥ t), and R(t) the risk of the classifier itself, which is the mean of the
@@ -9,7 +9,7 @@ f_k or one model trained on all rows. If
 
 (A1) the out-of-fold rows' confidences and errors are distributed like those of independent new rows, each judged by one
      of the fixed models f_k, drawn at random, and
-(A2) at the threshold that is chosen, the classifier is wrong no more often than the models that left out a fold,
+(A2) at the chosen threshold, the classifier is wrong no more often than the models that left out a fold,
      R(t̂) ≤ R̄(t̂),
 
 then P(R(t̂) ≤ risk) ≥ confidence, by the theorems of :mod:`calibrant.selective.target_risk`.
@@ -18,24 +18,24 @@ then P(R(t̂) ≤ risk) ≥ confidence, by the theorems of :mod:`calibrant.selec
 the other folds, so the folds are not independent of one another, and the variance can be larger than binomial. For
 stable learners, whose predictions hardly change with one row, the difference vanishes as n grows (Austern & Zhou 2020;
 Bayle, Bayle, Janson & Mackey 2020). Without stability nothing is guaranteed. A calibration step with a few parameters
-that is fitted to the out-of-fold rows has a part in this, too.
+that is fitted to the out-of-fold rows also adds to this dependence.
 
-*About (A2).* The f_k saw (K − 1)/K of the rows. The classifier saw more and is usually better, which makes the rule
-cautious. A mean of models is usually better than each of them, too. (A2) fails if the classifier is more confident than
-the f_k without being right more often.
+*About (A2).* The f_k were trained on (K − 1)/K of the rows. The classifier was trained on more rows and is usually
+better, which makes the rule cautious. A mean of models is also usually better than each of them. (A2) fails if the
+classifier is more confident than the f_k without being right more often.
 
-**Prediction sets.** The quantile is that of the out-of-fold scores, the scores of new rows are the classifier's. The
-coverage holds if the classifier's scores of the true class are distributed like the out-of-fold ones, or lower; see
-:mod:`calibrant.selective.cross_conformal` for what is known.
+**Prediction sets.** The quantile comes from the out-of-fold scores, but the scores of new rows come from the
+classifier. The coverage holds if the classifier's scores of the true class are distributed like the out-of-fold scores,
+or lower; see :mod:`calibrant.selective.cross_conformal` for what is known.
 
 **Groups and copies.** Rows of one group (a patient, a sensor) and copies of a row (oversampling) are not independent,
-so n rows are worth fewer. If ``fit`` was given groups, or ``groups`` is given to the methods here, one row of each
-group is drawn, and the statements are about one random row of a new group. Folds must not divide a group. Without
-groups the confidence level is overstated. Rows that are equal by chance, as in a table of a few categories, need no
+so n rows count for fewer. If ``fit`` or the methods here are given ``groups``, one row of each group is drawn, and the
+statements are about one random row of a new group. Folds must not divide a group. If rows have groups that are not
+given, the confidence level is overstated. Rows that are equal by chance, as in a table of a few categories, need no
 group.
 
-**Weights.** The rules count rows, so that risk and coverage are those of the distribution that the rows come from,
-whatever the sample weights in training were.
+**Weights.** The rules count rows, so risk and coverage are those of the distribution that the rows come from,
+regardless of the sample weights in training.
 
 ``calibrant bench guarantees`` measures how often rules and sets keep what they promise, on data with a known posterior.
 """
@@ -53,13 +53,13 @@ from calibrant.selective.conformal import Seed, blocks, rule_of_ranked
 from calibrant.selective.set_scores import Ranked, SetScore, find_score, rank_classes
 
 MOST_ENTRIES = 2**23
-"""Files keep ``oof_proba_`` up to so many numbers (64 MiB), and beyond them only what rules and sets need of it."""
+"""Files store ``oof_proba_`` up to this many numbers (64 MiB); above, only the summary that rules and sets need."""
 
 
 class HeldOut(NamedTuple):
-    """What out-of-fold probabilities say about the true class of each row: enough for all rules and sets.
+    """A summary of each row's out-of-fold probabilities that is enough for all rules and sets.
 
-    Five numbers for a row, however many classes there are. Rows without out-of-fold probabilities have NaN.
+    It has five numbers per row for any number of classes. Rows without out-of-fold probabilities have NaN.
     """
 
     labels: np.ndarray
@@ -70,7 +70,7 @@ class HeldOut(NamedTuple):
 
     @classmethod
     def of(cls, probs: np.ndarray, labels: np.ndarray) -> HeldOut:
-        """Summarise probabilities (n, C) of rows with these classes (column numbers)."""
+        """Summarise probabilities (n, C) of rows with these true classes (column numbers)."""
         parts = []
         for rows in blocks(probs.shape):
             own = rank_classes(probs[rows]).at(labels[rows])
@@ -78,7 +78,7 @@ class HeldOut(NamedTuple):
         return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
     def take(self, rows: np.ndarray) -> HeldOut:
-        """Some of the rows."""
+        """Return some of the rows."""
         return HeldOut(*(values[rows] for values in self))
 
     @property
@@ -98,8 +98,8 @@ class SelectiveMixin(RejectMixin):
     The classifier needs ``predict_proba`` and the fitted attributes
 
     - ``classes_``;
-    - ``oof_proba_``, (n_samples, n_classes): of each training row the probabilities by models that never saw it, NaN
-      for rows that took no part;
+    - ``oof_proba_``, (n_samples, n_classes): the probabilities of each training row from models that were not trained
+      on it, NaN for rows without such models;
     - ``oof_labels_``, (n_samples,): the column number of each training row's class;
     - ``oof_groups_``, (n_samples,), optional: the group of each training row, None without groups.
     """
@@ -117,20 +117,20 @@ class SelectiveMixin(RejectMixin):
         method: Literal["ranks", "fixed-sequence", "uniform"] = "ranks",
         groups: Any = None,
     ) -> RejectionRule:
-        """Choose when to abstain, so that of the predictions given at most a share ``risk`` is wrong.
+        """Choose when to abstain, so that at most a share ``risk`` of the accepted predictions is wrong.
 
         The rule is fitted on out-of-fold probabilities. With probability ``confidence`` over training sets, the error
         rate of accepted predictions on new data is at most ``risk``, if the learner is stable and the classifier is no
         worse than the models that left out a fold. The module :mod:`calibrant.estimators.selective` has the exact
-        statement, and ``calibrant bench guarantees`` measures it. A sample set aside needs no such assumption:
-        ``calibrant.selective.threshold_for_risk(clf.confidence(X), clf.predict(X) == y, risk)``.
+        statement, and ``calibrant bench guarantees`` measures it. A rule fitted to a separate sample needs no such
+        assumption: ``calibrant.selective.threshold_for_risk(clf.confidence(X), clf.predict(X) == y, risk)``.
 
         Parameters
         ----------
         risk : float in (0, 1)
             The largest error rate among accepted predictions.
         confidence : float in (0, 1)
-            The probability of keeping to it.
+            The probability that the rule keeps the risk.
         method : {"ranks", "fixed-sequence", "uniform"}
             As in :func:`calibrant.selective.threshold_for_risk`.
         groups : array-like of shape (n_samples,), optional
@@ -140,7 +140,7 @@ class SelectiveMixin(RejectMixin):
         Returns
         -------
         RejectionRule
-            For ``predict(X, reject=rule)``. Its ``found`` is False where no threshold meets the target.
+            For ``predict(X, reject=rule)``. Its ``found`` is False if no threshold meets the target.
         """
         if method not in ("ranks", "fixed-sequence", "uniform"):
             raise ValueError(f"method must be 'ranks', 'fixed-sequence' or 'uniform'; got {method!r}.")
@@ -157,7 +157,7 @@ class SelectiveMixin(RejectMixin):
         groups: Any = None,
         seed: Seed = None,
     ) -> SetRule:
-        """Return the rule of :meth:`predict_set`, which can be kept as JSON and applied to ``predict_proba(X)``."""
+        """Return the rule of :meth:`predict_set`, which can be stored as JSON and applied to ``predict_proba(X)``."""
         score = find_score(method)
         held = self._out_of_fold("set_rule", groups)
         return rule_of_ranked(
@@ -175,10 +175,10 @@ class SelectiveMixin(RejectMixin):
         groups: Any = None,
         seed: Seed = None,
     ) -> np.ndarray:
-        """Return for each row a set of classes that holds the true one with probability ``coverage``.
+        """Return a set of classes for each row that contains the true class with probability ``coverage``.
 
-        The sets are fitted on out-of-fold probabilities. The probability is over training sets and new rows together,
-        and rests on the classifier's scores of new rows being distributed like the out-of-fold scores; see the module
+        The sets are fitted on out-of-fold probabilities. The probability is over training sets and new rows together.
+        It assumes that the classifier's scores of new rows are distributed like the out-of-fold scores; see the module
         :mod:`calibrant.estimators.selective`.
 
         Parameters
@@ -189,7 +189,7 @@ class SelectiveMixin(RejectMixin):
             "aps": sets grow where a row is hard. "raps": the same with a penalty on long sets. "lac": the smallest sets
             on average. :class:`calibrant.selective.RAPS` and :class:`~calibrant.selective.APS` take options.
         by_class : bool
-            Ask for the coverage within each class. Classes with few rows are then in most sets.
+            Require the coverage within each class. Classes with few rows are then in most sets.
         allow_empty : bool
             Leave sets empty where no class fits; by default they hold at least the most probable class.
         groups : array-like, optional
@@ -209,7 +209,7 @@ class SelectiveMixin(RejectMixin):
         return rule.apply(self.predict_proba(X), seed=generator)  # type: ignore[attr-defined]
 
     def _out_of_fold(self, asked: str, groups: Any = None) -> HeldOut:
-        """Rows with out-of-fold probabilities; of each group one, always the same."""
+        """Return the rows with out-of-fold probabilities; one row of each group, always the same one."""
         check_is_fitted(self)
         held = getattr(self, "held_out_", None)
         if held is None and hasattr(self, "oof_proba_"):
@@ -217,9 +217,9 @@ class SelectiveMixin(RejectMixin):
         rows = np.flatnonzero(np.isfinite(held.confidence)) if held is not None else np.empty(0)
         if held is None or not len(rows):
             raise ValueError(
-                f"{asked} needs out-of-fold probabilities, and this classifier has none: every model trained on all "
-                "rows, or the file is of an older version. Set a sample aside and use threshold_for_risk or "
-                "conformal_rule of calibrant.selective."
+                f"{asked} needs out-of-fold probabilities, but this classifier has none: every model was trained on "
+                "all rows, or the file was written by an older version. Set a sample aside and use threshold_for_risk "
+                "or conformal_rule of calibrant.selective."
             )
         groups = getattr(self, "oof_groups_", None) if groups is None else groups
         if groups is not None:
@@ -228,7 +228,7 @@ class SelectiveMixin(RejectMixin):
 
 
 def one_of_each(groups: Any, n: int, rows: np.ndarray) -> np.ndarray:
-    """Draw one of the given rows for each group, the same ones every time."""
+    """Draw one of the given rows for each group, always the same one."""
     names = np.asarray(groups)
     if names.shape != (n,):
         raise ValueError(f"groups must have one entry for each of {n} training rows; got shape {names.shape}.")
@@ -237,7 +237,7 @@ def one_of_each(groups: Any, n: int, rows: np.ndarray) -> np.ndarray:
 
 
 def without_large(state: dict[str, Any]) -> dict[str, Any]:
-    """The fitted state for a file, large out-of-fold probabilities replaced by what rules and sets need of them."""
+    """Return the fitted state for a file; large out-of-fold probabilities are replaced by their summary."""
     probs = state.get("oof_proba_")
     if probs is None or probs.size <= MOST_ENTRIES:
         return state
@@ -246,7 +246,7 @@ def without_large(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_out_of_fold(classifier: Any) -> None:
-    """Raise an error if what a file says about out-of-fold rows does not fit together."""
+    """Raise an error if the out-of-fold values of a file do not fit together."""
     held = getattr(classifier, "held_out_", None)
     if held is not None and len({values.shape for values in held}) != 1:
         raise ValueError("the held-out rows do not fit together")

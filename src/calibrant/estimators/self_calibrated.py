@@ -1,4 +1,4 @@
-"""The recommended classifier: one setting for all data."""
+"""``SelfCalibratedClassifier``, the recommended classifier: one setting for all data."""
 
 from __future__ import annotations
 
@@ -21,111 +21,114 @@ from calibrant.methods.blend import MEMBERS
 
 
 class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
-    """A classifier whose confidence can be believed, with nothing to tune: the recommended one.
+    """The recommended classifier: calibrated confidence without tuning.
 
-    Networks, boosted trees and a linear model, each trained on all but one of K folds of the data. The networks'
-    held-out losses together learn how strongly to regularise, by hypergradients. The classifier is a log-linear pool of
-    all members: their weights, class biases and a lapse rate are fitted to predictions for rows that the predicting
-    model never saw. Members that do not help are left out, and where nothing can be learned the pool answers with the
-    class frequencies. No data is lost to validation.
+    It trains networks, boosted trees and a linear model, each on all but one of K folds of the data. Hypergradients of
+    the networks' held-out losses set the strength of the regularisation. The classifier is a log-linear pool of all
+    members: their weights, the class biases and a lapse rate are fitted to out-of-fold predictions. Members that do not
+    help are dropped. If nothing can be learned, the pool predicts the class frequencies. No data is lost to validation.
 
-    Where held-out labels are given (``X_val``) and are met more often than the training labels, the rate of wrong
-    training labels is learned as well, and kept unless samples that learned neither speak against it.
+    If validation data are given (``X_val``) and the networks agree with their labels more often than with the training
+    labels, a second candidate also learns the rate of wrong training labels. Part of the validation data, which neither
+    candidate learned from, chooses between the two.
 
     Parameters
     ----------
     hidden_layer_sizes : tuple of int, or int
         Units of the hidden layers, as in :class:`sklearn.neural_network.MLPClassifier`.
     activation : {"relu", "silu", "tanh"}
-        Of the hidden units.
+        The activation function of the hidden units.
     folds : int
-        K; fewer where there are fewer rows or groups. Exact copies of a row, and rows of one group (``groups`` of
+        K; fewer if there are fewer rows or groups. Exact copies of a row, and rows of one group (``groups`` of
         ``fit``), are held out together.
     cv : splitter, iterable, int or None
-        Folds of one's own: a scikit-learn splitter or an iterable of (train, test) rows, used as it is. Each kind of
-        network is trained once for each fold, and ``repeats`` is not used. A number is that of ``folds``.
+        Your own folds: a scikit-learn splitter or an iterable of (train, test) rows, used unchanged. Each kind of
+        network is trained once per fold, and ``repeats`` is ignored. An int replaces ``folds``.
     repeats : int
-        How often the folds are dealt: there are ``folds·repeats`` networks.
+        How many times the data are divided into folds; there are ``folds·repeats`` networks.
     epochs : int, optional
-        Passes over the data, three times as many for the label-noise candidate. None chooses: 400 steps of the full
-        batch; 800 steps of mini-batches, or 40 epochs where those are more; for the label-noise candidate 1,200 steps
-        or 40 epochs. Training ends with a whole outer step: inner steps (passes, of the full batch) are rounded up to
-        a multiple of ``steps``.
+        Passes over the data; the label-noise candidate makes three times as many. Default: 400 steps for the full
+        batch, and 800 steps or 40 epochs, whichever is more, for mini-batches; 1,200 steps or 40 epochs for the
+        label-noise candidate. Training ends with a complete outer step: the number of inner steps (passes, for the
+        full batch) is rounded up to a multiple of ``steps``.
     learning_rate : float
-        Of Adam, inside.
+        The learning rate of Adam for the network parameters (inner level).
     steps : int
-        Inner steps to one outer step.
+        The number of inner steps per outer step.
     last : int
-        How many of these the hypergradient goes back through.
+        How many of these steps the hypergradient is computed through.
     outer_rate : float
-        Of Adam, outside, on the logarithms of the regularisation strengths.
+        The learning rate of Adam for the logarithms of the regularisation strengths (outer level).
     batch_size : int, optional
-        None: the full batch up to 512 rows, 256 above (up to 4,096 rows and 512 above with ``embedding=None``).
+        Default: the full batch up to 512 rows, else 256. With ``embedding=None``: the full batch up to 4,096 rows, else
+        512.
     embedding : {"piecewise", "periodic", "linear"} or None
-        What the networks of every second deal do with the columns; those of the other deals are plain perceptrons, and
-        held-out labels decide how much each kind counts. All but None learn an L2 factor for each column. "piecewise"
-        adds piecewise linear functions of each column to the first layer, "periodic" adds waves of learned frequency,
-        and "linear" adds nothing. With None all networks are plain, with one L2 strength per layer.
+        How the networks of every second repeat embed the columns. The networks of the other repeats are plain
+        perceptrons, and held-out labels set the weight of each kind. "piecewise" adds piecewise linear functions of
+        each column to the first layer, "periodic" adds sine waves of learned frequency, and "linear" adds nothing; all
+        three learn an L2 factor for each column. With None, all networks are plain, with one L2 strength per layer.
     choose : float
         The share of the validation part that is kept for choosing between candidates.
     members : sequence of {"network", "trees", "linear"}
-        The kinds of classifiers in the pool: cross-fitted networks, which must be there, gradient boosting
+        The kinds of classifiers in the pool: cross-fitted networks (required), gradient boosting
         (:class:`sklearn.ensemble.HistGradientBoostingClassifier`, for up to 100 classes) and logistic regression.
-        ``("network",)`` has no pool: the networks' mean with a temperature, class biases and a lapse rate.
+        ``("network",)`` uses no pool: it is the mean of the networks with a temperature, class biases and a lapse rate.
     refit : bool
-        False is one network without cross-fitting: ``validation_fraction`` of the rows are held out (or ``X_val`` is),
-        the rest trains it, and the held-out rows learn the regularisation, temperature, biases and lapse rate. There is
-        no search for label noise; ``folds``, ``repeats`` and ``choose`` are not used.
+        False trains one network without cross-fitting on the rows that are not held out. The held-out rows, which are
+        ``X_val`` or ``validation_fraction`` of the rows, set the regularisation, temperature, biases and lapse rate.
+        There is no search for label noise; ``folds``, ``repeats`` and ``choose`` are ignored.
     decay : bool
-        Let the inner learning rate fall along a cosine.
+        Decrease the inner learning rate along a cosine.
     validation_fraction : float
-        For ``refit=False`` without ``X_val``.
+        The share of rows to hold out for ``refit=False`` without ``X_val``.
     class_weight : dict, "balanced" or None
         Weights of the classes, as in scikit-learn; they multiply ``sample_weight``. The probabilities are then those of
-        a population that is weighted so, not of the data: leave it at None unless that is what you want.
+        the weighted population, not of the data. Keep None unless you want this.
     random_state : int, RandomState instance or None
-        Decides the folds, the networks' start and the order of mini-batches.
+        Seed of the folds, the networks' initial parameters and the order of mini-batches.
     device : {"auto", "cpu", "cuda"}
-        Where to train; ``"auto"`` takes a GPU if there is one. The fitted classifier is on the CPU.
+        Where to train; ``"auto"`` uses a GPU if there is one. The fitted classifier is on the CPU.
     verbose : bool
         Show a progress bar on standard error.
 
     Attributes
     ----------
-    classes_, n_features_in_, feature_names_in_ : as everywhere in scikit-learn
+    classes_, n_features_in_, feature_names_in_ : as in every scikit-learn classifier
     encoder_ : :class:`calibrant.data.TableEncoder` or None
-        What turned a table with text, categories or dates into numbers; None where all columns were numbers.
+        The encoder of a table with text, categories or dates; None if all columns were numeric.
     candidate_ : str
-        What was chosen: ``"pooled"``, or ``"label noise"`` if training labels were found to be flipped.
+        The chosen candidate: ``"pooled"``, or ``"label noise"`` if training labels were found to be flipped.
     members_ : tuple of str
         The members that the pool kept.
     pool_weights_ : (len(members_),) array
         Their weights w in ``p(x) = (1 − λ)·softmax(Σ_m w_m·log p_m(x) + b) + λ/C``. The networks' ``p_m`` is the
         softmax of their mean logits.
     temperature_ : float
-        ``1/Σ_m w_m``; infinite where the classifier answers with the class frequencies alone.
+        ``1/Σ_m w_m``; infinite if the classifier predicts only the class frequencies.
     bias_ : (n_classes,) array
-        b.
+        The class biases b.
     oof_proba_ : (n_samples, n_classes) array
-        Out-of-fold probabilities of the training rows: each member's part comes from models that never saw the row.
-        The pool's few numbers were fitted to all of them. NaN where a row was held out by no fold: rows of weight zero,
-        rows that the folds leave over, and the training rows of the label-noise candidate or of ``refit=False``.
+        Out-of-fold probabilities of the training rows. Each member's part comes from models that were not trained on
+        the row; the few parameters of the pool were fitted to all rows. NaN for rows that no fold held out: rows of
+        weight zero, rows outside the folds of ``cv``, and the training rows of the label-noise candidate or of
+        ``refit=False``.
     lapse_ : float
-        λ: the share of labels that look wrong however clear the input. Confidence is at most ``1 − λ + λ/C``.
+        λ: the share of labels that look wrong even for clear inputs. Confidence is at most ``1 − λ + λ/C``.
     l2_ : array
-        The learned L2 strengths, one for each weight matrix; of the networks that embed columns, if there are any.
+        The learned L2 strengths, one per weight matrix; those of the networks that embed columns, if there are any.
     label_noise_ : float or None
-        The share of training labels that look wrong, where the candidate allows for such: the rate of greatest
-        likelihood, given the classifier (which trained on these labels, knowing that they might be wrong).
+        The share of training labels that look wrong, if the candidate models label noise: the maximum-likelihood rate
+        given the classifier, which was trained on these labels as possibly wrong.
     suspicion_ : (n_samples,) array
-        How wrong each label looks, 0 to 1, by networks that never saw it, where there are any. The label-noise
-        candidate gives the probability that the label is wrong; the pooled one ``1 − p(y_i | x_i)``, the chance of
-        another class, which labels that are right have too where classes overlap.
+        How wrong each label looks, from 0 to 1, judged by networks that were not trained on the row if there are any.
+        The label-noise candidate gives the probability that the label is wrong. The pooled candidate gives
+        ``1 − p(y_i | x_i)``, the probability of another class, which is also high for correct labels where classes
+        overlap.
     oof_labels_, oof_groups_ : (n_samples,) arrays
         The column number of each training row's class, and the number of its group (None without groups).
-    train_indices_, validation_indices_ : rows of X that were trained on and that were held out
+    train_indices_, validation_indices_ : the training rows and the held-out rows of X
     history_ : dict of (outer steps,) arrays
-        ``inner_loss``, ``outer_loss`` and ``gradient_norm`` (of the hypergradient), means over the networks.
+        ``inner_loss``, ``outer_loss`` and ``gradient_norm`` (of the hypergradient), averaged over the networks.
 
     Examples
     --------
@@ -200,7 +203,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         if self.cv is None or isinstance(self.cv, Integral):
             return None
         if not self.refit:
-            raise ValueError("cv deals folds, and refit=False has none; leave one of them out.")
+            raise ValueError("cv cannot be combined with refit=False, which uses no folds; omit one of them.")
         place = np.full(len(y), -1)
         place[rows] = np.arange(len(rows))
         found = [[place[own] for own in pair] for pair in named_splits(self.cv, X, y, groups)]

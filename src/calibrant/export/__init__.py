@@ -1,4 +1,4 @@
-"""Calibrated classifiers for other runtimes: ONNX files that give the same probabilities."""
+"""Export of calibrated classifiers to other runtimes: ONNX files that give the same probabilities."""
 
 from calibrant.export.onnx import to_onnx
 

@@ -1,4 +1,4 @@
-"""A small writer of ONNX graphs: nodes in the order of computation, constants by value."""
+"""A small writer for ONNX graphs: nodes in the order of computation, constants by value."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from calibrant._version import __version__
 from calibrant._whole import whole_file
 
 OPSETS = {"": 17, "ai.onnx.ml": 3}
-"""The sets of operators that are used: old enough for most runtimes."""
+"""The operator sets that are used; old enough for most runtimes."""
 _IR = 8
 
 
 def require() -> Any:
-    """The package onnx; a sentence where it is not installed."""
+    """Import the package onnx; raise an error with advice if it is not installed."""
     try:
         import onnx
         import onnx.helper
@@ -28,7 +28,7 @@ def require() -> Any:
 
 
 class Graph:
-    """A graph that is written node by node; values are known by their names."""
+    """A graph that is built node by node; values are identified by their names."""
 
     def __init__(self) -> None:
         self.onnx = require()
@@ -36,32 +36,32 @@ class Graph:
         self.constants: list[Any] = []
 
     def constant(self, value: Any, dtype: Any = np.float64) -> str:
-        """A constant of a type."""
+        """Add a constant of a given type."""
         name = f"c{len(self.constants)}"
         array = np.ascontiguousarray(np.asarray(value, dtype=dtype))
         self.constants.append(self.onnx.numpy_helper.from_array(array.reshape(np.shape(value)), name))
         return name
 
     def texts(self, values: Sequence[str]) -> str:
-        """A constant vector of text."""
+        """Add a constant vector of strings."""
         name = f"c{len(self.constants)}"
         texts = [value.encode() for value in values]
         self.constants.append(self.onnx.helper.make_tensor(name, self.onnx.TensorProto.STRING, [len(texts)], texts))
         return name
 
     def add(self, operator: str, *inputs: str | float | np.ndarray, domain: str = "", **attributes: Any) -> str:
-        """The result of an operator; numbers and arrays among its inputs become constants of float64."""
+        """Add an operator and return its result; inputs that are numbers or arrays become float64 constants."""
         names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
         result = f"v{len(self.nodes)}"
         self.nodes.append(self.onnx.helper.make_node(operator, names, [result], domain=domain, **attributes))
         return result
 
     def cast(self, value: str, dtype: Any) -> str:
-        """A value as another type."""
+        """Cast a value to another type."""
         return self.add("Cast", value, to=self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def rows(self, row: np.ndarray, like: str) -> str:
-        """One row for each row of another value."""
+        """Repeat a row for each row of another value."""
         count = self.add("Slice", self.add("Shape", like), *(self.constant([k], np.int64) for k in (0, 1)))
         shape = self.add("Concat", count, self.constant([len(row)], np.int64), axis=0)
         return self.add("Expand", row, shape)
@@ -73,7 +73,7 @@ class Graph:
         outputs: Mapping[str, tuple[str, Any, list[Any]]],
         notes: Mapping[str, str],
     ) -> None:
-        """Write the model: inputs by name with type and shape, outputs with the value that they show, and notes."""
+        """Write the model: inputs by name with type and shape, outputs with their values, and notes."""
         helper = self.onnx.helper
         for name, (value, *_) in outputs.items():
             self.nodes.append(helper.make_node("Identity", [value], [name]))

@@ -1,4 +1,4 @@
-"""Networks, trees and lines as ONNX operators: each function takes a value's name and gives the name of the logits."""
+"""Networks, trees and linear models as ONNX operators; functions map the name of the inputs to that of the logits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from calibrant.models.embeddings import EmbeddingLayer, Periodic, PiecewiseLinea
 
 
 def scaled(graph: Graph, inputs: str, scaling: Scaling) -> str:
-    """The inputs of the networks, float32, from a table in float64; see :class:`calibrant.data.scaling.Scaling`."""
+    """Return the networks' float32 inputs for a float64 table; see :class:`calibrant.data.scaling.Scaling`."""
     sources, width = scaling.sources, scaling.width
     first = np.concatenate([[True], np.diff(sources) != 0]) if width else np.zeros(0, dtype=bool)
     place = np.arange(width) - np.repeat(np.flatnonzero(first), np.diff([*np.flatnonzero(first), width]))
@@ -47,7 +47,7 @@ def scaled(graph: Graph, inputs: str, scaling: Scaling) -> str:
 
 
 def probabilities(graph: Graph, inputs: str, model: Mixture | Blend, classes: int) -> str:
-    """P(class | x), float64, of scaled inputs in float32."""
+    """Return P(class | x) in float64 for scaled inputs in float32."""
     wide = graph.cast(inputs, np.float64)
     if isinstance(model, Mixture):
         return _mixture(graph, wide, model, classes)
@@ -72,7 +72,7 @@ def _mixture(graph: Graph, inputs: str, mixture: Mixture, classes: int) -> str:
 
 
 def _mean(graph: Graph, inputs: str, mixture: Mixture, each: Callable[[str], str] = lambda logits: logits) -> str:
-    """The mean over networks of their logits, or of what ``each`` makes of these."""
+    """Return the mean over networks of their logits, or of ``each`` applied to the logits."""
     shares = mixture.shares or (1.0,) * len(mixture.networks)
     total = ""
     for network, share in zip(mixture.networks, shares, strict=True):
@@ -88,12 +88,12 @@ def _lapsed(graph: Graph, scores: str, lapse: float, classes: int) -> str:
 
 
 def layer(graph: Graph, inputs: str, module: nn.Module) -> str:
-    """A layer of a classifier's network, or a sequence of such layers."""
+    """Write a layer of a classifier's network, or a sequence of layers."""
     if isinstance(module, nn.Sequential):
         for inner in module:
             inputs = layer(graph, inputs, inner)
         return inputs
-    if isinstance(module, nn.Linear):  # an embedding's, which starts from zero, too
+    if isinstance(module, nn.Linear):  # also that of an embedding, which starts from zero
         product = graph.add("MatMul", inputs, _array(module.weight).T)
         return product if module.bias is None else graph.add("Add", product, _array(module.bias))
     if isinstance(module, EmbeddingLayer):
@@ -115,7 +115,7 @@ def layer(graph: Graph, inputs: str, module: nn.Module) -> str:
 
 
 def _forest(graph: Graph, inputs: str, forest: Forest) -> str:
-    """Boosted trees. Thresholds rounded down to float32 divide inputs in float32 as those in float64 do."""
+    """Write boosted trees. Thresholds rounded down to float32 split float32 inputs exactly as float64 thresholds do."""
     if not len(forest.column):
         return graph.rows(forest.baseline, inputs)
     sizes, leaf = np.diff(forest.starts), forest.leaf.astype(bool)
@@ -152,7 +152,7 @@ def _line(graph: Graph, inputs: str, line: Line) -> str:
 
 
 OTHERS: dict[type, Callable[[Graph, str, Any], str]] = {Forest: _forest, Line: _line}
-"""Who writes the members beside the networks."""
+"""The functions that write members other than the networks."""
 
 
 def _array(tensor: Tensor) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Networks of your own as ONNX, by PyTorch's exporter: logits, what calibrates them, probabilities."""
+"""Export of PyTorch modules to ONNX with PyTorch's exporter: logits, calibration and probabilities."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_module(model: nn.Module | Trained, path: str | os.PathLike[str], examp
     batch = torch.export.Dim("n", min=1)
     shapes = {name: {0: batch} for name in inputs} if isinstance(inputs, Mapping) else {0: batch}
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's remarks on its own future
+        warnings.simplefilter("ignore")  # deprecation warnings of the exporter itself
         place = Path(folder) / "model.onnx"
         level = logging.getLogger("torch.onnx").level
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""``calibrant.export.to_onnx``: a fitted classifier as one ONNX file, calibration included."""
+"""``calibrant.export.to_onnx``: write a fitted classifier, with its calibration, to one ONNX file."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def to_onnx(
     temperature: float = 1.0,
     dtype: Literal["float32", "float64"] = "float32",
 ) -> None:
-    """Write a model to an ONNX file whose output ``probabilities`` is the calibrated answer, for any number of rows.
+    """Write a model to an ONNX file whose output ``probabilities`` is calibrated, for any number of rows.
 
-    A :class:`~calibrant.SelfCalibratedClassifier` or :class:`~calibrant.BO4SCClassifier` becomes one graph of
-    standard operators: scaling, missing values, networks, trees, lines and the pool. Its input ``X`` is a table of
-    numbers (n, columns), NaN where a value is missing; its outputs are ``label`` and ``probabilities`` (n, classes).
+    A :class:`~calibrant.SelfCalibratedClassifier` or :class:`~calibrant.BO4SCClassifier` becomes one graph of standard
+    operators: scaling, missing values, networks, trees, linear models and the pool. Its input ``X`` is a table of
+    numbers (n, columns), with NaN for missing values; its outputs are ``label`` and ``probabilities`` (n, classes).
 
-    **Text, categories and dates are not read by the graph.** A classifier that was trained on such a table expects
-    what its encoder makes of it, ``clf.encoder_.transform(frame)``: numbers, and codes of categories. The names of
-    these columns are in the file's metadata (``columns``), beside those of the classes (``classes``).
+    **The graph does not encode text, categories and dates.** A classifier that was trained on such a table expects the
+    output of its encoder, ``clf.encoder_.transform(frame)``: numbers, and codes of categories. The file's metadata hold
+    the names of these columns (``columns``) and of the classes (``classes``).
 
-    The result of :func:`calibrant.fit`, or any module that gives logits, is written by PyTorch's exporter. Its input
-    is called ``input`` (entries of a mapping keep their names), and its output is ``probabilities``.
+    PyTorch's exporter writes the result of :func:`calibrant.fit`, or any module that returns logits. Its input is
+    called ``input`` (entries of a mapping keep their names), and its output is ``probabilities``.
 
     Parameters
     ----------
-    model : a fitted classifier, the result of :func:`calibrant.fit`, or an nn.Module that gives logits
+    model : a fitted classifier, the result of :func:`calibrant.fit`, or an nn.Module that returns logits
     path : where to write the file
-    example : inputs of two rows or more as the module takes them; needed for modules, not for classifiers
+    example : inputs of the module with two rows or more; needed for modules, not for classifiers
     temperature : float
-        Logits of an nn.Module are divided by it, ``calibrator.temperature_`` of :class:`calibrant.posthoc.Temperature`.
+        The logits of an nn.Module are divided by it; use ``temperature_`` of :class:`calibrant.posthoc.Temperature`.
     dtype : {"float32", "float64"}
         The type of a classifier's input and of its probabilities. Choose float64 for columns whose values need more
         than seven digits.
@@ -93,7 +93,7 @@ def _write_classifier(classifier: Any, path: str | os.PathLike[str], dtype: str)
 
 
 def _labels(graph: Graph, classes: np.ndarray) -> tuple[str, Any]:
-    """The classes as a constant, and their type: numbers, truth values or text."""
+    """Return the classes as a constant, and their type: numbers, booleans or strings."""
     if classes.dtype.kind in "iuf":
         kind = np.float64 if classes.dtype.kind == "f" else np.int64
         return graph.constant(classes, kind), kind

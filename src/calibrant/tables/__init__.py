@@ -1,4 +1,4 @@
-"""A calibrated classifier from a file with a table, and its predictions for other files.
+"""Train a calibrated classifier on a table in a file, and predict other files.
 
 >>> from calibrant.tables import Order, train, predict
 >>> train(Order("churn.csv", target="churn", out="churn"))                  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""What the columns of a table hold, and what a user should know about them before training."""
+"""Descriptions of the columns of a table: their kinds, and warnings about them before training."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from calibrant.data.encodings import Categorical, Dropped, Numeric
 from calibrant.tables.reading import Labelled
 
 FEWEST_FOR_HINTS = 50
-"""In fewer rows a column is all different, or tells all labels, by chance."""
+"""With fewer rows, a column can have only distinct values, or determine all labels, by chance."""
 _SAMPLED = 20_000
 
 
 @dataclass(frozen=True)
 class Description:
-    """The kind of each column, why others are left out, and warnings."""
+    """The kind of each used column, the reason for each dropped column, and warnings."""
 
     kinds: dict[str, str]
     """"numbers", "dates" or "categories (7)" for each column that is used."""
     dropped: dict[str, str]
     warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    """What the encoder says, which a classifier's encoder will say again."""
+    """The encoder's notes, which the classifier's encoder will repeat."""
     inputs: int = 0
-    """How many numbers a row is for a network: one for each category."""
+    """The number of network inputs per row; each category counts as one input."""
 
     @property
     def used(self) -> list[str]:
@@ -38,7 +38,7 @@ class Description:
         return list(self.kinds)
 
     def sentences(self) -> list[str]:
-        """What was inferred, one line for each kind."""
+        """Return what was inferred, one line per kind."""
         by_kind: dict[str, list[str]] = {}
         for name, kind in self.kinds.items():
             head, _, rest = kind.partition(" ")
@@ -82,7 +82,7 @@ def describe(table: Labelled, categorical: list[str]) -> Description:
 
 
 def identifiers(columns: Columns, names: list[str]) -> list[str]:
-    """Columns of whole numbers that differ in every row, and either count or are called an id."""
+    """Return integer columns with distinct values that either count the rows or have a name like "id"."""
     found = []
     for name in names:
         column = columns[name]
@@ -104,7 +104,7 @@ def _called_id(name: str) -> bool:
 
 
 def leaks(table: Labelled, kinds: dict[str, str]) -> list[str]:
-    """Columns that alone tell the class of every row: by a few ranges of numbers, or by categories that repeat."""
+    """Return columns that alone determine every row's class, by a few ranges of numbers or by repeated categories."""
     if len(table) < FEWEST_FOR_HINTS:
         return []
     rows = np.random.default_rng(0).permutation(len(table))[:_SAMPLED]
@@ -115,7 +115,7 @@ def leaks(table: Labelled, kinds: dict[str, str]) -> list[str]:
         column = table.columns[name][rows]
         try:
             values = numbers(column, name) if kind == "numbers" else None
-        except ValueError:  # numbers with slips among them
+        except ValueError:  # a numeric column with typing errors
             continue
         if values is not None and not np.isnan(values).any():
             told = _runs(values, codes) <= 2 * classes
@@ -127,7 +127,7 @@ def leaks(table: Labelled, kinds: dict[str, str]) -> list[str]:
 
 
 def _runs(values: np.ndarray, codes: np.ndarray) -> float:
-    """How many ranges of values of one class there are; infinite where equal values have different classes."""
+    """Count the ranges of values that have one class; infinite if equal values have different classes."""
     order = np.lexsort((codes, values))
     values, codes = values[order], codes[order]
     changes = codes[1:] != codes[:-1]
@@ -137,7 +137,7 @@ def _runs(values: np.ndarray, codes: np.ndarray) -> float:
 
 
 def _each_tells(values: list[str | None], codes: np.ndarray) -> bool:
-    """Whether each category is of one class, and categories repeat often enough for that to mean something."""
+    """Whether each category has one class, and categories repeat often enough for this to be meaningful."""
     places = np.unique([f"={v}" if v is not None else "" for v in values], return_inverse=True)[1]
     pairs = np.unique(np.stack([places, codes]), axis=1)
     count = int(places.max()) + 1

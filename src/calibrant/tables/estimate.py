@@ -1,8 +1,8 @@
-"""How long training will take, from the size of the table and a quick look at the speed of the machine.
+"""Estimates of training time, from the size of the table and a short speed test of the machine.
 
 The constants are seconds on one core of a current processor, for the classifiers' default settings. They are rough:
-boosted trees stop when they no longer help, and other programs may be running. The range that is told allows for a
-factor of two either way, and the progress bar replaces the estimate by measured time as soon as training has begun.
+boosted trees stop early, and other programs may be running. The reported range allows for a factor of two in both
+directions. The progress bar replaces the estimate by measured time as soon as training has begun.
 """
 
 from __future__ import annotations
@@ -15,48 +15,48 @@ import torch
 from calibrant.methods import SelfCalibrated
 
 START = 1.0
-"""Before a network's first step: its training step is recorded once."""
+"""Seconds before a network's first step, in which its training step is traced."""
 STEP, STEP_PER_INPUT = 0.03, 0.0008
-"""One outer step of the ten networks, which is ten inner steps of 256 rows."""
+"""Seconds for one outer step of the ten networks: ten inner steps of 256 rows."""
 TREES, TREES_PER_CELL = 0.3, 5e-6
-"""The boosted trees of one class, in all folds; a cell is one input of one row."""
+"""Seconds for the boosted trees of one class in all folds; a cell is one input of one row."""
 BO4SC_STEP, BO4SC_STEP_PER_ROW = 0.01, 5e-6
 REFERENCE = 0.018
-"""Seconds of :func:`speed_probe` where the constants were measured."""
+"""Seconds of :func:`speed_probe` on the machine where the constants were measured."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Expected seconds of the networks and of what follows them, and how many times networks are trained."""
+    """Expected seconds of the networks and of later stages, and the number of training runs of networks."""
 
     networks: float
     others: float
     runs: int = 1
     doubt: float = 2.0
-    """The factor of the range either way."""
+    """The range reaches from the estimate divided by this factor to the estimate times this factor."""
     start: float = 0.0
-    """Seconds of each run of the networks that pass before its first step."""
+    """Seconds of each run before its first step."""
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """Expected seconds in total."""
         return self.networks + self.others
 
     @property
     def range(self) -> tuple[float, float]:
-        """What is told beforehand."""
+        """The shortest and the longest expected time, as reported before training."""
         return self.seconds / self.doubt, self.seconds * self.doubt
 
 
 def estimate(method: str, rows: int, inputs: int, classes: int, *, val: bool = False, slower: float = 1.0) -> Estimate:
-    """Expected time of a fit.
+    """Estimate the time of a fit.
 
     Parameters
     ----------
     method : id of the method, as in :data:`calibrant.tables.methods.METHODS`
-    rows, inputs, classes : size of the training part, columns counted as the networks see them (one per category)
-    val : whether a validation part is given; then a candidate that allows for wrong labels may be trained as well
-    slower : how many times slower than the reference this machine is (:func:`slowness`)
+    rows, inputs, classes : size of the training part; inputs are those of the networks (one per category)
+    val : whether a validation part is given; a second candidate that models wrong labels may then be trained
+    slower : how many times slower this machine is than the reference (:func:`slowness`)
     """
     if method == "bo4sc":
         per_epoch = 1 if rows <= 4096 else -(-rows // 512)
@@ -75,12 +75,12 @@ def estimate(method: str, rows: int, inputs: int, classes: int, *, val: bool = F
 
 
 def slowness() -> float:
-    """How many times slower than the reference this machine is just now, measured in a tenth of a second."""
+    """Measure in a tenth of a second how many times slower this machine currently is than the reference."""
     return max(0.1, speed_probe() / REFERENCE)
 
 
 def speed_probe() -> float:
-    """Seconds of a small piece of training, the best of a few."""
+    """Return the seconds of a short piece of training, the best of a few repeats."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(10, 256, 64, generator=generator)
     w = torch.randn(10, 64, 64, generator=generator).requires_grad_()

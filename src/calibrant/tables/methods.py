@@ -1,4 +1,4 @@
-"""The methods that `calibrant train` offers, and the rule by which each of them withholds predictions."""
+"""The methods of `calibrant train`, and the choice of their rejection rules."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from calibrant.estimators.base import NetworkClassifier
 from calibrant.selective import RejectionRule, threshold_for_risk
 
 LEVEL = 0.9
-"""The probability with which a rejection rule keeps to its risk."""
+"""The probability with which a rejection rule keeps its risk."""
 
 
 @dataclass(frozen=True)
 class TableMethod:
-    """A classifier by the id of its method, and what it is in one line."""
+    """A method: how to make its classifier, and a one-line summary."""
 
     make: Callable[..., NetworkClassifier]
     summary: str
     cross_fitted: bool
-    """Whether every training row has a probability by models that never saw it, from which a rule can be chosen."""
+    """Whether every training row has out-of-fold probabilities, from which a rule can be chosen."""
 
 
 METHODS: dict[str, TableMethod] = {
@@ -40,7 +40,7 @@ METHODS: dict[str, TableMethod] = {
 
 
 def find_method(name: str) -> TableMethod:
-    """A method by its id."""
+    """Return a method by its id."""
     if name not in METHODS:
         raise ValueError(
             f"--method must be one of {', '.join(METHODS)}; got {name!r}. `calibrant bench tables` compares these with "
@@ -50,9 +50,9 @@ def find_method(name: str) -> TableMethod:
 
 
 def choose_rule(classifier: Any, risk: float, aside: tuple[Any, np.ndarray] | None) -> RejectionRule:
-    """When to withhold a prediction so that at most a share ``risk`` of the others is wrong.
+    """Choose when to withhold a prediction, so that at most a share ``risk`` of the others is wrong.
 
-    ``aside`` holds rows that the classifier has not seen, for those that are not cross-fitted.
+    ``aside`` holds rows that the classifier was not trained on, for classifiers that are not cross-fitted.
     """
     if aside is None:
         rule: RejectionRule = classifier.rejection_rule(risk, LEVEL)

@@ -1,4 +1,4 @@
-"""A classifier that was trained on a table, in one file: encoder, classifier, rejection rule, and what it predicts."""
+"""Models of tables in one file: encoder, classifier, rejection rule, and facts about the training."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from calibrant.selective import RejectionRule
 from calibrant.tables.reading import as_frame, similar
 
 ABOUT = "table_"
-"""The fitted attribute of a classifier that holds what `calibrant train` knows about the table."""
+"""The classifier's fitted attribute with the facts that `calibrant train` stores about the table."""
 
 
 @dataclass(frozen=True)
 class TableModel:
-    """A fitted classifier, when it withholds predictions, and facts about its training."""
+    """A fitted classifier, its rejection rule, and facts about its training."""
 
     classifier: Any
     rule: RejectionRule | None
@@ -45,13 +45,13 @@ class TableModel:
 
     @property
     def text_columns(self) -> set[str]:
-        """Columns of categories, which must be read as text; the target too, if its classes are text."""
+        """Columns that must be read as text: those of categories, and the target if its classes are text."""
         encoder = self.classifier.encoder_
         found = {e.name for e in encoder.columns_ if isinstance(e, Categorical)} if encoder is not None else set()
         return found | ({self.target} if self.target and self.classifier.classes_.dtype.kind == "U" else set())
 
     def probs(self, columns: Columns, file: str) -> np.ndarray:
-        """Class probabilities for the rows of a table."""
+        """Return class probabilities for the rows of a table."""
         absent = [name for name in self.features if name not in columns]
         if absent:
             hints = [f"{name!r}{_like(name, columns)}" for name in absent[:5]]
@@ -66,14 +66,14 @@ class TableModel:
         return found
 
     def unseen(self, columns: Columns) -> dict[str, list[str]]:
-        """Categories that training did not see, by column."""
+        """Return the categories that are not in the training data, by column."""
         encoder = self.classifier.encoder_
         used = [e for e in encoder.columns_ if isinstance(e, Categorical)] if encoder is not None else []
         found = {encoding.name: encoding.unseen(columns[encoding.name]) for encoding in used}
         return {name: values for name, values in found.items() if values}
 
     def accepts(self, confidence: np.ndarray) -> np.ndarray | None:
-        """Which predictions are given out: none where no rule was found, and None where there is no rule."""
+        """Whether each prediction is accepted: all False if no rule was found; None if the model has no rule."""
         if self.rule is None:
             return None
         if not self.rule.found:
@@ -87,25 +87,25 @@ def _like(name: str, columns: Columns) -> str:
 
 
 def save_model(model: TableModel, path: str | os.PathLike[str]) -> None:
-    """Write the model to one file, whole or not at all; `calibrant.estimators.load` reads the classifier alone."""
+    """Write the model to one file, complete or not at all; `calibrant.estimators.load` reads only the classifier."""
     rule = None if model.rule is None else model.rule.to_json()
     setattr(model.classifier, ABOUT, {**model.about, "rule": rule})
     with whole_file(path) as unfinished:
         try:
             model.classifier.save(unfinished)
         except SafetensorError as error:
-            raise ValueError(f"{path} cannot be written: {error}. Free some space or give another place.") from None
+            raise ValueError(f"{path} cannot be written: {error}. Free some space, or choose another path.") from None
 
 
 def load_model(path: str | os.PathLike[str]) -> TableModel:
-    """Read a model of `calibrant train`, or a classifier that was saved from Python after a fit on named columns."""
+    """Read a model of `calibrant train`, or a classifier saved from Python that was fitted on named columns."""
     classifier = load(path)
     about = dict(getattr(classifier, ABOUT, {}))
     rule = about.pop("rule", None)
     model = TableModel(classifier, None if rule is None else RejectionRule.from_json(rule), about)
     if not model.features:
         raise ValueError(
-            f"{path} holds a classifier that was trained without names of columns, so that a table cannot be matched "
-            "to it. Train it with `calibrant train`, or on a data frame."
+            f"{path} holds a classifier that was trained without column names, so a table cannot be matched to it. "
+            "Train it with `calibrant train`, or on a data frame."
         )
     return model

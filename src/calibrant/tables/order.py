@@ -1,4 +1,4 @@
-"""What `calibrant train` is asked for."""
+"""The options of `calibrant train`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calibrant.tables.parts import TEST_SHARE, share_or_file
 
 @dataclass(frozen=True)
 class Order:
-    """What `calibrant train` is asked for; the fields are its options. Files may be given as text."""
+    """The options of `calibrant train`. Files can be given as strings."""
 
     table: Path
     target: str
@@ -44,12 +44,12 @@ class Order:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The options as plain values, files by their names."""
+        """The options as plain values; files by their names."""
         found = {name: value for name, value in asdict(self).items() if name not in ("out", "rows", "fresh")}
         return {name: value.name if isinstance(value, Path) else value for name, value in found.items()}
 
     def run_id(self) -> str:
-        """What a model must have been trained with to be the model of this order: options, files and version."""
+        """Return an id of the options, files and version; a model with the same id is the result of this order."""
         found = hashlib.sha256(json.dumps([__version__, self.config], sort_keys=True, default=str).encode())
         for path in (self.table, self.val, self.test):
             if isinstance(path, Path):

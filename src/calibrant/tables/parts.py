@@ -1,4 +1,4 @@
-"""Which rows train, which are held out for validation, and which judge the result."""
+"""The division of a table into rows for training, validation and testing."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ FEWEST_ROWS = 10
 FEWEST_TEST_ROWS = 2
 TEST_SHARE = 0.2
 FROM_TRAIN, FROM_VAL = 0.2, 1 / 3
-"""The share of training rows, or of validation rows, that choose the rejection rule where none is cross-fitted."""
+"""The share of validation or training rows that is set aside to choose a rejection rule without out-of-fold rows."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The rows of each part; ``val`` where one was asked for, ``aside`` where rows must choose the rejection rule."""
+    """The rows of each part; ``val`` if requested, ``aside`` if the rejection rule needs rows of its own."""
 
     train: Labelled
     val: Labelled | None
@@ -36,7 +36,7 @@ class Parts:
 
 
 def share_or_file(value: str, option: str) -> float | Path:
-    """A share of the rows, or the file that holds the part."""
+    """Read an option that is a share of the rows or a file."""
     try:
         share = float(value)
     except ValueError:
@@ -53,7 +53,7 @@ def divide(
     test: float | Path = TEST_SHARE,
     seed: int = 0,
 ) -> Parts:
-    """Divide a table: each class in proportion, rows of a group and copies of a row in one part."""
+    """Divide a table, stratified by class; rows of a group and copies of a row stay in one part."""
     if len(table) < FEWEST_ROWS:
         raise ValueError(
             f"{table.file} has {count(len(table), 'row')} with a label; training and judging a classifier needs at "
@@ -61,7 +61,7 @@ def divide(
         )
     shares = [share for share in (test, val) if isinstance(share, float)]
     if sum(shares) >= 1:
-        raise ValueError(f"--test and --val take {sum(shares):g} of the rows together; leave some to train on.")
+        raise ValueError(f"--test and --val together must leave rows to train on; got {sum(shares):g} of the rows.")
     frame = table.frame(list(table.columns))
     copies = copy_groups(frame)
     together = joined(None if table.groups is None else np.unique(table.groups, return_inverse=True)[1], copies)
@@ -86,14 +86,14 @@ def divide(
 
 
 def with_aside(parts: Parts, seed: int) -> Parts:
-    """Set rows aside that choose the rejection rule: of the validation rows, whose labels are trusted, or of others."""
+    """Set rows aside to choose the rejection rule: validation rows, whose labels are trusted, else training rows."""
     source = parts.train if parts.val is None else parts.val
     codes = np.unique(source.labels, return_inverse=True)[1]
     groups = None if source.groups is None else np.unique(source.groups, return_inverse=True)[1]
     if len(source) < 4 or (groups is not None and groups.max() < 1):
         raise ValueError(
-            f"{count(len(source), 'row')} of {source.file} are too few to choose by some of them when to withhold "
-            "predictions; give more."
+            f"{count(len(source), 'row')} of {source.file} are too few to set some aside for choosing when to withhold "
+            "predictions; give more rows."
         )
     own, other = set_apart(codes, FROM_TRAIN if parts.val is None else FROM_VAL, seed, groups)
     rest, aside = source.take(own), source.take(other)
@@ -103,7 +103,7 @@ def with_aside(parts: Parts, seed: int) -> Parts:
 
 
 def set_apart(codes: np.ndarray, share: float, seed: int, together: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Rows to keep and rows to hold out; every class is among those that are kept."""
+    """Return the rows to keep and the rows to hold out; every class is among the kept rows."""
     own, other = hold_out(codes, share, seed=seed, groups=together)
     lacking = np.isin(codes[other], np.setdiff1d(codes, codes[own]))
     if together is not None:
@@ -116,7 +116,7 @@ def _take(groups: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
 
 
 def _from_file(path: Path, table: Labelled) -> Labelled:
-    """The labelled rows of another file, whose columns and classes are those of the table."""
+    """Read the labelled rows of another file, which must have the columns and classes of the table."""
     found = read_labelled(path, table.target)
     for name in table.columns:
         need_column(found.columns, name, found.file)

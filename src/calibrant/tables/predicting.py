@@ -1,4 +1,4 @@
-"""Predictions for a table of any size, piece by piece: the work of `calibrant predict`."""
+"""Predictions for a table of any size, in pieces; `calibrant predict` calls this."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from calibrant.tables.writing import DIGITS, prediction_columns
 
 CHUNK = 20_000
 SHOWN = 5
-"""Categories that are named in a note."""
+"""The largest number of categories named in a note."""
 FORMATS = (".csv", ".tsv", ".parquet")
 
 Put = Callable[[dict[str, Any]], None]
@@ -33,7 +33,7 @@ Put = Callable[[dict[str, Any]], None]
 
 @dataclass
 class Summary:
-    """What was predicted, and how well where the table has the labels."""
+    """The number of predictions, and their scores if the table has labels."""
 
     rows: int = 0
     withheld: int | None = None
@@ -60,17 +60,17 @@ def predict(
     keep: Sequence[str] = (),
     score: bool = True,
 ) -> Summary:
-    """Predict the rows of a file, so many at a time, and write one row each.
+    """Predict the rows of a file in chunks, and write one output row for each.
 
     Parameters
     ----------
     model : a model, or the file that holds it
-    table : CSV, TSV or Parquet; columns are matched by name, and further ones are ignored
-    out : the file to write (.csv, .tsv, .parquet), whole or not at all; or an open text stream, which gets CSV
+    table : CSV, TSV or Parquet file; columns are matched by name, and unknown columns are ignored
+    out : the file to write (.csv, .tsv, .parquet), complete or not at all; or an open text stream for CSV
     chunk : how many rows are in memory at a time
-    set_coverage : add a column ``set`` with the classes that hold the true one with this probability
+    set_coverage : add a column ``set`` of classes that contains the true class with this probability
     keep : columns of the table to copy, such as an identifier
-    score : compare with the labels where the table has the target column
+    score : compare with the labels if the table has the target column
     """
     own = model if isinstance(model, TableModel) else load_model(model)
     table = Path(table)
@@ -119,7 +119,7 @@ def _numbered(columns: Columns, keep: Sequence[str], file: str, before: int, row
 
 
 def _sets(classes: list[str], members: np.ndarray) -> np.ndarray:
-    """The classes of each set as text, separated by bars."""
+    """Return the classes of each set as text, separated by bars."""
     return np.array(["|".join(c for c, inside in zip(classes, row, strict=True) if inside) for row in members], object)
 
 
@@ -132,7 +132,7 @@ def _add_scores(
     probs: np.ndarray,
     file: str,
 ) -> None:
-    """Count right predictions among the rows that have a label."""
+    """Count the correct predictions among the rows that have a label."""
     assert model.target is not None
     column = columns[model.target]
     known = np.flatnonzero(~np.array(each(is_missing, column), dtype=bool))
@@ -157,14 +157,14 @@ def _add_scores(
 
 @contextmanager
 def _written(out: str | os.PathLike[str] | TextIO) -> Iterator[Put]:
-    """A function that adds rows to a file or stream."""
+    """Return a function that appends rows to a file or stream."""
     pd = need_pandas()
     if not isinstance(out, str | os.PathLike):
         yield _csv(pd, out, ",")
         return
     suffix = Path(out).suffix.lower()
     if suffix not in FORMATS and (Path(out).is_file() or not Path(out).exists()):
-        raise ValueError(f"{out} should end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, to say what it is.")
+        raise ValueError(f"{out} should end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; it selects the format.")
     with whole_file(out) as unfinished:
         if suffix == ".parquet":
             with _parquet(pd, unfinished) as put:
@@ -198,7 +198,7 @@ def _parquet(pd: Any, path: Path) -> Iterator[Put]:
         table = pyarrow.Table.from_pandas(pd.DataFrame(columns), preserve_index=False)
         if not writer:
             writer.append(parquet.ParquetWriter(path, table.schema))
-        # A copied column may be read as another type in a later piece.
+        # A copied column can have another type in a later piece.
         writer[0].write_table(table.cast(writer[0].schema))
 
     try:

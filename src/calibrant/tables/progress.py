@@ -1,4 +1,4 @@
-"""Progress of a long fit with the time that is left: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a long fit and its remaining time: a bar on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from calibrant.bilevel.run import Run
 from calibrant.tables.estimate import Estimate
 
 BETWEEN_LINES = 10.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines if there is no terminal."""
 REFRESH = 0.5
 
 
 class Clock:
-    """How much of a fit is done, and how long the rest will take.
+    """The finished share of a fit, and its remaining time.
 
-    The estimate says what share of the time each stage has; measured time says how fast the stages go by.
+    The estimate gives each stage's share of the time; measured time gives the actual speed.
     """
 
     def __init__(self, estimate: Estimate, now: Callable[[], float] = time.perf_counter) -> None:
@@ -36,18 +36,18 @@ class Clock:
         return self.estimate.networks / self.estimate.runs
 
     def start_run(self) -> None:
-        """Networks begin to train: once, or once for each kind."""
+        """Start a run of the networks; there is one run, or one per kind of network."""
         self._runs = max(self._runs, self._finished + 1)
         self._share, self.stage = 0.0, "networks"
 
     def step(self, share: float) -> None:
-        """So much of the present run is done."""
+        """Set the finished share of the current run."""
         start = self.estimate.start / self._each  # is over once there is a first step
         self._share = start + (1 - start) * share
         self._pace = (self.now() - self.begin) / ((self._finished + self._share) * self._each)
 
     def end_run(self) -> None:
-        """The present run is over; what follows the last one is not counted in steps."""
+        """End the current run; the stages after the last run are not counted in steps."""
         self.step(1.0)
         self._finished, self._share = self._finished + 1, 0.0
         if self._finished >= self._runs:
@@ -55,7 +55,7 @@ class Clock:
 
     @property
     def left(self) -> float:
-        """Seconds that are left, as far as one can tell."""
+        """The estimated remaining seconds."""
         networks = (self._runs - self._finished - self._share) * self._each
         others = self.estimate.others
         if self.stage != "networks":
@@ -64,13 +64,13 @@ class Clock:
 
     @property
     def share(self) -> float:
-        """The share of the time that is over."""
+        """The elapsed share of the expected time."""
         elapsed = self.now() - self.begin
         return elapsed / max(elapsed + self.left, 1e-9)
 
 
 class FitProgress(Callback):
-    """Show the progress of a fit; use it as a context and as a callback of ``fit``."""
+    """Show the progress of a fit; use it as a context manager and as a callback of ``fit``."""
 
     def __init__(self, estimate: Estimate, write: TextIO | None = None) -> None:
         self.clock = Clock(estimate)
@@ -113,7 +113,7 @@ class FitProgress(Callback):
             self.show()
 
     def show(self) -> None:
-        """Show how far it is."""
+        """Show the current progress."""
         left = about(self.clock.left)
         if self._bar is not None:
             self._bar.update(self._task, completed=self.clock.share, description=self.clock.stage, left=left)
@@ -122,7 +122,7 @@ class FitProgress(Callback):
 
 
 def about(seconds: float) -> str:
-    """The time left in words; seconds are rounded, because nobody knows them exactly."""
+    """Return the remaining time in words; it is rounded, because it is only an estimate."""
     if seconds < 5:
         return "a few seconds left"
     if seconds < 60:

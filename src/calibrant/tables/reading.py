@@ -1,4 +1,4 @@
-"""A user's table with the column to predict: rows without a label left out, names checked, classes counted."""
+"""Reading a table with labels: drop rows without a label, check column names, and count classes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from calibrant.data.tables import need_pandas, read_columns
 
 MOST_CLASSES = 1000
 MANY_CLASSES = 20
-"""Up to so many classes are taken as they are, however few rows each has."""
+"""Up to this many classes are accepted regardless of how many rows each has."""
 FEWEST_ROWS_PER_CLASS = 5
 MOST_UNLABELLED = 0.5
-"""The largest share of rows without a label that is left out; more are likely a mistake."""
+"""The largest share of rows without a label that is dropped silently; more are likely a mistake."""
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """Rows with labels. ``numbers`` are their places in the file: 1 is the first row below the header."""
+    """Rows with labels. ``numbers`` are row numbers in the file: 1 is the first row below the header."""
 
     file: str
     target: str
@@ -41,7 +41,7 @@ class Labelled:
         return len(self.labels)
 
     def take(self, rows: np.ndarray) -> Labelled:
-        """Some of the rows, in the order given."""
+        """Return some of the rows, in the given order."""
         return replace(
             self,
             columns={name: column[rows] for name, column in self.columns.items()},
@@ -56,12 +56,12 @@ class Labelled:
         return dict(Counter(map(str, self.labels.tolist())).most_common())
 
     def frame(self, names: Sequence[str], categorical: Collection[str] = ()) -> Any:
-        """Some columns as a data frame for a classifier."""
+        """Return some columns as a data frame for a classifier."""
         return as_frame(self.columns, names, categorical)
 
 
 def as_frame(columns: Columns, names: Sequence[str], categorical: Collection[str] = ()) -> Any:
-    """Columns as a data frame; those in ``categorical`` get pandas' category type."""
+    """Return columns as a data frame; those in ``categorical`` get pandas' category type."""
     pd = need_pandas()
     frame = pd.DataFrame({name: columns[name] for name in names})
     for name in categorical:
@@ -72,7 +72,7 @@ def as_frame(columns: Columns, names: Sequence[str], categorical: Collection[str
 def read_labelled(
     path: str | os.PathLike[str], target: str, *, groups: str | None = None, drop: Collection[str] = ()
 ) -> Labelled:
-    """Read a table and split off labels and groups. What is wrong with it is a ValueError in one sentence."""
+    """Read a table and split off labels and groups; an unsuitable table raises a ValueError that says why."""
     path = Path(path)
     columns = read_columns(path)
     for name in (target, *([] if groups is None else [groups]), *drop):
@@ -91,7 +91,7 @@ def read_labelled(
 
 
 def need_column(columns: Collection[str], name: str, file: str) -> None:
-    """Raise an error that suggests similar names where a table lacks a column."""
+    """Raise an error that suggests similar names if a table lacks a column."""
     if name in columns:
         return
     near = similar(name, columns)
@@ -100,14 +100,14 @@ def need_column(columns: Collection[str], name: str, file: str) -> None:
 
 
 def similar(name: str, known: Collection[str]) -> str:
-    """Names that are like another one, in quotes; nothing where there are none."""
+    """Return similar names in quotes; an empty string if there are none."""
     by_lower = {own.lower().strip(): own for own in known}
     found = get_close_matches(name.lower().strip(), by_lower, n=3, cutoff=0.6)
     return " or ".join(repr(by_lower[own]) for own in found)
 
 
 def check_classes(labels: np.ndarray, target: str, file: str) -> None:
-    """Raise an error where labels are of one class, or of so many that they are not classes."""
+    """Raise an error if the labels have one class, or too many values to be classes."""
     values = set_of(labels)
     many, rows = len(values), len(labels)
     if many == 1:
@@ -147,7 +147,7 @@ def _labels(column: np.ndarray, known: np.ndarray, target: str, file: str) -> np
 
 
 def _groups(column: np.ndarray, name: str, file: str) -> np.ndarray:
-    """The group of each row as text; each row without one is a group of its own."""
+    """Return the group of each row as text; a row without a group forms its own group."""
     absent = np.array(each(is_missing, column), dtype=bool)
     found = np.array([f"row {k}" if gone else f"={v}" for k, (v, gone) in enumerate(zip(column, absent, strict=True))])
     if len(np.unique(found)) < 2:

@@ -1,4 +1,4 @@
-"""What comes of training: scores on held-out rows, and five files that appear together."""
+"""The results of training: scores on held-out rows, and five files that are published together."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Trained:
 
 
 def judged(order: Order, model: TableModel, parts: Parts, described: Description) -> Trained:
-    """Scores of the test rows, and all that `metrics.json` holds."""
+    """Score the test rows, and collect the content of `metrics.json`."""
     test, train = parts.test, parts.train
     probs = model.probs(test.columns, test.file)
     known: dict[str, Any] = {f"row of {test.file}": test.numbers}
@@ -90,7 +90,7 @@ def judged(order: Order, model: TableModel, parts: Parts, described: Description
 
 
 def model_facts(classifier: Any) -> dict[str, Any]:
-    """What a classifier says about itself, as plain values."""
+    """Return facts about a fitted classifier as plain values."""
     facts: dict[str, Any] = {"classifier": type(classifier).__name__}
     if hasattr(classifier, "members_"):
         weights = np.asarray(classifier.pool_weights_).tolist()
@@ -101,7 +101,7 @@ def model_facts(classifier: Any) -> dict[str, Any]:
 
 
 def publish(order: Order, result: Trained, parts: Parts, work: Path, folder: Path) -> None:
-    """Write everything into the hidden folder, then move it; `metrics.json` goes last and is gone in between."""
+    """Write all files to the hidden folder, then move them; `metrics.json` is removed first and moved last."""
     model, metrics = result.model, result.metrics
     write_predictions(work / PREDICTIONS, model, parts.test, model.probs(parts.test.columns, parts.test.file))
     write_suspects(work / SUSPECTS, suspects(model, parts.train), parts.train, rows=order.rows)
@@ -115,7 +115,7 @@ def publish(order: Order, result: Trained, parts: Parts, work: Path, folder: Pat
 
 
 def card(order: Order, result: Trained, parts: Parts) -> dict[str, str]:
-    """The model and data card of the report."""
+    """Return the model and data card of the report."""
     data, model = result.metrics["data"], result.metrics["model"]
     rows = data["rows"]
     members = ", ".join(f"{name} (weight {weight:.2f})" for name, weight in model.get("members", {}).items())

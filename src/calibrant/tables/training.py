@@ -1,8 +1,8 @@
-"""From a table to a calibrated classifier, its scores on held-out rows, and a report: the work of `calibrant train`.
+"""Training on a table: a calibrated classifier, its scores on held-out rows, and a report; see `calibrant train`.
 
-A run may be killed at any moment. Everything is written whole into a hidden folder and moved to its place at the end,
-`metrics.json` last, so that a folder with that file is complete. A rerun of the same command goes on from the trained
-model where there is one, and ends with the same result.
+A run can be killed at any moment. All files are written to a hidden folder and moved at the end, `metrics.json` last,
+so a folder with that file is complete. A rerun of the same command continues from the trained model if there is one,
+and gives the same result.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Tell = Callable[[str], None]
 def train(order: Order, tell: Tell = lambda line: None, *, show_progress: bool = False) -> Trained:
     """Train on a table and write model, metrics, predictions, suspects and report into ``order.out``.
 
-    ``tell`` is given what a user should know on the way. Whatever is wrong with the order is a ValueError.
+    ``tell`` is called with each message for the user. An invalid order raises a ValueError.
     """
     find_method(order.method)
     if not 0 < order.risk < 1:
@@ -74,9 +74,9 @@ def _train(order: Order, folder: Path, tell: Tell, show_progress: bool) -> Train
         work.mkdir()
         model = _fitted(order, parts, described, run, tell, show_progress)
         save_model(model, work / MODEL)
-        model = load_model(work / MODEL)  # what a rerun would go on with
+        model = load_model(work / MODEL)  # as in a rerun
     else:
-        tell("The model of this very command is there already and is not trained again (--fresh trains it anew).")
+        tell("The model of this command already exists and is not trained again; use --fresh to train it again.")
         work.mkdir(exist_ok=True)
         save_model(model, work / MODEL)
     for note in model.about["notes"]:
@@ -87,7 +87,7 @@ def _train(order: Order, folder: Path, tell: Tell, show_progress: bool) -> Train
 
 
 def _found(run: str, *places: Path) -> TableModel | None:
-    """A whole model of this run, if there is one."""
+    """Return a complete model of this run, if there is one."""
     for place in places:
         try:
             model = load_model(place)
@@ -122,7 +122,7 @@ def _fitted(
         except RuntimeError as error:
             if "out of memory" not in str(error).lower():
                 raise
-            raise ValueError("There is not enough memory to train; use --device cpu, or fewer rows.") from error
+            raise ValueError("Training ran out of memory; use --device cpu, or fewer rows.") from error
     seconds = time.perf_counter() - begin
     notes = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
     rule = choose_rule(classifier, order.risk, None if aside is None else (aside.frame(names, codes), aside.labels))

@@ -1,4 +1,4 @@
-"""The tables that training and prediction write."""
+"""Writing the tables of predictions and of suspect labels."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from calibrant.tables.model import TableModel
 from calibrant.tables.reading import Labelled
 
 DIGITS = "%.9g"
-"""Numbers in files: exact enough for every score, and short enough to read."""
+"""The format of numbers in files: exact enough for every score, and short enough to read."""
 
 
 def prediction_columns(model: TableModel, probs: np.ndarray) -> dict[str, np.ndarray]:
-    """Predicted class, confidence, a probability for each class, and whether the prediction is withheld."""
+    """Return predicted class, confidence, a probability per class, and whether the prediction is withheld."""
     names = np.array(model.classes, dtype=object)
     best = probs.argmax(axis=1)
     confidence = probs[np.arange(len(probs)), best]
@@ -28,13 +28,13 @@ def prediction_columns(model: TableModel, probs: np.ndarray) -> dict[str, np.nda
 
 
 def write_predictions(path: Path, model: TableModel, test: Labelled, probs: np.ndarray) -> None:
-    """The held-out rows: row number, label, prediction."""
+    """Write the held-out rows: row number, label and prediction."""
     known = {"row": test.numbers, "label": np.array([str(v) for v in test.labels.tolist()], dtype=object)}
     _write(path, known | prediction_columns(model, probs))
 
 
 def suspects(model: TableModel, train: Labelled) -> list[dict[str, Any]]:
-    """Training rows whose label is less likely than another class, most suspect first."""
+    """Return training rows whose label is less likely than another class, most suspect first."""
     rows, scores = model.classifier.suspects(return_scores=True)
     if not len(rows):
         return []
@@ -50,7 +50,7 @@ def suspects(model: TableModel, train: Labelled) -> list[dict[str, Any]]:
 
 
 def _unseen_probs(model: TableModel, train: Labelled, rows: np.ndarray) -> np.ndarray:
-    """Probabilities by models that never saw the row, where there are such."""
+    """Return out-of-fold probabilities of the rows if there are any, else the model's predictions."""
     known = getattr(model.classifier, "oof_proba_", None)
     if known is not None and np.isfinite(known[rows]).all():
         return np.asarray(known[rows])
@@ -58,7 +58,7 @@ def _unseen_probs(model: TableModel, train: Labelled, rows: np.ndarray) -> np.nd
 
 
 def write_suspects(path: Path, found: list[dict[str, Any]], train: Labelled, *, rows: bool) -> None:
-    """The suspects, with the values of their rows where `rows` says so."""
+    """Write the suspects; with the values of their rows if `rows` is True."""
     names = ("row", "label", "likely", "suspicion", "probability_of_label")
     columns: dict[str, Any] = {name: [entry[name] for entry in found] for name in names}
     if rows:

@@ -1,4 +1,4 @@
-"""Data that nobody cleaned: one row for each way in which tables go wrong."""
+"""The experiment on hostile data: tables with copies, groups, noise, outliers and other defects."""
 
 from calibrant.experiments.hostile.study import run
 

@@ -1,4 +1,4 @@
-"""Hostile data: each case draws training rows, as somebody might hand them over, and clean rows to test on."""
+"""The cases of hostile data: each draws training rows with a defect, and clean test rows."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from scipy import sparse
 
 TEST = 2000
-"""Rows to test on."""
+"""The number of test rows."""
 Rows = tuple[Any, np.ndarray]
 Generator = np.random.Generator
 
 
 @dataclass(frozen=True)
 class Data:
-    """Training rows, test rows, and groups of the training rows where the case has them."""
+    """Training rows, test rows, and groups of the training rows if the case has them."""
 
     X: Any
     y: np.ndarray
@@ -28,27 +28,27 @@ class Data:
 
 @dataclass(frozen=True)
 class Case:
-    """A way in which data go wrong."""
+    """A kind of defect in data."""
 
     story: str
     draw: Callable[[Generator], Data]
     slow: tuple[str, ...] = ()
-    """Methods that are left out, because they take many times as long as all others together."""
+    """Methods that are skipped, because they take many times as long as all others together."""
 
     def make(self, seed: int) -> Data:
-        """The data of one seed."""
+        """Draw the data of one seed."""
         return self.draw(np.random.default_rng([seed, *self.story.encode()]))
 
 
 def curved(rng: Generator, rows: int, columns: int = 5, flipped: float = 0.1) -> Rows:
-    """Two classes, divided by a curved surface; a share of the labels is flipped."""
+    """Two classes, separated by a curved surface; a share of the labels is flipped."""
     X = rng.normal(size=(rows, columns))
     y = X[:, 0] + X[:, 1] * X[:, 2] > 0
     return X, (y ^ (rng.random(rows) < flipped)).astype(int)
 
 
 def tested(rng: Generator, draw: Callable[[Generator, int], Rows], rows: int) -> Data:
-    """Training and test rows of one kind."""
+    """Training and test rows from the same distribution."""
     return Data(*draw(rng, rows), *draw(rng, TEST))
 
 
@@ -61,7 +61,7 @@ def repeated(rng: Generator, times: int, jitter: float = 0.0, grouped: bool = Fa
 
 
 def oversampled(rng: Generator) -> Data:
-    """One row in ten is of the second class, and is repeated until the classes are equal; so are they in the test."""
+    """One row in ten has the second class and is repeated until the classes are balanced; the test is balanced too."""
 
     def draw(rng: Generator, each: int) -> np.ndarray:
         return np.concatenate([rng.normal(size=(each, 5)), rng.normal(size=(each, 5)) + 0.7])
@@ -72,7 +72,7 @@ def oversampled(rng: Generator) -> Data:
 
 
 def grouped(rng: Generator) -> Data:
-    """Sixty patients with ten visits: a patient's visits are alike and have one label. New patients are tested."""
+    """Sixty patients with ten similar visits and one label each. The test rows are of new patients."""
 
     def draw(rng: Generator, patients: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         centre, y = curved(rng, patients, 8, 0.15)
@@ -84,7 +84,7 @@ def grouped(rng: Generator) -> Data:
 
 
 def coins(classes: int) -> Callable[[Generator], Data]:
-    """Labels that have nothing to do with the inputs."""
+    """Labels that are independent of the inputs."""
 
     def draw(rng: Generator, rows: int) -> Rows:
         return rng.normal(size=(rows, 10)), rng.integers(0, classes, rows)
@@ -93,7 +93,7 @@ def coins(classes: int) -> Callable[[Generator], Data]:
 
 
 def wide(rng: Generator) -> Data:
-    """200 rows with 5,000 columns, five of which say something."""
+    """200 rows with 5,000 columns, five of which are informative."""
 
     def draw(rng: Generator, rows: int) -> Rows:
         X = rng.normal(size=(rows, 5000))
@@ -114,7 +114,7 @@ def picture(rng: Generator) -> Data:
 
 
 def few(rows: int) -> Callable[[Generator], Data]:
-    """So many rows, half of each class."""
+    """A given number of rows, half of each class."""
 
     def draw(rng: Generator, rows: int) -> Rows:
         y = np.arange(rows) % 2
@@ -134,7 +134,7 @@ def lonely(rng: Generator) -> Data:
 
 
 def imbalanced(rng: Generator) -> Data:
-    """One row in a thousand is of the second class."""
+    """One row in a thousand has the second class."""
 
     def draw(rng: Generator, rows: int) -> Rows:
         y = (np.arange(rows) % 1000 == 0).astype(int)
@@ -144,7 +144,7 @@ def imbalanced(rng: Generator) -> Data:
 
 
 def outliers(rng: Generator) -> Data:
-    """One number in a hundred is 1e12, before and after."""
+    """One number in a hundred is 1e12, in training and test rows."""
 
     def draw(rng: Generator, rows: int) -> Rows:
         X, y = curved(rng, rows)
@@ -155,7 +155,7 @@ def outliers(rng: Generator) -> Data:
 
 
 def useless_columns(rng: Generator) -> Data:
-    """Ten constant columns, and each informative one five times."""
+    """Ten constant columns, and five copies of each informative column."""
 
     def draw(rng: Generator, rows: int) -> Rows:
         X, y = curved(rng, rows)
@@ -165,7 +165,7 @@ def useless_columns(rng: Generator) -> Data:
 
 
 def heavy_tails(rng: Generator) -> Data:
-    """Columns without a variance: the inputs' signed eighth power, and Cauchy noise."""
+    """Heavy-tailed columns: the inputs' signed eighth power, and Cauchy noise."""
 
     def draw(rng: Generator, rows: int) -> Rows:
         X, y = curved(rng, rows)
@@ -175,7 +175,7 @@ def heavy_tails(rng: Generator) -> Data:
 
 
 def codes(rng: Generator) -> Data:
-    """Whole numbers that are names: each of 40 shops has a rate of its own, and their numbers say nothing."""
+    """Integers that are identifiers: each of 40 shops has its own rate, which does not depend on its number."""
     rates = rng.beta(0.7, 0.7, 40)
 
     def draw(rng: Generator, rows: int) -> Rows:
@@ -197,12 +197,12 @@ def many_classes(rng: Generator) -> Data:
 
 
 def noisy_labels(rng: Generator) -> Data:
-    """Thirty per cent of the labels are flipped, before and after."""
+    """Thirty per cent of the labels are flipped, in training and test rows."""
     return tested(rng, lambda r, rows: curved(r, rows, flipped=0.3), 600)
 
 
 def sparse_columns(rng: Generator) -> Data:
-    """A sparse matrix, as OneHotEncoder makes it: 300 words, of which ten say something."""
+    """A sparse matrix, as from OneHotEncoder: 300 words, ten of which are informative."""
     effect = np.zeros(300)
     effect[:10] = 3 * rng.choice([-1, 1], 10)
 
@@ -215,7 +215,7 @@ def sparse_columns(rng: Generator) -> Data:
 
 
 def missing(rng: Generator) -> Data:
-    """A fifth of the numbers is missing."""
+    """One number in five is missing."""
 
     def draw(rng: Generator, rows: int) -> Rows:
         X, y = curved(rng, rows)
@@ -250,4 +250,4 @@ CASES = {
     "sparse": Case("a sparse matrix of 300 columns", sparse_columns),
     "missing": Case("a fifth of the numbers is missing", missing),
 }
-"""By name, in the order of the table."""
+"""The cases by name, in the order of the report."""

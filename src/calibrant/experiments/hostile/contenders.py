@@ -1,4 +1,4 @@
-"""Who is measured on hostile data: class frequencies, the pool and its members, scikit-learn, and former versions."""
+"""The contenders on hostile data: class frequencies, the pool and its members, scikit-learn, and earlier versions."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ CONTENDERS = {
     "logistic-regression": "scikit-learn's LogisticRegression(max_iter=1000) of standardised columns",
     "mlp": "scikit-learn's MLPClassifier(early_stopping=True) of standardised columns",
 }
-"""By id, in the order of the table."""
+"""The contenders by id, in the order of the report."""
 
 
 class Frequencies(ClassifierMixin, BaseEstimator):
-    """The shares of the classes, after one further row that is spread over all of them."""
+    """A classifier that predicts the class shares, smoothed by one additional row spread over all classes."""
 
     def fit(self, X: Any, y: np.ndarray) -> Frequencies:
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -61,7 +61,7 @@ class Frequencies(ClassifierMixin, BaseEstimator):
 
 
 class Alone(ClassifierMixin, BaseEstimator):
-    """One member of the pool that is no network, cross-fitted and calibrated by itself."""
+    """One pool member other than the networks, cross-fitted and calibrated alone."""
 
     def __init__(self, kind: str, seed: int = 0) -> None:
         self.kind = kind
@@ -86,7 +86,7 @@ class Alone(ClassifierMixin, BaseEstimator):
 
 
 def estimators(seed: int) -> dict[str, Callable[[], Any]]:
-    """What makes each contender, but for earlier versions."""
+    """Return a function for each contender that makes it, except for earlier versions."""
     early: dict[str, Any] = {"early_stopping": True, "random_state": seed}
     return {
         OWN: lambda: SelfCalibratedClassifier(random_state=seed, device="cpu"),
@@ -104,12 +104,12 @@ def estimators(seed: int) -> dict[str, Callable[[], Any]]:
 
 
 def settings(method: str) -> str:
-    """A contender's settings as text, for the key of its runs."""
+    """Return a contender's settings as text, for the key of its runs."""
     return CONTENDERS[method] if method == BEFORE else repr(estimators(0)[method]())
 
 
 def fitted(method: str, data: Data, seed: int) -> Any:
-    """A contender that was fitted to a case; it is told the groups where it takes them."""
+    """Fit a contender to a case; pass the groups if its ``fit`` accepts them."""
     model = estimators(seed)[method]()
     grouped = data.groups is not None and isinstance(model, SelfCalibratedClassifier | CrossCalibrated | Alone)
     with warnings.catch_warnings():
@@ -118,7 +118,7 @@ def fitted(method: str, data: Data, seed: int) -> Any:
 
 
 def earlier(source: str, data: Data, seed: int) -> tuple[np.ndarray, Mapping[str, Any]]:
-    """Probabilities and cost of the classifier of an earlier version, in a process of its own.
+    """Return the probabilities and cost of an earlier version's classifier, run in a separate process.
 
     ``source`` is the folder that holds its package ``calibrant``.
     """

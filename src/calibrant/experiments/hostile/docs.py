@@ -24,7 +24,7 @@ BEGIN, END = "<!-- results: written by calibrant.experiments.hostile.docs -->", 
 
 
 def results_section(results: Results) -> str:
-    """Targets, and one line for each case, as Markdown."""
+    """Return the targets and one line per case, as Markdown."""
     records = with_memory(results.records)
     judged = [[v.statement, v.word, v.note or None] for v in verdicts(records)]
     return "\n\n".join(
@@ -40,7 +40,7 @@ def results_section(results: Results) -> str:
 
 
 def runs_of(results: Results, method: str) -> str:
-    """How many seeds of each case a contender was measured with."""
+    """Say how many seeds of each case a contender was measured with."""
     seeds = Counter(r["dataset"] for r in results.records if r["method"] == method)
     if not seeds:
         return "none"
@@ -50,7 +50,7 @@ def runs_of(results: Results, method: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the section into the page that comes first, from the result file after it; both have defaults."""
+    """Write the section; the arguments are the page and the result file, and both have defaults."""
     page, source = [*arguments, *map(str, (PAGE, RESULTS)[len(arguments) :])]
     replace_section(page, BEGIN, END, results_section(read_own(source, NAME, arrange)))
 

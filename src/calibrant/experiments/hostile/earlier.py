@@ -1,4 +1,4 @@
-"""What an earlier version of the package is asked to do, in a process that imports it and nothing of this one."""
+"""The script that fits an earlier version of the package, in a process that does not import this version."""
 
 SCRIPT = """
 import json, sys, time, warnings
@@ -23,4 +23,4 @@ seconds, used = time.perf_counter() - begin, peak() - held
 np.savez(found, probs=model.predict_proba(kind(data["X_test"])))
 print(json.dumps({"seconds": seconds, "peak_memory": used}))
 """
-"""Fits the classifier to the arrays of one file, and writes the probabilities of its test rows to another."""
+"""Fits the classifier to the arrays of one file, and writes the probabilities of the test rows to another."""

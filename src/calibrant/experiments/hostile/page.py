@@ -1,4 +1,4 @@
-"""The report on hostile data: the target, before and after, and every contender on every case."""
+"""The report on hostile data: the targets, the comparison with an earlier version, and all scores."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ BEST = (
     "best member is the one of lowest mean NLL alone. It is chosen after the fact, which flatters it a little."
 )
 SECONDS, TIMES = 10.0, 10.0
-"""A fit may take so many seconds, or so many times as long as scikit-learn's network."""
+"""The largest accepted fit time: in seconds, or as a multiple of that of scikit-learn's network."""
 
 
 def best_member(records: Records, dataset: str) -> str | None:
-    """The member of the pool that has the lowest mean NLL alone; None where none was measured."""
+    """Return the pool member with the lowest mean NLL alone; None if none was measured."""
     means = {name: mean(records, "nll", dataset, name).value for name in MEMBERS}
     known = {name: value for name, value in means.items() if not math.isnan(value)}
     return min(known, key=lambda name: known[name]) if known else None
 
 
 def verdicts(records: Records) -> list[Verdict]:
-    """Whether the classifier is ever worse than class frequencies or than one of its members, and how long it takes."""
+    """Judge whether the classifier is worse than the class frequencies or one of its members, and how long it takes."""
     names = datasets(records)
 
     def against(dataset: str, rival: str | None) -> tuple[Estimate | None, bool | None]:
@@ -80,19 +80,19 @@ def _time(records: Records, dataset: str) -> tuple[float | None, bool | None]:
 
 
 def with_memory(records: Records) -> list[dict[str, Any]]:
-    """Records with the peak in megabytes."""
+    """Return records with the peak memory in megabytes."""
     return [{**r, "memory": None if r.get("peak_memory") is None else r["peak_memory"] / 1e6} for r in records]
 
 
 def write_report(out: Path, results: Results) -> Path:
-    """Write `report.html` from a result file alone, and print the tables; returns its path."""
+    """Write `report.html` from a result file, print the tables, and return the report's path."""
     report = make_report(results)
     print(report.to_markdown())
     return report.write(out)
 
 
 def make_report(results: Results) -> Report:
-    """Verdicts, before and after, and a table for each case."""
+    """Return the report: verdicts, the comparison with an earlier version, and a table per case."""
     config, records = results.config, with_memory(results.records)
     cases: dict[str, str] = config["cases"]
     report = Report(
@@ -115,7 +115,7 @@ def make_report(results: Results) -> Report:
 
 
 def overview(cases: Mapping[str, str], records: Records) -> tuple[list[Column | str], list[list[Any]]]:
-    """The heads and lines of the table that has one line for each case."""
+    """Return the header and lines of the table that has one line per case."""
     head: list[Column | str] = ["case", "what is wrong"]
     head += [Column(f"NLL, {name}", digits=4) for name in (BEFORE, OWN, FREQUENCIES)]
     head += ["best member", Column("NLL, best member", digits=4), Column("ECE, before", digits=3)]

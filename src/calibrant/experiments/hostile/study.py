@@ -1,4 +1,4 @@
-"""`calibrant bench hostile`: copies, groups, noise, too few rows and too many columns, before and after."""
+"""`calibrant bench hostile`: test the default classifier on data with defects, and compare with earlier versions."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ def run(
     fresh: bool = False,
     source: str | Path | None = None,
 ) -> Path:
-    """Measure every contender on every case and write `results.json` and `report.html`; returns the report's path.
+    """Measure every contender on every case, write `results.json` and `report.html`, and return the report's path.
 
     Parameters
     ----------
-    seeds : how many, from 0 on; each draws the data and the classifiers anew
-    only, methods : names of cases and ids of contenders; all where not given
+    seeds : the number of seeds, from 0; each redraws the data and the classifiers
+    only, methods : names of cases and ids of contenders; by default all
     before : the folder that holds the package of an earlier version (its ``src``), which is measured as ``before``.
-        Without it, such runs are kept where the store has them, and none are added
-    jobs : how many processes work at the same time
-    fresh : measure again what the store holds
-    source : a result file or a store: the report is made from it, and nothing is trained
+        Without it, stored runs of an earlier version are kept, and none are added
+    jobs : the number of parallel processes
+    fresh : measure stored runs again
+    source : a result file or a store to make the report from, without training
     """
     if source is not None:
         return write_report(usable_folder(out), read_own(source, NAME, arrange))
     names = [name for name in checked_methods(methods, CONTENDERS) if name != BEFORE or before is not None]
     if before is None and BEFORE in (methods or ()):
-        raise ValueError("before must name the folder that holds the package calibrant of an earlier version.")
+        raise ValueError("before must name the folder with the package calibrant of an earlier version; got None.")
     if unknown := [name for name in only or () if name not in CASES]:
         raise ValueError(f"there is no case called {', '.join(unknown)}; the cases are {', '.join(CASES)}.")
     cases = [name for name in CASES if only is None or name in only]
@@ -81,12 +81,12 @@ def run(
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys of runs, from the settings of the contenders and the code behind them."""
+    """Makes the keys of runs, from the contenders' settings and code."""
 
     before: Path | None
 
     def key(self, dataset: str, method: str, seed: int) -> Key:
-        """The key of one run."""
+        """Return the key of one run."""
         code = own_code(*_CODE)
         if method == BEFORE:
             assert self.before is not None
@@ -94,14 +94,14 @@ class Keys:
         return make_key(settings=settings(method), code=code, dataset=dataset, method=method, seed=seed)
 
     def expected(self, line: Mapping[str, Any]) -> Key | None:
-        """What the key of a stored run would be now; None for what this command cannot know."""
+        """Return the current key of a stored run; None if this command cannot know it."""
         fields = line["key"]
         unknown = fields["dataset"] not in CASES or fields["method"] not in CONTENDERS
         return None if unknown or (fields["method"] == BEFORE and self.before is None) else self.key(**fields)
 
 
 def source_digest(folder: Path) -> str:
-    """A digest of the package ``calibrant`` in a folder."""
+    """Return a digest of the package ``calibrant`` in a folder."""
     files = sorted((folder / "calibrant").rglob("*.py"))
     if not files:
         raise ValueError(f"--before must name the folder that holds a package calibrant; {folder} does not.")
@@ -112,7 +112,7 @@ def source_digest(folder: Path) -> str:
 
 
 def measure(key: Key, before: str | None) -> dict[Key, Record]:
-    """The record of one run: scores on the test rows, seconds, and memory beyond the data."""
+    """Return the record of one run: scores on the test rows, seconds, and memory beyond the data."""
     case, method, seed = key["dataset"], key["method"], key["seed"]
     data = CASES[case].make(seed)
     record: dict[str, Any] = {"dataset": case, "method": method, "seed": seed}
@@ -120,7 +120,7 @@ def measure(key: Key, before: str | None) -> dict[Key, Record]:
         probs, cost = (
             earlier(before, data, seed) if method == BEFORE and before is not None else _fit(method, data, seed)
         )
-    except Exception as error:  # a contender that cannot take a case is a result, whatever it stumbles over
+    except Exception as error:  # any error of a contender is recorded as its result
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
         return {key: record | dict.fromkeys((*SCORES, "seconds", "peak_memory")) | {"failure": reason}}
     return {key: record | score(probs, data.y_test) | dict(cost) | {"failure": None}}
@@ -140,7 +140,7 @@ def _fit(method: str, data: Data, seed: int) -> tuple[np.ndarray, dict[str, Any]
 
 
 def score(probs: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """The scores of probabilities whose columns are classes 0, 1, …"""
+    """Return the scores of probabilities whose columns are classes 0, 1, …"""
     if not np.isfinite(probs).all():
         raise ValueError("It predicted probabilities that are no numbers.")
     found = on_sample(Predicted(probs, probs.argmax(1), probs.max(1)), labels)
@@ -148,7 +148,7 @@ def score(probs: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
 
 
 def arrange(results: Results) -> Results:
-    """Records case by case, in the order of the contenders."""
+    """Return the records sorted by case and contender."""
     order = position(CASES, CONTENDERS)
     records = in_order(results.records, lambda r: (order.get(r["dataset"]), order.get(r["method"]), r["seed"]))
     told = {

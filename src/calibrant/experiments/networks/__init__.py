@@ -1,4 +1,4 @@
-"""Own networks of every kind: `calibrant.fit` beside plain training with a temperature."""
+"""The experiment on users' networks: `calibrant.fit` compared with plain training and a temperature."""
 
 from calibrant.experiments.networks.study import run
 

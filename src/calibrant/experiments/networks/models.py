@@ -1,4 +1,4 @@
-"""The networks of the tasks, written as users write them."""
+"""The networks of the tasks, written as a user would write them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DigitsCNN(nn.Module):
         self.head = nn.Linear(64, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits of images (n, 1, 8, 8)."""
+        """Return the logits of images (n, 1, 8, 8)."""
         return self.head(self.body(images))
 
 
@@ -40,7 +40,7 @@ class Recurrent(nn.Module):
         self.head = nn.Linear(32, classes)
 
     def forward(self, symbols: Tensor, lengths: Tensor) -> Tensor:
-        """Logits of padded sequences (n, time) with their lengths (n,)."""
+        """Return the logits of padded sequences (n, time) with their lengths (n,)."""
         states, _ = self.lstm(self.embed(symbols))
         return self.head(states[torch.arange(len(lengths)), lengths - 1])
 
@@ -58,7 +58,7 @@ class Encoder(nn.Module):
         self.head = nn.Linear(32, classes)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Logits of padded sentences (n, words)."""
+        """Return the logits of padded sentences (n, words)."""
         places = torch.arange(input_ids.shape[1], device=input_ids.device)
         words = self.embed(input_ids) + self.place(places)
         states = self.encoder(words, src_key_padding_mask=attention_mask == 0)
@@ -67,7 +67,7 @@ class Encoder(nn.Module):
 
 
 class Tabular(nn.Module):
-    """Numbers beside embedded categories through a perceptron."""
+    """A perceptron on numbers and embedded categories."""
 
     def __init__(self, classes: int, seed: int) -> None:
         super().__init__()
@@ -77,12 +77,12 @@ class Tabular(nn.Module):
         self.head = nn.Linear(64, classes)
 
     def forward(self, numbers: Tensor, codes: Tensor) -> Tensor:
-        """Logits of rows: numbers (n, 12) and categories (n, 2)."""
+        """Return the logits of rows with numbers (n, 12) and categories (n, 2)."""
         categories = [layer(column) for layer, column in zip(self.embed, codes.T, strict=True)]
         return self.head(self.body(torch.cat([numbers, *categories], dim=1)))
 
 
 def digits_cnn(classes: int, seed: int) -> nn.Module:
-    """A new :class:`DigitsCNN`."""
+    """Return a new :class:`DigitsCNN`."""
     torch.manual_seed(seed)
     return DigitsCNN(classes)

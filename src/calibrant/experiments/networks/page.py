@@ -1,4 +1,4 @@
-"""The report on own networks: paired differences of NLL to plain training with a temperature."""
+"""The report on users' networks: paired differences of NLL to plain training with a temperature."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from calibrant.report import Column, Report, Results, Verdict
 from calibrant.report.results import Record
 
 TARGET = 0.01
-"""The upper end of the paired difference, as a share of the rival's mean NLL."""
+"""The largest accepted upper end of the paired difference, as a share of the rival's mean NLL."""
 LABELS = {"scratch": "from scratch", "tuned": "fine-tuned"}
 
 
@@ -24,7 +24,7 @@ class Case(NamedTuple):
     records: Sequence[Record]
 
     def mean(self, who: str, name: str) -> float:
-        """The mean of a score over seeds."""
+        """Return the mean of a score over seeds."""
         return sum(r[who][name] for r in self.records) / len(self.records)
 
     @property
@@ -35,7 +35,7 @@ class Case(NamedTuple):
 
 
 def cases_of(records: Sequence[Record]) -> list[Case]:
-    """Records by task and start."""
+    """Group the records by task and start."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         groups.setdefault((record["task"], record["start"]), []).append(record)
@@ -43,7 +43,7 @@ def cases_of(records: Sequence[Record]) -> list[Case]:
 
 
 def tell(results: Results) -> Report:
-    """Verdicts, and one row for each task and start."""
+    """Return the report: verdicts, and one row per task and start."""
     cases, stories = cases_of(results.records), results.config["stories"]
     given = results.config["epochs"].items()
     told = " and ".join(f"{count or 'its default number of'} epochs {LABELS[start]}" for start, count in given)
@@ -69,7 +69,7 @@ def tell(results: Results) -> Report:
 
 
 def row(case: Case) -> list[Any]:
-    """One line of the table."""
+    """Return one line of the table."""
     pairs = [case.mean(who, name) for name in ("nll", "smooth_ece", "accuracy") for who in ("fit", "plain")]
     networks = sorted({r["networks"] for r in case.records})
     head = [case.task, LABELS[case.start], len(case.records), ", ".join(map(str, networks))]
@@ -77,7 +77,7 @@ def row(case: Case) -> list[Any]:
 
 
 def verdicts(cases: Sequence[Case]) -> Iterator[Verdict]:
-    """Whether the upper end of each difference is within the target."""
+    """Judge whether the upper end of each difference is within the target."""
     for case in cases:
         if len(case.records) < 2:
             continue

@@ -1,4 +1,4 @@
-"""The rival: plain training in torch for a given time, the best state on validation data, and a temperature."""
+"""The rival: plain training in torch for a given time, with the best validation state and a temperature."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from calibrant.posthoc import make_calibrator
 
 RATES = (0.003, 0.001)
-"""Largest learning rates of Adam. The time is divided between them, and validation data choose."""
+"""Peak learning rates of Adam. The time is divided between them, and validation data choose one."""
 WARMUP = 0.2
 
 
 def train_plain(model: nn.Module, train: Iterable[Any], val: Iterable[Any], *, seconds: float) -> tuple[nn.Module, Any]:
-    """Train a copy of a network for so many seconds of processor time; returns it with its fitted temperature.
+    """Train a copy of a network for a given processor time, and return it with its fitted temperature.
 
     The learning rate rises over the first fifth of the time and then falls to zero along a cosine.
     """
@@ -37,7 +37,7 @@ def train_plain(model: nn.Module, train: Iterable[Any], val: Iterable[Any], *, s
 
 
 def predict(model: nn.Module, batches: Iterable[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Logits and labels of all batches."""
+    """Return the logits and labels of all batches."""
     model.eval()
     with torch.no_grad():
         parts = [(call(model, inputs).double(), labels) for inputs, labels in map(split, batches)]
@@ -46,7 +46,7 @@ def predict(model: nn.Module, batches: Iterable[Any]) -> tuple[np.ndarray, np.nd
 
 
 def train_steps(model: nn.Module, train: Iterable[Any], steps: int, rate: float = 0.003) -> None:
-    """Train a network in place for so many steps: the source task of the networks that are tuned."""
+    """Train a network in place for a given number of steps, on the source task before fine-tuning."""
     optimizer = torch.optim.Adam(model.parameters())
     done = 0
     while done < steps:
@@ -60,7 +60,7 @@ def train_steps(model: nn.Module, train: Iterable[Any], steps: int, rate: float 
 def _train(
     model: nn.Module, train: Iterable[Any], val: Iterable[Any], rate: float, end: float
 ) -> tuple[float, dict[str, Tensor]]:
-    """The least validation NLL over epochs, and the state that has it."""
+    """The lowest validation NLL over epochs, and the state that has it."""
     optimizer = torch.optim.Adam(model.parameters())
     begin, best, state = time.process_time(), math.inf, copy.deepcopy(model.state_dict())
     while (now := time.process_time()) < end:
@@ -77,7 +77,7 @@ def _train(
 
 
 def _share(done: float) -> float:
-    """The learning rate as a share of its largest value."""
+    """Return the learning rate as a share of its peak."""
     if done < WARMUP:
         return 0.04 + 0.96 * done / WARMUP
     return 0.5 * (1 + math.cos(math.pi * (done - WARMUP) / (1 - WARMUP)))
@@ -94,7 +94,7 @@ def _step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any, rate: 
 
 
 def split(batch: Any) -> tuple[Any, Tensor]:
-    """Inputs and labels of a pair or a mapping."""
+    """Return the inputs and labels of a batch that is a pair or a mapping."""
     if isinstance(batch, dict):
         return {k: v for k, v in batch.items() if k != "labels"}, batch["labels"]
     inputs, labels = batch

@@ -1,4 +1,4 @@
-"""`calibrant bench networks`: `calibrant.fit` and plain training with a temperature, in the same time."""
+"""`calibrant bench networks`: compare `calibrant.fit` with plain training and a temperature in the same time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAME = "networks"
 SEEDS = 5
 STARTS = ("scratch", "tuned")
 EPOCHS: dict[str, int | None] = {"scratch": None, "tuned": 15}
-"""Passes over the training data that `calibrant.fit` is given, None for its default; plain training has its time."""
+"""Epochs of `calibrant.fit`, None for its default; plain training gets the same time."""
 SOURCE_STEPS = 400
 _OWN = tuple(f"experiments/networks/{name}.py" for name in ("tasks", "models", "plain", "study"))
 
@@ -43,16 +43,16 @@ def run(
     fresh: bool = False,
     source: str | Path | None = None,
 ) -> Path:
-    """Measure every task and write `results.json` and `report.html`; returns the report's path.
+    """Measure every task, write `results.json` and `report.html`, and return the report's path.
 
     Parameters
     ----------
-    seeds : how many, from 0 on; each draws the data and the network anew
-    only : names of tasks; all where not given
-    starts : "scratch" and "tuned"; both where not given
-    jobs : how many processes work at the same time
-    fresh : measure again what the store holds
-    source : a result file or a store: the report is made from it, and nothing is trained
+    seeds : the number of seeds, from 0; each redraws the data and the network
+    only : names of tasks; by default all
+    starts : "scratch" and "tuned"; by default both
+    jobs : the number of parallel processes
+    fresh : measure stored runs again
+    source : a result file or a store to make the report from, without training
     """
     if source is not None:
         return write_report(usable_folder(out), read_own(source, NAME, arrange))
@@ -74,7 +74,7 @@ def run(
 
 
 def key_of(task: str, start: str, seed: int) -> Key:
-    """The key of one comparison."""
+    """Return the key of one comparison."""
     code = code_digest(*MEASURED, *TRAINED, *_OWN)
     return make_key(
         settings=f"epochs {EPOCHS[start]}, rates {plain.RATES}", code=code, task=task, start=start, seed=seed
@@ -82,13 +82,13 @@ def key_of(task: str, start: str, seed: int) -> Key:
 
 
 def expected(line: Mapping[str, Any]) -> Key | None:
-    """What the key of a stored comparison would be now; None for what this command does not know."""
+    """Return the current key of a stored comparison; None if this command does not know it."""
     fields = line["key"]
     return key_of(**fields) if fields["task"] in TASKS and fields["start"] in STARTS else None
 
 
 def measure(key: Key) -> dict[Key, Record]:
-    """The record of one comparison. Time is processor time on one thread, which other work hardly disturbs."""
+    """Return the record of one comparison. Time is CPU time on one thread, which other processes hardly affect."""
     name, start, seed = key["task"], key["start"], key["seed"]
     task, threads = TASKS[name], torch.get_num_threads()
     torch.set_num_threads(1)
@@ -99,7 +99,7 @@ def measure(key: Key) -> dict[Key, Record]:
 
 
 def compare(task: TaskKind, start: str, seed: int) -> Record:
-    """Scores and times of both on one draw of a task."""
+    """Return the scores and times of both methods on one draw of a task."""
     with torch.random.fork_rng(devices=[]):
         model, splits = prepared(task, start, seed)
         train, val, test = (task.loader(pair, shuffle=part == "train") for part, pair in splits._asdict().items())
@@ -119,7 +119,7 @@ def compare(task: TaskKind, start: str, seed: int) -> Record:
 
 
 def prepared(task: TaskKind, start: str, seed: int) -> tuple[nn.Module, Splits]:
-    """A network before training, and its data. A tuned network has learned the source task and has a new head."""
+    """Return the initial network and its data; a tuned network has learned the source task and has a new head."""
     splits = task.draw(seed, start)
     classes = classes_of(splits)
     if start == "scratch":
@@ -134,7 +134,7 @@ def prepared(task: TaskKind, start: str, seed: int) -> tuple[nn.Module, Splits]:
 
 
 def scores(probs: Any, labels: Any) -> dict[str, float]:
-    """NLL, accuracy and calibration on the test part."""
+    """Return NLL, accuracy and calibration on the test part."""
     found = {
         "nll": metrics.nll(probs, labels),
         "accuracy": (probs.argmax(1) == labels).mean(),
@@ -145,7 +145,7 @@ def scores(probs: Any, labels: Any) -> dict[str, float]:
 
 
 def arrange(results: Results) -> Results:
-    """Records task by task, first from scratch and then tuned."""
+    """Return the records sorted by task, first from scratch and then tuned."""
     order = position(TASKS, STARTS)
     records = in_order(results.records, lambda r: (order.get(r["task"]), order.get(r["start"]), r["seed"]))
     used = {r["task"] for r in records}

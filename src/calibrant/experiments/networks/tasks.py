@@ -1,4 +1,4 @@
-"""One task for each kind of network: images, sequences, sentences with padding, and a table.
+"""The tasks, one for each kind of network: images, sequences, sentences with padding, and a table.
 
 Every task has two versions. ``scratch`` trains a new network. ``tuned`` starts from a network that was trained on a
 related source task, with a new head and few labels.
@@ -22,11 +22,11 @@ DIGITS_NOISE = 0.25
 VOCABULARY, LANGUAGES = 12, 4
 WORDS, SCORED = 40, 24
 NOT, VERY = 1, 2
-"""Token 0 is padding; these two change the word that follows."""
+"""Tokens that change the next word; token 0 is padding."""
 
 
 class Pair(NamedTuple):
-    """Inputs as the network takes them, and labels."""
+    """Inputs of the network, and labels."""
 
     inputs: Any
     labels: Tensor
@@ -54,10 +54,10 @@ class TaskKind:
     head: str
     """The name of the last layer, which fine-tuning replaces."""
     names: tuple[str, ...] = ()
-    """Names of the inputs where a batch is a mapping."""
+    """Names of the inputs if a batch is a mapping."""
 
     def loader(self, pair: Pair, *, shuffle: bool) -> Any:
-        """A loader as a user has it: pairs, or mappings with named inputs and "labels"."""
+        """Return a data loader whose batches are pairs, or mappings with named inputs and "labels"."""
         columns = [pair.inputs[name] for name in self.names] if self.names else [pair.inputs]
         data = TensorDataset(*columns, pair.labels)
         named = Named(self.names) if self.names else None
@@ -66,7 +66,7 @@ class TaskKind:
 
 @dataclass(frozen=True)
 class Named:
-    """Puts samples together to a mapping with named inputs and labels."""
+    """Collates samples to a mapping with named inputs and labels."""
 
     names: tuple[str, ...]
 
@@ -76,14 +76,14 @@ class Named:
 
 
 def classes_of(splits: Splits) -> int:
-    """How many classes the labels name."""
+    """Return the number of classes in the labels."""
     return int(max(pair.labels.max() for pair in splits)) + 1
 
 
 def digits(seed: int, part: str) -> Splits:
-    """scikit-learn's digits under noise, moved by up to a pixel. No digit is in two parts.
+    """scikit-learn's digits with noise, shifted by up to a pixel. No image is in two parts.
 
-    The source task has the digits 0 to 4, the tuned one 5 to 9.
+    The source task has the digits 0 to 4, the tuned task 5 to 9.
     """
     pixels, known = load_digits(return_X_y=True)
     images, labels = torch.tensor(pixels.reshape(-1, 1, 8, 8) / 16, dtype=torch.float32), torch.tensor(known)
@@ -128,10 +128,10 @@ def languages(seed: int, part: str) -> Splits:
 
 
 def reviews(seed: int, part: str) -> Splits:
-    """Sentences of words with scores; "not" turns the next word's score round and "very" doubles it.
+    """Sentences of words with scores; "not" reverses the next word's score and "very" doubles it.
 
-    The class is drawn from a softmax of the total. The source task asks for five stars, the tuned one for three grades
-    of which the middle one is rare.
+    The class is drawn from a softmax of the total. The source task has five classes (stars), the tuned task three
+    grades, of which the middle one is rare.
     """
     generator = _generator(seed, 3)
     scores = torch.zeros(WORDS)

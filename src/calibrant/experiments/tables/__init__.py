@@ -1,4 +1,4 @@
-"""Every method on every table of a folder, beside scikit-learn's own calibrated networks."""
+"""The experiment on tables: every method on every table of a folder, compared with other libraries."""
 
 from calibrant.experiments.tables.study import run
 

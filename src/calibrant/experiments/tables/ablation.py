@@ -1,7 +1,7 @@
-"""`calibrant ablate tables`: what embedded columns, L2 factors per column and mini-batches are worth on tables.
+"""`calibrant ablate tables`: measure the effect of embedded columns, L2 factors per column and mini-batches.
 
-Only rows outside the test part of a split are used: networks train on its training part, 60 % of the table, and are
-scored on its validation part. Seeds start at 100, which no reported split uses.
+Rows of the test part of a split are not used: networks train on its training part, 60 % of the table, and are scored on
+its validation part. Seeds start at 100; no reported split uses these.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ def run(
     fresh: bool = False,
     source: str | Path | None = None,
 ) -> Path:
-    """Train and score every variant on development data; returns the path of the table, ``report.md``.
+    """Train and score every variant on development data, and return the path of the table, ``report.md``.
 
     Parameters
     ----------
     data : folder of CSV, TSV and Parquet files
-    seeds : how many splits
-    rows : the most rows of a table that are trained on
-    only : names of tables; the development tables where not given
-    methods : names of variants; all where not given
+    seeds : the number of splits
+    rows : the largest number of training rows of a table
+    only : names of tables; by default the development tables
+    methods : names of variants; by default all
     out, device, jobs, fresh, source : as in :func:`calibrant.experiments.tables.run`
     """
     if source is not None:
@@ -120,7 +120,7 @@ def run(
 
 
 def development_split(paths: Mapping[str, Path], rows: int, key: Key) -> Split:
-    """The training part of a split, at most ``rows`` of it, and its validation part to be scored on."""
+    """Return at most ``rows`` of the training part of a split, and the validation part for scoring."""
     split = prepare(key["table"], paths[key["table"]], key["seed"])
     task, held = split.task, split.task.val
     assert held is not None
@@ -131,7 +131,7 @@ def development_split(paths: Mapping[str, Path], rows: int, key: Key) -> Split:
 
 
 def fit_trees(prepared: Any, key: Key) -> dict[Key, Record]:
-    """scikit-learn's gradient boosting, calibrated by a temperature in five folds."""
+    """Measure scikit-learn's gradient boosting, calibrated by a temperature in five folds."""
     from sklearn.calibration import CalibratedClassifierCV
     from sklearn.ensemble import HistGradientBoostingClassifier
 
@@ -150,14 +150,14 @@ def fit_trees(prepared: Any, key: Key) -> dict[Key, Record]:
 
 
 def arrange(results: Results) -> Results:
-    """Records table by table, in the order of the variants."""
+    """Return the records sorted by table and variant."""
     order = position([*variants(), TREES])
     records = in_order(results.records, lambda r: (r["table"], order.get(r["method"]), r["seed"]))
     return results._replace(records=records)
 
 
 def write_table(out: Path, results: Results) -> Path:
-    """Mean NLL of each variant on each table, its ratio to the plain networks, and seconds: printed and as Markdown."""
+    """Print and write, as Markdown, each variant's mean NLL per table, its ratio to plain networks, and seconds."""
     records = results.records
     tables = list(dict.fromkeys(r["table"] for r in records))
     methods = list(dict.fromkeys(r["method"] for r in sorted(records, key=lambda r: _order(r["method"]))))

@@ -1,4 +1,4 @@
-"""Classifiers of other libraries that the study compares with: networks and boosted trees, each at one setting."""
+"""The classifiers of other libraries in the comparison: networks and boosted trees, each with one setting."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 
 SETTINGS: dict[str, Any] = {"hidden_layer_sizes": (64, 64), "early_stopping": True, "max_iter": 1000}
-"""Of MLPClassifier: the same network as ours; everything else is scikit-learn's default."""
+"""Settings of MLPClassifier: the same network as ours; everything else is scikit-learn's default."""
 BOOSTING: dict[str, Any] = {"learning_rate": 0.03, "max_iter": 1000, "early_stopping": True}
-"""Of HistGradientBoostingClassifier. LightGBM and CatBoost have the same learning rate, number of iterations and rule
-to stop: a tenth of the rows is held out, and ten iterations without a better loss there end the training."""
+"""Settings of HistGradientBoostingClassifier. LightGBM and CatBoost use the same learning rate, number of iterations
+and stopping rule: a tenth of the rows is held out, and training ends after ten iterations without a lower loss."""
 STOP = 10
 
 
@@ -30,18 +30,18 @@ class Base:
     build: Callable[[int], Any]
     """The unfitted classifier for a seed."""
     package: str = "sklearn"
-    """The package to import, of which the version is told."""
+    """The package to import, whose version is reported."""
     kind: str = "trees"
     alone: str | None = None
-    """The id of the classifier without a calibrator; None where it is not measured."""
+    """The id of the classifier without a calibrator; None if it is not measured."""
     calibrators: tuple[str, ...] = ("isotonic", "sigmoid", "temperature")
 
 
 class Remembers:
-    """A mixin: the same rows train a classifier once.
+    """A mixin that caches fits: a classifier is trained only once on the same rows.
 
-    The calibrators cross-fit the same five classifiers (same folds, same seed), and would each train them anew.
-    ``seconds`` adds up what training took or would have taken.
+    The calibrators cross-fit the same five classifiers (same folds, same seed); without the cache, each calibrator
+    would train them again. ``seconds`` sums the time that training took or would have taken.
     """
 
     trained: ClassVar[dict[bytes, tuple[dict[str, Any], float]]] = {}
@@ -59,7 +59,7 @@ class Remembers:
         return self
 
     def train(self, X: Any, y: Any) -> None:
-        """What ``fit`` of the other library does."""
+        """Call ``fit`` of the other library."""
         super().fit(X, y)  # type: ignore[misc]
 
 
@@ -72,14 +72,14 @@ class RememberedTrees(Remembers, HistGradientBoostingClassifier):
 
 
 def stopping_rows(X: Any, y: Any, seed: int | None) -> list[Any]:
-    """Nine tenths to train on and a tenth to stop by, as scikit-learn's boosting takes them."""
+    """Return nine tenths for training and a tenth for early stopping, split as in scikit-learn's boosting."""
     return list(train_test_split(X, y, test_size=0.1, random_state=seed, stratify=y))
 
 
 def threads() -> int:
-    """How many threads a classifier may use: as many as ours, of which each job has its share.
+    """Return how many threads a classifier may use: as many as ours in the same job.
 
-    LightGBM, CatBoost and pytabkit would each start one thread per core in every process.
+    By default, LightGBM, CatBoost and pytabkit would start one thread per core in every process.
     """
     return torch.get_num_threads()
 
@@ -120,7 +120,7 @@ def _catboost(seed: int) -> Any:
 def _realmlp(seed: int) -> Any:
     from pytabkit import RealMLP_TD_Classifier
 
-    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)  # it names the device before every fit
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)  # it prints the device before every fit
 
     class RememberedRealMLP(Remembers, RealMLP_TD_Classifier):
         pass
@@ -129,7 +129,7 @@ def _realmlp(seed: int) -> Any:
 
 
 CROSS = "cross-calibrated"
-"""Ends the ids of a classifier in :class:`calibrant.CrossCalibrated`, on the folds of CalibratedClassifierCV."""
+"""The id suffix of a classifier in :class:`calibrant.CrossCalibrated`, on the folds of CalibratedClassifierCV."""
 
 BASES = {
     "sklearn": Base(
@@ -153,7 +153,7 @@ BASES = {
 
 
 def base_of(method: str) -> tuple[Base, str | None]:
-    """The classifier behind an id, and its calibrator."""
+    """Return the classifier and the calibrator of an id."""
     for prefix, base in BASES.items():
         if method == base.alone:
             return base, None

@@ -1,4 +1,4 @@
-"""Which records are compared: methods that were measured on every split, and what is known of the others."""
+"""The records to compare: methods that were measured on every split, and those that were not."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Compared:
     splits: frozenset[tuple[str, int]]
 
     def rankings(self) -> dict[str, Ranking]:
-        """Ranks of the whole methods by each judged metric."""
+        """Ranks of the complete methods by each judged metric."""
         return rankings(self.records, self.methods)
 
     def absent(self) -> list[str]:
-        """Rivals that the targets name and that were not measured on any split."""
+        """Rivals named by the targets that were not measured on any split."""
         return [name for name in PEERS if name not in (*self.methods, *self.partial)] if RIVAL in self.methods else []
 
     def untried(self) -> Compared | None:
-        """The same methods on tables that no setting was tried on; None where these are all or none of the tables."""
+        """Return the same methods on tables that no setting was tried on; None if these are all or no tables."""
         tables = {table for table, _ in self.splits}
         if not tables & DEVELOPMENT or tables <= DEVELOPMENT:
             return None
@@ -52,12 +52,12 @@ class Compared:
 
 
 def compared(results: Results) -> Compared:
-    """What a result file lets us compare."""
+    """Return the scores of a result file that can be compared."""
     return compare([r for r in results.records if not is_cost(r)], list(results.config["methods"]))
 
 
 def compare(records: list[Record], methods: Sequence[str]) -> Compared:
-    """Tell whole methods from partial ones. The splits are those of self-calibrated, or of the method with most."""
+    """Separate complete and partial methods. The splits are those of self-calibrated, or of the method with most."""
     splits: dict[str, set[tuple[str, int]]] = {m: set() for m in methods}
     for record in records:
         splits[record["method"]].add((record["table"], record["seed"]))
@@ -69,15 +69,15 @@ def compare(records: list[Record], methods: Sequence[str]) -> Compared:
 
 
 def rankings(records: Sequence[Record], methods: Sequence[str]) -> dict[str, Ranking]:
-    """Ranks by each judged metric."""
+    """Return the ranks by each judged metric."""
     return {metric: ranking(records, metric, methods) for metric in JUDGED}
 
 
 def earlier(records: Sequence[Record]) -> dict[str, int]:
-    """How many runs of each method were measured with an earlier version of the code.
+    """Return how many runs of each method were measured with an earlier version of the code.
 
-    Their records do not say how many test rows are copies. Most of them are of an encoder that scaled by mean and
-    standard deviation.
+    Their records lack the number of copied test rows. Most of them used an encoder that scaled by mean and standard
+    deviation.
     """
     found: dict[str, int] = {}
     for record in records:
@@ -91,7 +91,7 @@ Values = dict[str, dict[str, dict[int, float]]]
 
 
 def values_of(records: Sequence[Record], metric: str) -> Values:
-    """A metric of all records."""
+    """Return a metric of all records."""
     found: Values = {}
     for r in records:
         value = math.inf if r[metric] is None else r[metric]
@@ -101,20 +101,20 @@ def values_of(records: Sequence[Record], metric: str) -> Values:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Our loss on one table over that of its best rival there."""
+    """The ratio of our loss on one table to that of the best rival on this table."""
 
     table: str
     own: float
     rival: str
     best: float
     ratio: Estimate
-    """Of means over splits, with its interval."""
+    """The ratio of the means over splits, with its interval."""
 
 
 def ratios(records: Sequence[Record], overlap: float, metric: str = "nll", own: str = OWN) -> list[Ratio]:
-    """One for each table, by the loss ``metric``; infinite where ``own`` failed.
+    """Return one ratio per table, by the loss ``metric``; infinite if ``own`` failed.
 
-    Rivals are all methods but ours that have every split of ``own`` there and did not fail.
+    Rivals are all methods except ours that were measured on every split of ``own`` there and did not fail.
     """
     found = []
     for table, methods in values_of(records, metric).items():
@@ -137,8 +137,8 @@ def ratios(records: Sequence[Record], overlap: float, metric: str = "nll", own: 
 
 
 def lower_on(values: Values, method: str, own: str = OWN) -> tuple[int, int]:
-    """On how many tables ``own`` is lower than a method by the mean over splits that both have, and on how many tables
-    there are such splits.
+    """Return on how many tables ``own`` has a lower mean than a method over their common splits, and how many tables
+    have common splits.
     """
     lower = tables = 0
     for methods in values.values():

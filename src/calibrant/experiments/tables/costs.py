@@ -1,6 +1,6 @@
 """Seconds and memory of single fits: one split of each table, one process, two threads.
 
-Scores come from populations and from several processes at a time, so that their seconds say little about one fit.
+Scores come from populations and from several parallel processes, so their seconds say little about one fit.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from calibrant.methods import Method
 from calibrant.report.results import Record
 
 THREADS = 2
-"""What the targets are set for."""
+"""The methods that the cost targets compare."""
 
 
 def is_cost(record: Mapping[str, Any]) -> bool:
-    """Whether a record tells the cost of a single fit; the others hold scores."""
+    """Whether a record holds the cost of a single fit; the others hold scores."""
     return "threads" in record
 
 
 def cost_jobs(
     keys: Sequence[Key], own: Mapping[str, Method], paths: Mapping[str, Source], tables: Mapping[str, Mapping[str, Any]]
 ) -> list[Job]:
-    """One fit each; the methods of a table one after the other, the smallest table first."""
+    """Measure one fit per key: the methods of a table one after the other, the smallest table first."""
     order = sorted(keys, key=lambda key: tables[key["table"]]["rows"])
     return [partial(measure_cost, paths[key["table"]], key, own.get(key["method"])) for key in order]
 
 
 def measure_cost(path: Source, key: Key, method: Method | None) -> dict[Key, Record]:
-    """The record of one fit; without ``method``, of a classifier of another library."""
+    """Return the record of one fit; without ``method``, that of another library's classifier."""
     split = prepare(key["table"], path, key["seed"])
     failure = None
     with _threads(key["threads"]):
@@ -70,12 +70,12 @@ def _threads(number: int) -> Any:
 
 
 def seconds_of(records: Sequence[Record], methods: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Seconds of single fits, by table and method, for the tables on which all of these methods were measured."""
+    """Return the seconds of single fits by table and method, for tables on which all of these methods were measured."""
     return _of(records, methods, lambda record: record["seconds"])
 
 
 def memory_of(records: Sequence[Record], methods: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Peak memory beyond the data in megabytes, by table and method, where the system told it."""
+    """Return the peak memory beyond the data in megabytes, by table and method, where the system reports it."""
     return _of(records, methods, lambda r: None if r["peak_memory"] is None else r["peak_memory"] / 1e6)
 
 

@@ -1,4 +1,4 @@
-"""A folder of tables as training tasks: files by name, stratified 60/20/20 splits by seed, and one record of scores."""
+"""A folder of tables as training tasks: files by name, stratified 60/20/20 splits by seed, and records of scores."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ ENDINGS = (".csv", ".tsv", ".parquet", ".pq")
 _ENDING = re.compile(rf"({'|'.join(map(re.escape, ENDINGS))})(\.gz)?$", re.I)
 SIZES = (0.6, 0.2, 0.2)
 FLOOR = 1e-6
-"""Probabilities below are raised to it before the logarithm of NLL, in all methods alike: isotonic regression gives
-exact zeros, and one wrong zero would make a method's mean infinite. `clipped` says for how many samples it mattered."""
+"""Smaller probabilities are raised to this value before the logarithm of NLL, for all methods: isotonic regression
+gives exact zeros, and one wrong zero would make a method's mean infinite. `clipped` says how many samples changed."""
 DEVELOPMENT = frozenset({"adult", "credit_g", "heart_statlog", "letter", "magic", "pima", "satimage", "vehicle"})
-"""Tables on which settings of self-calibrated were tried while it was made, at seeds that are not reported. A table is
-one fixed sample: rows of those splits occur in the reported ones, so that the report shows the other tables apart."""
+"""Tables on which settings of self-calibrated were tried during development, at seeds that are not reported. A table is
+one fixed sample, so rows of those splits occur in the reported ones. The report therefore shows the other tables
+separately."""
 SCORES = ("accuracy", "nll", "nll_new", "smooth_ece", "ece15", "floor_self15", "brier", "aurc", "clipped")
-"""The measured fields of a record. ``nll_new`` is the NLL on test rows of which no exact copy was learned from; None if
-there are none."""
+"""The measured fields of a record. ``nll_new`` is the NLL on test rows without an exact copy in the training rows; None
+if there are none."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,12 @@ class TableFile:
 
 
 Source = Path | TableFile
-"""A table: its file, with the name of the column of the labels where it is not one that is found by itself."""
+"""A table: its file, with the name of the label column if it cannot be found automatically."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """One table at one seed: the task (training and validation part) and the test part, as the training rows encode."""
+    """One table at one seed: the task (training and validation part) and the test part, all encoded."""
 
     table: str
     seed: int
@@ -56,22 +57,22 @@ class Split:
     inputs: Tensor
     labels: np.ndarray
     notes: tuple[str, ...] = ()
-    """What the encoder says of the columns, those that it left out among them."""
+    """The encoder's notes on the columns, including the dropped ones."""
 
     def pooled(self) -> tuple[np.ndarray, np.ndarray]:
-        """Training and validation part together, for methods that hold out their own part."""
+        """Return training and validation part together, for methods that hold out their own part."""
         assert self.task.val is not None
         both = self.task.train + self.task.val
         return both.inputs.numpy(), both.labels.numpy()
 
     def copied(self) -> np.ndarray:
-        """Which rows of the test part have an exact copy among the rows that are learned from."""
+        """Whether each row of the test part has an exact copy in the training or validation part."""
         parts = [part.inputs.numpy() for part in (self.task.train, self.task.val) if part is not None]
         known = {row.tobytes() for part in parts for row in np.ascontiguousarray(part)}
         return np.array([row.tobytes() in known for row in np.ascontiguousarray(self.inputs.numpy())])
 
     def record(self, method: str, found: Predicted | None, failure: str | None = None, **cost: Any) -> dict[str, Any]:
-        """Scores on the test part, as one row of a result file; without predictions all of them are None."""
+        """Return the scores on the test part, as one row of a result file; without predictions they are None."""
         copied = self.copied()
         scores = dict.fromkeys(SCORES) if found is None else score(found, self.labels, ~copied)
         about = {"table": self.table, "method": method, "seed": self.seed, "copied": float(copied.mean())}
@@ -79,9 +80,9 @@ class Split:
 
 
 def find_tables(folder: Path, only: Sequence[str] | None = None) -> dict[str, Path]:
-    """The tables of a folder by name (the file's, without the endings that say its kind), in alphabetical order.
+    """Return the tables of a folder by name (the file's name without its suffixes), in alphabetical order.
 
-    The folder may be a single file as well.
+    The folder can also be a single file.
     """
     if folder.is_file() and only is None:
         return {_ENDING.sub("", folder.name): folder}
@@ -101,12 +102,12 @@ def find_tables(folder: Path, only: Sequence[str] | None = None) -> dict[str, Pa
 
 
 def path_of(source: Source) -> Path:
-    """The file of a table."""
+    """Return the file of a table."""
     return source.path if isinstance(source, TableFile) else source
 
 
 def read(source: Source) -> Table:
-    """A table; the last ones stay in memory, because every seed asks for them again, until the file changes."""
+    """Return a table; the last ones are cached until the file changes, because every seed uses them."""
     return _read(source, path_of(source).stat().st_mtime_ns)
 
 
@@ -116,7 +117,7 @@ def _read(source: Source, _changed: int) -> Table:
 
 
 def describe(source: Source) -> dict[str, Any]:
-    """What a result file says about a table; `sha256` tells later runs whether it is still the same."""
+    """Return a result file's entry about a table; `sha256` tells later runs whether the table changed."""
     table, path = read(source), path_of(source)
     classes = np.unique(table.labels)
     if len(classes) < 2:
@@ -132,9 +133,9 @@ def describe(source: Source) -> dict[str, Any]:
 
 
 def prepare(name: str, source: Source, seed: int) -> Split:
-    """Split a table by seed, keeping the classes' shares, and encode all parts by what the training part holds.
+    """Split a table by seed, stratified by class, and encode all parts by an encoder fitted to the training part.
 
-    The last splits stay in memory until the file changes: one method after the other asks for them.
+    The last splits are cached until the file changes, because every method uses them.
     """
     path = path_of(source)
     try:
@@ -162,7 +163,7 @@ def _prepare(name: str, source: Source, changed: int, seed: int) -> Split:
 
 
 def _notes(encoder: TableEncoder) -> tuple[str, ...]:
-    """The encoder's sentences, and one for each other reason to leave columns out."""
+    """Return the encoder's notes, and one for each other reason to drop columns."""
     reasons: dict[str, list[str]] = {}
     for column, why in encoder.dropped_.items():
         if not any(note.startswith(f"Column {column!r} is left out") for note in encoder.notes_):
@@ -172,7 +173,7 @@ def _notes(encoder: TableEncoder) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Examined:
-    """The tables that can be split, encoded and learned from, and why the others cannot."""
+    """The tables that can be split, encoded and learned from, and the reason for each of the others."""
 
     tables: dict[str, dict[str, Any]]
     notes: dict[str, list[str]]
@@ -180,9 +181,9 @@ class Examined:
 
 
 def examine(tables: Mapping[str, Source], seeds: Sequence[int]) -> Examined:
-    """Describe every table and prepare all of its splits once, so that none stops a long run in its middle.
+    """Describe every table and prepare all of its splits once, so that none can stop a long run later.
 
-    Notes are those of the first split: others differ by a number here and there.
+    The notes are those of the first split; those of other splits differ only in some numbers.
     """
     found = Examined({}, {}, {})
     for name, source in tables.items():
@@ -201,9 +202,9 @@ def examine(tables: Mapping[str, Source], seeds: Sequence[int]) -> Examined:
 
 
 def score(found: Predicted, labels: np.ndarray, new: np.ndarray) -> dict[str, float | None]:
-    """The fields of ``SCORES``; NLL after raising probabilities to ``FLOOR`` and dividing by their sum.
+    """Return the fields of ``SCORES``; NLL after raising probabilities to ``FLOOR`` and dividing by their sum.
 
-    ``new`` marks the rows of which no copy was learned from.
+    ``new`` marks the rows without a copy in the training rows.
     """
     values = on_sample(found, labels, least=FLOOR)
     own = found.probs[np.arange(len(labels)), labels]

@@ -53,13 +53,13 @@ SINGLE = (
 
 
 def write_report(out: Path, results: Results) -> Path:
-    """Write `report.html` from a result file alone, and print ranks and targets; returns its path."""
+    """Write `report.html` from a result file, print ranks and targets, and return the report's path."""
     print(to_terminal(results))
     return make_report(results).write(out)
 
 
 def to_terminal(results: Results) -> str:
-    """Ranks, best rivals, costs and targets as Markdown, for a terminal or a README."""
+    """Return ranks, best rivals, costs and targets as Markdown, for a terminal or a README."""
     found, overlap = compared(results), _overlap(results.config["split"])
     parts = [to_markdown(*rank_sheet(found))]
     if found.partial:
@@ -76,7 +76,7 @@ def to_terminal(results: Results) -> str:
 
 
 def targets(results: Results) -> dict[str, list[Verdict]]:
-    """Targets on all tables, with those for costs, and again on tables that no setting was tried on."""
+    """Return the targets on all tables, including costs, and those on tables that no setting was tried on."""
     found, overlap = compared(results), _overlap(results.config["split"])
     if OWN not in found.methods:
         return {}
@@ -87,7 +87,7 @@ def targets(results: Results) -> dict[str, list[Verdict]]:
 
 
 def make_report(results: Results) -> Report:
-    """Targets, ranks, tests, costs, and a table for each table."""
+    """Return the report: targets, ranks, tests, costs, and the scores on each table."""
     found, config = compared(results), results.config
     records, methods = found.records, [*found.methods, *found.partial]
     tables, seeds = list(dict.fromkeys(r["table"] for r in records)), sorted({r["seed"] for r in records})
@@ -163,7 +163,7 @@ def _methods(report: Report, config: dict[str, Any], methods: list[str]) -> None
 
 
 def rank_figure(ranked: Ranking) -> Any:
-    """Each method's mean rank as a dot, its ranks on single tables as ticks, and the critical difference as a bar."""
+    """Draw each method's mean rank as a dot, its ranks on tables as ticks, and the critical difference as a bar."""
     mean = ranked.mean_ranks
     with style() as plt:
         figure, ax = plt.subplots(figsize=(6.2, 0.8 + 0.26 * len(mean)), layout="constrained")
@@ -183,7 +183,7 @@ def rank_figure(ranked: Ranking) -> Any:
 
 
 def _told(found: Compared) -> list[str]:
-    """Sentences on runs that are missing or old."""
+    """Return sentences about runs that are missing or old."""
     absent = found.absent()
     runs = [f"{method} ({number} of its runs)" for method, number in earlier(found.records).items()]
     told = [f"Not measured: {', '.join(absent)}."] if absent else []
@@ -200,7 +200,7 @@ def _untried(others: Compared) -> str:
 
 
 def _overlap(split: Sequence[float]) -> float:
-    """n_test/n_train of a split: all that is not tested on is learned from, if only to stop or to calibrate."""
+    """Return n_test/n_train of a split; all rows outside the test part count as training rows."""
     return split[-1] / sum(split[:-1])
 
 

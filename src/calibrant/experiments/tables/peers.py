@@ -39,12 +39,12 @@ PEERS = _peers()
 
 FOLDS = 5
 SINCE = {"temperature": (1, 8)}
-"""The version of scikit-learn that a calibrator came with."""
+"""The version of scikit-learn that introduced each calibrator."""
 IN_FOLDS = "80 %, of which each network leaves out a fold"
 
 
 def missing_peers(number: str = sklearn.__version__) -> dict[str, str]:
-    """The peers that this scikit-learn or this machine lacks, and why: not their failure, and no last rank."""
+    """Return the peers that are not installed here, and why; they are not ranked as failures."""
     here = tuple(int(part) for part in re.findall(r"\d+", number)[:2])
     found = {}
     for name in PEERS:
@@ -58,7 +58,7 @@ def missing_peers(number: str = sklearn.__version__) -> dict[str, str]:
 
 
 def made_by(methods: Sequence[str]) -> dict[str, str]:
-    """What code stands behind each method's records: a digest of ours, and for a peer scikit-learn's version too."""
+    """Return the code version of each method's records: a digest of our code and, for peers, scikit-learn's version."""
     data = "experiments/tables/data.py"
     here = data, "experiments/tables/bases.py", "experiments/tables/peers.py"
     ours = "estimators/cross_calibrated.py", "estimators/folds.py"
@@ -73,20 +73,20 @@ def made_by(methods: Sequence[str]) -> dict[str, str]:
 
 
 def peer_settings(method: str) -> str:
-    """A peer's settings as text."""
+    """Return a peer's settings as text."""
     prefix = next(prefix for prefix, base in BASES.items() if base is base_of(method)[0])
     own = {"sklearn": SETTINGS, "realmlp": "defaults"}.get(prefix, BOOSTING)
     return f"{method}, {own}, cv={FOLDS}"
 
 
 def peer_cost(method: str) -> dict[str, Any]:
-    """How many models a peer trains for one classifier, and which labels they learn from."""
+    """Return how many models a peer trains for one classifier, and which labels they learn from."""
     alone = base_of(method)[1] is None
     return {"networks": 1 if alone else FOLDS, "labels": "80 %, a tenth of it to stop" if alone else IN_FOLDS}
 
 
 def peer(method: str, labels: np.ndarray, seed: int) -> Any:
-    """The classifier of this id. Folds are fewer than five where a class has fewer rows; one row is an error."""
+    """Return the classifier of this id. A class with fewer than five rows reduces the folds; one row is an error."""
     base, how = base_of(method)
     model = base.build(seed)
     if how is None:
@@ -95,12 +95,12 @@ def peer(method: str, labels: np.ndarray, seed: int) -> Any:
     if folds < 2:
         raise ValueError("A class has one row only in training and validation part, and cross-fitting needs two.")
     if how == CROSS:
-        return CrossCalibrated(model, cv=StratifiedKFold(folds))  # which is what cv=5 means to CalibratedClassifierCV
+        return CrossCalibrated(model, cv=StratifiedKFold(folds))  # the same as cv=5 in CalibratedClassifierCV
     return CalibratedClassifierCV(model, method=how, cv=folds)
 
 
 def run_peers(name: str, path: Source, seed: int, methods: Sequence[str]) -> list[dict[str, Any]]:
-    """Records of these peers on one split; they are given training and validation part as one."""
+    """Return the records of these peers on one split; they are trained on the training and validation part together."""
     split = prepare(name, path, seed)
     Remembers.trained.clear()
     return [_record(split, method) for method in methods]

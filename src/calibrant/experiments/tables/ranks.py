@@ -1,4 +1,4 @@
-"""Methods compared over tables: mean ranks, Friedman's test, Wilcoxon's against one method, the critical difference."""
+"""Comparisons of methods over tables: mean ranks, Friedman's and Wilcoxon's tests, and the critical difference."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Ranking:
 
 
 def ranking(records: Iterable[Mapping[str, Any]], metric: str, methods: Sequence[str]) -> Ranking:
-    """Rank methods by the mean of a metric over the seeds that all of them were run with, table by table.
+    """Rank methods on each table by the mean of a metric over the seeds that all of them were run with.
 
-    Tables without such a seed are left out. A method that failed on a table, with any of these seeds, is last there.
+    Tables without such a seed are skipped. A method that failed on a table with any of these seeds is last there.
     """
     from scipy.stats import rankdata
 

@@ -20,7 +20,7 @@ Sheet = tuple[list[Column], list[list[Any]]]
 """Columns and rows."""
 
 COPIES = 0.01
-"""The least share of copied rows that is worth a line."""
+"""The smallest share of copied rows that gets a line."""
 SCORES = (
     Column("accuracy", better="high"),
     Column("nll", better="low"),
@@ -34,7 +34,7 @@ SCORES = (
 
 
 def _pairs(found: Compared) -> dict[str, dict[str, Ranking]]:
-    """Rankings by metric, and in each by which tables: all, and those that no setting was tried on."""
+    """Rankings by metric, and for each metric by tables: all, and those that no setting was tried on."""
     everywhere, others = found.rankings(), found.untried()
     apart = others.rankings() if others else {}
     names: dict[str, dict[str, Ranking]] = {}
@@ -46,7 +46,7 @@ def _pairs(found: Compared) -> dict[str, dict[str, Ranking]]:
 
 
 def rank_sheet(found: Compared) -> Sheet:
-    """Mean ranks, the best in NLL first."""
+    """Return the mean ranks, the best in NLL first."""
     pairs, values = _pairs(found), values_of(found.records, "nll")
     columns = [Column("method"), Column("kind")]
     for metric, name in JUDGED.items():
@@ -65,7 +65,7 @@ def rank_sheet(found: Compared) -> Sheet:
 
 
 def partial_sheet(found: Compared) -> Sheet:
-    """Methods that were not measured on every split, compared with ours on those that they have."""
+    """Compare methods that were not measured on every split with ours, on their splits."""
     columns = [Column("method"), Column("kind"), Column("splits"), Column(f"{OWN} has the lower NLL on")]
     values = values_of(found.records, "nll")
     rows = []
@@ -78,7 +78,7 @@ def partial_sheet(found: Compared) -> Sheet:
 
 
 def significance_sheet(found: Compared) -> Sheet:
-    """P-values of each method against ours."""
+    """Return the p-values of each method against ours."""
     pairs = _pairs(found)
     columns = [Column("method")]
     tests = []
@@ -93,7 +93,7 @@ def significance_sheet(found: Compared) -> Sheet:
 
 
 def rival_sheet(found: Compared, overlap: float) -> Sheet:
-    """Our NLL on each table beside that of its best rival, the worst ratio first."""
+    """Return our NLL and that of the best rival on each table, the worst ratio first."""
     columns = [
         Column("table"),
         Column(f"NLL, {OWN}"),
@@ -111,7 +111,7 @@ def rival_sheet(found: Compared, overlap: float) -> Sheet:
 
 
 def copy_sheet(found: Compared, overlap: float) -> Sheet:
-    """Tables whose test rows have copies among the rows that are learned from: ratios with and without those rows."""
+    """Return the ratios with and without copied rows, for tables whose test rows have copies in the training rows."""
     known = [record for record in found.records if "copied" in record]
     share: dict[str, list[float]] = {}
     for record in known:
@@ -130,7 +130,7 @@ def copy_sheet(found: Compared, overlap: float) -> Sheet:
 
 
 def cost_sheet(records: list[Record]) -> Sheet:
-    """Seconds and megabytes of single fits, and their sums and maxima; rows are tables."""
+    """Return seconds and megabytes of single fits, one row per table, and their sums and maxima."""
     names = (OWN, RIVAL, FORMER)
     seconds, memory = seconds_of(records, names), memory_of(records, names)
     columns = [Column("table"), *(Column(f"seconds, {name}", digits=1) for name in names)]
@@ -148,7 +148,7 @@ def cost_sheet(records: list[Record]) -> Sheet:
 
 
 def effort_sheet(records: list[Record], config: dict[str, Any], methods: list[str]) -> Sheet:
-    """Models, labels, and seconds on each device that a method ran on; other libraries' run on the processor."""
+    """Return models, labels, and seconds on each device that a method ran on; other libraries run on the CPU."""
     found: dict[tuple[str, str], list[float]] = {}
     for record in records:
         if record["seconds"] is not None:
@@ -165,7 +165,7 @@ def effort_sheet(records: list[Record], config: dict[str, Any], methods: list[st
 
 
 def score_sheet(records: list[Record], table: str, methods: list[str], overlap: float) -> Sheet:
-    """Every method on one table: means over splits with their intervals, the lowest NLL first."""
+    """Return every method's means over splits on one table, with their intervals, the lowest NLL first."""
     own = [r for r in records if r["table"] == table]
     rows = []
     for method in methods:

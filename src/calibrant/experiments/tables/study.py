@@ -1,4 +1,4 @@
-"""`calibrant bench tables`: every method on every table of a folder, beside other libraries' calibrated classifiers."""
+"""`calibrant bench tables`: compare every method on every table of a folder with other libraries' classifiers."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from calibrant.report.results import Record
 
 NAME = "tables"
 LEARNING_RATE = 0.005
-"""Adam's for the network baselines, one for all tables: of 0.002, 0.005, 0.01 and 0.02 it gave the lowest mean
+"""Adam's learning rate for the network baselines on all tables. Of 0.002, 0.005, 0.01 and 0.02, it gave the lowest mean
 validation loss of the stopped network on eleven tables and parts of tables, at seeds that no reported split uses."""
 
 SPLIT = "60 %, and 20 % to stop, calibrate or move outer variables"
-"""Which labels our baselines learn from."""
+"""The labels that our baselines learn from."""
 
 
 def for_tables(method: Method) -> Method:
-    """A method of the registry at its setting for tables: baselines choose their epochs by the number of rows."""
+    """A registered method with its settings for tables; baselines choose their epochs by the number of rows."""
     if isinstance(method, Standard):
         return replace(method, epochs=None, learning_rate=LEARNING_RATE)
     if isinstance(method, Calibrated | Ensemble):
@@ -58,7 +58,7 @@ def for_tables(method: Method) -> Method:
 
 
 def table_methods() -> dict[str, Method]:
-    """Our methods by id, at their settings for tables, and the recommended one with networks as its only members."""
+    """Return our methods by id with their settings for tables, and the recommended one with only its networks."""
     found = {name: for_tables(entry.method) for name, entry in METHODS.items()}
     return found | {NETWORK_ONLY: SelfCalibrated(), FORMER: SelfCalibrated(embedding=None)}
 
@@ -78,28 +78,28 @@ def run(
     costs: bool = False,
     source: str | Path | None = None,
 ) -> Path:
-    """Measure every method on every table and write `results.json` and `report.html`; returns the report's path.
+    """Measure every method on every table, write `results.json` and `report.html`, and return the report's path.
 
-    Each table is split 60/20/20 by seed, classes in proportion, and encoded by its training part. Our baselines train
-    on 60 % and stop or calibrate on 20 %; methods that hold out their own part are given these 80 % as one. What the
-    store in ``out`` holds already is not measured again, unless the table, the method's settings, the code of our
-    methods or scikit-learn's version changed: a long run may be broken off, or split by ``only`` and ``methods``.
-    Tables that cannot be read, split or encoded are left out, and the report says why.
+    Each table is split 60/20/20 by seed, stratified by class, and encoded by its training part. Our baselines train on
+    60 % and stop or calibrate on 20 %; methods that hold out their own part get these 80 % together. Stored runs in
+    ``out`` are not measured again, unless the table, the method's settings, the code of our methods or scikit-learn's
+    version changed. A long run can therefore be interrupted, or divided by ``only`` and ``methods``. Tables that cannot
+    be read, split or encoded are skipped, and the report says why.
 
     Parameters
     ----------
     data : folder of CSV, TSV and Parquet files, or one such file
-    target : name of the column of the labels in all of them; by default target, class, label or y
-    seeds : how many, from ``first_seed`` on; each is a split and a start of the networks
-    only, methods : names of tables and ids of methods; all where not given
-    out : where results and report are written
-    device : for our methods; scikit-learn's run on the processor
-    jobs : how many processes work at the same time. None: the ambient joblib configuration decides; beside a GPU,
-        which this process uses for our methods, scikit-learn's have all cores
-    fresh : measure again what the store holds of these tables and methods
-    costs : measure seconds and memory of single fits instead of scores: the first split of each table, two threads,
-        one process; of the methods that the targets compare, unless ``methods`` names others
-    source : a result file or a store: the report is made from it, and nothing is trained
+    target : name of the label column in all tables; by default target, class, label or y
+    seeds : the number of seeds, from ``first_seed``; each is a split and an initialisation of the networks
+    only, methods : names of tables and ids of methods; by default all
+    out : folder for results and report
+    device : for our methods; scikit-learn's methods run on the CPU
+    jobs : the number of parallel processes. None uses the ambient joblib configuration; if our methods run on a GPU,
+        scikit-learn's methods use all cores
+    fresh : measure stored runs of these tables and methods again
+    costs : measure seconds and memory of single fits instead of scores, on the first split of each table with two
+        threads in one process; by default for the methods that the targets compare
+    source : a result file or a store to make the report from, without training
     """
     if source is not None:
         return write_report(usable_folder(out), read_own(source, NAME, arrange))
@@ -151,7 +151,7 @@ def run(
 
 
 def open_tables(out: Path, device: torch.device) -> Store:
-    """The store; one whose records were measured in another way is an error."""
+    """Open the store; raise an error if its records were measured with other settings."""
     store = open_store(out, NAME, device=device)
     for before in store.commands[-1:]:
         for name, value in (("split", list(SIZES)), ("nll_floor", FLOOR)):
@@ -165,13 +165,13 @@ def open_tables(out: Path, device: torch.device) -> Store:
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys of runs, from the settings of the methods and the digests of the tables."""
+    """Makes the keys of runs, from the settings of the methods and the digests of the tables."""
 
     methods: Mapping[str, str]
     tables: Mapping[str, Mapping[str, Any]]
 
     def key(self, table: str, method: str, seed: int, threads: int | None = None, data: str | None = None) -> Key:
-        """The key of one run; ``data`` is the digest of the table where it is not one of these.
+        """Return the key of one run; ``data`` is the table's digest if it is not one of these tables.
 
         ``threads`` is given for runs that measure costs.
         """
@@ -181,9 +181,9 @@ class Keys:
         return make_key(settings=self.methods[method], code=made_by([method])[method], data=found, **fields)
 
     def expected(self, line: Mapping[str, Any]) -> Key | None:
-        """What the key of a stored run would be now; None for a method that this command does not have.
+        """Return the current key of a stored run; None for a method that this command does not have.
 
-        Tables that this command does not have are taken to be unchanged.
+        Tables that this command does not have are assumed to be unchanged.
         """
         fields = line["key"]
         if fields["method"] not in self.methods:
@@ -192,18 +192,18 @@ class Keys:
 
 
 def own_jobs(planned: Sequence[Planned], paths: Mapping[str, Source], device: torch.device) -> list[Job]:
-    """Our methods: all seeds of a method on a table are one population."""
+    """Measure our methods; all seeds of a method on a table are one population."""
     groups = populations(planned, lambda key: cast(Hashable, key["table"]))
     return [Training(own, partial(split_of, paths), partial(measure, device.type), device) for own in groups.values()]
 
 
 def split_of(paths: Mapping[str, Source], key: Key) -> Split:
-    """What a run is trained on."""
+    """Return the data that a run is trained on."""
     return prepare(key["table"], paths[key["table"]], key["seed"])
 
 
 def measure(device: str, key: Key, run: Run[Split]) -> Record:
-    """One record."""
+    """Return one record."""
     split = run.prepared
     found = None if run.fitted.failure else predict(run.fitted, split.inputs)
     cost = {"seconds": round(run.cost.seconds, 3), "device": device}
@@ -211,7 +211,7 @@ def measure(device: str, key: Key, run: Run[Split]) -> Record:
 
 
 def peer_jobs(keys: Sequence[Key], paths: Mapping[str, Source], tables: Mapping[str, Mapping[str, Any]]) -> list[Job]:
-    """Other libraries' methods: those of one split are one job, because they share models; the largest table first."""
+    """Measure other libraries' methods; those of one split share models and are one job; the largest table first."""
     splits: dict[tuple[str, int], list[Key]] = {}
     for key in sorted(keys, key=lambda key: -tables[key["table"]]["rows"]):
         splits.setdefault((key["table"], key["seed"]), []).append(key)
@@ -219,13 +219,13 @@ def peer_jobs(keys: Sequence[Key], paths: Mapping[str, Source], tables: Mapping[
 
 
 def fit_peers(path: Source, keys: Sequence[Key]) -> dict[Key, Record]:
-    """Records of some of other libraries' methods on one split."""
+    """Return the records of some of the other libraries' methods on one split."""
     records = run_peers(keys[0]["table"], path, keys[0]["seed"], [key["method"] for key in keys])
     return dict(zip(keys, records, strict=True))
 
 
 def arrange(results: Results) -> Results:
-    """Records table by table, in the order of the methods; the config tells of tables and methods that have some."""
+    """Return the records sorted by table and method; the config lists the tables and methods that have records."""
     config, records = results.config, results.records
     order = position([*METHODS, NETWORK_ONLY, FORMER, *PEERS])
     records = in_order(records, lambda r: (r.get("threads", 0), r["table"], order.get(r["method"]), r["seed"]))
@@ -241,7 +241,7 @@ def arrange(results: Results) -> Results:
 
 
 def cost_of(method: Method) -> dict[str, Any]:
-    """How many networks a method of ours trains for one classifier, and which labels they learn from."""
+    """Return how many networks one of our methods trains per classifier, and which labels they learn from."""
     if isinstance(method, SelfCalibrated):
         many = method.folds * method.repeats
         return {"networks": many, "labels": IN_FOLDS} if method.refit else {"networks": 1, "labels": SPLIT}

@@ -16,17 +16,17 @@ from calibrant.report import Verdict
 from calibrant.report.results import Record
 
 MEDIAN, NEAR, SHARE, FAR = 1.00, 1.02, 0.7, 1.10
-"""Targets for NLL over the best rival's: the median, what counts as near, the share of tables that must be near, and
-the most on any table."""
+"""Targets for the ratio of NLL to the best rival's: the median, the limit for "near", the share of tables that must be
+near, and the maximum on any table."""
 MEMORY = 1000.0
-"""The most megabytes beyond the data."""
+"""The largest memory beyond the data, in megabytes."""
 SAME_FOLDS = ("hgb-isotonic", "hgb-sigmoid", RIVAL)
 """CalibratedClassifierCV with the trees and the folds of CROSSED."""
 DRAWS = 2000
 
 
 def score_targets(found: Compared, overlap: float) -> list[Verdict]:
-    """Targets for scores."""
+    """Return the targets for scores."""
     unranked = [*found.partial, *found.absent()]
     verdicts = [_first(each, JUDGED[metric], unranked) for metric, each in found.rankings().items()]
     verdicts += _against_best(ratios(found.records, overlap))
@@ -34,7 +34,7 @@ def score_targets(found: Compared, overlap: float) -> list[Verdict]:
 
 
 def cost_targets(records: Sequence[Record]) -> list[Verdict]:
-    """Targets for the costs of single fits."""
+    """Return the targets for the costs of single fits."""
     return [_time(records), _memory(records)]
 
 
@@ -50,7 +50,7 @@ def _first(each: Ranking, name: str, unranked: Sequence[str]) -> Verdict:
 
 
 def _behind(each: Ranking, own: str, rival: str) -> str:
-    """The interval of a method's mean rank, and by how much the best of the others is behind."""
+    """Return the interval of a method's mean rank, and how far the best of the others is behind."""
     column, other = (each.ranks[:, each.methods.index(name)] for name in (own, rival))
     gap = other - column
     return (
@@ -130,7 +130,7 @@ def _interval(values: np.ndarray, statistic: Callable[..., Any], digits: int) ->
 
 
 def interval(values: np.ndarray, statistic: Callable[..., Any], level: float = 0.95) -> tuple[float, float]:
-    """A percentile interval of a statistic of tables, by drawing tables again with replacement."""
+    """Return a bootstrap percentile interval of a statistic over tables."""
     rows = np.random.default_rng(0).integers(0, len(values), (DRAWS, len(values)))
     low, high = np.quantile(statistic(np.asarray(values)[rows], axis=1), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
