@@ -64,7 +64,7 @@ def test_what_is_refused(quick):
         clone(quick).fit(X, y, sample_weight=np.zeros(90))
     with pytest.raises(ValueError, match="egative"):
         clone(quick).fit(X, y, sample_weight=-np.ones(90))
-    with pytest.raises(ValueError, match="both X_val and y_val"):
+    with pytest.raises(ValueError, match="X_val and y_val"):
         clone(quick).fit(X, y, X_val=X)
     with pytest.raises(ValueError, match="got 7, which"):
         clone(quick).fit(X, y, X_val=X[:3], y_val=[0, 1, 7])

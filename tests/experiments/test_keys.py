@@ -74,3 +74,15 @@ def test_digest_covers_every_package_behind_a_record():
             wanted += rooms
     assert found == {*TRAINED, *MEASURED}
     assert all((package / file).exists() for file in SCORING)
+
+
+def test_wording_does_not_change_the_digest(tmp_path, monkeypatch):
+    monkeypatch.setattr(calibrant, "__file__", str(tmp_path / "__init__.py"))
+
+    def digest(text):
+        (tmp_path / "a.py").write_text(text)
+        return code_digest.__wrapped__("a.py")
+
+    first = digest('"""One."""\n\n\ndef f(x):\n    """Old words."""\n    return "#" + x\n')
+    assert first == digest('"""Two\nlines."""\n\ndef f(x):\n    """New."""\n    # why\n    return "#" + x\n')
+    assert first != digest('"""One."""\n\n\ndef f(x):\n    """Old words."""\n    return "%" + x\n')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import re
 from collections.abc import Iterable
@@ -74,15 +75,30 @@ def digest(texts: Iterable[str]) -> str:
 
 @cache
 def code_digest(*parts: str) -> str:
-    """A digest of the source code in these folders and files of the package; changed code may change the numbers."""
+    """A digest of the source code in these folders and files of the package; changed code may change the numbers.
+
+    Docstrings, empty lines and lines of comment do not count.
+    """
     package = Path(calibrant.__file__).parent
     found = hashlib.sha256()
     files = (
         p for part in parts for p in ([package / part] if part.endswith(".py") else (package / part).rglob("*.py"))
     )
     for path in sorted(files):
-        found.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+        found.update(f"{path.relative_to(package).as_posix()}\0{_statements(path)}\0".encode())
     return found.hexdigest()[:12]
+
+
+def _statements(path: Path) -> str:
+    """The lines of a file without docstrings and without lines that are comments."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, kinds) and ast.get_docstring(node) is not None:
+            first = node.body[0]
+            lines[first.lineno - 1 : first.end_lineno] = [""] * len(lines[first.lineno - 1 : first.end_lineno])
+    return "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith("#"))
 
 
 def own_code(*further: str) -> str:
