@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +14,7 @@ from calibrant.bilevel import Adam, Bilevel, Callback, History, Plain, composed,
 from calibrant.bilevel.dynamics import State
 from calibrant.bilevel.finite import NonFiniteError
 from calibrant.bilevel.run import Run
-from calibrant.methods.base import Compile, Group, Method, Outcome, Solving
-from calibrant.methods.fitted import Fitted
+from calibrant.methods.base import Group, Method, Outcome, Solving
 from calibrant.methods.task import Part, Task, streams, total_steps
 
 STRIDE = 5
@@ -40,6 +38,7 @@ class Averaged(Method):
     batch_size : samples per step for data in memory; a loader uses its own batch size
     """
 
+    one_by_one: ClassVar[bool] = True
     epochs: int | None = None
     learning_rate: float = 0.003
     batch_size: int | None = 128
@@ -49,21 +48,6 @@ class Averaged(Method):
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be positive; got {self.learning_rate}.")
-
-    @classmethod
-    def fit_group(
-        cls,
-        methods: Sequence[Averaged],
-        tasks: Sequence[Task],
-        callbacks: Sequence[Callback] = (),
-        compile: Compile = "auto",
-    ) -> list[Fitted]:
-        """Train the networks one after another."""
-        return [
-            fitted
-            for method, task in zip(methods, tasks, strict=True)
-            for fitted in super(Averaged, cls).fit_group([method], [task], callbacks, compile)
-        ]
 
     def data(self, task: Task) -> dict[str, Any]:
         return streams(task, self.batch_size, val=False)

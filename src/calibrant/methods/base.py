@@ -100,6 +100,8 @@ class Method:
     """Numeric fields that may differ between members of one population."""
     tied: ClassVar[bool] = False
     """Whether the networks of one task (``parts``) share one φ."""
+    one_by_one: ClassVar[bool] = False
+    """Whether the tasks of a group are trained one after another, because one network uses the whole machine."""
 
     def parts(self, task: Task) -> Sequence[Task]:
         """One task for each network that is trained; one network by default."""
@@ -149,6 +151,9 @@ class Method:
         If one of several networks diverges, its result has a ``failure``. If a single network diverges, a
         NonFiniteError is raised. ``fit`` always raises, and ``fit_all`` never does.
         """
+        if cls.one_by_one and len(methods) > 1:
+            each = zip(methods, tasks, strict=True)
+            return [fitted for m, t in each for fitted in cls.fit_group([m], [t], callbacks, compile)]
         found = solve_group(methods, tasks, callbacks, compile)
         return [m.result(t, own) for m, t, own in zip(methods, tasks, found, strict=True)]
 

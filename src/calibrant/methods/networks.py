@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -29,8 +29,7 @@ from calibrant.data.streams import Augment, mix
 from calibrant.data.vision import Mixup
 from calibrant.losses import Loss
 from calibrant.losses.classification import cross_entropy
-from calibrant.methods.base import Compile, Group, Method, Outcome, Solving
-from calibrant.methods.fitted import Fitted
+from calibrant.methods.base import Group, Method, Outcome, Solving
 from calibrant.methods.task import Part, Task
 from calibrant.models.heads import find_head
 from calibrant.models.outputs import call, logits_of
@@ -142,6 +141,7 @@ class NetworkTraining(Method):
         α of mixup (Zhang et al. 2018).
     """
 
+    one_by_one: ClassVar[bool] = True
     keeps_outer: ClassVar[bool] = False
     """Whether φ is part of the trained network, so that a moving average includes it."""
     recipe: Recipe = field(default_factory=Recipe)
@@ -152,21 +152,6 @@ class NetworkTraining(Method):
         """The same method with another recipe; its moving average and choice of the best state are kept."""
         select = recipe.select if self.recipe.select == "last" else self.recipe.select
         return replace(self, recipe=replace(recipe, average=self.recipe.average, select=select))
-
-    @classmethod
-    def fit_group(
-        cls,
-        methods: Sequence[Any],
-        tasks: Sequence[Task],
-        callbacks: Sequence[Callback] = (),
-        compile: Compile = "auto",
-    ) -> list[Fitted]:
-        """Train the networks one after another, because one large network uses the whole machine."""
-        return [
-            fitted
-            for method, task in zip(methods, tasks, strict=True)
-            for fitted in super(NetworkTraining, cls).fit_group([method], [task], callbacks, compile)
-        ]
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
         return self.pose(model, task, inner_loss=composed(self.loss or cross_entropy))
