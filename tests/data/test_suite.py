@@ -15,8 +15,8 @@ def test_a_set_is_whole(name):
     inputs, labels = problem.test
     posterior = problem.posterior(inputs)
     assert inputs.shape == (1000, len(problem.feature_names))
-    assert posterior.shape == (1000, problem.classes)
-    assert set(labels) == set(range(problem.classes))
+    assert posterior.shape == (1000, problem.n_classes)
+    assert set(labels) == set(range(problem.n_classes))
     assert np.all(posterior.max(1) == 1) == problem.noise_free
 
 

@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from calibrant._renamed import renamed_arguments
 from calibrant.data.bac import bac
 from calibrant.data.synthetic import Seed, Synthetic, blobs, spirals
 
@@ -28,6 +29,7 @@ _SPLITS, _FRESH = 0, 1
 Part = tuple[np.ndarray, np.ndarray]
 
 
+@renamed_arguments(classes="n_classes")
 @dataclass(frozen=True)
 class Problem:
     """Raw inputs and labels of the three parts, and P(y | x) for any x.
@@ -42,7 +44,7 @@ class Problem:
     val: Part
     test: Part
     posterior: Callable[[np.ndarray], np.ndarray]
-    classes: int
+    n_classes: int
     feature_names: tuple[str, ...]
     noise_free: bool
 
@@ -52,7 +54,7 @@ def load(name: str, seed: int, *, sizes: tuple[int, int, int] = (700, 300, 1000)
     data = _draw(name, sum(sizes), seed, _SPLITS)
     train, val, test = data.split(*sizes)
     return Problem(
-        name, seed, train, val, test, data.posterior, data.classes, data.feature_names, noise_free=name in NOISE_FREE
+        name, seed, train, val, test, data.posterior, data.n_classes, data.feature_names, noise_free=name in NOISE_FREE
     )
 
 
@@ -61,7 +63,8 @@ def fresh(name: str, samples: int, seed: int) -> Synthetic:
     return _draw(name, samples, seed, _FRESH)
 
 
-def flip_labels(labels: np.ndarray, rate: float, classes: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
+@renamed_arguments(classes="n_classes")
+def flip_labels(labels: np.ndarray, rate: float, n_classes: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """A copy with ``round(rate · n)`` labels changed to a random other class, and the mask of the changed ones.
 
     The number is exact, not binomial, so that all seeds have the same share of wrong labels.
@@ -69,16 +72,16 @@ def flip_labels(labels: np.ndarray, rate: float, classes: int, *, seed: int) -> 
     labels = np.asarray(labels)
     if not 0 <= rate <= 1:
         raise ValueError(f"rate, the share of labels to change, must be between 0 and 1; got {rate}.")
-    if classes < 2:
-        raise ValueError(f"classes must be at least 2, to change a label to another class; got {classes}.")
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or np.any((labels < 0) | (labels >= classes)):
-        raise ValueError(f"labels must be one row of whole numbers from 0 to {classes - 1}.")
+    if n_classes < 2:
+        raise ValueError(f"n_classes must be at least 2, to change a label to another class; got {n_classes}.")
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or np.any((labels < 0) | (labels >= n_classes)):
+        raise ValueError(f"labels must be one row of whole numbers from 0 to {n_classes - 1}.")
     generator = np.random.default_rng(seed)
     chosen = generator.permutation(len(labels))[: round(rate * len(labels))]
     flipped = np.zeros(len(labels), dtype=bool)
     flipped[chosen] = True
     changed = labels.copy()
-    changed[chosen] = (labels[chosen] + generator.integers(1, classes, len(chosen))) % classes
+    changed[chosen] = (labels[chosen] + generator.integers(1, n_classes, len(chosen))) % n_classes
     return changed, flipped
 
 

@@ -105,7 +105,9 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
         share, together = (None if v is None else v[usable] for v in (weights, groups))
         return fit_pool(both[:, usable], rows.labels[usable], share, groups=together, doubt=doubt)
 
-    for name in (name for name in KINDS if name in members and rows.classes <= MOST_CLASSES.get(name, rows.classes)):
+    for name in (
+        name for name in KINDS if name in members and rows.n_classes <= MOST_CLASSES.get(name, rows.n_classes)
+    ):
 
         def promising(held: np.ndarray, log_probs: np.ndarray, name: str = name) -> bool:
             full = np.full_like(known[NETWORK], np.nan)
@@ -142,7 +144,7 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
 
 def held_shape(rows: Rows) -> tuple[int, int]:
     """The shape of one member's log-probabilities."""
-    return len(rows.labels), rows.classes
+    return len(rows.labels), rows.n_classes
 
 
 def first_deal(fit: CrossFit) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -21,12 +21,12 @@ class Rows(NamedTuple):
     inputs: np.ndarray
     labels: np.ndarray
     weights: np.ndarray | None
-    classes: int
+    n_classes: int
 
     def take(self, rows: np.ndarray) -> Rows:
         """Some of the samples."""
         weights = None if self.weights is None else self.weights[rows]
-        return Rows(self.inputs[rows], self.labels[rows], weights, self.classes)
+        return Rows(self.inputs[rows], self.labels[rows], weights, self.n_classes)
 
 
 class Model(Protocol):
@@ -36,7 +36,7 @@ class Model(Protocol):
         """Logits, (n, C)."""
         ...
 
-    def check(self, features: int, classes: int) -> None:
+    def check(self, features: int, n_classes: int) -> None:
         """Raise a ValueError if arrays that were read from a file are inconsistent."""
         ...
 
@@ -104,7 +104,7 @@ def cross_fit(
                 return None
     place = best_place(paths)
     models = [path.at(place) for path in paths]
-    total, count = np.zeros((len(rows.labels), rows.classes)), np.zeros((len(rows.labels), 1))
+    total, count = np.zeros((len(rows.labels), rows.n_classes)), np.zeros((len(rows.labels), 1))
     for model, (_, held) in zip(models, folds, strict=True):
         total[held] += model.scores(rows.inputs[held])
         count[held] += 1

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.data.batch import map_tensors
 from calibrant.data.streams import Augment, AugmentBatch, Prepare, Stream, TensorStream, mix
 from calibrant.models.functional import FunctionalModule
@@ -141,13 +142,14 @@ class Part:
             yield self.prepare(_rows(self.inputs, rows)), self.labels[rows]
 
 
+@renamed_arguments(classes="n_classes")
 @dataclass(frozen=True)
 class Task:
     """One training problem. ``val`` may be None for methods that do not need it or hold out their own data."""
 
     train: Part
     val: Part | None
-    classes: int
+    n_classes: int
     seed: int = 0
     model: Model | None = None
     """The network: a module, whose parameters are the starting point, or ``callable(seed) -> module``. None: the
@@ -157,11 +159,13 @@ class Task:
     splits: tuple[tuple[np.ndarray, np.ndarray], ...] | None = field(default=None, kw_only=True)
     """Training and held-out rows of each network, for methods that cross-fit. None: the methods draw the folds."""
 
+    classes = renamed_attribute("classes", "n_classes")
+
     @property
     def shape(self) -> tuple[Any, ...]:
         """Tasks of one shape can be trained as one population."""
         held = [None if part is None else part.shape for part in (self.val, self.meta)]
-        return self.train.shape, *held, self.classes, id(self.model)
+        return self.train.shape, *held, self.n_classes, id(self.model)
 
     def to(self, device: torch.device | str | None) -> Task:
         """The same task on another device."""

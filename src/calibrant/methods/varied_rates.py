@@ -79,7 +79,7 @@ class VariedRates(Method):
                 continue
             networks += fitted.networks
         if not networks:
-            return Failed(failures[0], task.classes)
+            return Failed(failures[0], task.n_classes)
         kept = best_subset(begun(networks), val)
         return Mixture(kept, extras={"learning_rates": self.rates})
 

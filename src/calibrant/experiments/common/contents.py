@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from calibrant.experiments.common.old_names import read_with_current_names
 from calibrant.experiments.common.store import Store
-from calibrant.report import Results, read_results
+from calibrant.report import Results
 from calibrant.report.results import Record
 
 Arrange = Callable[[Results], Results]
@@ -31,7 +32,7 @@ KINDS = {
     "bo4sc-grid": Kind(
         "sweep bo4sc",
         ("criterion", "grid", "chosen", "seeds", "command", "date"),
-        ("dataset", "steps", "weight_lr", "alpha", "width", "lr", "epochs"),
+        ("dataset", "steps", "outer_learning_rate", "alpha", "width", "learning_rate", "epochs"),
     ),
     "bo4sc-ablation": Kind("ablate bo4sc", ("sets", "variants", "seeds")),
     "noise": Kind("bench noise", ("rates", "sets", "methods", "seeds"), ("dataset", "method", "rate", "seed")),
@@ -67,7 +68,7 @@ def read_own(path: str | Path, experiment: str, arrange: Arrange) -> Results:
     """
     path = Path(path)
     store = Store(path) if path.suffix == ".jsonl" else None
-    results = read_results(path) if store is None else store.results()
+    results = read_with_current_names(path) if store is None else store.results()
     found = experiment_of(results.config)
     if found is None:
         raise ValueError(f"{path} is not a result file of calibrant: its config does not name an experiment.")

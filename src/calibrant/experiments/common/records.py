@@ -94,13 +94,13 @@ def prepare(name: str, seed: int, flip: float = 0.0) -> Prepared:
     (x, y), (x_val, y_val) = problem.train, problem.val
     flipped = np.zeros(len(y), dtype=bool)
     if flip:
-        y, flipped = flip_labels(y, flip, problem.classes, seed=seed)
+        y, flipped = flip_labels(y, flip, problem.n_classes, seed=seed)
     mean, std = x.mean(0), x.std(0)
 
     def part(inputs: np.ndarray, labels: np.ndarray) -> Part:
         return Part(torch.as_tensor((inputs - mean) / std, dtype=torch.float32), torch.as_tensor(labels))
 
-    task = Task(part(x, y), part(x_val, y_val), problem.classes, seed)
+    task = Task(part(x, y), part(x_val, y_val), problem.n_classes, seed)
     return Prepared(problem, task, mean, std, flipped)
 
 
