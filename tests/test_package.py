@@ -46,11 +46,11 @@ def test_the_example_in_the_docstring_runs():
 ROOMS = {
     "data": {"_container", "_files", "_inputs", "_renamed"},
     "models": {"_renamed", "data"},
-    "losses": {"data", "models", "metrics"},
+    "losses": {"_renamed", "data", "models", "metrics"},
     "bilevel": {"_renamed", "data", "models", "losses"},
     "metrics": {"_inputs"},
     "selective": {"_inputs", "_renamed", "metrics"},
-    "posthoc": {"_files", "_inputs", "metrics"},
+    "posthoc": {"_files", "_inputs", "_renamed", "metrics"},
     "plots": {"_inputs", "metrics", "selective"},
     "methods": {
         "_device",
@@ -79,10 +79,11 @@ ROOMS = {
     },
     "integrations": {"bilevel", "data", "methods", "metrics", "models"},
     "export": {"_version", "_whole", "data", "models", "methods", "estimators"},
-    "report": {"_inputs", "_version", "_whole", "data", "metrics", "plots", "posthoc", "selective"},
+    "report": {"_inputs", "_renamed", "_version", "_whole", "data", "metrics", "plots", "posthoc", "selective"},
     "tables": {
         "_files",
         "_locks",
+        "_renamed",
         "_version",
         "_whole",
         "_words",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from calibrant.data import load
+from calibrant.data import load_problem
 from calibrant.experiments.bo4sc import grid, search, study
 from calibrant.experiments.bo4sc.study import chosen_settings, reproduce
 from calibrant.methods import BO4SC
@@ -61,7 +61,7 @@ def test_a_grid_names_its_settings():
 def test_scoring_points_do_not_move_the_weights():
     task, held = search.search_task("blobs-1.3", search.FIRST_SEED)
     assert (len(task.train), len(task.val), len(held)) == (700, 200, 100)
-    labels = torch.as_tensor(load("blobs-1.3", search.FIRST_SEED).val[1])
+    labels = torch.as_tensor(load_problem("blobs-1.3", search.FIRST_SEED).val[1])
     assert torch.equal(torch.cat([task.val.labels, held.labels]), labels)
     assert not (task.val.inputs[:, None] == held.inputs).all(-1).any()
 

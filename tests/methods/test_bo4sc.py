@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from calibrant.data import blobs, flip_labels, load
+from calibrant.data import blobs, flip_labels, load_problem
 from calibrant.methods import BO4SC, Part, Task, suspicion
 from calibrant.models import mlp
 
@@ -125,7 +125,7 @@ def test_wrong_labels_lose_their_weight_and_are_found():
 @pytest.mark.filterwarnings("error")  # the linear solve ends early by design
 def test_the_implicit_hypergradient_survives_where_the_inner_loss_is_not_convex():
     """Rectified units, five steps at a time, the paper's step sizes: most outer steps meet negative curvature."""
-    problem = load("blobs-1.3", 500)
+    problem = load_problem("blobs-1.3", 500)
     parts = [Part(torch.as_tensor(x, dtype=torch.float32), torch.as_tensor(y)) for x, y in (problem.train, problem.val)]
     task = Task(*parts, problem.n_classes, seed=500)
     fitted = BO4SC(hypergradient="implicit", epochs=200).fit(task)

@@ -149,7 +149,7 @@ def test_the_line_is_logistic_regression_at_the_chosen_penalty():
 @pytest.mark.parametrize("kind", [FEW, Linear()], ids=["trees", "linear"])
 def test_weights_of_rows_count(kind):
     rows = table(300, 2)
-    heavy = rows._replace(weights=np.where(rows.labels == 1, 5.0, 1.0))
+    heavy = rows._replace(sample_weight=np.where(rows.labels == 1, 5.0, 1.0))
     plain, tilted = (cross_fit(kind, each, folds(300), 0).held_out for each in (rows, heavy))
     assert np.exp(tilted[:, 1]).mean() > np.exp(plain[:, 1]).mean() + 0.05
 

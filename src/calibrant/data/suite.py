@@ -1,7 +1,7 @@
 """The five sets of the first paper (Sanguin et al. 2024, Table 1) by name, with their splits by seed.
 
 A seed gives fresh samples, not another split of the same ones. Training, validation and test parts come from one draw;
-:func:`fresh` draws from another stream of random numbers, which no :func:`load` of any seed or set uses.
+:func:`fresh` draws from another stream of random numbers, which no :func:`load_problem` of any seed or set uses.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Part = tuple[np.ndarray, np.ndarray]
 
 @renamed_arguments(classes="n_classes")
 @dataclass(frozen=True)
-class Problem:
+class SyntheticProblem:
     """Raw inputs and labels of the three parts, and P(y | x) for any x.
 
     If ``noise_free`` is true, the labels are a function of the inputs. The posterior is then 0 or 1 and its calibration
@@ -49,17 +49,17 @@ class Problem:
     noise_free: bool
 
 
-def load(name: str, seed: int, *, sizes: tuple[int, int, int] = (700, 300, 1000)) -> Problem:
+def load_problem(name: str, seed: int, *, sizes: tuple[int, int, int] = (700, 300, 1000)) -> SyntheticProblem:
     """The set of this name (one of ``SETS``) with fresh samples for this seed; the paper's sizes by default."""
     data = _draw(name, sum(sizes), seed, _SPLITS)
     train, val, test = data.split(*sizes)
-    return Problem(
+    return SyntheticProblem(
         name, seed, train, val, test, data.posterior, data.n_classes, data.feature_names, noise_free=name in NOISE_FREE
     )
 
 
 def fresh(name: str, samples: int, seed: int) -> Synthetic:
-    """Any number of further samples of a set, independent of all samples of :func:`load`."""
+    """Any number of further samples of a set, independent of all samples of :func:`load_problem`."""
     return _draw(name, samples, seed, _FRESH)
 
 

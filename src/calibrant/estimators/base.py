@@ -222,16 +222,16 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         Parameters that are a RandomState instance or a splitter cannot be written; they are read back as None.
         ``about`` holds your own notes for the file's header: text and numbers.
         """
-        from calibrant.estimators.persistence import save
+        from calibrant.estimators.persistence import save_classifier
 
-        save(self, path, about=about)
+        save_classifier(self, path, about=about)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file written by :meth:`save`. Loading executes no code, and predictions are equal bit for bit."""
-        from calibrant.estimators.persistence import load
+        from calibrant.estimators.persistence import load_classifier
 
-        found = load(path)
+        found = load_classifier(path)
         if not isinstance(found, cls):
             raise ValueError(
                 f"{path} holds a {type(found).__name__}, not a {cls.__name__}: use {type(found).__name__}.load."

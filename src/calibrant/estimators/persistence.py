@@ -34,10 +34,10 @@ OTHERS: dict[str, type[Forest] | type[Line]] = {"trees": Forest, "linear": Line}
 """The pool members other than networks, which are stored as dataclasses of arrays."""
 
 
-def save(
+def save_classifier(
     classifier: NetworkClassifier, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a fitted classifier to one file; :func:`load` reads it back with equal predictions, bit for bit.
+    """Write a fitted classifier to one file; :func:`load_classifier` reads it back with equal predictions, bit for bit.
 
     ``about`` holds text and numbers that are stored in the file; :func:`calibrant._files.read_about` reads them.
     """
@@ -65,8 +65,8 @@ def save(
     FORMAT.write(path, name, arrays, about=about, **parts)
 
 
-def load(path: str | os.PathLike[str]) -> NetworkClassifier:
-    """Read a file written by :func:`save`; any other file raises a ValueError that says what is wrong."""
+def load_classifier(path: str | os.PathLike[str]) -> NetworkClassifier:
+    """Read a file written by :func:`save_classifier`; any other file raises a ValueError that says what is wrong."""
     classifier: NetworkClassifier = FORMAT.read(path, _build)
     return classifier
 

@@ -69,7 +69,7 @@ class Linear:
         model = LogisticRegression(
             solver="newton-cholesky" if small else "lbfgs", max_iter=self.steps, tol=1e-3, warm_start=True
         )
-        weights = None if train.weights is None else train.weights / train.weights.mean()
+        weights = None if train.sample_weight is None else train.sample_weight / train.sample_weight.mean()
         losses: list[float] = []
         lines: list[Line] = []
         for c in self.inverse_penalties:

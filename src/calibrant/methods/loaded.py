@@ -96,7 +96,7 @@ def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = 
         return data.to(like.device)
     if isinstance(data, TensorStream):
         inputs = as_tensors(data.inputs, like.device, like.dtype)
-        moved = map_tensors(lambda t: t.to(like.device), (data.targets, data.weights))
+        moved = map_tensors(lambda t: t.to(like.device), (data.targets, data.sample_weight))
         return Part(inputs, *moved, augment=data.augment, prepare=data.prepare)
     data = _by_name(data, model)
     if is_pair(data):

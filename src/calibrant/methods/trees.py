@@ -103,10 +103,10 @@ class Trees:
         model.fit(
             train.inputs[:, columns],
             train.labels,
-            train.weights,
+            train.sample_weight,
             X_val=judges.inputs[:, columns],
             y_val=judges.labels,
-            sample_weight_val=judges.weights,
+            sample_weight_val=judges.sample_weight,
         )
         start = model._baseline_prediction.ravel()
         baseline[present] = [0.0, start[0]] if pair else start

@@ -15,7 +15,7 @@ Arrange = Callable[[Results], Results]
 """Sorts the records of a store for the tables, and adds to the config what the records say."""
 
 
-class Kind(NamedTuple):
+class ResultKind(NamedTuple):
     """A kind of result file.
 
     ``command`` writes the file. A report needs the keys ``needed`` of its config. The fields ``identity`` of a record
@@ -28,28 +28,28 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "bo4sc": Kind("reproduce bo4sc", ("settings",)),
-    "bo4sc-grid": Kind(
+    "bo4sc": ResultKind("reproduce bo4sc", ("settings",)),
+    "bo4sc-grid": ResultKind(
         "sweep bo4sc",
         ("criterion", "grid", "chosen", "seeds", "command", "date"),
         ("dataset", "steps", "outer_learning_rate", "alpha", "width", "learning_rate", "epochs"),
     ),
-    "bo4sc-ablation": Kind("ablate bo4sc", ("sets", "variants", "seeds")),
-    "noise": Kind("bench noise", ("rates", "sets", "methods", "seeds"), ("dataset", "method", "rate", "seed")),
-    "meta-reg": Kind(
+    "bo4sc-ablation": ResultKind("ablate bo4sc", ("sets", "variants", "seeds")),
+    "noise": ResultKind("bench noise", ("rates", "sets", "methods", "seeds"), ("dataset", "method", "rate", "seed")),
+    "meta-reg": ResultKind(
         "reproduce meta-reg",
         ("sets", "methods", "seeds"),
         ("dataset", "model", "recipe", "epochs", "limit", "method", "seed"),
     ),
-    "networks": Kind("bench networks", ("tasks", "starts", "epochs", "stories"), ("task", "start", "seed")),
-    "tables-ablation": Kind("ablate tables", ("rows", "tables", "methods"), ("table", "method", "seed")),
-    "guarantees": Kind(
+    "networks": ResultKind("bench networks", ("tasks", "starts", "epochs", "stories"), ("task", "start", "seed")),
+    "tables-ablation": ResultKind("ablate tables", ("rows", "tables", "methods"), ("table", "method", "seed")),
+    "guarantees": ResultKind(
         "bench guarantees",
         ("sets", "rows", "new_rows", "risks", "confidence", "coverage"),
         ("dataset", "learner", "seed"),
     ),
-    "hostile": Kind("bench hostile", ("cases", "methods", "seeds")),
-    "tables": Kind("bench tables", ("split", "tables", "methods"), ("table", "method", "seed", "threads")),
+    "hostile": ResultKind("bench hostile", ("cases", "methods", "seeds")),
+    "tables": ResultKind("bench tables", ("split", "tables", "methods"), ("table", "method", "seed", "threads")),
 }
 """Kinds by the value of ``experiment`` in a result file's config."""
 
