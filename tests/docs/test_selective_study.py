@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from calibrant import SelfCalibratedClassifier
-from calibrant.experiments.guarantees.page import FINALS, Case, bound_row, cases_of, tell
+from calibrant.experiments.guarantees.page import FINALS, GuaranteeCase, bound_row, cases_of, tell
 from calibrant.metrics import excludes_zero
 from calibrant.report import read_results
 
@@ -63,14 +63,14 @@ def test_trees_on_all_rows_have_nothing_to_spare(stored):
     )
 
 
-def gaps(case: Case):
+def gaps(case: GuaranteeCase):
     return [cell for cell in (bound_row(case)[5], bound_row(case)[8]) if cell is not None]
 
 
-def accepted(case: Case):
+def accepted(case: GuaranteeCase):
     values = case.values("ranks 0.1", "accepted")
     return sum(values) / len(values)
 
 
-def found(case: Case):
+def found(case: GuaranteeCase):
     return sum(case.values("ranks 0.1", "found")) / len(case.records)
