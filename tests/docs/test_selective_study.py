@@ -1,5 +1,6 @@
 """docs/selective.md shows the numbers of the stored study; examples/rejection.py runs."""
 
+import inspect
 import runpy
 from pathlib import Path
 
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def brief(monkeypatch):
     """Train the classifier for a few steps: what is tested is the code around it."""
-    defaults = SelfCalibratedClassifier.__init__.__kwdefaults__
+    defaults = inspect.unwrap(SelfCalibratedClassifier.__init__).__kwdefaults__
     for name, value in (("epochs", 30), ("folds", 3), ("members", ("network",))):
         monkeypatch.setitem(defaults, name, value)
 
