@@ -84,7 +84,7 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassif
         state.pop("oof_proba_", None)  # early files lack the labels, and the probabilities are useless without them
     if _METHOD in params:
         params[_METHOD] = BO4SC(**params[_METHOD])
-    classifier: NetworkClassifier = kind(**kind.present_params(params))  # type: ignore[attr-defined]
+    classifier: NetworkClassifier = kind(**kind._present_params(params))  # type: ignore[attr-defined]
     for key in state:
         if key.startswith("_") or not key.endswith("_"):  # it could hide a method
             raise ValueError(f"{key!r} is not a fitted attribute; their names end with an underscore")
