@@ -92,7 +92,7 @@ def test_reliability_draws_its_numbers(pairs):
     over, under = gaps
     assert {bar.get_hatch() for bar in under} == {"////"}
     for bar in over:
-        assert matplotlib.colors.to_hex(bar.get_facecolor()).upper() == plots._style.OVERCONFIDENT
+        assert matplotlib.colors.to_hex(bar.get_facecolor()).upper() == plots.style.OVERCONFIDENT
 
 
 @pytest.mark.parametrize("display", [plots.SmoothReliabilityDisplay, plots.RiskCoverageDisplay, plots.BinSweepDisplay])
@@ -150,11 +150,11 @@ def test_misclassified_samples_are_red():
     right, red = lines.ax_.collections
     assert len(right.get_paths()) == 9
     assert len(red.get_paths()) == 3
-    assert matplotlib.colors.to_hex(red.get_colors()[0]).upper() == plots._style.MISCLASSIFIED
+    assert matplotlib.colors.to_hex(red.get_colors()[0]).upper() == plots.style.MISCLASSIFIED
     shown = plots.WeightMapDisplay.from_weights(generator.random((12, 2)), history, wrong)
     _, contours = shown.ax_.collections[:2]
     assert len(contours.get_offsets()) == 3
-    assert matplotlib.colors.to_hex(contours.get_edgecolor()[0]).upper() == plots._style.MISCLASSIFIED
+    assert matplotlib.colors.to_hex(contours.get_edgecolor()[0]).upper() == plots.style.MISCLASSIFIED
     np.testing.assert_allclose(contours.get_array(), history[-1, wrong])
 
 
