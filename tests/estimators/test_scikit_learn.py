@@ -43,7 +43,7 @@ def test_column_names_are_remembered_and_compared(quick):
 
 
 @pytest.mark.parametrize("cls", [BO4SCClassifier, SelfCalibratedClassifier])
-def test_every_setting_of_the_method_is_a_parameter_with_its_default(cls):
+def test_every_method_setting_is_a_parameter_with_its_default(cls):
     defaults = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
     if cls is SelfCalibratedClassifier:  # the method is one for any network; the classifier knows that it has a table
         assert defaults.pop("members") == MEMBERS

@@ -47,7 +47,7 @@ def test_flipped_labels_are_noticed_and_found():
     ("broken", "kept"),
     [({"label noise"}, "pooled"), ({"pooled"}, "label noise"), ({"pooled", "label noise"}, "pooled")],
 )
-def test_a_candidate_that_failed_does_not_replace_one_that_did_not(monkeypatch, broken, kept):
+def test_a_failed_candidate_does_not_replace_a_working_one(monkeypatch, broken, kept):
     original = self_calibrated.calibrated_mean
 
     def mixture(fit, candidate, train):
@@ -72,7 +72,7 @@ def test_without_a_validation_part_everything_is_pooled():
     assert len(fitted.networks) == 10
 
 
-def test_the_scale_of_sample_weights_does_not_matter_beside_a_part_without():
+def test_the_scale_of_sample_weights_does_not_matter_beside_none():
     own, _ = task(train=60, val=40)
     weights = torch.linspace(0.5, 1.5, 60)
     probs = [

@@ -312,7 +312,7 @@ def test_paired_intervals_cover_and_p_values_match():
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("arguments", [{}, {"bins": 7, "scheme": "mass"}, {"norm": "l2", "debias": True}])
-def test_many_draws_at_once_score_what_they_score_one_by_one(arguments, weighted):
+def test_many_draws_at_once_score_as_one_by_one(arguments, weighted):
     generator = np.random.default_rng(3)
     confidence = generator.uniform(0.3, 1.0, 500)
     weight = {"sample_weight": generator.uniform(0.1, 2, 500)} if weighted else {}

@@ -193,7 +193,7 @@ def test_importing_the_package_does_not_import_matplotlib():
     assert result.returncode == 0, result.stderr
 
 
-def test_without_matplotlib_the_numbers_are_there_and_drawing_names_the_extra():
+def test_without_matplotlib_numbers_exist_and_drawing_names_the_extra():
     result = run(
         "import sys; sys.modules['matplotlib'] = None\n"
         "from calibrant import plots\n"

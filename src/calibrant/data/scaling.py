@@ -22,7 +22,7 @@ UNSEEN = -1
 """The code of a category that was not in the training rows; all of its one-hot outputs are 0."""
 _SPREADS = ((0.25, 1.349), (0.1, 2.563), (0.05, 3.290), (0.01, 4.653))
 """Lower quantiles, and the distance to the matching upper quantile in standard deviations of a normal."""
-_ROWS = 65_536
+ROWS_AT_ONCE = 65_536
 """Rows that are scaled at a time, to bound memory."""
 
 
@@ -114,7 +114,7 @@ def _one_hot(codes: np.ndarray, widths: np.ndarray) -> np.ndarray:
 
 
 def _blocks(rows: int) -> Iterator[slice]:
-    return (slice(start, start + _ROWS) for start in range(0, rows, _ROWS))
+    return (slice(start, start + ROWS_AT_ONCE) for start in range(0, rows, ROWS_AT_ONCE))
 
 
 def drawn_in(values: np.ndarray, limit: float = LIMIT) -> np.ndarray:
