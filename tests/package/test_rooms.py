@@ -19,14 +19,14 @@ from .source import FILES, PACKAGE, imported, name_of, parse
 LEAVES = {
     "metrics": {"_inputs"},
     "selective": {"_inputs", "metrics"},
-    "posthoc": {"_files", "_inputs", "metrics"},
+    "posthoc": {"_classes", "_files", "_inputs", "metrics"},
     "plots": {"_inputs", "metrics", "selective"},
 }
 ROOMS = LEAVES | {
     "data": {"_container", "_files", "_inputs"},
     "models": {"_renamed", "data"},
-    "losses": {"data", "models", "metrics"},
-    "bilevel": {"_renamed", "data", "models", "losses"},
+    "losses": {"_classes", "data", "models", "metrics"},
+    "bilevel": {"_classes", "_renamed", "data", "models", "losses"},
     "methods": {"_device", "_files", "_inputs", "_jobs", "data", "models", "losses", "bilevel", "metrics", "posthoc"},
     "estimators": {"_device", "_files", "_inputs", "data", "models", "bilevel", "methods", "posthoc", "selective"},
     "integrations": {"bilevel", "data", "methods", "metrics", "models"},
@@ -35,7 +35,7 @@ ROOMS = LEAVES | {
     "tables": {"_files", "_locks", "_version", "_whole", "_words"}
     | {"bilevel", "data", "estimators", "methods", "metrics", "report", "selective"},
     "cli": {"_version", "_whole", "_words", "methods", "posthoc", "report", "tables"},
-    "experiments": {"_device", "_inputs", "_jobs", "_locks", "_whole", "_words", *LEAVES}
+    "experiments": {"_classes", "_device", "_inputs", "_jobs", "_locks", "_whole", "_words", *LEAVES}
     | {"bilevel", "data", "estimators", "losses", "methods", "models", "report"},
 }
 FOLDERS = [file for file in FILES if file.name == "__init__.py"]

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant.losses.classification import one_hot
+from calibrant._classes import one_hot
 from calibrant.losses.kernel_means import kernel_means
 from calibrant.metrics.kernel import nadaraya_watson
 

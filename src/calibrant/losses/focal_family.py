@@ -7,7 +7,8 @@ import torch
 from scipy.special import lambertw
 from torch import Tensor
 
-from calibrant.losses.classification import cross_entropy, focal, log_of_others, one_hot
+from calibrant._classes import log_of_others, one_hot
+from calibrant.losses.classification import cross_entropy, focal
 
 
 def flsd(logits: Tensor, labels: Tensor, *, threshold: float = 0.2, low: float = 5.0, high: float = 3.0) -> Tensor:

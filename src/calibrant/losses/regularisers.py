@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.losses.classification import one_hot
+from calibrant._classes import one_hot
 
 
 def negative_entropy(logits: Tensor, targets: Tensor | None = None) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant._classes import log_of_others
 from calibrant.bilevel import Callback
 from calibrant.bilevel.run import Run
 from calibrant.experiments.common.keys import Key
@@ -132,8 +133,7 @@ def score(logits: Tensor, labels: Tensor) -> dict[str, Any]:
     log_probs = logits.double().log_softmax(-1)
     top = log_probs.max(-1)
     right = top.indices == labels
-    others = log_probs.scatter(-1, top.indices.unsqueeze(-1), -torch.inf).logsumexp(-1)
-    bce = -torch.where(right, top.values, others).mean(-1)
+    bce = -torch.where(right, top.values, log_of_others(log_probs, top.indices)).mean(-1)
     nll = -log_probs.gather(-1, labels.unsqueeze(-1)).mean()
     return {
         "bce": bce.mean().item(),
