@@ -13,7 +13,7 @@ from calibrant._classes import log_of_others, one_hot
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """``−Σ_c t_c log softmax(logits)_c`` (Eq. 11, Sanguin et al. 2024), for class indices or soft targets.
+    """``−Σ_c t_c log softmax(logits)_c`` (Eq. (11), Sanguin et al. 2024), for class indices or soft targets.
 
     The paper's "final logit for class c" must be read as the probability.
     """

@@ -18,7 +18,7 @@ def smooth_max(probs: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def confidence_bce(logits: Tensor, labels: Tensor, alpha: float | Tensor = 30.0) -> Tensor:
-    """``−[y^B log p̂ + (1 − y^B) log(1 − p̂)]`` per sample (Eq. 13, Sanguin et al. 2024).
+    """``−[y^B log p̂ + (1 − y^B) log(1 − p̂)]`` per sample (Eq. (13), Sanguin et al. 2024).
 
     ``p̂`` is the smooth maximum of the probabilities. ``y^B`` says whether the prediction is right; it is a constant in
     differentiation. ``1 − p̂ = Σ_c (1 − p_c)·softmax(α·p)_c`` is computed from the complements, so that neither

@@ -125,8 +125,9 @@ def score(logits: Tensor, labels: Tensor) -> dict[str, Any]:
     """Scores of one setting from logits (seeds, n, C) and labels (seeds, n): means over seeds, and ``bce`` per seed.
 
     With the largest probability p̂, ``bce`` is ``−log p̂`` if the prediction is right and ``−log(1 − p̂)`` if it is wrong
-    (Eq. 13). 1 − p̂ is the sum over the other classes, which stays exact if p̂ rounds to 1. ``ece10`` is computed from
-    the points of all seeds together, because a hundred points are too few. All scores are NaN if a training failed.
+    (Eq. (13) of the first paper). 1 − p̂ is the sum over the other classes, which stays exact if p̂ rounds to 1.
+    ``ece10`` is computed from the points of all seeds together, because a hundred points are too few. All scores are
+    NaN if a training failed.
     """
     if not bool(logits.isfinite().all()):
         return {name: float("nan") for name in ("bce", "nll", "ece10", "accuracy")} | {"bce_by_seed": None}
