@@ -1,8 +1,6 @@
 """Readers: what is in the file is what comes out, and what is wrong with it is said in a sentence."""
 
 import gzip
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -112,18 +110,6 @@ def test_files_that_are_absent_or_not_utf8(tmp_path):
     (tmp_path / "latin.csv").write_bytes("town,y\nKöln,1\n".encode("latin-1"))
     with pytest.raises(ValueError, match="UTF-8"):
         read_table(tmp_path / "latin.csv")
-
-
-def test_pandas_is_asked_for_only_by_the_readers(tmp_path):
-    """Importing and encoding arrays work without it; reading says what to install."""
-    code = (
-        "import sys\nsys.modules.update(pandas=None, pyarrow=None)\n"
-        "import numpy as np\nfrom calibrant.data import TableEncoder, read_table\n"
-        "assert TableEncoder().fit_transform(np.eye(3)).shape == (3, 3)\n"
-        "try:\n    read_table('t.csv')\nexcept ImportError as error:\n    print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert "pip install 'calibrant[tables]'" in done.stdout
 
 
 @pytest.mark.parametrize(

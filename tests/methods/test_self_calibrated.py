@@ -35,7 +35,7 @@ def test_the_same_outer_variables_for_all_networks():
 
 def test_flipped_labels_are_noticed_and_found():
     own, flipped = task(flip=0.3)
-    fitted = SelfCalibrated(hidden=(16,), epochs=100).fit(own)
+    fitted = SelfCalibrated(hidden=(16,), epochs=100, folds=3, repeats=1).fit(own)
     assert fitted.extras["candidate"] == "label noise"
     assert fitted.extras["label_noise"][0].item() == pytest.approx(flipped.double().mean().item(), abs=0.05)
     score = fitted.extras["suspicion"]
@@ -55,7 +55,7 @@ def test_a_failed_candidate_does_not_replace_a_working_one(monkeypatch, broken, 
         return dataclasses.replace(found, failure="broke down" if candidate in broken else None)
 
     monkeypatch.setattr(self_calibrated, "calibrated_mean", mixture)
-    (fitted,) = fit_all([(SelfCalibrated(hidden=(16,), epochs=60), task(flip=0.3)[0])])
+    (fitted,) = fit_all([(SelfCalibrated(hidden=(16,), epochs=60, folds=3, repeats=1), task(flip=0.3)[0])])
     assert fitted.extras["candidate"] == kept
 
 

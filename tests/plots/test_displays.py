@@ -184,27 +184,6 @@ def test_saving_gives_both_formats_and_the_same_bytes_each_time(tmp_path, pairs)
     assert plots.save_figure(plt.figure(), tmp_path / "v1.2")[0].name == "v1.2.svg"
 
 
-def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-
-def test_importing_the_package_does_not_import_matplotlib():
-    result = run("import sys, calibrant.plots, calibrant.selective; assert 'matplotlib' not in sys.modules")
-    assert result.returncode == 0, result.stderr
-
-
-def test_without_matplotlib_numbers_exist_and_drawing_names_the_extra():
-    result = run(
-        "import sys; sys.modules['matplotlib'] = None\n"
-        "from calibrant import plots\n"
-        "data = plots.prepare_reliability(confidence=[0.5, 0.9], correct=[0, 1])\n"
-        "try: plots.ReliabilityDisplay(data).plot()\n"
-        "except ImportError as error: assert 'calibrant[plots]' in str(error), error\n"
-        "else: raise AssertionError('drew without matplotlib')"
-    )
-    assert result.returncode == 0, result.stderr
-
-
 @pytest.mark.slow
 def test_the_gallery_draws_everything(tmp_path):
     script = Path(__file__).parents[2] / "examples" / "plots_gallery.py"
