@@ -6,15 +6,14 @@ import torch
 from torch import Tensor
 
 
-def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+def one_hot(labels: Tensor, n_classes: int, dtype: torch.dtype) -> Tensor:
     """Indicator vectors by a comparison, which works under ``vmap`` and tracing; all zeros for labels out of range."""
-    return (labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)).to(dtype)
+    return (labels.unsqueeze(-1) == torch.arange(n_classes, device=labels.device)).to(dtype)
 
 
 def sum_of_others(probs: Tensor) -> Tensor:
     """``1 − p_c`` for each class c, as a sum over the other classes; accurate even if p_c rounds to 1."""
-    classes = probs.shape[-1]
-    mask = 1 - torch.eye(classes, dtype=probs.dtype, device=probs.device)
+    mask = 1 - torch.eye(probs.shape[-1], dtype=probs.dtype, device=probs.device)
     return probs @ mask
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from calibrant import metrics
 from calibrant._device import resolve_device as resolve_device  # all experiments import it from here
-from calibrant.data import Problem, flip_labels, fresh, load
+from calibrant.data import SyntheticProblem, flip_labels, fresh, load_problem
 from calibrant.data.scaling import Scaling, fit_scaling
 from calibrant.methods import Fitted, Part, Recalibrated, Task
 from calibrant.selective import aurc
@@ -52,7 +52,7 @@ WEIGHT_SHARES = ("misclassified_low_weight", "correct_high_weight", "misclassifi
 class Prepared:
     """One set at one seed: the training task and the test part. The training part standardises all inputs."""
 
-    problem: Problem
+    problem: SyntheticProblem
     task: Task
     scaling: Scaling
     flipped: np.ndarray
@@ -90,14 +90,14 @@ def prepare(name: str, seed: int, flip: float = 0.0) -> Prepared:
 
     Recent results are cached, because several populations use the same samples.
     """
-    problem = load(name, seed)
+    problem = load_problem(name, seed)
     (x, y), (x_val, y_val) = problem.train, problem.val
     flipped = np.zeros(len(y), dtype=bool)
     if flip:
-        y, flipped = flip_labels(y, flip, problem.classes, seed=seed)
+        y, flipped = flip_labels(y, flip, problem.n_classes, seed=seed)
     scaling = fit_scaling(x)
     train, val = (Part(scaling.apply(own), torch.as_tensor(labels)) for own, labels in ((x, y), (x_val, y_val)))
-    return Prepared(problem, Task(train, val, problem.classes, seed), scaling, flipped)
+    return Prepared(problem, Task(train, val, problem.n_classes, seed), scaling, flipped)
 
 
 @cache
