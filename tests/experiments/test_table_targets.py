@@ -50,7 +50,7 @@ def test_ratios_have_intervals_that_know_of_the_overlap():
 def test_verdicts_on_scores():
     rank_nll, rank_ece, median, near, most, crossed = score_targets(compared(results_of(records())), 0.25)
     assert (rank_nll.measured, rank_nll.holds) == (pytest.approx(5 / 3), True)
-    assert rank_nll.note.startswith("[1.00, 2.00]; best of the others: hgb-temperature, 2.50, behind by 0.83 [")
+    assert rank_nll.note.startswith("[1.00, 2.00]; next best: hgb-temperature, 2.50, worse by 0.83 [")
     assert rank_ece.holds
     assert (median.measured, median.holds) == (pytest.approx(0.995 / 1.005), True)
     assert (near.measured, near.holds) == (pytest.approx(2 / 3), False)

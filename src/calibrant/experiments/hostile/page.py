@@ -25,8 +25,8 @@ COLUMNS = {
 }
 BEST = (
     f"`{OWN}` is SelfCalibratedClassifier with its default settings; `{BEFORE}` is an earlier version of it. The best "
-    "member is the member of the pool with the lowest mean NLL on its own. It is chosen by its test scores, which makes "
-    "it look slightly better than it is."
+    "member is the pool member with the lowest mean NLL on its own. It is chosen by its test scores, so it looks "
+    "slightly better than it is."
 )
 SECONDS, TIMES = 10.0, 10.0
 """The largest accepted fit time: in seconds, or as a multiple of that of scikit-learn's network."""
@@ -98,8 +98,8 @@ def make_report(results: Results) -> Report:
     cases: dict[str, str] = config["cases"]
     report = Report(
         "Difficult data",
-        f"{count(len(cases), 'case')}, {count(len(config['seeds']), 'seed')}: mean and 95 % interval (Student's t). Each "
-        "seed draws new training rows and 2,000 clean test rows, and fits new classifiers.",
+        f"{count(len(cases), 'case')}, {count(len(config['seeds']), 'seed')}: mean and 95 % interval (Student's t). "
+        "Each seed draws new training rows and 2,000 clean test rows, and fits new classifiers.",
     )
     report.verdicts(verdicts(records))
     report.section("Before and after", BEST)

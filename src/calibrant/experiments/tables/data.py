@@ -121,7 +121,7 @@ def describe(source: Source) -> dict[str, Any]:
     table, path = read(source), path_of(source)
     classes = np.unique(table.labels)
     if len(classes) < 2:
-        raise ValueError(f"{path.name} has one class only, {classes[0]!s}, and there is nothing to tell apart.")
+        raise ValueError(f"{path.name} must hold at least two classes; got only {classes[0]!s}.")
     named = source.target.encode() if isinstance(source, TableFile) else b""
     digest = hashlib.sha256(path.read_bytes() + named).hexdigest()[:16]
     return {
