@@ -54,7 +54,7 @@ def _behind(each: Ranking, own: str, rival: str) -> str:
     column, other = (each.ranks[:, each.methods.index(name)] for name in (own, rival))
     gap = other - column
     return (
-        f"{_interval(column, np.mean, 2)}; next best: {rival}, {other.mean():.2f}, worse by "
+        f"{_interval(column, np.mean, 2)}; best other method: {rival}, {other.mean():.2f}; difference "
         f"{gap.mean():.2f} {_interval(gap, np.mean, 2)}"
     )
 
