@@ -65,6 +65,7 @@ def test_new_method(run):
     assert "learned γ" in out
 
 
+@pytest.mark.slow
 def test_wrong_labels(run):
     assert "of them were changed" in run("wrong_labels.py")
 
