@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from docs.generate.stored import stored, words
 
-from calibrant.experiments.networks.page import LABELS, TARGET, Case, cases_of
+from calibrant.experiments.networks.page import LABELS, TARGET, NetworkCase, cases_of
 from calibrant.metrics import excludes_zero
 from calibrant.report import Column, to_markdown
 
@@ -21,7 +21,7 @@ def networks() -> str:
     )
 
 
-def _row(case: Case) -> list[object]:
+def _row(case: NetworkCase) -> list[object]:
     gap = case.difference
     return [
         case.task,
@@ -33,7 +33,7 @@ def _row(case: Case) -> list[object]:
     ]
 
 
-def _sentences(cases: list[Case]) -> str:
+def _sentences(cases: list[NetworkCase]) -> str:
     better, worse, missed = (
         [f"{case.task} ({LABELS[case.start]})" for case in cases if holds(case)]
         for holds in (

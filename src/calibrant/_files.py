@@ -18,8 +18,8 @@ from calibrant._version import __version__
 NAME, VERSION = "calibrant", 4
 """The format name and version in the header of every file. Newer versions read all older formats."""
 READERS = {
-    "classifier": "calibrant.estimators.load",
-    "calibrator": "calibrant.posthoc.load",
+    "classifier": "calibrant.estimators.load_classifier",
+    "calibrator": "calibrant.posthoc.load_calibrator",
     "encoder": "calibrant.data.TableEncoder.load",
     "network": "calibrant.Trained.load",
 }

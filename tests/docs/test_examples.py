@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
 
@@ -24,8 +25,9 @@ ELSEWHERE = {
 def run(monkeypatch, tmp_path, capsys):
     """Run the ``main`` of a script in an empty folder, and return what it printed."""
     monkeypatch.chdir(tmp_path)
+    defaults = inspect.unwrap(SelfCalibratedClassifier.__init__).__kwdefaults__
     for name, value in SMALL.items():
-        monkeypatch.setitem(SelfCalibratedClassifier.__init__.__kwdefaults__, name, value)
+        monkeypatch.setitem(defaults, name, value)
 
     def run(name, *args, **given):
         runpy.run_path(str(ROOT / "examples" / name))["main"](*args, **given)
