@@ -64,7 +64,10 @@ def test_cross_fitting_says_that_a_class_of_one_row_is_too_small(tmp_path, short
     with path.open("a") as file:
         file.write("1,1,red,lonely\n")
     (record,) = run_peers("t", path, 0, ["sklearn-isotonic"])
-    assert record["failure"] == "A class has one row only in training and validation part, and cross-fitting needs two."
+    assert (
+        record["failure"]
+        == "Each class must have two rows or more outside the test part, for cross-fitting; one has a single row."
+    )
 
 
 @pytest.mark.parametrize("prefix", ["sklearn", "hgb"])

@@ -60,7 +60,7 @@ def run(
     if before is None and BEFORE in (methods or ()):
         raise ValueError("before must name the folder with the package calibrant of an earlier version; got None.")
     if unknown := [name for name in only or () if name not in CASES]:
-        raise ValueError(f"there is no case called {', '.join(unknown)}; the cases are {', '.join(CASES)}.")
+        raise ValueError(f"only must name cases among {', '.join(CASES)}; got {', '.join(unknown)}.")
     cases = [name for name in CASES if only is None or name in only]
     keys = HostileKeys(None if before is None else Path(before).resolve())
     store = open_store(out, NAME)
@@ -142,7 +142,7 @@ def _fit(method: str, data: Data, seed: int) -> tuple[np.ndarray, dict[str, Any]
 def score(probs: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     """Return the scores of probabilities whose columns are classes 0, 1, …"""
     if not np.isfinite(probs).all():
-        raise ValueError("It predicted probabilities that are no numbers.")
+        raise ValueError("Its probabilities are not finite.")
     found = on_sample(ClassifierOutput(probs, probs.argmax(1), probs.max(1)), labels)
     return {name: float(f"{float(found[name]):.6g}") for name in SCORES}
 

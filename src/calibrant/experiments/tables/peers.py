@@ -93,7 +93,9 @@ def peer(method: str, labels: np.ndarray, seed: int) -> Any:
         return model
     folds = min(FOLDS, int(np.bincount(labels).min()))
     if folds < 2:
-        raise ValueError("A class has one row only in training and validation part, and cross-fitting needs two.")
+        raise ValueError(
+            "Each class must have two rows or more outside the test part, for cross-fitting; one has a single row."
+        )
     if how == CROSS:
         return CrossCalibrated(model, cv=StratifiedKFold(folds))  # the same as cv=5 in CalibratedClassifierCV
     return CalibratedClassifierCV(model, method=how, cv=folds)
