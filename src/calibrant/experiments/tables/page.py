@@ -28,7 +28,7 @@ from calibrant.experiments.tables.sheets import (
 )
 from calibrant.experiments.tables.targets import cost_targets, score_targets
 from calibrant.methods import METHODS
-from calibrant.plots._style import GREY, INK, PALETTE, style
+from calibrant.plots.style import GREY, INK, PALETTE, context
 from calibrant.report import Column, Report, Results, Verdict, to_markdown
 from calibrant.report.results import Record
 
@@ -165,7 +165,7 @@ def _methods(report: Report, config: dict[str, Any], methods: list[str]) -> None
 def rank_figure(ranked: Ranking) -> Any:
     """Draw each method's mean rank as a dot, its ranks on tables as ticks, and the critical difference as a bar."""
     mean = ranked.mean_ranks
-    with style() as plt:
+    with context() as plt:
         figure, ax = plt.subplots(figsize=(6.2, 0.8 + 0.26 * len(mean)), layout="constrained")
         for position, (method, rank) in enumerate(mean.items()):
             column = ranked.ranks[:, ranked.methods.index(method)]
