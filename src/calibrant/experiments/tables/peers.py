@@ -19,7 +19,7 @@ from sklearn.model_selection import StratifiedKFold
 from calibrant.estimators import CrossCalibrated
 from calibrant.experiments.common.keys import MEASURED, SCORING, code_digest, own_code
 from calibrant.experiments.common.records import Predicted
-from calibrant.experiments.tables.bases import BASES, BOOSTING, CROSS, SETTINGS, Remembers, base_of
+from calibrant.experiments.tables.bases import BASES, BOOSTING, CROSS, REALMLP, SETTINGS, Remembers, base_of
 from calibrant.experiments.tables.data import Source, Split, prepare
 from calibrant.report import versions
 
@@ -75,7 +75,7 @@ def made_by(methods: Sequence[str]) -> dict[str, str]:
 def peer_settings(method: str) -> str:
     """Return a peer's settings as text."""
     prefix = next(prefix for prefix, base in BASES.items() if base is base_of(method)[0])
-    own = {"sklearn": SETTINGS, "realmlp": "defaults"}.get(prefix, BOOSTING)
+    own = {"sklearn": SETTINGS, "realmlp": REALMLP}.get(prefix, BOOSTING)
     return f"{method}, {own}, cv={FOLDS}"
 
 
