@@ -11,7 +11,7 @@ import numpy as np
 from calibrant.experiments.common import words
 from calibrant.experiments.common.shared import count, failures, foot
 from calibrant.experiments.tables.compared import JUDGED, Compared, compared, earlier
-from calibrant.experiments.tables.costs import THREADS
+from calibrant.experiments.tables.costs import PREDICTED, THREADS
 from calibrant.experiments.tables.data import DEVELOPMENT
 from calibrant.experiments.tables.ids import OWN, STORIES
 from calibrant.experiments.tables.peers import PEERS
@@ -47,8 +47,8 @@ COPIED = (
     "together, and so expects rows that it has not seen; the rivals do not."
 )
 SINGLE = (
-    f"One fit on the first split of each table, {THREADS} threads, one process: seconds, and peak memory beyond the "
-    "data in megabytes."
+    f"One fit on the first split of each table, {THREADS} threads, one process: seconds, peak memory beyond the "
+    f"data in megabytes, and seconds to predict {PREDICTED:,} rows."
 )
 
 
