@@ -119,6 +119,11 @@ def _catboost(seed: int) -> Any:
     )
 
 
+def device_of(base: Base) -> str:
+    """Return the device that a classifier trains on: RealMLP uses a GPU if torch finds one, the others the CPU."""
+    return "cuda" if base.package == "pytabkit" and torch.cuda.is_available() else "cpu"
+
+
 def _realmlp(seed: int) -> Any:
     from pytabkit import RealMLP_TD_Classifier
 
@@ -127,7 +132,7 @@ def _realmlp(seed: int) -> Any:
     class RememberedRealMLP(Remembers, RealMLP_TD_Classifier):
         pass
 
-    return RememberedRealMLP(random_state=seed, n_threads=threads(), **REALMLP)  # on a GPU if torch finds one
+    return RememberedRealMLP(random_state=seed, device=device_of(BASES["realmlp"]), n_threads=threads(), **REALMLP)
 
 
 CROSS = "cross-calibrated"

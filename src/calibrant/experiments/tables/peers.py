@@ -19,7 +19,7 @@ from sklearn.model_selection import StratifiedKFold
 from calibrant.estimators import CrossCalibrated
 from calibrant.experiments.common.keys import MEASURED, SCORING, code_digest, own_code
 from calibrant.experiments.common.records import Predicted
-from calibrant.experiments.tables.bases import BASES, BOOSTING, CROSS, REALMLP, SETTINGS, Remembers, base_of
+from calibrant.experiments.tables.bases import BASES, BOOSTING, CROSS, REALMLP, SETTINGS, Remembers, base_of, device_of
 from calibrant.experiments.tables.data import Source, Split, prepare
 from calibrant.report import versions
 
@@ -122,4 +122,4 @@ def _record(split: Split, method: str) -> dict[str, Any]:
     seconds = time.perf_counter() - begin - trained_now + Remembers.seconds
     classes = probs.argmax(1)
     found = Predicted(probs.astype(np.float64), classes, probs.max(1).astype(np.float64))
-    return split.record(method, found, seconds=round(seconds, 3))
+    return split.record(method, found, seconds=round(seconds, 3), device=device_of(base_of(method)[0]))

@@ -154,11 +154,12 @@ def cost_sheet(records: list[Record]) -> Sheet:
 
 
 def effort_sheet(records: list[Record], config: dict[str, Any], methods: list[str]) -> Sheet:
-    """Return models, labels, and seconds on each device that a method ran on; other libraries run on the CPU."""
+    """Return models, labels, and seconds on each device that a method ran on."""
     found: dict[tuple[str, str], list[float]] = {}
     for record in records:
         if record["seconds"] is not None:
-            device = "cpu" if record["method"] in PEERS else record.get("device") or config.get("device", "unknown")
+            other = "cpu" if record["method"] in PEERS else config.get("device", "unknown")
+            device = record.get("device") or other  # older records of other libraries do not name it
             found.setdefault((record["method"], device), []).append(record["seconds"])
     devices = list(dict.fromkeys(device for _, device in found))
     rows: list[list[Any]] = []
