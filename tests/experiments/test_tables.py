@@ -192,6 +192,7 @@ def test_costs_of_single_fits_stand_beside_the_scores(folder, tmp_path, short, m
         if "threads" in record:
             assert record["threads"] == 2
             assert record["seconds"] > 0
+            assert record["predict_seconds"] > 0
             assert record["peak_memory"] is None or record["peak_memory"] >= 0
             assert "nll" not in record
     assert len(records) == 6

@@ -11,7 +11,7 @@ import numpy as np
 from calibrant.experiments.common import words
 from calibrant.experiments.common.shared import count, failures, foot
 from calibrant.experiments.tables.compared import JUDGED, Compared, compared, earlier
-from calibrant.experiments.tables.costs import THREADS
+from calibrant.experiments.tables.costs import PREDICTED, THREADS
 from calibrant.experiments.tables.data import DEVELOPMENT
 from calibrant.experiments.tables.ids import OWN, STORIES
 from calibrant.experiments.tables.peers import PEERS
@@ -47,8 +47,8 @@ COPIED = (
     "copies of a row together, so it is calibrated for rows that it has not seen; the rivals are not."
 )
 SINGLE = (
-    f"One fit on the first split of each table, with {THREADS} threads in one process: seconds, and the peak memory in "
-    "megabytes, without the data."
+    f"One fit on the first split of each table, with {THREADS} threads in one process: seconds, the peak memory in "
+    f"megabytes without the data, and seconds to predict {PREDICTED:,} rows."
 )
 
 
