@@ -236,7 +236,7 @@ def bad_files(tmp_path):
         ("latin.csv", "prob_a,prob_b,label\n0.5,0.5,é\n".encode("latin-1"), "UTF-8"),
         ("broken.npz", b"PK nothing", "npz file of plain arrays"),
         ("broken.parquet", b"nothing", "Parquet"),
-        ("what.xyz", b"a,b\n1,2\n", "should end in"),
+        ("what.xyz", b"a,b\n1,2\n", "must end in"),
     ):
         path = tmp_path / name
         path.write_bytes(content)

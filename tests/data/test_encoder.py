@@ -150,7 +150,7 @@ def test_a_constant_that_is_sometimes_missing_keeps_its_indicator():
     ("data", "sentence"),
     [
         ({"x": [1.0, np.inf]}, "'x' holds an infinite number"),
-        ({"x": [1, 1], "t": ["a", "a"]}, "tells its rows apart"),
+        ({"x": [1, 1], "t": ["a", "a"]}, "No column of the table can be used"),
         ({"x": [1, 2], "z": [1]}, "the same length"),
         ({"x": []}, "at least one column and one row; got 0 rows and 1 columns"),
         (np.zeros(3), "Expected 2D array"),

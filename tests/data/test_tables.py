@@ -94,7 +94,7 @@ def test_columns_are_read_without_labels(tmp_path):
         ("t.csv", "y\n1\n2\n", "nothing to learn from"),
         ("t.csv", "x,y\n", "holds no rows"),
         ("t.csv", "", "is empty; give a file"),
-        ("t.xlsx", "x,y\n1,1\n", "should end in .csv, .tsv or .parquet"),
+        ("t.xlsx", "x,y\n1,1\n", "must end in .csv, .tsv or .parquet"),
         ("t.csv.gz", "x,y\n1,1\n", "not a complete gzip file"),
     ],
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from calibrant import metrics
-from calibrant.experiments.common.records import Predicted
+from calibrant.experiments.common.records import ClassifierOutput
 from calibrant.experiments.tables.data import FLOOR, TableFile, examine, find_tables, prepare, score
 from tests.experiments.cases import UNSUITABLE, write_table
 
@@ -61,7 +61,7 @@ def test_an_unusable_table_is_reported_with_its_file(name, tmp_path):
 
 def test_a_wrong_zero_costs_the_floor_and_is_counted():
     probs = np.array([[1.0, 0.0], [0.2, 0.8]])
-    found = Predicted(probs, probs.argmax(1), probs.max(1))
+    found = ClassifierOutput(probs, probs.argmax(1), probs.max(1))
     scores = score(found, np.array([1, 1]), np.array([False, True]))
     assert scores["clipped"] == 0.5
     assert scores["nll"] == pytest.approx(-(np.log(FLOOR / (1 + FLOOR)) + np.log(0.8)) / 2, rel=1e-5)
@@ -80,7 +80,7 @@ def test_test_rows_with_a_training_copy_are_reported(folder):
     assert np.flatnonzero(changed.copied()).tolist() == [2, 5]
     probs = np.full((len(inputs), split.task.n_classes), 1 / split.task.n_classes)
     probs[[2, 5]] = np.eye(split.task.n_classes)[split.labels[[2, 5]]]  # known by heart
-    record = changed.record("standard", Predicted(probs, probs.argmax(1), probs.max(1)))
+    record = changed.record("standard", ClassifierOutput(probs, probs.argmax(1), probs.max(1)))
     assert record["copied"] == 2 / len(inputs)
     assert record["nll_new"] == pytest.approx(np.log(split.task.n_classes), rel=1e-5)
     assert record["nll"] < record["nll_new"]

@@ -75,7 +75,7 @@ def test_tables_that_settings_were_tried_on_are_told_apart():
         row = next(line for line in text.splitlines() if line.startswith("| temperature"))
         assert [cell.strip() for cell in row.split("|")[2:5]] == ["network, baseline", "1.53", "**1.00**"]
         assert "8 of 15" in row
-        assert "and not on 7: own-0, own-1" in text
+        assert "the 7 tables where no setting was tried: own-0, own-1" in text
     found = compared(results)
     assert {r["table"] for r in found.untried().records} == set(others)
     columns, rows = significance_sheet(found)
@@ -156,13 +156,13 @@ def test_runs_of_an_earlier_version_are_named():
     assert "earlier version" not in to_terminal(results_of(records))
     del records[1]["copied"]
     for text in (to_terminal(results_of(records)), make_report(results_of(records)).to_markdown()):
-        assert "Measured with an earlier version of the code, and not again since: hgb (1 of its runs)." in text
+        assert "measured with an earlier version of the code: hgb (1 of its runs)." in text
 
 
 def test_missing_rivals_are_named_where_the_targets_are_about_them():
     results = results_of(scored([[0.5, 0.4]] * 2, ["self-calibrated", "hgb-temperature"]))
     assert "Not measured: sklearn-mlp, " in to_terminal(results)
-    assert "not ranked for want of runs" in to_terminal(results)
+    assert "not ranked because runs are missing" in to_terminal(results)
     assert "Not measured" not in to_terminal(results_of(scored([[0.5, 0.4]] * 2, ["self-calibrated", "focal"])))
 
 

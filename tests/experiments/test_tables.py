@@ -64,7 +64,10 @@ def test_cross_fitting_says_if_a_class_is_too_small(tmp_path, short):
     with path.open("a") as file:
         file.write("1,1,red,lonely\n")
     (record,) = run_peers("t", path, 0, ["sklearn-isotonic"])
-    assert record["failure"] == "A class has one row only in training and validation part, and cross-fitting needs two."
+    assert (
+        record["failure"]
+        == "Each class must have two rows or more outside the test part, for cross-fitting; one has a single row."
+    )
 
 
 @pytest.mark.parametrize("prefix", ["sklearn", "hgb"])
@@ -189,6 +192,7 @@ def test_costs_of_single_fits_stand_beside_the_scores(folder, tmp_path, short, m
         if "threads" in record:
             assert record["threads"] == 2
             assert record["seconds"] > 0
+            assert record["predict_seconds"] > 0
             assert record["peak_memory"] is None or record["peak_memory"] >= 0
             assert "nll" not in record
     assert len(records) == 6

@@ -224,7 +224,7 @@ BAD = {
     "a count": (lambda t: t.assign(n=np.arange(240) * 3), ["--target", "n"], "240 different values in 240 rows"),
     "free text": (lambda t: t.assign(n=[f"t{k}" for k in range(240)]), ["--target", "n"], "names or free text"),
     "no features": (lambda t: t[["left?"]], [], "no column besides 'left?'"),
-    "constants": (lambda t: t[["left?", "always"]], [], "No column of the table tells its rows apart"),
+    "constants": (lambda t: t[["left?", "always"]], [], "No column of the table can be used"),
     "no rows": (lambda t: t.head(0), [], "holds no rows"),
     "infinite": (lambda t: t.assign(visits=np.inf), [], "Column 'visits' holds an infinite number"),
     "method": (lambda t: t, ["--method", "magic"], "--method must be one of self-calibrated"),
@@ -256,7 +256,7 @@ def test_bad_tables_and_options_get_a_sentence(case, tmp_path):
         ("t.csv", b'a,y\n"1,2\n', "a quotation mark is not closed"),
         ("t.parquet", b"PAR1 nonsense", "could not be read as a Parquet file"),
         ("t.csv.gz", b"a,y\n1,2\n", "not a complete gzip file"),
-        ("t.xlsx", b"PK", "should end in .csv, .tsv or .parquet"),
+        ("t.xlsx", b"PK", "must end in .csv, .tsv or .parquet"),
     ],
 )
 def test_bad_files_get_a_sentence(name, content, sentence, tmp_path):

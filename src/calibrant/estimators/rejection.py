@@ -79,7 +79,7 @@ def withhold(predicted: np.ndarray, accepted: np.ndarray, classes: np.ndarray, l
         label = {"i": -1, "u": -1, "f": np.nan}.get(classes.dtype.kind)
     if any(label == c for c in classes.tolist()):
         raise ValueError(
-            f"reject_label={shown(label)} is one of the classes, so rejected rows could not be told from that class. "
+            f"reject_label={shown(label)} is one of the classes, so rejected rows would look like that class. "
             + ("Name another with reject_label." if chosen else "Choose a label that is not in classes_.")
         )
     result = predicted.astype(_common_dtype(classes, label))

@@ -107,7 +107,7 @@ class MetaRegularization(NetworkTraining):
         return _with_callbacks(how, callbacks)
 
     def held_out(self, task: Task) -> Part:
-        return task.need_val("A regularisation that held-out data move") if task.meta is None else task.meta
+        return task.need_val("Regularisation learned from held-out data") if task.meta is None else task.meta
 
     def held_out_batch(self) -> int:
         return self.meta_batch

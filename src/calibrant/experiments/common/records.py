@@ -163,10 +163,6 @@ def predict(fitted: Fitted, inputs: Tensor) -> ClassifierOutput:
     return ClassifierOutput(probs, classes, probs[np.arange(len(probs)), classes])
 
 
-Predicted = ClassifierOutput
-"""The former name, for modules that still use it."""
-
-
 def misclassified(fitted: Fitted, part: Part) -> np.ndarray:
     """Mask of the samples that a classifier gets wrong."""
     return predict(fitted, part.inputs).classes != part.labels.numpy()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-from calibrant.experiments.meta_reg.groups import Group
+from calibrant.experiments.meta_reg.groups import RunGroup
 from calibrant.plots import style
 from calibrant.plots.bin_sweep import BinSweep, BinSweepDisplay
 from calibrant.plots.reliability import Reliability, ReliabilityDisplay
@@ -20,7 +20,7 @@ SHOWN = ("ce", "ce-ts", "flsd", "ce-dece", "flg-dece", "flg-sece", "focal-contro
 LEVEL = 0.95
 
 
-def shown(group: Group) -> list[str]:
+def shown(group: RunGroup) -> list[str]:
     """The methods of a group that the figures show."""
     return [method for method in SHOWN if method in group.methods]
 
@@ -42,7 +42,7 @@ def diagram(record: Record, bins: int) -> Reliability:
     return Reliability(edges[:-1], edges[1:], *means, LEVEL, ece, mce, None, record["test_size"])
 
 
-def reliability(group: Group, bins: Sequence[int]) -> Any:
+def reliability(group: RunGroup, bins: Sequence[int]) -> Any:
     """Reliability diagrams of the last seed of each method, with one row per number of bins."""
     methods = shown(group)
     with style.context() as plt:
@@ -63,7 +63,7 @@ def reliability(group: Group, bins: Sequence[int]) -> Any:
     return figure
 
 
-def curves(group: Group) -> Any | None:
+def curves(group: RunGroup) -> Any | None:
     """Figure 3: test error, ECE, mean and standard deviation of γ by epoch, as means over seeds; None without data."""
     methods = [m for m in shown(group) if not m.endswith("-ts") and group.of(m)[0].get("curve", {}).get("epoch")]
     if not methods:
@@ -92,7 +92,7 @@ def curves(group: Group) -> Any | None:
     return figure
 
 
-def bin_sweep(group: Group) -> Any:
+def bin_sweep(group: RunGroup) -> Any:
     """Figure 5: ECE and MCE by number of bins, as means over seeds, with noise floors."""
     with style.context() as plt:
         figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
