@@ -25,7 +25,7 @@ def test_copies_are_merged_and_keep_their_weight():
     labels = torch.cat([labels, labels[:30], 1 - labels[:10]])  # the last copies have another label
     task, positions = merged(grouped(Task(Part(inputs[order], labels), None, 2, 0)))
     assert len(task.train) == 70
-    weights = task.train.weights.numpy()
+    weights = task.train.sample_weight.numpy()
     assert weights.mean() == pytest.approx(1)
     assert weights / weights[-1] == pytest.approx(np.repeat([2.0, 1.0], [30, 40]))
     assert task.train.inputs[positions].equal(inputs[order])

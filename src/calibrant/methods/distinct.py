@@ -33,7 +33,7 @@ def merged(task: Task) -> tuple[Task, Tensor | None]:
         return task, None
     if (copies := copy_groups(part.inputs.cpu().numpy())) is None:
         return task, None
-    codes = copies * task.classes + part.labels.cpu().numpy()
+    codes = copies * task.n_classes + part.labels.cpu().numpy()
     _, first, place = np.unique(codes, return_index=True, return_inverse=True)
     if len(part) - len(first) < COPIED * len(part):
         return task, None
@@ -41,14 +41,18 @@ def merged(task: Task) -> tuple[Task, Tensor | None]:
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     positions = torch.as_tensor(rank[place], device=part.labels.device)
-    own = part.labels.new_ones(len(part), dtype=torch.float64) if part.weights is None else part.weights.double()
+    own = (
+        part.labels.new_ones(len(part), dtype=torch.float64)
+        if part.sample_weight is None
+        else part.sample_weight.double()
+    )
     total = own.new_zeros(len(first)).index_add_(0, positions, own)
     kept = part[torch.as_tensor(first[order], device=part.labels.device)]
     total *= own.mean() / total.mean()  # as many rows as are left, not as there were
-    weights = total.to(part.inputs.dtype if part.weights is None else part.weights.dtype)
+    weights = total.to(part.inputs.dtype if part.sample_weight is None else part.sample_weight.dtype)
     assert kept.groups is not None
     groups = None if len(kept.groups.unique()) == len(kept) else kept.groups
-    return replace(task, train=replace(kept, weights=weights, groups=groups)), positions.cpu()
+    return replace(task, train=replace(kept, sample_weight=weights, groups=groups)), positions.cpu()
 
 
 def for_all_rows(fitted: Fitted, positions: Tensor | None) -> Fitted:
