@@ -16,7 +16,7 @@ def test_tables_are_found_by_name_and_errors_name_what_there_is(folder, tmp_path
     (folder / "notes.txt").write_text("no table")
     assert list(find_tables(folder)) == ["one", "two"]
     assert list(find_tables(folder, ["two"])) == ["two"]
-    with pytest.raises(ValueError, match="no table called three; it has one, two"):
+    with pytest.raises(ValueError, match="among one, two; got three"):
         find_tables(folder, ["three"])
     with pytest.raises(ValueError, match="holds no tables"):
         find_tables(tmp_path / "data" / "..", None)
@@ -55,7 +55,7 @@ def test_a_table_that_cannot_be_learned_from_is_told_by_its_file(name, tmp_path)
     found = examine({name: bad, "good": good}, range(2))
     assert (list(found.tables), list(found.unsuitable)) == (["good"], [name])
     assert re.match(reason, found.unsuitable[name])
-    with pytest.raises(ValueError, match=f"^there is no table to learn from. {reason}"):
+    with pytest.raises(ValueError, match=f"^No table can be used. {reason}"):
         examine({name: bad}, range(2))
 
 
