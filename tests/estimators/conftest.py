@@ -1,3 +1,5 @@
+"""Fixtures for the tests of the classifiers."""
+
 import pytest
 
 import calibrant.methods.base

@@ -1,4 +1,4 @@
-"""A classifier made by hand, tables fit to learn from and not, and records of tables."""
+"""A hand-made classifier, usable and unusable tables, and records of tables."""
 
 from contextlib import contextmanager
 

@@ -1,4 +1,4 @@
-"""`calibrant bench networks` on small data: what is measured, in which time, and what the report says."""
+"""Tests of `calibrant bench networks` on small data: measurements, time limits and the report."""
 
 from __future__ import annotations
 

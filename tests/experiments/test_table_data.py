@@ -1,4 +1,4 @@
-"""Folders of tables: which are found and can be learned from, how they are split, encoded and scored."""
+"""Tests of folders of tables: which tables are found and usable, and how they are split, encoded and scored."""
 
 import re
 from dataclasses import replace
