@@ -15,7 +15,7 @@ from calibrant.experiments.tables.compared import JUDGED, ratios
 from calibrant.experiments.tables.costs import seconds_of
 from calibrant.experiments.tables.ids import OWN, RIVAL
 from calibrant.plots import save_figure
-from calibrant.plots._style import GREY, INK, PALETTE, style
+from calibrant.plots.style import GREY, INK, PALETTE, context
 from calibrant.report import Column, to_markdown
 
 NAMES = {
@@ -120,7 +120,7 @@ def draw(folder: Path) -> Iterator[Path]:
     """NLL of each method over that of the best other method, one row for each table."""
     found = _ratios()
     order = sorted(found, key=found.__getitem__)
-    with style() as plt:
+    with context() as plt:
         figure, ax = plt.subplots(figsize=(6, 0.24 * len(order) + 0.9), layout="constrained")
         ax.axvline(1, color=GREY, linewidth=1)
         ax.scatter([found[name] for name in order], range(len(order)), color=PALETTE[0], s=24, zorder=2)

@@ -4,12 +4,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from calibrant.bilevel import solve
 from calibrant.data import blobs
 from calibrant.experiments import label_noise
 from calibrant.experiments.tables.data import FLOOR, SCORES
 from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, Fitted, SelfCalibrated, Standard
 from calibrant.report import Results
+from tests.eager import train_eagerly
 
 
 class Fixed(Fitted):
@@ -77,7 +77,7 @@ TINY = {
 def eager():
     """Tracing pays after hundreds of steps; these trainings have ten."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calibrant.methods.base.solve", lambda *a, **k: solve(*a, **{**k, "compile": None}))
+        train_eagerly(patch)
         yield
 
 

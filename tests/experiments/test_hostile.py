@@ -154,7 +154,7 @@ def test_class_frequencies():
     assert isinstance(fitted("class-frequencies", CASES["ten rows"].make(0), 0), Frequencies)
 
 
-def test_the_results_section_of_the_page_is_written_from_a_file(tmp_path):
+def test_the_results_section_is_written_from_a_file(tmp_path):
     page, file = tmp_path / "page.md", tmp_path / "results.json"
     page.write_text(f"Head\n{docs.BEGIN}\nformer text\n{docs.END}\nFoot\n")
     every = [dict(r, dataset="copies") for r in records(before=1.5) if r["dataset"] == "a"]

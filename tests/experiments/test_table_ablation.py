@@ -20,7 +20,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_no_row_of_the_test_part_is_trained_or_scored_on(folder):
+def test_no_test_row_is_trained_or_scored_on(folder):
     path = folder / "small.csv"
     key = make_key(settings="", code="", data="", table="small", method="plain", seed=100)
     own, whole = ablation.development_split({"small": path}, 50, key), prepare("small", path, 100)

@@ -14,7 +14,7 @@ pytest.importorskip("typer")
 import pandas as pd
 from typer.testing import CliRunner
 
-from calibrant import SelfCalibratedClassifier, evaluate
+from calibrant import evaluate
 from calibrant._locks import try_lock
 from calibrant.cli import commands
 from calibrant.tables import Order, load_model, train
@@ -282,7 +282,7 @@ def test_a_million_classes_get_a_sentence(rows, tmp_path):
     assert f"{rows:,} different values in {rows:,} rows" in found
 
 
-def test_a_column_of_names_is_left_out_and_one_of_many_categories_is_pooled(quick, tmp_path):
+def test_columns_of_names_are_dropped_and_rare_categories_pooled(quick, tmp_path):
     path = edited(tmp_path / "t.csv", name=[f"n{k}" for k in range(240)], shop=[f"s{k % 80}" for k in range(240)])
     done = invoke("train", path, "--target", "left?", "--out", tmp_path / "out", "--json")
     assert done.exit_code == 0, done.output
@@ -292,10 +292,10 @@ def test_a_column_of_names_is_left_out_and_one_of_many_categories_is_pooled(quic
 
 
 def test_too_little_memory_gets_a_sentence(quick, table, tmp_path, monkeypatch):
-    def fail(*args):
+    def fail(*args, **given):
         raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
-    monkeypatch.setattr(SelfCalibratedClassifier, "_train", fail)
+    monkeypatch.setattr("calibrant.methods.base.solve", fail)
     assert "ran out of memory" in refused("train", table, "--target", "left?", "--out", tmp_path / "out")
 
 

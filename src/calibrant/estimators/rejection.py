@@ -55,7 +55,7 @@ class RejectMixin:
         return withhold(predicted, accepted, self.classes_, reject_label)
 
     def confidence(self, X: Any) -> np.ndarray:
-        """Return the probability of the predicted class: the maximum, the second output of Eq. (9)."""
+        """Return the largest probability of each row, the second output of Eq. (9) of Sanguin et al. 2024."""
         probs: np.ndarray = self.predict_proba(X)  # type: ignore[attr-defined]
         return probs.max(axis=1)
 

@@ -15,7 +15,7 @@ from calibrant.experiments.common.command import begin, export, open_store, tell
 from calibrant.experiments.common.contents import in_order, position, read_own
 from calibrant.experiments.common.jobs import run_jobs
 from calibrant.experiments.common.keys import Key, make_key, own_code
-from calibrant.experiments.common.records import Predicted, on_sample
+from calibrant.experiments.common.records import ClassifierOutput, on_sample
 from calibrant.experiments.common.runs import Meter, warm_up
 from calibrant.experiments.common.shared import checked_methods, made
 from calibrant.experiments.hostile.cases import CASES, Data
@@ -143,7 +143,7 @@ def score(probs: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     """Return the scores of probabilities whose columns are classes 0, 1, …"""
     if not np.isfinite(probs).all():
         raise ValueError("Its probabilities are not finite.")
-    found = on_sample(Predicted(probs, probs.argmax(1), probs.max(1)), labels)
+    found = on_sample(ClassifierOutput(probs, probs.argmax(1), probs.max(1)), labels)
     return {name: float(f"{float(found[name]):.6g}") for name in SCORES}
 
 

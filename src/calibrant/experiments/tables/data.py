@@ -17,7 +17,7 @@ from torch import Tensor
 
 from calibrant._inputs import class_columns
 from calibrant.data import LabelledTable, TableEncoder, read_table, train_val_test
-from calibrant.experiments.common.records import Predicted, on_sample
+from calibrant.experiments.common.records import ClassifierOutput, on_sample
 from calibrant.methods import Part, Task
 
 ENDINGS = (".csv", ".tsv", ".parquet", ".pq")
@@ -71,7 +71,9 @@ class Split:
         known = {row.tobytes() for part in parts for row in np.ascontiguousarray(part)}
         return np.array([row.tobytes() in known for row in np.ascontiguousarray(self.inputs.numpy())])
 
-    def record(self, method: str, found: Predicted | None, failure: str | None = None, **cost: Any) -> dict[str, Any]:
+    def record(
+        self, method: str, found: ClassifierOutput | None, failure: str | None = None, **cost: Any
+    ) -> dict[str, Any]:
         """Return the scores on the test part, as one row of a result file; without predictions they are None."""
         copied = self.copied()
         scores = dict.fromkeys(SCORES) if found is None else score(found, self.labels, ~copied)
@@ -203,7 +205,7 @@ def examine(tables: Mapping[str, Source], seeds: Sequence[int]) -> Examined:
     return found
 
 
-def score(found: Predicted, labels: np.ndarray, new: np.ndarray) -> dict[str, float | None]:
+def score(found: ClassifierOutput, labels: np.ndarray, new: np.ndarray) -> dict[str, float | None]:
     """Return the fields of ``SCORES``; NLL after raising probabilities to ``FLOOR`` and dividing by their sum.
 
     ``new`` marks the rows without a copy in the training rows.

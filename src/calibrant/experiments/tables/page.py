@@ -11,7 +11,7 @@ import numpy as np
 from calibrant.experiments.common import words
 from calibrant.experiments.common.shared import count, failures, foot
 from calibrant.experiments.tables.compared import JUDGED, Compared, compared, earlier
-from calibrant.experiments.tables.costs import THREADS
+from calibrant.experiments.tables.costs import PREDICTED, THREADS
 from calibrant.experiments.tables.data import DEVELOPMENT
 from calibrant.experiments.tables.ids import OWN, STORIES
 from calibrant.experiments.tables.peers import PEERS
@@ -28,7 +28,7 @@ from calibrant.experiments.tables.sheets import (
 )
 from calibrant.experiments.tables.targets import cost_targets, score_targets
 from calibrant.methods import METHODS
-from calibrant.plots._style import GREY, INK, PALETTE, style
+from calibrant.plots.style import GREY, INK, PALETTE, context
 from calibrant.report import Column, Report, Results, Verdict, to_markdown
 from calibrant.report.results import Record
 
@@ -47,8 +47,8 @@ COPIED = (
     "copies of a row together, so it is calibrated for rows that it has not seen; the rivals are not."
 )
 SINGLE = (
-    f"One fit on the first split of each table, with {THREADS} threads in one process: seconds, and the peak memory in "
-    "megabytes, without the data."
+    f"One fit on the first split of each table, with {THREADS} threads in one process: seconds, the peak memory in "
+    f"megabytes without the data, and seconds to predict {PREDICTED:,} rows."
 )
 
 
@@ -165,7 +165,7 @@ def _methods(report: Report, config: dict[str, Any], methods: list[str]) -> None
 def rank_figure(ranked: Ranking) -> Any:
     """Draw each method's mean rank as a dot, its ranks on tables as ticks, and the critical difference as a bar."""
     mean = ranked.mean_ranks
-    with style() as plt:
+    with context() as plt:
         figure, ax = plt.subplots(figsize=(6.2, 0.8 + 0.26 * len(mean)), layout="constrained")
         for position, (method, rank) in enumerate(mean.items()):
             column = ranked.ranks[:, ranked.methods.index(method)]
