@@ -1,4 +1,4 @@
-"""``calibrant.fit`` as users have their networks and data: every kind of network, loader, start and end."""
+"""Tests of ``calibrant.fit`` with users' networks and data: networks, loaders, pretrained models, interrupts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX files answer as the classifiers do, checked with onnxruntime, for any number of rows."""
+"""Tests that ONNX files give the classifiers' predictions in onnxruntime, for any number of rows."""
 
 from __future__ import annotations
 

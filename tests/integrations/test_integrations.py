@@ -1,4 +1,4 @@
-"""Trackers, Lightning, torchmetrics and the Trainer of Hugging Face, each on small data."""
+"""Tests of trackers, Lightning, torchmetrics and Hugging Face's Trainer on small data."""
 
 from __future__ import annotations
 

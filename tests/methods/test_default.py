@@ -1,4 +1,4 @@
-"""The rule by which a method is chosen where none is named."""
+"""Tests of the choice of a default method."""
 
 from __future__ import annotations
 

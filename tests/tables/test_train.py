@@ -1,4 +1,4 @@
-"""`calibrant train`: what it writes, what it says, and what it refuses."""
+"""Tests of `calibrant train`: its files, its messages, and its errors."""
 
 import json
 import os
