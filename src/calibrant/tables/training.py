@@ -7,7 +7,6 @@ else from the last checkpoint of its networks, and gives the same result.
 
 from __future__ import annotations
 
-import shutil
 import time
 import warnings
 from collections.abc import Callable
@@ -28,8 +27,8 @@ from calibrant.tables.order import Order
 from calibrant.tables.parts import Parts, divide, with_aside
 from calibrant.tables.progress import FitProgress
 from calibrant.tables.reading import need_column, read_labelled
-from calibrant.tables.resuming import fit_resumably, prepared
 from calibrant.tables.results import MODEL, Trained, judged, publish
+from calibrant.tables.resuming import fit_resumably, prepared
 
 WORK = ".unfinished"
 
