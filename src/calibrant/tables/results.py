@@ -106,7 +106,7 @@ def publish(order: Order, result: Trained, parts: Parts, work: Path, folder: Pat
     write_predictions(work / PREDICTIONS, model, parts.test, model.probs(parts.test.columns, parts.test.file))
     write_suspects(work / SUSPECTS, suspects(model, parts.train), parts.train, rows=order.rows)
     title = f"{order.target} in {parts.train.file}"
-    result.evaluation.to_html(work / REPORT, title=title, card=card(order, result, parts))
+    result.evaluation.to_html(work / REPORT, title=title, card=card(order, result, parts), rule=model.rule)
     write_text_whole(work / METRICS, json.dumps(metrics, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
     (folder / METRICS).unlink(missing_ok=True)
     for name in (MODEL, PREDICTIONS, SUSPECTS, REPORT, METRICS):

@@ -15,21 +15,26 @@ from calibrant.report.evaluation.figures import figures
 from calibrant.report.evaluation.mistakes import worst_mistakes
 from calibrant.report.evaluation.numbers import ModelNumbers
 from calibrant.report.evaluation.result import Evaluation, difference_rows, measure_rows
+from calibrant.selective import RejectionRule
 
 MOST_CELLS = 12
 """Values of a row that are shown; a table of two hundred columns would hide the mistakes."""
 
 
-def render(evaluation: Evaluation, *, rows: bool, title: str, card: Mapping[str, Any]) -> str:
+def render(
+    evaluation: Evaluation, *, rows: bool, title: str, card: Mapping[str, Any], rule: RejectionRule | None = None
+) -> str:
     """Return the whole page."""
     models = [_model(evaluation, name, rows) for name in evaluation.models]
-    data = [figures(evaluation.samples[name], numbers) for name, numbers in evaluation.models.items()]
+    window = None if rule is None else rule.window
+    data = [figures(evaluation.samples[name], numbers, window) for name, numbers in evaluation.models.items()]
     page: str = template("evaluation.html.j2").render(
         title=title,
         models=models,
         differences=[{**entry, "rows": difference_rows(entry)} for entry in evaluation.differences],
         card=_card(evaluation, card),
         data=as_script(data),
+        rule=rule,
         level=next(iter(evaluation.models.values())).level,
     )
     return page

@@ -14,6 +14,7 @@ from calibrant.report.evaluation.mistakes import worst_mistakes
 from calibrant.report.evaluation.numbers import Measure, ModelNumbers
 from calibrant.report.evaluation.reading import Sample
 from calibrant.report.evaluation.verdict import Verdict, judge
+from calibrant.selective import RejectionRule
 
 _POINTS = ("accuracy", "ece", "smooth_ece", "mce", "classwise_ece")
 """Measures that are fractions and are shown in percentage points."""
@@ -102,15 +103,17 @@ class Evaluation:
         rows: bool = True,
         title: str = "Calibration report",
         card: Mapping[str, Any] | None = None,
+        rule: RejectionRule | None = None,
     ) -> str:
         """Return the report as one self-contained page, and write it to `path` if given.
 
         `rows=False` leaves out the values of rows. `card` holds facts about model and data, such as
-        ``{"model": "ResNet-50", "data": "test split"}``. Needs Jinja2 (`pip install 'calibrant[report]'`).
+        ``{"model": "ResNet-50", "data": "test split"}``. The rejection window of the page starts at `rule`, if given; by
+        default it starts with nothing withheld. Needs Jinja2 (`pip install 'calibrant[report]'`).
         """
         from calibrant.report.evaluation.page import render, write
 
-        page = render(self, rows=rows, title=title, card=card or {})
+        page = render(self, rows=rows, title=title, card=card or {}, rule=rule)
         if path is not None:
             write(Path(path), page)
         return page
