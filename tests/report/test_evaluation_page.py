@@ -129,6 +129,7 @@ def test_a_rule_that_found_nothing_is_told():
     page = calibrant.evaluate(np.array([[0.6, 0.4], [0.2, 0.8]]), [0, 1], n_resamples=5).to_html(rule=rule)
     assert "withholds every prediction" in page
     assert "No window was found" in page
+    result = calibrant.evaluate(np.array([[0.6, 0.4], [0.2, 0.8]]), [0, 1], n_resamples=5)
+    own = RejectionRule(Window(0.2, 0.7), "none", None, "by hand", 3, 0.3, 0.0)
     with pytest.raises(ValueError, match="below a confidence"):
-        own = RejectionRule(Window(0.2, 0.7), "none", None, "by hand", 3, 0.3, 0.0)
-        calibrant.evaluate(np.array([[0.6, 0.4], [0.2, 0.8]]), [0, 1], n_resamples=5).to_html(rule=own)
+        result.to_html(rule=own)

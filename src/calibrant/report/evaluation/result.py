@@ -108,8 +108,8 @@ class Evaluation:
         """Return the report as one self-contained page, and write it to `path` if given.
 
         `rows=False` leaves out the values of rows. `card` holds facts about model and data, such as
-        ``{"model": "ResNet-50", "data": "test split"}``. The rejection window of the page starts at `rule`, if given; by
-        default it starts with nothing withheld. Needs Jinja2 (`pip install 'calibrant[report]'`).
+        ``{"model": "ResNet-50", "data": "test split"}``. The rejection window of the page starts at `rule` if given, and
+        otherwise with nothing withheld. Needs Jinja2 (`pip install 'calibrant[report]'`).
         """
         from calibrant.report.evaluation.page import render, write
 
