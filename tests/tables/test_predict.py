@@ -1,6 +1,7 @@
 """`calibrant predict`: the same predictions in pieces of any size, from files of any kind."""
 
 import gzip
+import json
 import os
 import subprocess
 import sys
@@ -288,3 +289,19 @@ def test_a_cross_calibrated_classifier_predicts_tables(new, tmp_path):
     wanted = clf.predict_proba(pd.read_csv(new)[features])
     np.testing.assert_allclose(found[["prob_no", "prob_yes"]], wanted, atol=1e-8)
     assert "withheld" not in found
+
+
+def test_a_summary_as_json(trained, new, tmp_path):
+    model, out = trained[0] / "model.calibrant", tmp_path / "out.csv"
+    done = invoke("predict", model, new, "--json")
+    assert done.exit_code == 2
+    assert "--json needs --out" in done.output
+    content = json.loads(invoke("predict", model, new, "--out", out, "--json").stdout)
+    assert content["rows"] == 100
+    assert content["accuracy"] is None
+    assert any("gold" in note for note in content["notes"])
+    content = json.loads(invoke("predict", model, trained[1], "--out", out, "--json").stdout)
+    found = pd.read_csv(out)
+    right = found["predicted"] == pd.read_csv(trained[1])["left?"]
+    assert content["accuracy"] == pytest.approx(right.mean())
+    assert content["kept_accuracy"] == pytest.approx(right[~found["withheld"]].mean())

@@ -15,8 +15,10 @@ import pytest
 
 pytest.importorskip("pandas")
 import pandas as pd
+from safetensors import SafetensorError
 
 from calibrant import SelfCalibratedClassifier
+from calibrant.methods import safeguards
 from calibrant.tables import Order, load_model, results, resuming, train
 from calibrant.tables.progress import FitProgress
 from calibrant.tables.resuming import Checkpoints
@@ -198,6 +200,18 @@ def test_checkpoints_that_cannot_be_used_are_not_used(change, four_steps, tmp_pa
     train(replace(broken, fresh=change == "fresh", risk=0.2 if change == "other settings" else broken.risk))
     assert four_steps == [1, 2, 3, 4]
     assert {path.name for path in broken.out.iterdir()} == set(FILES)
+
+
+def test_a_full_disk_does_not_stop_the_training(four_steps, tmp_path, monkeypatch):
+    def full(path, run):
+        Path(f"{path}.partial").write_bytes(b"half of a file")
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr(safeguards, "save_run", full)
+    given = replace(order(tmp_path), settings={"epochs": 40})
+    train(given)
+    assert four_steps == [1, 2, 3, 4]
+    assert {path.name for path in given.out.iterdir()} == set(FILES)
 
 
 CHILD = """

@@ -33,7 +33,7 @@ Classifier = NetworkClassifier | CrossCalibrated
 CLASSIFIERS: dict[str, type[Classifier]] = {
     c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier, CrossCalibrated)
 }
-FORMAT = Format("classifier", CLASSIFIERS, "save", former={"calibrant.estimators": (2, 3)})
+FORMAT = Format("classifier", CLASSIFIERS, "save or `calibrant train`", former={"calibrant.estimators": (2, 3)})
 _MODEL, _SCALING, _ENCODER, _HELD_OUT = "model_", "scaling_", "encoder_", "held_out_"
 POOLS = ("probs", "logits")
 OTHERS: dict[str, type[Forest] | type[Line]] = {"trees": Forest, "linear": Line}

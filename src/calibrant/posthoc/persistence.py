@@ -13,7 +13,9 @@ from calibrant.posthoc.auto import Auto
 from calibrant.posthoc.registry import CALIBRATORS
 
 KNOWN: dict[str, type[Calibrator]] = {**CALIBRATORS, "auto": Auto}
-FORMAT = Format("calibrator", KNOWN, "calibrant.posthoc.save", former={"calibrant.posthoc": (1,)})
+FORMAT = Format(
+    "calibrator", KNOWN, "calibrant.posthoc.save or `calibrant calibrate`", former={"calibrant.posthoc": (1,)}
+)
 
 
 def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:

@@ -44,12 +44,12 @@ def judged(order: Order, model: TableModel, parts: Parts, described: Description
     """Score the test rows, and collect the content of `metrics.json`."""
     test, train = parts.test, parts.train
     probs = model.probs(test.columns, test.file)
-    known: dict[str, Any] = {f"row of {test.file}": test.numbers}
     evaluation = evaluate(
         probs,
         np.array([str(v) for v in test.labels.tolist()]),
         classes=model.classes,
-        rows=known | (test.columns if order.rows else {}),
+        rows=test.columns if order.rows else None,
+        row_numbers=test.numbers,
         name=order.method,
         seed=order.seed,
     )

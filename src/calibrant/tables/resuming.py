@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from calibrant.bilevel import Callback
 from calibrant.bilevel.run import Run
 from calibrant.methods.safeguards import Opening, Resumable
@@ -20,13 +22,27 @@ class UnusableCheckpoint(Exception):
 
 
 class Checkpoints(Resumable):
-    """Save the networks of a fit to a folder, and continue from there; an unusable file raises UnusableCheckpoint."""
+    """Save the networks of a fit to a folder, and continue from there; an unusable file raises UnusableCheckpoint.
+
+    A file that cannot be written, because the disk is full, does not stop the training: then there are no checkpoints.
+    """
+
+    writable = True
 
     def begin(self, run: Run) -> None:
         try:
             super().begin(run)
         except (ValueError, KeyError, TypeError) as error:
             raise UnusableCheckpoint(str(error)) from error
+
+    def on_step(self, run: Run) -> None:
+        if not self.writable:
+            return
+        try:
+            super().on_step(run)
+        except (OSError, SafetensorError):
+            self.writable = False
+            self.clear()
 
 
 def prepared(work: Path, run: str, *, fresh: bool) -> Path:

@@ -35,6 +35,7 @@ def render(
         card=_card(evaluation, card),
         data=as_script(data),
         rule=rule,
+        counted=evaluation.row_numbers is None,
         level=next(iter(evaluation.models.values())).level,
     )
     return page
@@ -53,7 +54,9 @@ def as_script(data: Any) -> str:
 
 def _model(evaluation: Evaluation, name: str, rows: bool) -> dict[str, Any]:
     numbers, verdict = evaluation.models[name], evaluation.verdicts[name]
-    mistakes = worst_mistakes(evaluation.samples[name], evaluation.rows if rows else None)
+    mistakes = worst_mistakes(
+        evaluation.samples[name], evaluation.rows if rows else None, numbers=evaluation.row_numbers
+    )
     columns = list(dict.fromkeys(key for m in mistakes for key in m["values"]))[:MOST_CELLS]
     return {
         "name": name,
