@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 
 from calibrant import CrossCalibrated, SelfCalibratedClassifier
 from calibrant.data import TableEncoder
-from calibrant.estimators import load
+from calibrant.estimators import load_classifier
 from calibrant.posthoc import Isotonic
 
 BOOSTING = HistGradientBoostingClassifier(max_iter=5, random_state=0)
@@ -48,7 +48,7 @@ def test_predictions_are_equal_after_loading(case, classes, tmp_path):
     assert np.array_equal(again.predict_set(new), clf.predict_set(new))
     assert repr(again.get_params()) == repr(clf.get_params())
     again.save(tmp_path / "b")
-    assert np.array_equal(load(tmp_path / "b").predict_proba(new), clf.predict_proba(new))
+    assert np.array_equal(load_classifier(tmp_path / "b").predict_proba(new), clf.predict_proba(new))
     again.fit(X, y)
     assert np.array_equal(again.predict_proba(new), clf.predict_proba(new))
 
@@ -60,13 +60,13 @@ def test_a_data_frame_keeps_its_columns(tmp_path):
     encoded = make_pipeline(TableEncoder(), BOOSTING)
     clf = CrossCalibrated(encoded, cv=2, random_state=0).fit(frame, y)
     clf.save(tmp_path / "a")
-    again = load(tmp_path / "a")
+    again = load_classifier(tmp_path / "a")
     assert again.feature_names_in_.tolist() == ["a", "kind", "c"]
     assert np.array_equal(again.predict_proba(frame), clf.predict_proba(frame))
     plain = CrossCalibrated(BOOSTING, cv=2).fit(frame[["a", "c"]], y)
     plain.save(tmp_path / "b")
     with pytest.raises(ValueError, match="feature names"):
-        load(tmp_path / "b").predict_proba(frame[["c", "a"]])
+        load_classifier(tmp_path / "b").predict_proba(frame[["c", "a"]])
 
 
 def test_a_fold_with_one_class_is_stored(tmp_path):
@@ -106,4 +106,4 @@ def test_a_damaged_or_other_file_is_refused(tmp_path):
         model.n_features_in_ = 1  # trees that split a column which does not exist would read other memory
     clf.save(tmp_path / "b")
     with pytest.raises(ValueError, match="damaged"):
-        load(tmp_path / "b")
+        load_classifier(tmp_path / "b")

@@ -199,9 +199,9 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         with ``StandardScaler`` or :class:`calibrant.data.TableEncoder`. Any other estimator raises a ValueError.
         ``about`` holds your own notes for the file's header: text and numbers.
         """
-        from calibrant.estimators.persistence import save
+        from calibrant.estimators.persistence import save_classifier
 
-        save(self, path, about=about)
+        save_classifier(self, path, about=about)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

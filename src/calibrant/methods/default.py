@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from calibrant.methods.averaged import Averaged
+from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.base import Method
 from calibrant.methods.baselines import Calibrated, Ensemble
 from calibrant.methods.cross_fitted import CrossFitted
@@ -19,9 +19,9 @@ NETWORKS = 3
 """The number of networks for small data in a loader."""
 PLAIN = Standard(epochs=None, learning_rate=0.001, batch_size=128)
 BEST = Standard(epochs=None, learning_rate=0.001, batch_size=128, best=True)
-NEW = Averaged()
-TUNED = Averaged(steps=800, passes=4)
-TUNED_LARGE = Averaged(learning_rate=0.0001, steps=400, passes=4)
+NEW = AveragedNetwork()
+TUNED = AveragedNetwork(steps=800, passes=4)
+TUNED_LARGE = AveragedNetwork(learning_rate=0.0001, steps=400, passes=4)
 """How to train one network: new; pretrained with at most a million parameters; pretrained and larger."""
 
 
@@ -35,8 +35,8 @@ def default_method(model: Model | None, task: Task) -> Method:
     * Small data with a validation part, in a loader or with a pretrained model: :class:`VariedRates`, three networks
       with different learning rates. The subset with the lowest validation loss is kept, and a temperature is fitted to
       its mean probability on the validation part.
-    * Otherwise one network, :class:`Averaged`, with a temperature fitted on the validation part if there is one. The
-      temperature can be moved into the network, so that the result is a module of the model's class.
+    * Otherwise one network, :class:`AveragedNetwork`, with a temperature fitted on the validation part if there is one.
+      The temperature can be moved into the network, so that the result is a module of the model's class.
 
     A pretrained model (``calibrant.methods.newness.is_new`` is False) is fine-tuned in fewer steps, and a large one
     with a lower learning rate.
@@ -63,7 +63,7 @@ def several_networks(model: Model, task: Task, count: int) -> Method:
     return Ensemble(training(model, task), count) if task.train.loaded else CrossFitted(folds=count)
 
 
-def training(model: Model | None, task: Task) -> Averaged:
+def training(model: Model | None, task: Task) -> AveragedNetwork:
     """How to train each network: a pretrained one in fewer steps, and a large pretrained one with a lower rate."""
     module = None if model is None else example_of(model, task)
     if module is None or is_new(module):

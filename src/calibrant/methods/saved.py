@@ -26,7 +26,7 @@ _WIDE = {torch.bfloat16: torch.float32}
 """Dtypes that numpy does not have, and the dtypes that represent their values exactly."""
 
 
-def save(trained: Trained, path: str | os.PathLike[str]) -> None:
+def save_trained(trained: Trained, path: str | os.PathLike[str]) -> None:
     """Write a classifier to one file. From ``extras``, numbers, text, arrays and tensors are saved."""
     arrays: Arrays = {}
     for number, module in enumerate(trained.modules):
@@ -62,7 +62,7 @@ def save(trained: Trained, path: str | os.PathLike[str]) -> None:
     )
 
 
-def load(path: str | os.PathLike[str], model: nn.Module) -> Trained:
+def load_trained(path: str | os.PathLike[str], model: nn.Module) -> Trained:
     """Load a file that :func:`save` wrote into copies of ``model``."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module of the class that was trained; got a {type(model).__name__}.")

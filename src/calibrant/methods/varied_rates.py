@@ -14,13 +14,13 @@ from torch import Tensor
 
 from calibrant.bilevel import Callback, NonFiniteError
 from calibrant.data.streams import mix
-from calibrant.methods.averaged import Averaged
+from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.base import Compile, Method
 from calibrant.methods.baselines import begun
 from calibrant.methods.fitted import Failed, Fitted, Mixture, network_logits
 from calibrant.methods.task import Part, Task
 
-_BASE = Averaged()
+_BASE = AveragedNetwork()
 SPREAD = 3.0
 """Rates range from the base's rate divided by this factor to the base's rate times this factor."""
 
@@ -40,7 +40,7 @@ class VariedRates(Method):
     members : the number of networks; their rates are ``base.learning_rate`` times 1/3 … 3, evenly spaced on a log scale
     """
 
-    base: Averaged = _BASE
+    base: AveragedNetwork = _BASE
     members: int = 3
 
     def __post_init__(self) -> None:
@@ -73,13 +73,13 @@ class VariedRates(Method):
             own = replace(self.base, learning_rate=rate)
             again = task.again(mix(task.seed, number) % 2**31)
             try:
-                (fitted,) = Averaged.fit_group([own], [again], callbacks, compile)
+                (fitted,) = AveragedNetwork.fit_group([own], [again], callbacks, compile)
             except NonFiniteError as error:
                 failures.append(str(error))
                 continue
             networks += fitted.networks
         if not networks:
-            return Failed(failures[0], task.classes)
+            return Failed(failures[0], task.n_classes)
         kept = best_subset(begun(networks), val)
         return Mixture(kept, extras={"learning_rates": self.rates})
 
