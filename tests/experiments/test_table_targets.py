@@ -50,7 +50,7 @@ def test_ratios_have_intervals_that_know_of_the_overlap():
 def test_verdicts_on_scores():
     rank_nll, rank_ece, median, near, most, crossed = score_targets(compared(results_of(records())), 0.25)
     assert (rank_nll.measured, rank_nll.holds) == (pytest.approx(5 / 3), True)
-    assert rank_nll.note.startswith("[1.00, 2.00]; best of the others: hgb-temperature, 2.50, behind by 0.83 [")
+    assert rank_nll.note.startswith("[1.00, 2.00]; best other method: hgb-temperature, 2.50; difference 0.83 [")
     assert rank_ece.holds
     assert (median.measured, median.holds) == (pytest.approx(0.995 / 1.005), True)
     assert (near.measured, near.holds) == (pytest.approx(2 / 3), False)
@@ -64,7 +64,7 @@ def test_cross_calibration_is_ranked_beside_the_same_trees_alone(loss, rank, hol
     names = [OWN, CROSSED, "hgb-isotonic", "hgb-sigmoid", RIVAL]
     found = score_targets(compared(results_of(scored([[0.01, loss, 0.4, 0.5, 0.3]] * 3, names))), 0.25)[-1]
     assert (found.measured, found.holds) == (rank, holds)
-    assert f"best of the others: {RIVAL}" in found.note
+    assert f"best other method: {RIVAL}" in found.note
 
 
 @pytest.mark.parametrize(("seconds", "share", "holds"), [(1.0, 0.5, True), (1.8, 0.9, True), (3.0, 1.5, False)])

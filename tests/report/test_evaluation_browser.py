@@ -145,7 +145,7 @@ def test_the_limits_start_at_the_rule_of_the_model(n_classes, opened):
     agrees(page, score, right, low, threshold)
 
 
-def test_curves_and_models_can_be_chosen_in_the_dark_on_a_phone(opened):
+def test_curves_and_models_can_be_chosen_on_a_dark_phone(opened):
     probs, labels = predictions(3)
     sharper = softmax(2 * np.log(probs), axis=1)
     result = calibrant.evaluate({"one": probs, "two": sharper}, labels, n_resamples=20)

@@ -159,4 +159,4 @@ def base_of(method: str) -> tuple[Base, str | None]:
             return base, None
         if method.startswith(f"{prefix}-"):
             return base, method.removeprefix(f"{prefix}-")
-    raise ValueError(f"There is no peer called {method!r}; the prefixes are {', '.join(BASES)}.")
+    raise ValueError(f"The id of a peer must begin with one of {', '.join(BASES)}; got {method!r}.")

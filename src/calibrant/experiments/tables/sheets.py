@@ -161,7 +161,7 @@ def effort_sheet(records: list[Record], config: dict[str, Any], methods: list[st
         seconds = [float(np.mean(found[method, d])) if (method, d) in found else None for d in devices]
         rows.append([method, known.get("networks"), known.get("labels"), *seconds])
     head = [Column("method"), Column("models"), Column("labels")]
-    return [*head, *(Column(f"seconds a run, {d}", digits=1) for d in devices)], rows
+    return [*head, *(Column(f"seconds per run, {d}", digits=1) for d in devices)], rows
 
 
 def score_sheet(records: list[Record], table: str, methods: list[str], overlap: float) -> Sheet:

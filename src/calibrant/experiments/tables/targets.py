@@ -45,7 +45,7 @@ def _first(each: Ranking, name: str, unranked: Sequence[str]) -> Verdict:
     mean = each.mean_ranks
     rival = next(m for m in mean if m != OWN)
     note = f"{_behind(each, OWN, rival)}; {count(len(each.tables), 'table')}, {count(len(each.methods), 'method')}"
-    note += f"; {len(unranked)} not ranked for want of runs" if unranked else ""
+    note += f"; {len(unranked)} not ranked because runs are missing" if unranked else ""
     return Verdict(statement, mean[OWN], mean[OWN] < mean[rival], note, digits=2)
 
 
@@ -54,14 +54,14 @@ def _behind(each: Ranking, own: str, rival: str) -> str:
     column, other = (each.ranks[:, each.methods.index(name)] for name in (own, rival))
     gap = other - column
     return (
-        f"{_interval(column, np.mean, 2)}; best of the others: {rival}, {other.mean():.2f}, behind by "
+        f"{_interval(column, np.mean, 2)}; best other method: {rival}, {other.mean():.2f}; difference "
         f"{gap.mean():.2f} {_interval(gap, np.mean, 2)}"
     )
 
 
 def _against_best(found: list[Ratio]) -> list[Verdict]:
     statements = (
-        f"NLL over that of the best rival of each table: median at most {MEDIAN:.2f}",
+        f"Ratio of the NLL to the best rival's, median over tables: at most {MEDIAN:.2f}",
         f"NLL at most {NEAR} times the best rival's on at least {100 * SHARE:.0f} % of the tables",
         f"NLL nowhere above {FAR:.2f} times the best rival's",
     )
@@ -83,7 +83,7 @@ def _against_best(found: list[Ratio]) -> list[Verdict]:
 
 
 def _crossed(found: Compared) -> Verdict:
-    statement = f"{CROSSED} has the best mean rank in NLL beside CalibratedClassifierCV with the same trees and folds"
+    statement = f"{CROSSED} has a better mean rank in NLL than CalibratedClassifierCV with the same trees and folds"
     each = ranking(found.records, "nll", [CROSSED, *SAME_FOLDS])
     if not each.tables:
         return Verdict(statement)
