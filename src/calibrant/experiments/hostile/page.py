@@ -21,6 +21,7 @@ COLUMNS = {
     "floor_self15": Column("floor", digits=3, note="ECE-15 of a calibrated model with the same confidences."),
     "accuracy": Column("accuracy", "high", 3),
     "seconds": Column("seconds", digits=1),
+    "processor_seconds": Column("processor s", digits=1, note="Processor time of the fit, over all threads."),
     "memory": Column("MB", digits=0, note="Memory beyond the data, at its peak."),
 }
 BEST = (
@@ -28,7 +29,8 @@ BEST = (
     "best member is the one of lowest mean NLL alone. It is chosen after the fact, which flatters it a little."
 )
 SECONDS, TIMES = 10.0, 10.0
-"""The largest accepted fit time: in seconds, or as a multiple of that of scikit-learn's network."""
+"""The largest accepted fit time: in processor seconds, which other processes hardly change, or as a multiple of that of
+scikit-learn's network."""
 
 
 def best_member(records: Records, dataset: str) -> str | None:
@@ -62,7 +64,7 @@ def verdicts(records: Records) -> list[Verdict]:
             [Case(f"{name} ({members[name]})", *against(name, members[name])) for name in names if members[name]],
         ),
         judge(
-            f"fit time at most {SECONDS:g} s or {TIMES:g} × MLPClassifier's (seconds)",
+            f"fit time at most {SECONDS:g} s or {TIMES:g} × MLPClassifier's (processor seconds)",
             [Case(name, *times[name]) for name in names if times[name][0] is not None],
             digits=1,
         ),
@@ -74,7 +76,7 @@ def _failed(records: Records, dataset: str, method: str) -> bool:
 
 
 def _time(records: Records, dataset: str) -> tuple[float | None, bool | None]:
-    own, other = (mean(records, "seconds", dataset, name).value for name in (OWN, "mlp"))
+    own, other = (mean(records, "processor_seconds", dataset, name).value for name in (OWN, "mlp"))
     limit = SECONDS if math.isnan(other) else max(SECONDS, TIMES * other)
     return (None, None) if math.isnan(own) else (own, own <= limit)
 
@@ -136,7 +138,8 @@ def _line(records: Records, name: str, story: str) -> list[Any]:
         member and cell(records, "nll", name, member),
         *(cell(records, "ece15", name, method) for method in (BEFORE, OWN)),
         own,
-        *(_plain(records, "seconds", name, method) for method in (BEFORE, OWN)),
+        _plain(records, "seconds", name, BEFORE),
+        _plain(records, "processor_seconds", name, OWN),
         *(_plain(records, "memory", name, method) for method in (BEFORE, OWN)),
     ]
 
@@ -148,7 +151,7 @@ def _plain(records: Records, metric: str, name: str, method: str) -> float | Non
 
 def _scores(records: Records, name: str, methods: Sequence[str]) -> list[list[Any]]:
     measured = [m for m in methods if any(r["method"] == m and r["dataset"] == name for r in records)]
-    costs = ("seconds", "memory")
+    costs = ("seconds", "processor_seconds", "memory")
     return [
         [m, *(_plain(records, c, name, m) if c in costs else cell(records, c, name, m) for c in COLUMNS)]
         for m in measured
