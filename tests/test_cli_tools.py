@@ -35,7 +35,7 @@ def logits_and_labels(n=600, n_classes=3, seed=0):
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch):
     """Noise floors from twenty draws: what is tested here does not need more."""
-    monkeypatch.setattr(numbers, "_BUDGET", 1.0)
+    monkeypatch.setattr(numbers, "BUDGET", 1.0)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_rows_are_shown_unless_they_are_private(table):
 
 
 @pytest.mark.parametrize("kind", ["probs", "logits", "score", "pairs"])
-def test_recalibration_is_fitted_on_one_half_and_judged_on_the_other(table, kind):
+def test_recalibration_fits_one_half_and_judges_the_other(table, kind):
     content = as_json("evaluate", table(kind), "--recalibrate", "temperature")
     before, after = content["models"]
     assert after["name"] == "a + temperature"
@@ -236,7 +236,7 @@ def bad_files(tmp_path):
         ("latin.csv", "prob_a,prob_b,label\n0.5,0.5,é\n".encode("latin-1"), "UTF-8"),
         ("broken.npz", b"PK nothing", "npz file of plain arrays"),
         ("broken.parquet", b"nothing", "Parquet"),
-        ("what.xyz", b"a,b\n1,2\n", "should end in"),
+        ("what.xyz", b"a,b\n1,2\n", "must end in"),
     ):
         path = tmp_path / name
         path.write_bytes(content)
@@ -350,7 +350,7 @@ def test_a_page_without_jinja_says_how_to_install_it(table, tmp_path, monkeypatc
     assert "pip install 'calibrant[report]'" in done.stderr
 
 
-def test_a_calibrator_that_keeps_the_class_is_reported_with_that_class(tmp_path):
+def test_calibrators_that_keep_the_class_report_that_class(tmp_path):
     """Where the model is right in two of ten cases, its class ends below the others: it is still its answer."""
     random = np.random.default_rng(0)
     labels = random.integers(0, 3, 2000)

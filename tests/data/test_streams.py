@@ -92,7 +92,7 @@ def test_an_epoch_has_each_sample_once(batch_size, steps):
 
 
 @pytest.mark.parametrize(("batch_size", "sizes"), [(11, [11, 12]), (22, [23]), (5, [5, 5, 5, 5, 3]), (1, [1] * SIZE)])
-def test_a_single_sample_at_the_end_of_an_epoch_joins_the_batch_before(batch_size, sizes):
+def test_a_last_single_sample_joins_the_batch_before(batch_size, sizes):
     streams = [TensorStream(*_data(), batch_size=batch_size, seed=seed) for seed in (0, 1)]
     for epoch in range(2):
         steps = range(epoch * len(sizes), (epoch + 1) * len(sizes))

@@ -1,11 +1,10 @@
 import pytest
 
-import calibrant.methods.base
-from calibrant.bilevel import solve
+from tests.eager import train_eagerly
 
 
 @pytest.fixture(autouse=True)
 def _eager(request, monkeypatch):
-    """Recording a run of a few steps takes longer than the run; a test that wants the default says ``traced``."""
+    """A test that wants the default, recorded steps, has the mark ``traced``."""
     if "traced" not in request.keywords:
-        monkeypatch.setattr(calibrant.methods.base, "solve", lambda *a, compile, **k: solve(*a, **k))
+        train_eagerly(monkeypatch)

@@ -130,7 +130,7 @@ def test_a_run_with_an_earlier_version(tmp_path, monkeypatch):
 
 
 def test_what_is_not_known_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match="there is no case called three rows"):
+    with pytest.raises(ValueError, match="only must name cases among"):
         hostile.run(only=["three rows"], out=tmp_path)
     with pytest.raises(ValueError, match="before must name the folder"):
         hostile.run(methods=["before"], out=tmp_path)
@@ -154,7 +154,7 @@ def test_class_frequencies():
     assert isinstance(fitted("class-frequencies", CASES["ten rows"].make(0), 0), Frequencies)
 
 
-def test_the_results_section_of_the_page_is_written_from_a_file(tmp_path):
+def test_the_results_section_is_written_from_a_file(tmp_path):
     page, file = tmp_path / "page.md", tmp_path / "results.json"
     page.write_text(f"Head\n{docs.BEGIN}\nformer text\n{docs.END}\nFoot\n")
     every = [dict(r, dataset="copies") for r in records(before=1.5) if r["dataset"] == "a"]

@@ -16,7 +16,7 @@ from calibrant.report import read_results
 @pytest.fixture
 def brief(monkeypatch):
     """Few samples, epochs and steps."""
-    monkeypatch.setattr(tasks, "_counts", lambda part: (90, 60, 50))
+    monkeypatch.setattr(tasks, "COUNTS", dict.fromkeys(tasks.COUNTS, (90, 60, 50)))
     monkeypatch.setattr(study, "EPOCHS", {"scratch": 2, "tuned": 2})
     monkeypatch.setattr(study, "SOURCE_STEPS", 4)
 
@@ -48,7 +48,7 @@ def test_the_command_goes_on_and_makes_the_report_again(brief, tmp_path, capsys)
 
 
 @pytest.mark.parametrize("name", tasks.TASKS)
-def test_a_tuned_network_has_learned_the_source_task_and_has_a_new_head(brief, name):
+def test_a_tuned_network_knows_the_source_with_a_new_head(brief, name):
     task = tasks.TASKS[name]
     model, splits = study.prepared(task, "tuned", 0)
     assert model.get_submodule(task.head).out_features == tasks.classes_of(splits)
@@ -66,7 +66,7 @@ def test_digits_are_in_one_part_only():
     assert counts == [800, 300, 4 * (1797 - 1100)]
 
 
-def test_plain_training_keeps_to_its_time_and_returns_to_its_best_state():
+def test_plain_training_keeps_its_time_and_its_best_state():
     torch.manual_seed(0)
     x = torch.randn(200, 4)
     y = (x[:, 0] + 0.5 * torch.randn(200) > 0).long()

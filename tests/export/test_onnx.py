@@ -91,7 +91,7 @@ def test_tables_of_numbers(name, labels, tmp_path):
 
 
 @pytest.mark.parametrize("classifier", [CASES["pool"], CASES["one network"]], ids=["pool", "one network"])
-def test_a_table_with_text_is_given_as_the_encoder_reads_it(classifier, tmp_path):
+def test_a_table_with_text_enters_as_the_encoder_reads(classifier, tmp_path):
     frame, y = mixed()
     classifier.fit(frame, y)
     to_onnx(classifier, tmp_path / "model.onnx", dtype="float64")

@@ -220,7 +220,7 @@ def test_a_part_of_a_lightning_module_can_be_named():
     callback = fit(network="net")
     assert type(callback.result_.module) is nn.Linear
     assert callback.result_.probs(val[0]).shape == (30, 2)
-    with pytest.raises(ValueError, match="network names 'body'; the module has 'net'"):
+    with pytest.raises(ValueError, match="network must name a submodule, one of 'net'; got 'body'"):
         fit(network="body")
 
 

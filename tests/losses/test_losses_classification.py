@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from calibrant._classes import log_of_others
 from calibrant.losses import brier, cross_entropy, focal, nll, smoothed_cross_entropy
-from calibrant.losses.classification import log_of_others
 
 CLASSES = 4
 LOSSES = {

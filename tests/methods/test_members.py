@@ -114,7 +114,7 @@ def test_classes_that_a_fold_lacks_are_improbable_and_not_impossible(kind, prese
 
 
 @pytest.mark.parametrize("kind", [FEW, Linear()], ids=["trees", "linear"])
-def test_a_member_that_the_first_fold_speaks_against_is_not_trained_to_the_end(kind, monkeypatch):
+def test_a_member_that_fails_the_first_fold_stops_early(kind, monkeypatch):
     rows, seen, trained = table(150), [], []
     path = type(kind).path
     monkeypatch.setattr(type(kind), "path", lambda self, *a: (trained.append(1), path(self, *a))[1])

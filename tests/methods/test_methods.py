@@ -84,7 +84,7 @@ def test_many_jobs_at_once_equal_single_ones(name):
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("number", [1, 2])
-def test_training_that_breaks_down_is_a_value_among_jobs_and_an_error_alone(name, number):
+def test_failed_training_is_a_value_among_jobs_alone_an_error(name, number):
     method = diverging(short(METHODS[name].method))
     with pytest.raises(NonFiniteError, match="not finite"):
         method.fit(task())
@@ -93,7 +93,7 @@ def test_training_that_breaks_down_is_a_value_among_jobs_and_an_error_alone(name
         assert fitted.probs(task().val.inputs).shape == (30, 5)
 
 
-def test_a_job_that_breaks_down_alone_does_not_end_the_others_nor_the_stop_watch():
+def test_one_failed_job_ends_neither_the_others_nor_their_clock():
     watched = []
 
     @contextmanager
@@ -110,7 +110,7 @@ def test_a_job_that_breaks_down_alone_does_not_end_the_others_nor_the_stop_watch
     assert torch.equal(sound.probs(x), good.fit(task()).probs(x))
 
 
-def test_jobs_of_every_kind_may_be_mixed_and_keep_their_order():
+def test_jobs_of_every_kind_mix_and_keep_their_order():
     tasks = [task(0), task(1), task(0, train=50)]
     methods = [short(Standard()), short(BO4SC()), short(Standard(), hidden=(4,)), short(Standard(gamma=1.0))]
     jobs = [(m, t) for t in tasks for m in methods]
@@ -211,7 +211,7 @@ def test_the_same_settings_are_taken_where_they_change_something():
 
 
 @pytest.mark.parametrize(("rows", "size", "expected"), [(700, None, 1200), (5000, 512, 1200), (50_000, 512, 20 * 98)])
-def test_the_default_is_1200_steps_or_20_epochs_where_those_are_more(rows, size, expected):
+def test_the_default_is_1200_steps_or_at_least_20_epochs(rows, size, expected):
     assert total_steps(rows, None, size, 1200) == expected
 
 

@@ -66,7 +66,7 @@ def test_logits_and_probabilities_of_one_model_give_one_answer(name, n_classes):
 
 @every
 @classes
-def test_an_integer_weight_is_that_many_rows_and_weight_zero_none(name, n_classes):
+def test_an_integer_weight_repeats_rows_and_zero_removes_them(name, n_classes):
     logits, labels = overconfident(150, n_classes)
     weights = np.random.default_rng(0).integers(0, 4, len(labels))
     params = WITHOUT_SPLIT.get(name, {})

@@ -127,7 +127,7 @@ def test_two_classes_have_a_window_around_one_half(opened):
     agrees(page, score, right, limits[low], limits[high])
 
 
-def test_curves_and_models_can_be_chosen_in_the_dark_on_a_phone(opened):
+def test_curves_and_models_can_be_chosen_on_a_dark_phone(opened):
     probs, labels = predictions(3)
     sharper = softmax(2 * np.log(probs), axis=1)
     result = calibrant.evaluate({"one": probs, "two": sharper}, labels, n_resamples=20)

@@ -191,7 +191,7 @@ def test_a_classifier_saved_from_python_predicts_without_a_rule(quick, tmp_path)
         predict(tmp_path / "clf.calibrant", tmp_path / "t.csv", tmp_path / "out.csv")
 
 
-def test_it_needs_neither_matplotlib_nor_jinja_and_stops_when_the_reader_does(trained):
+def test_needs_no_matplotlib_or_jinja_and_stops_with_its_reader(trained):
     code = (
         "import sys\n"
         "sys.modules.update({m: None for m in ('matplotlib', 'jinja2')})\n"
@@ -243,7 +243,7 @@ def test_columns_of_text_stay_so_in_every_piece(tmp_path):
     assert found == [("007", "1.10"), ("8", "1.1"), ("12", "abc")]
 
 
-def test_a_quotation_mark_that_is_not_closed_is_told_before_memory_ends(tmp_path):
+def test_an_open_quotation_mark_is_reported_before_memory_ends(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('a,b\n1,"x\n' + "2,y\n" * 50_000)
     with pytest.raises(ValueError, match="perhaps a quotation mark is not closed"):

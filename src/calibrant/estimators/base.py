@@ -45,7 +45,7 @@ def accepts_former_names(cls: type[Classifier]) -> type[Classifier]:
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **params: Any) -> None:
-        original(self, *args, **cls.present_params(params, stacklevel=3))
+        original(self, *args, **cls._present_params(params, stacklevel=3))
 
     cls.__init__ = init  # type: ignore[method-assign]
     return cls
@@ -198,11 +198,11 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters, as in scikit-learn; former names work for one version, with a DeprecationWarning."""
-        super().set_params(**self.present_params(params, getattr(self, "method", None), stacklevel=3))
+        super().set_params(**self._present_params(params, getattr(self, "method", None), stacklevel=3))
         return self
 
     @classmethod
-    def present_params(
+    def _present_params(
         cls, params: Mapping[str, Any], method: Any = None, *, stacklevel: int | None = None
     ) -> dict[str, Any]:
         """Parameters by their present names. A former name causes a warning, unless ``stacklevel`` is None."""

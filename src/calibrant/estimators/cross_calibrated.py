@@ -143,7 +143,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         X, y = indexable(X, y)
         y = column_or_1d(y, warn=True)
         if not len(y):
-            raise ValueError("Found array with 0 sample(s), and there is nothing to learn from.")
+            raise ValueError("Found array with 0 sample(s); give at least two rows of different classes.")
         check_classification_targets(y)
         weights = as_weights(sample_weight, X) if sample_weight is not None else None
         self.classes_, codes = encode(y, weights)

@@ -84,7 +84,7 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassif
         state.pop("oof_proba_", None)  # early files lack the labels, and the probabilities are useless without them
     if _METHOD in params:
         params[_METHOD] = BO4SC(**params[_METHOD])
-    classifier: NetworkClassifier = kind(**kind.present_params(params))  # type: ignore[attr-defined]
+    classifier: NetworkClassifier = kind(**kind._present_params(params))  # type: ignore[attr-defined]
     for key in state:
         if key.startswith("_") or not key.endswith("_"):  # it could hide a method
             raise ValueError(f"{key!r} is not a fitted attribute; their names end with an underscore")
@@ -174,11 +174,11 @@ def _check(classifier: Any) -> None:
             raise ValueError("the layers of a network do not fit together")
 
 
-def _check_blend(blend: Blend, features: int, classes: int) -> None:
+def _check_blend(blend: Blend, features: int, n_classes: int) -> None:
     weights, bias, lapse = blend.pool
     if weights.shape != (len(blend.members),) or not (weights >= 0).all() or not 0 <= lapse <= 1:
         raise ValueError("the pool's weights or lapse are out of range")
-    if bias.shape != (classes,):
-        raise ValueError(f"the pool's bias must have one entry for each of {classes} classes")
+    if bias.shape != (n_classes,):
+        raise ValueError(f"the pool's bias must have one entry for each of {n_classes} classes")
     for member in blend.others.values():
-        member.check(features, classes)
+        member.check(features, n_classes)

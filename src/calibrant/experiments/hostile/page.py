@@ -25,8 +25,9 @@ COLUMNS = {
     "memory": Column("MB", digits=0, note="Memory beyond the data, at its peak."),
 }
 BEST = (
-    f"{OWN} is SelfCalibratedClassifier with its default settings, and {BEFORE} is the same of an earlier version. The "
-    "best member is the one of lowest mean NLL alone. It is chosen after the fact, which flatters it a little."
+    f"`{OWN}` is SelfCalibratedClassifier with its default settings; `{BEFORE}` is an earlier version of it. The best "
+    "member is the pool member with the lowest mean NLL on its own. It is chosen by its test scores, so it looks "
+    "slightly better than it is."
 )
 SECONDS, TIMES = 10.0, 10.0
 """The largest accepted fit time: in processor seconds, which other processes hardly change, or as a multiple of that of
@@ -56,11 +57,11 @@ def verdicts(records: Records) -> list[Verdict]:
     times = {name: _time(records, name) for name in names}
     return [
         judge(
-            "NLL not above that of the class frequencies by more than the interval of the paired difference",
+            "NLL not significantly above that of the class frequencies (paired difference)",
             [Case(name, *against(name, FREQUENCIES)) for name in names],
         ),
         judge(
-            "NLL not above that of the better of its members by more than the interval of the paired difference",
+            "NLL not significantly above that of the best member (paired difference)",
             [Case(f"{name} ({members[name]})", *against(name, members[name])) for name in names if members[name]],
         ),
         judge(
@@ -98,9 +99,9 @@ def make_report(results: Results) -> Report:
     config, records = results.config, with_memory(results.records)
     cases: dict[str, str] = config["cases"]
     report = Report(
-        "Data that nobody cleaned",
-        f"{count(len(cases), 'case')}, {count(len(config['seeds']), 'seed')}: mean and 95 % interval (Student's t). A "
-        "seed draws the training rows, 2,000 clean test rows and the classifiers anew.",
+        "Difficult data",
+        f"{count(len(cases), 'case')}, {count(len(config['seeds']), 'seed')}: mean and 95 % interval (Student's t). "
+        "Each seed draws new training rows and 2,000 clean test rows, and fits new classifiers.",
     )
     report.verdicts(verdicts(records))
     report.section("Before and after", BEST)
@@ -109,7 +110,7 @@ def make_report(results: Results) -> Report:
     for name, story in cases.items():
         with report.details(f"{name}: {story}"):
             report.table(["method", *COLUMNS.values()], _scores(records, name, list(config["methods"])))
-    failures(report, records, "A contender that cannot take a case is left out of it.")
+    failures(report, records, "Cases that a method cannot handle have no scores for it.")
     report.section("Contenders")
     report.table(["method", "what it is"], [[m, story] for m, story in config["methods"].items()])
     foot(report, results, hidden=("cases", "methods"))

@@ -16,7 +16,7 @@ from calibrant.experiments.common.command import begin, export, open_store, tell
 from calibrant.experiments.common.contents import in_order, position, read_own
 from calibrant.experiments.common.jobs import run_jobs
 from calibrant.experiments.common.keys import Key, make_key, own_code
-from calibrant.experiments.common.records import Predicted, on_sample
+from calibrant.experiments.common.records import ClassifierOutput, on_sample
 from calibrant.experiments.common.runs import Meter, warm_up
 from calibrant.experiments.common.shared import checked_methods, made
 from calibrant.experiments.hostile.cases import CASES, Data
@@ -61,7 +61,7 @@ def run(
     if before is None and BEFORE in (methods or ()):
         raise ValueError("before must name the folder with the package calibrant of an earlier version; got None.")
     if unknown := [name for name in only or () if name not in CASES]:
-        raise ValueError(f"there is no case called {', '.join(unknown)}; the cases are {', '.join(CASES)}.")
+        raise ValueError(f"only must name cases among {', '.join(CASES)}; got {', '.join(unknown)}.")
     cases = [name for name in CASES if only is None or name in only]
     keys = HostileKeys(None if before is None else Path(before).resolve())
     store = open_store(out, NAME)
@@ -149,8 +149,8 @@ def _fit(method: str, data: Data, seed: int) -> tuple[np.ndarray, dict[str, Any]
 def score(probs: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     """Return the scores of probabilities whose columns are classes 0, 1, …"""
     if not np.isfinite(probs).all():
-        raise ValueError("It predicted probabilities that are no numbers.")
-    found = on_sample(Predicted(probs, probs.argmax(1), probs.max(1)), labels)
+        raise ValueError("Its probabilities are not finite.")
+    found = on_sample(ClassifierOutput(probs, probs.argmax(1), probs.max(1)), labels)
     return {name: float(f"{float(found[name]):.6g}") for name in SCORES}
 
 
