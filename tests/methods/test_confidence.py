@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from calibrant.data.vision import Distort, Normalise
-from calibrant.methods import Calibrated, Part, Task
+from calibrant.methods import Calibrated, Part, Task, confidence
 from calibrant.methods.confidence import LearnedConfidence, Mapped
+from calibrant.methods.confidence_map import fit_map
 from calibrant.methods.networks import NetworkTraining, Recipe
 from calibrant.models import small_cnn
 
@@ -39,9 +40,17 @@ def task() -> Task:
     return Task(images(0, 128), images(1, 200), CLASSES, 0, make, meta=images(2, 200))
 
 
+@pytest.fixture(autouse=True)
+def _the_map_of_the_run(monkeypatch):
+    """The tests have few images; keep the map of the training run nevertheless."""
+    monkeypatch.setattr(confidence, "FEW", 0)
+
+
 @pytest.fixture(scope="module")
 def fitted(task):
-    return LearnedConfidence(RECIPE).fit(task)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(confidence, "FEW", 0)
+        return LearnedConfidence(RECIPE).fit(task)
 
 
 def logits(model, part):
@@ -76,6 +85,17 @@ def test_the_meta_part_alone_teaches_the_map(task, fitted):
     assert not torch.equal(moved.networks[0].phi, fitted.networks[0].phi)
     with pytest.raises(ValueError, match="needs a validation part"):
         LearnedConfidence(RECIPE).fit(replace(task, val=None, meta=None))
+
+
+def test_few_images_get_a_temperature_that_the_undistorted_ones_teach(task, fitted, monkeypatch):
+    monkeypatch.setattr(confidence, "FEW", 201)
+    found = LearnedConfidence(RECIPE).fit(task)
+    assert found.map.hidden == 0
+    assert torch.equal(found.networks[0].params, fitted.networks[0].params)
+    expected = fit_map(logits(found.model, task.meta), task.meta.labels, hidden=0)
+    assert found.map.factor == pytest.approx(expected.factor)
+    monkeypatch.setattr(confidence, "FEW", 200)
+    assert LearnedConfidence(RECIPE).fit(task).map.hidden == 16
 
 
 def test_a_width_of_zero_is_one_temperature(task):

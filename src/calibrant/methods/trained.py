@@ -83,9 +83,9 @@ class Trained(Fitted):
     def module(self) -> nn.Module:
         """The classifier as one plain torch module in evaluation mode; the softmax of its output is :meth:`probs`.
 
-        It does not need calibrant. A single network with a linear head keeps the class of your model, and its head
-        includes the temperature, so your class can load its ``state_dict()``. Several networks, or a network without a
-        linear head, become a ``torch.fx.GraphModule`` that returns logits.
+        It does not need calibrant. A single network with a linear head and a temperature keeps the class of your model,
+        and its head includes the temperature, so your class can load its ``state_dict()``. Several networks, a network
+        with a confidence map, or one without a linear head become a ``torch.fx.GraphModule`` that returns logits.
         """
         return plain_module(link_of(self.fitted), self.modules, self.form)
 
