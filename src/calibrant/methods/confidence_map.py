@@ -121,7 +121,7 @@ def fit_map(logits: Tensor, labels: Tensor, weights: Tensor | None = None, *, hi
 
     start = torch.cat([v.detach().reshape(-1) for v in values]).numpy()
     with torch.enable_grad():
-        best = minimize(cost, start, jac=True, method="L-BFGS-B", options={"maxiter": 200})
+        best = minimize(cost, start, jac=True, method="L-BFGS-B", options={"maxiter": 100})
     _set(values, best.x)
     return found.requires_grad_(False)
 
