@@ -125,7 +125,7 @@ def test_options_that_do_nothing_beside_from_are_refused_by_name(calls, tmp_path
     [
         (("reproduce", "bo4sc"), "--methods"),
         (("reproduce", "bo4sc"), "--sets"),
-        (("sweep", "bo4sc"), "--lr"),
+        (("sweep", "bo4sc"), "--learning-rate"),
         (("bench", "noise"), "--rates"),
     ],
 )
@@ -172,12 +172,14 @@ def test_settings_of_a_sweep_are_what_reproduce_takes(calls, tmp_path):
     assert [arguments["settings"] for _, arguments in calls.made] == [file]
 
 
-@pytest.mark.parametrize("lists", [("--steps", 5, 10, "--lr", 0.01), ("--steps", 5, "--steps", 10, "--lr", 0.01)])
+@pytest.mark.parametrize(
+    "lists", [("--steps", 5, 10, "--learning-rate", 0.01), ("--steps", 5, "--steps", 10, "--lr", 0.01)]
+)
 def test_sweep_takes_lists_in_both_ways(calls, lists):
     assert invoke("sweep", "bo4sc", *lists, "--seeds", 2).exit_code == 0
     ((name, arguments),) = calls.made
     assert name == "bo4sc.grid.run"
-    assert arguments["grid"] == {"steps": [5, 10], "lr": [0.01]}
+    assert arguments["grid"] == {"steps": [5, 10], "learning_rate": [0.01]}
     assert arguments["seeds"] == 2
     assert arguments["criterion"] == "bce"
     assert arguments["sets"] is None

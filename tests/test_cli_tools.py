@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import calibrant
 from calibrant.cli import commands, shell
-from calibrant.posthoc import Temperature, load
+from calibrant.posthoc import Temperature, load_calibrator
 from calibrant.report.evaluation import numbers
 from calibrant.report.evaluation.files import read_predictions
 from calibrant.report.evaluation.judging import halves, judge_files
@@ -180,7 +180,7 @@ def test_calibrate_and_apply(table, tmp_path):
     assert done.exit_code == 0, done.output
     frame = pd.read_csv(out)
     logits, _ = logits_and_labels()
-    wanted = load(calibrator).predict_proba(np.exp(logits))
+    wanted = load_calibrator(calibrator).predict_proba(np.exp(logits))
     np.testing.assert_allclose(frame[[f"prob_{name}" for name in NAMES]], wanted, atol=1e-9)
     assert list(frame["id"]) == list(range(600))
     np.testing.assert_array_equal(frame["predicted"], NAMES[wanted.argmax(axis=1)])
@@ -208,7 +208,7 @@ def test_auto_shows_what_it_compared(table, tmp_path):
     assert "structured-matrix" in done.output
     assert "Chosen: " in done.output
     content = as_json("evaluate", table(), "--recalibrate", "auto")
-    names = [entry["name"] for entry in load(tmp_path / "c").comparison_]
+    names = [entry["name"] for entry in load_calibrator(tmp_path / "c").comparison_]
     assert content["chosen"]["a"] in names
 
 

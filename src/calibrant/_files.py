@@ -18,8 +18,8 @@ from calibrant._version import __version__
 NAME, VERSION = "calibrant", 4
 """What the header of every file says, whatever the file holds. Readers keep reading all versions before theirs."""
 READERS = {
-    "classifier": "calibrant.estimators.load",
-    "calibrator": "calibrant.posthoc.load",
+    "classifier": "calibrant.estimators.load_classifier",
+    "calibrator": "calibrant.posthoc.load_calibrator",
     "encoder": "calibrant.data.TableEncoder.load",
     "network": "calibrant.Trained.load",
 }

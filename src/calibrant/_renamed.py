@@ -1,8 +1,9 @@
-"""Old names of arguments and attributes. They keep working for one version, with a DeprecationWarning."""
+"""Old names of arguments, attributes and classes. They keep working for one version, with a DeprecationWarning."""
 
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -43,6 +44,18 @@ def renamed_attribute(old: str, new: str) -> Any:
         return getattr(self, new)
 
     return property(read, doc=f"The old name of ``{new}``.")
+
+
+def former_names(module: str, **names: str) -> Callable[[str], Any]:
+    """A ``__getattr__`` for a module whose public names changed: ``former_names(__name__, load="load_problem")``."""
+
+    def find(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        warn_renamed(f"{module}.{name}", names[name], stacklevel=3)
+        return getattr(sys.modules[module], names[name])
+
+    return find
 
 
 def warn_renamed(old: str, new: str, *, stacklevel: int = 2) -> None:

@@ -164,7 +164,7 @@ class Headed:
 
 def batch():
     x = torch.randn(20, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    return Batch(x, torch.arange(20) % 4, weights=torch.linspace(0.5, 1.5, 20, dtype=torch.float64))
+    return Batch(x, torch.arange(20) % 4, sample_weight=torch.linspace(0.5, 1.5, 20, dtype=torch.float64))
 
 
 def test_the_inner_loss_is_focal_with_gamma_from_detached_features():
@@ -172,7 +172,7 @@ def test_the_inner_loss_is_focal_with_gamma_from_detached_features():
     outer = GammaNet(12, 4, form="published").double()
     loss = pickle.loads(pickle.dumps(FocalWithGamma()))(net, outer, own)
     features = net.body(own.inputs)
-    expected = (own.weights * focal(net.head(features), own.targets, outer(features).detach())).mean()
+    expected = (own.sample_weight * focal(net.head(features), own.targets, outer(features).detach())).mean()
     torch.testing.assert_close(loss, expected)
     slopes = torch.autograd.grad(loss, list(net.body.parameters()), retain_graph=True)
     torch.testing.assert_close(slopes, torch.autograd.grad(expected, list(net.body.parameters())))

@@ -71,7 +71,7 @@ def test_sample_weights_of_the_data_count(name):
         problem = Bilevel(model(), train=train, val=val, outer_loss=OUTER_LOSSES[name]())
         return problem.outer(problem.view.initial(), {}, problem.initial_phi(), problem.val_batch(0))[0].item()
 
-    assert value(TensorStream(x, y, weights=weights)) == pytest.approx(value((x[4:], y[4:])), rel=1e-10)
+    assert value(TensorStream(x, y, sample_weight=weights)) == pytest.approx(value((x[4:], y[4:])), rel=1e-10)
 
 
 def test_settings_reach_the_error_and_none_leaves_it_alone():

@@ -47,7 +47,7 @@ def test_without_noise_the_labels_are_a_function_of_the_features():
     assert np.array_equal(data.labels, data.level > 0.08)
     assert np.array_equal(data.measured, data.level)
     assert np.array_equal(data.posterior(data.inputs), np.eye(2)[data.labels])
-    assert data.classes == 2
+    assert data.n_classes == 2
     assert [len(y) for _, y in data.split(700, 300, 1000)] == [700, 300, 1000]
 
 

@@ -141,7 +141,7 @@ def test_a_thread_takes_the_next_batch_from_workers_and_goes_away():
 
 def test_an_error_in_the_thread_is_raised_here():
     late = torch.where(torch.arange(SIZE) >= 10, 3, Y)
-    stream = LoaderStream(DataLoader(TensorDataset(X, late), batch_size=5, num_workers=1), classes=3)
+    stream = LoaderStream(DataLoader(TensorDataset(X, late), batch_size=5, num_workers=1), n_classes=3)
     stream.batch(1)
     with pytest.raises(ValueError, match=r"must lie in 0\.\.2"):
         stream.batch(2)
@@ -177,7 +177,7 @@ def test_mappings_are_inputs_by_name():
 
 def test_labels_are_checked_before_they_are_used():
     with pytest.raises(ValueError, match=r"must lie in 0\.\.1"):
-        LoaderStream([(X, Y)], classes=2).batch(0)
+        LoaderStream([(X, Y)], n_classes=2).batch(0)
 
 
 def test_streams_can_be_sent_to_another_process():

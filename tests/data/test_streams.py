@@ -159,9 +159,9 @@ def test_constants_travel_with_every_batch():
         (lambda x, y: TensorStream(x[:0], y[:0]), "at least one row"),
         (lambda x, y: TensorStream(x, y, index=y[:-1]), r"for each of the 23 rows; got torch.int64 of shape \(22,\)"),
         (lambda x, y: TensorStream(x, y, index=y.float()), r"whole number \(torch.long\)"),
-        (lambda x, y: TensorStream(x, y, weights=x), r"one number for each of the 23 rows; got shape \(23, 2\)"),
-        (lambda x, y: TensorStream(x, y, weights=-x[:, 0]), "finite and not negative"),
-        (lambda x, y: TensorStream(x, y, weights=0 * x[:, 0]), "some must be positive"),
+        (lambda x, y: TensorStream(x, y, sample_weight=x), r"one number for each of the 23 rows; got shape \(23, 2\)"),
+        (lambda x, y: TensorStream(x, y, sample_weight=-x[:, 0]), "finite and not negative"),
+        (lambda x, y: TensorStream(x, y, sample_weight=0 * x[:, 0]), "some must be positive"),
         (
             lambda x, y: TensorStream(x, y, batch_size=0),
             "batch_size must be at least 1, or None for the full batch; got 0",
@@ -415,7 +415,7 @@ def test_gathered_mini_batches_are_those_of_the_members(shared, drop_last):
     common = parts(0)
     given = [common if shared else parts(s) for s in (1, 2, 3)]
     streams = [
-        TensorStream(x, y, index=i, weights=w, batch_size=5, seed=s, drop_last=drop_last)
+        TensorStream(x, y, index=i, sample_weight=w, batch_size=5, seed=s, drop_last=drop_last)
         for s, (x, y, i, w) in enumerate(given)
     ]
     together = MemberStream(streams)
@@ -425,8 +425,8 @@ def test_gathered_mini_batches_are_those_of_the_members(shared, drop_last):
         for k, stream in enumerate(streams):
             alone = stream.batch(step)
             assert _same(Batch(batch.inputs[k], batch.targets[k], batch.index[k]), alone)
-            assert torch.equal(batch.weights[k], alone.weights)
-    assert together.axes == Batch(0, 0, 0, weights=0)
+            assert torch.equal(batch.sample_weight[k], alone.sample_weight)
+    assert together.axes == Batch(0, 0, 0, sample_weight=0)
 
 
 def test_rows_keep_their_numbers_in_the_larger_set():
@@ -443,13 +443,13 @@ def test_rows_keep_their_numbers_in_the_larger_set():
 def test_weights_have_mean_one_and_follow_their_rows():
     x, y = _data()
     weights = torch.arange(SIZE)
-    stream = TensorStream(x, y, weights=weights, batch_size=5)
-    assert stream.weights.dtype == x.dtype
-    assert stream.weights.mean() == pytest.approx(1.0, abs=1e-15)
+    stream = TensorStream(x, y, sample_weight=weights, batch_size=5)
+    assert stream.sample_weight.dtype == x.dtype
+    assert stream.sample_weight.mean() == pytest.approx(1.0, abs=1e-15)
     batch = stream.batch(7)
-    assert torch.allclose(batch.weights, batch.inputs[:, 0] / 11, rtol=1e-14)  # the mean of 0, …, 22 is 11
+    assert torch.allclose(batch.sample_weight, batch.inputs[:, 0] / 11, rtol=1e-14)  # the mean of 0, …, 22 is 11
     losses = torch.rand(SIZE)
-    whole = TensorStream(x, y, weights=weights).batch(0)
+    whole = TensorStream(x, y, sample_weight=weights).batch(0)
     assert whole.weighted(losses).mean().item() == pytest.approx(float((weights * losses).sum() / weights.sum()))
     assert Batch(x, y).weighted(losses) is losses
 
@@ -459,7 +459,7 @@ def test_weights_count_as_repeated_rows():
     torch.manual_seed(0)
     model = nn.Linear(2, 3).double()
     sets = [(torch.randn(SIZE, 2, dtype=torch.float64), Y, torch.randint(0, 4, (SIZE,))) for _ in range(2)]
-    weighted = [TensorStream(x, y, weights=w) for x, y, w in sets]
+    weighted = [TensorStream(x, y, sample_weight=w) for x, y, w in sets]
     repeated = [(x.repeat_interleave(w, 0), y.repeat_interleave(w)) for x, y, w in sets]
     solutions = [
         solve(
@@ -477,7 +477,7 @@ def test_weights_count_as_repeated_rows():
 
 
 def test_weights_need_a_loss_for_each_sample():
-    stream = TensorStream(X, Y, weights=torch.ones(SIZE))
+    stream = TensorStream(X, Y, sample_weight=torch.ones(SIZE))
     with pytest.raises(ValueError, match="one value per sample"):
         Bilevel(nn.Linear(2, 3).double(), train=stream, inner_loss=composed(nn.functional.cross_entropy))
 

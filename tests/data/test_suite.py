@@ -5,33 +5,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.data import SETS, flip_labels, fresh, load
+from calibrant.data import SETS, flip_labels, fresh, load_problem
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_a_set_is_whole(name):
-    problem = load(name, 3)
+    problem = load_problem(name, 3)
     assert [len(y) for _, y in (problem.train, problem.val, problem.test)] == [700, 300, 1000]
     inputs, labels = problem.test
     posterior = problem.posterior(inputs)
     assert inputs.shape == (1000, len(problem.feature_names))
-    assert posterior.shape == (1000, problem.classes)
-    assert set(labels) == set(range(problem.classes))
+    assert posterior.shape == (1000, problem.n_classes)
+    assert set(labels) == set(range(problem.n_classes))
     assert np.all(posterior.max(1) == 1) == problem.noise_free
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_no_sample_is_drawn_twice(name):
     """Not within a seed, not between seeds, and not between the splits and the fresh samples."""
-    parts = [p[0] for seed in (0, 1) for p in (lambda s: (s.train, s.val, s.test))(load(name, seed))]
+    parts = [p[0] for seed in (0, 1) for p in (lambda s: (s.train, s.val, s.test))(load_problem(name, seed))]
     parts += [fresh(name, 2000, seed).inputs for seed in (0, 1)]
     rows = np.concatenate(parts)
     assert len(np.unique(rows, axis=0)) == len(rows)
-    assert np.array_equal(load(name, 0).val[0], parts[1])
+    assert np.array_equal(load_problem(name, 0).val[0], parts[1])
 
 
 def test_sets_of_one_family_are_not_the_same_draws():
-    assert not np.array_equal(load("blobs-1.3", 0).train[1], load("blobs-1.7", 0).train[1])
+    assert not np.array_equal(load_problem("blobs-1.3", 0).train[1], load_problem("blobs-1.7", 0).train[1])
 
 
 def test_the_published_difficulty():
@@ -43,7 +43,7 @@ def test_the_published_difficulty():
 
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(ValueError, match=r"blobs-1\.3.*got 'moons'"):
-        load("moons", 0)
+        load_problem("moons", 0)
 
 
 @given(st.integers(1, 200), st.floats(0, 1), st.integers(2, 6), st.integers(0, 2**32))

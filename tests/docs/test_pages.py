@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import matplotlib
@@ -25,7 +26,7 @@ PAGES = [ROOT / "README.md", *sorted(p for p in DOCS.glob("*.md") if blocks(p) a
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
     """Train for a few steps, draw no windows, write into an empty folder."""
-    defaults = SelfCalibratedClassifier.__init__.__kwdefaults__
+    defaults = inspect.unwrap(SelfCalibratedClassifier.__init__).__kwdefaults__
     for name, value in (("epochs", 30), ("folds", 3), ("repeats", 1), ("embedding", None), ("members", ("network",))):
         monkeypatch.setitem(defaults, name, value)
     monkeypatch.chdir(tmp_path)

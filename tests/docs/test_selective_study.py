@@ -1,12 +1,13 @@
 """docs/selective.md shows the numbers of the stored study; examples/rejection.py runs."""
 
+import inspect
 import runpy
 from pathlib import Path
 
 import pytest
 
 from calibrant import SelfCalibratedClassifier
-from calibrant.experiments.guarantees.page import FINALS, Case, bound_row, cases_of, tell
+from calibrant.experiments.guarantees.page import FINALS, GuaranteeCase, bound_row, cases_of, tell
 from calibrant.metrics import excludes_zero
 from calibrant.report import read_results
 
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def brief(monkeypatch):
     """Train the classifier for a few steps: what is tested is the code around it."""
-    defaults = SelfCalibratedClassifier.__init__.__kwdefaults__
+    defaults = inspect.unwrap(SelfCalibratedClassifier.__init__).__kwdefaults__
     for name, value in (("epochs", 30), ("folds", 3), ("members", ("network",))):
         monkeypatch.setitem(defaults, name, value)
 
@@ -63,14 +64,14 @@ def test_trees_on_all_rows_have_nothing_to_spare(stored):
     )
 
 
-def gaps(case: Case):
+def gaps(case: GuaranteeCase):
     return [cell for cell in (bound_row(case)[5], bound_row(case)[8]) if cell is not None]
 
 
-def accepted(case: Case):
+def accepted(case: GuaranteeCase):
     values = case.values("ranks 0.1", "accepted")
     return sum(values) / len(values)
 
 
-def found(case: Case):
+def found(case: GuaranteeCase):
     return sum(case.values("ranks 0.1", "found")) / len(case.records)

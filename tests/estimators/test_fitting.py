@@ -12,6 +12,7 @@ from calibrant._device import resolve_device
 from calibrant.bilevel import Callback, NonFiniteError
 from calibrant.data.scaling import LIMIT, fit_scaling
 from calibrant.estimators.reading import hold_out
+from calibrant.methods import BO4SC
 from tests.estimators.cases import QUICK, three_classes
 
 each = pytest.mark.parametrize("quick", QUICK.values(), ids=QUICK)
@@ -86,7 +87,7 @@ def test_what_is_counted_is_a_whole_number(kind, name):
         given = (8, value) if name == "hidden_layer_sizes" else value
         with pytest.raises(ValueError, match=f"{name} must be a positive whole number; got "):
             clone(quick).set_params(**{name: given}).fit(X, y)
-    if name not in ("epochs", "batch_size", "hidden_layer_sizes"):  # None chooses for these alone
+    if kind != "bo4sc" and name not in ("epochs", "batch_size", "hidden_layer_sizes"):  # None chooses for these alone
         with pytest.raises(ValueError, match="got None"):
             clone(quick).set_params(**{name: None}).fit(X, y)
 
@@ -95,7 +96,9 @@ def test_what_is_counted_is_a_whole_number(kind, name):
 def test_whole_numbers_of_numpy_are_whole_numbers(quick):
     X, y = three_classes()
     counted = {k: v for k, v in quick.get_params().items() if k in ("epochs", "steps", "folds", "repeats")}
-    fitted = clone(quick).set_params(**{k: np.int32(v) for k, v in counted.items()}, batch_size=np.uint8(200))
+    size = {"batch_size": np.uint8(200)} if "batch_size" in quick.get_params() else {}
+    whole = {k: np.int32(v) for k, v in counted.items() if v is not None}
+    fitted = clone(quick).set_params(**whole, **size)
     np.testing.assert_array_equal(fitted.fit(X, y).predict_proba(X), clone(quick).fit(X, y).predict_proba(X))
 
 
@@ -111,7 +114,7 @@ def test_settings_that_only_one_of_them_has():
     with pytest.raises(ValueError, match="validation_fraction must lie"):
         BO4SCClassifier(validation_fraction=1.0).fit(X, y)
     with pytest.raises(ValueError, match="outer_loss must be one of"):
-        BO4SCClassifier(outer_loss="mse").fit(X, y)
+        BO4SCClassifier(method=BO4SC(outer_loss="mse")).fit(X, y)
     with pytest.raises(ValueError, match="folds must be at least 2"):
         SelfCalibratedClassifier(folds=1).fit(X, y)
 
@@ -175,7 +178,8 @@ def test_a_handful_of_rows(quick, n):
 @pytest.mark.parametrize("weights", ["prior", "neighbours", "network"])
 def test_every_kind_of_weights_on_a_handful_of_rows(weights):
     X, y = three_classes(8)
-    fitted = BO4SCClassifier(4, epochs=5, weights=weights, also=("l2", "label-smoothing"), random_state=0).fit(X, y)
+    method = BO4SC(weights=weights, also=("l2", "label-smoothing"))
+    fitted = BO4SCClassifier(4, epochs=5, method=method, random_state=0).fit(X, y)
     trained = fitted.train_indices_
     assert np.all((fitted.sample_weights_[trained] >= 0) & (fitted.sample_weights_[trained] <= 1))
     assert fitted.l2_.shape == (2,)
@@ -184,7 +188,7 @@ def test_every_kind_of_weights_on_a_handful_of_rows(weights):
 
 def test_the_rate_of_wrong_labels_is_one_number():
     X, y = three_classes()
-    fitted = clone(QUICK["bo4sc"]).set_params(also=("label-noise",)).fit(X, y)
+    fitted = clone(QUICK["bo4sc"]).set_params(method=BO4SC(also=("label-noise",))).fit(X, y)
     assert isinstance(fitted.label_noise_, float)
     assert 0 < fitted.label_noise_ < 0.5
 
@@ -223,7 +227,7 @@ def test_bo4sc_holds_out_a_part_or_takes_the_one_given():
 
 def test_histories():
     X, y = three_classes()
-    fitted = clone(QUICK["bo4sc"]).set_params(keep_history=True).fit(X, y)
+    fitted = clone(QUICK["bo4sc"]).set_params(method=BO4SC(keep_history=True)).fit(X, y)
     assert {k: v.shape for k, v in fitted.history_.items()} == dict.fromkeys(
         ["inner_loss", "outer_loss", "gradient_norm"], (4,)
     )
@@ -270,11 +274,11 @@ def test_callbacks_are_called_and_failures_are_said(quick):
 
 def test_nothing_of_a_former_fit_remains(tmp_path):
     X, y = three_classes()
-    rich = clone(QUICK["bo4sc"]).set_params(also=("l2", "label-noise"), keep_history=True)
+    rich = clone(QUICK["bo4sc"]).set_params(method=BO4SC(also=("l2", "label-noise"), keep_history=True))
     rich.fit(pd.DataFrame(X, columns=["a", "b"]), y)
     assert {"l2_", "label_noise_", "sample_weights_history_", "feature_names_in_"} <= set(vars(rich))
     plain = clone(QUICK["bo4sc"]).fit(X, y)
-    again = rich.set_params(also=(), keep_history=False).fit(X, y)
+    again = rich.set_params(method=None).fit(X, y)
     assert set(vars(again)) == set(vars(plain))
     again.save(tmp_path / "model")
     assert set(vars(BO4SCClassifier.load(tmp_path / "model"))) == set(vars(plain))
@@ -401,7 +405,8 @@ def test_an_infinite_rate_is_refused():
 
 def test_without_weights_none_are_shown_and_each_label_counts_in_full(tmp_path):
     X, y = three_classes()
-    fitted = BO4SCClassifier(8, weights=None, also=("l2",), epochs=20, keep_history=True, random_state=0).fit(X, y)
+    method = BO4SC(weights=None, also=("l2",), keep_history=True)
+    fitted = BO4SCClassifier(8, epochs=20, method=method, random_state=0).fit(X, y)
     assert fitted.sample_weights_ is None
     assert not hasattr(fitted, "sample_weights_history_")
     np.testing.assert_allclose(fitted.suspicion_, 1 - fitted.predict_proba(X)[np.arange(90), y], rtol=1e-12)

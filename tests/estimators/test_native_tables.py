@@ -12,7 +12,7 @@ from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils.class_weight import compute_sample_weight
 
 from calibrant import SelfCalibratedClassifier
-from calibrant.estimators import load, reading
+from calibrant.estimators import load_classifier, reading
 from tests.estimators.cases import QUICK, three_classes
 
 LIGHT = {**QUICK, "self-calibrated": clone(QUICK["self-calibrated"]).set_params(members=("network",))}
@@ -60,7 +60,7 @@ def test_a_frame_of_everything(quick, tmp_path):
     assert fitted.encoder_.dropped_ == {"empty": "empty", "same": "constant"}
     np.testing.assert_array_equal(fitted.suspects(frame, y, n=5), fitted.suspects(n=5))
     fitted.save(tmp_path / "model.calibrant")
-    again = load(tmp_path / "model.calibrant")
+    again = load_classifier(tmp_path / "model.calibrant")
     np.testing.assert_array_equal(again.predict_proba(frame), fitted.predict_proba(frame))
     assert again.encoder_.to_json() == fitted.encoder_.to_json()
 
@@ -155,7 +155,9 @@ def test_missing_numbers_need_no_frame(quick, tmp_path):
     assert fitted.scaling_.width == 4  # one indicator
     assert fitted.score(X, y) > 0.7
     fitted.save(tmp_path / "model.calibrant")
-    np.testing.assert_array_equal(load(tmp_path / "model.calibrant").predict_proba(X), fitted.predict_proba(X))
+    np.testing.assert_array_equal(
+        load_classifier(tmp_path / "model.calibrant").predict_proba(X), fitted.predict_proba(X)
+    )
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
     np.testing.assert_array_equal(clone(quick).fit(frame, y).predict_proba(frame), fitted.predict_proba(X))
     with pytest.raises(ValueError, match="infinity"):
@@ -201,7 +203,7 @@ def test_class_weights_are_kept_in_files(weights, tmp_path):
     X, y = three_classes()
     y = np.array(["a", "b", "c"])[y] if isinstance(weights, dict) and "a" in weights else y
     clone(QUICK_ONE).set_params(class_weight=weights, epochs=5).fit(X, y).save(tmp_path / "model.calibrant")
-    assert load(tmp_path / "model.calibrant").class_weight == weights
+    assert load_classifier(tmp_path / "model.calibrant").class_weight == weights
 
 
 def test_balanced_weights_raise_the_rare_class():
@@ -241,7 +243,7 @@ def test_files_from_before_there_were_encoders_are_read(tmp_path):
     del fitted.encoder_
     fitted.scaling_ = fitted.scaling_[:2]
     fitted.save(tmp_path / "model.calibrant")
-    again = load(tmp_path / "model.calibrant")
+    again = load_classifier(tmp_path / "model.calibrant")
     assert again.encoder_ is None
     np.testing.assert_array_equal(again.predict_proba(X), expected)
 

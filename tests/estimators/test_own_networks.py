@@ -21,7 +21,7 @@ from calibrant.bilevel import Callback
 from calibrant.experiments.networks import models
 from calibrant.experiments.networks.tasks import TASKS, Pair, classes_of
 from calibrant.methods import Calibrated, CrossFitted, Ensemble, Part, Standard, varied_rates
-from calibrant.methods.averaged import Averaged
+from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.varied_rates import VariedRates, best_subset, next_rate
 
 SHORT = CrossFitted(Standard(epochs=2, batch_size=32), folds=2)
@@ -48,7 +48,7 @@ def test_every_kind_of_network_becomes_a_plain_module_with_calibrated_logits(nam
     before = {k: v.clone() for k, v in model.state_dict().items()}
     given = {"networks": 1, "epochs": 2}
     if networks > 1:
-        given = {"method": Calibrated("temperature", Ensemble(Averaged(epochs=2), networks))}
+        given = {"method": Calibrated("temperature", Ensemble(AveragedNetwork(epochs=2), networks))}
     result = calibrant.fit(model, train, val, **given)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     probs = result.probs(test.inputs)
@@ -163,7 +163,7 @@ def test_a_learning_rate_that_breaks_down_is_left_out(monkeypatch, rates, left):
     net, data = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), ((x, y), (x[:30], y[:30]))
     given = iter(rates)
     monkeypatch.setattr(varied_rates, "next_rate", lambda tried, first: next(given))
-    method = VariedRates(Averaged(epochs=5), members=2)
+    method = VariedRates(AveragedNetwork(epochs=5), members=2)
     if left:
         assert len(calibrant.fit(net, *data, method=method).networks) == left
     else:
@@ -265,7 +265,7 @@ def crash():
     raise Crash
 
 
-@pytest.mark.parametrize("method", [Calibrated("temperature", Averaged(epochs=10)), SHORT])
+@pytest.mark.parametrize("method", [Calibrated("temperature", AveragedNetwork(epochs=10)), SHORT])
 @pytest.mark.parametrize(("name", "steps"), [("digits", 3), ("digits", 7), ("table", 2), ("languages", 2)])
 def test_a_run_that_broke_off_goes_on_and_ends_with_the_same_result(tmp_path, name, method, steps):
     """Networks of a table train on folds side by side, others one after the other."""
@@ -334,7 +334,7 @@ def test_a_killed_process_goes_on(tmp_path):
     assert begin(tmp_path / "cut").communicate(timeout=120)[0] == expected
 
 
-LONG = Averaged(epochs=200)
+LONG = AveragedNetwork(epochs=200)
 
 
 @pytest.mark.parametrize("base", [LONG, Ensemble(LONG), VariedRates(LONG)])

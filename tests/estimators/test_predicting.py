@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 import calibrant
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier
 from calibrant._container import read_arrays, read_content, write_container
-from calibrant.estimators import bo4sc, load, self_calibrated
+from calibrant.estimators import bo4sc, load_classifier, self_calibrated
 from calibrant.estimators.rejection import reaches, withhold
 from tests.estimators.cases import QUICK, three_classes
 
@@ -161,7 +161,7 @@ def test_files(quick, kind, tmp_path):
     assert again.get_params() == fitted.get_params()
     np.testing.assert_array_equal(again.suspects(frame, labels[kind]), fitted.suspects())
     assert set(vars(again)) == set(vars(fitted))
-    assert repr(load(tmp_path / "model.calibrant")) == repr(fitted)
+    assert repr(load_classifier(tmp_path / "model.calibrant")) == repr(fitted)
     with pytest.raises(ValueError, match="feature names"):
         again.predict(frame.rename(columns={"a": "c"}))
     again.fit(X, y)
@@ -180,7 +180,7 @@ def test_a_file_is_small_and_says_what_it_is(tmp_path):
     path = tmp_path / "model.calibrant"
     fitted = clone(QUICK["self-calibrated"]).set_params(members=("network",)).fit(X, y)
     fitted.save(path)
-    assert load(path).lapse_ == fitted.lapse_ == fitted.model_.lapse > 0
+    assert load_classifier(path).lapse_ == fitted.lapse_ == fitted.model_.lapse > 0
     assert path.stat().st_size < 25_000  # networks and results, no training data
     with safe_open(str(path), framework="numpy") as file:
         header = json.loads(file.metadata()["calibrant"])
@@ -195,10 +195,10 @@ def test_wrong_files(tmp_path):
     with pytest.raises(ValueError, match="holds a BO4SCClassifier, not a SelfCalibratedClassifier"):
         SelfCalibratedClassifier.load(path)
     with pytest.raises(FileNotFoundError, match="no file"):
-        load(tmp_path / "other")
+        load_classifier(tmp_path / "other")
     (tmp_path / "text").write_text("hello")
     with pytest.raises(ValueError, match="not a safetensors file"):
-        load(tmp_path / "text")
+        load_classifier(tmp_path / "text")
     raw = path.read_bytes()
     header, arrays = read_content(raw), read_arrays(raw)
 
@@ -218,7 +218,7 @@ def test_wrong_files(tmp_path):
         ({"state": header["state"] | {"classes_": {"texts": ["a", "b"], "dtype": "<U1"}}}, "do not fit together"),
     ):
         with pytest.raises(ValueError, match=message):
-            load(written(**changes))
+            load_classifier(written(**changes))
     mixture = header["state"]["model_"]["dict"]
     arrays["one"] = np.zeros(1)
     for change, message in (
@@ -229,14 +229,14 @@ def test_wrong_files(tmp_path):
         ({"networks": {"list": []}}, "at least one network"),
     ):
         with pytest.raises(ValueError, match=message):
-            load(written(state=header["state"] | {"model_": {"dict": mixture | change}}))
+            load_classifier(written(state=header["state"] | {"model_": {"dict": mixture | change}}))
     mean, scale, *rest = header["state"]["scaling_"]["tuple"]
     for change in ([{"array": "one"}, scale, *rest], [mean, {"array": "one"}, *rest]):
         with pytest.raises(ValueError, match="a mean and a scale for each of 2 columns"):
-            load(written(state=header["state"] | {"scaling_": {"tuple": change}}))
+            load_classifier(written(state=header["state"] | {"scaling_": {"tuple": change}}))
     for name in ("predict", "alpha", "__class__", "_private_"):
         with pytest.raises(ValueError, match=f"'{name}' is not a fitted attribute"):
-            load(written(state=header["state"] | {name: {"value": 1}}))
+            load_classifier(written(state=header["state"] | {name: {"value": 1}}))
 
 
 def test_what_cannot_be_written_says_so(tmp_path):

@@ -10,7 +10,7 @@ from sklearn.model_selection import cross_val_predict
 
 from calibrant import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier
 from calibrant.data import fresh
-from calibrant.estimators import load, selective
+from calibrant.estimators import load_classifier, selective
 from calibrant.estimators.selective import HeldOut, SelectiveMixin, one_of_each
 from calibrant.selective import RAPS, RejectionRule, SetRule, Window, conformal_rule, threshold_for_risk
 from tests.estimators.cases import QUICK, three_classes
@@ -215,10 +215,10 @@ def test_rules_survive_files(quick, tmp_path, monkeypatch, most):
     clf, X, _ = quick
     monkeypatch.setattr(selective, "MOST_ENTRIES", most)
     clf.save(tmp_path / "clf")
-    found = load(tmp_path / "clf")
+    found = load_classifier(tmp_path / "clf")
     assert isinstance(found, SelfCalibratedClassifier)
     assert hasattr(found, "oof_proba_") == (most > 10)
     assert found.rejection_rule(0.4) == clf.rejection_rule(0.4)
     np.testing.assert_array_equal(found.predict_set(X), clf.predict_set(X))
     found.save(tmp_path / "again")
-    assert load(tmp_path / "again").set_rule() == clf.set_rule()
+    assert load_classifier(tmp_path / "again").set_rule() == clf.set_rule()

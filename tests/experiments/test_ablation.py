@@ -38,7 +38,7 @@ def test_variants_differ_from_bo4sc_as_their_names_say():
         return {key: value for key, value in own.items() if value != base[key]}
 
     assert changed("T = 1") == {"steps": 1}
-    assert changed("η_w × 10") == {"outer_rate": 10 * 1.5 * 700}
+    assert changed("η_w × 10") == {"outer_learning_rate": 10 * 1.5 * 700}
     assert changed("α = 5") == {"alpha": 5.0}
     assert changed("implicit") == {"hypergradient": "implicit"}
     assert changed("outer NLL") == {"outer_loss": "nll"}
@@ -79,7 +79,7 @@ def test_constant_weights_have_no_scores():
 def test_plain_descent_has_its_own_step_sizes(tiny):
     found = plain_descent.choose_sgd(("blobs-1.3",))
     assert found["learning_rate"] in (0.1, 0.3)
-    assert found["outer_rate"] in (1050.0, 10500.0)
+    assert found["outer_learning_rate"] in (1050.0, 10500.0)
 
 
 def test_variants_of_self_calibrated_differ_as_their_names_say():
@@ -91,7 +91,7 @@ def test_variants_of_self_calibrated_differ_as_their_names_say():
     }
     assert changes == {
         "self-calibrated": {},
-        "φ stays at its start": {"outer_rate": 1e-12},
+        "φ stays at its start": {"outer_learning_rate": 1e-12},
         "without refit": {"refit": False},
         "two folds": {"folds": 2},
         "folds dealt once": {"repeats": 1},

@@ -9,6 +9,7 @@ import pytest
 
 from calibrant.experiments.bo4sc import figures, grid, page
 from calibrant.experiments.bo4sc import study as bo4sc
+from calibrant.experiments.common.old_names import read_with_current_names
 from calibrant.experiments.common.records import (
     MEASURED,
     ClassifierOutput,
@@ -31,8 +32,8 @@ IDS = ("standard", "standard-stopped", "isotonic", "bo4sc", "self-calibrated")
 
 
 ORIGIN = {
-    "command": "calibrant sweep bo4sc --lr 7",
-    "grid": {"lr": [7]},
+    "command": "calibrant sweep bo4sc --learning-rate 7",
+    "grid": {"learning_rate": [7]},
     "seeds": [10_000],
     "criterion": "bce",
     "date": "today",
@@ -93,7 +94,7 @@ def test_the_files_of_a_run(written):
         "Paired differences",
         "What the paper leaves open",
         "hides",
-        "chosen on validation data by `calibrant sweep bo4sc --lr 7`",
+        "chosen on validation data by `calibrant sweep bo4sc --learning-rate 7`",
         "set for 20 seeds",
     ):
         assert words in text
@@ -117,7 +118,7 @@ def test_the_committed_settings_are_settings_of_bo4sc():
     settings, origin = bo4sc.chosen_settings()
     assert set(origin) == set(ORIGIN)
     for own in settings.values():
-        assert set(own) == {"steps", "outer_rate", "alpha", "hidden", "epochs", "learning_rate"}
+        assert set(own) == {"steps", "outer_learning_rate", "alpha", "hidden", "epochs", "learning_rate"}
         BO4SC(**bo4sc.with_tuples(own))
 
 
@@ -126,7 +127,7 @@ def test_the_committed_settings_are_what_the_committed_search_chose():
     file = Path(__file__).parents[2] / "results" / "bo4sc-grid.json"
     if not file.exists():
         pytest.skip("no results beside the tests")
-    results = read_results(file)
+    results = read_with_current_names(file)
     settings, origin = bo4sc.chosen_settings()
     assert {name: origin[name] for name in ("grid", "seeds")} == {n: results.config[n] for n in ("grid", "seeds")}
     for name, own in settings.items():

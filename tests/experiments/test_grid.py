@@ -7,13 +7,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from calibrant.data import load
+from calibrant.data import load_problem
 from calibrant.experiments.bo4sc import grid, search, study
 from calibrant.experiments.bo4sc.study import chosen_settings, reproduce
 from calibrant.methods import BO4SC
 from calibrant.report import read_results
 
-TINY = {"steps": [2], "weight_lr": [100.0, 3000.0], "alpha": [30.0], "width": [8], "epochs": [5, 10], "lr": [0.02]}
+TINY = {
+    "steps": [2],
+    "outer_learning_rate": [100.0, 3000.0],
+    "alpha": [30.0],
+    "width": [8],
+    "epochs": [5, 10],
+    "learning_rate": [0.02],
+}
 
 
 def test_scores_by_hand():
@@ -46,7 +53,7 @@ def test_a_grid_names_its_settings():
     with pytest.raises(ValueError, match="T"):
         grid.complete({"T": [5]})
     with pytest.raises(ValueError, match="above zero"):
-        grid.complete({"lr": [0.0]})
+        grid.complete({"learning_rate": [0.0]})
     with pytest.raises(ValueError, match="criterion"):
         grid.run(grid=TINY, criterion="accuracy")
 
@@ -54,7 +61,7 @@ def test_a_grid_names_its_settings():
 def test_scoring_points_do_not_move_the_weights():
     task, held = search.search_task("blobs-1.3", search.FIRST_SEED)
     assert (len(task.train), len(task.val), len(held)) == (700, 200, 100)
-    labels = torch.as_tensor(load("blobs-1.3", search.FIRST_SEED).val[1])
+    labels = torch.as_tensor(load_problem("blobs-1.3", search.FIRST_SEED).val[1])
     assert torch.equal(torch.cat([task.val.labels, held.labels]), labels)
     assert not (task.val.inputs[:, None] == held.inputs).all(-1).any()
 
@@ -86,7 +93,7 @@ def test_settings_are_arguments_of_the_method(folder):
     assert chosen_settings(folder / "settings.json")[1] == written["origin"]
     settings = written["blobs-1.7"]
     assert settings == results.config["chosen"]["blobs-1.7"]
-    assert set(settings) == {"steps", "outer_rate", "alpha", "hidden", "epochs", "learning_rate"}
+    assert set(settings) == {"steps", "outer_learning_rate", "alpha", "hidden", "epochs", "learning_rate"}
     assert BO4SC(**{**settings, "hidden": tuple(settings["hidden"])}).steps == 2
     assert results.config["seeds"] == [10_000]
 

@@ -73,19 +73,30 @@ def test_a_grid_that_grows_trains_what_is_new(tmp_path, monkeypatch):
 
     class Search(grid.Search):
         def __call__(self):
-            searched.extend((key["weight_lr"], key["epochs"]) for key in self.keys)
+            searched.extend((key["outer_learning_rate"], key["epochs"]) for key in self.keys)
             return super().__call__()
 
     monkeypatch.setattr(grid, "Search", Search)
-    tiny = {"steps": [2], "weight_lr": [100.0], "alpha": [30.0], "width": [8], "epochs": [4], "lr": [0.02]}
+    tiny = {
+        "steps": [2],
+        "outer_learning_rate": [100.0],
+        "alpha": [30.0],
+        "width": [8],
+        "epochs": [4],
+        "learning_rate": [0.02],
+    }
     usual = {"seeds": 1, "out": tmp_path, "device": "cpu", "sets": ("bac",)}
     grid.run(grid=tiny, **usual)
-    grid.run(grid=tiny | {"weight_lr": [100, 3000.0]}, **usual)
+    grid.run(grid=tiny | {"outer_learning_rate": [100, 3000.0]}, **usual)
     assert searched == [(100.0, 4), (3000.0, 4)]
     grid.run(grid=tiny, **usual)
     results = read_results(tmp_path / "results.json")
     assert len(searched) == 2
-    assert [r["weight_lr"] for r in results.records] == results.config["grid"]["weight_lr"] == [100.0, 3000.0]
+    assert (
+        [r["outer_learning_rate"] for r in results.records]
+        == results.config["grid"]["outer_learning_rate"]
+        == [100.0, 3000.0]
+    )
     grid.run(grid=tiny, **usual | {"seeds": 2})
     assert searched[2:] == [(100.0, 4)]
     assert len(read_results(tmp_path / "results.json").records) == 1  # the mean of one seed is not comparable

@@ -78,11 +78,11 @@ def test_test_rows_with_a_copy_among_those_learned_from_are_told(folder):
     inputs[2], inputs[5] = split.task.train.inputs[7], split.task.val.inputs[0]
     changed = replace(split, inputs=inputs)
     assert np.flatnonzero(changed.copied()).tolist() == [2, 5]
-    probs = np.full((len(inputs), split.task.classes), 1 / split.task.classes)
-    probs[[2, 5]] = np.eye(split.task.classes)[split.labels[[2, 5]]]  # known by heart
+    probs = np.full((len(inputs), split.task.n_classes), 1 / split.task.n_classes)
+    probs[[2, 5]] = np.eye(split.task.n_classes)[split.labels[[2, 5]]]  # known by heart
     record = changed.record("standard", Predicted(probs, probs.argmax(1), probs.max(1)))
     assert record["copied"] == 2 / len(inputs)
-    assert record["nll_new"] == pytest.approx(np.log(split.task.classes), rel=1e-5)
+    assert record["nll_new"] == pytest.approx(np.log(split.task.n_classes), rel=1e-5)
     assert record["nll"] < record["nll_new"]
 
 

@@ -64,7 +64,7 @@ def test_weights_count_samples(error, accuracy):
     rows = torch.repeat_interleave(torch.arange(10), weights.long())
     expected = error(logits[rows], labels[rows], accuracy=accuracy).item()
     for scale in (1.0, 0.1):
-        found = error(logits, labels, accuracy=accuracy, weights=scale * weights)
+        found = error(logits, labels, accuracy=accuracy, sample_weight=scale * weights)
         assert found.item() == pytest.approx(expected, rel=1e-10)
 
 

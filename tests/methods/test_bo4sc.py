@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from calibrant.data import blobs, flip_labels, load
+from calibrant.data import blobs, flip_labels, load_problem
 from calibrant.methods import BO4SC, Part, Task, suspicion
 from calibrant.models import mlp
 
@@ -17,7 +17,7 @@ def small_task(dtype=torch.float64):
     return Task(Part(x[:30], y[:30]), Part(x[30:], y[30:]), 5, seed=4)
 
 
-def algorithm_1(task, *, steps, rounds, lr, outer_rate, alpha):
+def algorithm_1(task, *, steps, rounds, learning_rate, outer_learning_rate, alpha):
     """Sanguin et al. 2024, Algorithm 1 with Adam inside (Section 4), by plain automatic differentiation."""
     net = mlp(2, 5, hidden=(6,), seed=task.seed).double()
     names = [k for k, _ in net.named_parameters()]
@@ -37,7 +37,9 @@ def algorithm_1(task, *, steps, rounds, lr, outer_rate, alpha):
             second = [0.999 * v + 0.001 * d * d for v, d in zip(second, grads, strict=True)]
             theta = [
                 p
-                - lr * (m / (1 - 0.9**t)) / (torch.where(v > 0, v, 1.0).sqrt() * (v > 0) / (1 - 0.999**t) ** 0.5 + 1e-8)
+                - learning_rate
+                * (m / (1 - 0.9**t))
+                / (torch.where(v > 0, v, 1.0).sqrt() * (v > 0) / (1 - 0.999**t) ** 0.5 + 1e-8)
                 for p, m, v in zip(theta, first, second, strict=True)
             ]
         logits = torch.func.functional_call(net, dict(zip(names, theta, strict=True)), (task.val.inputs,))
@@ -46,16 +48,16 @@ def algorithm_1(task, *, steps, rounds, lr, outer_rate, alpha):
         right = (p.argmax(1) == task.val.labels).double()
         f = F.binary_cross_entropy(confidence, right)  # Eq. (12), (13)
         (hypergradient,) = torch.autograd.grad(f, w)  # Eq. (14)
-        w = (w - outer_rate * hypergradient).clamp(0, 1).detach()
+        w = (w - outer_learning_rate * hypergradient).clamp(0, 1).detach()
         theta, first, second = ([x.detach() for x in xs] for xs in (theta, first, second))
     return w
 
 
 @pytest.mark.parametrize(("steps", "rounds"), [(1, 3), (4, 2)])
 def test_it_is_algorithm_1(steps, rounds):
-    settings = {"lr": 0.01, "outer_rate": 200.0, "alpha": 25.0}
+    settings = {"learning_rate": 0.01, "outer_learning_rate": 200.0, "alpha": 25.0}
     expected = algorithm_1(small_task(), steps=steps, rounds=rounds, **settings)
-    method = BO4SC(hidden=(6,), steps=steps, epochs=steps * rounds, learning_rate=0.01, outer_rate=200.0, alpha=25.0)
+    method = BO4SC(hidden=(6,), steps=steps, epochs=steps * rounds, **settings)
     found = method.fit(small_task()).extras["sample_weights"]
     assert (expected < 1).double().mean() > 0.01
     assert torch.allclose(found, expected, atol=1e-7)
@@ -93,7 +95,7 @@ def test_the_history_of_the_weights_begins_at_one_and_ends_at_the_weights():
 )
 def test_every_variant_moves_its_outer_variables(settings):
     rate = None if settings.get("weights", "sample") in (None, "network") else 50.0
-    fitted = BO4SC(hidden=(6,), steps=2, epochs=20, outer_rate=rate, **settings).fit(small_task(torch.float32))
+    fitted = BO4SC(hidden=(6,), steps=2, epochs=20, outer_learning_rate=rate, **settings).fit(small_task(torch.float32))
     weights = fitted.sample_weights
     if settings.get("weights", "sample") is None:
         assert weights is None
@@ -123,9 +125,9 @@ def test_wrong_labels_lose_their_weight_and_are_found():
 @pytest.mark.filterwarnings("error")  # the linear solve ends early by design
 def test_the_implicit_hypergradient_survives_where_the_inner_loss_is_not_convex():
     """Rectified units, five steps at a time, the paper's step sizes: most outer steps meet negative curvature."""
-    problem = load("blobs-1.3", 500)
+    problem = load_problem("blobs-1.3", 500)
     parts = [Part(torch.as_tensor(x, dtype=torch.float32), torch.as_tensor(y)) for x, y in (problem.train, problem.val)]
-    task = Task(*parts, problem.classes, seed=500)
+    task = Task(*parts, problem.n_classes, seed=500)
     fitted = BO4SC(hypergradient="implicit", epochs=200).fit(task)
     assert fitted.failure is None
     weights = fitted.extras["sample_weights"]

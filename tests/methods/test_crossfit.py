@@ -103,9 +103,9 @@ def test_rows_that_fill_up_a_fold_change_no_loss():
     part = Part(torch.randn(7, 2), torch.arange(7) % 2)
     filled = part.filled(10)
     assert len(filled) == 10
-    assert filled.weights.tolist() == [1.0] * 7 + [0.0] * 3
+    assert filled.sample_weight.tolist() == [1.0] * 7 + [0.0] * 3
     losses = torch.rand(7)
-    whole = TensorStream(filled.inputs, filled.labels, weights=filled.weights).whole
+    whole = TensorStream(filled.inputs, filled.labels, sample_weight=filled.sample_weight).whole
     repeated = losses[torch.arange(10) % 7]
     assert whole.weighted(repeated).mean().item() == pytest.approx(losses.mean().item(), rel=1e-6)
 

@@ -103,7 +103,7 @@ def test_rows_that_no_fold_holds_out_have_no_prediction(kind):
 @pytest.mark.parametrize("present", [[0, 1, 2], [1, 3], [0, 3], [2]], ids=str)
 def test_classes_that_a_fold_lacks_are_improbable_and_not_impossible(kind, present):
     rows = table(120)
-    rows = rows._replace(labels=np.array(present)[rows.labels % len(present)], classes=4)
+    rows = rows._replace(labels=np.array(present)[rows.labels % len(present)], n_classes=4)
     held = rows._replace(labels=np.arange(120) % 4)
     log_probs = log_softmax(kind.path(rows, held, 0).at(2).scores(rows.inputs), axis=1)
     absent = [k for k in range(4) if k not in present]
@@ -149,7 +149,7 @@ def test_the_line_is_logistic_regression_at_the_chosen_penalty():
 @pytest.mark.parametrize("kind", [FEW, Linear()], ids=["trees", "linear"])
 def test_weights_of_rows_count(kind):
     rows = table(300, 2)
-    heavy = rows._replace(weights=np.where(rows.labels == 1, 5.0, 1.0))
+    heavy = rows._replace(sample_weight=np.where(rows.labels == 1, 5.0, 1.0))
     plain, tilted = (cross_fit(kind, each, folds(300), 0).held_out for each in (rows, heavy))
     assert np.exp(tilted[:, 1]).mean() > np.exp(plain[:, 1]).mean() + 0.05
 

@@ -30,7 +30,7 @@ def task(seed=0, train=60, val=30, std=3.0, dtype=torch.float32, val_part=True):
     data = blobs(train + val, std, seed=seed)
     x, y = torch.tensor(data.inputs / 8, dtype=dtype), torch.tensor(data.labels)
     held = Part(x[train:], y[train:]) if val_part else None
-    return Task(Part(x[:train], y[:train]), held, data.classes, seed)
+    return Task(Part(x[:train], y[:train]), held, data.n_classes, seed)
 
 
 def short(method: Method, epochs=20, hidden=(8,)) -> Method:
@@ -129,7 +129,7 @@ def test_settings_that_vary_run_in_one_population():
     first = short(BO4SC())
     varied = ((1e-2, 10.0, 30.0, 20), (1e-3, 100.0, 10.0, 10), (1e-2, 10.0, 30.0, 10))
     jobs = [
-        (replace(first, learning_rate=lr, outer_rate=rate, alpha=alpha, epochs=epochs), task())
+        (replace(first, learning_rate=lr, outer_learning_rate=rate, alpha=alpha, epochs=epochs), task())
         for lr, rate, alpha, epochs in varied
     ]
     together = fit_all(jobs, on_group=watch)
@@ -187,14 +187,14 @@ def test_mini_batches_above_the_limit():
         lambda: BO4SC(also=("dropout",)),
         lambda: BO4SC(steps=0),
         lambda: BO4SC(prior_strength=1.0),
-        lambda: BO4SC(weights="network", outer_rate=10.0),
+        lambda: BO4SC(weights="network", outer_learning_rate=10.0),
         lambda: BO4SC(weights="network", form="sigmoid"),
         lambda: BO4SC(weights=None, also=("l2",), initial_weight=0.5),
         lambda: BO4SC(outer_loss="nll", alpha=100.0),
         lambda: BO4SC(last=3),
         lambda: BO4SC(hypergradient="implicit", last=3),
         lambda: BO4SC(damping=0.1),
-        lambda: BO4SC(also_rate=0.1),
+        lambda: BO4SC(also_learning_rate=0.1),
         lambda: SelfCalibrated(folds=1),
         lambda: SelfCalibrated(choose=1.0),
     ],
@@ -205,8 +205,8 @@ def test_settings_that_make_no_sense_are_refused(make):
 
 
 def test_the_same_settings_are_taken_where_they_change_something():
-    BO4SC(alpha=100.0, hypergradient="truncated", last=3, also=("l2",), also_rate=0.1, form="sigmoid")
-    BO4SC(hypergradient="implicit", damping=0.1, weights="network", also_rate=0.1, prior_strength=1.0)
+    BO4SC(alpha=100.0, hypergradient="truncated", last=3, also=("l2",), also_learning_rate=0.1, form="sigmoid")
+    BO4SC(hypergradient="implicit", damping=0.1, weights="network", also_learning_rate=0.1, prior_strength=1.0)
     BO4SC(outer_loss="nll", alpha=BO4SC.alpha, last=BO4SC.last)  # a default cannot be told from nothing
 
 

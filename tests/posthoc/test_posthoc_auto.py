@@ -8,7 +8,7 @@ import torch
 from posthoc_cases import log_loss, overconfident
 from scipy.special import log_softmax, softmax
 
-from calibrant.posthoc import Auto, IsotonicConfidence, Temperature, Vector, load, save
+from calibrant.posthoc import Auto, IsotonicConfidence, Temperature, Vector, load_calibrator, save_calibrator
 from calibrant.posthoc._comparison import Row, choose, difference
 
 QUICK = ("temperature", "platt", "vector", "isotonic", "isotonic-confidence", "histogram")
@@ -135,8 +135,8 @@ def test_weights_decide():
 def test_a_round_trip_is_exact(candidates, tmp_path):
     logits, labels = overconfident(500, 3)
     auto = Auto(candidates).fit(logits + [0.0, 3.0, -3.0], labels)
-    save(auto, tmp_path / "auto.calibrant")
-    again = load(tmp_path / "auto.calibrant")
+    save_calibrator(auto, tmp_path / "auto.calibrant")
+    again = load_calibrator(tmp_path / "auto.calibrant")
     np.testing.assert_array_equal(again.predict_proba(logits), auto.predict_proba(logits))
     np.testing.assert_array_equal(again.predict(logits), auto.predict(logits))
     assert again.comparison_ == auto.comparison_
@@ -149,8 +149,8 @@ def test_few_rows_keep_the_raw_scores(tmp_path):
     assert auto.choice_ == "raw"
     assert "too few" in auto.summary()
     np.testing.assert_allclose(auto.predict_proba(logits), softmax(logits, axis=1), atol=1e-12)
-    save(auto, tmp_path / "raw")
-    np.testing.assert_array_equal(load(tmp_path / "raw").predict_proba(logits), auto.predict_proba(logits))
+    save_calibrator(auto, tmp_path / "raw")
+    np.testing.assert_array_equal(load_calibrator(tmp_path / "raw").predict_proba(logits), auto.predict_proba(logits))
 
 
 def test_binary_scores_probabilities_and_tensors():

@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from calibrant.posthoc import Beta, Dirichlet, Matrix, Platt, StructuredMatrix, Temperature, Vector, _multinomial
-from calibrant.posthoc._multinomial import Problem, class_curvature, objective, solve
+from calibrant.posthoc._multinomial import MultinomialProblem, class_curvature, objective, solve
 from calibrant.posthoc.matrix import _odir_problem
 
 
@@ -21,7 +21,7 @@ def problem(seed=0, penalty=0.01, lower=None, free=None):
     design = rng.normal(size=(200, 4)) * [1, 10, 0.1, 1]
     labels = (design @ rng.normal(size=(4, 3)) * 0.2 + rng.gumbel(size=(200, 3))).argmax(axis=1)
     shape = (3, 5)
-    return Problem(
+    return MultinomialProblem(
         design,
         labels,
         rng.uniform(0.5, 2, 200),
@@ -56,7 +56,7 @@ def correlated(n=600, n_classes=12, strength=0.01):
     penalty = np.full((n_classes, n_classes + 1), strength / n)
     penalty[np.arange(n_classes), np.arange(n_classes)] *= 100
     centre = np.column_stack([np.eye(n_classes), np.zeros(n_classes)])
-    return Problem(logits, labels, np.ones(n), centre, penalty, np.ones_like(penalty, dtype=bool))
+    return MultinomialProblem(logits, labels, np.ones(n), centre, penalty, np.ones_like(penalty, dtype=bool))
 
 
 def test_preconditioning_leaves_the_optimum_where_newton_steps_find_it():
@@ -91,7 +91,7 @@ def test_preconditioning_leaves_the_optimum_where_newton_steps_find_it():
     reference = objective(p, flat.reshape(p.centre.shape))
     assert objective(p, solve(p)) == pytest.approx(reference, abs=1e-6)
     # Curvature of other rows changes the way, not the end.
-    other = Problem(p.design[::3], p.labels[::3], p.weights[::3], p.centre, p.penalty, p.free)
+    other = MultinomialProblem(p.design[::3], p.labels[::3], p.weights[::3], p.centre, p.penalty, p.free)
     assert objective(p, solve(p, curvature=class_curvature(other))) == pytest.approx(reference, abs=1e-6)
 
 
@@ -124,7 +124,7 @@ def test_what_is_not_free_stays_and_what_is_bounded_obeys():
     free = np.random.default_rng(1).random((3, 5)) < 0.6
     lower = np.zeros((3, 5))
     p = problem(free=free, lower=lower)
-    p = Problem(p.design, p.labels, p.weights, np.abs(p.centre), p.penalty, free, lower)
+    p = MultinomialProblem(p.design, p.labels, p.weights, np.abs(p.centre), p.penalty, free, lower)
     found = solve(p)
     np.testing.assert_array_equal(found[~free], p.centre[~free])
     assert (found[free] >= 0).all()
@@ -152,7 +152,7 @@ def test_without_a_minimum_a_warning_says_so():
     with pytest.warns(ConvergenceWarning, match="grow without bound"):
         Vector(l2=0.0).fit(logits, labels)
     p = problem(penalty=0.0)
-    separable = Problem(p.design, p.design[:, :3].argmax(axis=1), p.weights, p.centre, p.penalty, p.free)
+    separable = MultinomialProblem(p.design, p.design[:, :3].argmax(axis=1), p.weights, p.centre, p.penalty, p.free)
     with pytest.warns(ConvergenceWarning, match="grow without bound|did not converge"):
         solve(separable)
 
@@ -243,6 +243,8 @@ def test_wrong_strengths_are_told(calibrator):
 
 
 def test_objective_by_hand():
-    p = Problem(np.array([[1.0]]), np.array([0]), np.ones(1), np.zeros((2, 2)), np.ones((2, 2)), np.ones((2, 2), bool))
+    p = MultinomialProblem(
+        np.array([[1.0]]), np.array([0]), np.ones(1), np.zeros((2, 2)), np.ones((2, 2)), np.ones((2, 2), bool)
+    )
     coefficients = np.array([[1.0, 0.0], [0.0, 0.0]])
     assert objective(p, coefficients) == pytest.approx(1.0 - log_softmax([1.0, 0.0])[0])

@@ -26,7 +26,9 @@ def test_text_labels_survive_a_file(tmp_path):
     logits, names = rng.normal(size=(90, 3)), np.array(["ant", "bee", "cat"])
     labels = names[rng.integers(0, 3, 90)]
     calibrator = posthoc.Temperature().fit(logits, labels.tolist())
-    posthoc.save(calibrator, tmp_path / "c")
-    assert np.array_equal(posthoc.load(tmp_path / "c").predict(torch.tensor(logits)), calibrator.predict(logits))
+    posthoc.save_calibrator(calibrator, tmp_path / "c")
+    assert np.array_equal(
+        posthoc.load_calibrator(tmp_path / "c").predict(torch.tensor(logits)), calibrator.predict(logits)
+    )
     with pytest.raises(ValueError, match="2 classes for 3 columns"):
         posthoc.Temperature().fit(logits, np.where(labels == "ant", "ant", "bee"))

@@ -38,7 +38,7 @@ def main(name: str, folder: Path) -> None:
     if hasattr(posthoc, "Auto"):
         kinds["auto"] = posthoc.Auto()
     for kind, calibrator in kinds.items():
-        posthoc.save(calibrator.fit(scores, y), folder / f"{name}-{kind}.calibrant")
+        posthoc.save_calibrator(calibrator.fit(scores, y), folder / f"{name}-{kind}.calibrant")
         told[kind] = {"probs": calibrator.predict_proba(scores[:5]).tolist()}
     if hasattr(calibrant.Trained, "save"):
         network(name, folder, told)

@@ -25,7 +25,7 @@ NETWORK = Format("network", {"Net": dict}, "save", tensors=True)
 
 
 def save(path):
-    posthoc.save(FITTED, path)
+    posthoc.save_calibrator(FITTED, path)
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
@@ -47,7 +47,7 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path):
         assert link.is_symlink()
         assert target.is_file()
         assert not target.is_symlink()
-        posthoc.load(link)
+        posthoc.load_calibrator(link)
         target.write_text("old")
     assert [p.name for p in (tmp_path / "there").iterdir()] == ["target"]
 
@@ -90,7 +90,7 @@ def test_a_missing_folder_or_a_folder_is_a_sentence(tmp_path):
     with pytest.raises(ValueError, match="is a folder; give the name of a file in it"):
         save(tmp_path)
     with pytest.raises(ValueError, match="is a folder; give the name of a file in it"):
-        posthoc.load(tmp_path)
+        posthoc.load_calibrator(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"does not exist|cannot be written"):
         save(tmp_path / "file" / "below")
@@ -118,7 +118,7 @@ def test_a_place_without_permission_is_a_sentence(nobody):
         (nobody / "secret").touch(mode=0o600)
         os.seteuid(65534)
         with pytest.raises(ValueError, match=r"secret cannot be read: no permission\."):
-            posthoc.load(nobody / "secret")
+            posthoc.load_calibrator(nobody / "secret")
 
 
 def test_a_full_disk_is_a_sentence_and_leaves_the_former_file(tmp_path):

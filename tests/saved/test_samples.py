@@ -31,7 +31,7 @@ def load(path):
         return TableEncoder.load(path)
     if kind == "network":
         return calibrant.Trained.load(path, nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2)))
-    return estimators.load(path) if kind in CLASSIFIERS else posthoc.load(path)
+    return estimators.load_classifier(path) if kind in CLASSIFIERS else posthoc.load_calibrator(path)
 
 
 def answers(path, loaded=None):
@@ -117,6 +117,6 @@ def test_a_missing_checksum_is_noticed(tmp_path):
 
 def test_a_kind_that_belongs_elsewhere_says_where():
     with pytest.raises(ValueError, match=r"its kind is 'encoder', which calibrant\.data\.TableEncoder\.load reads"):
-        posthoc.load(HERE / f"version-{VERSION}-encoder.calibrant")
+        posthoc.load_calibrator(HERE / f"version-{VERSION}-encoder.calibrant")
     with pytest.raises(ValueError, match=r"is not an encoder: its kind is 'classifier'"):
         TableEncoder.load(HERE / f"version-{VERSION}-self.calibrant")

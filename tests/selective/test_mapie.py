@@ -137,7 +137,7 @@ def test_cross_conformal_aps(crossed):
     labels, folds, oof, on_new, sets = crossed
     scores = APS(randomised=True)(rank_classes(oof).at(labels), 1 - check_random_state(3).uniform(size=N))
     given = (tuple(values.tolist()) for values in (scores, folds, labels))
-    rule = CrossSetRule(Inclusive(), 0.9, *given, classes=5, allow_empty=True)
+    rule = CrossSetRule(Inclusive(), 0.9, *given, n_classes=5, allow_empty=True)
     expected = sets("aps", agg_scores="crossval", conformity_score_params={"include_last_label": True})
     np.testing.assert_array_equal(rule.apply(on_new), expected)
 

@@ -5,8 +5,8 @@ import io
 import pytest
 
 from calibrant._words import count, duration, listed
-from calibrant.tables.estimate import Estimate, estimate
-from calibrant.tables.progress import Clock, FitProgress, about
+from calibrant.tables.estimate import TimeEstimate, estimate
+from calibrant.tables.progress import FitProgress, TrainingClock, about
 
 
 class Watch:
@@ -18,7 +18,7 @@ class Watch:
 
 def test_the_time_left_is_measured_time_once_training_has_begun():
     watch = Watch()
-    clock = Clock(Estimate(networks=20.0, others=10.0, runs=2), watch)
+    clock = TrainingClock(TimeEstimate(networks=20.0, others=10.0, runs=2), watch)
     assert clock.left == 30.0
     clock.start_run()
     watch.now = 20.0  # slower than expected: half of the first run should have taken 5 s, and took 20
@@ -41,7 +41,7 @@ def test_the_time_left_is_measured_time_once_training_has_begun():
 
 def test_the_first_step_ends_the_start_of_a_run():
     watch = Watch()
-    clock = Clock(Estimate(networks=12.0, others=0.0, start=2.0), watch)
+    clock = TrainingClock(TimeEstimate(networks=12.0, others=0.0, start=2.0), watch)
     clock.start_run()
     watch.now = 2.1
     clock.step(0.01)
@@ -50,7 +50,7 @@ def test_the_first_step_ends_the_start_of_a_run():
 
 def test_networks_that_were_not_expected_go_back_to_their_stage():
     watch = Watch()
-    clock = Clock(Estimate(networks=10.0, others=0.0), watch)
+    clock = TrainingClock(TimeEstimate(networks=10.0, others=0.0), watch)
     for run in range(3):
         clock.start_run()
         assert clock.stage == "networks"
@@ -61,7 +61,7 @@ def test_networks_that_were_not_expected_go_back_to_their_stage():
 
 def test_piped_it_is_lines_with_the_time_left():
     out = io.StringIO()
-    progress = FitProgress(Estimate(100.0, 20.0), out)
+    progress = FitProgress(TimeEstimate(100.0, 20.0), out)
     progress.show()
     assert out.getvalue() == "networks: 0% done, about 2 min left\n"
 

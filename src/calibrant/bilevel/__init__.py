@@ -10,9 +10,7 @@
 torch.Size([60])
 """
 
-from typing import Any
-
-from calibrant._renamed import warn_renamed
+from calibrant._renamed import former_names
 from calibrant.bilevel.callbacks import (
     Callback,
     Checkpoint,
@@ -117,10 +115,4 @@ __all__ = [
     "variance_loss",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Old names, which keep working for one version."""
-    if name == "Grouped":
-        warn_renamed("calibrant.bilevel.Grouped", "GroupedOptimizer", stacklevel=3)
-        return GroupedOptimizer
-    raise AttributeError(f"module 'calibrant.bilevel' has no attribute {name!r}")
+__getattr__ = former_names(__name__, Grouped="GroupedOptimizer")

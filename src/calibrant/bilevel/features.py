@@ -98,7 +98,7 @@ def join(batches: Sequence[Batch], axes: Batch | None = None) -> Batch:
             lambda axis, *leaves: torch.cat(leaves, 0 if axis is None else axis + shift), along, *parts
         )
 
-    joined = {name: cat(name) for name in ("inputs", "targets", "index", "weights")}
+    joined = {name: cat(name) for name in ("inputs", "targets", "index", "sample_weight")}
     return batches[0]._replace(noise={}, seed=None, **joined)
 
 

@@ -107,7 +107,7 @@ def _stream(stream: Stream) -> Settings:
         found |= {"batch_size": stream.batch_size, "batches": stream.batches, "seed": stream.seed}
         found["augmented"] = stream.augment is not None
         tensors: Any = {"inputs": stream.inputs, "targets": stream.targets, "index": stream.index}
-        tensors |= {"weights": stream.weights, "hyper": stream.hyper}
+        tensors |= {"weights": stream.sample_weight, "hyper": stream.hyper}
     else:
         if isinstance(stream, LoaderStream):
             size = getattr(stream.loader, "batch_size", None)

@@ -10,7 +10,7 @@ from torch import Tensor
 from calibrant.bilevel import hypergradients as hg
 
 if TYPE_CHECKING:
-    from calibrant.bilevel.outer_step import Outcome
+    from calibrant.bilevel.outer_step import StepOutcome
     from calibrant.bilevel.run import Run
 
 
@@ -61,7 +61,7 @@ class Look(NamedTuple):
         return f"The {level} was not finite at {where}. {_REMEDIES[level]}."
 
 
-def examine(run: Run, taken: int, outcome: Outcome) -> Tensor:
+def examine(run: Run, taken: int, outcome: StepOutcome) -> Tensor:
     """Whether the values of each member are finite. Other members fail with a message; a single problem raises it."""
     values = Values(
         run.inner_losses, outcome.result, outcome.phi, outcome.state.params, run.step, taken, run.present.lookahead

@@ -138,7 +138,7 @@ class BesideCrossEntropy:
 
     def __call__(self, net: Network, variables: Any, batch: Batch) -> Tensor:
         logits = net.logits(batch.inputs)
-        value = self.error(logits, batch.targets, weights=batch.weights, **dict(self.settings))
+        value = self.error(logits, batch.targets, sample_weight=batch.sample_weight, **dict(self.settings))
         if self.strength is not None:
             value = batch.weighted(cross_entropy(logits, batch.targets)).mean() + self.strength * value
         return add_prior(value, variables)

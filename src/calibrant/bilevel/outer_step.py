@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from calibrant.bilevel.run import Run
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """The result of an outer step.
 
     ``gradient`` is the hypergradient that moved φ, after averaging over tied members and clipping.
@@ -62,7 +62,7 @@ def outer_step(run: Run) -> None:
     run.release()
 
 
-def eager_outcome(run: Run, taken: int) -> Outcome:
+def eager_outcome(run: Run, taken: int) -> StepOutcome:
     """Compute an outer step from the run's state, or from a fresh state with ``restart``."""
     problem, hypergradient = run.problem, run.present
     start = run.fresh_state() if run.restart else run.state
@@ -90,7 +90,7 @@ def compute_outcome(
     moments: Moments,
     optimizer: Optimizer | None,
     step: int,
-) -> Outcome:
+) -> StepOutcome:
     """Compute an outer step from ``start`` and ``phi`` without changing the run."""
     problem, hypergradient, before = run.problem, run.present, phi
     crowd = run.crowd()
@@ -115,7 +115,7 @@ def compute_outcome(
     elif hypergradient.lookahead and crowd is not None:
         part, losses = hypergradient.train(given, crowd.take(state), crowd.take(phi), hypergradient.steps)
         state, inner_losses = crowd.spread(part, state), crowd.losses(losses)
-    return Outcome(result, gradient, phi, moments, state, inner_losses)
+    return StepOutcome(result, gradient, phi, moments, state, inner_losses)
 
 
 def _of_crowd(given: hg.HypergradientInput, crowd: Crowd, problem: Bilevel | Population) -> hg.HypergradientInput:

@@ -36,14 +36,14 @@ def calibrate(
     calibrant calibrate validation.csv --method temperature --labels churn --out model.calibrator
     """
     from calibrant._whole import whole_file
-    from calibrant.posthoc import Auto, save
+    from calibrant.posthoc import Auto, save_calibrator
     from calibrant.report.evaluation.files import read_predictions
     from calibrant.report.evaluation.judging import fit_file
 
     file = read_predictions(predictions, labels=labels, columns=columns or (), logits=logits)
     with whole_file(out) as unfinished:
         calibrator = fit_file(file, method, positive)
-        save(calibrator, unfinished)
+        save_calibrator(calibrator, unfinished)
     if isinstance(calibrator, Auto):
         typer.echo(calibrator.summary())
         typer.echo(f"Chosen: {calibrator.choice_}")
@@ -68,11 +68,11 @@ def apply(
 
     calibrant apply model.calibrator new.csv --out calibrated.csv
     """
-    from calibrant.posthoc import load
+    from calibrant.posthoc import load_calibrator
     from calibrant.report.evaluation.applying import apply_file
     from calibrant.report.evaluation.files import read_predictions
 
-    fitted = load(calibrator)
+    fitted = load_calibrator(calibrator)
     file = read_predictions(predictions, columns=columns or (), logits=logits, need_labels=False)
     apply_file(fitted, file, out)
     typer.echo(f"Calibrated {len(file):,} rows. Written: {out}")

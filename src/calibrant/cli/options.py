@@ -38,7 +38,7 @@ class ImageData(StrEnum):
     cifar10n_random = "cifar10n-random"
 
 
-class Recipe(StrEnum):
+class RecipeName(StrEnum):
     """Training recipes for image networks."""
 
     short = "short"
@@ -86,7 +86,7 @@ Network = Annotated[
     typer.Option(help="resnet18, resnet50, wide-resnet or small-cnn; the default depends on the data set."),
 ]
 Training = Annotated[
-    Recipe,
+    RecipeName,
     typer.Option(help="short: 30 epochs, one-cycle. paper: 350 epochs, weights of lowest validation error."),
 ]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs; default: those of the recipe.")]

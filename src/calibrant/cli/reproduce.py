@@ -22,7 +22,7 @@ from calibrant.cli.options import (
     NoisyLabels,
     On,
     Out,
-    Recipe,
+    RecipeName,
     Sets,
     Source,
     Sources,
@@ -77,7 +77,7 @@ def reproduce_meta_reg(
     dataset: Images = ImageData.cifar10,
     data: Folder = None,
     model: Network = None,
-    recipe: Training = Recipe.short,
+    recipe: Training = RecipeName.short,
     methods: Annotated[
         list[str] | None, typer.Option(help="Ids of methods; default: all except those of the paper's Table 3.")
     ] = None,

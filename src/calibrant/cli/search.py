@@ -22,7 +22,7 @@ from calibrant.cli.options import (
     Network,
     On,
     Out,
-    Recipe,
+    RecipeName,
     Seeds,
     Sets,
     Source,
@@ -38,11 +38,15 @@ ablate = typer.Typer(help="Compare variants of a method.")
 @sweep.command("bo4sc", cls=Experiment)
 def sweep_bo4sc(
     steps: Annotated[list[int] | None, typer.Option(min=1, help="T, inner steps per hypergradient.")] = None,
-    weight_lr: Annotated[list[float] | None, typer.Option(help="η_w, step size of the sample weights.")] = None,
+    outer_learning_rate: Annotated[
+        list[float] | None, typer.Option("--outer-learning-rate", "--weight-lr", help="η_w, of the sample weights.")
+    ] = None,
     alpha: Annotated[list[float] | None, typer.Option(help="α of the smooth maximum.")] = None,
     width: Annotated[list[int] | None, typer.Option(min=1, help="Hidden units per layer.")] = None,
     epochs: Annotated[list[int] | None, typer.Option(min=1, help="Training epochs.")] = None,
-    lr: Annotated[list[float] | None, typer.Option(help="Learning rate of the network.")] = None,
+    learning_rate: Annotated[
+        list[float] | None, typer.Option("--learning-rate", "--lr", help="η_θ, of the network.")
+    ] = None,
     sets: Sets = None,
     criterion: Annotated[
         Criterion, typer.Option(help="Score that the chosen setting minimises, on points that do not move the weights.")
@@ -60,7 +64,14 @@ def sweep_bo4sc(
     needs a GPU. The chosen settings are written to settings.json (also with --from), for
     `calibrant reproduce bo4sc --settings`.
     """
-    given = {"steps": steps, "weight_lr": weight_lr, "alpha": alpha, "width": width, "epochs": epochs, "lr": lr}
+    given = {
+        "steps": steps,
+        "outer_learning_rate": outer_learning_rate,
+        "alpha": alpha,
+        "width": width,
+        "epochs": epochs,
+        "learning_rate": learning_rate,
+    }
     grid = {name: values for name, values in given.items() if values}
     call(
         "bo4sc.grid.run",
@@ -84,7 +95,7 @@ def sweep_meta_reg(
     dataset: Images = ImageData.cifar10,
     data: Folder = None,
     model: Network = None,
-    recipe: Training = Recipe.short,
+    recipe: Training = RecipeName.short,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; default: 2, or 1 with --quick.")] = None,
     epochs: Epochs = None,
     limit: Limit = None,
@@ -179,7 +190,7 @@ def ablate_meta_reg(
     dataset: Images = ImageData.cifar10,
     data: Folder = None,
     model: Network = None,
-    recipe: Training = Recipe.short,
+    recipe: Training = RecipeName.short,
     seeds: Seeds = 3,
     epochs: Epochs = None,
     limit: Limit = None,

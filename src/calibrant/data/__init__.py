@@ -1,14 +1,15 @@
 """Data: replayable streams of batches, synthetic problems with a known posterior, splits, and tables."""
 
+from calibrant._renamed import former_names
 from calibrant.data.bac import BAC, BACConstants, bac, bac_level
 from calibrant.data.batch import Batch
 from calibrant.data.encoder import TableEncoder
 from calibrant.data.loaders import Indexed, LoaderStream
 from calibrant.data.splits import folds, split_indices, train_val_test
 from calibrant.data.streams import Stream, TensorStream, as_stream
-from calibrant.data.suite import SETS, Problem, flip_labels, fresh, load
+from calibrant.data.suite import SETS, SyntheticProblem, flip_labels, fresh, load_problem
 from calibrant.data.synthetic import Synthetic, blobs, spirals
-from calibrant.data.tables import Table, read_columns, read_table
+from calibrant.data.tables import LabelledTable, read_columns, read_table
 
 __all__ = [
     "BAC",
@@ -16,11 +17,11 @@ __all__ = [
     "BACConstants",
     "Batch",
     "Indexed",
+    "LabelledTable",
     "LoaderStream",
-    "Problem",
     "Stream",
     "Synthetic",
-    "Table",
+    "SyntheticProblem",
     "TableEncoder",
     "TensorStream",
     "as_stream",
@@ -30,10 +31,12 @@ __all__ = [
     "flip_labels",
     "folds",
     "fresh",
-    "load",
+    "load_problem",
     "read_columns",
     "read_table",
     "spirals",
     "split_indices",
     "train_val_test",
 ]
+
+__getattr__ = former_names(__name__, Problem="SyntheticProblem", Table="LabelledTable", load="load_problem")

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from calibrant._renamed import warn_renamed
+
 Tensors = dict[str, Tensor]
 
 
@@ -17,8 +19,8 @@ class Batch(NamedTuple):
 
     ``index`` says which samples these are (``slice(None)`` for all of them, in order; ``None`` if unknown), so that
     per-sample outer variables find their sample. ``noise`` holds dropout masks, ``hyper`` constants that may differ
-    between the members of a population, and ``seed`` replays all other random numbers of the network. ``weights`` are
-    constant sample weights of mean 1 over the whole set.
+    between the members of a population, and ``seed`` replays all other random numbers of the network. ``sample_weight``
+    holds constant weights of mean 1 over the whole set.
     """
 
     inputs: Any
@@ -27,18 +29,24 @@ class Batch(NamedTuple):
     noise: Tensors = {}  # noqa: RUF012 (a NamedTuple's default is shared, and never written to)
     hyper: Tensors = {}  # noqa: RUF012
     seed: int | None = None
-    weights: Tensor | None = None
+    sample_weight: Tensor | None = None
+
+    @property
+    def weights(self) -> Tensor | None:
+        """The old name of ``sample_weight``."""
+        warn_renamed("Batch.weights", "sample_weight", stacklevel=3)
+        return self.sample_weight
 
     def weighted(self, losses: Tensor) -> Tensor:
         """Per-sample losses times sample weights, with mean ``Σ w_i·l_i / n``; unchanged without weights."""
-        if self.weights is None:
+        if self.sample_weight is None:
             return losses
         if losses.dim() == 0:
             raise ValueError(
                 "losses must have one value per sample, because the data has sample weights; got one value. Do not "
                 "reduce the loss, or leave the weights out."
             )
-        return losses * self.weights
+        return losses * self.sample_weight
 
     def require_index(self, who: str) -> Tensor | slice:
         """The index, or an error that says how to supply it."""

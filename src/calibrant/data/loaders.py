@@ -21,6 +21,7 @@ from torch.utils.data import (
 )
 
 from calibrant._inputs import check_labels
+from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.data.batch import Batch, Tensors, as_dtype, map_tensors
 from calibrant.data.streams import Stream, mix
 
@@ -30,6 +31,7 @@ _SAMPLERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRand
 """Samplers that draw random numbers only when an epoch begins."""
 
 
+@renamed_arguments(classes="n_classes")
 class LoaderStream(Stream):
     """Batches from a loader (any iterable that can be iterated again for each epoch).
 
@@ -64,12 +66,14 @@ class LoaderStream(Stream):
         ``(ids, mask, targets)`` and ``((ids, mask), targets)``. Default: batches have one input.
     needed : int
         Number of these arguments that the network needs.
-    classes : int, optional
-        Labels must be whole numbers from 0 to ``classes − 1``. They are checked before they reach a GPU, where a wrong
-        label would end the process.
+    n_classes : int, optional
+        Labels must be whole numbers from 0 to ``n_classes − 1``. They are checked before they reach a GPU, where a
+        wrong label would end the process.
     batches : int, optional
         Number of batches in an epoch, for data without a length. Without it such data are read once to count them.
     """
+
+    classes = renamed_attribute("classes", "n_classes")
 
     def __init__(
         self,
@@ -83,11 +87,11 @@ class LoaderStream(Stream):
         names: Collection[str] | None = None,
         positions: Sequence[str] = (),
         needed: int = 1,
-        classes: int | None = None,
+        n_classes: int | None = None,
         batches: int | None = None,
     ) -> None:
         self.loader, self.seed, self.device, self.dtype, self.hyper = loader, seed, device, dtype, dict(hyper or {})
-        self.labels, self.names, self.classes, self._given_batches = labels, names, classes, batches
+        self.labels, self.names, self.n_classes, self._given_batches = labels, names, n_classes, batches
         self.positions, self.needed = positions, needed
         self._kept: dict[int, Batch] = {}
         self._next = self._released = 0
@@ -213,8 +217,8 @@ class LoaderStream(Stream):
 
     def _unpack(self, item: Any) -> Batch:
         inputs, targets, index = unpack(by_name(item, self.positions, self.needed), self.labels, self.names)
-        if self.classes is not None:
-            targets = check_labels(targets, len(targets), self.classes)
+        if self.n_classes is not None:
+            targets = check_labels(targets, len(targets), self.n_classes)
         batch = Batch(as_dtype(inputs, self.dtype), targets, index, hyper=self.hyper)
         return batch if self.device is None else map_tensors(self._moved, batch)
 

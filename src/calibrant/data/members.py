@@ -83,9 +83,9 @@ class _Gathered:
     def __init__(self, streams: Sequence[TensorStream]) -> None:
         self.streams = streams
         self.whole, axes = stack([s.whole for s in streams])
-        self.shared = {name: getattr(axes, name) is None for name in ("inputs", "targets", "index", "weights")}
-        weights = None if self.whole.weights is None else 0
-        self.axes = axes._replace(inputs=0, targets=0, index=0, weights=weights)  # type: ignore[arg-type]
+        self.shared = {name: getattr(axes, name) is None for name in ("inputs", "targets", "index", "sample_weight")}
+        weights = None if self.whole.sample_weight is None else 0
+        self.axes = axes._replace(inputs=0, targets=0, index=0, sample_weight=weights)  # type: ignore[arg-type]
         self.members = torch.arange(len(streams), device=self.whole.targets.device)[:, None]
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
 
@@ -98,9 +98,9 @@ class _Gathered:
         rows = self._order[1][:, first.rows_of(position)]
         whole = self.whole
         index = rows if isinstance(whole.index, slice) else self._pick("index", rows)
-        weights = None if whole.weights is None else self._pick("weights", rows)
+        weights = None if whole.sample_weight is None else self._pick("sample_weight", rows)
         batch = whole._replace(
-            inputs=self._pick("inputs", rows), targets=self._pick("targets", rows), index=index, weights=weights
+            inputs=self._pick("inputs", rows), targets=self._pick("targets", rows), index=index, sample_weight=weights
         )
         return batch, self.axes
 

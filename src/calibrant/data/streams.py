@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.data.batch import Batch, Recent, Tensors, as_dtype, map_tensors
 
 Augment = Callable[[Any, torch.Generator], Any]
@@ -44,6 +45,7 @@ class Stream:
         """Begin a new run, which may ask for any step."""
 
 
+@renamed_arguments(weights="sample_weight")
 class TensorStream(Stream):
     """Batches from tensors in memory: the full batch, or shuffled mini-batches.
 
@@ -70,9 +72,11 @@ class TensorStream(Stream):
     index : tensor of whole numbers, optional
         Which samples of a larger set these rows are (a fold, a bootstrap sample). Batches carry these numbers, so that
         outer variables with one entry for each sample of the larger set find theirs.
-    weights : tensor, optional
+    sample_weight : tensor, optional
         Constant sample weights, scaled here to mean 1 over all rows; ``composed`` and ``averaged`` losses use them.
     """
+
+    weights = renamed_attribute("weights", "sample_weight")
 
     def __init__(
         self,
@@ -80,7 +84,7 @@ class TensorStream(Stream):
         targets: Tensor,
         *,
         index: Tensor | None = None,
-        weights: Tensor | None = None,
+        sample_weight: Tensor | None = None,
         batch_size: int | None = None,
         seed: int = 0,
         augment: Augment | None = None,
@@ -114,7 +118,7 @@ class TensorStream(Stream):
         self.constant = self.batch_size is None and augment is None and augment_batch is None
         self.hyper = dict(hyper or {})
         self.index = None if index is None else _checked_index(index, targets, self.device)
-        self.weights = None if weights is None else _normalised(weights, targets, given[0])
+        self.sample_weight = None if sample_weight is None else _normalised(sample_weight, targets, given[0])
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
         self._recent = Recent(self.draw)
 
@@ -127,7 +131,7 @@ class TensorStream(Stream):
         """All samples, in order and without augmentation."""
         names = slice(None) if self.index is None else self.index
         inputs = self.inputs if self.prepare is None else self.prepare(self.inputs)
-        return Batch(inputs, self.targets, names, hyper=self.hyper, weights=self.weights)
+        return Batch(inputs, self.targets, names, hyper=self.hyper, sample_weight=self.sample_weight)
 
     def batch(self, step: int) -> Batch:
         return self.whole if self.constant else self._recent(step)
@@ -136,16 +140,16 @@ class TensorStream(Stream):
         """Draw the batch of a step again; :meth:`batch` remembers the last few."""
         if self.batch_size is None:
             names = slice(None) if self.index is None else self.index
-            batch = Batch(self.inputs, self.targets, names, hyper=self.hyper, weights=self.weights)
+            batch = Batch(self.inputs, self.targets, names, hyper=self.hyper, sample_weight=self.sample_weight)
         else:
             epoch, position = divmod(step, self.steps_per_epoch)
             if self._order[0] != epoch:
                 self._order = epoch, self.order(epoch).to(self.device)
             rows = self._order[1][self.rows_of(position)]
             names = rows if self.index is None else self.index[rows]
-            weights = None if self.weights is None else self.weights[rows]
+            weights = None if self.sample_weight is None else self.sample_weight[rows]
             inputs = map_tensors(lambda t: t[rows], self.inputs)
-            batch = Batch(inputs, self.targets[rows], names, hyper=self.hyper, weights=weights)
+            batch = Batch(inputs, self.targets[rows], names, hyper=self.hyper, sample_weight=weights)
         if self.augment is not None:
             generator = torch.Generator(self.device).manual_seed(mix(self.seed, step, 2))
             batch = batch._replace(inputs=self.augment(batch.inputs, generator))
@@ -233,9 +237,9 @@ def _normalised(weights: Tensor, targets: Tensor, like: Tensor) -> Tensor:
     """Weights of mean 1 in the precision of the inputs, so that learning rates and penalties keep their meaning."""
     if weights.shape != (len(targets),):
         raise ValueError(
-            f"weights must hold one number for each of the {len(targets)} rows; got shape {tuple(weights.shape)}."
+            f"sample_weight must hold one number for each of the {len(targets)} rows; got shape {tuple(weights.shape)}."
         )
     if not bool((weights >= 0).all() & weights.isfinite().all() & (weights > 0).any()):
-        raise ValueError("weights must be finite and not negative, and some must be positive.")
+        raise ValueError("sample_weight must be finite and not negative, and some must be positive.")
     weights = weights.to(like.device, like.dtype if like.is_floating_point() else torch.get_default_dtype())
     return weights / weights.mean()

@@ -1,7 +1,7 @@
 """The five sets of the first paper (Sanguin et al. 2024, Table 1) by name, with their splits by seed.
 
 A seed gives fresh samples, not another split of the same ones. Training, validation and test parts come from one draw;
-:func:`fresh` draws from another stream of random numbers, which no :func:`load` of any seed or set uses.
+:func:`fresh` draws from another stream of random numbers, which no :func:`load_problem` of any seed or set uses.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from calibrant._renamed import renamed_arguments
 from calibrant.data.bac import bac
 from calibrant.data.synthetic import Seed, Synthetic, blobs, spirals
 
@@ -28,8 +29,9 @@ _SPLITS, _FRESH = 0, 1
 Part = tuple[np.ndarray, np.ndarray]
 
 
+@renamed_arguments(classes="n_classes")
 @dataclass(frozen=True)
-class Problem:
+class SyntheticProblem:
     """Raw inputs and labels of the three parts, and P(y | x) for any x.
 
     If ``noise_free`` is true, the labels are a function of the inputs. The posterior is then 0 or 1 and its calibration
@@ -42,26 +44,27 @@ class Problem:
     val: Part
     test: Part
     posterior: Callable[[np.ndarray], np.ndarray]
-    classes: int
+    n_classes: int
     feature_names: tuple[str, ...]
     noise_free: bool
 
 
-def load(name: str, seed: int, *, sizes: tuple[int, int, int] = (700, 300, 1000)) -> Problem:
+def load_problem(name: str, seed: int, *, sizes: tuple[int, int, int] = (700, 300, 1000)) -> SyntheticProblem:
     """The set of this name (one of ``SETS``) with fresh samples for this seed; the paper's sizes by default."""
     data = _draw(name, sum(sizes), seed, _SPLITS)
     train, val, test = data.split(*sizes)
-    return Problem(
-        name, seed, train, val, test, data.posterior, data.classes, data.feature_names, noise_free=name in NOISE_FREE
+    return SyntheticProblem(
+        name, seed, train, val, test, data.posterior, data.n_classes, data.feature_names, noise_free=name in NOISE_FREE
     )
 
 
 def fresh(name: str, samples: int, seed: int) -> Synthetic:
-    """Any number of further samples of a set, independent of all samples of :func:`load`."""
+    """Any number of further samples of a set, independent of all samples of :func:`load_problem`."""
     return _draw(name, samples, seed, _FRESH)
 
 
-def flip_labels(labels: np.ndarray, rate: float, classes: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
+@renamed_arguments(classes="n_classes")
+def flip_labels(labels: np.ndarray, rate: float, n_classes: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """A copy with ``round(rate · n)`` labels changed to a random other class, and the mask of the changed ones.
 
     The number is exact, not binomial, so that all seeds have the same share of wrong labels.
@@ -69,16 +72,16 @@ def flip_labels(labels: np.ndarray, rate: float, classes: int, *, seed: int) -> 
     labels = np.asarray(labels)
     if not 0 <= rate <= 1:
         raise ValueError(f"rate, the share of labels to change, must be between 0 and 1; got {rate}.")
-    if classes < 2:
-        raise ValueError(f"classes must be at least 2, to change a label to another class; got {classes}.")
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or np.any((labels < 0) | (labels >= classes)):
-        raise ValueError(f"labels must be one row of whole numbers from 0 to {classes - 1}.")
+    if n_classes < 2:
+        raise ValueError(f"n_classes must be at least 2, to change a label to another class; got {n_classes}.")
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or np.any((labels < 0) | (labels >= n_classes)):
+        raise ValueError(f"labels must be one row of whole numbers from 0 to {n_classes - 1}.")
     generator = np.random.default_rng(seed)
     chosen = generator.permutation(len(labels))[: round(rate * len(labels))]
     flipped = np.zeros(len(labels), dtype=bool)
     flipped[chosen] = True
     changed = labels.copy()
-    changed[chosen] = (labels[chosen] + generator.integers(1, classes, len(chosen))) % classes
+    changed[chosen] = (labels[chosen] + generator.integers(1, n_classes, len(chosen))) % n_classes
     return changed, flipped
 
 

@@ -28,7 +28,7 @@ _SURE_THOUSANDS = re.compile(r"\s*[+-]?\d{1,3}((\.\d{3})+(,\d+)?|(,\d{3})+(,\d{3
 
 
 @dataclass(frozen=True)
-class Table:
+class LabelledTable:
     """Named columns and the labels of the rows: numbers, text or truth values."""
 
     columns: Columns
@@ -38,13 +38,13 @@ class Table:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def rows(self, index: np.ndarray) -> Table:
+    def rows(self, index: np.ndarray) -> LabelledTable:
         """The rows of an index or mask, in its order."""
         columns = {name: column[index] for name, column in self.columns.items()}
-        return Table(columns, self.labels[index], self.target)
+        return LabelledTable(columns, self.labels[index], self.target)
 
 
-def read_table(path: str | os.PathLike[str], *, target: str | None = None) -> Table:
+def read_table(path: str | os.PathLike[str], *, target: str | None = None) -> LabelledTable:
     """Read a table with labels from a ``.csv``, ``.tsv`` or ``.parquet`` file, or one of these with ``.gz`` added.
 
     ``target`` names the column of the labels. The default is the first that is called target, class, label or y, in
@@ -68,7 +68,7 @@ def read_table(path: str | os.PathLike[str], *, target: str | None = None) -> Ta
         raise ValueError(f"{Path(path).name}: {error}") from None
     if not columns:
         raise ValueError(f"{Path(path).name} has no column besides {name!r}, so there is nothing to learn from.")
-    return Table(columns, labels, name)
+    return LabelledTable(columns, labels, name)
 
 
 def read_columns(path: str | os.PathLike[str]) -> Columns:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from calibrant._device import resolve_device
 from calibrant._files import fitted_state
 from calibrant._inputs import class_columns, shown
+from calibrant._renamed import renamed_attribute, warn_renamed
 from calibrant.bilevel import Callback, History, ProgressBar
 from calibrant.data.copies import copy_groups, joined
 from calibrant.data.scaling import fit_scaling
@@ -31,17 +33,32 @@ from calibrant.estimators.rejection import RejectMixin
 from calibrant.methods import Fitted, Method, Task, suspicion
 
 WHOLE = ("steps", "epochs", "batch_size", "folds", "repeats", "last")
-POSITIVE = ("learning_rate", "outer_rate", "also_rate", "alpha")
+POSITIVE = ("learning_rate", "outer_learning_rate", "also_learning_rate", "alpha")
+FORMER = {"outer_rate": "outer_learning_rate", "also_rate": "also_learning_rate"}
+"""Parameters by their former names."""
+Classifier = TypeVar("Classifier", bound="NetworkClassifier")
+
+
+def accepts_former_names(cls: type[Classifier]) -> type[Classifier]:
+    """Decorate a classifier so that its constructor accepts former names of parameters, with a DeprecationWarning."""
+    original = cls.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **params: Any) -> None:
+        original(self, *args, **cls.present_params(params, stacklevel=3))
+
+    cls.__init__ = init  # type: ignore[method-assign]
+    return cls
 
 
 class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
-    """Base class. A subclass sets ``method``, and stores the learned values as attributes in ``_keep``.
+    """Base class. A subclass gives its method in ``_base``, and stores the learned values as attributes in ``_keep``.
 
-    Every field of the method is a parameter of the same name, except ``hidden``, which is called
-    ``hidden_layer_sizes`` as in scikit-learn.
+    A parameter with the name of a field of the method sets this field. ``hidden_layer_sizes``, the name in
+    scikit-learn, sets ``hidden``.
     """
 
-    method: ClassVar[type[Method]]
+    outer_rate = renamed_attribute("outer_rate", "outer_learning_rate")
 
     hidden_layer_sizes: Any
     class_weight: Any
@@ -179,22 +196,42 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         listed = np.argsort(-scores, kind="stable")[: int((scores > 0.5).sum()) if n is None else n]
         return (listed, scores[listed]) if return_scores else listed
 
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, as in scikit-learn; former names work for one version, with a DeprecationWarning."""
+        super().set_params(**self.present_params(params, getattr(self, "method", None), stacklevel=3))
+        return self
+
+    @classmethod
+    def present_params(
+        cls, params: Mapping[str, Any], method: Any = None, *, stacklevel: int | None = None
+    ) -> dict[str, Any]:
+        """Parameters by their present names. A former name causes a warning, unless ``stacklevel`` is None."""
+        found = {}
+        for name, value in params.items():
+            present = FORMER.get(name, name)
+            if present != name and present in params:
+                raise TypeError(f"{cls.__name__} got both {present} and its old name {name}; give {present} only.")
+            if present != name and stacklevel is not None:
+                warn_renamed(f"the parameter {name} of {cls.__name__}", present, stacklevel=stacklevel + 1)
+            found[present] = value
+        return found
+
     def save(self, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None) -> None:
         """Write the fitted classifier to one file: arrays as safetensors, the rest as JSON in its header.
 
         Parameters that are a RandomState instance or a splitter cannot be written; they are read back as None.
         ``about`` holds your own notes for the file's header: text and numbers.
         """
-        from calibrant.estimators.persistence import save
+        from calibrant.estimators.persistence import save_classifier
 
-        save(self, path, about=about)
+        save_classifier(self, path, about=about)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file written by :meth:`save`. Loading executes no code, and predictions are equal bit for bit."""
-        from calibrant.estimators.persistence import load
+        from calibrant.estimators.persistence import load_classifier
 
-        found = load(path)
+        found = load_classifier(path)
         if not isinstance(found, cls):
             raise ValueError(
                 f"{path} holds a {type(found).__name__}, not a {cls.__name__}: use {type(found).__name__}.load."
@@ -222,18 +259,25 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         """Set the learned attributes other than the networks, including ``suspicion_`` for all samples."""
         raise NotImplementedError
 
+    def _base(self) -> Any:
+        """The method before the parameters of this estimator set its fields."""
+        raise NotImplementedError
+
+    def _settings(self) -> dict[str, Any]:
+        """The fields of the method that the parameters of this estimator set."""
+        names = [field.name for field in fields(self._base()) if field.name != "hidden"]
+        return {"hidden": self.hidden_layer_sizes, **{name: getattr(self, name) for name in names}}
+
     def _method(self) -> Method:
         """The method with this estimator's settings."""
-        sizes = self.hidden_layer_sizes
+        base = self._base()
+        settings = {name: tuple(v) if isinstance(v, list) else v for name, v in self._settings().items()}
+        sizes = settings["hidden"]
         if not isinstance(sizes, Integral | Sequence | np.ndarray) or isinstance(sizes, str):
             raise ValueError(f"hidden_layer_sizes must be a whole number or a tuple of them; got {shown(sizes)}.")
         sizes = (sizes,) if isinstance(sizes, Integral) else tuple(sizes)
-        settings: dict[str, Any] = {"hidden": tuple(_whole("hidden_layer_sizes", size) for size in sizes)}
-        for field in fields(self.method):
-            if field.name != "hidden":
-                value = getattr(self, field.name)
-                settings[field.name] = tuple(value) if isinstance(value, list) else value
-        optional = {field.name for field in fields(self.method) if field.default is None}
+        settings["hidden"] = tuple(_whole("hidden_layer_sizes", size) for size in sizes)
+        optional = {field.name for field in fields(base) if field.default is None}
         for name in set(settings) & {*WHOLE, *POSITIVE}:
             value = settings[name]
             if value is None and name in optional:
@@ -242,7 +286,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
                 settings[name] = _whole(name, value)
             elif not (isinstance(value, Real) and 0 < float(value) < math.inf):
                 raise ValueError(f"{name} must be a positive number; got {shown(value)}.")
-        return self.method(**settings)
+        return replace(base, **settings)
 
     def _train(self, task: Task, callbacks: Sequence[Callback]) -> tuple[Fitted, list[History]]:
         runs = Runs()

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+import warnings
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.random import RandomState
 
+from calibrant._inputs import shown
+from calibrant._renamed import warn_renamed
 from calibrant.bilevel import History
-from calibrant.estimators.base import NetworkClassifier
+from calibrant.estimators.base import NetworkClassifier, accepts_former_names
 from calibrant.estimators.reading import Samples
-from calibrant.methods import BO4SC, Fitted, Method
-from calibrant.methods.bo4sc import Companion
+from calibrant.methods import BO4SC, Fitted
+
+PUBLISHED = {
+    "hidden_layer_sizes": "hidden",
+    "steps": "steps",
+    "epochs": "epochs",
+    "learning_rate": "learning_rate",
+    "outer_learning_rate": "outer_learning_rate",
+    "alpha": "alpha",
+}
+"""The parameters that the paper names, and the fields of BO4SC that they set."""
+MOVED = tuple(field.name for field in fields(BO4SC) if field.name not in PUBLISHED.values())
+"""The other fields of BO4SC, which were parameters in earlier versions."""
 
 
+@accepts_former_names
 class BO4SCClassifier(NetworkClassifier):
     """A network trained with one weight per sample; the weights are learned to make held-out confidence accurate.
 
@@ -24,52 +41,23 @@ class BO4SCClassifier(NetworkClassifier):
 
     Parameters
     ----------
-    hidden_layer_sizes : tuple of int, or int
-        Units of the hidden layers, as in :class:`sklearn.neural_network.MLPClassifier`.
-    steps : int
-        T, the number of inner steps per outer step.
+    hidden_layer_sizes : tuple of int, or int, optional
+        Units of the hidden layers, as in :class:`sklearn.neural_network.MLPClassifier`. Default: (64, 64).
+    steps : int, optional
+        T, the number of inner steps per outer step. Default: 5.
     epochs : int, optional
         Passes over the training data. Default: 1,200 steps or 20 epochs, whichever is more. Training ends with a
         complete outer step: the number of inner steps (passes, for the full batch) is rounded up to a multiple of
         ``steps``.
-    learning_rate : float
-        η_θ, the learning rate of the inner optimiser.
-    batch_size : int, optional
-        Default: the full batch up to 4,096 rows, else 512.
-    outer_rate : float, optional
-        η_w, the learning rate of the weights. Default: 1.5·n_samples.
-    alpha : float
-        Parameter of the Boltzmann operator, the smooth maximum inside the outer loss.
-    inner : {"adam", "sgd"}
-        The inner optimiser: Section 4 of the paper says Adam, Algorithm 1 prints plain descent.
-    hypergradient : {"unrolled", "truncated", "implicit"}
-        How the hypergradient is computed: exactly through all T steps, through the last ``last`` steps, or by the
-        implicit function theorem at a minimum.
-    last : int
-        Number of steps for ``hypergradient="truncated"``.
-    damping : float
-        For ``hypergradient="implicit"``: added to the eigenvalues of the Hessian, which may be negative.
-    outer_loss : {"bce", "nll", "brier", "sece", "dece"}
-        The loss on held-out data; the paper uses ``"bce"``.
-    weights : {"sample", "prior", "neighbours", "network"} or None
-        "sample": free weights, as published. "prior": weights pulled towards 1. "neighbours": weights smoothed over
-        neighbours with the same label. "network": weights computed by a small network. None: no weights; only the
-        variables in ``also`` are learned.
-    prior_strength : float, optional
-        Strength of the pull towards equal weights, for all ``weights`` except ``"sample"``. Default: 0.01 for
-        ``"prior"``, else 0.
-    form : {"clip", "sigmoid"}
-        How weights are kept in [0, 1].
-    initial_weight : float, optional
-        Default: 1, or 0.9 for ``form="sigmoid"``.
-    also : tuple of {"l2", "l2-unit", "label-smoothing", "label-noise"}
-        Further outer variables, which Adam optimises.
-    also_rate : float
-        The learning rate for the variables in ``also``.
-    restart : bool
-        Start each outer step from the initial parameters again.
-    keep_history : bool
-        Keep the weights of every outer step in ``sample_weights_history_``.
+    learning_rate : float, optional
+        η_θ, the learning rate of the network (inner level). Default: 0.005.
+    outer_learning_rate : float, optional
+        η_w, the learning rate of the weights (outer level). Default: 1.5·n_samples.
+    alpha : float, optional
+        α of the Boltzmann operator, the smooth maximum inside the outer loss. Default: 30.
+    method : :class:`calibrant.methods.BO4SC`, optional
+        All further settings: ``BO4SC(weights="neighbours", also=("l2",))``, for example. An argument above that is not
+        None replaces the field of this object.
     validation_fraction : float
         The share of rows to hold out if ``fit`` gets no ``X_val``; the split is stratified by class.
     class_weight : dict, "balanced" or None
@@ -87,10 +75,10 @@ class BO4SCClassifier(NetworkClassifier):
     classes_, n_features_in_, feature_names_in_ : as in every scikit-learn classifier
     encoder_ : :class:`calibrant.data.TableEncoder` or None
         The encoder of a table with text, categories or dates; None if all columns were numeric.
-    sample_weights_ : (n_samples,) array, or None with ``weights=None``
+    sample_weights_ : (n_samples,) array, or None with ``BO4SC(weights=None)``
         The learned weight of each row of X, from 0 to 1; NaN for rows that were not trained on: those held out, and
         those whose ``sample_weight`` is zero.
-    sample_weights_history_ : (outer steps + 1, n_samples) array, with ``keep_history`` and weights
+    sample_weights_history_ : (outer steps + 1, n_samples) array, with ``BO4SC(keep_history=True)`` and weights
         The weights after each outer step; the first row is the start.
     suspicion_ : (n_samples,) array
         How wrong each label looks, from 0 to 1: ``1 − w_i·p(y_i | x_i)``, with w = 1 for rows that were not trained on.
@@ -98,7 +86,7 @@ class BO4SCClassifier(NetworkClassifier):
     train_indices_, validation_indices_ : the training rows and the held-out rows of X
     history_ : dict of (outer steps,) arrays
         ``inner_loss``, ``outer_loss`` and ``gradient_norm`` (of the hypergradient).
-    l2_, label_smoothing_ : arrays, if ``also`` names them
+    l2_, label_smoothing_ : arrays, if ``also`` of ``method`` names them
     label_noise_ : float, if ``also`` names it
         The learned rate of wrong labels, the same for all classes.
 
@@ -114,31 +102,16 @@ class BO4SCClassifier(NetworkClassifier):
     ((150,), (2,))
     """
 
-    method: ClassVar[type[Method]] = BO4SC
-
     def __init__(
         self,
-        hidden_layer_sizes: tuple[int, ...] | int = BO4SC.hidden,
+        hidden_layer_sizes: tuple[int, ...] | int | None = None,
         *,
-        steps: int = BO4SC.steps,
-        epochs: int | None = BO4SC.epochs,
-        learning_rate: float = BO4SC.learning_rate,
-        batch_size: int | None = BO4SC.batch_size,
-        outer_rate: float | None = BO4SC.outer_rate,
-        alpha: float = BO4SC.alpha,
-        inner: Literal["adam", "sgd"] = BO4SC.inner,
-        hypergradient: Literal["unrolled", "truncated", "implicit"] = BO4SC.hypergradient,
-        last: int = BO4SC.last,
-        damping: float = BO4SC.damping,
-        outer_loss: Literal["bce", "nll", "brier", "sece", "dece"] = BO4SC.outer_loss,
-        weights: Literal["sample", "prior", "neighbours", "network"] | None = BO4SC.weights,
-        prior_strength: float | None = BO4SC.prior_strength,
-        form: Literal["clip", "sigmoid"] = BO4SC.form,
-        initial_weight: float | None = BO4SC.initial_weight,
-        also: tuple[Companion, ...] = BO4SC.also,
-        also_rate: float = BO4SC.also_rate,
-        restart: bool = BO4SC.restart,
-        keep_history: bool = BO4SC.keep_history,
+        steps: int | None = None,
+        epochs: int | None = None,
+        learning_rate: float | None = None,
+        outer_learning_rate: float | None = None,
+        alpha: float | None = None,
+        method: BO4SC | None = None,
         validation_fraction: float = 0.25,
         class_weight: dict[Any, float] | Literal["balanced"] | None = None,
         random_state: int | RandomState | None = None,
@@ -149,27 +122,45 @@ class BO4SCClassifier(NetworkClassifier):
         self.steps = steps
         self.epochs = epochs
         self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.outer_rate = outer_rate
+        self.outer_learning_rate = outer_learning_rate
         self.alpha = alpha
-        self.inner = inner
-        self.hypergradient = hypergradient
-        self.last = last
-        self.damping = damping
-        self.outer_loss = outer_loss
-        self.weights = weights
-        self.prior_strength = prior_strength
-        self.form = form
-        self.initial_weight = initial_weight
-        self.also = also
-        self.also_rate = also_rate
-        self.restart = restart
-        self.keep_history = keep_history
+        self.method = method
         self.validation_fraction = validation_fraction
         self.class_weight = class_weight
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
+
+    @classmethod
+    def present_params(
+        cls, params: Mapping[str, Any], method: Any = None, *, stacklevel: int | None = None
+    ) -> dict[str, Any]:
+        inner = None if stacklevel is None else stacklevel + 1
+        found = super().present_params(params, method, stacklevel=inner)
+        base = found.get("method", method) or BO4SC()
+        moved = {name: _as_tuple(found.pop(name)) for name in MOVED if name in found}
+        changed = {name: value for name, value in moved.items() if value != getattr(base, name)}
+        if moved and stacklevel is not None:
+            text = ", ".join(f"{name}={value!r}" for name, value in moved.items())
+            warnings.warn(
+                f"The parameter {' and '.join(moved)} of BO4SCClassifier moved to its parameter method: give "
+                f"method=BO4SC({text}), with BO4SC from calibrant.methods. The old form will be removed in the next "
+                "version.",
+                DeprecationWarning,
+                stacklevel=stacklevel,
+            )
+        return found | ({"method": replace(base, **changed)} if changed else {})
+
+    def _base(self) -> BO4SC:
+        if self.method is not None and not isinstance(self.method, BO4SC):
+            raise ValueError(f"method must be a calibrant.methods.BO4SC, or None; got {shown(self.method)}.")
+        return BO4SC() if self.method is None else self.method
+
+    def _settings(self) -> dict[str, Any]:
+        base = self._base()
+        own = {field: getattr(self, name) for name, field in PUBLISHED.items()}
+        given = {field: value for field, value in own.items() if value is not None}
+        return {field.name: getattr(base, field.name) for field in fields(base)} | given
 
     def _holds_out(self) -> bool:
         return True
@@ -194,3 +185,19 @@ def _spread(values: Any, rows: np.ndarray, n: int) -> np.ndarray:
     whole = np.full((*values.shape[:-1], n), np.nan)
     whole[..., rows] = values.double().numpy()
     return whole
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _former_attribute(name: str) -> property:
+    def read(self: BO4SCClassifier) -> Any:
+        warn_renamed(f"BO4SCClassifier.{name}", f"BO4SCClassifier.method.{name}", stacklevel=3)
+        return getattr(self._base(), name)
+
+    return property(read, doc=f"The field ``{name}`` of ``method``.")
+
+
+for _name in MOVED:
+    setattr(BO4SCClassifier, _name, _former_attribute(_name))

@@ -20,7 +20,7 @@ from calibrant.estimators.bo4sc import BO4SCClassifier
 from calibrant.estimators.networks import Frozen, from_tree, perceptron, to_tree
 from calibrant.estimators.selective import HeldOut, check_out_of_fold, without_large
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
-from calibrant.methods import Mixture
+from calibrant.methods import BO4SC, Mixture
 from calibrant.methods.blend import Blend
 from calibrant.methods.forest import Forest
 from calibrant.methods.lines import Line
@@ -28,16 +28,16 @@ from calibrant.methods.pool import Pool
 
 CLASSIFIERS: dict[str, type[NetworkClassifier]] = {c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier)}
 FORMAT = Format("classifier", CLASSIFIERS, "save", former={"calibrant.estimators": (2, 3)})
-_MODEL, _SCALING, _ENCODER, _HELD_OUT = "model_", "scaling_", "encoder_", "held_out_"
+_METHOD, _MODEL, _SCALING, _ENCODER, _HELD_OUT = "method", "model_", "scaling_", "encoder_", "held_out_"
 POOLS = ("probs", "logits")
 OTHERS: dict[str, type[Forest] | type[Line]] = {"trees": Forest, "linear": Line}
 """The pool members other than networks, which are stored as dataclasses of arrays."""
 
 
-def save(
+def save_classifier(
     classifier: NetworkClassifier, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a fitted classifier to one file; :func:`load` reads it back with equal predictions, bit for bit.
+    """Write a fitted classifier to one file; :func:`load_classifier` reads it back with equal predictions, bit for bit.
 
     ``about`` holds text and numbers that are stored in the file; :func:`calibrant._files.read_about` reads them.
     """
@@ -50,6 +50,8 @@ def save(
         params["random_state"] = None
     if not isinstance(params.get("cv"), Integral):
         params.pop("cv", None)
+    if (method := params.pop(_METHOD, None)) is not None:
+        params[_METHOD] = {field.name: getattr(method, field.name) for field in fields(method)}
     arrays: Arrays = {}
     plain: dict[str, Callable[[Any], Any]] = {
         _MODEL: _plain_model,
@@ -63,8 +65,8 @@ def save(
     FORMAT.write(path, name, arrays, about=about, **parts)
 
 
-def load(path: str | os.PathLike[str]) -> NetworkClassifier:
-    """Read a file written by :func:`save`; any other file raises a ValueError that says what is wrong."""
+def load_classifier(path: str | os.PathLike[str]) -> NetworkClassifier:
+    """Read a file written by :func:`save_classifier`; any other file raises a ValueError that says what is wrong."""
     classifier: NetworkClassifier = FORMAT.read(path, _build)
     return classifier
 
@@ -80,7 +82,9 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassif
         _upgrade(kind, params, state)
     if header["version"] == 3 and "oof_labels_" not in state:
         state.pop("oof_proba_", None)  # early files lack the labels, and the probabilities are useless without them
-    classifier: NetworkClassifier = kind(**params)
+    if _METHOD in params:
+        params[_METHOD] = BO4SC(**params[_METHOD])
+    classifier: NetworkClassifier = kind(**kind.present_params(params))  # type: ignore[attr-defined]
     for key in state:
         if key.startswith("_") or not key.endswith("_"):  # it could hide a method
             raise ValueError(f"{key!r} is not a fitted attribute; their names end with an underscore")

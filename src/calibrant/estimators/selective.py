@@ -47,6 +47,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from calibrant._renamed import renamed_arguments
 from calibrant.estimators.rejection import RejectMixin
 from calibrant.selective import RejectionRule, SetRule, threshold_for_risk
 from calibrant.selective.conformal import Seed, blocks, rule_of_ranked
@@ -147,6 +148,7 @@ class SelectiveMixin(RejectMixin):
         held = self._out_of_fold("rejection_rule", groups)
         return threshold_for_risk(held.confidence, held.correct, risk, level=confidence, method=method)
 
+    @renamed_arguments(seed="random_state")
     def set_rule(
         self,
         coverage: float = 0.9,
@@ -155,15 +157,16 @@ class SelectiveMixin(RejectMixin):
         by_class: bool = False,
         allow_empty: bool = False,
         groups: Any = None,
-        seed: Seed = None,
+        random_state: Seed = None,
     ) -> SetRule:
         """Return the rule of :meth:`predict_set`, which can be stored as JSON and applied to ``predict_proba(X)``."""
         score = find_score(method)
         held = self._out_of_fold("set_rule", groups)
         return rule_of_ranked(
-            held.ranked, held.labels, len(self.classes_), coverage, score, None, by_class, allow_empty, seed
+            held.ranked, held.labels, len(self.classes_), coverage, score, None, by_class, allow_empty, random_state
         )
 
+    @renamed_arguments(seed="random_state")
     def predict_set(
         self,
         X: Any,
@@ -173,7 +176,7 @@ class SelectiveMixin(RejectMixin):
         by_class: bool = False,
         allow_empty: bool = False,
         groups: Any = None,
-        seed: Seed = None,
+        random_state: Seed = None,
     ) -> np.ndarray:
         """Return a set of classes for each row that contains the true class with probability ``coverage``.
 
@@ -194,7 +197,7 @@ class SelectiveMixin(RejectMixin):
             Leave sets empty where no class fits; by default they hold at least the most probable class.
         groups : array-like, optional
             The group of each *training* row, as in :meth:`rejection_rule`.
-        seed : int, optional
+        random_state : int, optional
             For randomised scores only.
 
         Returns
@@ -202,9 +205,9 @@ class SelectiveMixin(RejectMixin):
         sets : bool array of shape (n_samples, n_classes)
             True where the class, an entry of ``classes_``, belongs to the row's set.
         """
-        generator = np.random.default_rng(seed)
+        generator = np.random.default_rng(random_state)
         rule = self.set_rule(
-            coverage, method, by_class=by_class, allow_empty=allow_empty, groups=groups, seed=generator
+            coverage, method, by_class=by_class, allow_empty=allow_empty, groups=groups, random_state=generator
         )
         return rule.apply(self.predict_proba(X), seed=generator)  # type: ignore[attr-defined]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Integral
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.random import RandomState
 
 from calibrant.bilevel import History
-from calibrant.estimators.base import NetworkClassifier
+from calibrant.estimators.base import NetworkClassifier, accepts_former_names
 from calibrant.estimators.folds import Splits, fold_count, named_splits
 from calibrant.estimators.history import as_arrays
 from calibrant.estimators.reading import Samples
@@ -20,6 +20,7 @@ from calibrant.methods import Fitted, Method, SelfCalibrated
 from calibrant.methods.blend import MEMBERS
 
 
+@accepts_former_names
 class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     """The recommended classifier: calibrated confidence without tuning.
 
@@ -57,7 +58,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         The number of inner steps per outer step.
     last : int
         How many of these steps the hypergradient is computed through.
-    outer_rate : float
+    outer_learning_rate : float
         The learning rate of Adam for the logarithms of the regularisation strengths (outer level).
     batch_size : int, optional
         Default: the full batch up to 512 rows, else 256. With ``embedding=None``: the full batch up to 4,096 rows, else
@@ -142,8 +143,6 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     array([-1, -1])
     """
 
-    method: ClassVar[type[Method]] = SelfCalibrated
-
     def __init__(
         self,
         hidden_layer_sizes: tuple[int, ...] | int = SelfCalibrated.hidden,
@@ -156,7 +155,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         learning_rate: float = SelfCalibrated.learning_rate,
         steps: int = SelfCalibrated.steps,
         last: int = SelfCalibrated.last,
-        outer_rate: float = SelfCalibrated.outer_rate,
+        outer_learning_rate: float = SelfCalibrated.outer_learning_rate,
         batch_size: int | None = SelfCalibrated.batch_size,
         embedding: Literal["piecewise", "periodic", "linear"] | None = SelfCalibrated.embedding,  # type: ignore[assignment]
         choose: float = SelfCalibrated.choose,
@@ -178,7 +177,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         self.learning_rate = learning_rate
         self.steps = steps
         self.last = last
-        self.outer_rate = outer_rate
+        self.outer_learning_rate = outer_learning_rate
         self.batch_size = batch_size
         self.embedding = embedding
         self.choose = choose
@@ -193,6 +192,9 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
 
     def _holds_out(self) -> bool:
         return not self.refit
+
+    def _base(self) -> SelfCalibrated:
+        return SelfCalibrated()
 
     def _method(self) -> Method:
         method = super()._method()

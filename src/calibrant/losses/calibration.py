@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from calibrant._renamed import renamed_arguments
 from calibrant.losses.classification import one_hot
 from calibrant.losses.kernel_means import kernel_means
 from calibrant.metrics.kernel import nadaraya_watson
@@ -19,13 +20,14 @@ from calibrant.metrics.kernel import nadaraya_watson
 Accuracy = Literal["soft", "hard"]
 
 
+@renamed_arguments(weights="sample_weight")
 def sece(
     logits: Tensor,
     labels: Tensor,
     *,
     bandwidth: float = 0.01,
     accuracy: Accuracy = "soft",
-    weights: Tensor | None = None,
+    sample_weight: Tensor | None = None,
     order: int = 1,
     rows: int = 1024,
 ) -> Tensor:
@@ -39,7 +41,7 @@ def sece(
     π(x_i) instead of π(x_j) and is not normalised, so this is the form of Eq. (12), with its self term.
     ``accuracy="soft"`` is the paper's (:func:`soft_accuracy`). ``"hard"`` uses 0 or 1 as a constant, so that the
     gradient changes confidences only. ``order=2`` is the squared form, without a root: the gradient of the absolute
-    value does not shrink with the error, that of the square does. ``weights`` are sample weights.
+    value does not shrink with the error, that of the square does.
 
     Time is O(n²). With more than `rows` samples, pairs are computed in blocks of `rows` rows, and memory is O(rows·n)
     for the value and its gradient. The metric of the same name is :func:`calibrant.metrics.sece`.
@@ -50,14 +52,15 @@ def sece(
         raise ValueError(f"order must be 1 or 2 and rows at least 1; got {order} and {rows}.")
     confidence, right = _confidence_and_accuracy(logits, labels, accuracy)
     if confidence.shape[0] <= rows:
-        means = nadaraya_watson(confidence, right, bandwidth, weight=weights)  # Eq. (12)
+        means = nadaraya_watson(confidence, right, bandwidth, weight=sample_weight)  # Eq. (12)
     else:
-        log_weights = torch.zeros_like(confidence) if weights is None else weights.log()
+        log_weights = torch.zeros_like(confidence) if sample_weight is None else sample_weight.log()
         means = kernel_means(confidence, right, bandwidth, log_weights, rows)
     gap = means - confidence
-    return _mean(gap.abs() if order == 1 else gap.square(), weights)  # Eq. (7)
+    return _mean(gap.abs() if order == 1 else gap.square(), sample_weight)  # Eq. (7)
 
 
+@renamed_arguments(weights="sample_weight")
 def dece(
     logits: Tensor,
     labels: Tensor,
@@ -65,7 +68,7 @@ def dece(
     bins: int = 15,
     temperature: float = 0.01,
     accuracy: Accuracy = "soft",
-    weights: Tensor | None = None,
+    sample_weight: Tensor | None = None,
 ) -> Tensor:
     """Differentiable expected calibration error (Bohdal et al. 2021): ECE with soft bins. ::
 
@@ -73,7 +76,7 @@ def dece(
         s_i = softmax((z_i·W + b)/τ),  W = (1, …, M),  b_m = −Σ_{k<m} k/M,  τ = `temperature`
 
     The second form does not divide by the mass of a bin, so empty bins need no special case. As τ → 0 a bin becomes
-    [(m − 1)/M, m/M]. z, π, `accuracy` and `weights` are as in :func:`sece`.
+    [(m − 1)/M, m/M]. z, π, `accuracy` and `sample_weight` are as in :func:`sece`.
     """
     if bins < 1 or not temperature > 0:
         raise ValueError(f"bins must be at least 1 and temperature positive; got {bins} and {temperature}.")
@@ -81,7 +84,7 @@ def dece(
     slopes = torch.arange(1, bins + 1, dtype=logits.dtype, device=logits.device)
     offsets = -torch.cumsum((slopes - 1) / bins, dim=0)
     share = torch.softmax((confidence.unsqueeze(-1) * slopes + offsets) / temperature, dim=-1)
-    return _mean(share * (right - confidence).unsqueeze(-1), weights).abs().sum()
+    return _mean(share * (right - confidence).unsqueeze(-1), sample_weight).abs().sum()
 
 
 def soft_accuracy(probs: Tensor, labels: Tensor, steepness: float = 100.0) -> Tensor:

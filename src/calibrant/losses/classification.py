@@ -55,6 +55,6 @@ def log_of_others(logits: Tensor, labels: Tensor) -> Tensor:
     return torch.logsumexp(logits.masked_fill(own, -torch.inf), dim=-1) - torch.logsumexp(logits, dim=-1)
 
 
-def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+def one_hot(labels: Tensor, n_classes: int, dtype: torch.dtype) -> Tensor:
     """Indicator vectors by a comparison, which works under ``vmap`` and tracing; all zeros for labels out of range."""
-    return (labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)).to(dtype)
+    return (labels.unsqueeze(-1) == torch.arange(n_classes, device=labels.device)).to(dtype)

@@ -25,7 +25,7 @@ PATIENCE = 0.3
 
 
 @dataclass(frozen=True)
-class Averaged(Method):
+class AveragedNetwork(Method):
     """One network: Adam with a one-cycle schedule; the result is a moving average of its weights.
 
     With a validation part, the average is evaluated after every epoch, and the one with the lowest NLL is kept.
@@ -129,9 +129,9 @@ class BestAverage(Callback):
         with torch.no_grad():
             for inputs, labels in part.pieces():
                 own = F.cross_entropy(net.logits(inputs).double(), labels.to(state.params.device), reduction="none")
-                if part.weights is not None and len(part.weights) == len(own):
-                    own = own * part.weights.to(own)
-                    count += float(part.weights.sum())
+                if part.sample_weight is not None and len(part.sample_weight) == len(own):
+                    own = own * part.sample_weight.to(own)
+                    count += float(part.sample_weight.sum())
                 else:
                     count += len(own)
                 total += float(own.sum())

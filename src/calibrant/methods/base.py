@@ -230,7 +230,7 @@ def perceptron(task: Task, **settings: Any) -> nn.Module:
             f"The default network takes rows of numbers, (samples, features); got inputs of {got}. Pass your own "
             "model: Task(..., model=…) or calibrant.fit(model, …)."
         )
-    return mlp(inputs.shape[1], task.classes, **settings, seed=task.seed).to(inputs)
+    return mlp(inputs.shape[1], task.n_classes, **settings, seed=task.seed).to(inputs)
 
 
 def failure(*solutions: Solution) -> str | None:

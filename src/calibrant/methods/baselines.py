@@ -95,7 +95,7 @@ class Calibrated(Method):
             return model
         val = task.val
         scores, labels = zip(*((model.logits(x), y.cpu()) for x, y in val.pieces()), strict=True)
-        weights = None if val.weights is None else val.weights.cpu().numpy()
+        weights = None if val.sample_weight is None else val.sample_weight.cpu().numpy()
         calibrator = make_calibrator(self.calibrator)
         calibrator.fit(torch.cat(scores).numpy(), torch.cat(labels).numpy(), sample_weight=weights)
         return Recalibrated(model, calibrator, extras=model.extras)

@@ -15,13 +15,13 @@ from calibrant.methods.bo4sc import suspicion
 from calibrant.methods.crossfit import CrossFit
 from calibrant.methods.fitted import Fitted, Mixture
 from calibrant.methods.lines import Linear
-from calibrant.methods.members import Kind, Model, Rows, cross_fit
+from calibrant.methods.members import MemberKind, Model, Rows, cross_fit
 from calibrant.methods.pool import Pool, fit_pool
 from calibrant.methods.task import Part
 from calibrant.methods.trees import Trees
 
 NETWORK = "network"
-KINDS: dict[str, Kind] = {"linear": Linear(), "trees": Trees()}
+KINDS: dict[str, MemberKind] = {"linear": Linear(), "trees": Trees()}
 """The members other than the networks, fastest first."""
 MEMBERS = (NETWORK, "trees", "linear")
 MOST_CLASSES = {"trees": 100}
@@ -93,7 +93,7 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
     folds = first_deal(fit)
     judges = np.zeros(len(rows.labels), dtype=bool)
     judges[fit.rows("judge").cpu().numpy()] = True
-    own = fit.data.weights
+    own = fit.data.sample_weight
     weights = None if own is None else own.double().cpu().numpy()
     groups = None if fit.data.groups is None else fit.data.groups.cpu().numpy()
     known: dict[str, np.ndarray] = {NETWORK: log_softmax(fit.held_out_logits.cpu().numpy(), axis=1)}
@@ -105,7 +105,9 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
         share, together = (None if v is None else v[usable] for v in (weights, groups))
         return fit_pool(both[:, usable], rows.labels[usable], share, groups=together, doubt=doubt)
 
-    for name in (name for name in KINDS if name in members and rows.classes <= MOST_CLASSES.get(name, rows.classes)):
+    for name in (
+        name for name in KINDS if name in members and rows.n_classes <= MOST_CLASSES.get(name, rows.n_classes)
+    ):
 
         def promising(held: np.ndarray, log_probs: np.ndarray, name: str = name) -> bool:
             full = np.full_like(known[NETWORK], np.nan)
@@ -142,7 +144,7 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
 
 def held_shape(rows: Rows) -> tuple[int, int]:
     """The shape of one member's log-probabilities."""
-    return len(rows.labels), rows.classes
+    return len(rows.labels), rows.n_classes
 
 
 def first_deal(fit: CrossFit) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -159,7 +161,7 @@ def first_deal(fit: CrossFit) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def _rows(fit: CrossFit, mixture: Mixture, train: int) -> Rows:
     data = fit.data
-    weights = None if data.weights is None else data.weights.double().cpu().numpy()
+    weights = None if data.sample_weight is None else data.sample_weight.double().cpu().numpy()
     if "label_noise" in mixture.extras:
         right = np.ones(len(data))
         right[:train] -= mixture.extras["suspicion"].double().numpy()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant._inputs import shown
+from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel import (
     CG,
     L2,
@@ -44,6 +45,7 @@ from calibrant.methods.task import Task, streams, tensors
 Companion = Literal["l2", "l2-unit", "label-smoothing", "label-noise"]
 
 
+@renamed_arguments(outer_rate="outer_learning_rate", also_rate="also_learning_rate")
 @dataclass(frozen=True)
 class BO4SC(Method):
     """Algorithm 1 of the first paper: learn one weight per training sample so that held-out confidence is right.
@@ -66,7 +68,7 @@ class BO4SC(Method):
         Passes over the training data. None: 1,200 steps or 20 epochs, whichever is more.
     learning_rate : float
         η_θ, the learning rate of the network.
-    outer_rate : float, optional
+    outer_learning_rate : float, optional
         η_w, the rate of projected gradient descent with the mean loss of Eq. (10). It must be large, because the
         hypergradient of a weight is of the order 1/n. None: ``1.5·n``.
     alpha : float
@@ -97,7 +99,8 @@ class BO4SC(Method):
         w⁰, which the paper does not state. None: 1 (0.9 for ``"sigmoid"``), so that training starts like standard
         training.
     also : tuple of {"l2", "l2-unit", "label-smoothing", "label-noise"}
-        Further outer variables. Adam updates them at ``also_rate``, as it does the parameters of a weight network.
+        Further outer variables. Adam updates them at ``also_learning_rate``, as it does the parameters of a weight
+        network.
     restart : bool
         Restart every outer step from θ⁰. The paper does not say. Its number of steps is enough only if θ is carried
         over.
@@ -109,7 +112,7 @@ class BO4SC(Method):
     steps: int = 5
     epochs: int | None = None
     learning_rate: float = 0.005
-    outer_rate: float | None = None
+    outer_learning_rate: float | None = None
     alpha: float = 30.0
     inner: Literal["adam", "sgd"] = "adam"
     hypergradient: Literal["unrolled", "truncated", "implicit"] = "unrolled"
@@ -121,12 +124,15 @@ class BO4SC(Method):
     form: Literal["clip", "sigmoid"] = "clip"
     initial_weight: float | None = None
     also: tuple[Companion, ...] = ()
-    also_rate: float = 0.05
+    also_learning_rate: float = 0.05
     restart: bool = False
     batch_size: int | None = None
     keep_history: bool = False
 
-    varying: ClassVar[frozenset[str]] = frozenset({"learning_rate", "outer_rate", "alpha", "epochs"})
+    varying: ClassVar[frozenset[str]] = frozenset({"learning_rate", "outer_learning_rate", "alpha", "epochs"})
+
+    outer_rate = renamed_attribute("outer_rate", "outer_learning_rate")
+    also_rate = renamed_attribute("also_rate", "also_learning_rate")
 
     def __post_init__(self) -> None:
         if self.weights is None and self.also == ():
@@ -161,14 +167,14 @@ class BO4SC(Method):
         """
         free = self.weights not in (None, "network")
         used = {
-            "outer_rate": (free, "weights"),
+            "outer_learning_rate": (free, "weights"),
             "initial_weight": (free, "weights"),
             "form": (free, "weights"),
             "prior_strength": (self.weights not in (None, "sample"), "weights"),
             "alpha": (self.outer_loss == "bce", "outer_loss"),
             "last": (self.hypergradient == "truncated", "hypergradient"),
             "damping": (self.hypergradient == "implicit", "hypergradient"),
-            "also_rate": (bool(self.also) or self.weights == "network", "also"),
+            "also_learning_rate": (bool(self.also) or self.weights == "network", "also"),
         }
         for name, (counts, other) in used.items():
             value = getattr(self, name)
@@ -222,7 +228,7 @@ class BO4SC(Method):
     def outer_optimizer(self, group: Group) -> Optimizer:
         """Gradient descent for the weights, Adam for everything else (including the parameters of a weight network)."""
         variables = group.problems[0].variables
-        adam = Adam(self.also_rate)
+        adam = Adam(self.also_learning_rate)
         groups = [
             (sum(p.numel() for p in part.parameters()), _descent(group) if isinstance(part, SampleWeights) else adam)
             for part in _parts(variables)
@@ -253,7 +259,7 @@ class BO4SC(Method):
 
 def _descent(group: Group) -> SGD:
     """Projected gradient descent for the sample weights, with a default rate proportional to their number."""
-    return SGD(group.each(lambda m, t: 1.5 * len(t.train) if m.outer_rate is None else m.outer_rate))
+    return SGD(group.each(lambda m, t: 1.5 * len(t.train) if m.outer_learning_rate is None else m.outer_learning_rate))
 
 
 def entries(task: Task, who: str) -> int:
@@ -319,12 +325,12 @@ _WEIGHTS: dict[str, Any] = {
         len(t.train), form=m.form, initial_weight=m.initial_weight, prior_strength=m.prior_strength or 0.0
     ),
     "network": lambda m, t: WeightNetwork(
-        entries(t, "weights='network'"), t.classes, prior_strength=m.prior_strength or 0.0
+        entries(t, "weights='network'"), t.n_classes, prior_strength=m.prior_strength or 0.0
     ),
 }
 _ALSO: dict[str, Any] = {
     "l2": lambda model, task: L2(model),
     "l2-unit": lambda model, task: L2(model, per="unit"),
-    "label-smoothing": lambda model, task: LabelSmoothing(task.classes, per="class"),
-    "label-noise": lambda model, task: LabelNoise(task.classes),
+    "label-smoothing": lambda model, task: LabelSmoothing(task.n_classes, per="class"),
+    "label-noise": lambda model, task: LabelNoise(task.n_classes),
 }

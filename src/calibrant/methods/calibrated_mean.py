@@ -42,7 +42,7 @@ def calibrated_mean(fit: CrossFit, candidate: str, train: int) -> Mixture:
 
 def last_step(logits: Tensor, data: Part, rows: Tensor) -> LastStep:
     """T, b and λ for the held-out logits of some rows."""
-    weights = None if data.weights is None else data.weights[rows].double().cpu().numpy()
+    weights = None if data.sample_weight is None else data.sample_weight[rows].double().cpu().numpy()
     groups = None if data.groups is None else data.groups[rows].cpu().numpy()
     return fit_last_step(logits.cpu().numpy(), data.labels[rows].cpu().numpy(), weights, groups=groups)
 
@@ -62,7 +62,7 @@ def _doubts(mixture: Mixture, fit: CrossFit, train: int) -> dict[str, Any]:
     labels = part.labels.cpu()
     if "label_noise" not in mixture.extras:
         return {"suspicion": suspicion(torch.ones(train), probs, labels)}
-    rate = flip_rate(probs, labels, None if part.weights is None else part.weights.cpu())
+    rate = flip_rate(probs, labels, None if part.sample_weight is None else part.sample_weight.cpu())
     return {"suspicion": wrong_label(probs, labels, rate), "label_noise": torch.full((probs.shape[1],), rate)}
 
 
@@ -70,6 +70,6 @@ def held_out_losses(fit: CrossFit, mixture: Mixture, rows: Tensor) -> Tensor:
     """The weighted held-out loss of each of some rows."""
     probs = mixture.calibrated(fit.held_out_logits[rows])
     losses = -probs.gather(1, fit.data.labels[rows].unsqueeze(1)).squeeze(1).clamp_min(1e-300).log()
-    if fit.data.weights is not None:
-        losses = losses * fit.data.weights[rows] / fit.data.weights[rows].mean()
+    if fit.data.sample_weight is not None:
+        losses = losses * fit.data.sample_weight[rows] / fit.data.sample_weight[rows].mean()
     return losses.cpu()

@@ -73,7 +73,7 @@ class Pooled(Method):
         return Solving(
             hypergradient=Truncated(own.steps, min(own.last, own.steps)),
             inner_optimizer=Adam(cosine(rate, total, final=0.05 * rate) if own.decay else rate),
-            outer_optimizer=Adam(own.outer_rate),
+            outer_optimizer=Adam(own.outer_learning_rate),
             steps=steps,
             compile="trace" if isinstance(group.tasks[0].model, PlainNetwork) else "auto",
         )
@@ -101,7 +101,7 @@ class LabelNoisy(Pooled):
         return own.share_of(fold_tasks(task, pooled, dealt, {"trusted": trusted}), task)
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
-        outer = OuterVariables(self.strengths(model, task), LabelNoise(task.classes))
+        outer = OuterVariables(self.strengths(model, task), LabelNoise(task.n_classes))
         return Bilevel(model, outer, **self.data(task), seed=task.seed)
 
     def solving(self, group: Group) -> Solving:

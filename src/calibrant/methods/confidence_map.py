@@ -70,7 +70,7 @@ class Choice(NamedTuple):
         return {"kind": "map" if self.map.hidden else "temperature", "gain": self.gain, "error": self.error}
 
 
-def choose_map(logits: Tensor, labels: Tensor, weights: Tensor | None = None, *, hidden: int = HIDDEN) -> Choice:
+def choose_map(logits: Tensor, labels: Tensor, sample_weight: Tensor | None = None, *, hidden: int = HIDDEN) -> Choice:
     """A map if it is better than a temperature on rows that it was not fitted to, else a temperature.
 
     Both are fitted to four fifths of the rows and evaluated on the rest, for each of five folds. The map is chosen if
@@ -79,10 +79,11 @@ def choose_map(logits: Tensor, labels: Tensor, weights: Tensor | None = None, *,
 
     Parameters
     ----------
-    logits, labels, weights : held-out rows (n, C), (n,) and (n,), optional; the scale of the weights does not matter
+    logits, labels : held-out rows, (n, C) and (n,)
+    sample_weight : (n,), optional; its scale does not matter
     hidden : the width of the map's hidden layer; 0 always gives a temperature
     """
-    logits, labels, share = _prepared(logits, labels, weights)
+    logits, labels, share = _prepared(logits, labels, sample_weight)
     if hidden == 0 or len(labels) < FEWEST:
         return Choice(fit_map(logits, labels, share, hidden=0), None, None)
     folds = torch.from_numpy(np.random.default_rng(0).permutation(len(labels)) % FOLDS)
@@ -99,14 +100,14 @@ def choose_map(logits: Tensor, labels: Tensor, weights: Tensor | None = None, *,
     return Choice(fit_map(logits, labels, share, hidden=hidden if gain > error else 0), gain, error)
 
 
-def fit_map(logits: Tensor, labels: Tensor, weights: Tensor | None = None, *, hidden: int = HIDDEN) -> LogitMap:
+def fit_map(logits: Tensor, labels: Tensor, sample_weight: Tensor | None = None, *, hidden: int = HIDDEN) -> LogitMap:
     """The map with the lowest total log-loss under normal priors: N(0, 0.5²) for the constant, N(0, 0.1²) for each
     weight of the last layer and N(0, 1) for each of the first.
 
     With few rows, the prior keeps the last layer at zero, and the map is a temperature. With very few, the prior of the
     constant keeps that temperature near 1. ``hidden=0`` always gives a temperature.
     """
-    logits, labels, share = _prepared(logits, labels, weights)
+    logits, labels, share = _prepared(logits, labels, sample_weight)
     found = LogitMap(hidden).double()
     described, values = describe(logits), list(found.parameters())
 

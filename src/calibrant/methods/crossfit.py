@@ -233,7 +233,7 @@ def fold_tasks(
         seed = mix(task.seed, k) % 2**31
         model = task.again(seed).model if len(dealt) > 1 else task.model
         parts = pooled[fold.train], pooled[fold.judge]
-        result.append(FoldTask(*parts, task.classes, seed, model, fold, pooled, constants or {}))
+        result.append(FoldTask(*parts, task.n_classes, seed, model, fold, pooled, constants or {}))
     return result
 
 

@@ -135,9 +135,9 @@ def fit(
     first = as_part(train, given, labels)
     second = None if val is None else as_part(val, given, labels, "val")
     few = few_inputs(first)
-    classes = count_classes(given, few)
-    first = checked(first, classes)
-    second = None if second is None else checked(second, classes, "val")
+    n_classes = count_classes(given, few)
+    first = checked(first, n_classes)
+    second = None if second is None else checked(second, n_classes, "val")
     warn_about(train, val, first)
     start: Model = model
     if isinstance(model, nn.Module):
@@ -147,7 +147,7 @@ def fit(
     elif freeze is not None:
         raise ValueError("freeze needs a module; got a function. Freeze the parts inside that function instead.")
     form = form_of(given, few, head)
-    task = Task(first, second, classes, seed, start)
+    task = Task(first, second, n_classes, seed, start)
     settings = {"epochs": epochs, "learning_rate": learning_rate}
     wanted = with_settings(
         chosen(method, task, networks, calibration), {k: v for k, v in settings.items() if v is not None}

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import nn
 
-from calibrant.methods.averaged import Averaged
+from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.base import Method
 from calibrant.methods.baselines import Ensemble
 from calibrant.methods.confidence_map import ConfidenceMap
@@ -24,9 +24,9 @@ NETWORKS = 3
 """The number of networks for small data in a loader."""
 PLAIN = Standard(epochs=None, learning_rate=0.001, batch_size=128)
 BEST = Standard(epochs=None, learning_rate=0.001, batch_size=128, best=True)
-NEW = Averaged()
-TUNED = Averaged(steps=800, passes=4)
-TUNED_LARGE = Averaged(learning_rate=0.0001, steps=400, passes=4)
+NEW = AveragedNetwork()
+TUNED = AveragedNetwork(steps=800, passes=4)
+TUNED_LARGE = AveragedNetwork(learning_rate=0.0001, steps=400, passes=4)
 """How to train one network: new; pretrained with at most a million parameters; pretrained and larger."""
 
 
@@ -39,7 +39,7 @@ def default_method(model: Model | None, task: Task, calibration: Calibration = "
       evaluated on its held-out fold, so no labels are set aside for validation.
     * Small data with a validation part, in a loader or with a pretrained model: :class:`VariedRates`, three networks
       with different learning rates. The subset with the lowest validation loss is kept.
-    * Otherwise one network, :class:`Averaged`.
+    * Otherwise one network, :class:`AveragedNetwork`.
 
     In the last two cases, with a validation part, a confidence map follows
     (:class:`calibrant.methods.confidence_map.ConfidenceMap`). One network with averaged weights and a confidence map is
@@ -78,7 +78,7 @@ def calibrated(base: Method, calibration: Calibration) -> Method:
     return ConfidenceMap(base) if calibration == "auto" else ConfidenceMap(base, hidden=0)
 
 
-def training(model: Model | None, task: Task) -> Averaged:
+def training(model: Model | None, task: Task) -> AveragedNetwork:
     """How to train each network: a pretrained one in fewer steps, and a large pretrained one with a lower rate."""
     module = None if model is None else example_of(model, task)
     if module is None or is_new(module):

@@ -91,12 +91,12 @@ class Forest:
         ends = zip(self.starts[:-1], self.starts[1:], strict=True)
         return [TreePredictor(nodes[a:b], _NO_CATEGORIES, _NO_CATEGORIES) for a, b in ends]
 
-    def check(self, features: int, classes: int) -> None:
+    def check(self, features: int, n_classes: int) -> None:
         """Raise an error if the arrays are inconsistent, because compiled code does not check child indices."""
         nodes = (self.feature, self.threshold, self.missing_left, self.left, self.right, self.leaf, self.value)
         sizes = np.diff(self.starts)
         count = len(self.feature)
-        if any(part.shape != (count,) for part in nodes) or self.baseline.shape != (classes,):
+        if any(part.shape != (count,) for part in nodes) or self.baseline.shape != (n_classes,):
             raise ValueError("the arrays of a forest differ in length")
         if self.starts[0] != 0 or self.starts[-1] != count or (sizes < 1).any() or len(sizes) != len(self.column):
             raise ValueError("the trees of a forest do not match its nodes")
@@ -108,7 +108,7 @@ class Forest:
                 raise ValueError("a tree of a forest refers to a child that does not exist")
         if ((self.feature < 0) | (self.feature >= features))[inner].any():
             raise ValueError(f"a tree of a forest splits a column that does not exist; there are {features}")
-        if ((self.column < 0) | (self.column >= classes)).any():
+        if ((self.column < 0) | (self.column >= n_classes)).any():
             raise ValueError("a tree of a forest belongs to a class that does not exist")
 
     def scores(self, inputs: np.ndarray) -> np.ndarray:

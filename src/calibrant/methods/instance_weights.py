@@ -7,12 +7,14 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel import Adam, Bilevel, Unrolled, WeightNetwork, variance_loss
 from calibrant.methods.base import Group, Method, Outcome, Solving
 from calibrant.methods.bo4sc import entries, weights_at
 from calibrant.methods.task import Task
 
 
+@renamed_arguments(outer_rate="outer_learning_rate")
 @dataclass(frozen=True)
 class InstanceWeights(Method):
     """Weights as a function of the input, for accurate and stable held-out predictions, after Jain & Shenoy (2022).
@@ -34,7 +36,7 @@ class InstanceWeights(Method):
     draws, strength : number of passes for the variance, and its weight relative to the cross-entropy
     steps : inner steps per outer step
     epochs : passes over the training data; None: as in :class:`BO4SC`
-    outer_rate : Adam's learning rate for g
+    outer_learning_rate : Adam's learning rate for g
     """
 
     hidden: tuple[int, ...] = (64, 64)
@@ -44,10 +46,12 @@ class InstanceWeights(Method):
     steps: int = 5
     epochs: int | None = None
     learning_rate: float = 0.005
-    outer_rate: float = 0.05
+    outer_learning_rate: float = 0.05
     batch_size: int | None = None
 
     varying: ClassVar[frozenset[str]] = frozenset({"learning_rate", "epochs"})
+
+    outer_rate = renamed_attribute("outer_rate", "outer_learning_rate")
 
     def __post_init__(self) -> None:
         if not 0 < self.dropout < 1:
@@ -60,7 +64,7 @@ class InstanceWeights(Method):
         task.need_val("InstanceWeights")
         problem = Bilevel(
             model,
-            WeightNetwork(entries(task, "InstanceWeights"), task.classes, labels=False),
+            WeightNetwork(entries(task, "InstanceWeights"), task.n_classes, labels=False),
             **self.data(task),
             outer_loss=variance_loss(strength=self.strength, draws=self.draws),
             outer_mode="train",  # the outer loss uses dropout too, with new masks each time
@@ -74,7 +78,7 @@ class InstanceWeights(Method):
         return Solving(
             hypergradient=Unrolled(self.steps),
             inner_optimizer=Adam(group.each("learning_rate")),
-            outer_optimizer=Adam(self.outer_rate),
+            outer_optimizer=Adam(self.outer_learning_rate),
             steps=group.steps(),
         )
 

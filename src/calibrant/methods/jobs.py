@@ -76,7 +76,7 @@ def _fit_group(
         try:
             return methods[0].fit_group(methods, tasks, made)
         except NonFiniteError as error:
-            return [Failed(str(error), task.classes) for task in tasks]
+            return [Failed(str(error), task.n_classes) for task in tasks]
 
 
 def _bounded(

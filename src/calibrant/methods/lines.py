@@ -23,10 +23,10 @@ class Line:
     weight: np.ndarray
     bias: np.ndarray
 
-    def check(self, features: int, classes: int) -> None:
+    def check(self, features: int, n_classes: int) -> None:
         """Raise an error if the arrays have the wrong shape."""
-        if self.weight.shape != (classes, features) or self.bias.shape != (classes,):
-            raise ValueError(f"a line must have {features} coefficients for each of {classes} classes")
+        if self.weight.shape != (n_classes, features) or self.bias.shape != (n_classes,):
+            raise ValueError(f"a line must have {features} coefficients for each of {n_classes} classes")
 
     def scores(self, inputs: np.ndarray) -> np.ndarray:
         """Logits, (n, C)."""
@@ -69,7 +69,7 @@ class Linear:
         model = LogisticRegression(
             solver="newton-cholesky" if small else "lbfgs", max_iter=self.steps, tol=1e-3, warm_start=True
         )
-        weights = None if train.weights is None else train.weights / train.weights.mean()
+        weights = None if train.sample_weight is None else train.sample_weight / train.sample_weight.mean()
         losses: list[float] = []
         lines: list[Line] = []
         for c in self.inverse_penalties:
@@ -89,7 +89,7 @@ class Linear:
 
 def _line(coef: np.ndarray, intercept: np.ndarray, present: np.ndarray, train: Rows) -> Line:
     """A linear model for all classes. Of two classes, the first has the logit 0; absent classes have a low constant."""
-    weight, bias = np.zeros((train.classes, coef.shape[1])), np.full(train.classes, unseen(train))
+    weight, bias = np.zeros((train.n_classes, coef.shape[1])), np.full(train.n_classes, unseen(train))
     bias[present] = 0.0
     columns = present if len(coef) == len(present) and len(present) != 1 else present[1:]
     weight[columns], bias[columns] = coef[: len(columns)], intercept[: len(columns)]

@@ -96,7 +96,7 @@ def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = 
         return data.to(like.device)
     if isinstance(data, TensorStream):
         inputs = as_tensors(data.inputs, like.device, like.dtype)
-        moved = map_tensors(lambda t: t.to(like.device), (data.targets, data.weights))
+        moved = map_tensors(lambda t: t.to(like.device), (data.targets, data.sample_weight))
         return Part(inputs, *moved, augment=data.augment, prepare=data.prepare)
     data = _by_name(data, model)
     if is_pair(data):
@@ -143,12 +143,14 @@ def _by_name(data: Any, model: nn.Module) -> Any:
     return named(data[0], positional_names(model)[0]), data[1]
 
 
-def checked(part: Part, classes: int, name: str = "train") -> Part:
+def checked(part: Part, n_classes: int, name: str = "train") -> Part:
     """The same samples with labels checked to be integers from 0 to C − 1, in the dtype that torch's losses need."""
     try:
-        labels = check_labels(part.labels, len(part.labels), classes, part.labels.device)
+        labels = check_labels(part.labels, len(part.labels), n_classes, part.labels.device)
     except ValueError as error:
-        raise ValueError(f"The labels of {name} do not fit the network, which has {classes} outputs: {error}") from None
+        raise ValueError(
+            f"The labels of {name} do not fit the network, which has {n_classes} outputs: {error}"
+        ) from None
     if isinstance(part, Loaded):
-        return replace(part, labels=labels, settings=(*part.settings, ("classes", classes)))
+        return replace(part, labels=labels, settings=(*part.settings, ("n_classes", n_classes)))
     return replace(part, labels=labels)

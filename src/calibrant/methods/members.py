@@ -20,13 +20,13 @@ class Rows(NamedTuple):
 
     inputs: np.ndarray
     labels: np.ndarray
-    weights: np.ndarray | None
-    classes: int
+    sample_weight: np.ndarray | None
+    n_classes: int
 
     def take(self, rows: np.ndarray) -> Rows:
         """Some of the samples."""
-        weights = None if self.weights is None else self.weights[rows]
-        return Rows(self.inputs[rows], self.labels[rows], weights, self.classes)
+        weights = None if self.sample_weight is None else self.sample_weight[rows]
+        return Rows(self.inputs[rows], self.labels[rows], weights, self.n_classes)
 
 
 class Model(Protocol):
@@ -36,7 +36,7 @@ class Model(Protocol):
         """Logits, (n, C)."""
         ...
 
-    def check(self, features: int, classes: int) -> None:
+    def check(self, features: int, n_classes: int) -> None:
         """Raise a ValueError if arrays that were read from a file are inconsistent."""
         ...
 
@@ -54,7 +54,7 @@ class Path(Protocol):
         ...
 
 
-class Kind(Protocol):
+class MemberKind(Protocol):
     """A kind of member."""
 
     def path(self, train: Rows, held: Rows, seed: int) -> Path:
@@ -67,7 +67,7 @@ class Kind(Protocol):
 
 
 @dataclass(frozen=True)
-class CrossFitted:
+class CrossFittedMember:
     """A cross-fitted member: the predictions of the fold models for held-out rows, and the mean of these models."""
 
     held_out: np.ndarray
@@ -81,12 +81,12 @@ Judge = Callable[[np.ndarray, np.ndarray], bool]
 
 
 def cross_fit(
-    kind: Kind,
+    kind: MemberKind,
     rows: Rows,
     folds: Sequence[tuple[np.ndarray, np.ndarray]],
     seed: int,
     promising: Judge | None = None,
-) -> CrossFitted | None:
+) -> CrossFittedMember | None:
     """Train one kind on every fold. Return None if the first fold shows that it cannot help.
 
     Parameters
@@ -104,12 +104,12 @@ def cross_fit(
                 return None
     place = best_place(paths)
     models = [path.at(place) for path in paths]
-    total, count = np.zeros((len(rows.labels), rows.classes)), np.zeros((len(rows.labels), 1))
+    total, count = np.zeros((len(rows.labels), rows.n_classes)), np.zeros((len(rows.labels), 1))
     for model, (_, held) in zip(models, folds, strict=True):
         total[held] += model.scores(rows.inputs[held])
         count[held] += 1
     mean = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
-    return CrossFitted(log_softmax(mean, axis=1), kind.mean(models), place)
+    return CrossFittedMember(log_softmax(mean, axis=1), kind.mean(models), place)
 
 
 def best_place(paths: Sequence[Path]) -> int:
@@ -122,7 +122,7 @@ def best_place(paths: Sequence[Path]) -> int:
 def held_out_loss(scores: np.ndarray, held: Rows) -> float:
     """The mean log-loss of logits; infinite if it is NaN."""
     losses = -log_softmax(scores, axis=1)[np.arange(len(held.labels)), held.labels]
-    found = float(np.average(losses, weights=held.weights)) if len(losses) else 0.0
+    found = float(np.average(losses, weights=held.sample_weight)) if len(losses) else 0.0
     return found if np.isfinite(found) else float("inf")
 
 

@@ -124,7 +124,7 @@ class MetaRegularization(NetworkTraining):
             elif part == "gamma-net":
                 names = ("form", "positive", "temperature", "initial")
                 settings: dict[str, Any] = {name: getattr(self, name) for name in names}
-                found.append(GammaNet(width, task.classes, **settings, seed=task.seed))
+                found.append(GammaNet(width, task.n_classes, **settings, seed=task.seed))
             else:
                 found.append(LogitScale())
         return found[0] if len(found) == 1 else OuterVariables(*found)

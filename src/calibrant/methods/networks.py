@@ -167,7 +167,7 @@ class NetworkTraining(Method):
         return Bilevel(model, outer, **self.data(task), **losses, **precision, seed=task.seed)
 
     def data(self, task: Task) -> dict[str, Any]:
-        mixed = None if self.mixup is None else Mixup(self.mixup, task.classes)
+        mixed = None if self.mixup is None else Mixup(self.mixup, task.n_classes)
         part = self.training_part(task)
         train = part.stream(
             batch_size=min(self.recipe.batch_size, len(part)),

@@ -48,7 +48,7 @@ class Form(NamedTuple):
     """Arguments that are passed by name; None for a single positional input."""
     output: str
     """"tensor", "key" (``output["logits"]``), "attribute" (``output.logits``) or "first" (``output[0]``)."""
-    classes: int | None = None
+    n_classes: int | None = None
     """The number of logits; None in files of older versions."""
 
 
@@ -203,15 +203,15 @@ def _inlined(graph: fx.Graph, root: nn.Module, name: str, module: nn.Module, giv
 class PlainMap(nn.Module):
     """A confidence map for a known number of classes. torch traces it to a graph that does not need this class."""
 
-    def __init__(self, given: LogitMap, classes: int, like: Tensor) -> None:
+    def __init__(self, given: LogitMap, n_classes: int, like: Tensor) -> None:
         super().__init__()
-        self.classes, self.dtype = classes, torch.promote_types(like.dtype, torch.float32)
+        self.n_classes, self.dtype = n_classes, torch.promote_types(like.dtype, torch.float32)
         self.map = copy.deepcopy(given).to(like.device, self.dtype).requires_grad_(False)
 
     def forward(self, logits: Tensor) -> Tensor:
         """``logits · exp(s(logits))``, as :class:`calibrant.bilevel.LogitMap`."""
         wide = logits.to(self.dtype)
-        return wide * torch.exp(self.map.log_factor(describe(wide, self.classes))).unsqueeze(-1)
+        return wide * torch.exp(self.map.log_factor(describe(wide, self.n_classes))).unsqueeze(-1)
 
 
 def _logits(step: Any, output: fx.Node, kind: str) -> fx.Node:
@@ -223,8 +223,8 @@ def _logits(step: Any, output: fx.Node, kind: str) -> fx.Node:
 
 
 def _classes(networks: Sequence[nn.Module], form: Form) -> int:
-    if form.classes is not None:
-        return form.classes
+    if form.n_classes is not None:
+        return form.n_classes
     if form.head is None:  # a file of an older version
         raise ValueError("The number of classes is unknown. Use probs(…) for calibrated probabilities.")
     return int(networks[0].get_submodule(form.head).out_features)  # type: ignore[arg-type]

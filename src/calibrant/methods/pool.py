@@ -63,20 +63,20 @@ def bounded(log_probs: np.ndarray) -> np.ndarray:
     return np.maximum(np.asarray(log_probs, dtype=np.float64), FLOOR)
 
 
-def class_shares(labels: np.ndarray, classes: int, weights: np.ndarray | None = None) -> np.ndarray:
+def class_shares(labels: np.ndarray, n_classes: int, weights: np.ndarray | None = None) -> np.ndarray:
     """The share of each class in the total weight, smoothed by one extra sample spread evenly over all classes."""
-    counts = np.bincount(labels, weights, minlength=classes) + 1 / classes
+    counts = np.bincount(labels, weights, minlength=n_classes) + 1 / n_classes
     return counts / counts.sum()
 
 
-def least_lapse(size: float, classes: int) -> float:
+def least_lapse(size: float, n_classes: int) -> float:
     """The smallest lapse rate that ``size`` held-out samples allow.
 
     If a classifier was right n times out of n, the rule of succession (Laplace 1774: a uniform prior for its accuracy)
     gives the probability ``1/(n + 2)`` for an error on the next sample. Confidence is at most ``1 − λ + λ/C``, so
     ``λ·(1 − 1/C) ≥ 1/(n + 2)`` keeps it within what the samples support: 75 % for two samples, 99.9 % for 1,000.
     """
-    return classes / ((classes - 1) * (size + 2))
+    return n_classes / ((n_classes - 1) * (size + 2))
 
 
 def fit_pool(

@@ -31,7 +31,7 @@ _WIDE = {torch.bfloat16: torch.float32}
 """Dtypes that numpy does not have, and the dtypes that represent their values exactly."""
 
 
-def save(trained: Trained, path: str | os.PathLike[str]) -> None:
+def save_trained(trained: Trained, path: str | os.PathLike[str]) -> None:
     """Write a classifier to one file. From ``extras``, numbers, text, arrays and tensors are saved."""
     arrays: Arrays = {}
     for number, module in enumerate(trained.modules):
@@ -70,7 +70,7 @@ def save(trained: Trained, path: str | os.PathLike[str]) -> None:
         arrays,
         networks=len(trained.modules),
         form=list(trained.form[:3]),
-        classes=trained.form.classes,
+        n_classes=trained.form.n_classes,
         map=learned,
         map_first=map_first,
         state=pack(state, "state", arrays),
@@ -79,7 +79,7 @@ def save(trained: Trained, path: str | os.PathLike[str]) -> None:
     )
 
 
-def load(path: str | os.PathLike[str], model: nn.Module) -> Trained:
+def load_trained(path: str | os.PathLike[str], model: nn.Module) -> Trained:
     """Load a file that :func:`save` wrote into copies of ``model``."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module of the class that was trained; got a {type(model).__name__}.")
@@ -107,7 +107,7 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> Trained:
         for step in reversed(steps) if header.get("map_first") else steps:
             fitted = step(fitted)
         head, names, output = header["form"]
-        form = Form(head, None if names is None else tuple(names), output, header.get("classes"))
+        form = Form(head, None if names is None else tuple(names), output, header.get("n_classes"))
         return Trained(replace(fitted, extras=extras), modules, form)  # type: ignore[type-var]
 
     trained: Trained = FORMAT.read(path, build)

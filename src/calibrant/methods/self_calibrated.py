@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel import Callback
 from calibrant.methods.base import Compile, Method
 from calibrant.methods.blend import blended, check_members, check_table
@@ -23,6 +24,7 @@ FULL_BATCH, BATCH = 512, 256
 """A step uses all rows if there are at most ``FULL_BATCH``, and otherwise ``BATCH`` rows."""
 
 
+@renamed_arguments(outer_rate="outer_learning_rate")
 @dataclass(frozen=True)
 class SelfCalibrated(Method):
     """Cross-fitted networks with regularisation learned from the held-out loss, calibrated on held-out labels.
@@ -55,7 +57,7 @@ class SelfCalibrated(Method):
         cosine
     steps : inner steps per outer step
     last : number of these steps that the hypergradient differentiates through; all steps if there are fewer
-    outer_rate : Adam's learning rate for the logarithms of the L2 strengths and the log-odds of the noise rate
+    outer_learning_rate : Adam's learning rate for the logarithms of the L2 strengths and the log-odds of the noise rate
     choose : share of the validation samples that is used only to choose between the candidates
     members : kinds of classifiers in the log-linear pool (:mod:`calibrant.methods.pool`): "network", and optionally
         "trees" (gradient boosting) and "linear" (logistic regression), cross-fitted on the networks' folds. With
@@ -79,7 +81,7 @@ class SelfCalibrated(Method):
     learning_rate: float = 0.02
     steps: int = 10
     last: int = 5
-    outer_rate: float = 0.2
+    outer_learning_rate: float = 0.2
     choose: float = 1 / 3
     members: tuple[str, ...] = ("network",)
     refit: bool = True
@@ -88,6 +90,8 @@ class SelfCalibrated(Method):
     embedding: str | None = "piecewise"
 
     varying: ClassVar[frozenset[str]] = frozenset({"learning_rate"})
+
+    outer_rate = renamed_attribute("outer_rate", "outer_learning_rate")
 
     def __post_init__(self) -> None:
         if self.folds < 2:
@@ -139,7 +143,7 @@ class SelfCalibrated(Method):
             return None
         assert self.embedding is not None
         inputs = pooled_part(task).inputs
-        return tabular_network(inputs, task.classes, self.embedding, self.hidden, self.activation)
+        return tabular_network(inputs, task.n_classes, self.embedding, self.hidden, self.activation)
 
     def axes(self, task: Task) -> Tensor | None:
         """The axes that wide rows are projected on for the networks; None if the networks use the columns."""

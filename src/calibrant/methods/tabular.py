@@ -36,7 +36,7 @@ class PlainNetwork:
     """A factory of perceptrons for the rows of one table, each initialised with its own seed."""
 
     features: int
-    classes: int
+    n_classes: int
     hidden: tuple[int, ...]
     activation: str
     dtype: torch.dtype
@@ -46,7 +46,7 @@ class PlainNetwork:
 
     def _network(self, seed: int, encoding: Encoding | None = None) -> nn.Module:
         settings: dict[str, Any] = {"hidden": self.hidden, "activation": self.activation, "encoding": encoding}
-        return mlp(self.features, self.classes, **settings, seed=seed).to(self.dtype)
+        return mlp(self.features, self.n_classes, **settings, seed=seed).to(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class TabularNetwork(PlainNetwork):
 
 
 def tabular_network(
-    inputs: Tensor, classes: int, embedding: str, hidden: tuple[int, ...], activation: str
+    inputs: Tensor, n_classes: int, embedding: str, hidden: tuple[int, ...], activation: str
 ) -> TabularNetwork:
     """The factory of networks for a table with these rows; "linear" does not embed the columns."""
     encoding = None if embedding == "linear" else make_encoding(inputs, embedding)  # type: ignore[arg-type]
-    return TabularNetwork(inputs.shape[1], classes, hidden, activation, inputs.dtype, encoding)
+    return TabularNetwork(inputs.shape[1], n_classes, hidden, activation, inputs.dtype, encoding)
 
 
 ROWS_PER_COLUMN = 20
@@ -168,7 +168,7 @@ def rotated(task: Task, axes: Tensor, hidden: tuple[int, ...], activation: str) 
 
     train = turn(task.train)
     assert train is not None
-    model = PlainNetwork(axes.shape[1], task.classes, hidden, activation, axes.dtype)
+    model = PlainNetwork(axes.shape[1], task.n_classes, hidden, activation, axes.dtype)
     return replace(task, train=train, val=turn(task.val), model=model)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.data.batch import map_tensors
 from calibrant.data.streams import Augment, AugmentBatch, Prepare, Stream, TensorStream, mix
 from calibrant.models.functional import FunctionalModule
@@ -26,6 +27,7 @@ Factory = Callable[[int], nn.Module]
 Model = nn.Module | Factory
 
 
+@renamed_arguments(weights="sample_weight")
 @dataclass(frozen=True)
 class Part:
     """Samples in memory: inputs in the form that the network accepts, class indices, and optional sample weights."""
@@ -33,7 +35,7 @@ class Part:
     inputs: Any
     """A tensor with one row for each sample, or a mapping of such tensors."""
     labels: Tensor
-    weights: Tensor | None = None
+    sample_weight: Tensor | None = None
     augment: Augment | None = field(default=None, kw_only=True)
     """Random augmentation of a training batch, ``(inputs, generator) -> inputs``."""
     prepare: Prepare | None = field(default=None, kw_only=True)
@@ -41,6 +43,8 @@ class Part:
 
     groups: Tensor | None = field(default=None, kw_only=True)
     """A group number per row. Rows of one group (a patient, a photograph) are never on both sides of a fold."""
+
+    weights = renamed_attribute("weights", "sample_weight")
 
     def __post_init__(self) -> None:
         for values in tensors(self.inputs):
@@ -53,13 +57,13 @@ class Part:
         return len(self.labels)
 
     def __getitem__(self, rows: Any) -> Part:
-        own = {name: None if (v := getattr(self, name)) is None else v[rows] for name in ("weights", "groups")}
+        own = {name: None if (v := getattr(self, name)) is None else v[rows] for name in ("sample_weight", "groups")}
         return replace(self, inputs=_rows(self.inputs, rows), labels=self.labels[rows], **own)
 
     def __add__(self, other: Part) -> Part:
         """Both parts joined. Weights are relative within each part; each part counts in proportion to its size."""
         weights = None
-        if self.weights is not None or other.weights is not None:
+        if self.sample_weight is not None or other.sample_weight is not None:
             weights = torch.cat([_mean_one(self), _mean_one(other)])
         groups = None
         if self.groups is not None or other.groups is not None:
@@ -68,7 +72,7 @@ class Part:
             self,
             inputs=_joined([self.inputs, other.inputs]),
             labels=torch.cat([self.labels, other.labels]),
-            weights=weights,
+            sample_weight=weights,
             groups=groups,
         )
 
@@ -77,20 +81,20 @@ class Part:
         rows = cycled(torch.arange(len(self), device=self.labels.device), size)
         weights = _mean_one(self)[rows]
         weights[len(self) :] = 0.0
-        return replace(self[rows], weights=weights)
+        return replace(self[rows], sample_weight=weights)
 
     def to(self, device: torch.device | str | None) -> Part:
         """The same samples on another device."""
         if device is None:
             return self
-        moved = map_tensors(lambda t: t.to(device), (self.inputs, self.labels, self.weights))
-        return replace(self, inputs=moved[0], labels=moved[1], weights=moved[2])
+        moved = map_tensors(lambda t: t.to(device), (self.inputs, self.labels, self.sample_weight))
+        return replace(self, inputs=moved[0], labels=moved[1], sample_weight=moved[2])
 
     @property
     def shape(self) -> tuple[Any, ...]:
         """What must be equal for parts that are trained together."""
         kinds = tuple((tuple(t.shape), t.dtype) for t in tensors(self.inputs))
-        return kinds, self.weights is None, self.augment, self.prepare
+        return kinds, self.sample_weight is None, self.augment, self.prepare
 
     @property
     def loaded(self) -> bool:
@@ -120,7 +124,7 @@ class Part:
         return TensorStream(
             self.inputs,
             self.labels,
-            weights=self.weights,
+            sample_weight=self.sample_weight,
             index=index,
             batch_size=batch_size,
             seed=seed,
@@ -141,13 +145,14 @@ class Part:
             yield self.prepare(_rows(self.inputs, rows)), self.labels[rows]
 
 
+@renamed_arguments(classes="n_classes")
 @dataclass(frozen=True)
 class Task:
     """One training problem. ``val`` may be None for methods that do not need it or hold out their own data."""
 
     train: Part
     val: Part | None
-    classes: int
+    n_classes: int
     seed: int = 0
     model: Model | None = None
     """The network: a module, whose parameters are the starting point, or ``callable(seed) -> module``. None: the
@@ -157,11 +162,13 @@ class Task:
     splits: tuple[tuple[np.ndarray, np.ndarray], ...] | None = field(default=None, kw_only=True)
     """Training and held-out rows of each network, for methods that cross-fit. None: the methods draw the folds."""
 
+    classes = renamed_attribute("classes", "n_classes")
+
     @property
     def shape(self) -> tuple[Any, ...]:
         """Tasks of one shape can be trained as one population."""
         held = [None if part is None else part.shape for part in (self.val, self.meta)]
-        return self.train.shape, *held, self.classes, id(self.model)
+        return self.train.shape, *held, self.n_classes, id(self.model)
 
     def to(self, device: torch.device | str | None) -> Task:
         """The same task on another device."""
@@ -301,6 +308,6 @@ def _numbered(part: Part, start: int) -> Tensor:
 
 
 def _mean_one(part: Part) -> Tensor:
-    if part.weights is None:
+    if part.sample_weight is None:
         return torch.ones(len(part), dtype=torch.float64, device=part.labels.device)
-    return part.weights.double() / part.weights.double().mean()
+    return part.sample_weight.double() / part.sample_weight.double().mean()

@@ -56,16 +56,16 @@ class Trained(Fitted):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the classifier to one file for :meth:`load`. The file does not contain the class of the network."""
-        from calibrant.methods.saved import save
+        from calibrant.methods.saved import save_trained
 
-        save(self, path)
+        save_trained(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module) -> Trained:
         """Load a file that :meth:`save` wrote. ``model`` is a network of the same class and sizes; it is copied."""
-        from calibrant.methods.saved import load
+        from calibrant.methods.saved import load_trained
 
-        return load(path, model)
+        return load_trained(path, model)
 
     @property
     def extras(self) -> dict[str, Any]:  # type: ignore[override]

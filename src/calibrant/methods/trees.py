@@ -77,7 +77,7 @@ class Trees:
     def path(self, train: Rows, held: Rows, seed: int) -> TreePath | ConstantPath:
         """Boost until the held-out loss has not improved for ``patience`` iterations."""
         present = np.unique(train.labels)
-        baseline = np.full(train.classes, unseen(train))
+        baseline = np.full(train.n_classes, unseen(train))
         baseline[present] = 0.0
         if len(present) < 2:
             forest = Forest.constant(baseline)
@@ -103,10 +103,10 @@ class Trees:
         model.fit(
             train.inputs[:, columns],
             train.labels,
-            train.weights,
+            train.sample_weight,
             X_val=judges.inputs[:, columns],
             y_val=judges.labels,
-            sample_weight_val=judges.weights,
+            sample_weight_val=judges.sample_weight,
         )
         start = model._baseline_prediction.ravel()
         baseline[present] = [0.0, start[0]] if pair else start
@@ -125,8 +125,8 @@ def telling_columns(rows: Rows, most: int = WIDE) -> np.ndarray:
         return np.arange(count)
     values = np.nan_to_num(rows.inputs)
     values -= values.mean(0)
-    sizes = np.bincount(rows.labels, minlength=rows.classes)
-    sums = np.eye(rows.classes)[rows.labels].T @ values
+    sizes = np.bincount(rows.labels, minlength=rows.n_classes)
+    sums = np.eye(rows.n_classes)[rows.labels].T @ values
     between = (sums**2 / np.maximum(sizes, 1)[:, None]).sum(0)
     total = (values**2).sum(0)
     explained = np.divide(between, total, out=np.zeros(count), where=total > 0)  # grows with the F-ratio

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from calibrant.bilevel import Callback, NonFiniteError
 from calibrant.data.streams import mix
-from calibrant.methods.averaged import Averaged
+from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.base import Compile, Method
 from calibrant.methods.baselines import begun
 from calibrant.methods.fitted import Failed, Fitted, Mixture, network_logits
 from calibrant.methods.task import Part, Task
 
-_BASE = Averaged()
+_BASE = AveragedNetwork()
 FACTOR = 3.0
 """The factor between neighbouring learning rates."""
 
@@ -42,7 +42,7 @@ class VariedRates(Method):
     members : the number of networks
     """
 
-    base: Averaged = _BASE
+    base: AveragedNetwork = _BASE
     members: int = 3
 
     def __post_init__(self) -> None:
@@ -68,10 +68,12 @@ class VariedRates(Method):
         networks, failures, tried = list[Any](), list[str](), dict[float, float]()
         while len(tried) < self.members:
             rate = next_rate(tried, self.base.learning_rate)
-            again = task.again(mix(task.seed, len(tried)) % 2**31)
+            own, again = replace(self.base, learning_rate=rate), task.again(mix(task.seed, len(tried)) % 2**31)
             tried[rate] = math.inf
             try:
-                (fitted,) = Averaged.fit_group([replace(self.base, learning_rate=rate)], [again], callbacks, compile)
+                (fitted,) = AveragedNetwork.fit_group(
+                    [replace(self.base, learning_rate=rate)], [again], callbacks, compile
+                )
             except NonFiniteError as error:
                 failures.append(str(error))
                 continue
@@ -79,7 +81,7 @@ class VariedRates(Method):
             probs, labels = held_out_probs(fitted.networks[0], val)
             tried[rate] = _nll([probs], labels)
         if not networks:
-            return Failed(failures[0], task.classes)
+            return Failed(failures[0], task.n_classes)
         kept = best_subset(begun(networks), val)
         return Mixture(kept, extras={"learning_rates": list(tried)})
 

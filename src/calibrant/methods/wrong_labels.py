@@ -22,7 +22,7 @@ def labels_differ(fit: CrossFit, train: int, *, significance: float = 2.5) -> bo
     """
     rows = fit.rows("held")
     wrong = (fit.held_out_logits[rows].argmax(1) != fit.data.labels[rows]).double()
-    weights = torch.ones_like(wrong) if fit.data.weights is None else fit.data.weights[rows].double()
+    weights = torch.ones_like(wrong) if fit.data.sample_weight is None else fit.data.sample_weight[rows].double()
     own, other = rows < train, rows >= train
     if not (weights[own].sum() > 0 and weights[other].sum() > 0):
         return False

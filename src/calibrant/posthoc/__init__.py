@@ -31,13 +31,14 @@ table, and `make_calibrator` makes a calibrator by name. `CalibratedModel` joins
 or a torch module. `save` and `load` store one without pickle.
 """
 
+from calibrant._renamed import former_names
 from calibrant.posthoc._base import Calibrator
 from calibrant.posthoc.auto import Auto
 from calibrant.posthoc.binning import BBQ, HistogramBinning, ScalingBinning
 from calibrant.posthoc.isotonic import Isotonic, IsotonicConfidence, OrderPreservingIsotonic
 from calibrant.posthoc.matrix import Dirichlet, Matrix, StructuredMatrix, Vector
 from calibrant.posthoc.neural import NeuralCalibrator
-from calibrant.posthoc.persistence import load, save
+from calibrant.posthoc.persistence import load_calibrator, save_calibrator
 from calibrant.posthoc.platt import Beta, Platt
 from calibrant.posthoc.polynomial import ShapeRestrictedPolynomial
 from calibrant.posthoc.registry import CALIBRATORS, describe, make_calibrator
@@ -67,7 +68,9 @@ __all__ = [
     "Temperature",
     "Vector",
     "describe",
-    "load",
+    "load_calibrator",
     "make_calibrator",
-    "save",
+    "save_calibrator",
 ]
+
+__getattr__ = former_names(__name__, load="load_calibrator", save="save_calibrator")

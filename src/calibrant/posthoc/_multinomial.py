@@ -19,7 +19,7 @@ _SEPARATED = 1e-5
 
 
 @dataclass(frozen=True)
-class Problem:
+class MultinomialProblem:
     """min over (W, b) of the mean log-loss of softmax(W x + b) plus Σ penalty · (coefficients - centre)².
 
     Coefficients are the (C, D + 1) matrix [W | b]. `free` marks those that are fitted; the others stay at `centre`.
@@ -40,7 +40,7 @@ def affine_logits(design: Floats, coefficients: Floats) -> Floats:
     return design @ coefficients[:, :-1].T + coefficients[:, -1]
 
 
-def objective(problem: Problem, coefficients: Floats) -> float:
+def objective(problem: MultinomialProblem, coefficients: Floats) -> float:
     """The function that `solve` minimises."""
     log_p = log_softmax(affine_logits(problem.design, coefficients), axis=1)
     share = problem.weights / problem.weights.sum()
@@ -51,7 +51,7 @@ def objective(problem: Problem, coefficients: Floats) -> float:
 class _Objective:
     """The objective in coordinates where every column of the design has mean square 1, with its derivatives."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: MultinomialProblem) -> None:
         self.share = problem.weights / problem.weights.sum()
         design = np.column_stack([problem.design, np.ones(len(problem.design))])
         self.scale = column_scale(design, self.share)
@@ -103,7 +103,7 @@ def column_scale(design: Floats, share: Floats) -> Floats:
     return np.where(scale > 0, scale, 1.0)
 
 
-def class_curvature(problem: Problem) -> Floats:
+def class_curvature(problem: MultinomialProblem) -> Floats:
     """Blocks of the Hessian of the log-loss at the centre, for `solve` of problems with the same design and centre."""
     objective = _Objective(problem)
     columns = _free_columns(problem.free)
@@ -112,7 +112,7 @@ def class_curvature(problem: Problem) -> Floats:
 
 
 def solve(
-    problem: Problem,
+    problem: MultinomialProblem,
     start: Floats | None = None,
     name: str = "The regression",
     tolerance: float = _TOLERANCE,

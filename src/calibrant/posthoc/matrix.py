@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 
 from calibrant.posthoc._base import Calibrator, Floats
-from calibrant.posthoc._multinomial import Problem, affine_logits, class_curvature, objective, solve
+from calibrant.posthoc._multinomial import MultinomialProblem, affine_logits, class_curvature, objective, solve
 from calibrant.posthoc.temperature import bounded_temperature
 
 # Strengths of ODIR for cross-validation, strongest first, so that each fit starts from a simpler one.
@@ -54,7 +54,7 @@ class _Structured(_Affine):
         for centred in (False, True) if try_centred else (False,):
             self.centred_ = centred
             centre = _identity(scores.shape[1])
-            problem = Problem(self._design(scores), labels, weights, centre, penalty / weights.sum(), free)
+            problem = MultinomialProblem(self._design(scores), labels, weights, centre, penalty / weights.sum(), free)
             coefficients = solve(problem, name=type(self).__name__)
             # Rows of mean zero must be better by C/n, Akaike's penalty for C parameters.
             value = objective(problem, coefficients) + centred * scores.shape[1] / weights.sum()
@@ -242,13 +242,15 @@ def _identity(n_classes: int) -> Floats:
     return np.column_stack([np.eye(n_classes), np.zeros(n_classes)])
 
 
-def _odir_problem(design: Floats, labels: np.ndarray, weights: Floats, odir: float, temperature: float) -> Problem:
+def _odir_problem(
+    design: Floats, labels: np.ndarray, weights: Floats, odir: float, temperature: float
+) -> MultinomialProblem:
     n_classes = design.shape[1]
     matrix = np.full((n_classes, n_classes), odir * n_classes * (n_classes - 1.0))
     np.fill_diagonal(matrix, temperature**2 * n_classes)
     penalty = np.column_stack([matrix, np.full(n_classes, odir * n_classes)]) / weights.sum()
     centre = _identity(n_classes) / temperature
-    return Problem(design, labels, weights, centre, penalty, np.ones_like(penalty, dtype=bool))
+    return MultinomialProblem(design, labels, weights, centre, penalty, np.ones_like(penalty, dtype=bool))
 
 
 def _check_strength(name: str, value: float) -> None:

@@ -13,17 +13,17 @@ from calibrant.posthoc.auto import Auto
 from calibrant.posthoc.registry import CALIBRATORS
 
 KNOWN: dict[str, type[Calibrator]] = {**CALIBRATORS, "auto": Auto}
-FORMAT = Format("calibrator", KNOWN, "calibrant.posthoc.save", former={"calibrant.posthoc": (1,)})
+FORMAT = Format("calibrator", KNOWN, "calibrant.posthoc.save_calibrator", former={"calibrant.posthoc": (1,)})
 
 
-def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
+def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
     """Write a fitted calibrator to one file; `load` reads it back with equal predictions, bit for bit."""
     arrays: Arrays = {}
     parts = calibrator_parts(calibrator, "state", arrays)
     FORMAT.write(path, parts.pop("calibrator"), arrays, **parts)
 
 
-def load(path: str | os.PathLike[str]) -> Calibrator:
+def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:
     """Read what `save` wrote; a ValueError says what is wrong with any other file."""
     calibrator: Calibrator = FORMAT.read(path, _build)
     return calibrator

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from calibrant.posthoc._base import Calibrator, Floats
-from calibrant.posthoc._multinomial import Problem, solve
+from calibrant.posthoc._multinomial import MultinomialProblem, solve
 from calibrant.posthoc._odds import log_complement
 from calibrant.posthoc._one_vs_rest import Map, OneVsRest, fit_platt, platt_scores
 
@@ -75,7 +75,7 @@ class Beta(Calibrator):
         identity = np.column_stack([diagonal, none, np.zeros(n_classes)])
         penalty = np.full(free.shape, self.l2 * n_classes / weights.sum())
         lower = np.column_stack([none, none, np.full(n_classes, -np.inf)])
-        problem = Problem(design, labels, weights, identity, penalty, free, lower)
+        problem = MultinomialProblem(design, labels, weights, identity, penalty, free, lower)
         full = solve(problem, name="Beta calibration")
         parts = [np.diag(full[:, :n_classes]), np.diag(full[:, n_classes : 2 * n_classes]), full[:, -1]]
         self.coefficients_ = np.column_stack(parts)

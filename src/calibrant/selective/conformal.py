@@ -34,6 +34,7 @@ import numpy as np
 from scipy.stats import binom
 
 from calibrant._inputs import check_labels, check_probs
+from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.selective._arrays import check_fraction
 from calibrant.selective.set_scores import (
     Ranked,
@@ -50,6 +51,7 @@ _ENTRIES_AT_ONCE = 2**22
 Seed = int | np.random.Generator | None
 
 
+@renamed_arguments(classes="n_classes")
 @dataclass(frozen=True)
 class SetRule:
     """Which classes are in a prediction set: those with a score of at most `quantile`.
@@ -62,7 +64,7 @@ class SetRule:
         The requested coverage, and the probability of reaching it; None if it holds on average over samples.
     quantile
         q: one number, or one for each class with `by_class`; inf puts a class into all sets.
-    n, classes
+    n, n_classes
         Number of rows that the rule was fitted on, and number of classes.
     by_class
         Whether the coverage holds for each class separately.
@@ -74,19 +76,21 @@ class SetRule:
     coverage: float
     quantile: tuple[float, ...]
     n: int
-    classes: int
+    n_classes: int
     level: float | None = None
     by_class: bool = False
     allow_empty: bool = False
 
     _FORMAT: ClassVar[str] = "calibrant.set-rule/1"
 
+    classes = renamed_attribute("classes", "n_classes")
+
     def apply(self, probs: Any, *, seed: Seed = None) -> np.ndarray:
         """Return the sets of new rows: bool, (n, C), True where the class belongs to the row's set.
 
         `seed` is for randomised scores only.
         """
-        probs = check_columns(as_probs(probs), self.classes)
+        probs = check_columns(as_probs(probs), self.n_classes)
         u = draw(self.score, len(probs), seed)
         result = np.empty(probs.shape, dtype=bool)
         for rows in blocks(probs.shape):
@@ -105,7 +109,7 @@ class SetRule:
         )
         full = sum(map(math.isinf, self.quantile))
         if full:
-            which = "All classes are" if full == len(self.quantile) else f"{full} of {self.classes} classes are"
+            which = "All classes are" if full == len(self.quantile) else f"{full} of {self.n_classes} classes are"
             text += f" {which} in every set: there are too few rows to leave them out."
         return text
 
@@ -172,7 +176,7 @@ def conformal_rule(
 def rule_of_ranked(
     ranked: Ranked,
     labels: np.ndarray,
-    classes: int,
+    n_classes: int,
     coverage: float,
     score: SetScore,
     level: float | None = None,
@@ -184,9 +188,9 @@ def rule_of_ranked(
     coverage = check_fraction(coverage, "coverage")
     level = None if level is None else check_fraction(level, "level")
     scores = score(ranked, draw(score, len(labels), seed))
-    groups = [scores[labels == c] for c in range(classes)] if by_class else [scores]
+    groups = [scores[labels == c] for c in range(n_classes)] if by_class else [scores]
     quantile = tuple(conformal_quantile(own, coverage, level) for own in groups)
-    return SetRule(score, coverage, quantile, len(labels), classes, level, by_class, allow_empty)
+    return SetRule(score, coverage, quantile, len(labels), n_classes, level, by_class, allow_empty)
 
 
 def conformal_quantile(scores: np.ndarray, coverage: float, level: float | None = None) -> float:
@@ -207,11 +211,11 @@ def with_top(sets: np.ndarray, rank: np.ndarray) -> np.ndarray:
     return sets | (~sets.any(axis=1, keepdims=True) & (rank == 1))
 
 
-def check_columns(probs: np.ndarray, classes: int) -> np.ndarray:
+def check_columns(probs: np.ndarray, n_classes: int) -> np.ndarray:
     """Return `probs` if it has one column for each class of the rule."""
-    if probs.shape[-1] != classes:
+    if probs.shape[-1] != n_classes:
         raise ValueError(
-            f"probs must have {classes} columns, one for each class that the rule was fitted with; "
+            f"probs must have {n_classes} columns, one for each class that the rule was fitted with; "
             f"got {probs.shape[-1]}."
         )
     return probs
@@ -227,6 +231,8 @@ def blocks(shape: tuple[int, ...]) -> Iterator[slice]:
 def read_json(text: str, form: str) -> dict[str, Any]:
     """Return the fields of a rule in JSON; an error if it is of another format."""
     fields = json.loads(text)
+    if isinstance(fields, dict) and "classes" in fields:
+        fields["n_classes"] = fields.pop("classes")  # its name in earlier versions
     found = fields.pop("format", None) if isinstance(fields, dict) else type(fields).__name__
     if found != form:
         raise ValueError(f"text must be JSON with format {form!r}, as written by to_json; got {found!r}.")

@@ -31,6 +31,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibrant._inputs import check_labels, check_probs
+from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.selective._arrays import check_fraction
 from calibrant.selective.conformal import (
     Seed,
@@ -51,6 +52,7 @@ from calibrant.selective.set_scores import (
 )
 
 
+@renamed_arguments(classes="n_classes")
 @dataclass(frozen=True)
 class CrossSetRule:
     """Scores of the true classes, each by the model that was trained without the row; see the module's docstring.
@@ -63,7 +65,7 @@ class CrossSetRule:
         1 − α.
     scores, folds, labels
         For each row the score of its true class, the number 0..K−1 of its fold, and its class.
-    classes
+    n_classes
         Number of classes.
     by_class
         Whether each class is compared with rows of that class only.
@@ -77,11 +79,13 @@ class CrossSetRule:
     scores: tuple[float, ...]
     folds: tuple[int, ...]
     labels: tuple[int, ...]
-    classes: int
+    n_classes: int
     by_class: bool = False
     allow_empty: bool = False
 
     _FORMAT: ClassVar[str] = "calibrant.cross-set-rule/1"
+
+    classes = renamed_attribute("classes", "n_classes")
 
     @property
     def n_folds(self) -> int:
@@ -95,7 +99,7 @@ class CrossSetRule:
         """
         if len(fold_probs) != self.n_folds:
             raise ValueError(f"fold_probs must be of {self.n_folds} models, one for each fold; got {len(fold_probs)}.")
-        probs = np.stack([check_columns(as_probs(own), self.classes) for own in fold_probs])
+        probs = np.stack([check_columns(as_probs(own), self.n_classes) for own in fold_probs])
         u = draw(self.score, probs.shape[1], seed)
         result = np.empty(probs.shape[1:], dtype=bool)
         for rows in blocks(probs.shape[1:]):
@@ -109,14 +113,14 @@ class CrossSetRule:
     @cached_property
     def _needed(self) -> np.ndarray:
         """⌈(1 − α)(n + 1)⌉, for all rows or for those of each class."""
-        sizes = np.bincount(self.labels, minlength=self.classes) if self.by_class else [len(self.scores)]
+        sizes = np.bincount(self.labels, minlength=self.n_classes) if self.by_class else [len(self.scores)]
         return np.array([order_statistic(int(n), self.coverage) for n in sizes])
 
     @cached_property
     def _sorted(self) -> list[list[np.ndarray]]:
         """Sorted scores of each fold: of all its rows, or by class."""
         scores, folds, labels = np.array(self.scores), np.array(self.folds), np.array(self.labels)
-        parts = [labels == c for c in range(self.classes)] if self.by_class else [np.ones(len(labels), bool)]
+        parts = [labels == c for c in range(self.n_classes)] if self.by_class else [np.ones(len(labels), bool)]
         return [[np.sort(scores[(folds == k) & part]) for part in parts] for k in range(self.n_folds)]
 
     def _beaten(self, fold: int, scores: np.ndarray) -> np.ndarray:
@@ -124,7 +128,7 @@ class CrossSetRule:
         own = self._sorted[fold]
         if not self.by_class:
             return np.searchsorted(own[0], scores)
-        return np.stack([np.searchsorted(own[c], scores[:, c]) for c in range(self.classes)], axis=1)
+        return np.stack([np.searchsorted(own[c], scores[:, c]) for c in range(self.n_classes)], axis=1)
 
     def to_json(self) -> str:
         """Return the rule as strict JSON."""

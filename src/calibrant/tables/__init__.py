@@ -7,10 +7,13 @@
 On the command line these are `calibrant train` and `calibrant predict`.
 """
 
+from calibrant._renamed import former_names
 from calibrant.tables.model import TableModel, load_model, save_model
 from calibrant.tables.order import Order
 from calibrant.tables.predicting import Summary, predict
-from calibrant.tables.results import Trained
+from calibrant.tables.results import TrainingResult
 from calibrant.tables.training import train
 
-__all__ = ["Order", "Summary", "TableModel", "Trained", "load_model", "predict", "save_model", "train"]
+__all__ = ["Order", "Summary", "TableModel", "TrainingResult", "load_model", "predict", "save_model", "train"]
+
+__getattr__ = former_names(__name__, Trained="TrainingResult")

@@ -20,7 +20,7 @@ _SAMPLED = 20_000
 
 
 @dataclass(frozen=True)
-class Description:
+class TableDescription:
     """The kind of each used column, the reason for each dropped column, and warnings."""
 
     kinds: dict[str, str]
@@ -50,7 +50,7 @@ class Description:
         return found
 
 
-def describe(table: Labelled, categorical: list[str]) -> Description:
+def describe(table: Labelled, categorical: list[str]) -> TableDescription:
     """Infer what the columns of the training rows hold."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are in notes_
@@ -78,7 +78,7 @@ def describe(table: Labelled, categorical: list[str]) -> Description:
         for name in leaks(table, kinds)
     ]
     inputs = sum(len(encoding.outputs) for encoding in encoder.columns_)
-    return Description(kinds, dropped, tuple(notes), tuple(encoder.notes_), inputs)
+    return TableDescription(kinds, dropped, tuple(notes), tuple(encoder.notes_), inputs)
 
 
 def identifiers(columns: Columns, names: list[str]) -> list[str]:

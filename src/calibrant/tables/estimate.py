@@ -26,7 +26,7 @@ REFERENCE = 0.018
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TimeEstimate:
     """Expected seconds of the networks and of later stages, and the number of training runs of networks."""
 
     networks: float
@@ -48,7 +48,9 @@ class Estimate:
         return self.seconds / self.doubt, self.seconds * self.doubt
 
 
-def estimate(method: str, rows: int, inputs: int, classes: int, *, val: bool = False, slower: float = 1.0) -> Estimate:
+def estimate(
+    method: str, rows: int, inputs: int, classes: int, *, val: bool = False, slower: float = 1.0
+) -> TimeEstimate:
     """Estimate the time of a fit.
 
     Parameters
@@ -62,7 +64,7 @@ def estimate(method: str, rows: int, inputs: int, classes: int, *, val: bool = F
         per_epoch = 1 if rows <= 4096 else -(-rows // 512)
         outer = max(1200, 20 * per_epoch) / 5
         step = BO4SC_STEP + BO4SC_STEP_PER_ROW * min(rows, 4096)
-        return Estimate(slower * (START + outer * step), slower * 0.5, start=slower * START)
+        return TimeEstimate(slower * (START + outer * step), slower * 0.5, start=slower * START)
     full = SelfCalibrated().rows_of_step(round(0.8 * rows)) is None
     outer = 40 if full else max(800, 40 * -(-round(0.8 * rows) // 256)) / 10
     step = STEP + STEP_PER_INPUT * inputs
@@ -71,7 +73,7 @@ def estimate(method: str, rows: int, inputs: int, classes: int, *, val: bool = F
     trees = 0.0
     if method == "self-calibrated" and classes <= 100:
         trees = (1 if classes == 2 else classes) * (TREES + TREES_PER_CELL * rows * inputs)
-    return Estimate(slower * networks, slower * (trees + 0.5), runs, 4.0 if val else 2.0, slower * START)
+    return TimeEstimate(slower * networks, slower * (trees + 0.5), runs, 4.0 if val else 2.0, slower * START)
 
 
 def slowness() -> float:

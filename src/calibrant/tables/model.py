@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from calibrant._whole import whole_file
 from calibrant.data.columns import Columns, numbers
 from calibrant.data.encodings import Categorical
-from calibrant.estimators import load
+from calibrant.estimators import load_classifier
 from calibrant.selective import RejectionRule
 from calibrant.tables.reading import as_frame, similar
 
@@ -87,7 +87,10 @@ def _like(name: str, columns: Columns) -> str:
 
 
 def save_model(model: TableModel, path: str | os.PathLike[str]) -> None:
-    """Write the model to one file, complete or not at all; `calibrant.estimators.load` reads only the classifier."""
+    """Write the model to one file, complete or not at all.
+
+    `calibrant.estimators.load_classifier` reads only the classifier.
+    """
     rule = None if model.rule is None else model.rule.to_json()
     setattr(model.classifier, ABOUT, {**model.about, "rule": rule})
     with whole_file(path) as unfinished:
@@ -99,7 +102,7 @@ def save_model(model: TableModel, path: str | os.PathLike[str]) -> None:
 
 def load_model(path: str | os.PathLike[str]) -> TableModel:
     """Read a model of `calibrant train`, or a classifier saved from Python that was fitted on named columns."""
-    classifier = load(path)
+    classifier = load_classifier(path)
     about = dict(getattr(classifier, ABOUT, {}))
     rule = about.pop("rule", None)
     model = TableModel(classifier, None if rule is None else RejectionRule.from_json(rule), about)

@@ -20,7 +20,7 @@ FROM_TRAIN, FROM_VAL = 0.2, 1 / 3
 
 
 @dataclass(frozen=True)
-class Parts:
+class TableParts:
     """The rows of each part; ``val`` if requested, ``aside`` if the rejection rule needs rows of its own."""
 
     train: Labelled
@@ -52,7 +52,7 @@ def divide(
     val: float | Path | None = None,
     test: float | Path = TEST_SHARE,
     seed: int = 0,
-) -> Parts:
+) -> TableParts:
     """Divide a table, stratified by class; rows of a group and copies of a row stay in one part."""
     if len(table) < FEWEST_ROWS:
         raise ValueError(
@@ -82,10 +82,10 @@ def divide(
             f"The test part has {count(len(test_rows), 'row')}; at least {FEWEST_TEST_ROWS} are needed to judge the "
             "classifier. Give a larger --test, or more rows."
         )
-    return Parts(train, held["val"], test_rows, tuple(_notes(table, copies, train)))
+    return TableParts(train, held["val"], test_rows, tuple(_notes(table, copies, train)))
 
 
-def with_aside(parts: Parts, seed: int) -> Parts:
+def with_aside(parts: TableParts, seed: int) -> TableParts:
     """Set rows aside to choose the rejection rule: validation rows, whose labels are trusted, else training rows."""
     source = parts.train if parts.val is None else parts.val
     codes = np.unique(source.labels, return_inverse=True)[1]

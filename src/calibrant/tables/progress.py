@@ -10,20 +10,20 @@ from typing import Any, Self, TextIO
 
 from calibrant.bilevel import Callback
 from calibrant.bilevel.run import Run
-from calibrant.tables.estimate import Estimate
+from calibrant.tables.estimate import TimeEstimate
 
 BETWEEN_LINES = 10.0
 """Seconds between two lines if there is no terminal."""
 REFRESH = 0.5
 
 
-class Clock:
+class TrainingClock:
     """The finished share of a fit, and its remaining time.
 
     The estimate gives each stage's share of the time; measured time gives the actual speed.
     """
 
-    def __init__(self, estimate: Estimate, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, estimate: TimeEstimate, now: Callable[[], float] = time.perf_counter) -> None:
         self.estimate, self.now = estimate, now
         self.begin = now()
         self.stage = "networks"
@@ -72,8 +72,8 @@ class Clock:
 class FitProgress(Callback):
     """Show the progress of a fit; use it as a context manager and as a callback of ``fit``."""
 
-    def __init__(self, estimate: Estimate, write: TextIO | None = None) -> None:
-        self.clock = Clock(estimate)
+    def __init__(self, estimate: TimeEstimate, write: TextIO | None = None) -> None:
+        self.clock = TrainingClock(estimate)
         self.out = write if write is not None else sys.stderr
         self._end = threading.Event()
         self._thread: threading.Thread | None = None

@@ -14,11 +14,11 @@ from calibrant._whole import write_text_whole
 from calibrant._words import duration, listed
 from calibrant.report import versions
 from calibrant.report.evaluation import Evaluation, evaluate
-from calibrant.tables.describing import Description
+from calibrant.tables.describing import TableDescription
 from calibrant.tables.methods import LEVEL, find_method
 from calibrant.tables.model import TableModel
 from calibrant.tables.order import Order
-from calibrant.tables.parts import Parts
+from calibrant.tables.parts import TableParts
 from calibrant.tables.writing import suspects, write_predictions, write_suspects
 
 MODEL, METRICS, PREDICTIONS, SUSPECTS, REPORT = (
@@ -31,7 +31,7 @@ MODEL, METRICS, PREDICTIONS, SUSPECTS, REPORT = (
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """The result of a training run."""
 
     folder: Path
@@ -40,7 +40,7 @@ class Trained:
     metrics: dict[str, Any]
 
 
-def judged(order: Order, model: TableModel, parts: Parts, described: Description) -> Trained:
+def judged(order: Order, model: TableModel, parts: TableParts, described: TableDescription) -> TrainingResult:
     """Score the test rows, and collect the content of `metrics.json`."""
     test, train = parts.test, parts.train
     probs = model.probs(test.columns, test.file)
@@ -86,7 +86,7 @@ def judged(order: Order, model: TableModel, parts: Parts, described: Description
         "suspects": len(wrong),
         "seconds": {"training": round(model.about["seconds"], 2)},
     }
-    return Trained(order.out, model, evaluation, metrics)
+    return TrainingResult(order.out, model, evaluation, metrics)
 
 
 def model_facts(classifier: Any) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def model_facts(classifier: Any) -> dict[str, Any]:
     return facts
 
 
-def publish(order: Order, result: Trained, parts: Parts, work: Path, folder: Path) -> None:
+def publish(order: Order, result: TrainingResult, parts: TableParts, work: Path, folder: Path) -> None:
     """Write all files to the hidden folder, then move them; `metrics.json` is removed first and moved last."""
     model, metrics = result.model, result.metrics
     write_predictions(work / PREDICTIONS, model, parts.test, model.probs(parts.test.columns, parts.test.file))
@@ -114,7 +114,7 @@ def publish(order: Order, result: Trained, parts: Parts, work: Path, folder: Pat
     shutil.rmtree(work, ignore_errors=True)
 
 
-def card(order: Order, result: Trained, parts: Parts) -> dict[str, str]:
+def card(order: Order, result: TrainingResult, parts: TableParts) -> dict[str, str]:
     """Return the model and data card of the report."""
     data, model = result.metrics["data"], result.metrics["model"]
     rows = data["rows"]
@@ -127,7 +127,7 @@ def card(order: Order, result: Trained, parts: Parts) -> dict[str, str]:
         + (f", {rows['aside']:,} to choose when predictions are withheld" if rows["aside"] else ""),
         "judged on": f"{rows['test']:,} held-out rows"
         + (f" of {parts.test.file}" if not isinstance(order.test, float) else ""),
-        "columns": " ".join(Description(data["columns"], data["left_out"], ()).sentences()),
+        "columns": " ".join(TableDescription(data["columns"], data["left_out"], ()).sentences()),
         "method": f"{order.method}: {find_method(order.method).summary}",
         "members": members,
         "rejection rule": result.metrics["rule"]["summary"],

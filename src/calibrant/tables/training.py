@@ -20,22 +20,22 @@ from calibrant._whole import usable_folder
 from calibrant._words import count, duration, listed
 from calibrant.bilevel import NonFiniteError
 from calibrant.report.builder import need_jinja
-from calibrant.tables.describing import Description, describe
+from calibrant.tables.describing import TableDescription, describe
 from calibrant.tables.estimate import estimate, slowness
 from calibrant.tables.methods import choose_rule, find_method
 from calibrant.tables.model import TableModel, load_model, save_model
 from calibrant.tables.order import Order
-from calibrant.tables.parts import Parts, divide, with_aside
+from calibrant.tables.parts import TableParts, divide, with_aside
 from calibrant.tables.progress import FitProgress
 from calibrant.tables.reading import need_column, read_labelled
-from calibrant.tables.results import MODEL, Trained, judged, publish
+from calibrant.tables.results import MODEL, TrainingResult, judged, publish
 
 WORK = ".unfinished"
 
 Tell = Callable[[str], None]
 
 
-def train(order: Order, tell: Tell = lambda line: None, *, show_progress: bool = False) -> Trained:
+def train(order: Order, tell: Tell = lambda line: None, *, show_progress: bool = False) -> TrainingResult:
     """Train on a table and write model, metrics, predictions, suspects and report into ``order.out``.
 
     ``tell`` is called with each message for the user. An invalid order raises a ValueError.
@@ -53,7 +53,7 @@ def train(order: Order, tell: Tell = lambda line: None, *, show_progress: bool =
         return _train(order, folder, tell, show_progress)
 
 
-def _train(order: Order, folder: Path, tell: Tell, show_progress: bool) -> Trained:
+def _train(order: Order, folder: Path, tell: Tell, show_progress: bool) -> TrainingResult:
     table = read_labelled(order.table, order.target, groups=order.groups, drop=order.drop)
     for name in order.categorical:
         need_column(table.columns, name, table.file)
@@ -99,7 +99,7 @@ def _found(run: str, *places: Path) -> TableModel | None:
 
 
 def _fitted(
-    order: Order, parts: Parts, described: Description, run: str, tell: Tell, show_progress: bool
+    order: Order, parts: TableParts, described: TableDescription, run: str, tell: Tell, show_progress: bool
 ) -> TableModel:
     """Train the classifier and choose its rejection rule."""
     method = find_method(order.method)

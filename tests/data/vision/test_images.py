@@ -46,7 +46,7 @@ def test_every_layout_gives_the_same_images(name, write, shape, part, tmp_path):
     assert found.inputs.is_contiguous()
     np.testing.assert_array_equal(found.inputs.numpy(), pixels.transpose(0, 3, 1, 2))
     np.testing.assert_array_equal(found.labels.numpy(), labels)
-    assert len(found.names) == found.classes == shape["classes"]
+    assert len(found.names) == found.n_classes == shape["classes"]
     train, _ = cases.draw("train", **shape, **(GREY if "mnist" in name else {}))
     np.testing.assert_allclose(found.mean, train.mean((0, 1, 2)) / 255, rtol=1e-12)
     np.testing.assert_allclose(found.std, train.std((0, 1, 2)) / 255, rtol=1e-12)

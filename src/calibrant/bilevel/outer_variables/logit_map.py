@@ -84,15 +84,15 @@ class LogitMap(OuterVariable):
         return {"scale": self.constant.exp()}
 
 
-def describe(logits: Tensor, classes: int | None = None) -> Tensor:
+def describe(logits: Tensor, n_classes: int | None = None) -> Tensor:
     """Five values of order one for each vector of logits, from shape (…, C) to (…, 5).
 
-    ``classes`` is C. It is needed only if ``logits`` is a symbol without a shape, while torch traces a module.
+    ``n_classes`` is C. It is needed only if ``logits`` is a symbol without a shape, while torch traces a module.
 
     The mean of the logits is subtracted first. The values are the largest logit, its lead over the second, the second's
     lead over the third (0 for two classes), log Σ exp, and the root mean square, each as ``log(1 + x) − 1``.
     """
-    count = min(3, logits.shape[-1] if classes is None else classes)
+    count = min(3, logits.shape[-1] if n_classes is None else n_classes)
     centred = logits - logits.mean(-1, keepdim=True)
     top = centred.topk(count, dim=-1).values
     leads = F.pad(top[..., :-1] - top[..., 1:], (0, 3 - count))

@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from calibrant.bilevel.dynamics import Dynamics
 from calibrant.bilevel.hypergradients import HypergradientInput, HypergradientResult
 from calibrant.bilevel.optimizers import SGD, Adam, Linearization, Moments, Optimizer
-from calibrant.bilevel.outer_step import Outcome, compute_outcome
+from calibrant.bilevel.outer_step import StepOutcome, compute_outcome
 from calibrant.bilevel.tracing.cuda_graph import Captured
 from calibrant.data.batch import Batch
 
@@ -129,7 +129,7 @@ class Replay:
         self._recorded: dict[Any, Captured] = {}
         self._last: Tensor | None = None
 
-    def __call__(self) -> Outcome:
+    def __call__(self) -> StepOutcome:
         """Take one outer step."""
         run, trainer = self.run, self.trainer
         hypergradient, taken = run.present, run.step * run.present.steps
@@ -166,7 +166,7 @@ class Replay:
             numbers = numbers.pin_memory().to(self.trainer.params.device, non_blocking=True)
         return numbers[: len(inner)], numbers[len(inner) :]
 
-    def _outcome(self, results: Any, step: int, moves: bool) -> Outcome:
+    def _outcome(self, results: Any, step: int, moves: bool) -> StepOutcome:
         inner_losses, loss, gradient, moved, ahead = results
         state = self.trainer.live(step)
         phi, moments = self.run.phi, self.run.outer_moments
@@ -175,7 +175,7 @@ class Replay:
         self._last = phi
         losses = list(inner_losses.unbind())
         seen = list(ahead.unbind()) if ahead is not None else []
-        return Outcome(HypergradientResult(loss, gradient, seen, state), moved, phi, moments, state, losses)
+        return StepOutcome(HypergradientResult(loss, gradient, seen, state), moved, phi, moments, state, losses)
 
 
 class _Step:

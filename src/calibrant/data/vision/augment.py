@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from calibrant._renamed import renamed_arguments, renamed_attribute
+
 
 @dataclass(frozen=True)
 class CropAndFlip:
@@ -74,17 +76,20 @@ class Normalise:
         return torch.addcmul(_per_channel([-m / s for m, s in zip(self.mean, self.std, strict=True)], x), x, scale)
 
 
+@renamed_arguments(classes="n_classes")
 @dataclass(frozen=True)
 class Mixup:
     """Mixup (Zhang et al. 2018): ``λ·x + (1 − λ)·x'`` with the targets mixed in the same way, λ ~ Beta(α, α).
 
     x' is the batch in another order. As in the authors' code there is one λ for a batch. Targets are class
-    probabilities, or class indices if ``classes`` is given. uint8 images become floats in
-    [0, 1]. Use it as ``TensorStream(augment_batch=Mixup(1.0, classes))`` with a loss that takes soft targets.
+    probabilities, or class indices if ``n_classes`` is given. uint8 images become floats in
+    [0, 1]. Use it as ``TensorStream(augment_batch=Mixup(1.0, n_classes))`` with a loss that takes soft targets.
     """
 
     alpha: float = 1.0
-    classes: int | None = None
+    n_classes: int | None = None
+
+    classes = renamed_attribute("classes", "n_classes")
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < math.inf:
@@ -93,9 +98,9 @@ class Mixup:
     def __call__(self, inputs: Tensor, targets: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         x, drawn_on = unit_range(inputs), generator.device
         if targets.dim() == 1:
-            if self.classes is None:
-                raise ValueError("Mixup needs class probabilities as targets; for class indices give it `classes`.")
-            targets = F.one_hot(targets, self.classes)
+            if self.n_classes is None:
+                raise ValueError("Mixup needs class probabilities as targets; for class indices give it `n_classes`.")
+            targets = F.one_hot(targets, self.n_classes)
         soft = targets.to(x.dtype)
         # Beta(α, α) is G/(G + G') of two Gamma(α) draws; float64 avoids that both are 0 for a small α.
         gammas = torch._standard_gamma(

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._renamed import renamed_attribute
 from calibrant.data.splits import split_indices
 from calibrant.data.vision.download import download_archives
 from calibrant.data.vision.folders import class_names
@@ -42,11 +43,13 @@ class Images:
     std: tuple[float, ...]
     noisy: Tensor | None = None
 
+    classes = renamed_attribute("classes", "n_classes")
+
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
-    def classes(self) -> int:
+    def n_classes(self) -> int:
         """Number of classes."""
         return len(self.names)
 

@@ -50,8 +50,8 @@ def load_noisy_labels(path: str | os.PathLike[str], name: str, images: Images) -
             f"{key} must hold {len(images):,} whole numbers, one for each training image; got {found.dtype} of shape "
             f"{found.shape} in {path}."
         )
-    if found.min() < 0 or found.max() >= images.classes:
-        raise ValueError(f"{key} must hold classes from 0 to {images.classes - 1}; {path} has others.")
+    if found.min() < 0 or found.max() >= images.n_classes:
+        raise ValueError(f"{key} must hold classes from 0 to {images.n_classes - 1}; {path} has others.")
     labels = torch.from_numpy(found.astype(np.int64))
     if (share := float((labels != images.labels.cpu()).double().mean())) > MOST:
         raise ValueError(

@@ -51,7 +51,7 @@ def tell(results: Results) -> Report:
         found = config["inner_sgd"]
         report.text(
             f"The variant with plain gradient descent as inner optimiser has learning rate {found['learning_rate']:g} "
-            f"and η_w = {found['outer_rate']:g}. These were chosen once for all sets, on validation data of "
+            f"and η_w = {found['outer_learning_rate']:g}. These were chosen once for all sets, on validation data of "
             f"{plain_descent.SEEDS} seeds that are not reported."
         )
 

@@ -83,7 +83,7 @@ def confidence_maps(runs: Mapping[str, FinishedRun[Prepared]]) -> Numbers:
     return {
         "dataset": prepared.dataset,
         "seed": prepared.seed,
-        "classes": prepared.problem.classes,
+        "classes": prepared.problem.n_classes,
         "x": _rounded(truth.x, 4),
         "y": _rounded(truth.y, 4),
         "confidence": {name: _rounded(values, 3) for name, values in maps.items()},
@@ -106,7 +106,7 @@ def reliabilities(runs: Mapping[str, FinishedRun[Prepared]]) -> Numbers:
     return {
         "dataset": prepared.dataset,
         "seed": prepared.seed,
-        "classes": prepared.problem.classes,
+        "classes": prepared.problem.n_classes,
         "models": models,
     }
 

@@ -20,12 +20,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from calibrant._renamed import warn_renamed
 from calibrant._whole import write_text_whole
 from calibrant.experiments.bo4sc.search import FIRST_SEED, HELD_OUT, Search, arguments
 from calibrant.experiments.common.command import begin, export, open_store, tell_user, usable_folder
 from calibrant.experiments.common.contents import in_order, position, read_own
 from calibrant.experiments.common.jobs import run_jobs
 from calibrant.experiments.common.keys import Key, make_key, own_code
+from calibrant.experiments.common.old_names import FORMER, current_names
 from calibrant.experiments.common.records import resolve_device, shape_of
 from calibrant.experiments.common.runs import Planned, populations
 from calibrant.experiments.common.shared import checked_sets, foot, made
@@ -37,11 +39,11 @@ NAME = "bo4sc-grid"
 CODE = "experiments/bo4sc/search.py"
 GRID: dict[str, tuple[float, ...]] = {
     "steps": (1, 5, 10, 20),
-    "weight_lr": (300.0, 1000.0, 3000.0, 10000.0),
+    "outer_learning_rate": (300.0, 1000.0, 3000.0, 10000.0),
     "alpha": (10.0, 30.0, 100.0),
     "width": (32, 64, 128),
     "epochs": (300, 600, 1200, 2000),
-    "lr": (0.002, 0.005, 0.02),
+    "learning_rate": (0.002, 0.005, 0.02),
 }
 TOLERANCE = 0.01
 CRITERIA = ("bce", "nll", "ece10")
@@ -66,8 +68,8 @@ def run(
 
     Parameters
     ----------
-    grid : mapping from ``steps`` (T), ``weight_lr`` (η_w), ``alpha`` (α), ``width``, ``epochs``, ``lr`` to lists
-        Names that are not given keep their values in ``GRID``.
+    grid : mapping to lists from ``steps`` (T), ``outer_learning_rate`` (η_w), ``alpha`` (α), ``width``, ``epochs`` and
+        ``learning_rate`` (η_θ); names that are not given keep their values in ``GRID``
     seeds : the number of seeds, starting at 10,000
     sets : names of synthetic sets; default: all five
     criterion : the score that the chosen setting minimises: "bce", "nll" or "ece10"
@@ -168,6 +170,9 @@ def origin(results: Results) -> dict[str, Any]:
 
 def complete(grid: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     """The values of all six settings: the given ones, and the defaults of ``GRID`` for the others."""
+    for former in FORMER.keys() & grid.keys():
+        warn_renamed(f"{former} of the grid", FORMER[former], stacklevel=4)
+    grid = current_names(grid)
     unknown = sorted(set(grid) - set(GRID))
     if unknown:
         raise ValueError(f"grid must name settings among {', '.join(GRID)}; got {', '.join(unknown)}.")
@@ -185,7 +190,9 @@ def choose(records: Sequence[Mapping[str, Any]], criterion: str = "bce") -> dict
     """
     sound = [r for r in records if _known(r[criterion])]
     if not sound:
-        raise ValueError("Every setting of the grid failed in training; use smaller values of lr or weight_lr.")
+        raise ValueError(
+            "Every setting of the grid failed in training; use smaller values of learning_rate or outer_learning_rate."
+        )
     usual = median(r["accuracy"] for r in sound)
     return dict(min((r for r in sound if r["accuracy"] >= usual - TOLERANCE), key=lambda r: r[criterion]))
 
@@ -214,11 +221,11 @@ def tell(results: Results) -> Report:
     report.section("Chosen settings")
     scores = [Column(c.upper() if c != "ece10" else "ECE-10") for c in CRITERIA]
     report.table(
-        ["set", "T", "η_w", "α", "width", "epochs", "lr", *scores, "accuracy"],
+        ["set", "T", "η_w", "α", "width", "epochs", "η_θ", *scores, "accuracy"],
         [
             [
                 name,
-                *(f"{r[k]:g}" for k in ("steps", "weight_lr", "alpha", "width", "epochs", "lr")),
+                *(f"{r[k]:g}" for k in ("steps", "outer_learning_rate", "alpha", "width", "epochs", "learning_rate")),
                 mean_interval(r["bce_by_seed"]),
                 r["nll"],
                 r["ece10"],

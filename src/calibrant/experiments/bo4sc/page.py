@@ -232,7 +232,9 @@ def _figures(report: Report, numbers: figures.Numbers, records: Records) -> None
 def _settings(report: Report, settings: dict[str, dict[str, Any]], source: str) -> None:
     names = list(next(iter(settings.values()))) if settings else []
     rows = [[dataset, *(_plain(own.get(name)) for name in names)] for dataset, own in settings.items()]
-    report.table(["set", *names], rows, f"BO4SC's settings for each set, {source}. T is steps, η_w is outer_rate.")
+    report.table(
+        ["set", *names], rows, f"BO4SC's settings for each set, {source}. T is steps, η_w is outer_learning_rate."
+    )
 
 
 def _settings_of(method: str, settings: dict[str, Any]) -> list[list[str]]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.experiments.bo4sc.search import FIRST_SEED, score, search_task
-from calibrant.experiments.bo4sc.variants import default_bo4sc, outer_rate
+from calibrant.experiments.bo4sc.variants import default_bo4sc, outer_learning_rate
 from calibrant.experiments.common.keys import digest, own_code
 from calibrant.experiments.common.runs import progress
 from calibrant.experiments.common.store import Store
@@ -29,7 +29,7 @@ def choose_sgd(sets: Sequence[str], *, device: Any = None) -> dict[str, Any]:
     """
     base = default_bo4sc()
     settings: list[dict[str, Any]] = [
-        {"learning_rate": lr, "outer_rate": factor * outer_rate(base)}
+        {"learning_rate": lr, "outer_learning_rate": factor * outer_learning_rate(base)}
         for lr, factor in itertools.product(RATES, FACTORS)
     ]
     tasks = [search_task(name, FIRST_SEED + k) for name in sets for k in range(SEEDS)]

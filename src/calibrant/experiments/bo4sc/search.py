@@ -70,11 +70,11 @@ def arguments(setting: Mapping[str, Any]) -> dict[str, Any]:
     """A setting of the grid as arguments of the method."""
     return {
         "steps": int(setting["steps"]),
-        "outer_rate": float(setting["weight_lr"]),
+        "outer_learning_rate": float(setting["outer_learning_rate"]),
         "alpha": float(setting["alpha"]),
         "hidden": (int(setting["width"]),) * 2,
         "epochs": int(setting["epochs"]),
-        "learning_rate": float(setting["lr"]),
+        "learning_rate": float(setting["learning_rate"]),
     }
 
 
@@ -83,7 +83,7 @@ def search_task(name: str, seed: int) -> tuple[Task, Part]:
     task = prepare(name, seed).task
     val = task.need_val("The grid search")
     cut = len(val) - HELD_OUT
-    return Task(task.train, val[:cut], task.classes, task.seed), val[cut:]
+    return Task(task.train, val[:cut], task.n_classes, task.seed), val[cut:]
 
 
 class Trajectory(Callback):

@@ -53,7 +53,7 @@ def variants() -> list[Variant]:
     """All rows in the order of the table; the step sizes of "inner SGD" are chosen later."""
     base, ours = default_bo4sc(), METHODS[OURS].method
     assert isinstance(ours, SelfCalibrated)
-    rate = outer_rate(base)
+    rate = outer_learning_rate(base)
     rows = [
         Variant("standard", "baselines", METHODS["standard"].method),
         Variant("standard-stopped", "baselines", METHODS["standard-stopped"].method),
@@ -63,7 +63,7 @@ def variants() -> list[Variant]:
     ]
     changes: list[tuple[str, str, dict[str, Any]]] = [
         *((f"T = {t}", "inner steps", {"steps": t}) for t in (1, 5, 20) if t != base.steps),
-        *((f"η_w × {f:g}", "outer step size", {"outer_rate": f * rate}) for f in (0.1, 10.0)),
+        *((f"η_w × {f:g}", "outer step size", {"outer_learning_rate": f * rate}) for f in (0.1, 10.0)),
         *((f"α = {a:g}", "smooth maximum", {"alpha": a}) for a in (5.0, 30.0, 100.0) if a != base.alpha),
         *((h, "hypergradient", {"hypergradient": h}) for h in ("truncated", "implicit")),
         *((f"outer {o.upper()}", "outer loss", {"outer_loss": o}) for o in ("nll", "brier", "sece", "dece")),
@@ -82,7 +82,7 @@ def variants() -> list[Variant]:
     return [
         *rows,
         Variant(OURS, group, ours),
-        Variant("φ stays at its start", group, replace(ours, outer_rate=STILL)),
+        Variant("φ stays at its start", group, replace(ours, outer_learning_rate=STILL)),
         Variant("without refit", group, replace(ours, refit=False)),
         Variant("two folds", group, replace(ours, folds=2)),
         Variant("folds dealt once", group, replace(ours, repeats=1)),
@@ -110,9 +110,9 @@ def _stopped() -> Standard:
     return stopped
 
 
-def outer_rate(base: BO4SC, train: int = 700) -> float:
+def outer_learning_rate(base: BO4SC, train: int = 700) -> float:
     """The value of η_w; None stands for 1.5·n."""
-    return 1.5 * train if base.outer_rate is None else base.outer_rate
+    return 1.5 * train if base.outer_learning_rate is None else base.outer_learning_rate
 
 
 def _changed(**change: Any) -> Callable[[Fitted], Fitted]:

@@ -11,9 +11,10 @@ from calibrant._locks import lock
 from calibrant._whole import usable_folder
 from calibrant.experiments.common.contents import KINDS, Arrange, contents, experiment_of
 from calibrant.experiments.common.keys import Key
+from calibrant.experiments.common.old_names import read_with_current_names
 from calibrant.experiments.common.shared import count
 from calibrant.experiments.common.store import Line, Store
-from calibrant.report import read_results, write_results
+from calibrant.report import write_results
 from calibrant.report.results import as_json
 
 
@@ -28,7 +29,7 @@ def open_store(out: str | Path, experiment: str, *, device: Any = "cpu") -> Stor
         found = experiment_of(store.commands[-1]["config"])
         before = store.path
     elif exported.exists():
-        results, before = read_results(exported), exported
+        results, before = read_with_current_names(exported), exported
         found = experiment_of(results.config)
         if found == experiment:
             store.adopt(results, KINDS[experiment].identity)

@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from calibrant.experiments.common.old_names import read_with_current_names
 from calibrant.experiments.common.store import Store
-from calibrant.report import Results, read_results
+from calibrant.report import Results
 from calibrant.report.results import Record
 
 Arrange = Callable[[Results], Results]
 """Sorts the records of a store for the tables, and adds to the config what the records say."""
 
 
-class Kind(NamedTuple):
+class ResultKind(NamedTuple):
     """A kind of result file.
 
     ``command`` writes the file. A report needs the keys ``needed`` of its config. The fields ``identity`` of a record
@@ -27,28 +28,28 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "bo4sc": Kind("reproduce bo4sc", ("settings",)),
-    "bo4sc-grid": Kind(
+    "bo4sc": ResultKind("reproduce bo4sc", ("settings",)),
+    "bo4sc-grid": ResultKind(
         "sweep bo4sc",
         ("criterion", "grid", "chosen", "seeds", "command", "date"),
-        ("dataset", "steps", "weight_lr", "alpha", "width", "lr", "epochs"),
+        ("dataset", "steps", "outer_learning_rate", "alpha", "width", "learning_rate", "epochs"),
     ),
-    "bo4sc-ablation": Kind("ablate bo4sc", ("sets", "variants", "seeds")),
-    "noise": Kind("bench noise", ("rates", "sets", "methods", "seeds"), ("dataset", "method", "rate", "seed")),
-    "meta-reg": Kind(
+    "bo4sc-ablation": ResultKind("ablate bo4sc", ("sets", "variants", "seeds")),
+    "noise": ResultKind("bench noise", ("rates", "sets", "methods", "seeds"), ("dataset", "method", "rate", "seed")),
+    "meta-reg": ResultKind(
         "reproduce meta-reg",
         ("sets", "methods", "seeds"),
         ("dataset", "model", "recipe", "epochs", "limit", "method", "seed"),
     ),
-    "networks": Kind("bench networks", ("tasks", "starts", "epochs", "stories"), ("task", "start", "seed")),
-    "tables-ablation": Kind("ablate tables", ("rows", "tables", "methods"), ("table", "method", "seed")),
-    "guarantees": Kind(
+    "networks": ResultKind("bench networks", ("tasks", "starts", "epochs", "stories"), ("task", "start", "seed")),
+    "tables-ablation": ResultKind("ablate tables", ("rows", "tables", "methods"), ("table", "method", "seed")),
+    "guarantees": ResultKind(
         "bench guarantees",
         ("sets", "rows", "new_rows", "risks", "confidence", "coverage"),
         ("dataset", "learner", "seed"),
     ),
-    "hostile": Kind("bench hostile", ("cases", "methods", "seeds")),
-    "tables": Kind("bench tables", ("split", "tables", "methods"), ("table", "method", "seed", "threads")),
+    "hostile": ResultKind("bench hostile", ("cases", "methods", "seeds")),
+    "tables": ResultKind("bench tables", ("split", "tables", "methods"), ("table", "method", "seed", "threads")),
 }
 """Kinds by the value of ``experiment`` in a result file's config."""
 
@@ -67,7 +68,7 @@ def read_own(path: str | Path, experiment: str, arrange: Arrange) -> Results:
     """
     path = Path(path)
     store = Store(path) if path.suffix == ".jsonl" else None
-    results = read_results(path) if store is None else store.results()
+    results = read_with_current_names(path) if store is None else store.results()
     found = experiment_of(results.config)
     if found is None:
         raise ValueError(f"{path} is not a result file of calibrant: its config does not name an experiment.")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from calibrant import metrics
 from calibrant._device import resolve_device as resolve_device  # all experiments import it from here
-from calibrant.data import Problem, flip_labels, fresh, load
+from calibrant.data import SyntheticProblem, flip_labels, fresh, load_problem
 from calibrant.methods import Fitted, Part, Recalibrated, Task
 from calibrant.selective import aurc
 
@@ -51,7 +51,7 @@ WEIGHT_SHARES = ("misclassified_low_weight", "correct_high_weight", "misclassifi
 class Prepared:
     """One set at one seed: the training task and the test part. The training part standardises all inputs."""
 
-    problem: Problem
+    problem: SyntheticProblem
     task: Task
     mean: np.ndarray
     std: np.ndarray
@@ -90,17 +90,17 @@ def prepare(name: str, seed: int, flip: float = 0.0) -> Prepared:
 
     Recent results are cached, because several populations use the same samples.
     """
-    problem = load(name, seed)
+    problem = load_problem(name, seed)
     (x, y), (x_val, y_val) = problem.train, problem.val
     flipped = np.zeros(len(y), dtype=bool)
     if flip:
-        y, flipped = flip_labels(y, flip, problem.classes, seed=seed)
+        y, flipped = flip_labels(y, flip, problem.n_classes, seed=seed)
     mean, std = x.mean(0), x.std(0)
 
     def part(inputs: np.ndarray, labels: np.ndarray) -> Part:
         return Part(torch.as_tensor((inputs - mean) / std, dtype=torch.float32), torch.as_tensor(labels))
 
-    task = Task(part(x, y), part(x_val, y_val), problem.classes, seed)
+    task = Task(part(x, y), part(x_val, y_val), problem.n_classes, seed)
     return Prepared(problem, task, mean, std, flipped)
 
 

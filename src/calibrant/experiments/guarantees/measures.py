@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import beta
 from sklearn.base import clone
 
-from calibrant.data import fresh, load
+from calibrant.data import fresh, load_problem
 from calibrant.experiments.common.keys import Key
 from calibrant.experiments.guarantees.learners import FOLDS, LEARNERS, NETWORK, FoldMean
 from calibrant.report.results import Record
@@ -30,7 +30,7 @@ SCORES: dict[str, Any] = {"aps": "aps", "raps": RAPS(k_reg=1, penalty=0.1), "lac
 Rules = dict[str, RejectionRule]
 
 
-class Outcome(NamedTuple):
+class RuleOutcome(NamedTuple):
     """Confidence and exact error probability of a classifier on the new rows."""
 
     confidence: np.ndarray
@@ -43,11 +43,11 @@ class World(NamedTuple):
     inputs: np.ndarray
     posterior: np.ndarray
 
-    def outcome(self, probs: np.ndarray) -> Outcome:
+    def outcome(self, probs: np.ndarray) -> RuleOutcome:
         """The confidence and the exact error probability of each row."""
         chosen = probs.argmax(axis=1)[:, None]
         confidence, right = (np.take_along_axis(values, chosen, axis=1)[:, 0] for values in (probs, self.posterior))
-        return Outcome(confidence, 1 - right)
+        return RuleOutcome(confidence, 1 - right)
 
     def coverage(self, sets: np.ndarray) -> float:
         """The exact probability that the prediction sets contain the true class."""
@@ -64,7 +64,7 @@ def world(dataset: str) -> World:
 def measure(key: Key) -> dict[Key, Record]:
     """The record of one data set: values for each final classifier, and for a calibration part set aside."""
     dataset, learner, seed = key["dataset"], key["learner"], key["seed"]
-    X, y = load(dataset, seed, sizes=(ROWS, 0, 0)).train
+    X, y = load_problem(dataset, seed, sizes=(ROWS, 0, 0)).train
     new = world(dataset)
     if learner == NETWORK:
         clf: Any = clone(LEARNERS[NETWORK]).set_params(random_state=seed).fit(X, y)
@@ -127,7 +127,7 @@ def _judged(rules: Rules, sets: dict[str, Any], probs: np.ndarray, new: World) -
     return {"rules": {name: kept(rule, [outcome]) for name, rule in rules.items()}, "sets": covered}
 
 
-def kept(rule: RejectionRule, outcomes: Sequence[Outcome]) -> Record:
+def kept(rule: RejectionRule, outcomes: Sequence[RuleOutcome]) -> Record:
     """The pooled risk of some classifiers at one threshold (None if they accept nothing), and the share accepted."""
     if not rule.found:
         return {"found": False, "bound": rule.target, "risk": None, "accepted": 0.0}

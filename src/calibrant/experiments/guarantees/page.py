@@ -17,7 +17,7 @@ from calibrant.report.results import Record
 FINALS = {"mean": "mean of the fold models", "refit": "one model of all rows", "split": "a fifth set aside"}
 
 
-class Case(NamedTuple):
+class GuaranteeCase(NamedTuple):
     """The records of one learner, judged for one of its final classifiers."""
 
     learner: str
@@ -29,7 +29,7 @@ class Case(NamedTuple):
         """The synthetic sets of the records; an unfinished study may lack some."""
         return list(dict.fromkeys(r["dataset"] for r in self.records))
 
-    def of(self, dataset: str) -> Case:
+    def of(self, dataset: str) -> GuaranteeCase:
         """The same for the data sets drawn from one synthetic set."""
         return self._replace(records=[r for r in self.records if r["dataset"] == dataset])
 
@@ -103,16 +103,16 @@ def tell(results: Results) -> Report:
     return report
 
 
-def cases_of(records: Sequence[Record]) -> Iterator[Case]:
+def cases_of(records: Sequence[Record]) -> Iterator[GuaranteeCase]:
     """Group the records by learner and final classifier."""
     for learner in dict.fromkeys(r["learner"] for r in records):
         own = [r for r in records if r["learner"] == learner]
         for final in FINALS:
             if final in own[0]:
-                yield Case(learner, final, own)
+                yield GuaranteeCase(learner, final, own)
 
 
-def rule_row(case: Case, risk: float) -> list[Any]:
+def rule_row(case: GuaranteeCase, risk: float) -> list[Any]:
     """One row of the table of rules."""
     first = rule_name(TESTS[0], risk)
     found = case.values(first, "found")
@@ -127,7 +127,7 @@ def rule_row(case: Case, risk: float) -> list[Any]:
     return [case.learner, FINALS[case.final], risk, len(found), sum(found) / len(found), *each, told, folds]
 
 
-def bound_row(case: Case) -> list[Any]:
+def bound_row(case: GuaranteeCase) -> list[Any]:
     """One row of the table of bounds: how often they are exceeded, and the risk compared with the fold models."""
     cells: list[Any] = []
     for threshold in FIXED:
@@ -141,7 +141,7 @@ def bound_row(case: Case) -> list[Any]:
     return [case.learner, FINALS[case.final], len(case.records), *cells]
 
 
-def rule_verdicts(cases: Sequence[Case], risks: Sequence[float], allowed: float) -> Iterator[Verdict]:
+def rule_verdicts(cases: Sequence[GuaranteeCase], risks: Sequence[float], allowed: float) -> Iterator[Verdict]:
     """For each final classifier, judge the rule that is broken most often over all learners, sets and risks.
 
     The promise is missed if the interval of some learner, set and risk lies above it.
@@ -162,7 +162,7 @@ def rule_verdicts(cases: Sequence[Case], risks: Sequence[float], allowed: float)
                 yield Verdict(statement, measured, found[worst].low <= allowed)
 
 
-def set_verdicts(cases: Sequence[Case], coverage: float) -> Iterator[Verdict]:
+def set_verdicts(cases: Sequence[GuaranteeCase], coverage: float) -> Iterator[Verdict]:
     """For each final classifier, judge the lowest coverage over all learners, sets and scores."""
     for final, label in FINALS.items():
         least = least_covered([case for case in cases if case.final == final])
@@ -173,7 +173,7 @@ def set_verdicts(cases: Sequence[Case], coverage: float) -> Iterator[Verdict]:
             yield Verdict(statement, measured, high >= coverage)
 
 
-def least_covered(cases: Sequence[Case]) -> tuple[str, str, float, float, str] | None:
+def least_covered(cases: Sequence[GuaranteeCase]) -> tuple[str, str, float, float, str] | None:
     """Learner, set, mean coverage, its upper limit and score with the lowest upper limit; None without intervals."""
     found = [
         (case.learner, dataset, own.value, own.high, score)

@@ -27,7 +27,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Case:
+class HostileCase:
     """A kind of defect in data."""
 
     story: str
@@ -227,27 +227,27 @@ def missing(rng: Generator) -> Data:
 
 TREES = ("trees", "hist-gradient-boosting", "cross-calibrated")
 CASES = {
-    "rows once": Case("100 rows, a tenth of the labels flipped", lambda rng: tested(rng, curved, 100)),
-    "copies": Case("the same 100 rows, ten times each", lambda rng: repeated(rng, 10)),
-    "near copies": Case("100 rows, six times each with changes of 1 %", lambda rng: repeated(rng, 6, 0.01)),
-    "near copies, groups": Case("the same, with groups", lambda rng: repeated(rng, 6, 0.01, True)),
-    "oversampled": Case("40 rows of a class repeated nine times, to balance 360", oversampled),
-    "grouped": Case("60 patients with 10 visits, with groups; new patients are tested", grouped),
-    "coin flips": Case("300 rows, two classes at random", coins(2)),
-    "five-sided coins": Case("300 rows, five classes at random", coins(5)),
-    "200 x 5,000": Case("five informative columns of 5,000", wide),
-    "3,200 x 784": Case("ten classes, the size of a small set of images", picture, slow=TREES[1:]),
-    "two rows": Case("two rows, two classes", few(2)),
-    "ten rows": Case("ten rows, two classes", few(10)),
-    "one lonely row": Case("200 rows of three classes, one row of a fourth", lonely),
-    "1 in 1,000": Case("four rows of the second class in 4,000", imbalanced),
-    "outliers": Case("one number in a hundred is 1e12", outliers),
-    "useless columns": Case("ten constant columns, and five copies of each informative one", useless_columns),
-    "heavy tails": Case("columns without a variance", heavy_tails),
-    "codes": Case("numbers of 40 shops, each with a rate of its own", codes),
-    "1,000 classes": Case("five rows of each class", many_classes, slow=TREES),
-    "noisy labels": Case("30 % of the labels flipped", noisy_labels),
-    "sparse": Case("a sparse matrix of 300 columns", sparse_columns),
-    "missing": Case("a fifth of the numbers is missing", missing),
+    "rows once": HostileCase("100 rows, a tenth of the labels flipped", lambda rng: tested(rng, curved, 100)),
+    "copies": HostileCase("the same 100 rows, ten times each", lambda rng: repeated(rng, 10)),
+    "near copies": HostileCase("100 rows, six times each with changes of 1 %", lambda rng: repeated(rng, 6, 0.01)),
+    "near copies, groups": HostileCase("the same, with groups", lambda rng: repeated(rng, 6, 0.01, True)),
+    "oversampled": HostileCase("40 rows of a class repeated nine times, to balance 360", oversampled),
+    "grouped": HostileCase("60 patients with 10 visits, with groups; new patients are tested", grouped),
+    "coin flips": HostileCase("300 rows, two classes at random", coins(2)),
+    "five-sided coins": HostileCase("300 rows, five classes at random", coins(5)),
+    "200 x 5,000": HostileCase("five informative columns of 5,000", wide),
+    "3,200 x 784": HostileCase("ten classes, the size of a small set of images", picture, slow=TREES[1:]),
+    "two rows": HostileCase("two rows, two classes", few(2)),
+    "ten rows": HostileCase("ten rows, two classes", few(10)),
+    "one lonely row": HostileCase("200 rows of three classes, one row of a fourth", lonely),
+    "1 in 1,000": HostileCase("four rows of the second class in 4,000", imbalanced),
+    "outliers": HostileCase("one number in a hundred is 1e12", outliers),
+    "useless columns": HostileCase("ten constant columns, and five copies of each informative one", useless_columns),
+    "heavy tails": HostileCase("columns without a variance", heavy_tails),
+    "codes": HostileCase("numbers of 40 shops, each with a rate of its own", codes),
+    "1,000 classes": HostileCase("five rows of each class", many_classes, slow=TREES),
+    "noisy labels": HostileCase("30 % of the labels flipped", noisy_labels),
+    "sparse": HostileCase("a sparse matrix of 300 columns", sparse_columns),
+    "missing": HostileCase("a fifth of the numbers is missing", missing),
 }
 """The cases by name, in the order of the report."""

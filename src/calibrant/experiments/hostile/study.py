@@ -62,7 +62,7 @@ def run(
     if unknown := [name for name in only or () if name not in CASES]:
         raise ValueError(f"there is no case called {', '.join(unknown)}; the cases are {', '.join(CASES)}.")
     cases = [name for name in CASES if only is None or name in only]
-    keys = Keys(None if before is None else Path(before).resolve())
+    keys = HostileKeys(None if before is None else Path(before).resolve())
     store = open_store(out, NAME)
     wanted = [
         keys.key(case, method, seed)
@@ -80,7 +80,7 @@ def run(
 
 
 @dataclass(frozen=True)
-class Keys:
+class HostileKeys:
     """Makes the keys of runs, from the contenders' settings and code."""
 
     before: Path | None

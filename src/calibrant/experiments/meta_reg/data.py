@@ -115,11 +115,11 @@ def prepare(
     """
     train, test = published_parts(name, _text(folder), _text(labels))
     if limit is not None:
-        train, test = train.sample(limit, seed=seed), test.sample(max(limit // PER_TEST, test.classes), seed=0)
+        train, test = train.sample(limit, seed=seed), test.sample(max(limit // PER_TEST, test.n_classes), seed=0)
     parts = split(train, seed)
-    if min(map(len, parts)) < train.classes:
+    if min(map(len, parts)) < train.n_classes:
         raise ValueError(
-            f"--limit must leave at least one image of each class in every part, {10 * train.classes:,} or more for "
+            f"--limit must leave at least one image of each class in every part, {10 * train.n_classes:,} or more for "
             f"{DATASETS[name].title}; got {len(train):,} images."
         )
     normalise = Normalise(train.mean, train.std)
@@ -130,11 +130,11 @@ def prepare(
     own, wrong = part(parts.train, DATASETS[name].augment), None
     if parts.train.noisy is not None:
         own, wrong = replace(own, labels=parts.train.noisy), parts.train.noisy != parts.train.labels
-    network = Network(model or DATASETS[name].model, train.classes, train.inputs.shape[1])
+    network = Network(model or DATASETS[name].model, train.n_classes, train.inputs.shape[1])
     task = Task(
         own,
         part(parts.val),
-        train.classes,
+        train.n_classes,
         seed,
         network,
         meta=part(parts.meta_val),

@@ -60,7 +60,7 @@ def train(
             try:
                 return base.fit(prepared.task, callbacks=callbacks), curve
             except NonFiniteError as error:
-                return Failed(str(error), prepared.task.classes), curve
+                return Failed(str(error), prepared.task.n_classes), curve
 
     try:
         fitted, curve = fit()

@@ -16,7 +16,7 @@ TARGET = 0.01
 LABELS = {"scratch": "from scratch", "tuned": "fine-tuned"}
 
 
-class Case(NamedTuple):
+class NetworkCase(NamedTuple):
     """All seeds of one task with one kind of start."""
 
     task: str
@@ -34,12 +34,12 @@ class Case(NamedTuple):
         return mean_interval([(r["fit"]["nll"] - r["plain"]["nll"]) / scale for r in self.records])
 
 
-def cases_of(records: Sequence[Record]) -> list[Case]:
+def cases_of(records: Sequence[Record]) -> list[NetworkCase]:
     """Group the records by task and start."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         groups.setdefault((record["task"], record["start"]), []).append(record)
-    return [Case(task, start, own) for (task, start), own in groups.items()]
+    return [NetworkCase(task, start, own) for (task, start), own in groups.items()]
 
 
 def tell(results: Results) -> Report:
@@ -68,7 +68,7 @@ def tell(results: Results) -> Report:
     return report
 
 
-def row(case: Case) -> list[Any]:
+def row(case: NetworkCase) -> list[Any]:
     """Return one line of the table."""
     pairs = [case.mean(who, name) for name in ("nll", "smooth_ece", "accuracy") for who in ("fit", "plain")]
     networks = sorted({r["networks"] for r in case.records})
@@ -76,7 +76,7 @@ def row(case: Case) -> list[Any]:
     return [*head, *pairs[:2], case.difference, *pairs[2:], case.mean("fit", "seconds")]
 
 
-def verdicts(cases: Sequence[Case]) -> Iterator[Verdict]:
+def verdicts(cases: Sequence[NetworkCase]) -> Iterator[Verdict]:
     """Judge whether the upper end of each difference is within the target."""
     for case in cases:
         if len(case.records) < 2:

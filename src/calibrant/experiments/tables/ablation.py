@@ -126,7 +126,7 @@ def development_split(paths: Mapping[str, Path], rows: int, key: Key) -> Split:
     assert held is not None
     train = task.train[:rows]
     return replace(
-        split, task=Task(train, None, task.classes, task.seed), inputs=held.inputs, labels=held.labels.numpy()
+        split, task=Task(train, None, task.n_classes, task.seed), inputs=held.inputs, labels=held.labels.numpy()
     )
 
 
@@ -143,7 +143,7 @@ def fit_trees(prepared: Any, key: Key) -> dict[Key, Record]:
     model = CalibratedClassifierCV(boosting, method="temperature", cv=5)
     model.fit(split.task.train.inputs.numpy(), split.task.train.labels.numpy())
     seconds = time.perf_counter() - begin_at
-    probs = np.zeros((len(split.labels), split.task.classes))
+    probs = np.zeros((len(split.labels), split.task.n_classes))
     probs[:, model.classes_] = model.predict_proba(split.inputs.numpy())
     found = Predicted(probs, probs.argmax(1), probs.max(1))
     return {key: split.record(TREES, found, None, seconds=round(seconds, 3), device="cpu")}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from calibrant._inputs import class_columns
-from calibrant.data import Table, TableEncoder, read_table, train_val_test
+from calibrant.data import LabelledTable, TableEncoder, read_table, train_val_test
 from calibrant.experiments.common.records import Predicted, on_sample
 from calibrant.methods import Part, Task
 
@@ -106,13 +106,13 @@ def path_of(source: Source) -> Path:
     return source.path if isinstance(source, TableFile) else source
 
 
-def read(source: Source) -> Table:
+def read(source: Source) -> LabelledTable:
     """Return a table; the last ones are cached until the file changes, because every seed uses them."""
     return _read(source, path_of(source).stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=2)
-def _read(source: Source, _changed: int) -> Table:
+def _read(source: Source, _changed: int) -> LabelledTable:
     return read_table(path_of(source), target=source.target if isinstance(source, TableFile) else None)
 
 
@@ -154,7 +154,7 @@ def _prepare(name: str, source: Source, changed: int, seed: int) -> Split:
         encoder = TableEncoder().fit(train.columns)
     classes = np.unique(train.labels)
 
-    def part(rows: Table) -> Part:
+    def part(rows: LabelledTable) -> Part:
         labels = class_columns(rows.labels, classes)
         return Part(torch.as_tensor(encoder.transform(rows.columns)), torch.as_tensor(labels))
 

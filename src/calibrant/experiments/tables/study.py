@@ -118,7 +118,7 @@ def run(
     examined = examine(found, span)
     for name, reason in examined.unsuitable.items():
         tell_user(f"The table {name} is left out: {reason}")
-    keys = Keys({n: repr(own[n]) if n in own else peer_settings(n) for n in names}, examined.tables)
+    keys = TableKeys({n: repr(own[n]) if n in own else peer_settings(n) for n in names}, examined.tables)
     config: dict[str, Any] = {
         "experiment": NAME,
         "split": list(SIZES),
@@ -164,7 +164,7 @@ def open_tables(out: Path, device: torch.device) -> Store:
 
 
 @dataclass(frozen=True)
-class Keys:
+class TableKeys:
     """Makes the keys of runs, from the settings of the methods and the digests of the tables."""
 
     methods: Mapping[str, str]

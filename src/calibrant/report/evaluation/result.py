@@ -13,7 +13,7 @@ from typing import Any
 from calibrant.report.evaluation.mistakes import worst_mistakes
 from calibrant.report.evaluation.numbers import Measure, ModelNumbers
 from calibrant.report.evaluation.reading import Sample
-from calibrant.report.evaluation.verdict import Verdict, judge
+from calibrant.report.evaluation.verdict import CalibrationVerdict, judge
 
 _POINTS = ("accuracy", "ece", "smooth_ece", "mce", "classwise_ece")
 """Measures that are fractions and are shown in percentage points."""
@@ -36,12 +36,12 @@ class Evaluation:
     rows: Any = field(default=None, repr=False)
 
     @property
-    def verdicts(self) -> dict[str, Verdict]:
+    def verdicts(self) -> dict[str, CalibrationVerdict]:
         """The verdict on each model."""
         return {name: judge(numbers) for name, numbers in self.models.items()}
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CalibrationVerdict:
         """The verdict on the first model."""
         return next(iter(self.verdicts.values()))
 

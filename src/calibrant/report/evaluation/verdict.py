@@ -12,7 +12,7 @@ _FEW = 200
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CalibrationVerdict:
     """A kind, one sentence, and further notes.
 
     `kind` is "over-confident", "under-confident", "miscalibrated" (too high in one place and too low in another),
@@ -27,7 +27,7 @@ class Verdict:
         return " ".join([self.sentence, *self.notes])
 
 
-def judge(m: ModelNumbers) -> Verdict:
+def judge(m: ModelNumbers) -> CalibrationVerdict:
     """Judge one model by the test of its ECE and the interval of confidence minus accuracy."""
     error, gap = m.measures["ece"], m.gap
     floor = f"the noise floor for this sample is {_points(error.floor or 0.0)}"
@@ -57,7 +57,7 @@ def judge(m: ModelNumbers) -> Verdict:
             f"No sign of miscalibration: ECE is {_points(error.value)} points; {floor}, the score of a perfectly "
             f"calibrated model ({means})."
         )
-    return Verdict(kind, sentence, tuple(_notes(m, kind)))
+    return CalibrationVerdict(kind, sentence, tuple(_notes(m, kind)))
 
 
 def _notes(m: ModelNumbers, kind: str) -> list[str]:
