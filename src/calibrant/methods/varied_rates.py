@@ -71,9 +71,7 @@ class VariedRates(Method):
             own, again = replace(self.base, learning_rate=rate), task.again(mix(task.seed, len(tried)) % 2**31)
             tried[rate] = math.inf
             try:
-                (fitted,) = AveragedNetwork.fit_group(
-                    [replace(self.base, learning_rate=rate)], [again], callbacks, compile
-                )
+                (fitted,) = AveragedNetwork.fit_group([own], [again], callbacks, compile)
             except NonFiniteError as error:
                 failures.append(str(error))
                 continue
