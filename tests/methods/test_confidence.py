@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+import calibrant
+from calibrant.data.streams import TensorStream
 from calibrant.data.vision import Distort, Normalise
 from calibrant.methods import Calibrated, Part, Task, confidence
 from calibrant.methods.confidence import LearnedConfidence, Mapped
@@ -124,3 +126,19 @@ def test_the_probabilities_are_those_of_the_mapped_logits(fitted):
     part = images(5)
     inputs = part.prepare(part.inputs)
     torch.testing.assert_close(fitted.probs(inputs), fitted.logits(inputs).softmax(1))
+
+
+def test_calibrant_fit_takes_it_and_keeps_the_map(task, tmp_path):
+    """The result has a plain module and a file, also on images that are prepared batch by batch."""
+    train, val = (
+        TensorStream(part.inputs, part.labels, prepare=part.prepare) for part in (images(0, 96), images(1, 200))
+    )
+    result = calibrant.fit(make(0), train, val, method=LearnedConfidence(replace(RECIPE, epochs=2)))
+    assert result.fitted.map.hidden == 16
+    inputs = task.val.prepare(task.val.inputs)
+    probs = result.probs(inputs)
+    with torch.no_grad():
+        torch.testing.assert_close(result.module(inputs).double().softmax(1), probs, atol=1e-5, rtol=0)
+    result.save(tmp_path / "net.calibrant")
+    again = calibrant.Trained.load(tmp_path / "net.calibrant", make(1))
+    torch.testing.assert_close(again.probs(inputs), probs, atol=1e-6, rtol=0)

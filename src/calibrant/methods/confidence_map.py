@@ -130,7 +130,7 @@ def fit_map(logits: Tensor, labels: Tensor, sample_weight: Tensor | None = None,
 def held_out_logits(model: Fitted, part: Part) -> tuple[Tensor, Tensor, Tensor | None]:
     """Logits, labels and weights of a part, on the CPU."""
     logits, labels = zip(*((model.logits(x).cpu(), y.cpu()) for x, y in part.pieces()), strict=True)
-    return torch.cat(logits), torch.cat(labels), None if part.weights is None else part.weights.cpu()
+    return torch.cat(logits), torch.cat(labels), None if part.sample_weight is None else part.sample_weight.cpu()
 
 
 @dataclass(frozen=True)
