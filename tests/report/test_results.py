@@ -85,3 +85,11 @@ def test_provenance_tells_the_run():
     assert facts["note"] == "remade"
     assert facts["command"]
     assert facts["date"].endswith("UTC")
+
+
+def test_versions_of_older_records_are_kept(tmp_path):
+    made_with = {"torch": "1.0"}
+    write_results(tmp_path / "r.json", {"experiment": "x"}, [{"ece": 0.1}], made_with)
+    assert read_results(tmp_path / "r.json").versions == made_with
+    write_results(tmp_path / "new.json", {"experiment": "x"}, [{"ece": 0.1}])
+    assert read_results(tmp_path / "new.json").versions == versions()

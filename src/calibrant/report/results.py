@@ -67,14 +67,24 @@ def _without_folders(argument: str) -> str:
     return option + equals + (Path(path).name or path if os.path.isabs(path) else path)
 
 
-def write_results(path: str | Path, config: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Path:
+def write_results(
+    path: str | Path,
+    config: Mapping[str, Any],
+    records: Sequence[Mapping[str, Any]],
+    made_with: Mapping[str, str] | None = None,
+) -> Path:
     """Write a result file whole or not at all; returns its path.
 
     The machine is added to `config` unless it is named there. NumPy and torch scalars become numbers, paths become
-    text, and numbers that are not finite become null, because JSON cannot represent them.
+    text, and numbers that are not finite become null, because JSON cannot represent them. `made_with` are the versions
+    of the packages that made the records; by default, the installed ones.
     """
     path = Path(path)
-    content = {"config": {"machine": machine(), **config}, "versions": versions(), "records": list(records)}
+    content = {
+        "config": {"machine": machine(), **config},
+        "versions": dict(made_with or versions()),
+        "records": list(records),
+    }
     text = as_text(as_json(content))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text_whole(path, text)

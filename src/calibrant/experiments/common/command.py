@@ -95,7 +95,7 @@ def export(store: Store, arrange: Arrange, beside: Callable[[Path], Any] | None 
     path = store.folder / "results.json"
     with lock(store.folder / ".results.json.lock"):
         content = contents(store, arrange)
-        write_results(path, content.config, content.records)
+        write_results(path, content.config, content.records, content.versions)
         if beside is not None:
             beside(path)
     return path

@@ -253,7 +253,7 @@ def write_report(
     """Write and print the report from result files or stores; ``export`` is another result file to write."""
     results = read_all(paths)
     if export is not None:
-        write_results(export, results.config, results.records)
+        write_results(export, results.config, results.records, results.versions)
     report = tell(results)
     print(report.to_markdown())
     return report.write(out)

@@ -27,9 +27,10 @@ def variants() -> dict[str, Method]:
     ``flg-sece-one-step``       one look-ahead step of the head instead of the solved head
     ``flg-sece-alone``          SECE without cross-entropy as outer loss
     ``flg-sece-average``        with a moving average of the weights
-    ``flg-sece-late``           γ = 0.1 in the first half of the run; held-out data move it in the second half only
-    ``flg-sece-late-one``       the same with γ = 1 in the first half
-    ``flg-sece-last``           γ = 0.1 until held-out data move it in the last 30 % of the run
+    ``flg-sece-early``          held-out data move γ from the start of the run
+    ``flg-sece-low-start``      γ = 0.1 instead of 1 until held-out data move it
+    ``flg-sece-last``           the same, and γ moves in the last 30 % of the run only
+    ``focal-control-early``     the held-out gap moves γ from the start of the run
     ``gamma-sece``              one γ for all, moved by the same hypergradient
     ``published-…``             the published γ-Net with another way to keep γ positive
     ``recommended-temperature`` one temperature instead of the map
@@ -54,9 +55,10 @@ def variants() -> dict[str, Method]:
         "flg-sece-one-step": replace(base, hypergradient=OneStep(STRIDE, scope="head")),
         "flg-sece-alone": replace(base, outer_settings=alone),
         "flg-sece-average": replace(base, recipe=averaged),
-        "flg-sece-late": replace(base, start=0.5, initial=0.1),
-        "flg-sece-late-one": replace(base, start=0.5),
+        "flg-sece-early": replace(base, start=0.0),
+        "flg-sece-low-start": replace(base, initial=0.1),
         "flg-sece-last": replace(base, start=0.7, initial=0.1),
+        "focal-control-early": FocalControl(),
         "gamma-sece": replace(base, outer_variable="gamma"),
         **{f"published-{name}": replace(published, positive=name) for name in POSITIVE},
         "recommended-temperature": replace(recommended, hidden=0),
