@@ -177,6 +177,8 @@ def test_the_argument_calibration(monkeypatch):
     x, y, net = torch.randn(60, 4), torch.arange(60) % 3, nn.Linear(4, 3)
     result = calibrant.fit(net, (x[:40], y[:40]), (x[40:], y[40:]), networks=1, epochs=2, calibration="temperature")
     assert type(result.module) is nn.Linear
+    torch.testing.assert_close(result.module.weight * result.temperature, result.modules[0].weight)
+    assert replace(result, fitted=Mapped(result.fitted.model, moved())).temperature is None
     for given in ({"calibration": "isotonic"}, {"calibration": "auto", "method": Standard()}):
         with pytest.raises(ValueError, match="calibration must be 'auto' or 'temperature'"):
             calibrant.fit(net, (x, y), (x, y), **given)

@@ -56,15 +56,25 @@ def link_of(fitted: Fitted) -> Link:
     """The last steps of a classifier. Raise an error if they cannot be written as a torch module."""
     if isinstance(fitted, Mixture):
         return Link(float(fitted.temperature), fitted.bias, float(fitted.lapse), fitted.pool, fitted.shares)
-    if isinstance(fitted, Recalibrated) and type(fitted.calibrator) is Temperature:
-        return _followed(link_of(fitted.model), float(fitted.calibrator.temperature_))
+    step = temperature_of(fitted)
+    if step is not None:
+        return _followed(link_of(fitted.model), step)  # type: ignore[attr-defined]
     if isinstance(fitted, Mapped) and isinstance(fitted.map, LogitMap):
-        return _followed(link_of(fitted.model), fitted.map if fitted.map.hidden else 1 / fitted.map.factor)
+        return _followed(link_of(fitted.model), fitted.map)
     name = type(fitted.calibrator if isinstance(fitted, Recalibrated) else fitted).__name__
     raise ValueError(
         f"{name} has no form as a torch module. Use probs(…) for calibrated probabilities, or modules for the "
         "uncalibrated networks."
     )
+
+
+def temperature_of(fitted: Fitted) -> float | None:
+    """The temperature that is the last step of a classifier; None if that is another step."""
+    if isinstance(fitted, Recalibrated) and type(fitted.calibrator) is Temperature:
+        return float(fitted.calibrator.temperature_)
+    if isinstance(fitted, Mapped) and isinstance(fitted.map, LogitMap) and not fitted.map.hidden:
+        return 1 / fitted.map.factor
+    return None
 
 
 def _followed(link: Link, step: float | LogitMap) -> Link:

@@ -20,7 +20,7 @@ from calibrant.data.batch import as_dtype, map_tensors
 from calibrant.data.loaders import LABELS, named
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.loaded import is_loader
-from calibrant.methods.plain_modules import Form, link_of, plain_module
+from calibrant.methods.plain_modules import Form, link_of, plain_module, temperature_of
 from calibrant.methods.task import tensors
 from calibrant.models.outputs import accepted_names, call, logits_of, positional_names
 
@@ -88,6 +88,11 @@ class Trained(Fitted):
         with a confidence map, or one without a linear head become a ``torch.fx.GraphModule`` that returns logits.
         """
         return plain_module(link_of(self.fitted), self.modules, self.form)
+
+    @property
+    def temperature(self) -> float | None:
+        """The temperature that calibrates the networks; None if something else does, such as a confidence map."""
+        return temperature_of(self.fitted)
 
     @property
     def solution(self) -> Solution:
