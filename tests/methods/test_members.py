@@ -1,4 +1,4 @@
-"""Members of the pool beside the networks: frozen trees are scikit-learn's, paths are chosen by all folds together."""
+"""Tests of pool members other than networks: frozen trees equal scikit-learn's; one path position for all folds."""
 
 import dataclasses
 
@@ -72,7 +72,7 @@ def test_the_mean_of_forests_has_the_mean_of_their_logits():
     ],
 )
 def test_a_forest_that_was_tampered_with_is_refused(name, change):
-    """Compiled code would follow a wrong child number into memory that is not the forest's."""
+    """A wrong child number would lead to a node of another tree, or in circles."""
     rows = table(100)
     forest = FEW.path(rows, rows, 0).at(5)
     forest.check(4, 3)
@@ -114,7 +114,7 @@ def test_classes_that_a_fold_lacks_are_improbable_and_not_impossible(kind, prese
 
 
 @pytest.mark.parametrize("kind", [FEW, Linear()], ids=["trees", "linear"])
-def test_a_member_that_the_first_fold_speaks_against_is_not_trained_to_the_end(kind, monkeypatch):
+def test_a_member_that_fails_the_first_fold_stops_early(kind, monkeypatch):
     rows, seen, trained = table(150), [], []
     path = type(kind).path
     monkeypatch.setattr(type(kind), "path", lambda self, *a: (trained.append(1), path(self, *a))[1])

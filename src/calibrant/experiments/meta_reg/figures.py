@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import binom
 
 from calibrant.experiments.meta_reg.groups import RunGroup
-from calibrant.plots import _style
+from calibrant.plots import style
 from calibrant.plots.bin_sweep import BinSweep, BinSweepDisplay
 from calibrant.plots.reliability import Reliability, ReliabilityDisplay
 from calibrant.report.results import Record
@@ -45,7 +45,7 @@ def diagram(record: Record, bins: int) -> Reliability:
 def reliability(group: RunGroup, bins: Sequence[int]) -> Any:
     """Reliability diagrams of the last seed of each method, with one row per number of bins."""
     methods = shown(group)
-    with _style.style() as plt:
+    with style.context() as plt:
         figure, axes = plt.subplots(
             len(bins),
             len(methods),
@@ -74,11 +74,11 @@ def curves(group: RunGroup) -> Any | None:
         "gamma_mean": "mean of γ",
         "gamma_std": "standard deviation of γ",
     }
-    with _style.style() as plt:
+    with style.context() as plt:
         figure, axes = plt.subplots(1, 4, figsize=(13, 3.2), layout="constrained")
         for ax, (name, title) in zip(axes, panels.items(), strict=True):
             for method in methods:
-                look = _style.next_look(ax)
+                look = style.next_look(ax)
                 runs = [r["curve"] for r in group.of(method) if name in r["curve"]]
                 if runs:
                     least = min(len(run["epoch"]) for run in runs)
@@ -94,7 +94,7 @@ def curves(group: RunGroup) -> Any | None:
 
 def bin_sweep(group: RunGroup) -> Any:
     """Figure 5: ECE and MCE by number of bins, as means over seeds, with noise floors."""
-    with _style.style() as plt:
+    with style.context() as plt:
         figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
         for method in shown(group):
             tables = [record["bins"] for record in group.of(method)]

@@ -83,7 +83,7 @@ def run(
     known, place = variants(), resolve_device(device)
     names = list(methods or (*known, TREES))
     if unknown := [name for name in names if name not in {*known, TREES}]:
-        raise ValueError(f"There is no variant {', '.join(unknown)}; there are {', '.join((*known, TREES))}.")
+        raise ValueError(f"methods must name variants among {', '.join((*known, TREES))}; got {', '.join(unknown)}.")
     found = find_tables(Path(data), only or sorted(DEVELOPMENT & set(find_tables(Path(data)))))
     tables, code = {name: describe(path) for name, path in found.items()}, own_code("experiments/tables/ablation.py")
     store = open_store(out, NAME, device=place)

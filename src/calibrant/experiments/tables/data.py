@@ -89,7 +89,7 @@ def find_tables(folder: Path, only: Sequence[str] | None = None) -> dict[str, Pa
     if folder.is_file() and only is None:
         return {_ENDING.sub("", folder.name): folder}
     if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}; data must name a folder of tables.")
+        raise FileNotFoundError(f"data must name a folder of tables; there is no folder {folder}.")
     files = sorted(p for p in folder.iterdir() if p.name.lower().removesuffix(".gz").endswith(ENDINGS))
     found: dict[str, Path] = {}
     for path in files:
@@ -97,9 +97,11 @@ def find_tables(folder: Path, only: Sequence[str] | None = None) -> dict[str, Pa
             raise ValueError(f"{found[name].name} and {path.name} would both be the table {name!r}; rename one.")
         found[name] = path
     if not found:
-        raise ValueError(f"{folder} holds no tables; files must end in {', '.join(ENDINGS)}, with .gz or without.")
+        raise ValueError(
+            f"{folder} holds no tables. Their names must end in {', '.join(ENDINGS)}, optionally with .gz."
+        )
     if unknown := [name for name in only or () if name not in found]:
-        raise ValueError(f"{folder} holds no table called {', '.join(unknown)}; it has {', '.join(found)}.")
+        raise ValueError(f"only must name tables in {folder}, among {', '.join(found)}; got {', '.join(unknown)}.")
     return {name: path for name, path in found.items() if only is None or name in only}
 
 
@@ -123,7 +125,7 @@ def describe(source: Source) -> dict[str, Any]:
     table, path = read(source), path_of(source)
     classes = np.unique(table.labels)
     if len(classes) < 2:
-        raise ValueError(f"{path.name} has one class only, {classes[0]!s}, and there is nothing to tell apart.")
+        raise ValueError(f"{path.name} must hold at least two classes; got only {classes[0]!s}.")
     named = source.target.encode() if isinstance(source, TableFile) else b""
     digest = hashlib.sha256(path.read_bytes() + named).hexdigest()[:16]
     return {
@@ -199,7 +201,7 @@ def examine(tables: Mapping[str, Source], seeds: Sequence[int]) -> Examined:
         if splits and splits[0].notes:
             found.notes[name] = list(splits[0].notes)
     if not found.tables:
-        raise ValueError(f"there is no table to learn from. {' '.join(found.unsuitable.values())}")
+        raise ValueError(f"No table can be used. {' '.join(found.unsuitable.values())}")
     return found
 
 
