@@ -79,8 +79,8 @@ class Blend(Fitted):
         each = [] if self.mixture is None else [self.mixture.mean(inputs).cpu().numpy()]
         values = torch.as_tensor(inputs).cpu().numpy()
         each += [model.scores(values) for model in self.others.values()]
-        count = (len(values), len(self.pool.bias))
-        return torch.from_numpy(self.pool.probs(log_softmax(np.reshape(each, (len(each), *count)), axis=2)))
+        scores = torch.from_numpy(np.reshape(each, (len(each), len(values), len(self.pool.bias))))
+        return torch.from_numpy(self.pool.probs(scores.log_softmax(2).numpy()))
 
 
 class Judged(NamedTuple):
