@@ -56,7 +56,7 @@ def _pooled() -> list[str]:
     judged = [v for v in noise_targets(results.records, results.config["rates"]) if v.statement.startswith(POOLED)]
     return [
         f"Target of `{POOLED}`, the default of `SelfCalibratedClassifier`: {v.statement.removeprefix(f'{POOLED}: ')}. "
-        f"It {'holds' if v.holds else 'is missed' if v.holds is False else 'is open'}{f' ({v.note})' if v.note else ''}."
+        f"Verdict: {v.word}{f' ({v.note})' if v.note else ''}."
         for v in judged
     ]
 
