@@ -126,12 +126,12 @@ class Trees:
 
 
 def threads_for(cells: int) -> AbstractContextManager[Any]:
-    """One OpenMP thread for a table of few cells, and the usual number for others.
+    """One thread for a table of few cells, and the usual number for others.
 
     Threads wait for each other many times per tree. For a small table they save little, and if other processes use the
     same cores, waiting takes up to a hundred times as long as the work.
     """
-    return threadpool_limits(1, user_api="openmp") if cells <= SERIAL else nullcontext()
+    return threadpool_limits(1) if cells <= SERIAL else nullcontext()
 
 
 def telling_columns(rows: Rows, most: int = WIDE) -> np.ndarray:
