@@ -107,14 +107,15 @@ class Trees:
         )
         judges = held.take(np.flatnonzero(np.isin(held.labels, present)))
         judges = judges if len(judges.labels) else train
-        model.fit(
-            train.inputs[:, columns],
-            train.labels,
-            train.sample_weight,
-            X_val=judges.inputs[:, columns],
-            y_val=judges.labels,
-            sample_weight_val=judges.sample_weight,
-        )
+        with threads_for(len(train.labels) * len(columns)):
+            model.fit(
+                train.inputs[:, columns],
+                train.labels,
+                train.sample_weight,
+                X_val=judges.inputs[:, columns],
+                y_val=judges.labels,
+                sample_weight_val=judges.sample_weight,
+            )
         start = model._baseline_prediction.ravel()
         baseline[present] = [0.0, start[0]] if pair else start
         return TreePath(-model.validation_score_, model, baseline, present[1:] if pair else present, columns)
@@ -126,12 +127,12 @@ class Trees:
 
 
 def threads_for(cells: int) -> AbstractContextManager[Any]:
-    """One thread for a table of few cells, and the usual number for others.
+    """One OpenMP thread for a table of few cells, and the usual number for others.
 
     Threads wait for each other many times per tree. For a small table they save little, and if other processes use the
     same cores, waiting takes up to a hundred times as long as the work.
     """
-    return threadpool_limits(1) if cells <= SERIAL else nullcontext()
+    return threadpool_limits(1, user_api="openmp") if cells <= SERIAL else nullcontext()
 
 
 def telling_columns(rows: Rows, most: int = WIDE) -> np.ndarray:
