@@ -1,4 +1,4 @@
-"""Members of the pool beside the networks: frozen trees are scikit-learn's, paths are chosen by all folds together."""
+"""Tests of pool members other than networks: frozen trees equal scikit-learn's; one path position for all folds."""
 
 import dataclasses
 from collections.abc import Iterator
