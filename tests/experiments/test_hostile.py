@@ -1,4 +1,4 @@
-"""Hostile data: the cases, the verdicts on records whose outcome is known, and a tiny run with an earlier version."""
+"""Tests of the experiment on hostile data: cases, verdicts on known records, and a tiny run with an earlier version."""
 
 import numpy as np
 import pytest

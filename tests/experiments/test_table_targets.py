@@ -1,4 +1,4 @@
-"""The targets of the recommended classifier on tables, from records that were made up."""
+"""Tests of the targets of the recommended classifier on tables, on synthetic records."""
 
 import numpy as np
 import pytest

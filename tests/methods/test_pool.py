@@ -1,4 +1,4 @@
-"""The log-linear pool: what made the labels is found, noise is left out, and nothing to learn is said to be so."""
+"""Tests of the log-linear pool: it recovers the truth, drops noise, and predicts class frequencies without signal."""
 
 import itertools
 
