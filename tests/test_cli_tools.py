@@ -1,4 +1,4 @@
-"""`calibrant evaluate`, `calibrate` and `apply` on files, good and bad."""
+"""Tests of `calibrant evaluate`, `calibrate` and `apply` on good and bad files."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Every method on a folder of tables: splits, scores, ranks, tests, and the run as a user starts it."""
+"""Tests of the experiment on tables: splits, scores, ranks, tests, and the command."""
 
 import json
 
@@ -192,6 +192,7 @@ def test_costs_of_single_fits_stand_beside_the_scores(folder, tmp_path, short, m
         if "threads" in record:
             assert record["threads"] == 2
             assert record["seconds"] > 0
+            assert record["predict_seconds"] > 0
             assert record["peak_memory"] is None or record["peak_memory"] >= 0
             assert "nll" not in record
     assert len(records) == 6

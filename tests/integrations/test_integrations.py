@@ -1,4 +1,4 @@
-"""Trackers, Lightning, torchmetrics and the Trainer of Hugging Face, each on small data."""
+"""Tests of trackers, Lightning, torchmetrics and Hugging Face's Trainer on small data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_function_sees_losses_validation_scores_and_the_result():
     assert set(end) == {"calibrated/nll", "calibrated/smooth_ece", "calibrated/accuracy", "calibrated/temperature"}
     x, y = data()[1]
     assert end["calibrated/nll"] == pytest.approx(float(metrics.nll(result.probs(x), y)))
-    assert end["calibrated/temperature"] == result.fitted.calibrator.temperature_
+    assert end["calibrated/temperature"] == result.temperature
 
 
 def test_several_networks_have_names_of_their_own():

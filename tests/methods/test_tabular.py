@@ -1,4 +1,4 @@
-"""Networks of SelfCalibrated for tables: embedded columns beside plain ones, and wide rows."""
+"""Tests of the networks for tables: embedded columns, plain networks, and wide rows."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,6 @@ def test_without_embedding_networks_are_exactly_plain_perceptrons() -> None:
         inner_optimizer=Adam(cosine(0.02, 30, final=0.001)),
         outer_optimizer=Adam(0.2),
         outer_steps=2,
-        compile="trace",
     )
     for k, network in enumerate(found.networks):
         assert torch.equal(network.params, expected.params[k])

@@ -1,4 +1,4 @@
-"""`calibrant.evaluate`: what it reads, what it says, and that its numbers are those of the metrics."""
+"""Tests of `calibrant.evaluate`: inputs, verdicts, and numbers equal to the metrics."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: it loads without an error, its controls move, and its numbers are NumPy's."""
+"""Tests of the page in a browser: no errors, working controls, and numbers equal to NumPy's."""
 
 import os
 import shutil

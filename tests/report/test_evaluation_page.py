@@ -1,4 +1,4 @@
-"""The page of an evaluation: self-contained, escaped, small, and made of exact counts."""
+"""Tests of the page of an evaluation: self-contained, escaped, small, and exact."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Files of all versions load and answer as they did when they were saved; a changed byte never goes unnoticed."""
+"""Tests of files of all versions: they load with the same predictions, and a changed byte is an error."""
 
 from __future__ import annotations
 

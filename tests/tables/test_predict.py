@@ -1,4 +1,4 @@
-"""`calibrant predict`: the same predictions in pieces of any size, from files of any kind."""
+"""Tests of `calibrant predict`: the same predictions in pieces of any size, from files of any kind."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""How long training takes: said beforehand, and measured on the way."""
+"""Tests of the estimated and the remaining training time."""
 
 import io
 

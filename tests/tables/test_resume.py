@@ -1,4 +1,4 @@
-"""`calibrant train` killed at any moment: nothing half looks whole, and the rerun ends with the same result."""
+"""Tests of `calibrant train` when it is killed: no partial files, and the rerun ends with the same result."""
 
 import json
 import os
