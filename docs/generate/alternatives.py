@@ -29,7 +29,7 @@ NAMES = {
 
 
 def metric_speed() -> str:
-    """Seconds of the metrics on one large sample, beside the library of the record."""
+    """Seconds of the metrics on one large sample, compared with the library of the record."""
     rows = [
         [
             f"`{r['name'].split('/')[1].split()[0]}`",
@@ -41,7 +41,7 @@ def metric_speed() -> str:
         for r in stored("bench").records
         if r["name"].startswith("metrics/") and "time over" in r["name"]
     ]
-    return to_markdown(["metric", "beside", "predictions", "calibrant, seconds", "other, seconds"], rows)
+    return to_markdown(["metric", "other library", "predictions", "calibrant, seconds", "other, seconds"], rows)
 
 
 def posthoc() -> str:
@@ -107,7 +107,7 @@ def _time() -> str:
 
 
 def engine() -> str:
-    """Time of an inner step with its hypergradient, beside plain training and torchopt: networks across."""
+    """Time of an inner step with its hypergradient, and that of plain training and torchopt; one column per network."""
     ratios = {}
     for record in stored("bench").records:
         if "ratios_to_plain" in record:

@@ -1,4 +1,4 @@
-"""The results section of docs/own-models.md: ``calibrant.fit`` beside plain training."""
+"""The results section of docs/own-models.md: ``calibrant.fit`` compared with plain training."""
 
 from __future__ import annotations
 

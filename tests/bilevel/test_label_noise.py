@@ -1,4 +1,4 @@
-"""Tests of label noise: the distribution of observed labels, saturated networks, and a rate that is found."""
+"""Tests of label noise: the distribution of observed labels, saturated networks, and a recovered rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the engine's structure: the door to tracing, and the path that the docs draw."""
+"""Tests of the engine's structure: imports of tracing, and the call path in the docs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table encoder: exact small cases, columns by name, nothing lost through JSON, every odd column in a sentence."""
+"""Tests of the table encoder: small exact cases, columns by name, JSON round trips, and messages about odd columns."""
 
 import json
 import warnings

@@ -1,4 +1,4 @@
-"""Loaders: any form of batch, resumed without reading everything again, read ahead by a thread."""
+"""Tests of loaders: all forms of batches, resuming without reading everything again, and reading ahead."""
 
 from __future__ import annotations
 

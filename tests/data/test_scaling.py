@@ -1,4 +1,4 @@
-"""Scaling of inputs: plain where nothing is far out, unmoved by what is; missing values and categories."""
+"""Tests of the scaling of inputs: plain without outliers, robust with them; missing values and categories."""
 
 import numpy as np
 import pytest

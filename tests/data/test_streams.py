@@ -1,4 +1,4 @@
-"""Streams: the batch of a step is the same one however often, in whatever order and in whichever run it is asked."""
+"""Tests of streams: the batch of a step is the same at every call, in any order and in any run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The synthetic problems: their posterior is exact, and their difficulty is the paper's."""
+"""Tests of the synthetic problems: the posterior is exact, and the accuracy is that of the paper."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Readers: what is in the file is what comes out, and what is wrong with it is said in a sentence."""
+"""Tests of reading tables: correct values from good files, and one-sentence errors for bad ones."""
 
 import gzip
 

@@ -1,4 +1,4 @@
-"""Every numbered equation of both papers is named in the docstring of the code that computes or tests it."""
+"""Tests that the docstring of the code for each numbered equation of both papers names the equation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every script in examples/ runs, with less training than by default."""
+"""Tests that every script in examples/ runs, with less training than by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every Python block of the documentation runs, page by page, in the order in which a reader meets it."""
+"""Tests that every Python block of the documentation runs, page by page and in order."""
 
 from __future__ import annotations
 

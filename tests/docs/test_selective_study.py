@@ -1,4 +1,4 @@
-"""docs/selective.md shows the numbers of the stored study; examples/rejection.py runs."""
+"""Tests that docs/selective.md shows the stored study, and that examples/rejection.py runs."""
 
 import inspect
 import runpy

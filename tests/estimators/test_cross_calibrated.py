@@ -1,4 +1,4 @@
-"""CrossCalibrated: any scikit-learn classifier, calibrated by predictions of rows that it never saw."""
+"""Tests of CrossCalibrated: any scikit-learn classifier, calibrated with its out-of-fold predictions."""
 
 import warnings
 

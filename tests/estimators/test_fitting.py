@@ -1,4 +1,4 @@
-"""What ``fit`` takes: labels and weights of every kind, held-out parts, tiny data, outliers, seeds."""
+"""Tests of the inputs of ``fit``: labels and weights of every kind, held-out parts, tiny data, outliers and seeds."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""Tables of every kind are taken, or refused in a sentence that says what to do; messages hold no names of numpy."""
+"""Tests of messages about tables: every kind is accepted, or rejected in a sentence that says what to do."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""Tables that nobody prepared: text, categories, dates, missing values, sparse matrices, class weights."""
+"""Tests of tables without preparation: text, categories, dates, missing values, sparse matrices, class weights."""
 
 import warnings
 

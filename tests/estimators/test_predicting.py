@@ -1,4 +1,4 @@
-"""Probabilities, abstention, suspicion, files."""
+"""Tests of predictions: probabilities, abstention, suspicion, and saved files."""
 
 import copy
 import doctest

@@ -1,4 +1,4 @@
-"""Copies, groups and folds of one's own in the classifiers."""
+"""Tests of copies, groups and user-defined folds in the classifiers."""
 
 import warnings
 

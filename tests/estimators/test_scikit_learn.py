@@ -1,4 +1,4 @@
-"""scikit-learn's own checks, and its tools around the classifiers."""
+"""Tests of the classifiers with scikit-learn's checks and tools."""
 
 import dataclasses
 import inspect

@@ -1,4 +1,4 @@
-"""Rejection rules and prediction sets from out-of-fold probabilities, on any classifier that has them."""
+"""Tests of rejection rules and prediction sets from out-of-fold probabilities, for any classifier."""
 
 import numpy as np
 import pytest

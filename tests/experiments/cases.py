@@ -1,4 +1,4 @@
-"""A classifier made by hand, tables fit to learn from and not, and records of tables."""
+"""A hand-made classifier, usable and unusable tables, and records of tables."""
 
 from contextlib import contextmanager
 
@@ -36,7 +36,7 @@ def write_table(path, rows=120, classes=2, seed=0):
 UNSUITABLE = {
     "few": ("a,target\n1,0\n2,1\n3,0\n", r"few\.csv: 3 samples are too few"),
     "gaps": ("a,target\n" + "1,x\n2,\n" * 10, r"gaps\.csv: 10 of the 20 labels in 'target' are missing"),
-    "one-class": ("a,target\n" + "1,x\n2,x\n" * 10, r"one-class\.csv has one class only, x"),
+    "one-class": ("a,target\n" + "1,x\n2,x\n" * 10, r"one-class\.csv must hold at least two classes; got only x"),
     "same": ("a,target\n" + "1,x\n1,y\n" * 10, r"same\.csv: No column of the table can be used"),
     "unlabelled": ("a,b\n1,2\n", r"unlabelled\.csv has no column called target"),
     "broken": ("", r"broken\.csv is empty"),

@@ -1,4 +1,4 @@
-"""`calibrant bench networks` on small data: what is measured, in which time, and what the report says."""
+"""Tests of `calibrant bench networks` on small data: measurements, time limits and the report."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_command_goes_on_and_makes_the_report_again(brief, tmp_path, capsys)
     assert time.perf_counter() - begin < 60
     again = run(out=tmp_path / "again", source=tmp_path / "results.json")
     assert again.exists()
-    with pytest.raises(ValueError, match="no task called faces; choose from digits, languages, reviews, table"):
+    with pytest.raises(ValueError, match="must be one of digits, languages, reviews, table; got faces"):
         run(only=["faces"], out=tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Label noise: suspicion against known flips, targets on records whose verdicts are known, and a tiny run."""
+"""Tests of the label-noise experiment: suspicion of known flips, targets with known verdicts, and a tiny run."""
 
 from pathlib import Path
 

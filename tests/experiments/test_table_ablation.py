@@ -1,3 +1,5 @@
+"""Tests of `calibrant ablate tables` on small tables."""
+
 import json
 
 import numpy as np

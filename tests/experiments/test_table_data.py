@@ -1,4 +1,4 @@
-"""Folders of tables: which are found and can be learned from, how they are split, encoded and scored."""
+"""Tests of folders of tables: which tables are found and usable, and how they are split, encoded and scored."""
 
 import re
 from dataclasses import replace
@@ -16,7 +16,7 @@ def test_tables_are_found_by_name_and_errors_name_all(folder, tmp_path):
     (folder / "notes.txt").write_text("no table")
     assert list(find_tables(folder)) == ["one", "two"]
     assert list(find_tables(folder, ["two"])) == ["two"]
-    with pytest.raises(ValueError, match="no table called three; it has one, two"):
+    with pytest.raises(ValueError, match="among one, two; got three"):
         find_tables(folder, ["three"])
     with pytest.raises(ValueError, match="holds no tables"):
         find_tables(tmp_path / "data" / "..", None)
@@ -55,7 +55,7 @@ def test_an_unusable_table_is_reported_with_its_file(name, tmp_path):
     found = examine({name: bad, "good": good}, range(2))
     assert (list(found.tables), list(found.unsuitable)) == (["good"], [name])
     assert re.match(reason, found.unsuitable[name])
-    with pytest.raises(ValueError, match=f"^there is no table to learn from. {reason}"):
+    with pytest.raises(ValueError, match=f"^No table can be used. {reason}"):
         examine({name: bad}, range(2))
 
 

@@ -1,4 +1,4 @@
-"""Ranks over tables, tests between methods, verdicts, and the report that tells them."""
+"""Tests of ranks over tables, tests between methods, verdicts, and the report."""
 
 import numpy as np
 import pytest

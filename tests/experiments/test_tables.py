@@ -1,4 +1,4 @@
-"""Every method on a folder of tables: splits, scores, ranks, tests, and the run as a user starts it."""
+"""Tests of the experiment on tables: splits, scores, ranks, tests, and the command."""
 
 import json
 

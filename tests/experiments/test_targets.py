@@ -1,4 +1,4 @@
-"""Targets on records made by hand: each verdict changes at its limit."""
+"""Tests of targets on hand-made records: each verdict changes at its limit."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Commands with methods that take no time, for processes that are killed."""
+"""Commands with instant methods, for tests that kill processes."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""SECE and DECE: against the metrics of the same definition, gradients, and what minimises them."""
+"""Tests of SECE and DECE: against the metrics of the same definition, gradients, and their minimisers."""
 
 import pytest
 import torch

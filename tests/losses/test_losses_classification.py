@@ -1,4 +1,4 @@
-"""Per-sample losses: formulas by hand, two derivatives, and networks that are sure of themselves."""
+"""Tests of per-sample losses: formulas, two derivatives, and saturated networks."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The first paper's outer loss: its formula, its gradient, and its behaviour where logarithms end."""
+"""Tests of the first paper's outer loss: formula, gradient, and probabilities near 0 and 1."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Each loss against its published formula, written out as loops or checked by a property that defines it."""
+"""Tests of each loss against its published formula, written as loops, or against a defining property."""
 
 import math
 

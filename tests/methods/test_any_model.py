@@ -1,4 +1,4 @@
-"""Every method trains every model: convolutions, inputs by name, networks from a factory, loaders."""
+"""Tests that every method trains every model: convolutions, named inputs, factories and loaders."""
 
 from __future__ import annotations
 

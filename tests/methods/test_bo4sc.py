@@ -1,4 +1,4 @@
-"""BO4SC against Algorithm 1 written out, and what it does to labels that are wrong."""
+"""Tests of BO4SC against a plain implementation of Algorithm 1, and on wrong labels."""
 
 from __future__ import annotations
 

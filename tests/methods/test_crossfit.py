@@ -1,4 +1,4 @@
-"""Folds: every row is held out once, by networks that saw neither its copies nor its group."""
+"""Tests of folds: every row is held out once, by networks that saw neither its copies nor its group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The second paper's methods by id, on a small network and images that the test makes."""
+"""Tests of the second paper's methods by id, on a small network and synthetic images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instance weights by Jain & Shenoy: the outer loss against its formula, the weights' network, and the method."""
+"""Tests of instance weights (Jain & Shenoy): the outer loss, the weight network, and the method."""
 
 from __future__ import annotations
 

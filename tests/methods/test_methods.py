@@ -1,4 +1,4 @@
-"""Every method passes one table of tests: a new method is one more row of METHODS."""
+"""Common tests of all methods; a new method is one more row of METHODS."""
 
 from __future__ import annotations
 

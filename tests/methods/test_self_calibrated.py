@@ -1,4 +1,4 @@
-"""Cross-fitting, and the choice between candidates."""
+"""Tests of cross-fitting, and of the choice between candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks of SelfCalibrated for tables: embedded columns beside plain ones, and wide rows."""
+"""Tests of the networks for tables: embedded columns, plain networks, and wide rows."""
 
 import numpy as np
 import pytest

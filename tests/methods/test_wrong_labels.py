@@ -1,4 +1,4 @@
-"""Wrong labels: the evidence that there are some, how many, and which."""
+"""Tests of wrong labels: evidence for them, their share, and which they are."""
 
 from types import SimpleNamespace
 

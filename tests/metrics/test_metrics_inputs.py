@@ -1,4 +1,4 @@
-"""Every input is either right or refused by a sentence."""
+"""Tests of the inputs of metrics: each is accepted, or rejected in one sentence."""
 
 import warnings
 

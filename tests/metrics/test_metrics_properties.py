@@ -1,4 +1,4 @@
-"""What holds for every sample."""
+"""Tests of properties that hold for every sample."""
 
 import itertools
 

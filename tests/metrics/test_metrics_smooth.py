@@ -1,4 +1,4 @@
-"""smECE and the kernel estimates against direct sums over all pairs."""
+"""Tests of smECE and the kernel estimates against direct sums over all pairs."""
 
 import numpy as np
 import pytest

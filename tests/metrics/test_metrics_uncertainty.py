@@ -1,4 +1,4 @@
-"""Noise floors, tests and intervals: what they claim, by simulation."""
+"""Tests of noise floors, tests and intervals by simulation."""
 
 import functools
 import math

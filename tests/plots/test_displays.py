@@ -1,4 +1,4 @@
-"""The figures: what is drawn is what was prepared, into the axes that were given."""
+"""Tests of the figures: they show the prepared numbers, in the given axes."""
 
 import subprocess
 import sys

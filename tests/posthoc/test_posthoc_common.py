@@ -1,4 +1,4 @@
-"""What every calibrator of the table must do: a new one is one more row there, and passes all of this."""
+"""Common tests of all calibrators; a new calibrator is one more row of the table."""
 
 from __future__ import annotations
 

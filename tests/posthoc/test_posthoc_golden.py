@@ -1,4 +1,4 @@
-"""Published predictions where they are at hand, the benchmark's records, and what importing needs."""
+"""Tests on published predictions if they are present, of the benchmark's records, and of imports."""
 
 from __future__ import annotations
 

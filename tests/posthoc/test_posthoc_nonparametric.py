@@ -1,4 +1,4 @@
-"""Isotonic maps, bins, polynomials and the neural calibrator against exact cases and other solvers."""
+"""Tests of isotonic maps, bins, polynomials and the neural calibrator, against exact cases and other solvers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Temperature, its ensemble and its attended form against exact cases and brute force."""
+"""Tests of temperature scaling and its extensions, against exact cases and brute force."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any file of predictions gives a result or a sentence."""
+"""Tests of files of predictions: each gives a result or a one-sentence error."""
 
 import json
 

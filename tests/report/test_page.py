@@ -1,4 +1,4 @@
-"""The page: it parses, escapes, needs nothing beside itself, and can be read without seeing it."""
+"""Tests of the report page: valid, escaped, self-contained, and accessible."""
 
 import re
 import sys

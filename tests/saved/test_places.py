@@ -1,4 +1,4 @@
-"""Where a file is saved: links, devices, modes, places that cannot be written, and disks that are full."""
+"""Tests of where files are saved: links, devices, modes, places without permission, and full disks."""
 
 from __future__ import annotations
 

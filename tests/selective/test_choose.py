@@ -1,4 +1,4 @@
-"""Thresholds for risk, coverage and cost: exact small cases and errors (simulations: test_guarantees)."""
+"""Tests of thresholds for risk, coverage and cost: exact small cases and errors (simulations: test_guarantees)."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What is guaranteed, by simulation: a bound is broken no more often than stated.
+"""Tests of the guarantees by simulation: a bound is broken no more often than stated.
 
 Each world is a distribution of confidence with the probability of an error at each value, on so many atoms
 that it is continuous for the sample, or on few, so that ties abound. The true risk of every window is exact.

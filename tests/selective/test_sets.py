@@ -1,4 +1,4 @@
-"""Prediction sets: coverage by simulation with bounds that a valid rule breaks once in a million, and properties."""
+"""Tests of prediction sets: coverage by simulation (a valid rule fails once in a million), and properties."""
 
 import json
 import math

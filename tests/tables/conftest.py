@@ -1,4 +1,4 @@
-"""Small tables, and classifiers that train in a moment."""
+"""Small tables, and classifiers that train quickly."""
 
 import numpy as np
 import pytest

@@ -19,7 +19,7 @@ from calibrant.data.columns import Columns, are_codes, as_columns, each
 from calibrant.data.labels import as_labels
 
 TARGET_NAMES = ("target", "class", "label", "y")
-_MISSING = ["?"]  # besides what pandas takes as missing: empty, NA, NaN, null, None and the like
+_MISSING = ["?"]  # in addition to pandas' own: empty, NA, NaN, null, None and others
 _LEADING_ZERO = re.compile(rb"""(?:^|[,;\t\s"])0\d""")  # perhaps of a code: worth a look at the columns as text
 _WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*")
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")

@@ -73,9 +73,8 @@ class Tracker(Watcher):
             logits, labels = zip(*parts, strict=True)
             found = calibration_scores(_joined(logits), _joined(labels))
             kept = {f"calibrated/{name}": found[name] for name in ("nll", "smooth_ece", "accuracy")}
-            calibrator: Any = getattr(result.fitted, "calibrator", None)
-            if hasattr(calibrator, "temperature_"):
-                kept["calibrated/temperature"] = float(calibrator.temperature_)
+            if result.temperature is not None:
+                kept["calibrated/temperature"] = result.temperature
             self.log(kept, self._step)
         self._close()
 

@@ -1,4 +1,4 @@
-"""Augmentation of batches: against a loop over images, and through a stream."""
+"""Tests of batch augmentation: against a loop over images, and through a stream."""
 
 import pickle
 

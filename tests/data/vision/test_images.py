@@ -1,4 +1,4 @@
-"""Readers of published image files: every layout, damage, absence, downloads and splits."""
+"""Tests of reading published image files: every layout, damaged and missing files, downloads and splits."""
 
 import gzip
 import hashlib

@@ -1,4 +1,4 @@
-"""Shifted images: what each kind does, and that types and ranges stay."""
+"""Tests of shifted images: the effect of each kind, and unchanged types and ranges."""
 
 import pickle
 
