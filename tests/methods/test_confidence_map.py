@@ -44,7 +44,7 @@ def moved(hidden=5):
     return found.requires_grad_(False)
 
 
-def test_a_map_that_is_needed_is_chosen_and_better_on_new_rows():
+def test_a_needed_map_is_chosen_and_better_on_new_rows():
     choice, (z, y) = choose_map(*rows(3000)), rows(5000, 1)
     assert choice.extras["kind"] == "map"
     assert choice.gain > choice.error > 0
