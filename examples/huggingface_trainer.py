@@ -94,7 +94,7 @@ def main(samples: int = 800, epochs: int = 10) -> None:
     with torch.no_grad():
         before = trainer.model.eval()(**inputs).logits
         after = again(**inputs).logits
-    print(f"temperature: {result.fitted.calibrator.temperature_:.3f}")
+    print(f"temperature: {result.temperature:.3f}")
     print(f"test NLL before: {metrics.nll(before, test.labels, from_logits=True):.4f}")
     print(f"test NLL after:  {metrics.nll(after, test.labels, from_logits=True):.4f}")
     print(f"largest difference to result.probs: {(after.softmax(1) - result.probs(inputs)).abs().max():.1e}")

@@ -405,3 +405,40 @@ def test_weights_of_rows_are_a_column(table, tmp_path):
         done = invoke("evaluate", tmp_path / "w.csv", *arguments)
         assert done.exit_code == 2
         assert words in done.output
+
+
+def test_mistakes_have_the_row_numbers_of_the_file(table):
+    """Row 1 is the first below the header, also where half of the rows were used for something else."""
+    path = table()
+    known = pd.read_csv(path)
+    for options in ((), ("--recalibrate", "temperature")):
+        for mistake in as_json("evaluate", path, *options)["models"][0]["mistakes"]:
+            row = known.iloc[mistake["row"] - 1]
+            assert str(row["id"]) == mistake["values"]["id"]
+            assert row["label"] == mistake["label"]
+    first = as_json("evaluate", table(name="a.npz"))["models"][0]["mistakes"][0]
+    with np.load(path.with_suffix(".npz")) as arrays:
+        assert arrays["probs"][first["row"]].max() == pytest.approx(first["confidence"])
+
+
+def test_json_of_every_command(table, tmp_path):
+    calibrator, out = tmp_path / "c", tmp_path / "out.csv"
+    content = as_json("calibrate", table("pairs"), "--method", "temperature", "--out", calibrator)
+    assert content == {"method": "temperature", "rows": 600, "file": str(calibrator)}
+    assert as_json("apply", calibrator, table("pairs"), "--out", out) == {"rows": 600, "file": str(out)}
+    assert "bo4sc" in as_json("methods")
+    found = as_json("info")
+    assert found["versions"]["calibrant"] == calibrant.__version__
+    assert found["optional"]["pandas"] == pd.__version__
+    assert "pandas" in invoke("info").output
+
+
+def test_a_wrong_calibrator_names_its_option(table):
+    for command in (("calibrate", table(), "--out", "c", "--method"), ("evaluate", table(), "--recalibrate")):
+        done = invoke(*command, "magic")
+        assert done.exit_code == 2
+        assert f"calibrant: {command[-1]} must be one of auto, temperature" in done.output
+
+
+def test_help_is_wrapped_to_the_terminal():
+    assert shell.wrapped("One\n  line.\n\nTwo:\n\na b") == "One line.\n\nTwo:\n\na b"

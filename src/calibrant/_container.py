@@ -75,6 +75,12 @@ def read_content(raw: bytes) -> Any:
         return None
 
 
+def read_metadata(raw: bytes) -> dict[str, Any]:
+    """The metadata of any safetensors file that :func:`read_content` accepted; empty without any."""
+    found = _header(raw).get("__metadata__")
+    return found if isinstance(found, dict) else {}
+
+
 def check(raw: bytes, *, may_lack: bool) -> None:
     """Raise a ValueError if the checksum of a container is wrong; old files ``may_lack`` one."""
     header = _header(raw)

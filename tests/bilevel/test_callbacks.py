@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -342,6 +343,33 @@ def test_foreign_files_are_refused(tmp_path):
     save_file({"w": torch.ones(2)}, newer, metadata={"format": "calibrant-run-9", "run": json.dumps({})})
     with pytest.raises(ValueError, match="calibrant-run-9"):
         run(problem(), resume=newer)
+
+
+def test_every_changed_byte_of_a_checkpoint_is_noticed(tmp_path):
+    path = tmp_path / "run.safetensors"
+    run(problem(batch_size=7), outer_steps=2, callbacks=[Checkpoint(path, every=1)])
+    whole = path.read_bytes()
+    for place in {*range(0, len(whole), 97), len(whole) - 1}:
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(ValueError, match=r"is damaged|not a Calibrant checkpoint|The format of"):
+            run(problem(batch_size=7), outer_steps=3, resume=path)
+    path.write_bytes(whole[:-3])
+    with pytest.raises(ValueError, match="was cut off"):
+        run(problem(batch_size=7), outer_steps=3, resume=path)
+
+
+def test_a_checkpoint_without_a_checksum_is_still_read(tmp_path):
+    """Runs of the version before were saved in the safetensors library's own layout."""
+    path = tmp_path / "run.safetensors"
+    run(problem(batch_size=7), outer_steps=2, callbacks=[Checkpoint(path, every=1)])
+    with safe_open(str(path), framework="pt") as file:
+        content = json.loads(file.metadata()["calibrant"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(tensors, path, metadata={"format": "calibrant-run-2", "run": json.dumps(content["run"])})
+    longer = run(problem(batch_size=7), outer_steps=4, callbacks=[Checkpoint(path, every=1)], resume=path)
+    assert torch.equal(longer.phi, run(problem(batch_size=7), outer_steps=4).phi)
 
 
 FIRST_RUN = "the problem and the optimisers of the first run"

@@ -108,10 +108,10 @@ def test_checkpoints_with_old_names_are_resumed(tmp_path):
     whole = solve(problem(), outer_steps=3, **settings(tmp_path / "other.safetensors"))
     solve(problem(), outer_steps=2, **settings(path))
     with safe_open(str(path), framework="pt") as file:
-        metadata = file.metadata()
-    old = metadata["run"].replace("learning_rate", "lr").replace("GroupedOptimizer", "Grouped")
-    assert json.loads(old) != json.loads(metadata["run"])
-    save_file(load_file(path), path, metadata={**metadata, "run": old})
+        new = json.dumps(json.loads(file.metadata()["calibrant"])["run"])
+    old = new.replace("learning_rate", "lr").replace("GroupedOptimizer", "Grouped")
+    assert old != new
+    save_file(load_file(path), path, metadata={"format": "calibrant-run-2", "run": old})
     resumed = solve(problem(), outer_steps=3, resume=path, **settings(path))
     assert torch.equal(resumed.params, whole.params)
     assert torch.equal(resumed.phi, whole.phi)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import signal
@@ -19,9 +20,9 @@ import calibrant
 from calibrant.bilevel import Callback
 from calibrant.experiments.networks import models
 from calibrant.experiments.networks.tasks import TASKS, Pair, classes_of
-from calibrant.methods import Calibrated, CrossFitted, Ensemble, Part, Standard
+from calibrant.methods import Calibrated, CrossFitted, Ensemble, Part, Standard, varied_rates
 from calibrant.methods.averaged import AveragedNetwork
-from calibrant.methods.varied_rates import VariedRates, best_subset
+from calibrant.methods.varied_rates import VariedRates, best_subset, next_rate
 
 SHORT = CrossFitted(Standard(epochs=2, batch_size=32), folds=2)
 
@@ -61,7 +62,8 @@ def test_every_network_becomes_a_plain_module_with_calibrated_logits(name, netwo
     torch.testing.assert_close(logits.double().softmax(1), probs, atol=1e-5, rtol=0)
     if networks == 1:
         assert type(result.module) is type(model)
-        assert result.fitted.calibrator.temperature_ != 1
+        assert result.extras["confidence"]["kind"] == "temperature"  # too few rows for a map
+        assert result.fitted.map.factor != 1
         model.load_state_dict(result.module.state_dict())
     else:
         assert isinstance(result.module, fx.GraphModule)
@@ -159,8 +161,9 @@ def test_a_learning_rate_that_breaks_down_is_left_out(monkeypatch, rates, left):
     torch.manual_seed(0)
     x, y = torch.randn(60, 4), torch.randint(0, 2, (60,))
     net, data = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), ((x, y), (x[:30], y[:30]))
-    monkeypatch.setattr(VariedRates, "rates", rates)
-    method = VariedRates(AveragedNetwork(epochs=5))
+    given = iter(rates)
+    monkeypatch.setattr(varied_rates, "next_rate", lambda tried, first: next(given))
+    method = VariedRates(AveragedNetwork(epochs=5), members=2)
     if left:
         assert len(calibrant.fit(net, *data, method=method).networks) == left
     else:
@@ -168,8 +171,13 @@ def test_a_learning_rate_that_breaks_down_is_left_out(monkeypatch, rates, left):
             calibrant.fit(net, *data, method=method)
 
 
-def test_learning_rates_lie_around_that_of_the_base():
-    assert VariedRates(AveragedNetwork(learning_rate=0.003)).rates == pytest.approx([0.003, 0.001, 0.009])
+def test_learning_rates_are_searched_beyond_the_better_end():
+    assert next_rate({}, 0.01) == 0.01
+    assert next_rate({0.01: 0.5}, 0.01) == pytest.approx(0.03)
+    assert next_rate({0.01: 0.5, 0.03: 0.4}, 0.01) == pytest.approx(0.09)
+    assert next_rate({0.01: 0.5, 0.03: 0.6}, 0.01) == pytest.approx(0.01 / 3)
+    assert next_rate({0.01: 0.5, 0.03: 0.4, 0.09: 0.7}, 0.01) == pytest.approx(0.01 / 3)
+    assert next_rate({0.01: 0.5, 0.03: math.inf}, 0.01) == pytest.approx(0.01 / 3)
 
 
 def test_a_calibrator_without_a_torch_form_says_so():

@@ -45,7 +45,7 @@ def records(**nll):
     """Four seeds of two cases; ``nll`` gives the means."""
     means = {"self-calibrated": 0.5, "class-frequencies": 0.6, "network": 0.55, "trees": 0.52, "mlp": 0.5} | nll
     return [
-        {"dataset": case, "method": m, "seed": s, "nll": v + 0.01 * s, "seconds": 20.0, "failure": None}
+        {"dataset": case, "method": m, "seed": s, "nll": v + 0.01 * s, "processor_seconds": 20.0, "failure": None}
         for case in ("a", "b")
         for m, v in means.items()
         for s in range(4)
@@ -82,7 +82,7 @@ def test_a_failure_is_a_miss_and_slowness_as_well():
     assert [v.holds for v in verdicts(rows)[:2]] == [False, False]
     slow = records()
     for r in slow:
-        r["seconds"] = 200.0 if r["method"] == "self-calibrated" else 1.0
+        r["processor_seconds"] = 200.0 if r["method"] == "self-calibrated" else 1.0
     assert verdicts(slow)[2].holds is False
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import onnxruntime
@@ -19,8 +20,10 @@ from calibrant import BO4SCClassifier, SelfCalibratedClassifier, methods
 from calibrant.export import graph, to_onnx
 from calibrant.export.members import OTHERS, scaled
 from calibrant.methods.blend import Blend
+from calibrant.methods.confidence_map import Mapped
 from calibrant.methods.forest import Forest
 from calibrant.methods.pool import Pool
+from tests.methods.test_confidence_map import moved
 from tests.saved.test_samples import HERE, load
 
 QUICK = {"epochs": 10, "learning_rate": 0.05, "random_state": 0}
@@ -242,3 +245,17 @@ def test_the_result_of_fit(kind, method, tmp_path):
     for rows in (slice(1), slice(60)):
         (probs,) = run.run(None, feed(take(rows)))
         np.testing.assert_allclose(probs, result.probs(take(rows)).numpy(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("classes", [2, 5])
+def test_a_confidence_map(classes, tmp_path):
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 4), torch.arange(60) % classes
+    result = calibrant.fit(nn.Linear(4, classes), (x[:40], y[:40]), (x[40:], y[40:]), networks=1, epochs=2)
+    result = replace(result, fitted=Mapped(result.fitted.model, moved()))
+    to_onnx(result, tmp_path / "model.onnx", example=x[:3])
+    run = session(tmp_path / "model.onnx")
+    for rows in (slice(1), slice(60)):
+        (probs,) = run.run(None, {"input": x[rows].numpy()})
+        np.testing.assert_allclose(probs, result.probs(x[rows]).numpy(), rtol=0, atol=1e-5)

@@ -27,13 +27,7 @@ from calibrant.methods import (
     Task,
     fit_all,
 )
-from tests.eager import train_eagerly
 from tests.methods.test_methods import short
-
-
-@pytest.fixture(autouse=True)
-def _eager(monkeypatch):
-    train_eagerly(monkeypatch)
 
 
 def images(n=48, seed=0):

@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+import calibrant
+from calibrant.data.streams import TensorStream
 from calibrant.data.vision import Distort, Normalise
-from calibrant.methods import Calibrated, Part, Task
+from calibrant.methods import Calibrated, Part, Task, confidence
 from calibrant.methods.confidence import LearnedConfidence, Mapped
+from calibrant.methods.confidence_map import fit_map
 from calibrant.methods.networks import NetworkTraining, Recipe
 from calibrant.models import small_cnn
 
@@ -39,9 +42,17 @@ def task() -> Task:
     return Task(images(0, 128), images(1, 200), CLASSES, 0, make, meta=images(2, 200))
 
 
+@pytest.fixture(autouse=True)
+def _the_map_of_the_run(monkeypatch):
+    """The tests have few images; keep the map of the training run nevertheless."""
+    monkeypatch.setattr(confidence, "FEW", 0)
+
+
 @pytest.fixture(scope="module")
 def fitted(task):
-    return LearnedConfidence(RECIPE).fit(task)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(confidence, "FEW", 0)
+        return LearnedConfidence(RECIPE).fit(task)
 
 
 def logits(model, part):
@@ -78,6 +89,17 @@ def test_the_meta_part_alone_teaches_the_map(task, fitted):
         LearnedConfidence(RECIPE).fit(replace(task, val=None, meta=None))
 
 
+def test_few_images_get_a_temperature_that_the_undistorted_ones_teach(task, fitted, monkeypatch):
+    monkeypatch.setattr(confidence, "FEW", 201)
+    found = LearnedConfidence(RECIPE).fit(task)
+    assert found.map.hidden == 0
+    assert torch.equal(found.networks[0].params, fitted.networks[0].params)
+    expected = fit_map(logits(found.model, task.meta), task.meta.labels, hidden=0)
+    assert found.map.factor == pytest.approx(expected.factor)
+    monkeypatch.setattr(confidence, "FEW", 200)
+    assert LearnedConfidence(RECIPE).fit(task).map.hidden == 16
+
+
 def test_a_width_of_zero_is_one_temperature(task):
     found = LearnedConfidence(RECIPE, hidden=0).fit(task)
     part = images(3)
@@ -104,3 +126,19 @@ def test_the_probabilities_are_those_of_the_mapped_logits(fitted):
     part = images(5)
     inputs = part.prepare(part.inputs)
     torch.testing.assert_close(fitted.probs(inputs), fitted.logits(inputs).softmax(1))
+
+
+def test_calibrant_fit_takes_it_and_keeps_the_map(task, tmp_path):
+    """The result has a plain module and a file, also on images that are prepared batch by batch."""
+    train, val = (
+        TensorStream(part.inputs, part.labels, prepare=part.prepare) for part in (images(0, 96), images(1, 200))
+    )
+    result = calibrant.fit(make(0), train, val, method=LearnedConfidence(replace(RECIPE, epochs=2)))
+    assert result.fitted.map.hidden == 16
+    inputs = task.val.prepare(task.val.inputs)
+    probs = result.probs(inputs)
+    with torch.no_grad():
+        torch.testing.assert_close(result.module(inputs).double().softmax(1), probs, atol=1e-5, rtol=0)
+    result.save(tmp_path / "net.calibrant")
+    again = calibrant.Trained.load(tmp_path / "net.calibrant", make(1))
+    torch.testing.assert_close(again.probs(inputs), probs, atol=1e-6, rtol=0)

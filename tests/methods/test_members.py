@@ -72,7 +72,7 @@ def test_the_mean_of_forests_has_the_mean_of_their_logits():
     ],
 )
 def test_a_forest_that_was_tampered_with_is_refused(name, change):
-    """Compiled code would follow a wrong child number into memory that is not the forest's."""
+    """A wrong child number would lead to a node of another tree, or in circles."""
     rows = table(100)
     forest = FEW.path(rows, rows, 0).at(5)
     forest.check(4, 3)

@@ -50,7 +50,6 @@ def test_without_embedding_networks_are_exactly_plain_perceptrons() -> None:
         inner_optimizer=Adam(cosine(0.02, 30, final=0.001)),
         outer_optimizer=Adam(0.2),
         outer_steps=2,
-        compile="trace",
     )
     for k, network in enumerate(found.networks):
         assert torch.equal(network.params, expected.params[k])

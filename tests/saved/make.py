@@ -6,6 +6,7 @@ sample is small, and ``NAME.json`` holds the rows and the probabilities that the
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -30,6 +31,8 @@ def main(name: str, folder: Path) -> None:
     for kind, classifier in classifiers.items():
         classifier.fit(X, labels).save(folder / f"{name}-{kind}.calibrant")
         told[kind] = {"classes": classifier.classes_.tolist(), "probs": classifier.predict_proba(X[:5]).tolist()}
+    if hasattr(calibrant.CrossCalibrated, "save"):
+        cross(name, folder, told, X, labels)
     if hasattr(classifier, "encoder_"):
         frame(name, folder, told, classifier, X, labels)
     scores = np.eye(3)[y] * 2 + random.normal(size=(36, 3)).round(2)
@@ -42,7 +45,18 @@ def main(name: str, folder: Path) -> None:
         told[kind] = {"probs": calibrator.predict_proba(scores[:5]).tolist()}
     if hasattr(calibrant.Trained, "save"):
         network(name, folder, told)
+        network_with_map(f"{name}-map", folder)
     (folder / f"{name}.json").write_text(json.dumps(told))
+
+
+def cross(name, folder, told, X, labels):
+    """Boosted trees of scikit-learn, calibrated by their own out-of-fold predictions."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    trees = HistGradientBoostingClassifier(max_iter=3, min_samples_leaf=3, random_state=0)
+    classifier = calibrant.CrossCalibrated(trees, cv=2, random_state=0).fit(X, labels)
+    classifier.save(folder / f"{name}-cross.calibrant")
+    told["cross"] = {"classes": classifier.classes_.tolist(), "probs": classifier.predict_proba(X[:5]).tolist()}
 
 
 def network(name, folder, told):
@@ -57,6 +71,26 @@ def network(name, folder, told):
     result = calibrant.fit(net, (x[:40], y[:40]), (x[40:], y[40:]), method=method)
     result.save(folder / f"{name}-network.calibrant")
     told["network"] = {"rows": x[:5].tolist(), "probs": result.probs(x[:5]).tolist()}
+
+
+def network_with_map(name, folder):
+    """A network with a confidence map; it has a JSON file of its own."""
+    import torch
+
+    from calibrant.methods.confidence_map import Mapped, fit_map
+
+    torch.manual_seed(0)
+    x = torch.randn(60, 2)
+    y = (x[:, 0] + 0.5 * torch.randn(60) > 0).long()
+    net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    result = calibrant.fit(net, (x[:40], y[:40]), (x[40:], y[40:]), networks=1, epochs=5)
+    logits = torch.randn(4000, 2) * 3
+    labels = (logits[:, 0] + 2 * torch.randn(4000) < logits[:, 1]).long()
+    model = result.fitted.model
+    result = dataclasses.replace(result, fitted=Mapped(model, fit_map(logits, labels), extras={"confidence": "map"}))
+    result.save(folder / f"{name}-network.calibrant")
+    told = {"network": {"rows": x[:5].tolist(), "probs": result.probs(x[:5]).tolist()}}
+    (folder / f"{name}.json").write_text(json.dumps(told))
 
 
 def frame(name, folder, told, classifier, X, labels):

@@ -1,19 +1,18 @@
-"""Checkpoints: a run in one file, tensors as safetensors and the rest as JSON in its header.
+"""Checkpoints: a run in one file, tensors as safetensors and the rest as JSON in its header, with a checksum.
 
-Loading never executes code.
+Loading never executes code. A file with a changed byte is refused.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 from torch import Tensor
 
+from calibrant._container import check, read_arrays, read_bytes, read_content, read_metadata, write_container
 from calibrant._renamed import warn_renamed
 from calibrant.bilevel.dynamics import State
 from calibrant.bilevel.fingerprint import differences, present_name
@@ -21,7 +20,9 @@ from calibrant.bilevel.fingerprint import differences, present_name
 if TYPE_CHECKING:
     from calibrant.bilevel.run import Run
 
-FORMAT = "calibrant-run-2"
+FORMAT = "calibrant-run-3"
+WITHOUT_CHECKSUM = "calibrant-run-2"
+"""The format before this one, which is still read."""
 
 
 def save_run(path: str | Path, run: Run) -> None:
@@ -50,29 +51,13 @@ def save_run(path: str | Path, run: Run) -> None:
         )
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    # Contiguous copies on the CPU: safetensors refuses tensors that share memory, as views of one vector may.
-    save_file(
-        {k: t.detach().cpu().clone().contiguous() for k, t in tensors.items()},
-        str(partial),
-        metadata={"format": FORMAT, "run": json.dumps(plain)},
-    )
-    os.replace(partial, path)
+    write_container(path, json.dumps({"format": FORMAT, "run": plain}), tensors)
 
 
 def load_run(path: str | Path, run: Run) -> None:
     """Restore a saved run into ``run``, which must be new and have the same problem and settings."""
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {k: file.get_tensor(k).to(run.phi.device) for k in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path} is not a Calibrant checkpoint: {error}") from error
-    if metadata.get("format") != FORMAT:
-        raise ValueError(f"The format of {path} must be {FORMAT!r}; got {metadata.get('format')!r}.")
-    plain = json.loads(metadata["run"])
+    plain, tensors = _read(path)
+    tensors = {name: tensor.to(run.phi.device) for name, tensor in tensors.items()}
     saved_with = present_name(plain["hypergradient"])
     if saved_with != repr(run.hypergradient):
         raise ValueError(
@@ -108,6 +93,25 @@ def load_run(path: str | Path, run: Run) -> None:
     ties = run.problem.ties
     if ties is not None and not ties.equal(run.phi):
         raise ValueError(f"{path} was written by a run whose members were tied in other groups. Give the same groups.")
+
+
+def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The JSON part and the tensors of a checkpoint. A ValueError says what is wrong with a file."""
+    raw = read_bytes(path)
+    try:
+        content, metadata = read_content(raw), read_metadata(raw)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a Calibrant checkpoint, or was cut off: {error}.") from None
+    found = content.get("format") if isinstance(content, dict) else metadata.get("format")
+    if found not in (FORMAT, WITHOUT_CHECKSUM):
+        raise ValueError(f"The format of {path} must be {FORMAT!r}; got {found!r}.")
+    if not isinstance(content, dict):
+        return json.loads(metadata["run"]), read_arrays(raw, tensors=True)
+    try:
+        check(raw, may_lack=False)
+    except ValueError as error:
+        raise ValueError(f"The checkpoint {path} is damaged: {error}. Start the run again without it.") from None
+    return content["run"], read_arrays(raw, tensors=True)
 
 
 def __getattr__(name: str) -> Any:

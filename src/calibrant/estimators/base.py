@@ -229,14 +229,9 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file written by :meth:`save`. Loading executes no code, and predictions are equal bit for bit."""
-        from calibrant.estimators.persistence import load_classifier
+        from calibrant.estimators.persistence import load_as
 
-        found = load_classifier(path)
-        if not isinstance(found, cls):
-            raise ValueError(
-                f"{path} holds a {type(found).__name__}, not a {cls.__name__}: use {type(found).__name__}.load."
-            )
-        return found
+        return load_as(cls, path)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

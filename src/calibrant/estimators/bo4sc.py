@@ -137,10 +137,12 @@ class BO4SCClassifier(NetworkClassifier):
     ) -> dict[str, Any]:
         inner = None if stacklevel is None else stacklevel + 1
         found = super()._present_params(params, method, stacklevel=inner)
-        base = found.get("method", method) or BO4SC()
         moved = {name: _as_tuple(found.pop(name)) for name in MOVED if name in found}
+        if not moved:
+            return found
+        base = BO4SC() if found.get("method", method) is None else found.get("method", method)
         changed = {name: value for name, value in moved.items() if value != getattr(base, name)}
-        if moved and stacklevel is not None:
+        if stacklevel is not None:
             text = ", ".join(f"{name}={value!r}" for name, value in moved.items())
             warnings.warn(
                 f"The parameter {' and '.join(moved)} of BO4SCClassifier moved to its parameter method: give "

@@ -36,7 +36,8 @@ class Tracker(Watcher):
     Examples
     --------
     >>> import torch, calibrant
-    >>> x, y = torch.randn(60, 4), torch.arange(60) % 2
+    >>> x = torch.sin(torch.arange(240.0)).reshape(60, 4)
+    >>> y = (x[:, 0] > 0).long()
     >>> curve = {}
     >>> tracker = Tracker(lambda values, step: curve.setdefault(step, {}).update(values), every=2)
     >>> result = calibrant.fit(torch.nn.Linear(4, 2), (x[:40], y[:40]), (x[40:], y[40:]), epochs=20, networks=1,
@@ -72,9 +73,8 @@ class Tracker(Watcher):
             logits, labels = zip(*parts, strict=True)
             found = calibration_scores(_joined(logits), _joined(labels))
             kept = {f"calibrated/{name}": found[name] for name in ("nll", "smooth_ece", "accuracy")}
-            calibrator: Any = getattr(result.fitted, "calibrator", None)
-            if hasattr(calibrator, "temperature_"):
-                kept["calibrated/temperature"] = float(calibrator.temperature_)
+            if result.temperature is not None:
+                kept["calibrated/temperature"] = result.temperature
             self.log(kept, self._step)
         self._close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,30 +15,13 @@ from calibrant.data.streams import Augment
 from calibrant.data.vision import Distort
 from calibrant.losses.classification import brier, cross_entropy
 from calibrant.methods.base import Group, Outcome, Solving
+from calibrant.methods.confidence_map import Mapped, mapped
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.networks import STRIDE, NetworkTraining
 from calibrant.methods.task import Part, Task
 
-
-@dataclass(frozen=True)
-class Mapped(Fitted):
-    """A trained network whose logits are transformed by a learned map."""
-
-    model: Fitted
-    map: nn.Module
-    extras: dict[str, Any] = field(default_factory=dict)
-    failure: str | None = None
-
-    def logits(self, inputs: Any) -> Tensor:
-        with torch.no_grad():
-            return self.map(self.model.logits(inputs))
-
-    def probs(self, inputs: Any) -> Tensor:
-        return self.logits(inputs).softmax(1)
-
-    @property
-    def networks(self) -> tuple[Any, ...]:  # type: ignore[override]
-        return self.model.networks
+FEW = 2000
+"""With fewer held-out samples, the map of the training run is replaced by one fitted after training."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +36,10 @@ class LearnedConfidence(NetworkTraining):
     A share of the held-out images is distorted (:class:`calibrant.data.vision.Distort`), so that the map learns what
     outputs look like for inputs that the network cannot classify well. Inputs that are not uint8 images are not
     changed.
+
+    With fewer than 2,000 held-out samples, the map of the training run follows their noise. It is replaced by a
+    temperature or a map with a strong prior, fitted to undistorted samples after training
+    (:func:`calibrant.methods.confidence_map.choose_map`).
 
     Parameters
     ----------
@@ -112,6 +99,8 @@ class LearnedConfidence(NetworkTraining):
         (solution,) = trained.networks
         if trained.failure:
             return trained
+        if self.hidden and self.outer_loss == "nll" and len(self.held_out(task)) < FEW:
+            return mapped(trained, self.held_out(task), self.hidden)
         values = solution.problem.outer_view.unflatten(solution.phi)
         learned = self.variable(task)
         learned.load_state_dict({name: value.cpu() for name, value in values.items()})

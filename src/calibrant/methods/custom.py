@@ -16,7 +16,7 @@ from calibrant._device import resolve_device
 from calibrant.bilevel import Callback
 from calibrant.data.batch import map_tensors
 from calibrant.methods.base import Compile, Method
-from calibrant.methods.default import default_method, one_network, several_networks
+from calibrant.methods.default import Calibration, default_method, one_network, several_networks
 from calibrant.methods.freezing import Freeze, frozen
 from calibrant.methods.loaded import as_part, checked
 from calibrant.methods.newness import is_new
@@ -48,6 +48,7 @@ def fit(
     labels: str | None = None,
     learning_rate: float | None = None,
     networks: int | None = None,
+    calibration: Calibration | None = None,
     redraw: bool | None = None,
 ) -> Trained:
     """Train your own network and calibrate it.
@@ -99,8 +100,12 @@ def fit(
     learning_rate : float, optional
         The largest learning rate. Default: the method's.
     networks : int, optional
-        The number of networks to train; predictions are their mean. With 1, training is faster, and ``module`` has the
-        class of your model. By default :func:`calibrant.methods.default_method` decides. ``networks`` cannot be
+        The number of networks to train; predictions are their mean. With 1, training is faster. By default
+        :func:`calibrant.methods.default_method` decides. ``networks`` cannot be combined with ``method``.
+    calibration : {"auto", "temperature"}, optional
+        How the default method calibrates the network on ``val``. "auto", the default, chooses between a confidence map
+        and a temperature (:func:`calibrant.methods.confidence_map.choose_map`); ``extras["confidence"]`` of the result
+        tells which. With "temperature" and one network, ``module`` always has the class of your model. It cannot be
         combined with ``method``.
     redraw : bool, optional
         Whether methods that train several networks redraw the parameters of each. Default: they do if the parameters
@@ -144,7 +149,9 @@ def fit(
     form = form_of(given, few, head)
     task = Task(first, second, n_classes, seed, start)
     settings = {"epochs": epochs, "learning_rate": learning_rate}
-    wanted = with_settings(chosen(method, task, networks), {k: v for k, v in settings.items() if v is not None})
+    wanted = with_settings(
+        chosen(method, task, networks, calibration), {k: v for k, v in settings.items() if v is not None}
+    )
     resumable = None if checkpoint is None else Resumable(checkpoint, checkpoint_seconds)
     interrupt = Interruptible()
     guards: list[Callback] = [Opening(resumable), *([resumable] if resumable else []), interrupt, Progress(verbose)]
@@ -178,17 +185,25 @@ def example_of(model: Model, seed: int, device: str | torch.device | None) -> nn
     return copy.deepcopy(given).to(where)
 
 
-def chosen(method: Method | str | None, task: Task, networks: int | None = None) -> Method:
+def chosen(
+    method: Method | str | None, task: Task, networks: int | None = None, calibration: Calibration | None = None
+) -> Method:
     """The method to use: a given method, one named in ``METHODS``, or the default."""
     if networks is not None and (method is not None or networks < 1):
         raise ValueError(f"networks must be at least 1, and is for the default method only; got {networks}.")
+    if calibration not in (None, "auto", "temperature") or (calibration is not None and method is not None):
+        raise ValueError(
+            "calibration must be 'auto' or 'temperature', and is for the default method only; got "
+            f"{calibration!r}{'' if method is None else ' with a method'}."
+        )
+    how: Calibration = calibration or "auto"
     if networks == 1:
-        return one_network(task.model, task)
+        return one_network(task.model, task, how)
     if networks is not None:
         assert task.model is not None
-        return several_networks(task.model, task, networks)
+        return several_networks(task.model, task, networks, how)
     if method is None:
-        return default_method(task.model, task)
+        return default_method(task.model, task, how)
     if isinstance(method, str):
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, or a Method; got {method!r}.")

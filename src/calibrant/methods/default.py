@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import nn
 
 from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.base import Method
-from calibrant.methods.baselines import Calibrated, Ensemble
+from calibrant.methods.baselines import Ensemble
+from calibrant.methods.confidence_map import ConfidenceMap
 from calibrant.methods.cross_fitted import CrossFitted
 from calibrant.methods.newness import is_new
 from calibrant.methods.standard import Standard
 from calibrant.methods.task import FULL_BATCH, Model, Task, Unchanged
 from calibrant.methods.varied_rates import VariedRates
+
+Calibration = Literal["auto", "temperature"]
 
 PARAMETERS = 1_000_000
 """The largest network that the default trains several times."""
@@ -25,7 +30,7 @@ TUNED_LARGE = AveragedNetwork(learning_rate=0.0001, steps=400, passes=4)
 """How to train one network: new; pretrained with at most a million parameters; pretrained and larger."""
 
 
-def default_method(model: Model | None, task: Task) -> Method:
+def default_method(model: Model | None, task: Task, calibration: Calibration = "auto") -> Method:
     """The default method for a model and a task.
 
     "Small data" means at most 4,096 training samples and a model with at most a million parameters.
@@ -33,10 +38,15 @@ def default_method(model: Model | None, task: Task) -> Method:
     * Small data in memory and a new model: :class:`CrossFitted`, five networks on folds of all samples. Each network is
       evaluated on its held-out fold, so no labels are set aside for validation.
     * Small data with a validation part, in a loader or with a pretrained model: :class:`VariedRates`, three networks
-      with different learning rates. The subset with the lowest validation loss is kept, and a temperature is fitted to
-      its mean probability on the validation part.
-    * Otherwise one network, :class:`AveragedNetwork`, with a temperature fitted on the validation part if there is one.
-      The temperature can be moved into the network, so that the result is a module of the model's class.
+      with different learning rates. The subset with the lowest validation loss is kept.
+    * Otherwise one network, :class:`AveragedNetwork`.
+
+    In the last two cases, with a validation part, a confidence map follows
+    (:class:`calibrant.methods.confidence_map.ConfidenceMap`). One network with averaged weights and a confidence map is
+    the second paper's ``recommended`` for any module, with two differences. The map is fitted after training, because
+    training does not depend on it. No held-out inputs are distorted, because the inputs need not be images. The map is
+    a temperature if the validation part has fewer than 1,000 rows, or if cross-validation finds no gain above its
+    standard error. ``calibration="temperature"`` always gives a temperature.
 
     A pretrained model (``calibrant.methods.newness.is_new`` is False) is fine-tuned in fewer steps, and a large one
     with a lower learning rate.
@@ -46,21 +56,26 @@ def default_method(model: Model | None, task: Task) -> Method:
         if not loaded and (model is None or (not isinstance(model, Unchanged) and is_new(example_of(model, task)))):
             return CrossFitted()
         if task.val is not None and model is not None:
-            return several_networks(model, task, NETWORKS)
-    return one_network(model, task)
+            return several_networks(model, task, NETWORKS, calibration)
+    return one_network(model, task, calibration)
 
 
-def one_network(model: Model | None, task: Task) -> Method:
-    """One network with averaged weights, and a temperature if there is a validation part."""
+def one_network(model: Model | None, task: Task, calibration: Calibration = "auto") -> Method:
+    """One network with averaged weights, calibrated if there is a validation part."""
     base = training(model, task)
-    return base if task.val is None else Calibrated("temperature", base)
+    return base if task.val is None else calibrated(base, calibration)
 
 
-def several_networks(model: Model, task: Task, count: int) -> Method:
-    """The mean of several networks with a temperature. Without a validation part: cross-fitting or a plain ensemble."""
+def several_networks(model: Model, task: Task, count: int, calibration: Calibration = "auto") -> Method:
+    """The calibrated mean of several networks. Without a validation part: cross-fitting or a plain ensemble."""
     if task.val is not None:
-        return Calibrated("temperature", VariedRates(training(model, task), count))
+        return calibrated(VariedRates(training(model, task), count), calibration)
     return Ensemble(training(model, task), count) if task.train.loaded else CrossFitted(folds=count)
+
+
+def calibrated(base: Method, calibration: Calibration) -> Method:
+    """A method followed by a confidence map or a temperature."""
+    return ConfidenceMap(base) if calibration == "auto" else ConfidenceMap(base, hidden=0)
 
 
 def training(model: Model | None, task: Task) -> AveragedNetwork:

@@ -25,8 +25,8 @@ PUBLISHED = MetaRegularization(
 LATE = 0.5
 """The share of the run with γ = 1 before held-out data move it.
 
-While the learning rate is high, held-out data ask for a γ of about 4 (Figure 3), which slows learning. The confidence
-of the final network depends on γ in the second half.
+While the learning rate is high, held-out data ask for a γ of about 4 (``flg-sece-early``), which slows learning. The
+confidence of the final network depends on γ in the second half.
 """
 
 IMAGE_METHODS: dict[str, Entry] = {

@@ -1,13 +1,14 @@
 """Export of a trained classifier as one plain torch module with calibrated logits, which does not need calibrant.
 
 A single network with a linear head keeps its class, and its head is scaled by the temperature: ``W/T`` and ``b/T``.
-Every other classifier (several networks, a lapse rate, a network without a linear head) becomes a
+Every other classifier (several networks, a confidence map, a lapse rate, a network without a linear head) becomes a
 ``torch.fx.GraphModule`` around the networks.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
+from calibrant.bilevel import LogitMap
+from calibrant.bilevel.outer_variables.logit_map import describe
+from calibrant.methods.confidence_map import Mapped
 from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
 from calibrant.methods.freezing import head_of
 from calibrant.models.outputs import call, logits_of, takes_by_name
@@ -24,7 +28,7 @@ from calibrant.posthoc.temperature import Temperature
 class Link(NamedTuple):
     """How the logits z of the networks become probabilities: ``q(z) = (1 − λ)·softmax(z/T + b) + λ/C``.
 
-    ``after`` is a further temperature, applied to the logarithm of the mean.
+    ``after`` are further steps on the logarithm of the mean, in order: temperatures and confidence maps.
     """
 
     temperature: float
@@ -32,7 +36,7 @@ class Link(NamedTuple):
     lapse: float
     pool: str
     shares: tuple[float, ...] | None
-    after: float = 1.0
+    after: tuple[float | LogitMap, ...] = ()
 
 
 class Form(NamedTuple):
@@ -44,19 +48,37 @@ class Form(NamedTuple):
     """Arguments that are passed by name; None for a single positional input."""
     output: str
     """"tensor", "key" (``output["logits"]``), "attribute" (``output.logits``) or "first" (``output[0]``)."""
+    n_classes: int | None = None
+    """The number of logits; None in files of older versions."""
 
 
 def link_of(fitted: Fitted) -> Link:
     """The last steps of a classifier. Raise an error if they cannot be written as a torch module."""
     if isinstance(fitted, Mixture):
         return Link(float(fitted.temperature), fitted.bias, float(fitted.lapse), fitted.pool, fitted.shares)
-    if isinstance(fitted, Recalibrated) and type(fitted.calibrator) is Temperature:
-        return link_of(fitted.model)._replace(after=float(fitted.calibrator.temperature_))
+    step = temperature_of(fitted)
+    if step is not None:
+        return _followed(link_of(fitted.model), step)  # type: ignore[attr-defined]
+    if isinstance(fitted, Mapped) and isinstance(fitted.map, LogitMap):
+        return _followed(link_of(fitted.model), fitted.map)
     name = type(fitted.calibrator if isinstance(fitted, Recalibrated) else fitted).__name__
     raise ValueError(
         f"{name} has no form as a torch module. Use probs(…) for calibrated probabilities, or modules for the "
         "uncalibrated networks."
     )
+
+
+def temperature_of(fitted: Fitted) -> float | None:
+    """The temperature that is the last step of a classifier; None if that is another step."""
+    if isinstance(fitted, Recalibrated) and type(fitted.calibrator) is Temperature:
+        return float(fitted.calibrator.temperature_)
+    if isinstance(fitted, Mapped) and isinstance(fitted.map, LogitMap) and not fitted.map.hidden:
+        return 1 / fitted.map.factor
+    return None
+
+
+def _followed(link: Link, step: float | LogitMap) -> Link:
+    return link._replace(after=(*link.after, step))
 
 
 def form_of(model: nn.Module, inputs: Any, head: str | None = None) -> Form:
@@ -72,17 +94,19 @@ def form_of(model: nn.Module, inputs: Any, head: str | None = None) -> Form:
     elif hasattr(output, "logits"):
         kind = "attribute"
     names = tuple(inputs) if isinstance(inputs, Mapping) and takes_by_name(twin, inputs) else None
-    return Form(_foldable(twin, inputs, logits_of(output), head), names, kind)
+    logits = logits_of(output)
+    return Form(_foldable(twin, inputs, logits, head), names, kind, logits.shape[1])
 
 
 def plain_module(link: Link, networks: Sequence[nn.Module], form: Form) -> nn.Module:
     """One module in evaluation mode; the softmax of its output gives the classifier's probabilities."""
     bias = link.bias
-    if len(networks) == 1 and not link.lapse and form.head is not None:
+    scales = [step for step in link.after if isinstance(step, float)]
+    if len(networks) == 1 and not link.lapse and form.head is not None and len(scales) == len(link.after):
         twin = copy.deepcopy(networks[0]).eval()
         head = twin.get_submodule(form.head)
         if bias is None or bool((bias == 0).all()) or head.bias is not None:
-            _scale(head, link.temperature, bias, link.after)
+            _scale(head, link.temperature, bias, math.prod(scales))
             return twin
     return _graph(link, networks, form)
 
@@ -141,7 +165,7 @@ def _graph(link: Link, networks: Sequence[nn.Module], form: Form) -> fx.GraphMod
     if link.bias is not None:
         root.register_buffer("bias", link.bias.to(like))
     if link.lapse:
-        root.register_buffer("floor", torch.tensor(link.lapse / _classes(link, networks, form)).to(like))
+        root.register_buffer("floor", torch.tensor(link.lapse / _classes(networks, form)).to(like))
     mean: fx.Node | None = None
     for position, share in enumerate(shares):
         name = f"networks.{position}"
@@ -156,11 +180,48 @@ def _graph(link: Link, networks: Sequence[nn.Module], form: Form) -> fx.GraphMod
         mean = step(torch.log, mean)
     else:
         mean = calibrated(mean)
-    if link.after != 1.0:
-        root.register_buffer("after", torch.tensor(link.after).to(like))
-        mean = step(torch.div, mean, graph.get_attr("after"))
+    for position, own_step in enumerate(link.after):
+        name = f"after_{position}"
+        if isinstance(own_step, LogitMap):
+            mean = _inlined(graph, root, name, PlainMap(own_step, _classes(networks, form), like), mean)
+        else:
+            root.register_buffer(name, torch.tensor(own_step).to(like))
+            mean = step(torch.div, mean, graph.get_attr(name))
     graph.output(mean)
     return fx.GraphModule(root, graph, class_name="CalibratedModule").eval()
+
+
+def _inlined(graph: fx.Graph, root: nn.Module, name: str, module: nn.Module, given: fx.Node) -> fx.Node:
+    """Copy the steps of a module of one input into a graph; its parameters become buffers of ``root.name``."""
+    held = nn.Module()
+    root.add_module(name, held)
+    found: dict[fx.Node, fx.Node] = {}
+    for node in fx.Tracer().trace(module).nodes:
+        if node.op == "placeholder":
+            found[node] = given
+        elif node.op == "get_attr":
+            own = node.target.replace(".", "_")
+            held.register_buffer(own, operator.attrgetter(node.target)(module).detach())
+            found[node] = graph.get_attr(f"{name}.{own}")
+        elif node.op == "output":
+            return found[node.args[0]]
+        else:
+            found[node] = graph.node_copy(node, lambda old: found[old])
+    raise AssertionError("a traced module has an output")
+
+
+class PlainMap(nn.Module):
+    """A confidence map for a known number of classes. torch traces it to a graph that does not need this class."""
+
+    def __init__(self, given: LogitMap, n_classes: int, like: Tensor) -> None:
+        super().__init__()
+        self.n_classes, self.dtype = n_classes, torch.promote_types(like.dtype, torch.float32)
+        self.map = copy.deepcopy(given).to(like.device, self.dtype).requires_grad_(False)
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """``logits · exp(s(logits))``, as :class:`calibrant.bilevel.LogitMap`."""
+        wide = logits.to(self.dtype)
+        return wide * torch.exp(self.map.log_factor(describe(wide, self.n_classes))).unsqueeze(-1)
 
 
 def _logits(step: Any, output: fx.Node, kind: str) -> fx.Node:
@@ -171,9 +232,9 @@ def _logits(step: Any, output: fx.Node, kind: str) -> fx.Node:
     return step(operator.getitem, output, "logits" if kind == "key" else 0)
 
 
-def _classes(link: Link, networks: Sequence[nn.Module], form: Form) -> int:
-    if link.bias is not None:
-        return len(link.bias)
-    if form.head is None:
-        raise ValueError("A lapse rate needs the number of classes; this network has no linear head to read it from.")
+def _classes(networks: Sequence[nn.Module], form: Form) -> int:
+    if form.n_classes is not None:
+        return form.n_classes
+    if form.head is None:  # a file of an older version
+        raise ValueError("The number of classes is unknown. Use probs(…) for calibrated probabilities.")
     return int(networks[0].get_submodule(form.head).out_features)  # type: ignore[arg-type]

@@ -74,8 +74,9 @@ class Resumable(Callback):
 
     def clear(self) -> None:
         """Remove the files after training has ended."""
-        for path in self.folder.glob("network-*.safetensors*"):
-            path.unlink()
+        for pattern in ("network-*.safetensors*", ".network-*.part"):  # the second are left by a kill while saving
+            for path in self.folder.glob(pattern):
+                path.unlink()
         if self.folder.is_dir() and not any(self.folder.iterdir()):
             self.folder.rmdir()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,12 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from calibrant._files import Arrays, Format, pack, unpack
+from calibrant.bilevel import LogitMap
+from calibrant.methods.confidence_map import Mapped
 from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
 from calibrant.methods.plain_modules import Form
 from calibrant.methods.trained import Calculated, Trained
 from calibrant.posthoc.persistence import build_calibrator, calibrator_parts
 
-FORMAT = Format("network", {"Trained": Trained}, "the save method of calibrant.fit's result")
+KIND, WITH_MAP = "Trained", "TrainedWithMap"
+"""The kind of a file. A map has a kind of its own, so that a calibrant that does not know maps refuses the file."""
+FORMAT = Format("network", {KIND: Trained, WITH_MAP: Trained}, "the save method of calibrant.fit's result")
 _WIDE = {torch.bfloat16: torch.float32}
 """Dtypes that numpy does not have, and the dtypes that represent their values exactly."""
 
@@ -37,12 +42,21 @@ def save_trained(trained: Trained, path: str | os.PathLike[str]) -> None:
                 )
             arrays[f"network.{number}.{name}"] = _array(value)
     fitted: Fitted = trained.fitted
-    calibrator = None
-    if isinstance(fitted, Recalibrated):
-        calibrator = calibrator_parts(fitted.calibrator, "calibrator", arrays)
+    calibrator = learned = None
+    map_first = isinstance(fitted, Recalibrated) and isinstance(fitted.model, Mapped)
+    while isinstance(fitted, Recalibrated | Mapped):
+        if isinstance(fitted, Recalibrated) and calibrator is None:
+            calibrator = calibrator_parts(fitted.calibrator, "calibrator", arrays)
+        elif isinstance(fitted, Mapped) and learned is None:
+            learned = _map_parts(fitted.map, arrays)
+        else:
+            break
         fitted = fitted.model
     if not isinstance(fitted, Mixture):
-        raise TypeError(f"save supports networks and their means; got a {type(fitted).__name__}.")
+        raise TypeError(
+            "save supports networks and their means, with one calibrator and one confidence map; got a "
+            f"{type(trained.fitted).__name__} of a {type(fitted).__name__}."
+        )
     state = {
         "temperature": float(fitted.temperature),
         "bias": None if fitted.bias is None else fitted.bias.cpu().numpy(),
@@ -52,10 +66,13 @@ def save_trained(trained: Trained, path: str | os.PathLike[str]) -> None:
     }
     FORMAT.write(
         path,
-        "Trained",
+        KIND if learned is None else WITH_MAP,
         arrays,
         networks=len(trained.modules),
-        form=list(trained.form),
+        form=list(trained.form[:3]),
+        n_classes=trained.form.n_classes,
+        map=learned,
+        map_first=map_first,
         state=pack(state, "state", arrays),
         calibrator=calibrator,
         extras=_packed(trained.extras, "extras", arrays),
@@ -80,15 +97,35 @@ def load_trained(path: str | os.PathLike[str], model: nn.Module) -> Trained:
         fitted: Fitted = Mixture(networks, bias=None if bias is None else torch.from_numpy(bias), **state)
         if not (fitted.temperature > 0 and 0 <= fitted.lapse <= 1 and fitted.pool in ("probs", "logits")):  # type: ignore[attr-defined]
             raise ValueError("temperature, lapse or pool is out of range")
+        steps: list[Callable[[Fitted], Fitted]] = []
         if header["calibrator"] is not None:
-            fitted = Recalibrated(fitted, build_calibrator(header["calibrator"], arrays), extras=extras)
-        else:
-            fitted = replace(fitted, extras=extras)  # type: ignore[type-var]
+            calibrator = build_calibrator(header["calibrator"], arrays)
+            steps.append(lambda model: Recalibrated(model, calibrator))
+        if header.get("map") is not None:
+            learned = _build_map(header["map"], arrays)
+            steps.append(lambda model: Mapped(model, learned))
+        for step in reversed(steps) if header.get("map_first") else steps:
+            fitted = step(fitted)
         head, names, output = header["form"]
-        return Trained(fitted, modules, Form(head, None if names is None else tuple(names), output))
+        form = Form(head, None if names is None else tuple(names), output, header.get("n_classes"))
+        return Trained(replace(fitted, extras=extras), modules, form)  # type: ignore[type-var]
 
     trained: Trained = FORMAT.read(path, build)
     return trained
+
+
+def _map_parts(given: nn.Module, arrays: Arrays) -> dict[str, Any]:
+    """The settings of a confidence map; its parameters go to ``arrays``."""
+    if not isinstance(given, LogitMap):
+        raise TypeError(f"save supports maps of the class LogitMap; got a {type(given).__name__}.")
+    arrays |= {f"map.{name}": _array(value) for name, value in given.named_parameters()}
+    return {"hidden": given.hidden, "largest": given.largest}
+
+
+def _build_map(parts: dict[str, Any], arrays: Arrays) -> LogitMap:
+    found = LogitMap(parts["hidden"], largest=parts["largest"]).double()
+    found.load_state_dict({name: torch.from_numpy(arrays[f"map.{name}"]) for name, _ in found.named_parameters()})
+    return found.requires_grad_(False)
 
 
 def _module(model: nn.Module, arrays: Arrays, number: int, path: str | os.PathLike[str]) -> nn.Module:

@@ -20,7 +20,7 @@ from calibrant.data.batch import as_dtype, map_tensors
 from calibrant.data.loaders import LABELS, named
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.loaded import is_loader
-from calibrant.methods.plain_modules import Form, link_of, plain_module
+from calibrant.methods.plain_modules import Form, link_of, plain_module, temperature_of
 from calibrant.methods.task import tensors
 from calibrant.models.outputs import accepted_names, call, logits_of, positional_names
 
@@ -83,11 +83,16 @@ class Trained(Fitted):
     def module(self) -> nn.Module:
         """The classifier as one plain torch module in evaluation mode; the softmax of its output is :meth:`probs`.
 
-        It does not need calibrant. A single network with a linear head keeps the class of your model, and its head
-        includes the temperature, so your class can load its ``state_dict()``. Several networks, or a network without a
-        linear head, become a ``torch.fx.GraphModule`` that returns logits.
+        It does not need calibrant. A single network with a linear head and a temperature keeps the class of your model,
+        and its head includes the temperature, so your class can load its ``state_dict()``. Several networks, a network
+        with a confidence map, or one without a linear head become a ``torch.fx.GraphModule`` that returns logits.
         """
         return plain_module(link_of(self.fitted), self.modules, self.form)
+
+    @property
+    def temperature(self) -> float | None:
+        """The temperature that calibrates the networks; None if something else does, such as a confidence map."""
+        return temperature_of(self.fitted)
 
     @property
     def solution(self) -> Solution:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,23 +21,25 @@ from calibrant.methods.fitted import Failed, Fitted, Mixture, network_logits
 from calibrant.methods.task import Part, Task
 
 _BASE = AveragedNetwork()
-SPREAD = 3.0
-"""Rates range from the base's rate divided by this factor to the base's rate times this factor."""
+FACTOR = 3.0
+"""The factor between neighbouring learning rates."""
 
 
 @dataclass(frozen=True)
 class VariedRates(Method):
-    """The mean of the best subset of several networks, trained with learning rates around that of ``base``.
+    """The mean of the best subset of several networks, whose learning rates are found by a search.
 
-    The right learning rate depends on the network and the data, and is rarely known. The networks differ in learning
-    rate, initial parameters and order of batches. The subset whose mean probability has the lowest NLL on the
-    validation part is kept (Caruana et al. 2004, "Ensemble selection", over all subsets instead of greedily). A network
-    that diverges is left out.
+    The right learning rate depends on the network, the data and the number of steps, and is rarely known. The first
+    network is trained with the rate of ``base``, the second with three times that rate. Every further network extends
+    the range of rates by a factor of three, at the end whose network has the lower NLL on the validation part. The
+    networks also differ in initial parameters and order of batches. The subset whose mean probability has the lowest
+    NLL on the validation part is kept (Caruana et al. 2004, "Ensemble selection", over all subsets instead of
+    greedily). A network that diverges is left out.
 
     Parameters
     ----------
     base : the method that trains each network
-    members : the number of networks; their rates are ``base.learning_rate`` times 1/3 … 3, evenly spaced on a log scale
+    members : the number of networks
     """
 
     base: AveragedNetwork = _BASE
@@ -49,12 +51,6 @@ class VariedRates(Method):
 
     def rows_at_once(self, task: Task) -> int:
         return self.base.rows_at_once(task)
-
-    @property
-    def rates(self) -> list[float]:
-        """The learning rates, those closest to the base's rate first, because an interrupt skips the later ones."""
-        factors = [float(f) for f in SPREAD ** np.linspace(-1, 1, self.members)]
-        return [self.base.learning_rate * f for f in sorted(factors, key=lambda f: abs(np.log(f)))]
 
     @classmethod
     def fit_group(
@@ -68,29 +64,45 @@ class VariedRates(Method):
 
     def fit_one(self, task: Task, callbacks: Sequence[Callback], compile: Compile) -> Fitted:
         """Train all networks on one task and keep the best subset."""
-        val, networks, failures = task.need_val("The choice among learning rates"), list[Any](), list[str]()
-        for number, rate in enumerate(self.rates):
-            own = replace(self.base, learning_rate=rate)
-            again = task.again(mix(task.seed, number) % 2**31)
+        val = task.need_val("The choice among learning rates")
+        networks, failures, tried = list[Any](), list[str](), dict[float, float]()
+        while len(tried) < self.members:
+            rate = next_rate(tried, self.base.learning_rate)
+            own, again = replace(self.base, learning_rate=rate), task.again(mix(task.seed, len(tried)) % 2**31)
+            tried[rate] = math.inf
             try:
                 (fitted,) = AveragedNetwork.fit_group([own], [again], callbacks, compile)
             except NonFiniteError as error:
                 failures.append(str(error))
                 continue
             networks += fitted.networks
+            probs, labels = held_out_probs(fitted.networks[0], val)
+            tried[rate] = _nll([probs], labels)
         if not networks:
             return Failed(failures[0], task.n_classes)
         kept = best_subset(begun(networks), val)
-        return Mixture(kept, extras={"learning_rates": self.rates})
+        return Mixture(kept, extras={"learning_rates": list(tried)})
+
+
+def next_rate(tried: Mapping[float, float], first: float) -> float:
+    """The next learning rate, given the NLL of the rates that were tried: beyond the better end of their range."""
+    if not tried:
+        return first
+    low, high = min(tried), max(tried)
+    return high * FACTOR if len(tried) == 1 or tried[high] < tried[low] else low / FACTOR
+
+
+def held_out_probs(network: Any, part: Part) -> tuple[Tensor, Tensor]:
+    """A network's probabilities on a part, and the labels, on the CPU."""
+    pieces = [(network_logits(network, x).double().softmax(1).cpu(), y.cpu()) for x, y in part.pieces()]
+    probs, labels = zip(*pieces, strict=True)
+    return torch.cat(probs), torch.cat(labels)
 
 
 def best_subset(networks: Sequence[Any], part: Part) -> tuple[Any, ...]:
     """The subset of networks whose mean probability has the lowest NLL on a part."""
-    labels = torch.cat([y.cpu() for _, y in part.pieces()])
-    probs = [
-        torch.cat([network_logits(network, x).double().softmax(1).cpu() for x, _ in part.pieces()])
-        for network in networks
-    ]
+    found = [held_out_probs(network, part) for network in networks]
+    probs, labels = [own for own, _ in found], found[0][1]
     numbers = range(len(networks))
     subsets = [own for size in range(1, len(networks) + 1) for own in combinations(numbers, size)]
     chosen = min(subsets, key=lambda own: _nll([probs[k] for k in own], labels))

@@ -56,9 +56,23 @@ class LogitMap(OuterVariable):
 
     def forward(self, logits: Tensor) -> Tensor:
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        hidden = torch.tanh(F.linear(describe(wide), self.first, self.first_bias))
+        return wide * torch.exp(self.log_factor(describe(wide))).unsqueeze(-1)
+
+    def log_factor(self, described: Tensor) -> Tensor:
+        """s, the logarithm of the factor, for descriptions (…, 5) of vectors of logits."""
+        hidden = torch.tanh(F.linear(described, self.first, self.first_bias))
         bound = math.log(self.largest)
-        return wide * torch.exp((hidden @ self.second + self.constant).clamp(-bound, bound)).unsqueeze(-1)
+        return (hidden @ self.second + self.constant).clamp(-bound, bound)
+
+    @property
+    def hidden(self) -> int:
+        """The width of the hidden layer; 0 for a temperature."""
+        return len(self.second)
+
+    @property
+    def factor(self) -> float:
+        """The factor at ``s = constant``: for a width of 0, the inverse of the temperature."""
+        return float(self.constant.detach().double().exp().clamp(1 / self.largest, self.largest))
 
     def prior(self) -> Tensor | float:
         if self.held_out_samples is None:
@@ -70,16 +84,18 @@ class LogitMap(OuterVariable):
         return {"scale": self.constant.exp()}
 
 
-def describe(logits: Tensor) -> Tensor:
+def describe(logits: Tensor, n_classes: int | None = None) -> Tensor:
     """Five values of order one for each vector of logits, from shape (…, C) to (…, 5).
+
+    ``n_classes`` is C. It is needed only if ``logits`` is a symbol without a shape, while torch traces a module.
 
     The mean of the logits is subtracted first. The values are the largest logit, its lead over the second, the second's
     lead over the third (0 for two classes), log Σ exp, and the root mean square, each as ``log(1 + x) − 1``.
     """
+    count = min(3, logits.shape[-1] if n_classes is None else n_classes)
     centred = logits - logits.mean(-1, keepdim=True)
-    top = centred.topk(min(3, logits.shape[-1]), dim=-1).values
-    leads = top[..., :-1] - top[..., 1:]
-    leads = F.pad(leads, (0, 2 - leads.shape[-1]))
+    top = centred.topk(count, dim=-1).values
+    leads = F.pad(top[..., :-1] - top[..., 1:], (0, 3 - count))
     spread = centred.square().mean(-1, keepdim=True).sqrt()
     found = torch.cat([top[..., :1], leads, centred.logsumexp(-1, keepdim=True), spread], -1)
     return found.log1p() - 1

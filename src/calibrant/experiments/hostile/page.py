@@ -21,6 +21,7 @@ COLUMNS = {
     "floor_self15": Column("floor", digits=3, note="ECE-15 of a calibrated model with the same confidences."),
     "accuracy": Column("accuracy", "high", 3),
     "seconds": Column("seconds", digits=1),
+    "processor_seconds": Column("processor s", digits=1, note="Processor time of the fit, over all threads."),
     "memory": Column("MB", digits=0, note="Memory beyond the data, at its peak."),
 }
 BEST = (
@@ -29,7 +30,8 @@ BEST = (
     "slightly better than it is."
 )
 SECONDS, TIMES = 10.0, 10.0
-"""The largest accepted fit time: in seconds, or as a multiple of that of scikit-learn's network."""
+"""The largest accepted fit time: in processor seconds, which other processes hardly change, or as a multiple of that of
+scikit-learn's network."""
 
 
 def best_member(records: Records, dataset: str) -> str | None:
@@ -63,7 +65,7 @@ def verdicts(records: Records) -> list[Verdict]:
             [Case(f"{name} ({members[name]})", *against(name, members[name])) for name in names if members[name]],
         ),
         judge(
-            f"fit time at most {SECONDS:g} s or {TIMES:g} × MLPClassifier's (seconds)",
+            f"fit time at most {SECONDS:g} s or {TIMES:g} × MLPClassifier's (processor seconds)",
             [Case(name, *times[name]) for name in names if times[name][0] is not None],
             digits=1,
         ),
@@ -75,14 +77,24 @@ def _failed(records: Records, dataset: str, method: str) -> bool:
 
 
 def _time(records: Records, dataset: str) -> tuple[float | None, bool | None]:
-    own, other = (mean(records, "seconds", dataset, name).value for name in (OWN, "mlp"))
+    own, other = (mean(records, "processor_seconds", dataset, name).value for name in (OWN, "mlp"))
     limit = SECONDS if math.isnan(other) else max(SECONDS, TIMES * other)
     return (None, None) if math.isnan(own) else (own, own <= limit)
 
 
-def with_memory(records: Records) -> list[dict[str, Any]]:
-    """Return records with the peak memory in megabytes."""
-    return [{**r, "memory": None if r.get("peak_memory") is None else r["peak_memory"] / 1e6} for r in records]
+def with_costs(records: Records) -> list[dict[str, Any]]:
+    """Return records with the peak memory in megabytes, and with processor seconds.
+
+    Records of earlier runs have only the seconds of a fit on one thread, which are at least as many.
+    """
+    return [
+        {
+            **r,
+            "memory": None if r.get("peak_memory") is None else r["peak_memory"] / 1e6,
+            "processor_seconds": r.get("processor_seconds", r.get("seconds")),
+        }
+        for r in records
+    ]
 
 
 def write_report(out: Path, results: Results) -> Path:
@@ -94,7 +106,7 @@ def write_report(out: Path, results: Results) -> Path:
 
 def make_report(results: Results) -> Report:
     """Return the report: verdicts, the comparison with an earlier version, and a table per case."""
-    config, records = results.config, with_memory(results.records)
+    config, records = results.config, with_costs(results.records)
     cases: dict[str, str] = config["cases"]
     report = Report(
         "Difficult data",
@@ -137,7 +149,8 @@ def _line(records: Records, name: str, story: str) -> list[Any]:
         member and cell(records, "nll", name, member),
         *(cell(records, "ece15", name, method) for method in (BEFORE, OWN)),
         own,
-        *(_plain(records, "seconds", name, method) for method in (BEFORE, OWN)),
+        _plain(records, "seconds", name, BEFORE),
+        _plain(records, "processor_seconds", name, OWN),
         *(_plain(records, "memory", name, method) for method in (BEFORE, OWN)),
     ]
 
@@ -149,7 +162,7 @@ def _plain(records: Records, metric: str, name: str, method: str) -> float | Non
 
 def _scores(records: Records, name: str, methods: Sequence[str]) -> list[list[Any]]:
     measured = [m for m in methods if any(r["method"] == m and r["dataset"] == name for r in records)]
-    costs = ("seconds", "memory")
+    costs = ("seconds", "processor_seconds", "memory")
     return [
         [m, *(_plain(records, c, name, m) if c in costs else cell(records, c, name, m) for c in COLUMNS)]
         for m in measured

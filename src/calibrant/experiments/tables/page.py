@@ -11,7 +11,7 @@ import numpy as np
 from calibrant.experiments.common import words
 from calibrant.experiments.common.shared import count, failures, foot
 from calibrant.experiments.tables.compared import JUDGED, Compared, compared, earlier
-from calibrant.experiments.tables.costs import PREDICTED, THREADS
+from calibrant.experiments.tables.costs import PREDICTED, THREADS, earlier_costs
 from calibrant.experiments.tables.data import DEVELOPMENT
 from calibrant.experiments.tables.ids import OWN, STORIES
 from calibrant.experiments.tables.peers import PEERS
@@ -69,6 +69,7 @@ def to_terminal(results: Results) -> str:
         parts.append(_untried(others))
     for sheet in (rival_sheet(found, overlap), copy_sheet(found, overlap), cost_sheet(results.records)):
         parts += [to_markdown(*sheet)] if sheet[1] else []
+    parts += _old_costs(results.records)
     for what, verdicts in targets(results).items():
         rows = [[v.statement, v.shown, v.word, v.note] for v in verdicts if v.holds is not None]
         parts += [to_markdown([what, "measured", "verdict", "95 % interval, and details"], rows)] if rows else []
@@ -108,7 +109,7 @@ def make_report(results: Results) -> Report:
         report.table(*sheet, COPIED)
     report.section("Costs", words.UNEQUAL + words.UNEQUAL_PEERS)
     if (sheet := cost_sheet(results.records))[1]:
-        report.table(*sheet, SINGLE)
+        report.table(*sheet, " ".join([SINGLE, *_old_costs(results.records)]))
     report.text(
         "The seconds below are means over all tables and seeds of a method. Several runs were measured at the same "
         "time, and our methods were trained as populations."
@@ -189,6 +190,12 @@ def _told(found: Compared) -> list[str]:
     told = [f"Not measured: {', '.join(absent)}."] if absent else []
     old = [f"These runs were measured with an earlier version of the code: {', '.join(runs)}."] if runs else []
     return [*told, *old]
+
+
+def _old_costs(records: Sequence[Record]) -> list[str]:
+    """Return a sentence about costs of our method that are old."""
+    old = earlier_costs(records, OWN)
+    return [f"The costs of {OWN} were measured with an earlier version of the code on {', '.join(old)}."] if old else []
 
 
 def _untried(others: Compared) -> str:

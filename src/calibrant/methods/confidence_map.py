@@ -1,0 +1,191 @@
+"""A confidence map for any trained network: fitted to held-out logits, or a temperature where that is as good.
+
+The inner loss of a network does not depend on a map of its logits. The bilevel problem of the network and
+:class:`calibrant.bilevel.LogitMap` is therefore solved in two steps: train the network, then fit the map to the logits
+of the trained network on held-out samples. :class:`calibrant.methods.confidence.LearnedConfidence` moves both levels
+during training instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.optimize import minimize
+from torch import Tensor, nn
+
+from calibrant.bilevel import Callback, LogitMap
+from calibrant.bilevel.outer_variables.logit_map import describe
+from calibrant.methods.base import Compile, Method
+from calibrant.methods.fitted import Fitted
+from calibrant.methods.task import Part, Task
+
+HIDDEN = 16
+FEWEST = 1000
+"""The fewest held-out rows for a map. With fewer, a map is not better than a temperature."""
+FOLDS = 5
+LARGEST = 5_000_000
+"""The most logits that a map is fitted to. Of larger held-out parts, random rows are used."""
+SPREAD, CONSTANT_SPREAD = 0.1, 0.5
+"""Standard deviations of the normal priors on the map's last layer and on its constant, −log T."""
+
+
+@dataclass(frozen=True)
+class Mapped(Fitted):
+    """A trained network whose logits are transformed by a learned map."""
+
+    model: Fitted
+    map: nn.Module
+    extras: dict[str, Any] = field(default_factory=dict)
+    failure: str | None = None
+
+    def logits(self, inputs: Any) -> Tensor:
+        with torch.no_grad():
+            return self.map(self.model.logits(inputs))
+
+    def probs(self, inputs: Any) -> Tensor:
+        return self.logits(inputs).softmax(1)
+
+    @property
+    def networks(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return self.model.networks
+
+
+class Choice(NamedTuple):
+    """A map, and why it was chosen."""
+
+    map: LogitMap
+    gain: float | None
+    """The mean log-loss of a temperature minus that of the map, cross-validated; None if they were not compared."""
+    error: float | None
+    """The standard error of ``gain``."""
+
+    @property
+    def extras(self) -> dict[str, Any]:
+        """The choice in plain values, for ``extras`` of a result."""
+        return {"kind": "map" if self.map.hidden else "temperature", "gain": self.gain, "error": self.error}
+
+
+def choose_map(logits: Tensor, labels: Tensor, sample_weight: Tensor | None = None, *, hidden: int = HIDDEN) -> Choice:
+    """A map if it is better than a temperature on rows that it was not fitted to, else a temperature.
+
+    Both are fitted to four fifths of the rows and evaluated on the rest, for each of five folds. The map is chosen if
+    the mean of the paired differences is above their standard error. With fewer than ``FEWEST`` rows, the choice is a
+    temperature.
+
+    Parameters
+    ----------
+    logits, labels : held-out rows, (n, C) and (n,)
+    sample_weight : (n,), optional; its scale does not matter
+    hidden : the width of the map's hidden layer; 0 always gives a temperature
+    """
+    logits, labels, share = _prepared(logits, labels, sample_weight)
+    if hidden == 0 or len(labels) < FEWEST:
+        return Choice(fit_map(logits, labels, share, hidden=0), None, None)
+    folds = torch.from_numpy(np.random.default_rng(0).permutation(len(labels)) % FOLDS)
+    gains = torch.empty(len(labels), dtype=torch.float64)
+    for k in range(FOLDS):
+        own, rest = folds == k, folds != k
+        one, other = (
+            _losses(fit_map(logits[rest], labels[rest], share[rest], hidden=width)(logits[own]), labels[own])
+            for width in (0, hidden)
+        )
+        gains[own] = one - other
+    gain = float((share * gains).sum() / share.sum())
+    error = float(((share / share.sum()) ** 2 @ (gains - gain) ** 2).sqrt())
+    return Choice(fit_map(logits, labels, share, hidden=hidden if gain > error else 0), gain, error)
+
+
+def fit_map(logits: Tensor, labels: Tensor, sample_weight: Tensor | None = None, *, hidden: int = HIDDEN) -> LogitMap:
+    """The map with the lowest total log-loss under normal priors: N(0, 0.5²) for the constant, N(0, 0.1²) for each
+    weight of the last layer and N(0, 1) for each of the first.
+
+    With few rows, the prior keeps the last layer at zero, and the map is a temperature. With very few, the prior of the
+    constant keeps that temperature near 1. ``hidden=0`` always gives a temperature.
+    """
+    logits, labels, share = _prepared(logits, labels, sample_weight)
+    found = LogitMap(hidden).double()
+    described, values = describe(logits), list(found.parameters())
+
+    def cost(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        _set(values, flat)
+        scaled = logits * torch.exp(found.log_factor(described)).unsqueeze(1)
+        first = found.first.square().sum() + found.first_bias.square().sum()
+        last = (found.second / SPREAD).square().sum() + (found.constant / CONSTANT_SPREAD).square().sum()
+        total = share @ _losses(scaled, labels) + 0.5 * (first + last)
+        gradients = torch.autograd.grad(total, values)
+        return float(total.detach()), torch.cat([g.reshape(-1) for g in gradients]).numpy()
+
+    start = torch.cat([v.detach().reshape(-1) for v in values]).numpy()
+    with torch.enable_grad():
+        best = minimize(cost, start, jac=True, method="L-BFGS-B", options={"maxiter": 100})
+    _set(values, best.x)
+    return found.requires_grad_(False)
+
+
+def held_out_logits(model: Fitted, part: Part) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Logits, labels and weights of a part, on the CPU."""
+    logits, labels = zip(*((model.logits(x).cpu(), y.cpu()) for x, y in part.pieces()), strict=True)
+    return torch.cat(logits), torch.cat(labels), None if part.sample_weight is None else part.sample_weight.cpu()
+
+
+@dataclass(frozen=True)
+class ConfidenceMap(Method):
+    """Train with ``base``, which can be any method, then choose a confidence map on the validation part.
+
+    :func:`choose_map` compares the map with a temperature. ``extras["confidence"]`` tells its choice.
+    """
+
+    base: Method
+    hidden: int = HIDDEN
+    """The width of the map's hidden layer; 0 always gives a temperature."""
+
+    def rows_at_once(self, task: Task) -> int:
+        return self.base.rows_at_once(task)
+
+    @classmethod
+    def fit_group(
+        cls,
+        methods: Sequence[ConfidenceMap],
+        tasks: Sequence[Task],
+        callbacks: Sequence[Callback] = (),
+        compile: Compile = "auto",
+    ) -> list[Fitted]:
+        parts = [task.need_val("A confidence map") for task in tasks]
+        trained = methods[0].base.fit_group([m.base for m in methods], tasks, callbacks, compile)
+        return [
+            model if model.failure else mapped(model, part, method.hidden)
+            for method, model, part in zip(methods, trained, parts, strict=True)
+        ]
+
+
+def mapped(model: Fitted, part: Part, hidden: int = HIDDEN) -> Mapped:
+    """A trained model with the map that :func:`choose_map` finds on a held-out part."""
+    choice = choose_map(*held_out_logits(model, part), hidden=hidden)
+    return Mapped(model, choice.map, extras=model.extras | {"confidence": choice.extras})
+
+
+def _prepared(logits: Tensor, labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows in float64 with weights of mean one, at most ``LARGEST`` logits."""
+    share = torch.ones(len(labels), dtype=torch.float64) if weights is None else weights.double()
+    share = share / share.mean()
+    rows = max(1, LARGEST // logits.shape[1])
+    if len(labels) > rows:
+        kept = torch.from_numpy(np.random.default_rng(0).permutation(len(labels))[:rows])
+        logits, labels, share = logits[kept], labels[kept], share[kept]
+    return logits.double(), labels, share
+
+
+def _losses(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+def _set(values: Sequence[Tensor], flat: np.ndarray) -> None:
+    pieces = torch.from_numpy(flat).split([v.numel() for v in values])
+    with torch.no_grad():
+        for value, piece in zip(values, pieces, strict=True):
+            value.copy_(piece.view_as(value))
