@@ -52,6 +52,8 @@ def public():
     modules = [importlib.import_module(name) for name in ("calibrant", *packages)]
     for module in modules:
         for name in getattr(module, "__all__", ()):
+            if not hasattr(module, name):  # a submodule that nothing has imported yet
+                importlib.import_module(f"{module.__name__}.{name}")
             yield module.__name__, name, getattr(module, name)
 
 
