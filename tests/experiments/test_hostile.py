@@ -41,11 +41,14 @@ def test_cases_are_what_their_names_say():
     assert CASES["outliers"].make(0).X.max() == 1e12
 
 
+COSTS = {"seconds": 30.0, "processor_seconds": 20.0}
+
+
 def records(**nll):
     """Four seeds of two cases; ``nll`` gives the means."""
     means = {"self-calibrated": 0.5, "class-frequencies": 0.6, "network": 0.55, "trees": 0.52, "mlp": 0.5} | nll
     return [
-        {"dataset": case, "method": m, "seed": s, "nll": v + 0.01 * s, "processor_seconds": 20.0, "failure": None}
+        {"dataset": case, "method": m, "seed": s, "nll": v + 0.01 * s, "failure": None} | COSTS
         for case in ("a", "b")
         for m, v in means.items()
         for s in range(4)

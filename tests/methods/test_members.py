@@ -7,7 +7,9 @@ import pytest
 from scipy.special import log_softmax
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 
+from calibrant.methods import trees
 from calibrant.methods.forest import Forest
 from calibrant.methods.lines import Line, Linear, LinePath
 from calibrant.methods.members import Rows, best_place, cross_fit, held_out_loss
@@ -194,3 +196,20 @@ def test_iterations_are_fewer_where_each_takes_many_trees(classes, most):
     rows = table(150, classes)
     kind = dataclasses.replace(FEW, trees=300, patience=1000)
     assert len(kind.path(rows, rows, 0).at(1000).column) == most * (1 if classes == 2 else classes)
+
+
+def test_small_tables_are_grown_by_one_thread(monkeypatch):
+    """Several threads would wait for each other; for a large table they are worth it."""
+    used = []
+    fit = HistGradientBoostingClassifier.fit
+    monkeypatch.setattr(
+        HistGradientBoostingClassifier,
+        "fit",
+        lambda self, *a, **k: (used.append(_openmp_effective_n_threads()), fit(self, *a, **k))[1],
+    )
+    rows, before = table(120), _openmp_effective_n_threads()
+    FEW.path(rows, rows, 0)
+    monkeypatch.setattr(trees, "SERIAL", 100)
+    FEW.path(rows, rows, 0)
+    assert used == [1, before]
+    assert _openmp_effective_n_threads() == before

@@ -59,6 +59,7 @@ def for_all_rows(fitted: Fitted, positions: Tensor | None) -> Fitted:
     """The result of a merged task, with the values of each row for all of its copies."""
     if positions is None:
         return fitted
-    own = {name: fitted.extras[name][positions] for name in ("held_out", "suspicion") if name in fitted.extras}
-    fitted.extras.update(own)
+    for name in ("held_out", "suspicion"):
+        if name in fitted.extras:
+            fitted.extras[name] = fitted.extras[name][positions]
     return fitted
