@@ -16,7 +16,7 @@ from torch import fx, nn
 import calibrant
 from calibrant.bilevel import LogitMap
 from calibrant.methods import Calibrated, Standard, confidence_map
-from calibrant.methods.confidence_map import Choice, ConfidenceMap, Mapped, choose_map, fit_map
+from calibrant.methods.confidence_map import Choice, Mapped, WithConfidenceMap, choose_map, fit_map
 
 
 def rows(count, seed=0, *, classes=4, crooked=True):
@@ -183,4 +183,4 @@ def test_the_argument_calibration(monkeypatch):
         with pytest.raises(ValueError, match="calibration must be 'auto' or 'temperature'"):
             calibrant.fit(net, (x, y), (x, y), **given)
     with pytest.raises(ValueError, match="A confidence map needs a validation part"):
-        calibrant.fit(net, (x, y), method=ConfidenceMap(Standard(epochs=1)))
+        calibrant.fit(net, (x, y), method=WithConfidenceMap(Standard(epochs=1)))
