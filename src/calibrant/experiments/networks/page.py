@@ -47,11 +47,14 @@ def tell(results: Results) -> Report:
     cases, stories = cases_of(results.records), results.config["stories"]
     given = results.config["epochs"].items()
     told = " and ".join(f"{count or 'its default number of'} epochs {LABELS[start]}" for start, count in given)
+    counts = results.config["repeats"].items()
+    repeats = " and ".join(f"{count} training{'s' if count > 1 else ''} {LABELS[start]}" for start, count in counts)
     report = Report(
         "Own networks: calibrant.fit beside plain training",
         f"`calibrant.fit` trains for {told}, with everything else at its default. Plain training is Adam with a "
         "one-cycle schedule at two learning rates, of which validation data choose one; the state of least validation "
-        "NLL; and a temperature. It has the same processor time as `calibrant.fit`, on one thread. Intervals are 95 %.",
+        "NLL; and a temperature. It has the same processor time as `calibrant.fit`, on one thread. "
+        f"Scores are means of {repeats} per seed. Intervals are 95 %.",
     )
     report.section("Verdicts")
     report.verdicts(list(verdicts(cases)))
@@ -71,7 +74,7 @@ def tell(results: Results) -> Report:
 def row(case: NetworkCase) -> list[Any]:
     """Return one line of the table."""
     pairs = [case.mean(who, name) for name in ("nll", "smooth_ece", "accuracy") for who in ("fit", "plain")]
-    networks = sorted({r["networks"] for r in case.records})
+    networks = sorted({count for r in case.records for count in r["networks"]})
     head = [case.task, LABELS[case.start], len(case.records), ", ".join(map(str, networks))]
     return [*head, *pairs[:2], case.difference, *pairs[2:], case.mean("fit", "seconds")]
 
