@@ -1,6 +1,6 @@
 """Other libraries' calibrators behind one signature: (log-probabilities, labels, new log-probabilities) -> probs.
 
-A peer that is not installed has a name but no function; the table says so.
+A peer that is not installed has a name but no function, and is marked in the table.
 """
 
 from __future__ import annotations

@@ -31,6 +31,8 @@ default_role = "literal"  # `name` in docstrings is code
 html_theme = "furo"
 html_title = f"Calibrant {version}"
 html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["calibrant.css"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3

@@ -1,4 +1,4 @@
-"""Settings under which a test gives the same answer on every machine, busy or not."""
+"""Settings that make tests give the same result on every machine."""
 
 import torch
 from hypothesis import settings

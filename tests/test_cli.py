@@ -1,4 +1,4 @@
-"""The command line: what is parsed is what the experiments get, and errors are sentences."""
+"""Tests of the command line: arguments reach the experiments, and errors are one sentence."""
 
 import doctest
 import importlib.util

@@ -1,4 +1,4 @@
-"""`calibrant evaluate`, `calibrate` and `apply` on files, good and bad."""
+"""Tests of `calibrant evaluate`, `calibrate` and `apply` on good and bad files."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def logits_and_labels(n=600, n_classes=3, seed=0):
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch):
     """Noise floors from twenty draws: what is tested here does not need more."""
-    monkeypatch.setattr(numbers, "_BUDGET", 1.0)
+    monkeypatch.setattr(numbers, "BUDGET", 1.0)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_rows_are_shown_unless_they_are_private(table):
 
 
 @pytest.mark.parametrize("kind", ["probs", "logits", "score", "pairs"])
-def test_recalibration_is_fitted_on_one_half_and_judged_on_the_other(table, kind):
+def test_recalibration_fits_one_half_and_judges_the_other(table, kind):
     content = as_json("evaluate", table(kind), "--recalibrate", "temperature")
     before, after = content["models"]
     assert after["name"] == "a + temperature"
@@ -236,7 +236,7 @@ def bad_files(tmp_path):
         ("latin.csv", "prob_a,prob_b,label\n0.5,0.5,é\n".encode("latin-1"), "UTF-8"),
         ("broken.npz", b"PK nothing", "npz file of plain arrays"),
         ("broken.parquet", b"nothing", "Parquet"),
-        ("what.xyz", b"a,b\n1,2\n", "should end in"),
+        ("what.xyz", b"a,b\n1,2\n", "must end in"),
     ):
         path = tmp_path / name
         path.write_bytes(content)
@@ -350,7 +350,7 @@ def test_a_page_without_jinja_says_how_to_install_it(table, tmp_path, monkeypatc
     assert "pip install 'calibrant[report]'" in done.stderr
 
 
-def test_a_calibrator_that_keeps_the_class_is_reported_with_that_class(tmp_path):
+def test_calibrators_that_keep_the_class_report_that_class(tmp_path):
     """Where the model is right in two of ten cases, its class ends below the others: it is still its answer."""
     random = np.random.default_rng(0)
     labels = random.integers(0, 3, 2000)
@@ -405,3 +405,40 @@ def test_weights_of_rows_are_a_column(table, tmp_path):
         done = invoke("evaluate", tmp_path / "w.csv", *arguments)
         assert done.exit_code == 2
         assert words in done.output
+
+
+def test_mistakes_have_the_row_numbers_of_the_file(table):
+    """Row 1 is the first below the header, also where half of the rows were used for something else."""
+    path = table()
+    known = pd.read_csv(path)
+    for options in ((), ("--recalibrate", "temperature")):
+        for mistake in as_json("evaluate", path, *options)["models"][0]["mistakes"]:
+            row = known.iloc[mistake["row"] - 1]
+            assert str(row["id"]) == mistake["values"]["id"]
+            assert row["label"] == mistake["label"]
+    first = as_json("evaluate", table(name="a.npz"))["models"][0]["mistakes"][0]
+    with np.load(path.with_suffix(".npz")) as arrays:
+        assert arrays["probs"][first["row"]].max() == pytest.approx(first["confidence"])
+
+
+def test_json_of_every_command(table, tmp_path):
+    calibrator, out = tmp_path / "c", tmp_path / "out.csv"
+    content = as_json("calibrate", table("pairs"), "--method", "temperature", "--out", calibrator)
+    assert content == {"method": "temperature", "rows": 600, "file": str(calibrator)}
+    assert as_json("apply", calibrator, table("pairs"), "--out", out) == {"rows": 600, "file": str(out)}
+    assert "bo4sc" in as_json("methods")
+    found = as_json("info")
+    assert found["versions"]["calibrant"] == calibrant.__version__
+    assert found["optional"]["pandas"] == pd.__version__
+    assert "pandas" in invoke("info").output
+
+
+def test_a_wrong_calibrator_names_its_option(table):
+    for command in (("calibrate", table(), "--out", "c", "--method"), ("evaluate", table(), "--recalibrate")):
+        done = invoke(*command, "magic")
+        assert done.exit_code == 2
+        assert f"calibrant: {command[-1]} must be one of auto, temperature" in done.output
+
+
+def test_help_is_wrapped_to_the_terminal():
+    assert shell.wrapped("One\n  line.\n\nTwo:\n\na b") == "One line.\n\nTwo:\n\na b"

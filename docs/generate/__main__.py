@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.generate import alternatives, first_paper, readme, tables
+from docs.generate import alternatives, first_paper, networks, readme, tables
 
 ROOT = Path(__file__).parents[2]
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md")
@@ -19,6 +19,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **first_paper.SECTIONS,
     **tables.SECTIONS,
     **alternatives.SECTIONS,
+    **networks.SECTIONS,
     **readme.SECTIONS,
 }
 SECTION = re.compile(r"(<!-- results: ([a-z0-9-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)

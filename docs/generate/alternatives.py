@@ -9,12 +9,13 @@ from pathlib import Path
 from statistics import median
 
 from docs.generate.stored import stored
-from docs.generate.tables import on_tables
+from docs.generate.tables import TABLES, on_tables
 
 from calibrant.experiments.tables.compared import JUDGED, ratios
-from calibrant.experiments.tables.ids import OWN
+from calibrant.experiments.tables.costs import seconds_of
+from calibrant.experiments.tables.ids import OWN, RIVAL
 from calibrant.plots import save_figure
-from calibrant.plots._style import GREY, INK, PALETTE, style
+from calibrant.plots.style import GREY, INK, PALETTE, context
 from calibrant.report import Column, to_markdown
 
 NAMES = {
@@ -28,7 +29,7 @@ NAMES = {
 
 
 def metric_speed() -> str:
-    """Seconds of the metrics on one large sample, beside the library of the record."""
+    """Seconds of the metrics on one large sample, compared with the library of the record."""
     rows = [
         [
             f"`{r['name'].split('/')[1].split()[0]}`",
@@ -40,7 +41,7 @@ def metric_speed() -> str:
         for r in stored("bench").records
         if r["name"].startswith("metrics/") and "time over" in r["name"]
     ]
-    return to_markdown(["metric", "beside", "predictions", "calibrant, seconds", "other, seconds"], rows)
+    return to_markdown(["metric", "other library", "predictions", "calibrant, seconds", "other, seconds"], rows)
 
 
 def posthoc() -> str:
@@ -64,7 +65,7 @@ def posthoc() -> str:
                 max(differences),
             ]
         )
-    columns = ["calibrator", "best peer from", "lower, not told apart, higher"]
+    columns = ["calibrator", "best peer from", "lower, no clear difference, higher"]
     sizes = [Column(f"{which} difference", digits=4) for which in ("median", "largest")]
     return to_markdown([*columns, *sizes], rows)
 
@@ -89,11 +90,24 @@ def classifiers() -> str:
         + f"\n\nNLL of `{OWN}` divided by that of the best rival of each table: from {values[0]:.2f} to "
         f"{values[-1]:.2f}, median {median(values):.2f}. It is above 1 on {len(above)} of {len(values)} tables"
         + (f" ({', '.join(above)})." if above else ".")
+        + _time()
+    )
+
+
+def _time() -> str:
+    """Seconds of single fits, summed over the tables on which both methods were measured."""
+    seconds = seconds_of(stored(TABLES).records, [OWN, RIVAL]).values()
+    if not seconds:
+        return ""
+    ours, rival = (sum(own[name] for own in seconds) for name in (OWN, RIVAL))
+    return (
+        f"\n\nOne fit on each of {len(seconds)} tables takes {ours:.0f} s in total with `{OWN}` and {rival:.0f} s with "
+        f"`{RIVAL}`, on two threads."
     )
 
 
 def engine() -> str:
-    """Time of an inner step with its hypergradient, beside plain training and torchopt: networks across."""
+    """Time of an inner step with its hypergradient, and that of plain training and torchopt; one column per network."""
     ratios = {}
     for record in stored("bench").records:
         if "ratios_to_plain" in record:
@@ -106,7 +120,7 @@ def draw(folder: Path) -> Iterator[Path]:
     """NLL of each method over that of the best other method, one row for each table."""
     found = _ratios()
     order = sorted(found, key=found.__getitem__)
-    with style() as plt:
+    with context() as plt:
         figure, ax = plt.subplots(figsize=(6, 0.24 * len(order) + 0.9), layout="constrained")
         ax.axvline(1, color=GREY, linewidth=1)
         ax.scatter([found[name] for name in order], range(len(order)), color=PALETTE[0], s=24, zorder=2)

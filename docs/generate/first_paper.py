@@ -5,9 +5,10 @@ from __future__ import annotations
 from docs.generate.stored import bullets, stored, words
 
 from calibrant.experiments.bo4sc.page import MATCHED, METRICS_SHOWN, verdicts
-from calibrant.experiments.bo4sc.targets import self_calibrated_targets
+from calibrant.experiments.bo4sc.targets import OWN, self_calibrated_targets
+from calibrant.experiments.common.pooled import POOLED
 from calibrant.experiments.common.summary import HEADINGS, pivot
-from calibrant.experiments.common.verdicts import Records, datasets, difference, mean
+from calibrant.experiments.common.verdicts import Records, datasets, difference, mean, methods
 from calibrant.experiments.common.words import LEFT_OPEN
 from calibrant.metrics import Estimate, excludes_zero, paired_difference
 from calibrant.report import by_seed, format_number, to_markdown
@@ -79,6 +80,7 @@ def sentences() -> list[str]:
         f"`bo4sc` on {len(lower_on(records, 'ece10', 'instance-weights', 'bo4sc'))} of {total} sets.",
         self_calibrated("bo4sc", SEEN),
         self_calibrated("bo4sc-more-seeds", UNSEEN),
+        *_pooled(),
         *_ablation(),
     ]
 
@@ -91,17 +93,25 @@ def _with_sizes(gaps: dict[str, Estimate]) -> str:
     return words([f"{name} (by {abs(gap.value):.3f})" for name, gap in gaps.items()])
 
 
-def self_calibrated(name: str, where: str, *, missed: bool = True) -> str:
-    """How many targets `self-calibrated` meets, and which it misses."""
+def self_calibrated(name: str, where: str, *, own: str = OWN, missed: bool = True) -> str:
+    """How many targets a recommended method meets, and which it misses."""
     records = stored(name).records
-    judged = self_calibrated_targets(records)
+    judged = self_calibrated_targets(records, own)
     held = [v for v in judged if v.holds]
-    below = significant(records, "nll", "self-calibrated", "ensemble", -1)
-    names = [f" Missed: {v.statement.removeprefix('self-calibrated: ')}: {v.shown}." for v in judged if not v.holds]
+    below = significant(records, "nll", own, "ensemble", -1)
+    names = [f" Missed: {v.statement.removeprefix(f'{own}: ')}: {v.shown}." for v in judged if not v.holds]
     return (
-        f"{where}, `self-calibrated` meets {len(held)} of {len(judged)} targets, and its NLL is significantly below "
+        f"{where}, `{own}` meets {len(held)} of {len(judged)} targets, and its NLL is significantly below "
         f"the ensemble's on {len(below)} of {len(datasets(records))} sets.{''.join(names) if missed else ''}"
     )
+
+
+def _pooled() -> list[str]:
+    """The same of the pool, where its runs are stored."""
+    name = "bo4sc-more-seeds"
+    if POOLED not in methods(stored(name).records):
+        return []
+    return [f"{self_calibrated(name, UNSEEN, own=POOLED)} `{POOLED}` is the default of `SelfCalibratedClassifier`."]
 
 
 def _ablation() -> list[str]:

@@ -11,9 +11,8 @@ from calibrant.metrics import paired_difference
 def sentences() -> list[str]:
     """Tables first, then wrong labels, the first paper, speed, and what is not known yet."""
     return [
-        "**Tables** (`SelfCalibratedClassifier` beside boosted trees and networks, alone and calibrated, on PMLB "
-        f"tables). {' '.join(tables.rank_sentences())} "
-        "[All rows and targets](docs/reproducing.md#twenty-tables).",
+        "**Tables** (`SelfCalibratedClassifier` compared with boosted trees and networks, alone and calibrated, on "
+        f"PMLB tables). {' '.join(tables.rank_sentences())} [All rows and targets](docs/reproducing.md#twenty-tables).",
         f"**Wrong labels.** {' '.join(tables.noise_sentences())}",
         f"**The first paper.** {' '.join(first_paper.sentences()[:2])}",
         "**Self-calibration on the first paper's data.** "
@@ -42,7 +41,7 @@ def _images() -> str:
 
 
 def _recommended() -> str:
-    """``recommended`` beside its rival, on data sets where both have three seeds or more."""
+    """``recommended`` compared with its rival, on data sets where both have three seeds or more."""
     told = []
     for name, title in IMAGES.items():
         records = stored(name).records

@@ -11,7 +11,7 @@ from calibrant.experiments.tables.bases import base_of
 from calibrant.experiments.tables.compared import JUDGED, Compared, compared
 from calibrant.experiments.tables.ids import OURS, OWN
 from calibrant.experiments.tables.page import to_terminal
-from calibrant.experiments.tables.ranks import Ranking, against
+from calibrant.experiments.tables.ranks import Ranking, against, ranking
 from calibrant.metrics import excludes_zero
 from calibrant.report import to_markdown
 
@@ -69,11 +69,24 @@ def rank_sentences() -> list[str]:
     told = [_in_words(found.rankings(), "On all {n} tables")]
     if others := found.untried():
         told.append(_in_words(others.rankings(), "On the {n} tables on which no setting was tried"))
-    missing = [name for name in (*found.partial, *found.absent()) if name not in OURS]
-    if missing:
-        libraries = dict.fromkeys(base_of(name)[0].what for name in missing)
-        told.append(f"Not ranked yet, because runs are missing: {', '.join(libraries)}.")
-    return told
+    libraries: dict[str, list[str]] = {}
+    for name in (*found.partial, *found.absent()):
+        if name not in OURS:
+            libraries.setdefault(base_of(name)[0].what, []).append(name)
+    return [*told, *(_unranked(found, library, rows) for library, rows in libraries.items())]
+
+
+def _unranked(found: Compared, library: str, rows: list[str]) -> str:
+    """Compare with a library that lacks splits, on the tables that it has."""
+    each = ranking(found.records, "nll", [*found.methods, *rows])
+    if not each.tables:
+        return f"{library} is not ranked, because it was not measured."
+    means = each.mean_ranks
+    best = min(rows, key=means.__getitem__)
+    return (
+        f"{library} is not ranked, because it was measured on {len(each.tables)} tables only. There the mean rank in "
+        f"NLL of `{OWN}` is {means[OWN]:.2f}, that of `{best}` {means[best]:.2f}."
+    )
 
 
 def _in_words(found: dict[str, Ranking], where: str) -> str:

@@ -16,14 +16,14 @@ from calibrant._container import check, read_arrays, read_bytes, read_content, w
 from calibrant._version import __version__
 
 NAME, VERSION = "calibrant", 4
-"""What the header of every file says, whatever the file holds. Readers keep reading all versions before theirs."""
+"""The format name and version in the header of every file. Newer versions read all older formats."""
 READERS = {
     "classifier": "calibrant.estimators.load_classifier",
     "calibrator": "calibrant.posthoc.load_calibrator",
     "encoder": "calibrant.data.TableEncoder.load",
     "network": "calibrant.Trained.load",
 }
-"""Who reads what a file may hold, for messages."""
+"""The function that reads each kind of file, for error messages."""
 
 Arrays = dict[str, np.ndarray]
 Tree = dict[str, Any]
@@ -31,10 +31,10 @@ Tree = dict[str, Any]
 
 @dataclass(frozen=True)
 class Format:
-    """Files that hold one kind of thing: its name, the classes that may be in it, and who writes it.
+    """A kind of file: the name of its content, the classes that it may hold, and the function that writes it.
 
     ``former`` names the formats of version 3 and before, when each kind had its own, with the versions that are read.
-    ``tensors`` asks for tensors of torch in place of arrays.
+    With ``tensors``, arrays are read as torch tensors.
     """
 
     noun: str
@@ -56,7 +56,7 @@ class Format:
         about: Mapping[str, Any] | None = None,
         **parts: Any,
     ) -> None:
-        """Write arrays, and parts that JSON can hold; ``about`` is free text and numbers for :func:`read_about`."""
+        """Write arrays and JSON values; ``about`` holds any text and numbers, which :func:`read_about` returns."""
         header = {"format": NAME, "version": VERSION, "calibrant": __version__, "holds": self.noun, "class": kind}
         try:
             text = json.dumps({**header, **parts, "about": dict(about or {})}, allow_nan=False)
@@ -67,13 +67,13 @@ class Format:
         write_container(path, text, arrays)
 
     def read(self, path: str | os.PathLike[str], build: Callable[[type, dict[str, Any], Arrays], Any]) -> Any:
-        """What ``build(class, header, arrays)`` makes of a file; a ValueError says what is wrong with another one."""
+        """Read a file and return ``build(class, header, arrays)``; raises a ValueError if the file is not valid."""
         return self.read_raw(path, read_bytes(path), build)
 
     def read_raw(
         self, path: str | os.PathLike[str], raw: bytes, build: Callable[[type, dict[str, Any], Arrays], Any]
     ) -> Any:
-        """The same for the bytes of a file that were read already."""
+        """The same for the bytes of a file."""
         try:
             header = self._header(read_content(raw), path)
             check(raw, may_lack=header["format"] != NAME)
@@ -95,7 +95,7 @@ class Format:
             ) from None
 
     def _header(self, header: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
-        """The header as the newest version has it, if it is one of this kind's."""
+        """The header in its newest form; raises an error if the file is of another kind."""
         name = str(header.get("format")) if isinstance(header, dict) else ""
         holds = header.get("holds") if name == NAME else self.noun
         if name != NAME and name not in self.former:
@@ -119,7 +119,7 @@ class Format:
 
 
 class _Wrong(ValueError):
-    """A whole sentence about a file that is not damaged, but another one than was asked for."""
+    """An error message about a file that is intact but of the wrong kind or version."""
 
 
 def _version_sentence(path: str | os.PathLike[str], version: Any, writer: Any) -> str:
@@ -132,7 +132,7 @@ def _version_sentence(path: str | os.PathLike[str], version: Any, writer: Any) -
 
 
 def read_about(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What was given as ``about`` when the file was saved; the checksum is tested, the arrays are not built."""
+    """Return the ``about`` of a saved file. The checksum is verified, but no arrays are built."""
     raw = read_bytes(path)
     try:
         content = read_content(raw)
@@ -143,12 +143,12 @@ def read_about(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def fitted_state(estimator: Any) -> dict[str, Any]:
-    """What fitting left in an estimator: attributes whose names end with an underscore, scikit-learn's rule."""
+    """The fitted attributes of an estimator: those whose names end with an underscore, as in scikit-learn."""
     return {key: value for key, value in vars(estimator).items() if key.endswith("_") and not key.startswith("_")}
 
 
 def pack(value: Any, key: str, arrays: Arrays) -> Tree:
-    """Move arrays into ``arrays`` and leave a reference to each in a tree that JSON can hold."""
+    """Return a value as JSON; its arrays go into ``arrays``, and the JSON holds references to them."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         arrays[key] = np.ascontiguousarray(value)
         return {"array": key}
@@ -172,7 +172,7 @@ def pack(value: Any, key: str, arrays: Arrays) -> Tree:
 
 
 def unpack(tree: Tree, arrays: Arrays) -> Any:
-    """What was packed."""
+    """The inverse of :func:`pack`."""
     kind, value = next(iter(tree.items()))
     if kind == "array":
         return arrays[value]

@@ -12,10 +12,10 @@ from uuid import uuid4
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a path to write to; it takes the place of `path` when the block ends without an error.
+    """Give a temporary path to write to; it replaces `path` if the block ends without an error.
 
-    A link is followed and stays, permissions follow the umask, and a device or pipe is written to directly. What is
-    wrong with the place is a ValueError in one sentence.
+    If `path` is a link, its target is replaced. Permissions follow the umask. A device or pipe is written to directly.
+    Raises a ValueError if the file cannot be written.
     """
     try:
         yield from _whole(Path(path))
@@ -56,7 +56,7 @@ def write_text_whole(path: str | os.PathLike[str], text: str) -> None:
 
 
 def usable_folder(out: str | Path) -> Path:
-    """Make a folder and try to write into it: a run of hours must not end with a folder that cannot be written to."""
+    """Make a folder and check that it can be written to, so that a long run does not fail at its end."""
     folder = Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)

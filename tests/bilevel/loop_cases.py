@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.bilevel import SGD, Adam, Bilevel, SampleWeights, Solution, Unrolled, solve
+from calibrant.bilevel import SGD, Adam, Bilevel, Callback, SampleWeights, Solution, Unrolled, solve
 
 SAMPLES, CLASSES = 20, 3
 
@@ -68,3 +68,15 @@ def run(case: Any, **kwargs: Any) -> Solution:
         "outer_steps": 4,
     }
     return solve(case, **(settings | kwargs))
+
+
+class Spy(Callback):
+    """Records the run after each step."""
+
+    def __init__(self):
+        self.phi, self.gradient, self.params = [], [], []
+
+    def on_step(self, run):
+        self.phi.append(run.phi)
+        self.gradient.append(run.gradient)
+        self.params.append(run.state.params)

@@ -1,3 +1,5 @@
+"""Tests of L2 factors per column."""
+
 import numpy as np
 import pytest
 import torch

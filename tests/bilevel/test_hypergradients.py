@@ -9,23 +9,13 @@ import torch
 from torch import nn
 
 from calibrant.bilevel import (
-    CG,
-    L2,
     SGD,
     Adam,
-    Bilevel,
     Forward,
-    Implicit,
-    Neumann,
-    Nystrom,
     OneStep,
-    OuterVariable,
-    OuterVariables,
-    SampleWeights,
     Truncated,
     Unrolled,
     averaged,
-    composed,
 )
 from calibrant.bilevel.dynamics import Dynamics
 from tests.bilevel.cases import (
@@ -36,8 +26,8 @@ from tests.bilevel.cases import (
     hypergradient_problem,
     make_problem,
     mlp,
-    scored_loss,
 )
+from tests.bilevel.differences import central_differences
 
 
 def warmed_up(problem, optimizer, phi, steps=2):
@@ -74,24 +64,6 @@ def outer_value(problem, optimizer, hypergradient, start, phi, anchor):
             inside = position >= hypergradient.steps - window
             state, _ = dynamics.advance(state, phi if inside else anchor, problem.train_batch(state.step))
     return view.outer.value(state.params, state.buffers, phi, view.outer_batch)[0]
-
-
-def central_differences(function, phi, directions=6, step=2e-5):
-    """Derivatives along random directions by a fourth-order central formula, with the directions."""
-    generator = torch.Generator().manual_seed(0)
-    count = phi.numel()
-    along = (
-        torch.eye(count, dtype=phi.dtype)
-        if count <= directions
-        else torch.randn(directions, count, generator=generator, dtype=phi.dtype)
-    )
-    along = along / along.norm(dim=1, keepdim=True)
-
-    def difference(d, width):
-        return function(phi + width * d) - function(phi - width * d)
-
-    slopes = [(8 * difference(d, step) - difference(d, 2 * step)) / (12 * step) for d in along]
-    return along, torch.stack(slopes)
 
 
 def check(problem, optimizer, hypergradient, tolerance=1e-6):
@@ -266,144 +238,6 @@ def test_ways_that_must_agree(optimizer, outer):
         assert torch.allclose(found.gradient, reference.gradient, rtol=1e-10, atol=1e-13), other
         assert torch.equal(found.state.params, reference.state.params)
         assert found.loss == reference.loss
-
-
-class Ridge(OuterVariable):
-    """φ: one log-strength per input of a linear regression."""
-
-    def __init__(self, inputs):
-        super().__init__()
-        self.log = nn.Parameter(torch.linspace(-2, 0, inputs))
-
-
-def ridge_problem(samples=40, inputs=6):
-    torch.manual_seed(0)
-    x = torch.randn(2 * samples, inputs, dtype=torch.float64)
-    y = x @ torch.randn(inputs, dtype=torch.float64) + 0.3 * torch.randn(2 * samples, dtype=torch.float64)
-
-    def inner(net, outer, batch):
-        weight = net.params["weight"]
-        fit = 0.5 * (net(batch.inputs).squeeze(-1) - batch.targets).square().mean()
-        return fit + 0.5 * (outer.log.exp() * weight.square()).sum()
-
-    def outer_loss(net, outer, batch):
-        return 0.5 * (net(batch.inputs).squeeze(-1) - batch.targets).square().mean()
-
-    model = nn.Linear(inputs, 1, bias=False).double()
-    problem = Bilevel(
-        model,
-        Ridge(inputs),
-        train=(x[:samples], y[:samples]),
-        val=(x[samples:], y[samples:]),
-        inner_loss=inner,
-        outer_loss=outer_loss,
-    )
-    return problem, x, y, samples
-
-
-def ridge_closed_form(problem, x, y, samples):
-    """dF/dφ by differentiating the normal equations."""
-    phi = problem.initial_phi().requires_grad_()
-    gram = x[:samples].T @ x[:samples] / samples + torch.diag(phi.exp())
-    theta = torch.linalg.solve(gram, x[:samples].T @ y[:samples] / samples)
-    loss = 0.5 * (x[samples:] @ theta - y[samples:]).square().mean()
-    return torch.autograd.grad(loss, phi)[0]
-
-
-@pytest.mark.parametrize("solve", [CG(100, 1e-13), Neumann(5000, tolerance=1e-9), Nystrom(6, shift=1e-12)], ids=str)
-def test_implicit_on_ridge_regression(solve):
-    problem, *data = ridge_problem()
-    phi = problem.initial_phi()
-    optimizer = SGD(0.3)
-    view = hypergradient_problem(problem, optimizer, phi)
-    start = view.dynamics.start(problem.initial_params(phi), {})
-    found = Implicit(2000, solve=solve)(view, start, phi)
-    expected = ridge_closed_form(problem, *data)
-    assert torch.allclose(found.gradient, expected, rtol=1e-7, atol=1e-12)
-    assert found.details["linear_solve"].converged
-
-
-def test_unrolled_converges_to_implicit():
-    problem, *data = ridge_problem()
-    phi = problem.initial_phi()
-    view = hypergradient_problem(problem, SGD(0.3), phi)
-    start = view.dynamics.start(problem.initial_params(phi), {})
-    expected = ridge_closed_form(problem, *data)
-    errors = [(Unrolled(t)(view, start, phi).gradient - expected).norm() for t in (5, 50, 500)]
-    assert errors[0] > errors[1] > errors[2]
-    assert errors[2] < 1e-8
-
-
-@pytest.mark.parametrize("decay", [0.0, 0.05])
-def test_implicit_on_logistic_regression(decay):
-    """Against a dense Hessian; the optimiser's coupled weight decay belongs to the optimality condition."""
-    problem = make_problem("weights, clipped", model=nn.Linear(2, 3), batch_size=None)
-    optimizer = SGD(1.0, momentum=0.9, weight_decay=0.1 + decay)
-    phi = problem.initial_phi()
-    view = hypergradient_problem(problem, optimizer, phi)
-    start = view.dynamics.start(problem.initial_params(phi), {})
-    found = Implicit(3000, solve=CG(100, 1e-13))(view, start, phi)
-
-    theta, batch = found.state.params, problem.train_batch(0)
-    gradient = torch.func.grad(lambda t, f: problem.inner(t, {}, f, batch)[0])
-    hessian = torch.func.jacrev(gradient)(theta, phi) + (0.1 + decay) * torch.eye(len(theta), dtype=theta.dtype)
-    cross = torch.func.jacrev(gradient, argnums=1)(theta, phi)
-    outer = torch.func.grad(lambda t, f: problem.outer(t, {}, f, problem.val_batch(0))[0], argnums=(0, 1))(theta, phi)
-    expected = outer[1] - cross.T @ torch.linalg.solve(hessian, outer[0])
-    assert torch.allclose(found.gradient, expected, rtol=1e-8, atol=1e-12)
-
-
-def linear():
-    torch.manual_seed(3)
-    return nn.Linear(2, 3)
-
-
-LINEAR_OUTERS = {name: OUTERS[name] for name in OUTERS if "L2" not in name and name != "initial point"} | {
-    "L2 per layer": lambda: L2(linear(), initial=0.05),
-    "L2 per unit": lambda: L2(linear(), per="unit", initial=0.05),
-    "weights and L2": lambda: OuterVariables(SampleWeights(TRAIN, initial_weight=0.7), L2(linear(), initial=0.05)),
-}
-COUPLED = ("sgd", "momentum", "nesterov", "schedule", "adam", "adam, decayed")  # AdamW's decay has no such condition
-
-
-def inner_solution(problem, decay, phi):
-    """The zero of ``∇θ L(θ, φ) + decay·θ`` by Newton's method with a dense Hessian."""
-    batch, theta = problem.train_batch(0), problem.view.initial()
-    gradient = torch.func.grad(lambda t: problem.inner(t, {}, phi, batch)[0] + 0.5 * decay * t.square().sum())
-    for _ in range(8):
-        theta = theta - torch.linalg.solve(torch.func.jacrev(gradient)(theta), gradient(theta))
-    return theta
-
-
-@pytest.mark.parametrize("outer", LINEAR_OUTERS)
-@pytest.mark.parametrize("optimizer", COUPLED)
-def test_implicit_against_finite_differences_of_the_solution(optimizer, outer):
-    loss = scored_loss if outer == "user module" else composed()
-
-    def convex(net, variables, batch):
-        return loss(net, variables, batch).mean() + 0.1 * sum(p.square().sum() for p in net.params.values())
-
-    problem = make_problem(outer, model=linear(), batch_size=None, inner_loss=convex, variables=LINEAR_OUTERS[outer]())
-    opt, phi = OPTIMIZERS[optimizer], problem.initial_phi()
-    view = hypergradient_problem(problem, opt, phi)
-    start = view.dynamics.start(inner_solution(problem, opt.stationary_decay(), phi), {})
-    found = Implicit(1, solve=CG(100, 1e-13))(view, start, phi).gradient
-
-    def outer_value(values):
-        theta = inner_solution(problem, opt.stationary_decay(), values)
-        return problem.outer(theta, {}, values, problem.val_batch(0))[0]
-
-    along, slopes = central_differences(outer_value, phi, step=1e-3)
-    assert found.norm() > 1e-8
-    assert (along @ found - slopes).norm() <= 1e-6 * slopes.norm()
-
-
-def test_implicit_refuses_decoupled_decay():
-    problem = make_problem("weights, clipped")
-    view = hypergradient_problem(problem, OPTIMIZERS["adamw"], problem.initial_phi())
-    start = view.dynamics.start(problem.initial_params(problem.initial_phi()), {})
-    with pytest.raises(ValueError, match="AdamW's decoupled weight decay"):
-        Implicit(2)(view, start, problem.initial_phi())
 
 
 def test_forward_refuses_many_variables():

@@ -1,4 +1,4 @@
-"""Tests of label noise: the distribution of observed labels, saturated networks, and a rate that is found."""
+"""Tests of label noise: the distribution of observed labels, saturated networks, and a recovered rate."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from calibrant._classes import logsumexp_of_others
 from calibrant.bilevel import Adam, Bilevel, LabelNoise, OuterVariables, Unrolled, solve
-from calibrant.bilevel.outer_variables.label_noise import logsumexp_of_others
 from calibrant.data import Batch
 
 CLASSES = 4

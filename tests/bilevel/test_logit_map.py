@@ -1,4 +1,4 @@
-"""Tests of the learned map of logits, and of the direct gradient that moves it."""
+"""Tests of the learned map of logits, and of the direct gradient that trains it."""
 
 from __future__ import annotations
 

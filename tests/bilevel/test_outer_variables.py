@@ -6,16 +6,11 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import one_hot
-from torch.utils.data import DataLoader, TensorDataset
 
 from calibrant.bilevel import (
     L2,
-    SGD,
-    Adam,
     Bilevel,
     InitialPoint,
     LabelSmoothing,
@@ -23,29 +18,15 @@ from calibrant.bilevel import (
     OuterVariable,
     OuterVariables,
     SampleWeights,
-    Unrolled,
-    solve,
 )
-from calibrant.bilevel.callbacks import Callback
-from calibrant.data import Batch, Indexed
-from calibrant.losses.classification import cross_entropy
+from calibrant.data import Batch
+from tests.bilevel.variable_cases import CLASSES, TRAIN, filled, linear_model, split
 
-TRAIN, VAL, CLASSES = 12, 9, 3
 LABELS = torch.arange(TRAIN) % CLASSES
 FULL = Batch(torch.zeros(TRAIN, 2), LABELS, slice(None))
 MINI = Batch(torch.zeros(4, 2), LABELS[[7, 2, 2, 11]], torch.tensor([7, 2, 2, 11]))
 UNKNOWN = Batch(torch.zeros(4, 2), LABELS[:4])
 both_batches = pytest.mark.parametrize("batch", [FULL, MINI], ids=["full", "mini"])
-
-
-def _filled(outer: OuterVariable) -> OuterVariable:
-    """Different random values everywhere, so that mixed-up entries show."""
-    torch.manual_seed(2)
-    outer = outer.double()
-    with torch.no_grad():
-        for parameter in outer.parameters():
-            parameter.uniform_(0.05, 0.95)
-    return outer
 
 
 def network() -> nn.Sequential:
@@ -67,7 +48,7 @@ def test_the_variable_that_does_nothing():
 @both_batches
 @pytest.mark.parametrize("form", ["clip", "sigmoid"])
 def test_weights_multiply_their_samples_losses(form, batch):
-    outer = _filled(SampleWeights(TRAIN, form=form))
+    outer = filled(SampleWeights(TRAIN, form=form))
     raw = outer.raw.detach()
     weights = raw if form == "clip" else 1 / (1 + torch.exp(-raw))
     which = range(TRAIN) if batch is FULL else batch.index.tolist()
@@ -98,7 +79,7 @@ MATRICES = {"0.weight": 3, "3.weight": 4, "4.weight": CLASSES}  # their units; b
 @pytest.mark.parametrize("per", ["layer", "unit", "model"])
 def test_l2_by_hand(per):
     model = network().double()
-    outer = _filled(L2(model, per=per))
+    outer = filled(L2(model, per=per))
     expected = {"layer": len(MATRICES), "unit": sum(MATRICES.values()), "model": 1}[per]
     assert outer.log.shape == outer.coefficients().shape == (expected,)
     params = {k: p.detach() for k, p in model.named_parameters()}
@@ -131,7 +112,7 @@ def test_l2_of_a_model_without_matrices_is_zero(per):
 @pytest.mark.parametrize("per", ["sample", "class"])
 def test_smoothing_by_hand(per, largest, batch):
     """(1 − ε)·onehot + ε/C; per class, ε is that of the sample's label."""
-    outer = _filled(LabelSmoothing(TRAIN if per == "sample" else CLASSES, per=per, initial=0.1, largest=largest))
+    outer = filled(LabelSmoothing(TRAIN if per == "sample" else CLASSES, per=per, initial=0.1, largest=largest))
     epsilon = [largest / (1 + math.exp(-raw)) for raw in outer.raw.tolist()]
     which = range(TRAIN) if batch is FULL else batch.index.tolist()
     found = outer.targets(batch.targets, batch, CLASSES)
@@ -148,7 +129,7 @@ def test_smoothing_starts_where_told():
 
 def test_smoothing_per_sample_smooths_soft_targets_too():
     soft = torch.softmax(torch.randn(TRAIN, CLASSES, dtype=torch.float64), 1)
-    outer = _filled(LabelSmoothing(TRAIN))
+    outer = filled(LabelSmoothing(TRAIN))
     e = outer.smoothing()[:, None]
     found = outer.targets(soft, Batch(FULL.inputs, soft, slice(None)), CLASSES)
     assert torch.allclose(found, (1 - e) * soft + e / CLASSES)
@@ -219,7 +200,7 @@ def test_a_chain_leaves_frozen_parts_out():
     """Frozen weights are not among the values to project, and do not change."""
     weights = SampleWeights(TRAIN, initial_weight=0.5)
     weights.raw.requires_grad_(False)
-    problem = Bilevel(nn.Linear(2, CLASSES), OuterVariables(weights, L2(nn.Linear(2, CLASSES))), train=_split()[0])
+    problem = Bilevel(nn.Linear(2, CLASSES), OuterVariables(weights, L2(nn.Linear(2, CLASSES))), train=split()[0])
     assert problem.outer_view.names == ["parts.1.log"]
     assert torch.equal(problem.project(torch.tensor([5.0])), torch.tensor([5.0]))
 
@@ -287,23 +268,11 @@ def test_errors_say_what_is_wrong(make, error, sentence):
         make()
 
 
-def _split():
-    generator = torch.Generator().manual_seed(6)
-    x = torch.randn(TRAIN + VAL, 2, generator=generator)
-    y = torch.randint(0, CLASSES, (TRAIN + VAL,), generator=generator)
-    return (x[:TRAIN], y[:TRAIN]), (x[TRAIN:], y[TRAIN:])
-
-
-def _model():
-    torch.manual_seed(8)
-    return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, CLASSES)).double()
-
-
 def test_the_usual_inner_loss_by_hand():
     """mean_i w_i·CE(smoothed targets) + L2, with all hooks."""
-    model, ((x, y), _) = _model(), _split()
+    model, ((x, y), _) = linear_model(), split()
     x = x.double()
-    weights, smoothing, l2 = (_filled(v) for v in (SampleWeights(TRAIN), LabelSmoothing(TRAIN), L2(model, per="layer")))
+    weights, smoothing, l2 = (filled(v) for v in (SampleWeights(TRAIN), LabelSmoothing(TRAIN), L2(model, per="layer")))
     problem = Bilevel(model, OuterVariables(weights, smoothing, l2), train=(x, y))
     found, _ = problem.inner(problem.view.initial(), {}, problem.initial_phi(), problem.train_batch(0))
     e = smoothing.smoothing()[:, None]
@@ -314,109 +283,6 @@ def test_the_usual_inner_loss_by_hand():
         s * q for s, q in zip(l2.coefficients(), squares, strict=True)
     )
     assert found.item() == pytest.approx(by_hand.item(), rel=1e-13)
-
-
-class FirstGradient(Callback):
-    """Keeps the first outer step's hypergradient."""
-
-    def on_step(self, run):
-        if run.step == 1:
-            self.gradient = run.gradient.clone()
-
-
-PER_SAMPLE = {
-    "weights, clipped": lambda: SampleWeights(TRAIN),
-    "weights, sigmoid": lambda: SampleWeights(TRAIN, form="sigmoid"),
-    "smoothing": lambda: LabelSmoothing(TRAIN),
-}
-
-
-def _hypergradient(outer, order, batches, optimizer):
-    """dF/dφ when training sample i is row order[i] of the data set; each step has the same samples."""
-    (x, y), val = _split()
-    rows = torch.argsort(order)  # row r holds sample rows[r]
-    outer = _filled(outer)
-    with torch.no_grad():
-        outer.raw.copy_(outer.raw[rows])
-    x, y = x.double()[rows], y[rows]
-    if batches is None:
-        train = (x, y)
-    else:
-        train = [(x[order[b]], y[order[b]], order[b]) for b in batches]
-    kept = FirstGradient()
-    solve(
-        Bilevel(_model(), outer, train=train, val=(val[0].double(), val[1])),
-        hypergradient=Unrolled(4),
-        inner_optimizer=optimizer,
-        outer_optimizer=SGD(0.1),
-        outer_steps=1,
-        callbacks=[kept],
-    )
-    return kept.gradient[order]
-
-
-@pytest.mark.parametrize("name", PER_SAMPLE)
-@settings(max_examples=20, deadline=None, derandomize=True)
-@given(
-    order=st.permutations(range(TRAIN)),
-    shuffled=st.permutations(range(TRAIN)),
-    size=st.sampled_from([None, 1, 3, 5]),
-    adam=st.booleans(),
-)
-def test_permuting_the_samples_permutes_the_hypergradient(name, order, shuffled, size, adam):
-    order = torch.tensor(order)
-    batches = None if size is None else torch.tensor(shuffled).split(size)
-    optimizer = Adam(0.05) if adam else SGD(0.3, momentum=0.5)
-    straight = _hypergradient(PER_SAMPLE[name](), torch.arange(TRAIN), batches, optimizer)
-    permuted = _hypergradient(PER_SAMPLE[name](), order, batches, optimizer)
-    assert straight.abs().max() > 0
-    torch.testing.assert_close(permuted, straight, rtol=1e-9, atol=1e-12)
-    if batches is not None:  # and only those that were seen have one
-        seen = torch.cat([batches[t % len(batches)] for t in range(4)]).unique()
-        unseen = [i for i in range(TRAIN) if i not in seen]
-        assert straight[unseen].abs().sum() == 0
-
-
-@pytest.mark.parametrize("name", PER_SAMPLE)
-def test_tensors_and_indexed_loaders_move_the_same_variables(name):
-    """After one step on one batch exactly the batch's samples have a hypergradient, for any source of batches."""
-    (x, y), (vx, vy) = _split()
-    x = x.double()
-    for train, size in (((x, y), 5), (DataLoader(Indexed(TensorDataset(x, y)), batch_size=5, shuffle=True), None)):
-        problem = Bilevel(_model(), PER_SAMPLE[name](), train=train, val=(vx.double(), vy), batch_size=size, seed=3)
-        index = problem.train_batch(0).index
-        kept = FirstGradient()
-        solve(
-            problem,
-            hypergradient=Unrolled(1),
-            inner_optimizer=SGD(0.1),
-            outer_optimizer=SGD(0.1),
-            outer_steps=1,
-            callbacks=[kept],
-        )
-        assert sorted(kept.gradient.nonzero().flatten().tolist()) == sorted(index.tolist())
-
-
-def test_one_step_of_descent_by_hand():
-    """dF/dw_i = −lr·⟨∇F(θ'), ∇l_i(θ)⟩/n for one step of plain descent, sample by sample."""
-    (x, y), (vx, vy) = _split()
-    x, vx = x.double(), vx.double()
-    problem = Bilevel(_model(), SampleWeights(TRAIN, initial_weight=0.5), train=(x, y), val=(vx, vy))
-    kept = FirstGradient()
-    solve(
-        problem,
-        hypergradient=Unrolled(1),
-        inner_optimizer=SGD(0.7),
-        outer_optimizer=SGD(0.1),
-        outer_steps=1,
-        callbacks=[kept],
-    )
-    theta = problem.view.initial().requires_grad_()
-    losses = cross_entropy(problem.view.bind(theta, {})(x), y)
-    each = torch.stack([torch.autograd.grad(loss, theta, retain_graph=True)[0] for loss in losses])
-    after = (theta - 0.7 * 0.5 * each.mean(0)).detach().requires_grad_()
-    (outer,) = torch.autograd.grad(cross_entropy(problem.view.bind(after, {})(vx), vy).mean(), after)
-    torch.testing.assert_close(kept.gradient, -0.7 * (each @ outer) / TRAIN, rtol=1e-12, atol=1e-14)
 
 
 def test_a_scale_of_the_training_logits_divides_the_fitted_ones():

@@ -14,10 +14,7 @@ from calibrant.bilevel import (
     SGD,
     Adam,
     AdamW,
-    Callback,
-    EarlyStopping,
     Forward,
-    History,
     Implicit,
     InitialPoint,
     LabelSmoothing,
@@ -31,47 +28,8 @@ from calibrant.bilevel import (
     solve,
 )
 from calibrant.data import TensorStream
-from calibrant.models.functional import FunctionalModule
 from tests.bilevel.loop_cases import CLASSES, SAMPLES, blobs, hidden_dropout, mlp, problem, rich_mlp, run
-
-MEMBERS = 3
-INNER = torch.tensor([0.005, 0.02, 0.03], dtype=torch.float64)
-OUTER = torch.tensor([1.0, 4.0, 8.0], dtype=torch.float64)
-SHARED = blobs(1), blobs(2)
-
-
-def jitter(inputs, generator):
-    return inputs + 0.1 * torch.randn(inputs.shape, generator=generator, dtype=inputs.dtype)
-
-
-def convolutional(seed):
-    torch.manual_seed(seed)
-    layers = [nn.Unflatten(1, (1, 2)), nn.Conv1d(1, 4, 1, bias=False), nn.BatchNorm1d(4), nn.Tanh(), nn.Dropout1d(0.3)]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(8, CLASSES)).double()
-
-
-def sharpened(net, outer, batch):
-    """An inner loss with one constant per member."""
-    losses = F.cross_entropy(batch.hyper["sharpness"] * net(batch.inputs), batch.targets, reduction="none")
-    return outer.weigh(losses, batch)
-
-
-KINDS = {
-    "own data": lambda seed: problem(mlp(seed), seed=seed),
-    "shared data": lambda seed: problem(mlp(seed), seed=seed, train=SHARED[0], val=SHARED[1]),
-    "mini-batches": lambda seed: problem(mlp(seed), seed=seed, batch_size=8, val_batch_size=5),
-    "shared mini-batches": lambda seed: problem(mlp(seed), seed=seed, batch_size=8, train=SHARED[0]),
-    "batch norm, dropout, mini-batches": lambda seed: problem(rich_mlp(seed), seed=seed, batch_size=8),
-    "dropout in both levels": lambda seed: problem(rich_mlp(seed), seed=seed, batch_size=8, outer_mode="train"),
-    "convolution": lambda seed: problem(convolutional(seed), seed=seed, batch_size=8),
-    "augmentation": lambda seed: problem(
-        mlp(seed), seed=seed, train=TensorStream(*blobs(seed), batch_size=8, augment=jitter, seed=seed)
-    ),
-    "constants": lambda seed: problem(
-        mlp(seed), seed=seed, inner_loss=sharpened, hyper={"sharpness": torch.tensor(1.0 + seed)}
-    ),
-    "penalties": lambda seed: problem(mlp(seed), seed=seed, outer=L2(mlp(), per="unit", initial=0.01)),
-}
+from tests.bilevel.member_cases import INNER, KINDS, MEMBERS, OUTER, SHARED, WithConstant, frozen
 
 
 def assert_each_is_its_single_run(make, tolerance=1e-8, **settings):
@@ -209,126 +167,8 @@ def test_shared_data_is_not_copied():
     assert constants.train.axes.hyper == {"sharpness": 0}
 
 
-def nan_data(seed, **kwargs):
-    x, y = blobs(seed)
-    x[0] = float("nan")
-    return problem(mlp(seed), seed=seed, train=(x, y), **kwargs)
-
-
-def nan_validation(seed):
-    x, y = blobs(seed)
-    return problem(mlp(seed), seed=seed, val=(x * float("nan"), y))
-
-
-@pytest.mark.parametrize(
-    ("hypergradient", "compiler"),
-    [
-        (Unrolled(4), None),
-        (Unrolled(4), "trace"),
-        (OneStep(2), None),
-        (Truncated(4, 1), None),
-        (Implicit(4, solve=CG(), damping=1.0), None),
-        (Implicit(4, solve=Neumann(), damping=1.0), None),
-    ],
-    ids=["unrolled", "traced", "one step", "truncated", "cg", "neumann"],
-)
-@pytest.mark.filterwarnings("ignore:The linear solve stopped before")
-@pytest.mark.parametrize(
-    ("broken", "sentence"), [(nan_data, "inner loss"), (nan_validation, "outer loss")], ids=["training", "validation"]
-)
-def test_a_member_that_fails_does_not_disturb_the_others(hypergradient, compiler, broken, sentence):
-    members = [problem(mlp(0)), broken(1), problem(mlp(2), seed=2)]
-    history = History()
-    solution = run(Population(members), hypergradient=hypergradient, callbacks=[history], compile=compiler)
-    assert set(solution.failures) == {1}
-    assert sentence in solution.failures[1]
-    assert "outer step 1" in solution.failures[1]
-    assert solution.reasons[1] == solution.failures[1]
-    assert solution.reasons[0] == solution.reasons[2] == "all outer steps done"
-    for member in (0, 2):
-        alone = run(problem(mlp(member), seed=member), hypergradient=hypergradient)
-        assert torch.allclose(solution.params[member], alone.params, rtol=0, atol=1e-10)
-        assert torch.allclose(solution.phi[member], alone.phi, rtol=0, atol=1e-10)
-    assert torch.equal(solution.params[1], members[1].view.initial())  # where it stood before the step that failed
-    assert solution.phi.isfinite().all()
-    assert solution.member(1).failures == {0: solution.failures[1]}
-    assert solution.member(0).failures == {}
-
-
-def test_an_exploding_learning_rate_fails_alone():
-    # Weight decay makes the iterates grow without bound, which the loss of a softmax alone does not.
-    rates = torch.tensor([0.1, 1e6, 0.1], dtype=torch.float64)
-    together = Population([problem(mlp(seed), seed=seed) for seed in range(MEMBERS)])
-    settings = {"outer_steps": 30, "hypergradient": Unrolled(4)}
-    solution = run(together, inner_optimizer=SGD(rates, weight_decay=0.1), **settings)
-    assert set(solution.failures) == {1}
-    assert solution.params.isfinite().all()
-    alone = run(problem(mlp(2), seed=2), inner_optimizer=SGD(0.1, weight_decay=0.1), **settings)
-    assert torch.allclose(solution.params[2], alone.params, rtol=0, atol=1e-10)
-
-
-def test_all_members_may_fail():
-    solution = run(Population([nan_data(seed) for seed in range(2)]), outer_steps=10)
-    assert set(solution.failures) == {0, 1}
-    assert solution.outer_steps == 1
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_members_may_have_numbers_of_steps_of_their_own(restart):
-    steps = torch.tensor([0, 2, 5])
-    together = run(
-        Population([problem(rich_mlp(seed), seed=seed, batch_size=8) for seed in range(MEMBERS)]),
-        outer_steps=steps,
-        restart=restart,
-    )
-    assert together.outer_steps == 5
-    assert together.reasons == dict.fromkeys(range(MEMBERS), "all outer steps done")
-    for member in range(MEMBERS):
-        case = problem(rich_mlp(member), seed=member, batch_size=8)
-        alone = run(case, outer_steps=int(steps[member]), restart=restart)
-        assert torch.allclose(together.params[member], alone.params, rtol=0, atol=1e-8)
-        assert torch.allclose(together.phi[member], alone.phi, rtol=0, atol=1e-8)
-        for name, buffer in alone.buffers.items():
-            assert torch.allclose(together.buffers[name][member].double(), buffer.double(), rtol=0, atol=1e-8)
-
-
-def test_early_stopping_of_members_equals_their_single_runs():
-    steps = []
-
-    class Steps(Callback):
-        last = True
-
-        def on_end(self, run):
-            steps.append(dict(run.stop_steps))
-
-    def settings():
-        stopping = EarlyStopping(patience=2, min_delta=0.03)
-        return {"outer_steps": 30, "callbacks": [stopping, Steps()], "outer_optimizer": SGD(OUTER.mean().item())}
-
-    together = run(Population([problem(mlp(s), seed=s) for s in range(MEMBERS)]), **settings())
-    for member in range(MEMBERS):
-        alone = run(problem(mlp(member), seed=member), **settings())
-        assert torch.allclose(together.params[member], alone.params, rtol=0, atol=1e-8)
-        assert torch.allclose(together.phi[member], alone.phi, rtol=0, atol=1e-8)
-        assert together.reasons[member] == alone.reasons[0] == "no improvement for 2 outer steps"
-        assert steps[0][member] == steps[-1][0]
-    assert len(set(steps[0].values())) > 1  # they did stop at different steps
-
-
-def frozen(seed):
-    model = mlp(seed)
-    model[0].requires_grad_(False)
-    return model
-
-
 def another_loss(net, outer, batch):
     return F.cross_entropy(net(batch.inputs), batch.targets)
-
-
-class WithConstant(SampleWeights):
-    def __init__(self, value):
-        super().__init__(SAMPLES)
-        self.register_buffer("anchor", torch.tensor(value))
 
 
 MISUSES = {
@@ -416,133 +256,6 @@ def test_frozen_parameters_may_be_shared():
         members.append(problem(model, seed=seed, outer=SampleWeights(SAMPLES)))
     solution = run(Population(members))
     assert torch.equal(solution.member(1).export(mlp(5))[2].weight, solution.params[1][:18].view(3, 6))
-
-
-def replica(first, seed, **kwargs):
-    """The problem ``problem(mlp(seed), seed=seed)``, made from another problem."""
-    return first.replicate(train=blobs(seed), val=blobs(seed + 100), seed=seed, **kwargs)
-
-
-REPLICAS = {
-    "own data": (KINDS["own data"], lambda first, s: replica(first, s, model=mlp(s))),
-    "shared data": (KINDS["shared data"], lambda first, s: first.replicate(mlp(s), seed=s)),
-    "mini-batches": (KINDS["mini-batches"], lambda first, s: replica(first, s, model=mlp(s))),
-    "batch norm, dropout, mini-batches": (
-        KINDS["batch norm, dropout, mini-batches"],
-        lambda first, s: replica(first, s, model=rich_mlp(s)),
-    ),
-    "augmentation": (
-        KINDS["augmentation"],
-        lambda first, s: first.replicate(
-            mlp(s),
-            seed=s,
-            train=TensorStream(*blobs(s), batch_size=8, augment=jitter, seed=s),
-            val=blobs(s + 100),
-        ),
-    ),
-    "constants": (
-        KINDS["constants"],
-        lambda first, s: replica(first, s, model=mlp(s), hyper={"sharpness": torch.tensor(1.0 + s)}),
-    ),
-    "outer start": (
-        lambda s: problem(mlp(s), seed=s, outer=L2(mlp(), initial=0.01 + s)),
-        lambda first, s: replica(first, s, model=mlp(s), outer=L2(mlp(), initial=0.01 + s)),
-    ),
-    "vectors": (
-        lambda s: problem(mlp(s), seed=s, outer=SampleWeights(SAMPLES, initial_weight=0.5 + s / 20)),
-        lambda first, s: replica(
-            first,
-            s,
-            model=first.view.draw(s),
-            outer=torch.full((SAMPLES,), 0.5 + s / 20),
-        ),
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", REPLICAS)
-def test_replicas_are_the_problems_that_would_have_been_built(kind):
-    build, replicate = REPLICAS[kind]
-    built = run(Population([build(seed) for seed in range(MEMBERS)]))
-    first = build(7)
-    replicas = [replicate(first, seed) for seed in range(MEMBERS)]
-    solution = run(Population(replicas))
-    assert torch.equal(solution.params, built.params)
-    assert torch.equal(solution.phi, built.phi)
-    assert all(torch.equal(solution.buffers[k], b) for k, b in built.buffers.items())
-    assert torch.equal(run(replicas[2]).params, run(build(2)).params)
-    assert torch.equal(run(first).params, run(build(7)).params)  # which stays as it was
-
-
-def test_replicas_share_what_they_can():
-    x, y = blobs(1)
-    first = problem(train=(x.float().numpy(), y.numpy()), hyper={"a": torch.ones(2)})
-    other = first.replicate(mlp(3), seed=3)
-    assert other.view is first.view
-    assert other.train.hyper["a"] is first.train.hyper["a"] is other.val.hyper["a"]
-    assert other.train.inputs is first.train.inputs  # as converted, not converted again
-    assert Population([first, other]).train.axes.inputs is None
-    assert first.replicate(mlp(3)).train is first.train
-    given = TensorStream(x, y)
-    assert problem(train=given).replicate(seed=4).train is given
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: mlp(5),
-        lambda: rich_mlp(5, torch.float32),
-        lambda: convolutional(5),
-        lambda: (torch.manual_seed(5), nn.TransformerEncoderLayer(4, 2, 8, batch_first=True))[1],
-    ],
-    ids=["mlp", "float32", "convolution", "transformer"],
-)
-def test_drawn_parameters_equal_those_of_a_new_module(build):
-    view = FunctionalModule(build())
-    state = torch.get_rng_state()
-    drawn, other = view.draw(5), view.draw(6)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(drawn, view.initial())
-    assert torch.equal(view.draw(5), drawn)
-    assert drawn.dtype == view.initial().dtype
-    assert not torch.equal(other, drawn)
-
-
-class Scaled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(2))
-
-    def forward(self, x):
-        return x * self.scale
-
-
-BAD_REPLICAS = {
-    "architecture": (lambda: problem().replicate(nn.Linear(2, CLASSES)), "must have the same architecture"),
-    "activation": (lambda: problem().replicate(mlp(activation=nn.ReLU)), "settings of its layers"),
-    "frozen elsewhere": (lambda: problem().replicate(frozen(0)), "must have the same architecture"),
-    "frozen values": (lambda: problem(frozen(0)).replicate(frozen(1)), r"frozen parameter 0\.weight"),
-    "vector": (lambda: problem().replicate(torch.zeros(7)), r"vector of 39 numbers; got shape \(7,\)"),
-    "outer vector": (lambda: problem().replicate(outer=torch.zeros(7)), "vector of 20 numbers"),
-    "outer settings": (lambda: problem().replicate(outer=SampleWeights(SAMPLES, form="sigmoid")), "architecture"),
-    "outer constants": (
-        lambda: problem(outer=WithConstant(0.0)).replicate(outer=WithConstant(1.0)),
-        "since replicas share them",
-    ),
-    "validation": (lambda: problem(val=None).replicate(val=blobs(3)), "no validation data"),
-    "constants of a stream": (
-        lambda: problem(train=TensorStream(*blobs())).replicate(hyper={"a": torch.ones(())}),
-        "set them on the Stream",
-    ),
-    "no reset": (lambda: FunctionalModule(Scaled()).draw(0), r"must have reset_parameters\(\)"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_REPLICAS)
-def test_what_is_no_replica_is_refused(case):
-    make, sentence = BAD_REPLICAS[case]
-    with pytest.raises(ValueError, match=sentence):
-        make()
 
 
 def test_members_may_hold_different_rows_of_one_set():

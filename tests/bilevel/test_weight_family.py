@@ -25,6 +25,7 @@ from calibrant.bilevel import (
 )
 from calibrant.bilevel.objectives import DEFAULT_OUTER_LOSS
 from calibrant.data import Batch
+from tests.bilevel.variable_cases import filled
 
 TRAIN, CLASSES = 12, 3
 LABELS = torch.arange(TRAIN) % CLASSES
@@ -33,15 +34,6 @@ ROWS = torch.tensor([7, 2, 2, 11])
 
 def inputs(n=TRAIN, d=2, seed=0):
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def filled(outer):
-    torch.manual_seed(2)
-    outer = outer.double()
-    with torch.no_grad():
-        for parameter in outer.parameters():
-            parameter.uniform_(0.05, 0.95)
-    return outer
 
 
 def batches(hyper):

@@ -1,4 +1,4 @@
-"""The simulated blood-alcohol set: its formula by hand, its shape, and the posterior under measurement noise."""
+"""Tests of the simulated blood-alcohol data: formula, shape, and the posterior under measurement noise."""
 
 import numpy as np
 import pytest

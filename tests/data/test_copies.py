@@ -1,4 +1,4 @@
-"""Rows that belong together: exact copies, groups, near copies."""
+"""Tests of rows that belong together: exact copies, groups and near copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table encoder: exact small cases, columns by name, nothing lost through JSON, every odd column in a sentence."""
+"""Tests of the table encoder: small exact cases, columns by name, JSON round trips, and messages about odd columns."""
 
 import json
 import warnings
@@ -49,7 +49,7 @@ def test_frames_dictionaries_and_arrays_agree():
     assert np.array_equal(TableEncoder().fit_transform(np.array(list(TRAIN.values()), dtype=object).T), expected)
 
 
-def test_few_whole_numbers_stay_numbers_unless_they_are_said_to_be_codes():
+def test_few_whole_numbers_stay_numbers_unless_declared_codes():
     data = {"code": [1, 2, 3, 1, 2, 3]}
     assert TableEncoder().fit(data).get_feature_names_out().tolist() == ["code"]
     encoder = TableEncoder(categorical=["code"]).fit(data)
@@ -76,7 +76,7 @@ def test_rare_and_unseen_categories_share_an_input():
         strict.transform({"town": ["new"]})
 
 
-def test_a_share_of_the_rows_and_a_number_of_categories_bound_the_inputs():
+def test_rows_per_category_and_category_counts_bound_the_inputs():
     towns = ["a"] * 50 + ["b"] * 30 + ["c"] * 15 + ["d"] * 5
     assert TableEncoder(rare=0.1).fit({"t": towns}).get_feature_names_out().tolist() == [
         "t=a",
@@ -150,7 +150,7 @@ def test_a_constant_that_is_sometimes_missing_keeps_its_indicator():
     ("data", "sentence"),
     [
         ({"x": [1.0, np.inf]}, "'x' holds an infinite number"),
-        ({"x": [1, 1], "t": ["a", "a"]}, "tells its rows apart"),
+        ({"x": [1, 1], "t": ["a", "a"]}, "No column of the table can be used"),
         ({"x": [1, 2], "z": [1]}, "the same length"),
         ({"x": []}, "at least one column and one row; got 0 rows and 1 columns"),
         (np.zeros(3), "Expected 2D array"),
@@ -250,7 +250,7 @@ def test_a_slip_among_numbers_counts_as_missing_and_is_told():
         assert np.array_equal(TableEncoder().fit_transform({"age": mixed}), encoder.transform({"age": ages}))
 
 
-def test_what_is_said_to_be_of_categories_stays_so_however_many_numbers_it_holds():
+def test_declared_categories_stay_so_however_many_numbers_they_hold():
     codes = ["1", "2", "3"] * 20 + ["x", "x"]
     with pytest.warns(UserWarning, match="60 of its 62"):
         assert TableEncoder().fit({"c": codes}).get_feature_names_out().tolist() == ["c", "c missing"]
@@ -307,7 +307,7 @@ def test_a_new_column_that_is_mostly_unreadable_is_refused():
         assert encoder.transform({"x": [*"abcd", *["24.75"] * 4]}).tolist() == [[0]] * 8
 
 
-def test_a_slip_that_training_had_is_told_once_and_read_in_a_row_of_its_own():
+def test_a_slip_seen_in_training_warns_once_and_is_read():
     data = {"x": [str(k) for k in range(40)] + ["unknown"]}
     with pytest.warns(UserWarning, match="40 of its 41"):
         encoder = TableEncoder().fit(data)
@@ -359,7 +359,7 @@ def test_truth_words_of_categories_are_compared_without_case():
     assert both.transform({"m": ["true", "True", "X"]}).tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
 
 
-def test_wild_numbers_do_not_move_the_scale_and_are_drawn_in():
+def test_outliers_do_not_move_the_scale_and_are_compressed():
     data = {"x": [*range(1000), 1e9]}
     plain, found = TableEncoder().fit({"x": range(1000)}), TableEncoder().fit(data)
     inside = {"x": [0, 250, 999]}

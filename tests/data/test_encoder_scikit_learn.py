@@ -1,4 +1,4 @@
-"""The table encoder as a scikit-learn transformer: its checks, and its tools around it."""
+"""Tests of the table encoder as a scikit-learn transformer: scikit-learn's checks, pipelines and output settings."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Loaders: any form of batch, resumed without reading everything again, read ahead by a thread."""
+"""Tests of loaders: all forms of batches, resuming without reading everything again, and reading ahead."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_data_without_a_length_are_counted_once_or_told():
     assert LoaderStream(iter(loader)).batches == 1
 
 
-def test_a_thread_takes_the_next_batch_from_workers_and_goes_away():
+def test_a_thread_fetches_the_next_batch_and_then_ends():
     plain = LoaderStream(DataLoader(TensorDataset(X, Y), batch_size=5, shuffle=True), seed=3)
     loader = DataLoader(TensorDataset(X, Y), batch_size=5, shuffle=True, num_workers=1)
     stream = LoaderStream(loader, seed=3)

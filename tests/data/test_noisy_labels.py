@@ -1,4 +1,4 @@
-"""Labels of CIFAR-10N beside images."""
+"""Tests of reading the labels of CIFAR-10N."""
 
 from __future__ import annotations
 

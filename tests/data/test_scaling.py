@@ -1,4 +1,4 @@
-"""Scaling of inputs: plain where nothing is far out, unmoved by what is; missing values and categories."""
+"""Tests of the scaling of inputs: plain without outliers, robust with them; missing values and categories."""
 
 import numpy as np
 import pytest
@@ -119,5 +119,5 @@ def test_many_rows_are_scaled_in_blocks_as_one(monkeypatch):
     x[::7, 0], x[:, 2] = np.nan, np.arange(1000) % 5
     found = fit_scaling(x, categories=np.array([0, 0, 5]))
     whole = found.apply(x)
-    monkeypatch.setattr("calibrant.data.scaling._ROWS", 64)
+    monkeypatch.setattr("calibrant.data.scaling.ROWS_AT_ONCE", 64)
     assert torch.equal(found.apply(x), whole)

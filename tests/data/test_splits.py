@@ -1,4 +1,4 @@
-"""Splits and folds: nothing twice, nothing lost, classes in proportion."""
+"""Tests of splits and folds: disjoint, complete, and stratified."""
 
 import numpy as np
 import pytest

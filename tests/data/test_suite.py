@@ -1,4 +1,4 @@
-"""The five sets by name: sizes, fresh samples by seed, streams that never meet, flipped labels."""
+"""Tests of the five data sets by name: sizes, new samples for each seed, independent streams, and flipped labels."""
 
 import numpy as np
 import pytest

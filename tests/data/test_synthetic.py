@@ -1,4 +1,4 @@
-"""The synthetic problems: their posterior is exact, and their difficulty is the paper's."""
+"""Tests of the synthetic problems: the posterior is exact, and the accuracy is that of the paper."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_true_ece_by_hand():
         true_ece(probs, posterior[:1])
 
 
-def test_true_ece_of_a_class_that_need_not_be_the_largest():
+def test_true_ece_of_a_class_other_than_the_largest():
     """Pairs say what the matrix says, and take a confidence below one half too."""
     probs, posterior = np.random.default_rng(0).dirichlet(np.ones(3), (2, 400))
     right = posterior[np.arange(400), probs.argmax(1)]

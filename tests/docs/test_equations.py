@@ -1,11 +1,16 @@
-"""Every numbered equation of both papers is named in the docstring of the code that computes or tests it."""
+"""Tests that the docstring of the code for each numbered equation of both papers names the equation."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import pkgutil
 import re
+from pathlib import Path
 
 import pytest
+
+import calibrant
 
 from .pages import DOCS
 
@@ -41,15 +46,44 @@ SECOND = {
 }
 
 
+SECOND_PAPER = "Meta-Regularization|second paper"
+
+
 def numbers(text: str) -> set[int]:
     """The equations that a text names: "Eq. (4)", "Eq. 12–13", "Eq. (9)–(11)"."""
     found = re.findall(r"Eqs?\.\s+\(?(\d+)\)?(?:\s*[–-]\s*\(?(\d+))?", text)
     return {k for low, high in found for k in range(int(low), int(high or low) + 1)}
 
 
-@pytest.mark.parametrize(("number", "name"), [*FIRST.items(), *SECOND.items()])
-def test_docstring_names_the_equation(number, name):
-    assert number in numbers(pkgutil.resolve_name(name).__doc__)
+@pytest.mark.parametrize(("paper", "equations"), [("Sanguin|first paper", FIRST), (SECOND_PAPER, SECOND)])
+def test_searching_a_number_finds_its_code(paper, equations):
+    """The docstring says "Eq. (n)", and it or the docstring of its file names the paper."""
+    for number, name in equations.items():
+        found = pkgutil.resolve_name(name)
+        assert f"Eq. ({number})" in found.__doc__, name
+        about = found.__doc__ + (inspect.getmodule(found).__doc__ or "")
+        assert re.search(paper, about), name
+
+
+def docstrings():
+    """All docstrings of the package with that of their file."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    for file in sorted(Path(calibrant.__file__).parent.rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, kinds) and (text := ast.get_docstring(node)):
+                yield file, text, ast.get_docstring(tree) or ""
+
+
+def test_equations_have_one_form_and_a_paper():
+    """No "Eq. 4" and no "Eq. (4)–(6)", which a search for a number would miss, and no number without a paper."""
+    wrong = []
+    for file, text, about in docstrings():
+        found = re.search(r"Eqs?\. \d|Eqs|Eq\. \(\d+\)?[–-]", text)
+        named = re.search(rf"Sanguin|first paper|{SECOND_PAPER}|(19|20)\d\d", text + about)
+        if found or ("Eq. (" in text and not named):
+            wrong.append((file.name, text))
+    assert not wrong
 
 
 @pytest.mark.parametrize(("page", "last"), [("first-paper", max(FIRST)), ("meta-regularisation", max(SECOND))])

@@ -1,4 +1,4 @@
-"""The generated sections of the documentation show the stored results."""
+"""Tests that the generated sections of the documentation show the stored results."""
 
 from __future__ import annotations
 

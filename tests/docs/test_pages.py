@@ -1,4 +1,4 @@
-"""Every Python block of the documentation runs, page by page, in the order in which a reader meets it."""
+"""Tests that every Python block of the documentation runs, page by page and in order."""
 
 from __future__ import annotations
 
@@ -36,8 +36,12 @@ def small(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_code_blocks_run(page):
+def test_code_blocks_run(page, capsys):
+    """A block of ``text`` shows lines that the code prints."""
     run(page, {"__name__": "__main__"})
+    printed = capsys.readouterr().out.splitlines()
+    shown = re.findall(r"^```text\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert [line for block in shown for line in block.splitlines() if line not in printed] == []
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)

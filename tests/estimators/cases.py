@@ -1,4 +1,4 @@
-"""Both classifiers with settings that train in a moment, and a problem they can learn."""
+"""Both classifiers with settings that train quickly, and a problem that they can learn."""
 
 import numpy as np
 

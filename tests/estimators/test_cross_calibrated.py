@@ -1,4 +1,4 @@
-"""CrossCalibrated: any scikit-learn classifier, calibrated by predictions of rows that it never saw."""
+"""Tests of CrossCalibrated: any scikit-learn classifier, calibrated with its out-of-fold predictions."""
 
 import warnings
 
@@ -92,7 +92,7 @@ class Memory(ClassifierMixin, BaseEstimator):
 
 
 @pytest.mark.parametrize("how", ["copies", "groups", "splitter"])
-def test_out_of_fold_predictions_never_come_from_a_model_that_saw_a_copy_or_the_group(how):
+def test_out_of_fold_models_never_saw_a_copy_or_group(how):
     generator = np.random.default_rng(0)
     X, y = np.tile(generator.normal(size=(60, 3)), (4, 1)), np.tile(generator.integers(0, 2, 60), 4)
     groups = None if how == "copies" else np.arange(240) % 60
@@ -171,7 +171,7 @@ def test_metadata_routing():
         assert scores.mean() > 0.5
 
 
-def test_rows_that_a_splitter_never_holds_out_have_no_out_of_fold_prediction():
+def test_rows_never_held_out_have_no_out_of_fold_prediction():
     X, y = overconfident(200)
     clf = CrossCalibrated(GaussianNB(), cv=TimeSeriesSplit(4)).fit(X, y)
     assert np.isnan(clf.oof_proba_[:40]).all()

@@ -1,4 +1,4 @@
-"""``calibrant.fit``: a network of one's own, by the methods' own compositions."""
+"""Tests of ``calibrant.fit`` with your own network and each method."""
 
 import doctest
 

@@ -1,4 +1,4 @@
-"""What ``fit`` takes: labels and weights of every kind, held-out parts, tiny data, outliers, seeds."""
+"""Tests of the inputs of ``fit``: labels and weights of every kind, held-out parts, tiny data, outliers and seeds."""
 
 import numpy as np
 import pandas as pd
@@ -295,7 +295,7 @@ def test_a_fit_that_fails_leaves_the_former_one_whole(quick, where, monkeypatch)
         fitted.set_params(learning_rate=1e30)
         before["learning_rate"] = 1e30
     else:
-        monkeypatch.setattr(type(quick), "_suspicion", lambda *_: 1 / 0)
+        monkeypatch.setattr("calibrant.estimators.base.freeze", lambda fitted: 1 / 0)
     with pytest.raises(NonFiniteError if where == "training" else ZeroDivisionError):
         fitted.fit(X, y == 0)
     assert set(vars(fitted)) == set(before)
@@ -403,7 +403,7 @@ def test_an_infinite_rate_is_refused():
         SelfCalibratedClassifier(learning_rate=float("inf")).fit([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1])
 
 
-def test_without_weights_none_are_shown_and_each_label_counts_in_full(tmp_path):
+def test_without_weights_none_are_shown_and_labels_count_fully(tmp_path):
     X, y = three_classes()
     method = BO4SC(weights=None, also=("l2",), keep_history=True)
     fitted = BO4SCClassifier(8, epochs=20, method=method, random_state=0).fit(X, y)

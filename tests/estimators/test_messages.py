@@ -1,4 +1,4 @@
-"""Tables of every kind are taken, or refused in a sentence that says what to do; messages hold no names of numpy."""
+"""Tests of messages about tables: every kind is accepted, or rejected in a sentence that says what to do."""
 
 import numpy as np
 import pandas as pd
@@ -44,7 +44,7 @@ def test_our_classifiers_take_every_table(name, kind):
 
 @pytest.mark.filterwarnings("ignore:Column 'd' holds dates")
 @pytest.mark.parametrize("name", TABLES)
-def test_a_classifier_of_others_gets_the_sentence_that_names_the_encoder(name):
+def test_errors_of_foreign_classifiers_name_the_encoder(name):
     table = TABLES[name]
     if name not in TAKEN:
         with pytest.raises(ValueError, match=r"LogisticRegression cannot take .*TableEncoder\(\), LogisticRegression"):
@@ -57,7 +57,7 @@ def test_a_classifier_of_others_gets_the_sentence_that_names_the_encoder(name):
             CrossCalibrated(HistGradientBoostingClassifier(), cv=2).fit(table, Y)
 
 
-def test_an_error_that_is_not_the_tables_stays_as_it_is():
+def test_errors_unrelated_to_the_table_stay_unchanged():
     with pytest.raises(ValueError, match=r"^The 'C' parameter"):
         CrossCalibrated(LogisticRegression(C=-1.0), cv=2).fit(PLAIN, Y)
 

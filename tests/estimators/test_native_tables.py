@@ -1,4 +1,4 @@
-"""Tables that nobody prepared: text, categories, dates, missing values, sparse matrices, class weights."""
+"""Tests of tables without preparation: text, categories, dates, missing values, sparse matrices, class weights."""
 
 import warnings
 
@@ -138,7 +138,7 @@ def test_output_of_a_one_hot_encoder():
     assert clone(QUICK_ONE).fit(coded, y).score(coded, y) > 0.75
 
 
-def test_a_sparse_matrix_that_would_not_fit_into_memory_is_refused(monkeypatch):
+def test_a_sparse_matrix_too_large_for_memory_is_refused(monkeypatch):
     monkeypatch.setattr(reading, "LARGEST_DENSE", 2**20)
     X = sparse.random_array((1000, 500), density=0.01, format="csr", rng=0)
     with pytest.raises(ValueError, match=r"would take 0\.0 GB as a dense array.*TruncatedSVD"):

@@ -1,4 +1,4 @@
-"""``calibrant.fit`` as users have their networks and data: every kind of network, loader, start and end."""
+"""Tests of ``calibrant.fit`` with users' networks and data: networks, loaders, pretrained models, interrupts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def small(name, counts=(96, 64, 40)):
 
 @pytest.mark.parametrize("networks", [1, 2])
 @pytest.mark.parametrize("name", TASKS)
-def test_every_kind_of_network_becomes_a_plain_module_with_calibrated_logits(name, networks):
+def test_every_network_becomes_a_plain_module_with_calibrated_logits(name, networks):
     model, (train, val), test = small(name)
     before = {k: v.clone() for k, v in model.state_dict().items()}
     given = {"networks": 1, "epochs": 2}
@@ -267,7 +267,7 @@ def crash():
 
 @pytest.mark.parametrize("method", [Calibrated("temperature", AveragedNetwork(epochs=10)), SHORT])
 @pytest.mark.parametrize(("name", "steps"), [("digits", 3), ("digits", 7), ("table", 2), ("languages", 2)])
-def test_a_run_that_broke_off_goes_on_and_ends_with_the_same_result(tmp_path, name, method, steps):
+def test_an_interrupted_run_resumes_with_the_same_result(tmp_path, name, method, steps):
     """Networks of a table train on folds side by side, others one after the other."""
     model, (train, val), test = small(name)
     folder = tmp_path / "checkpoints"

@@ -100,3 +100,21 @@ def test_former_attributes_read_the_method():
     made = BO4SCClassifier(method=BO4SC(inner="sgd"))
     with pytest.warns(DeprecationWarning, match=r"is now called BO4SCClassifier\.method\.inner"):
         assert made.inner == "sgd"
+
+
+def test_files_with_former_parameters_are_read_without_a_warning(tmp_path, monkeypatch):
+    """A file as it was written when BO4SCClassifier had all settings as parameters."""
+    X, y = three_classes()
+    fitted = BO4SCClassifier(4, method=BO4SC(also=("l2",)), outer_learning_rate=3.0, **QUICK).fit(X, y)
+    former = (
+        fitted.get_params() | {name: getattr(BO4SC(), name) for name in MOVED} | {"also": ("l2",), "outer_rate": 3.0}
+    )
+    del former["method"], former["outer_learning_rate"]
+    monkeypatch.setattr(BO4SCClassifier, "get_params", lambda self, deep=True: former)
+    fitted.save(tmp_path / "former.calibrant")
+    monkeypatch.undo()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = BO4SCClassifier.load(tmp_path / "former.calibrant")
+    assert found.get_params() == fitted.get_params()
+    np.testing.assert_array_equal(found.predict_proba(X), fitted.predict_proba(X))

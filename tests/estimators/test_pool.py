@@ -1,4 +1,4 @@
-"""Networks, trees and lines in one classifier: what is kept, what is left out, and what comes back from a file."""
+"""Tests of the pool of networks, trees and linear models: which members are kept, and saving and loading."""
 
 from pathlib import Path
 

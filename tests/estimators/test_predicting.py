@@ -1,4 +1,4 @@
-"""Probabilities, abstention, suspicion, files."""
+"""Tests of predictions: probabilities, abstention, suspicion, and saved files."""
 
 import copy
 import doctest
@@ -29,13 +29,13 @@ def test_the_frozen_networks_are_the_trained_ones(quick, monkeypatch):
     """What is kept of a method's result gives the method's own probabilities."""
     X, y = three_classes()
     kept = {}
-    original = type(quick)._keep
+    original = type(quick).method.fit
 
-    def keep(self, fitted, runs, samples):
-        kept["fitted"] = fitted
-        original(self, fitted, runs, samples)
+    def fit(self, *args, **given):
+        kept["fitted"] = original(self, *args, **given)
+        return kept["fitted"]
 
-    monkeypatch.setattr(type(quick), "_keep", keep)
+    monkeypatch.setattr(type(quick).method, "fit", fit)
     fitted = clone(quick).fit(X, y)
     direct = kept["fitted"].probs(fitted.scaling_.apply(X)).numpy()
     np.testing.assert_allclose(fitted.predict_proba(X), direct, atol=1e-5)

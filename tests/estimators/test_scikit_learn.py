@@ -1,4 +1,4 @@
-"""scikit-learn's own checks, and its tools around the classifiers."""
+"""Tests of the classifiers with scikit-learn's checks and tools."""
 
 import dataclasses
 import inspect
@@ -42,7 +42,7 @@ def test_column_names_are_remembered_and_compared(quick):
     check_dataframe_column_names_consistency(type(quick).__name__, clone(quick))
 
 
-def test_every_setting_of_the_method_is_a_parameter_with_its_default():
+def test_every_method_setting_is_a_parameter_with_its_default():
     defaults = {name: p.default for name, p in inspect.signature(SelfCalibratedClassifier).parameters.items()}
     assert defaults.pop("members") == MEMBERS  # the method is for any network, the classifier for a table
     defaults["members"] = SelfCalibrated.members

@@ -1,4 +1,4 @@
-"""Rejection rules and prediction sets from out-of-fold probabilities, on any classifier that has them."""
+"""Tests of rejection rules and prediction sets from out-of-fold probabilities, for any classifier."""
 
 import numpy as np
 import pytest
@@ -201,7 +201,7 @@ def test_cross_calibrated_has_rules_and_sets():
     )
 
 
-def test_bo4sc_abstains_by_a_rule_and_has_none_of_its_own():
+def test_bo4sc_abstains_by_a_rule_but_has_none_itself():
     X, y = three_classes()
     clf = clone(QUICK["bo4sc"]).fit(X, y)
     rule = threshold_for_risk(clf.confidence(X), clf.predict(X) == y, 0.3)

@@ -1,15 +1,15 @@
-"""A classifier made by hand, tables fit to learn from and not, and records of tables."""
+"""A hand-made classifier, usable and unusable tables, and records of tables."""
 
 from contextlib import contextmanager
 
 import pytest
 
-from calibrant.bilevel import solve
 from calibrant.data import blobs
 from calibrant.experiments import label_noise
 from calibrant.experiments.tables.data import FLOOR, SCORES
 from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, Fitted, SelfCalibrated, Standard
 from calibrant.report import Results
+from tests.eager import train_eagerly
 
 
 class Fixed(Fitted):
@@ -36,8 +36,8 @@ def write_table(path, rows=120, classes=2, seed=0):
 UNSUITABLE = {
     "few": ("a,target\n1,0\n2,1\n3,0\n", r"few\.csv: 3 samples are too few"),
     "gaps": ("a,target\n" + "1,x\n2,\n" * 10, r"gaps\.csv: 10 of the 20 labels in 'target' are missing"),
-    "one-class": ("a,target\n" + "1,x\n2,x\n" * 10, r"one-class\.csv has one class only, x"),
-    "same": ("a,target\n" + "1,x\n1,y\n" * 10, r"same\.csv: No column of the table tells its rows apart"),
+    "one-class": ("a,target\n" + "1,x\n2,x\n" * 10, r"one-class\.csv must hold at least two classes; got only x"),
+    "same": ("a,target\n" + "1,x\n1,y\n" * 10, r"same\.csv: No column of the table can be used"),
     "unlabelled": ("a,b\n1,2\n", r"unlabelled\.csv has no column called target"),
     "broken": ("", r"broken\.csv is empty"),
 }
@@ -77,7 +77,7 @@ TINY = {
 def eager():
     """Tracing pays after hundreds of steps; these trainings have ten."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calibrant.methods.base.solve", lambda *a, **k: solve(*a, **{**k, "compile": None}))
+        train_eagerly(patch)
         yield
 
 

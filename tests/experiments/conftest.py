@@ -6,13 +6,8 @@ import pytest
 
 from calibrant.experiments.tables import peers, study
 from calibrant.methods import METHODS, SelfCalibrated, Standard
-from tests.experiments.cases import eager, write_table
-
-
-@pytest.fixture(autouse=True, scope="module", name="eager")
-def without_tracing():
-    with eager():
-        yield
+from tests.eager import eager_training  # noqa: F401 (a fixture)
+from tests.experiments.cases import write_table
 
 
 @pytest.fixture

@@ -58,7 +58,10 @@ def written(tmp_path_factory, eager):
     """One run of two seeds and two sets, and where it lies."""
     out = tmp_path_factory.mktemp("bo4sc")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bo4sc, "METHODS", {k: replace(METHODS[k], method=small(METHODS[k].method)) for k in IDS})
+        patch.setattr(
+            "calibrant.experiments.common.pooled.METHODS",
+            {k: replace(METHODS[k], method=small(METHODS[k].method)) for k in IDS},
+        )
         settings, _ = bo4sc.chosen_settings()
         short = {name: own | {"epochs": 20} for name, own in settings.items()}
         file = out / "settings.json"

@@ -1,4 +1,4 @@
-"""Commands that are killed at any moment go on and end with the same result; two at once lose nothing."""
+"""Tests of killed commands: they continue and end with the same result, and two commands at once lose nothing."""
 
 import itertools
 import multiprocessing

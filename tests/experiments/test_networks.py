@@ -1,4 +1,4 @@
-"""`calibrant bench networks` on small data: what is measured, in which time, and what the report says."""
+"""Tests of `calibrant bench networks` on small data: measurements, time limits and the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calibrant.report import read_results
 @pytest.fixture
 def brief(monkeypatch):
     """Few samples, epochs and steps."""
-    monkeypatch.setattr(tasks, "_counts", lambda part: (90, 60, 50))
+    monkeypatch.setattr(tasks, "COUNTS", dict.fromkeys(tasks.COUNTS, (90, 60, 50)))
     monkeypatch.setattr(study, "EPOCHS", {"scratch": 2, "tuned": 2})
     monkeypatch.setattr(study, "REPEATS", {"scratch": 1, "tuned": 2})
     monkeypatch.setattr(study, "SOURCE_STEPS", 4)
@@ -46,12 +46,12 @@ def test_the_command_goes_on_and_makes_the_report_again(brief, tmp_path, capsys)
     assert time.perf_counter() - begin < 60
     again = run(out=tmp_path / "again", source=tmp_path / "results.json")
     assert again.exists()
-    with pytest.raises(ValueError, match="no task called faces; choose from digits, languages, reviews, table"):
+    with pytest.raises(ValueError, match="must be one of digits, languages, reviews, table; got faces"):
         run(only=["faces"], out=tmp_path)
 
 
 @pytest.mark.parametrize("name", tasks.TASKS)
-def test_a_tuned_network_has_learned_the_source_task_and_has_a_new_head(brief, name):
+def test_a_tuned_network_knows_the_source_with_a_new_head(brief, name):
     task = tasks.TASKS[name]
     model, splits = study.prepared(task, "tuned", 0)
     assert model.get_submodule(task.head).out_features == tasks.classes_of(splits)
@@ -69,7 +69,7 @@ def test_digits_are_in_one_part_only():
     assert counts == [800, 300, 4 * (1797 - 1100)]
 
 
-def test_plain_training_keeps_to_its_time_and_returns_to_its_best_state():
+def test_plain_training_keeps_its_time_and_its_best_state():
     torch.manual_seed(0)
     x = torch.randn(200, 4)
     y = (x[:, 0] + 0.5 * torch.randn(200) > 0).long()

@@ -1,4 +1,4 @@
-"""Label noise: suspicion against known flips, targets on records whose verdicts are known, and a tiny run."""
+"""Tests of the label-noise experiment: suspicion of known flips, targets with known verdicts, and a tiny run."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from calibrant.experiments import label_noise
+from calibrant.experiments.common.pooled import POOLED
 from calibrant.experiments.common.records import prepare
 from calibrant.experiments.label_noise import study
 from calibrant.experiments.label_noise.measures import suspects
@@ -65,6 +66,16 @@ def test_targets_are_judged(change, missed):
     found = noise_targets(records(**change), [0.0, 0.2])
     assert [k for k, verdict in enumerate(found) if not verdict.holds] == missed
     assert all("bac" not in verdict.shown for verdict in found)
+
+
+@pytest.mark.parametrize("nll", [0.3, 0.6])
+def test_the_pool_has_its_own_target(nll):
+    found = records()
+    found += [{**r, "method": POOLED, "nll": nll + 0.01 * r["seed"]} for r in found if r["method"] == "bo4sc"]
+    *others, own = noise_targets(found, [0.0, 0.2])
+    assert own.statement.startswith(f"{POOLED}: NLL not significantly above")
+    assert own.holds is (nll < 0.4)
+    assert all(verdict.holds for verdict in others)
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+"""Tests of `calibrant ablate tables` on small tables."""
+
 import json
 
 import numpy as np
@@ -18,7 +20,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_no_row_of_the_test_part_is_trained_or_scored_on(folder):
+def test_no_test_row_is_trained_or_scored_on(folder):
     path = folder / "small.csv"
     key = make_key(settings="", code="", data="", table="small", method="plain", seed=100)
     own, whole = ablation.development_split({"small": path}, 50, key), prepare("small", path, 100)
@@ -51,5 +53,5 @@ def test_variants_are_trained_once_and_shown_beside_the_plain_networks(folder, m
 
 
 def test_unknown_variants_are_an_error(folder):
-    with pytest.raises(ValueError, match="There is no variant other"):
+    with pytest.raises(ValueError, match="methods must name variants among"):
         ablation.run(data=folder, methods=["other"], out=folder / "out")

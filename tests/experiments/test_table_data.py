@@ -1,4 +1,4 @@
-"""Folders of tables: which are found and can be learned from, how they are split, encoded and scored."""
+"""Tests of folders of tables: which tables are found and usable, and how they are split, encoded and scored."""
 
 import re
 from dataclasses import replace
@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from calibrant import metrics
-from calibrant.experiments.common.records import Predicted
+from calibrant.experiments.common.records import ClassifierOutput
 from calibrant.experiments.tables.data import FLOOR, TableFile, examine, find_tables, prepare, score
 from tests.experiments.cases import UNSUITABLE, write_table
 
 
-def test_tables_are_found_by_name_and_errors_name_what_there_is(folder, tmp_path):
+def test_tables_are_found_by_name_and_errors_name_all(folder, tmp_path):
     (folder / "notes.txt").write_text("no table")
     assert list(find_tables(folder)) == ["one", "two"]
     assert list(find_tables(folder, ["two"])) == ["two"]
-    with pytest.raises(ValueError, match="no table called three; it has one, two"):
+    with pytest.raises(ValueError, match="among one, two; got three"):
         find_tables(folder, ["three"])
     with pytest.raises(ValueError, match="holds no tables"):
         find_tables(tmp_path / "data" / "..", None)
@@ -27,13 +27,13 @@ def test_tables_are_found_by_name_and_errors_name_what_there_is(folder, tmp_path
         find_tables(folder)
 
 
-def test_a_name_loses_no_more_than_the_endings_that_say_what_a_file_is(tmp_path):
+def test_table_names_lose_only_the_endings_of_file_types(tmp_path):
     for name in ("my.table.v2.csv", "my.table.v3.TSV.gz", "my.csv.parquet"):
         (tmp_path / name).touch()
     assert list(find_tables(tmp_path)) == ["my.csv", "my.table.v2", "my.table.v3"]
 
 
-def test_a_split_is_stratified_encoded_by_its_training_part_and_differs_by_seed(folder):
+def test_splits_are_stratified_seeded_and_encoded_by_training_rows(folder):
     split = prepare("two", folder / "two.csv", 0)
     assert (len(split.task.train), len(split.task.val), len(split.labels)) == (90, 30, 30)
     numbers = split.task.train.inputs[:, :2]
@@ -48,20 +48,20 @@ def test_a_split_is_stratified_encoded_by_its_training_part_and_differs_by_seed(
 
 
 @pytest.mark.parametrize("name", UNSUITABLE)
-def test_a_table_that_cannot_be_learned_from_is_told_by_its_file(name, tmp_path):
+def test_an_unusable_table_is_reported_with_its_file(name, tmp_path):
     text, reason = UNSUITABLE[name]
     bad, good = tmp_path / f"{name}.csv", write_table(tmp_path / "good.csv")
     bad.write_text(text)
     found = examine({name: bad, "good": good}, range(2))
     assert (list(found.tables), list(found.unsuitable)) == (["good"], [name])
     assert re.match(reason, found.unsuitable[name])
-    with pytest.raises(ValueError, match=f"^there is no table to learn from. {reason}"):
+    with pytest.raises(ValueError, match=f"^No table can be used. {reason}"):
         examine({name: bad}, range(2))
 
 
 def test_a_wrong_zero_costs_the_floor_and_is_counted():
     probs = np.array([[1.0, 0.0], [0.2, 0.8]])
-    found = Predicted(probs, probs.argmax(1), probs.max(1))
+    found = ClassifierOutput(probs, probs.argmax(1), probs.max(1))
     scores = score(found, np.array([1, 1]), np.array([False, True]))
     assert scores["clipped"] == 0.5
     assert scores["nll"] == pytest.approx(-(np.log(FLOOR / (1 + FLOOR)) + np.log(0.8)) / 2, rel=1e-5)
@@ -71,7 +71,7 @@ def test_a_wrong_zero_costs_the_floor_and_is_counted():
     assert score(found, np.array([1, 1]), np.array([False, False]))["nll_new"] is None
 
 
-def test_test_rows_with_a_copy_among_those_learned_from_are_told(folder):
+def test_test_rows_with_a_training_copy_are_reported(folder):
     split = prepare("two", folder / "two.csv", 0)
     assert not split.copied().any()
     inputs = split.inputs.clone()
@@ -80,7 +80,7 @@ def test_test_rows_with_a_copy_among_those_learned_from_are_told(folder):
     assert np.flatnonzero(changed.copied()).tolist() == [2, 5]
     probs = np.full((len(inputs), split.task.n_classes), 1 / split.task.n_classes)
     probs[[2, 5]] = np.eye(split.task.n_classes)[split.labels[[2, 5]]]  # known by heart
-    record = changed.record("standard", Predicted(probs, probs.argmax(1), probs.max(1)))
+    record = changed.record("standard", ClassifierOutput(probs, probs.argmax(1), probs.max(1)))
     assert record["copied"] == 2 / len(inputs)
     assert record["nll_new"] == pytest.approx(np.log(split.task.n_classes), rel=1e-5)
     assert record["nll"] < record["nll_new"]

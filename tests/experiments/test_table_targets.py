@@ -1,4 +1,4 @@
-"""The targets of the recommended classifier on tables, from records that were made up."""
+"""Tests of the targets of the recommended classifier on tables, on synthetic records."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_ratios_have_intervals_that_know_of_the_overlap():
 def test_verdicts_on_scores():
     rank_nll, rank_ece, median, near, most, crossed = score_targets(compared(results_of(records())), 0.25)
     assert (rank_nll.measured, rank_nll.holds) == (pytest.approx(5 / 3), True)
-    assert rank_nll.note.startswith("[1.00, 2.00]; best of the others: hgb-temperature, 2.50, behind by 0.83 [")
+    assert rank_nll.note.startswith("[1.00, 2.00]; best other method: hgb-temperature, 2.50; difference 0.83 [")
     assert rank_ece.holds
     assert (median.measured, median.holds) == (pytest.approx(0.995 / 1.005), True)
     assert (near.measured, near.holds) == (pytest.approx(2 / 3), False)
@@ -64,12 +64,12 @@ def test_cross_calibration_is_ranked_beside_the_same_trees_alone(loss, rank, hol
     names = [OWN, CROSSED, "hgb-isotonic", "hgb-sigmoid", RIVAL]
     found = score_targets(compared(results_of(scored([[0.01, loss, 0.4, 0.5, 0.3]] * 3, names))), 0.25)[-1]
     assert (found.measured, found.holds) == (rank, holds)
-    assert f"best of the others: {RIVAL}" in found.note
+    assert f"best other method: {RIVAL}" in found.note
 
 
 @pytest.mark.parametrize(("seconds", "share", "holds"), [(1.0, 0.5, True), (1.8, 0.9, True), (3.0, 1.5, False)])
 def test_seconds_of_single_fits_are_summed(seconds, share, holds):
-    time, _ = cost_targets([*records(), *costs(seconds)])
+    time, *_ = cost_targets([*records(), *costs(seconds)])
     assert (time.measured, time.holds) == (pytest.approx(share), holds)
     assert f"{3 * seconds:.0f} s of 3 s + 3 s on 3 tables" in time.note
 
@@ -82,8 +82,43 @@ def test_memory_is_judged_on_the_worst_table():
     assert cost_targets(costs(memory=None))[1].holds is None
 
 
+@pytest.mark.parametrize(("slow", "holds"), [(2.0, True), (2.1, False)])
+def test_prediction_is_judged_on_the_slowest_table_of_our_method(slow, holds):
+    found = [
+        r | {"predict_seconds": 9.0 if r["method"] != OWN else slow if r["table"] == "b" else 1.0} for r in costs()
+    ]
+    verdict = cost_targets(found)[2]
+    assert (verdict.measured, verdict.holds) == (slow, holds)
+    assert verdict.note == f"on b; within the limit on {2 + holds} of 3 tables"
+    assert cost_targets(costs())[2].holds is None
+    assert [row[-1] for row in cost_sheet(found)[1]] == [1.0, slow, 1.0, 2 + slow, slow]
+
+
+def test_costs_of_an_earlier_version_are_named():
+    sentence = f"The costs of {OWN} were measured with an earlier version of the code on"
+    assert f"{sentence} a, b, c." in to_terminal(results_of([*records(), *costs()]))
+    new = [r | ({"predict_seconds": 1.0} if r["table"] != "b" else {}) for r in costs()]
+    assert f"{sentence} b." in make_report(results_of([*records(), *new])).to_markdown()
+    new = [r | {"predict_seconds": 1.0} for r in costs()]
+    assert sentence not in to_terminal(results_of([*records(), *new]))
+
+
+@pytest.mark.parametrize(("loss", "first"), [(0.9, True), (0.1, False)])
+def test_a_library_without_every_split_is_ranked_on_the_tables_that_it_has(loss, first):
+    some = scored([[loss]] * 2, ["lightgbm"], ["a", "b"], seeds=2)
+    found = compared(results_of([*records(), *some]))
+    assert list(found.partial) == ["lightgbm"]
+    nll = score_targets(found, 0.25)[6]
+    assert (
+        nll.statement
+        == f"{OWN} has the best mean rank in NLL among all methods and LightGBM, on the tables that it has"
+    )
+    assert nll.holds is first
+    assert "2 tables, 5 methods" in nll.note
+
+
 def test_seconds_of_scores_do_not_count():
-    assert [verdict.holds for verdict in cost_targets(records())] == [None, None]
+    assert [verdict.holds for verdict in cost_targets(records())] == [None, None, None]
     assert cost_sheet(records())[1] == []
 
 

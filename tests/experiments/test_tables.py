@@ -1,4 +1,4 @@
-"""Every method on a folder of tables: splits, scores, ranks, tests, and the run as a user starts it."""
+"""Tests of the experiment on tables: splits, scores, ranks, tests, and the command."""
 
 import json
 
@@ -21,7 +21,7 @@ from tests.experiments.cases import UNSUITABLE, write_table
 SKLEARN = [name for name in table_peers.PEERS if table_peers.base_of(name)[0].package == "sklearn"]
 
 
-def test_baselines_train_at_the_setting_for_tables_and_the_rest_is_the_registry():
+def test_baselines_use_the_table_setting_and_the_rest_the_registry():
     own = tables.table_methods()
     assert own["standard"] == Standard(epochs=None, learning_rate=tables.LEARNING_RATE)
     assert own["label-smoothing"].smoothing == METHODS["label-smoothing"].method.smoothing
@@ -34,7 +34,7 @@ def test_baselines_train_at_the_setting_for_tables_and_the_rest_is_the_registry(
     assert [*METHODS, "self-calibrated-network", "self-calibrated-former"] == list(own)
 
 
-def test_unsuitable_tables_are_left_out_of_a_run_and_dropped_columns_told(folder, tmp_path, short, capsys):
+def test_unsuitable_tables_are_left_out_and_dropped_columns_named(folder, tmp_path, short, capsys):
     lines = (folder / "one.csv").read_text().splitlines()
     (folder / "noted.csv").write_text(
         "\n".join(["name,same," + lines[0], *(f"patient {k},1,{line}" for k, line in enumerate(lines[1:]))])
@@ -59,16 +59,19 @@ def test_unsuitable_tables_are_left_out_of_a_run_and_dropped_columns_told(folder
     assert read_results(tmp_path / "results.json").config["unsuitable"] == {}
 
 
-def test_cross_fitting_says_that_a_class_of_one_row_is_too_small(tmp_path, short):
+def test_cross_fitting_says_if_a_class_is_too_small(tmp_path, short):
     path = write_table(tmp_path / "t.csv")
     with path.open("a") as file:
         file.write("1,1,red,lonely\n")
     (record,) = run_peers("t", path, 0, ["sklearn-isotonic"])
-    assert record["failure"] == "A class has one row only in training and validation part, and cross-fitting needs two."
+    assert (
+        record["failure"]
+        == "Each class must have two rows or more outside the test part, for cross-fitting; one has a single row."
+    )
 
 
 @pytest.mark.parametrize("prefix", ["sklearn", "hgb"])
-def test_peers_are_what_scikit_learn_gives_and_models_are_trained_once(folder, monkeypatch, prefix):
+def test_peers_equal_scikit_learn_and_models_are_trained_once(folder, monkeypatch, prefix):
     from sklearn.calibration import CalibratedClassifierCV
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.model_selection import StratifiedKFold
@@ -95,7 +98,7 @@ def test_peers_are_what_scikit_learn_gives_and_models_are_trained_once(folder, m
         assert record["seconds"] > 0
 
 
-def test_a_class_too_small_for_folds_is_a_failure_with_its_reason(tmp_path):
+def test_a_class_too_small_for_folds_fails_with_reason(tmp_path):
     lines = (write_table(tmp_path / "t.csv")).read_text() + "0,0,red,lonely\n"
     (tmp_path / "t.csv").write_text(lines)
     record = run_peers("t", tmp_path / "t.csv", 0, ["sklearn-sigmoid"])[0]
@@ -113,7 +116,7 @@ def test_a_table_that_became_unsuitable_takes_its_records_along(folder, tmp_path
     assert list(results.config["unsuitable"]) == ["two"]
 
 
-def test_a_peer_that_this_scikit_learn_lacks_is_left_out_and_said(folder, tmp_path, short, monkeypatch, capsys):
+def test_a_peer_missing_from_scikit_learn_is_left_out_aloud(folder, tmp_path, short, monkeypatch, capsys):
     monkeypatch.setattr(table_peers.importlib.util, "find_spec", lambda package: package == "sklearn" or None)
     absent = [name for name in table_peers.PEERS if name.startswith(("lightgbm", "catboost", "realmlp"))]
     assert list(table_peers.missing_peers("1.8.0")) == list(table_peers.missing_peers("1.10.dev0")) == absent
@@ -189,6 +192,7 @@ def test_costs_of_single_fits_stand_beside_the_scores(folder, tmp_path, short, m
         if "threads" in record:
             assert record["threads"] == 2
             assert record["seconds"] > 0
+            assert record["predict_seconds"] > 0
             assert record["peak_memory"] is None or record["peak_memory"] >= 0
             assert "nll" not in record
     assert len(records) == 6

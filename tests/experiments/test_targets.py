@@ -1,4 +1,4 @@
-"""Targets on records made by hand: each verdict changes at its limit."""
+"""Tests of targets on hand-made records: each verdict changes at its limit."""
 
 import math
 
@@ -7,6 +7,7 @@ import pytest
 from calibrant.experiments.bo4sc import page, table1
 from calibrant.experiments.bo4sc.targets import bo4sc_targets, self_calibrated_targets
 from calibrant.experiments.common import words as report_words
+from calibrant.experiments.common.pooled import POOLED, chosen_methods
 from calibrant.experiments.common.verdicts import Case, at_least, difference, judge, mean, not_above, ratio
 from calibrant.experiments.tables.data import DEVELOPMENT
 from calibrant.methods import METHODS as REGISTRY
@@ -79,6 +80,29 @@ def test_bo4scs_targets(change, missed):
 def test_self_calibrateds_targets(change, missed):
     found = self_calibrated_targets(records(**change))
     assert [k for k, verdict in enumerate(found) if verdict.holds is False] == missed
+
+
+def pooled(change=None):
+    """The same records, and those of the pool with a changed value on bac."""
+    own = [{**r, "method": POOLED} for r in records() if r["method"] == "self-calibrated"]
+    return records() + [{**r, **(change or {})} if r["dataset"] == "bac" else r for r in own]
+
+
+@pytest.mark.parametrize(
+    ("change", "missed"), [({}, []), ({"ece15": 0.007}, [2]), ({"accuracy": 0.896}, [3]), ({"nll": 0.4}, [4])]
+)
+def test_the_pool_has_the_same_targets_beside_self_calibrateds(change, missed):
+    found = page.verdicts(pooled(change))
+    assert [v.statement.split(":")[0] for v in found] == ["bo4sc"] * 4 + ["self-calibrated"] * 5 + [POOLED] * 5
+    assert [k for k, verdict in enumerate(found) if verdict.holds is False] == [9 + k for k in missed]
+
+
+def test_the_pool_is_no_rival_of_self_calibrated_and_must_be_named():
+    assert self_calibrated_targets(pooled({"nll": 0.1}))[4].holds
+    assert POOLED not in chosen_methods(None)
+    assert list(chosen_methods([POOLED, "bo4sc"])) == ["bo4sc", POOLED]
+    with pytest.raises(ValueError, match="methods must be among"):
+        chosen_methods(["pool"])
 
 
 def test_the_nearest_rival_is_named():

@@ -1,4 +1,4 @@
-"""Commands with methods that take no time, for processes that are killed."""
+"""Commands with instant methods, for tests that kill processes."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ def reproduce(out, **options):
     torch.set_num_threads(1)
     with eager(), pytest.MonkeyPatch.context() as patch:
         known = {name: dataclasses.replace(METHODS[name], method=method) for name, method in TINY.items()}
-        patch.setattr(bo4sc, "METHODS", known)
+        patch.setattr("calibrant.experiments.common.pooled.METHODS", known)
         patch.setattr("calibrant.experiments.bo4sc.figures.RELIABILITY_SET", "bac")
         settings, _ = bo4sc.chosen_settings()
         file = Path(out).with_suffix(".settings.json")

@@ -1,4 +1,4 @@
-"""ONNX files answer as the classifiers do, checked with onnxruntime, for any number of rows."""
+"""Tests that ONNX files give the classifiers' predictions in onnxruntime, for any number of rows."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_tables_of_numbers(name, labels, tmp_path):
 
 
 @pytest.mark.parametrize("classifier", [CASES["pool"], CASES["one network"]], ids=["pool", "one network"])
-def test_a_table_with_text_is_given_as_the_encoder_reads_it(classifier, tmp_path):
+def test_a_table_with_text_enters_as_the_encoder_reads(classifier, tmp_path):
     frame, y = mixed()
     classifier.fit(frame, y)
     to_onnx(classifier, tmp_path / "model.onnx", dtype="float64")

@@ -1,4 +1,4 @@
-"""Trackers, Lightning, torchmetrics and the Trainer of Hugging Face, each on small data."""
+"""Tests of trackers, Lightning, torchmetrics and Hugging Face's Trainer on small data."""
 
 from __future__ import annotations
 
@@ -129,6 +129,25 @@ def test_mlflow_itself(tmp_path, monkeypatch):
     fitted(Tracker("mlflow", every=3, run_name="own"))
     found = mlflow.last_active_run().data.metrics
     assert {"train/loss", "val/nll", "calibrated/temperature"} <= set(found)
+    assert mlflow.active_run() is None
+    with mlflow.start_run() as own:  # a run that the user started goes on
+        fitted(Tracker("mlflow", every=3))
+        assert mlflow.active_run().info.run_id == own.info.run_id
+        mlflow.log_metric("later", 1.0)
+    assert {"train/loss", "calibrated/nll", "later"} <= set(mlflow.get_run(own.info.run_id).data.metrics)
+
+
+def test_wandb_itself(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    fitted(Tracker("wandb", every=3, mode="offline", dir=tmp_path, project="calibrant"))
+    assert wandb.run is None
+    with wandb.init(mode="offline", dir=tmp_path, project="calibrant") as own:
+        fitted(Tracker(own, every=3))
+        own.log({"later": 1.0})  # the user's run goes on
+        found = dict(own.summary)
+    assert {"train/loss", "val/smooth_ece", "calibrated/temperature", "later"} <= set(found)
+    assert len(list(tmp_path.rglob("*.wandb"))) == 2
 
 
 def test_trackers_that_cannot_be_had(monkeypatch):
@@ -220,7 +239,7 @@ def test_a_part_of_a_lightning_module_can_be_named():
     callback = fit(network="net")
     assert type(callback.result_.module) is nn.Linear
     assert callback.result_.probs(val[0]).shape == (30, 2)
-    with pytest.raises(ValueError, match="network names 'body'; the module has 'net'"):
+    with pytest.raises(ValueError, match="network must name a submodule, one of 'net'; got 'body'"):
         fit(network="body")
 
 

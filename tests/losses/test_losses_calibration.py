@@ -1,4 +1,4 @@
-"""SECE and DECE: against the metrics of the same definition, gradients, and what minimises them."""
+"""Tests of SECE and DECE: against the metrics of the same definition, gradients, and their minimisers."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def test_dece_by_its_definition():
     assert dece(logits, labels).item() == pytest.approx(expected.item(), rel=1e-10)
 
 
-def test_soft_accuracy_is_the_hard_one_with_a_margin_and_half_in_a_tie():
+def test_soft_accuracy_is_hard_with_margin_and_half_when_tied():
     probs = torch.tensor([[0.8, 0.1, 0.1], [0.8, 0.1, 0.1], [0.4, 0.4, 0.2]], dtype=torch.float64)
     assert soft_accuracy(probs, torch.tensor([0, 1, 1])).tolist() == pytest.approx([1.0, 0.0, 0.5], abs=1e-6)
 

@@ -1,10 +1,10 @@
-"""Per-sample losses: formulas by hand, two derivatives, and networks that are sure of themselves."""
+"""Tests of per-sample losses: formulas, two derivatives, and saturated networks."""
 
 import pytest
 import torch
 
+from calibrant._classes import log_of_others
 from calibrant.losses import brier, cross_entropy, focal, nll, smoothed_cross_entropy
-from calibrant.losses.classification import log_of_others
 
 CLASSES = 4
 LOSSES = {

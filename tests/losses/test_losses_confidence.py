@@ -1,4 +1,4 @@
-"""The first paper's outer loss: its formula, its gradient, and its behaviour where logarithms end."""
+"""Tests of the first paper's outer loss: formula, gradient, and probabilities near 0 and 1."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def test_confidence_bce_gradient():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_confidence_bce_stays_finite_and_keeps_its_slope_when_the_network_is_sure(dtype):
+def test_confidence_bce_is_finite_with_a_slope_at_high_confidence(dtype):
     """A wrong prediction at odds of e^40 costs 40 and still pushes back; a smaller α ends that at cost α."""
     logits = torch.tensor([[40.0, 0.0], [0.0, 40.0]], dtype=dtype, requires_grad=True)
     losses = confidence_bce(logits, torch.tensor([1, 1]), alpha=80.0)

@@ -1,4 +1,4 @@
-"""Each loss against its published formula, written out as loops or checked by a property that defines it."""
+"""Tests of each loss against its published formula, written as loops, or against a defining property."""
 
 import math
 
@@ -40,7 +40,7 @@ def draw(rows=30, classes=4, scale=1.5, seed=0):
 
 
 @given(LOGITS, st.integers(0, 4), st.floats(0, 20))
-def test_focal_loss_is_at_least_cross_entropy_minus_gamma_times_entropy(logits, label, gamma):
+def test_focal_is_at_least_cross_entropy_minus_gamma_times_entropy(logits, label, gamma):
     """Eq. (1) of the second paper, for every γ ≥ 0: L ≥ CE − γ·H(p)."""
     logits, labels = torch.from_numpy(logits), torch.tensor([label])
     bound = cross_entropy(logits, labels) - gamma * entropy(logits)
@@ -48,7 +48,7 @@ def test_focal_loss_is_at_least_cross_entropy_minus_gamma_times_entropy(logits, 
 
 
 @pytest.mark.parametrize("p0", [0.01, 0.1, 0.2, 0.25, 0.3, 0.45])
-def test_the_gamma_of_a_confidence_gives_both_losses_the_same_slope_there(p0):
+def test_gamma_of_a_confidence_gives_both_losses_one_slope(p0):
     """Slopes in the label's logit, two classes: equal at p0, and focal's smaller above it."""
     gamma = focal_gamma(p0)
     assert gamma > 0
@@ -133,7 +133,7 @@ def test_pairwise_losses_by_their_definitions():
         assert bec.item() == pytest.approx(-sum(pairs) / (3 * 2))
 
 
-def test_exclusion_is_smallest_where_the_other_classes_are_alike_and_zero_for_two_classes():
+def test_exclusion_is_smallest_if_others_agree_and_zero_for_two():
     level = torch.tensor([[3.0, 1.0, 1.0, 1.0]], dtype=torch.float64)
     tilted = torch.tensor([[3.0, 2.0, 1.0, 0.0]], dtype=torch.float64)
     label = torch.tensor([0])
@@ -221,7 +221,7 @@ def test_soft_binned_avuc_by_its_definition():
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("rows", [1, 7, 29])
-def test_sece_in_blocks_has_the_value_and_slopes_of_the_dense_form(rows, order, weighted, accuracy):
+def test_sece_in_blocks_equals_the_dense_form_with_its_slopes(rows, order, weighted, accuracy):
     logits, labels = draw(30)
     weights = torch.linspace(0, 2, 30, dtype=torch.float64) if weighted else None
     settings = {"bandwidth": 0.05, "order": order, "weights": weights, "accuracy": accuracy}
@@ -243,7 +243,7 @@ def test_sece_in_blocks_under_vmap():
         torch.testing.assert_close(own, slope(z, y, 1024))
 
 
-def test_sece_in_blocks_keeps_no_more_than_a_block_of_pairs():
+def test_sece_in_blocks_keeps_one_block_of_pairs():
     """What autograd saves for the backward pass grows with n, not with n²."""
 
     def saved(rows):
@@ -257,7 +257,7 @@ def test_sece_in_blocks_keeps_no_more_than_a_block_of_pairs():
     assert saved(50) <= 400 * 4
 
 
-def test_the_squared_form_is_the_mean_square_of_the_same_gaps():
+def test_the_squared_form_is_the_gaps_mean_square():
     """One sample of confidence c and accuracy a: gap a − c alone."""
     logits, label = torch.tensor([[2.0, 0.0]], dtype=torch.float64), torch.tensor([0])
     first = sece(logits, label, accuracy="hard")

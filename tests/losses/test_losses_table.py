@@ -1,4 +1,4 @@
-"""Every training loss passes the same tests: a new loss is one more row of the table."""
+"""Common tests of all training losses; a new loss is one more row of the table."""
 
 import pickle
 

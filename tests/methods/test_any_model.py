@@ -1,4 +1,4 @@
-"""Every method trains every model: convolutions, inputs by name, networks from a factory, loaders."""
+"""Tests that every method trains every model: convolutions, named inputs, factories and loaders."""
 
 from __future__ import annotations
 
@@ -28,13 +28,6 @@ from calibrant.methods import (
     fit_all,
 )
 from tests.methods.test_methods import short
-
-
-@pytest.fixture(autouse=True)
-def _eager(monkeypatch):
-    """Recording a run of a few steps takes longer than the run."""
-    solve = calibrant.bilevel.solve
-    monkeypatch.setattr("calibrant.methods.base.solve", lambda *a, **k: solve(*a, **{**k, "compile": None}))
 
 
 def images(n=48, seed=0):
@@ -105,7 +98,7 @@ class Own(nn.Module):
         return x.flatten(1) @ self.weight
 
 
-def test_a_network_that_cannot_be_drawn_anew_says_what_to_do():
+def test_a_network_without_reset_says_what_to_do():
     with pytest.raises(ValueError, match=r"model=lambda seed.*redraw=False"):
         calibrant.fit(Own(), TRAIN, VAL, method=Ensemble(Standard(epochs=1)), redraw=True)
     for redraw in (None, False):

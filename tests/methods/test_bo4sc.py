@@ -1,4 +1,4 @@
-"""BO4SC against Algorithm 1 written out, and what it does to labels that are wrong."""
+"""Tests of BO4SC against a plain implementation of Algorithm 1, and on wrong labels."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_it_is_algorithm_1(steps, rounds):
     assert torch.allclose(found, expected, atol=1e-7)
 
 
-def test_the_history_of_the_weights_begins_at_one_and_ends_at_the_weights():
+def test_weight_history_begins_at_one_and_ends_at_the_weights():
     fitted = BO4SC(hidden=(6,), steps=2, epochs=10, keep_history=True).fit(small_task())
     history = fitted.extras["sample_weights_history"]
     assert history.shape == (6, 30)
@@ -123,7 +123,7 @@ def test_wrong_labels_lose_their_weight_and_are_found():
 
 
 @pytest.mark.filterwarnings("error")  # the linear solve ends early by design
-def test_the_implicit_hypergradient_survives_where_the_inner_loss_is_not_convex():
+def test_the_implicit_hypergradient_survives_a_non_convex_inner_loss():
     """Rectified units, five steps at a time, the paper's step sizes: most outer steps meet negative curvature."""
     problem = load_problem("blobs-1.3", 500)
     parts = [Part(torch.as_tensor(x, dtype=torch.float32), torch.as_tensor(y)) for x, y in (problem.train, problem.val)]

@@ -1,4 +1,4 @@
-"""The recommended method for images: a network and its confidence map, learned together."""
+"""Tests of the recommended method for images: a network with a learned confidence map."""
 
 from __future__ import annotations
 

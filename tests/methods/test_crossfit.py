@@ -1,4 +1,4 @@
-"""Folds: every row is held out once, by networks that saw neither its copies nor its group."""
+"""Tests of folds: every row is held out once, by networks that saw neither its copies nor its group."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_row_is_held_out_once_a_repeat(rows, number, train, repeats, group
     assert max(sizes) - min(sizes) <= (6 if grouped else 3)
 
 
-def test_only_validation_rows_are_held_out_where_they_alone_are_trusted():
+def test_only_trusted_validation_rows_are_held_out():
     trusted = slice(70, None)
     dealt = deal(torch.arange(100) % 3, 5, seed=0, held_from=trusted, choose=1 / 3, choose_from=trusted)
     for fold in dealt:
@@ -61,7 +61,7 @@ def copied(kind: str, *, val: bool = False) -> Task:
 @pytest.mark.parametrize("kind", ["copies", "groups"])
 @pytest.mark.parametrize("val", [False, True])
 @pytest.mark.parametrize("candidate", [Pooled, LabelNoisy])
-def test_no_network_judges_a_row_whose_copy_or_group_it_trained_on(kind, val, candidate):
+def test_networks_never_judge_a_copy_or_group_they_trained_on(kind, val, candidate):
     if candidate is LabelNoisy and not val:
         pytest.skip("needs a validation part")
     tasks = candidate(SelfCalibrated(folds=4)).parts(copied(kind, val=val))
@@ -74,7 +74,7 @@ def test_no_network_judges_a_row_whose_copy_or_group_it_trained_on(kind, val, ca
         assert torch.equal(stream.inputs, task.pooled.inputs[stream.index])
 
 
-def test_held_out_logits_come_from_networks_that_never_saw_the_row_or_its_copy():
+def test_held_out_logits_come_from_networks_without_the_row():
     """A network that memorises: its logit says which of the groups it was trained on."""
     own = copied("copies")
     together = torch.arange(120) % 30

@@ -1,4 +1,4 @@
-"""The rule by which a method is chosen where none is named."""
+"""Tests of the choice of a default method."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_network_is_new_until_it_is_trained(name):
     assert not is_new(net)
 
 
-def test_a_trained_network_is_fine_tuned_and_a_large_one_is_trained_once():
+def test_trained_networks_are_tuned_and_large_ones_trained_once():
     frozen, seen = nn.Linear(2, 2), nn.BatchNorm1d(2)
     frozen.bias.requires_grad_(False)
     seen(torch.randn(4, 2))
@@ -139,7 +139,7 @@ def perceptron(seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("draw", "model"), [(rows, perceptron), (sequences, Recurrent)])
-def test_the_default_for_large_data_is_no_worse_than_plain_training(draw, model):
+def test_large_data_default_is_no_worse_than_plain_training(draw, model):
     generator = torch.Generator().manual_seed(0)
     train, val, test = (draw(count, generator) for count in (4200, 800, 4000))
     default, plain = (calibrant.fit(model(0), train, val, method=method) for method in (None, PLAIN))

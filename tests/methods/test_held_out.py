@@ -1,4 +1,4 @@
-"""The last step of cross-fitting: what made the labels is found, and little data is not believed too much."""
+"""Tests of the last step of cross-fitting: it recovers the truth, and stays cautious with little data."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The second paper's methods by id, on a small network and images that the test makes."""
+"""Tests of the second paper's methods by id, on a small network and synthetic images."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_best_validation_error_is_returned(task):
         assert float(error(fitted.logits(hard.val.inputs), hard.val.labels)) == min(seen)
 
 
-def test_states_are_chosen_by_the_validation_part_and_not_by_the_meta_part(task):
+def test_the_validation_part_not_the_meta_part_chooses_states(task):
     """Labels that are all wrong: the best state is the one that fits them best, which training never aims at."""
     recipe = replace(RECIPE, epochs=4, batch_size=15, learning_rate=0.1, select="error", schedule="steps")
     method = replace(IMAGE_METHODS["recommended"].method, recipe=recipe)

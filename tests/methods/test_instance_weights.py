@@ -1,4 +1,4 @@
-"""Instance weights by Jain & Shenoy: the outer loss against its formula, the weights' network, and the method."""
+"""Tests of instance weights (Jain & Shenoy): the outer loss, the weight network, and the method."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def small_task(seed=4):
     return Task(Part(x[:40], y[:40]), Part(x[40:], y[40:]), 5, seed=seed)
 
 
-def test_the_outer_loss_is_cross_entropy_and_variance_over_the_passes():
+def test_outer_loss_is_cross_entropy_plus_variance_over_passes():
     task, strength, draws = small_task(), 0.7, 3
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Dropout(0.4), nn.Linear(6, 5)).double()

@@ -1,4 +1,4 @@
-"""Lists of jobs in other processes: everything can be pickled, and results are those of a serial run."""
+"""Tests of jobs in other processes: everything can be pickled, and results equal those of a serial run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of the pool beside the networks: frozen trees are scikit-learn's, paths are chosen by all folds together."""
+"""Tests of pool members other than networks: frozen trees equal scikit-learn's; one path position for all folds."""
 
 import dataclasses
 
@@ -7,7 +7,9 @@ import pytest
 from scipy.special import log_softmax
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 
+from calibrant.methods import trees
 from calibrant.methods.forest import Forest
 from calibrant.methods.lines import Line, Linear, LinePath
 from calibrant.methods.members import Rows, best_place, cross_fit, held_out_loss
@@ -72,7 +74,7 @@ def test_the_mean_of_forests_has_the_mean_of_their_logits():
     ],
 )
 def test_a_forest_that_was_tampered_with_is_refused(name, change):
-    """Compiled code would follow a wrong child number into memory that is not the forest's."""
+    """A wrong child number would lead to a node of another tree, or in circles."""
     rows = table(100)
     forest = FEW.path(rows, rows, 0).at(5)
     forest.check(4, 3)
@@ -114,7 +116,7 @@ def test_classes_that_a_fold_lacks_are_improbable_and_not_impossible(kind, prese
 
 
 @pytest.mark.parametrize("kind", [FEW, Linear()], ids=["trees", "linear"])
-def test_a_member_that_the_first_fold_speaks_against_is_not_trained_to_the_end(kind, monkeypatch):
+def test_a_member_that_fails_the_first_fold_stops_early(kind, monkeypatch):
     rows, seen, trained = table(150), [], []
     path = type(kind).path
     monkeypatch.setattr(type(kind), "path", lambda self, *a: (trained.append(1), path(self, *a))[1])
@@ -194,3 +196,20 @@ def test_iterations_are_fewer_where_each_takes_many_trees(classes, most):
     rows = table(150, classes)
     kind = dataclasses.replace(FEW, trees=300, patience=1000)
     assert len(kind.path(rows, rows, 0).at(1000).column) == most * (1 if classes == 2 else classes)
+
+
+def test_small_tables_are_grown_by_one_thread(monkeypatch):
+    """Several threads would wait for each other; for a large table they are worth it."""
+    used = []
+    fit = HistGradientBoostingClassifier.fit
+    monkeypatch.setattr(
+        HistGradientBoostingClassifier,
+        "fit",
+        lambda self, *a, **k: (used.append(_openmp_effective_n_threads()), fit(self, *a, **k))[1],
+    )
+    rows, before = table(120), _openmp_effective_n_threads()
+    FEW.path(rows, rows, 0)
+    monkeypatch.setattr(trees, "SERIAL", 100)
+    FEW.path(rows, rows, 0)
+    assert used == [1, before]
+    assert _openmp_effective_n_threads() == before

@@ -1,4 +1,4 @@
-"""Every method passes one table of tests: a new method is one more row of METHODS."""
+"""Common tests of all methods; a new method is one more row of METHODS."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
+import calibrant.methods.base
 from calibrant.bilevel import NonFiniteError
 from calibrant.data import blobs
 from calibrant.methods import (
@@ -84,7 +85,7 @@ def test_many_jobs_at_once_equal_single_ones(name):
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("number", [1, 2])
-def test_training_that_breaks_down_is_a_value_among_jobs_and_an_error_alone(name, number):
+def test_failed_training_is_a_value_among_jobs_alone_an_error(name, number):
     method = diverging(short(METHODS[name].method))
     with pytest.raises(NonFiniteError, match="not finite"):
         method.fit(task())
@@ -93,7 +94,7 @@ def test_training_that_breaks_down_is_a_value_among_jobs_and_an_error_alone(name
         assert fitted.probs(task().val.inputs).shape == (30, 5)
 
 
-def test_a_job_that_breaks_down_alone_does_not_end_the_others_nor_the_stop_watch():
+def test_one_failed_job_ends_neither_the_others_nor_their_clock():
     watched = []
 
     @contextmanager
@@ -110,7 +111,7 @@ def test_a_job_that_breaks_down_alone_does_not_end_the_others_nor_the_stop_watch
     assert torch.equal(sound.probs(x), good.fit(task()).probs(x))
 
 
-def test_jobs_of_every_kind_may_be_mixed_and_keep_their_order():
+def test_jobs_of_every_kind_mix_and_keep_their_order():
     tasks = [task(0), task(1), task(0, train=50)]
     methods = [short(Standard()), short(BO4SC()), short(Standard(), hidden=(4,)), short(Standard(gamma=1.0))]
     jobs = [(m, t) for t in tasks for m in methods]
@@ -211,7 +212,7 @@ def test_the_same_settings_are_taken_where_they_change_something():
 
 
 @pytest.mark.parametrize(("rows", "size", "expected"), [(700, None, 1200), (5000, 512, 1200), (50_000, 512, 20 * 98)])
-def test_the_default_is_1200_steps_or_20_epochs_where_those_are_more(rows, size, expected):
+def test_the_default_is_1200_steps_or_at_least_20_epochs(rows, size, expected):
     assert total_steps(rows, None, size, 1200) == expected
 
 
@@ -241,3 +242,19 @@ def test_large_populations_are_trained_in_pieces(monkeypatch):
     assert sizes == [2, 2, 1]
     for own, fitted in zip(tasks, found, strict=True):
         assert torch.allclose(fitted.probs(own.val.inputs), method.fit(own).probs(own.val.inputs), atol=1e-3)
+
+
+def test_small_networks_of_a_method_are_recorded_by_default(monkeypatch):
+    """Networks of the user run eagerly, unless ``compile`` is given."""
+    asked, solve = [], calibrant.methods.base.solve
+
+    def watched(*args, compile, **given):
+        asked.append(compile)
+        return solve(*args, compile=None, **given)
+
+    monkeypatch.setattr(calibrant.methods.base, "solve", watched)
+    own, method = task(), short(Standard(), epochs=2)
+    theirs = replace(own, model=lambda seed: torch.nn.Linear(2, own.n_classes))
+    for given, options in ((own, {}), (theirs, {}), (own, {"compile": None}), (theirs, {"compile": "trace"})):
+        method.fit(given, **options)
+    assert asked == ["trace", None, None, "trace"]

@@ -1,4 +1,4 @@
-"""The log-linear pool: what made the labels is found, noise is left out, and nothing to learn is said to be so."""
+"""Tests of the log-linear pool: it recovers the truth, drops noise, and predicts class frequencies without signal."""
 
 import itertools
 
@@ -7,8 +7,9 @@ import pytest
 from scipy.optimize import approx_fprime
 from scipy.special import log_softmax
 
+from calibrant.methods.blend import SMALL, Judged, pruned
 from calibrant.methods.held_out import fit_last_step
-from calibrant.methods.pool import FLOOR, Objective, class_shares, fit_pool, least_lapse, pooled
+from calibrant.methods.pool import FLOOR, Objective, class_shares, even_share, fit_pool, least_lapse, pooled
 
 
 def members(n: int, count: int = 3, classes: int = 3, *, scale: float = 2.0, seed: int = 0) -> np.ndarray:
@@ -187,3 +188,43 @@ def test_copies_change_nothing():
     copies = np.tile(log_probs, (1, 4, 1)), np.tile(labels, 4)
     once, often = fit_pool(log_probs, labels), fit_pool(*copies, groups=np.arange(240) % 60)
     assert often.weights == pytest.approx(once.weights, abs=1e-3)
+
+
+def judged(labels: np.ndarray) -> Judged:
+    return Judged(labels, None, None, np.ones(len(labels), dtype=bool))
+
+
+def test_a_member_of_little_weight_is_left_out_unless_held_out_labels_need_it():
+    """The prior gives a useless member some weight, which costs a little on new rows."""
+    random = np.random.default_rng(0)
+    labels = np.tile([0, 1], 60)
+    good = np.tile(np.where(labels == 1, 1.2, -1.2)[:60] + 0.9 * random.normal(size=60), 2)
+    noise = np.repeat([1.0, -1.0], 60)  # each label and each value of the other member occurs with both signs
+    known = {name: log_softmax(np.stack([-own, own], axis=1), axis=1) for name, own in (("a", good), ("b", noise))}
+    held = judged(labels)
+    both = held.pool(known).weights
+    assert both[1] > SMALL * both.sum()
+    kept, pool = pruned(known, held)
+    assert list(kept) == ["a"]
+    assert pool.weights.tolist() == held.pool({"a": known["a"]}).weights.tolist()
+    half = [np.where(random.random(120) < 0.5, good, 0.3 * good) for _ in range(2)]  # each knows something
+    known = {str(k): log_softmax(np.stack([-own, own], axis=1), axis=1) for k, own in enumerate(half)}
+    assert list(pruned(known, held)[0]) == ["0", "1"]
+
+
+def test_members_that_know_nothing_are_all_left_out():
+    labels = np.random.default_rng(0).integers(0, 2, 200)
+    noise = np.random.default_rng(1).normal(size=(2, 200, 2))
+    kept, pool = pruned(dict(zip("ab", log_softmax(noise, axis=2), strict=True)), judged(labels))
+    assert kept == {}
+    assert len(pool.weights) == 0
+    assert pool.probs(np.empty((0, 3, 2))) == pytest.approx(np.tile(np.bincount(labels) / 200, (3, 1)), abs=0.01)
+
+
+def test_uneven_weights_count_as_fewer_samples():
+    assert even_share(np.full(5, 3.0)) == pytest.approx(1)
+    assert even_share(np.array([1.0, 0.0, 0.0, 1.0])) == pytest.approx(1 / 2)  # two of four samples
+    labels = np.arange(40) % 2
+    sure = log_softmax(np.stack([-5.0 * labels, 5.0 * labels], axis=1), axis=1)[None]
+    weights = np.where(np.arange(40) < 4, 1000.0, 1.0)
+    assert fit_pool(sure, labels, weights).lapse > fit_pool(sure, labels).lapse

@@ -1,4 +1,4 @@
-"""Sample weights learned from clean held-out labels, where many training labels are wrong."""
+"""Tests of sample weights learned from clean held-out labels, with many wrong training labels."""
 
 from __future__ import annotations
 

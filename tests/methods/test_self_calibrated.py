@@ -1,4 +1,4 @@
-"""Cross-fitting, and the choice between candidates."""
+"""Tests of cross-fitting, and of the choice between candidates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_same_outer_variables_for_all_networks():
 
 def test_flipped_labels_are_noticed_and_found():
     own, flipped = task(flip=0.3)
-    fitted = SelfCalibrated(hidden=(16,), epochs=100).fit(own)
+    fitted = SelfCalibrated(hidden=(16,), epochs=100, folds=3, repeats=1).fit(own)
     assert fitted.extras["candidate"] == "label noise"
     assert fitted.extras["label_noise"][0].item() == pytest.approx(flipped.double().mean().item(), abs=0.05)
     score = fitted.extras["suspicion"]
@@ -47,7 +47,7 @@ def test_flipped_labels_are_noticed_and_found():
     ("broken", "kept"),
     [({"label noise"}, "pooled"), ({"pooled"}, "label noise"), ({"pooled", "label noise"}, "pooled")],
 )
-def test_a_candidate_that_failed_does_not_replace_one_that_did_not(monkeypatch, broken, kept):
+def test_a_failed_candidate_does_not_replace_a_working_one(monkeypatch, broken, kept):
     original = self_calibrated.calibrated_mean
 
     def mixture(fit, candidate, train):
@@ -55,7 +55,7 @@ def test_a_candidate_that_failed_does_not_replace_one_that_did_not(monkeypatch, 
         return dataclasses.replace(found, failure="broke down" if candidate in broken else None)
 
     monkeypatch.setattr(self_calibrated, "calibrated_mean", mixture)
-    (fitted,) = fit_all([(SelfCalibrated(hidden=(16,), epochs=60), task(flip=0.3)[0])])
+    (fitted,) = fit_all([(SelfCalibrated(hidden=(16,), epochs=60, folds=3, repeats=1), task(flip=0.3)[0])])
     assert fitted.extras["candidate"] == kept
 
 
@@ -72,7 +72,7 @@ def test_without_a_validation_part_everything_is_pooled():
     assert len(fitted.networks) == 10
 
 
-def test_the_scale_of_sample_weights_does_not_matter_beside_a_part_without():
+def test_the_scale_of_sample_weights_does_not_matter_beside_none():
     own, _ = task(train=60, val=40)
     weights = torch.linspace(0.5, 1.5, 60)
     probs = [

@@ -1,4 +1,4 @@
-"""Networks of SelfCalibrated for tables: embedded columns beside plain ones, and wide rows."""
+"""Tests of the networks for tables: embedded columns, plain networks, and wide rows."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def first_layers(found: Mixture) -> list[type[nn.Module]]:
     return [type(next(iter(net.problem.view.module.children()))) for net in found.networks]
 
 
-def test_without_embedding_the_networks_are_plain_perceptrons_to_the_last_digit() -> None:
+def test_without_embedding_networks_are_exactly_plain_perceptrons() -> None:
     task = table()
     found = fitted(task, embedding=None)
     parts = fold_tasks(task, task.train, deal(task.train.labels, 2, seed=task.seed, repeats=2))
@@ -50,7 +50,6 @@ def test_without_embedding_the_networks_are_plain_perceptrons_to_the_last_digit(
         inner_optimizer=Adam(cosine(0.02, 30, final=0.001)),
         outer_optimizer=Adam(0.2),
         outer_steps=2,
-        compile="trace",
     )
     for k, network in enumerate(found.networks):
         assert torch.equal(network.params, expected.params[k])
@@ -75,7 +74,7 @@ def test_columns_have_factors_where_there_are_rows_enough() -> None:
     assert sum(p.numel() for p in grouped.parameters()) == 2  # a group is one row
 
 
-def test_a_single_deal_embeds_and_a_model_of_ones_own_is_left_alone() -> None:
+def test_a_single_split_embeds_and_own_models_stay_unchanged() -> None:
     assert first_layers(fitted(table(), repeats=1)) == [EmbeddingLayer] * 2
     own = Task(table().train, None, 2, 0, model=lambda seed: mlp(3, 2, hidden=(2,), seed=seed))
     assert first_layers(fitted(own)) == [nn.Linear] * 4

@@ -1,4 +1,4 @@
-"""Wrong labels: the evidence that there are some, how many, and which."""
+"""Tests of wrong labels: evidence for them, their share, and which they are."""
 
 from types import SimpleNamespace
 
@@ -51,7 +51,7 @@ def test_the_rate_of_flipping_is_found(rate):
     assert flip_rate(probs, labels) == pytest.approx(rate, abs=0.015)
 
 
-def test_weights_decide_whose_rate_it_is_and_their_scale_does_not():
+def test_weights_decide_the_rate_and_their_scale_does_not():
     clean, noisy = draw(0.0), draw(0.4)
     probs, labels = (torch.cat(both) for both in zip(clean[:2], noisy[:2], strict=True))
     weights = (torch.arange(len(labels)) >= len(clean[1])) + 1e-6
@@ -67,7 +67,7 @@ def test_the_suspicion_is_a_probability_that_can_be_believed():
         assert suspicion[rows].mean().item() == pytest.approx(flipped[rows].double().mean().item(), abs=0.05)
 
 
-def test_a_label_that_is_impossible_is_wrong_and_a_certain_one_is_not():
+def test_an_impossible_label_is_wrong_a_certain_one_is_not():
     probs = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
     labels = torch.tensor([1, 0, 0])
     assert wrong_label(probs, labels, 0.1)[:2].tolist() == pytest.approx([1.0, 0.0], abs=1e-12)

@@ -1,4 +1,4 @@
-"""Small tensors and parallel test workers: threads would only wait for one another."""
+"""One thread for small tensors: parallel test workers would only wait for each other."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Samples and tables that the metric tests share."""
+"""Shared samples and tables of the metric tests."""
 
 import os
 from pathlib import Path

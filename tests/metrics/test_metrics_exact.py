@@ -1,4 +1,4 @@
-"""Values worked out by hand."""
+"""Tests of metrics against values computed by hand."""
 
 import math
 

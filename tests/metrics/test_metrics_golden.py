@@ -1,4 +1,4 @@
-"""Published predictions, where the data folder is present."""
+"""Tests of metrics on published predictions, if the data folder is present."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Every input is either right or refused by a sentence."""
+"""Tests of the inputs of metrics: each is accepted, or rejected in one sentence."""
 
 import warnings
 
@@ -292,7 +292,7 @@ def test_signatures_are_spelled_out():
 
 
 @pytest.mark.parametrize("metric", MATRIX_METRICS, ids=name_of)
-def test_text_labels_and_one_score_per_row_are_read_as_scikit_learn_reads_them(metric):
+def test_text_labels_and_single_scores_are_read_like_scikit_learn(metric):
     """Names are numbered in sorted order; a score is the probability of the class that sorts last."""
     names = np.array(["ant", "bee", "cat"])
     assert metric(PROBS, names[LABELS]) == metric(PROBS, LABELS)

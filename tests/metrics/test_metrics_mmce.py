@@ -1,4 +1,4 @@
-"""MMCE against its double sum, and against netcal."""
+"""Tests of MMCE against its double sum and against netcal."""
 
 import numpy as np
 import pytest

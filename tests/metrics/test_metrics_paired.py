@@ -1,4 +1,4 @@
-"""Statistics over seeds: means, paired differences and ratios, against scipy and exact cases."""
+"""Tests of statistics over seeds: means, paired differences and ratios, against scipy and exact cases."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Agreement with independent libraries, where they are right."""
+"""Tests of agreement with other libraries, where they are correct."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What holds for every sample."""
+"""Tests of properties that hold for every sample."""
 
 import itertools
 
@@ -172,7 +172,7 @@ def test_calibrated_predictions_approach_the_floor_and_zero(metric):
     assert all(0.4 < value / floor < 2.2 for value, floor in zip(values, floors, strict=True))
 
 
-def test_debiased_errors_are_small_on_calibrated_and_right_on_biased_data():
+def test_debiased_errors_are_right_on_calibrated_and_biased_data():
     rng = np.random.default_rng(0)
     plain, debiased, shifted = [], [], []
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""smECE and the kernel estimates against direct sums over all pairs."""
+"""Tests of smECE and the kernel estimates against direct sums over all pairs."""
 
 import numpy as np
 import pytest
@@ -124,7 +124,7 @@ def test_sece_through_the_grid_agrees_with_all_pairs(monkeypatch):
     weight = np.random.default_rng(5).random(1500)
     for given in ({}, {"sample_weight": weight}, {"bandwidth": 0.3}):
         exact = metrics.sece(confidence=confidence, correct=correct, **given)
-        monkeypatch.setattr(kernel, "_PAIRWISE_LIMIT", 10)
+        monkeypatch.setattr(kernel, "PAIRWISE_LIMIT", 10)
         assert metrics.sece(confidence=confidence, correct=correct, **given) == pytest.approx(exact, abs=2e-6)
         monkeypatch.undo()
 
@@ -134,7 +134,7 @@ def test_pieces_do_not_change_the_sum(monkeypatch):
     for leave_one_out in (False, True):
         given = {"confidence": confidence, "correct": correct, "leave_one_out": leave_one_out}
         whole = metrics.sece(**given)
-        monkeypatch.setattr(kernel, "_PAIRS_AT_ONCE", 1000)
+        monkeypatch.setattr(kernel, "PAIRS_AT_ONCE", 1000)
         assert metrics.sece(**given) == pytest.approx(whole, abs=1e-14)
         monkeypatch.undo()
 

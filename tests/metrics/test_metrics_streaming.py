@@ -1,4 +1,4 @@
-"""Accumulators give what the whole sample gives, however it is cut and wherever it lies."""
+"""Tests that accumulators give the value of the whole sample, for any batches and devices."""
 
 import os
 import pickle

@@ -1,3 +1,5 @@
+"""Tests of the layers that embed columns."""
+
 import numpy as np
 import pytest
 import torch

@@ -1,3 +1,5 @@
+"""Matplotlib without windows, and closed figures after each test."""
+
 import matplotlib
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The figures: what is drawn is what was prepared, into the axes that were given."""
+"""Tests of the figures: they show the prepared numbers, in the given axes."""
 
 import subprocess
 import sys
@@ -92,7 +92,7 @@ def test_reliability_draws_its_numbers(pairs):
     over, under = gaps
     assert {bar.get_hatch() for bar in under} == {"////"}
     for bar in over:
-        assert matplotlib.colors.to_hex(bar.get_facecolor()).upper() == plots._style.OVERCONFIDENT
+        assert matplotlib.colors.to_hex(bar.get_facecolor()).upper() == plots.style.OVERCONFIDENT
 
 
 @pytest.mark.parametrize("display", [plots.SmoothReliabilityDisplay, plots.RiskCoverageDisplay, plots.BinSweepDisplay])
@@ -150,11 +150,11 @@ def test_misclassified_samples_are_red():
     right, red = lines.ax_.collections
     assert len(right.get_paths()) == 9
     assert len(red.get_paths()) == 3
-    assert matplotlib.colors.to_hex(red.get_colors()[0]).upper() == plots._style.MISCLASSIFIED
+    assert matplotlib.colors.to_hex(red.get_colors()[0]).upper() == plots.style.MISCLASSIFIED
     shown = plots.WeightMapDisplay.from_weights(generator.random((12, 2)), history, wrong)
     _, contours = shown.ax_.collections[:2]
     assert len(contours.get_offsets()) == 3
-    assert matplotlib.colors.to_hex(contours.get_edgecolor()[0]).upper() == plots._style.MISCLASSIFIED
+    assert matplotlib.colors.to_hex(contours.get_edgecolor()[0]).upper() == plots.style.MISCLASSIFIED
     np.testing.assert_allclose(contours.get_array(), history[-1, wrong])
 
 
@@ -182,27 +182,6 @@ def test_saving_gives_both_formats_and_the_same_bytes_each_time(tmp_path, pairs)
     assert png.read_bytes().startswith(b"\x89PNG")
     assert save("again/figure")[0].read_bytes() == svg.read_bytes()
     assert plots.save_figure(plt.figure(), tmp_path / "v1.2")[0].name == "v1.2.svg"
-
-
-def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-
-def test_importing_the_package_does_not_import_matplotlib():
-    result = run("import sys, calibrant.plots, calibrant.selective; assert 'matplotlib' not in sys.modules")
-    assert result.returncode == 0, result.stderr
-
-
-def test_without_matplotlib_the_numbers_are_there_and_drawing_names_the_extra():
-    result = run(
-        "import sys; sys.modules['matplotlib'] = None\n"
-        "from calibrant import plots\n"
-        "data = plots.prepare_reliability(confidence=[0.5, 0.9], correct=[0, 1])\n"
-        "try: plots.ReliabilityDisplay(data).plot()\n"
-        "except ImportError as error: assert 'calibrant[plots]' in str(error), error\n"
-        "else: raise AssertionError('drew without matplotlib')"
-    )
-    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The numbers behind the figures: they are the metrics' numbers, and the bands mean what they say."""
+"""Tests of the numbers behind the figures: they equal the metrics, and bands have their stated coverage."""
 
 import numpy as np
 import pytest

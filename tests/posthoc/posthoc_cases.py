@@ -1,4 +1,4 @@
-"""Data and calibrators that the tests of calibrant.posthoc share."""
+"""Shared data and calibrators of the tests of calibrant.posthoc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Auto: the choice, its table, its two stages, and that it does no harm."""
+"""Tests of Auto: the choice, its table, two stages, and no harm to calibrated models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every calibrator of the table must do: a new one is one more row there, and passes all of this."""
+"""Common tests of all calibrators; a new calibrator is one more row of the table."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_logits_and_probabilities_of_one_model_give_one_answer(name, n_classes):
 
 @every
 @classes
-def test_an_integer_weight_is_that_many_rows_and_weight_zero_none(name, n_classes):
+def test_an_integer_weight_repeats_rows_and_zero_removes_them(name, n_classes):
     logits, labels = overconfident(150, n_classes)
     weights = np.random.default_rng(0).integers(0, 4, len(labels))
     params = WITHOUT_SPLIT.get(name, {})

@@ -1,4 +1,4 @@
-"""Save and load: equal predictions, no pickle, and a sentence for every foreign file."""
+"""Tests of saving and loading: equal predictions, no pickle, and one-sentence errors for other files."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""Published predictions where they are at hand, the benchmark's records, and what importing needs."""
+"""Tests on published predictions if they are present, of the benchmark's records, and of imports."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -61,14 +59,3 @@ def test_the_benchmark_gives_records_with_a_verdict(monkeypatch):
     (record,) = posthoc.run("synthetic-beta/beta")
     assert record["holds"] is None
     assert "absent" in posthoc.table([record])
-
-
-def test_importing_needs_no_peer_and_no_plots():
-    code = (
-        "import sys, calibrant.posthoc;"
-        "print(sorted({name.split('.')[0] for name in sys.modules} & "
-        "{'netcal', 'probmetrics', 'matplotlib', 'pandas', 'torchmetrics', 'numba'}))"
-    )
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    assert result.stdout.strip() in ("[]", "['pandas']"), "scikit-learn may bring pandas where it is installed"

@@ -1,4 +1,4 @@
-"""The multinomial core and what is built on it, against finite differences and other solvers."""
+"""Tests of multinomial regression and its calibrators, against finite differences and other solvers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Isotonic maps, bins, polynomials and the neural calibrator against exact cases and other solvers."""
+"""Tests of isotonic maps, bins, polynomials and the neural calibrator, against exact cases and other solvers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_isotonic_per_class_by_hand():
     np.testing.assert_allclose(smooth, (4 * plain + 0.5) / 5)
 
 
-def test_confidence_falls_below_chance_and_the_rest_is_shared_in_proportion():
+def test_confidence_below_chance_shares_the_rest_in_proportion():
     logits = np.log([[0.6, 0.3, 0.1]] * 10)
     labels = np.array([0] + [1] * 9)
     calibrator = IsotonicConfidence(smoothing=False).fit(logits, labels)

@@ -1,4 +1,4 @@
-"""Temperature, its ensemble and its attended form against exact cases and brute force."""
+"""Tests of temperature scaling and its extensions, against exact cases and brute force."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_true_temperature_is_found_at_every_scale(temperature, dtype):
     assert found == pytest.approx(temperature, rel=0.05)
 
 
-def test_it_is_the_minimum_and_follows_the_scale_of_the_logits():
+def test_it_is_the_minimum_and_follows_the_logits_scale():
     logits, labels = overconfident(500, 4)
     found = Temperature().fit(logits, labels).temperature_
     grid = found * np.exp(np.linspace(-0.01, 0.01, 21))

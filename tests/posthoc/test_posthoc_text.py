@@ -1,4 +1,4 @@
-"""Calibrators take labels as scikit-learn's classifiers do: text, and one score per row for two classes."""
+"""Tests of the labels that calibrators accept: text, and one score per row for two classes."""
 
 import numpy as np
 import pytest

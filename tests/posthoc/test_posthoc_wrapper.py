@@ -1,4 +1,4 @@
-"""A calibrator on top of scikit-learn classifiers and torch modules, as a user would."""
+"""Tests of a calibrator on top of scikit-learn classifiers and torch modules."""
 
 from __future__ import annotations
 

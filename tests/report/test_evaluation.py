@@ -1,4 +1,4 @@
-"""`calibrant.evaluate`: what it reads, what it says, and that its numbers are those of the metrics."""
+"""Tests of `calibrant.evaluate`: inputs, verdicts, and numbers equal to the metrics."""
 
 import json
 
@@ -172,6 +172,32 @@ def test_json_holds_everything_and_rows_only_where_wanted(over):
     assert mistakes[0]["values"] == {"patient": f"secret-{worst}"}
     assert "secret" in text
     assert "secret" not in json.dumps(result.to_dict(rows=False))
+
+
+def test_mistakes_have_the_row_numbers_of_the_data(over):
+    probs, labels, _ = over
+    own = np.arange(len(labels)) * 2 + 7
+    counted, numbered = (calibrant.evaluate(probs, labels, row_numbers=n, n_resamples=20) for n in (None, own))
+    pairs = zip(*(r.to_dict()["models"][0]["mistakes"] for r in (counted, numbered)), strict=True)
+    assert all(b["row"] == own[a["row"]] for a, b in pairs)
+    assert "counted from 0" in counted.to_html()
+    assert "counted from 0" not in numbered.to_html()
+    for wrong in (own[:-1], own.astype(float)):
+        with pytest.raises(ValueError, match="row_numbers must be"):
+            calibrant.evaluate(probs, labels, row_numbers=wrong)
+
+
+def test_groups_are_printed(over):
+    probs, labels, _ = over
+    groups = np.where(np.arange(len(labels)) % 3, "north", "south")
+    result = calibrant.evaluate(probs, labels, groups=groups, n_resamples=20)
+    line = next(line for line in str(result).splitlines() if line.startswith("south"))
+    kept = groups == "south"
+    right = (probs.argmax(axis=1) == labels)[kept]
+    assert f"{kept.sum():,}" in line
+    assert f"{100 * right.mean():.1f} %" in line
+    many = calibrant.evaluate(probs, labels, groups=np.arange(len(labels)) % 25, n_resamples=5)
+    assert "and 5 more" in str(many)
 
 
 def test_probability_zero_of_what_happened_is_said(over):

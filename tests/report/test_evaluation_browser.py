@@ -1,4 +1,4 @@
-"""The page in a real browser: it loads without an error, its controls move, and its numbers are NumPy's."""
+"""Tests of the page in a browser: no errors, working controls, and numbers equal to NumPy's."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ import pytest
 from scipy.special import softmax
 
 import calibrant
-from calibrant.selective import uniform_risk_bound
+from calibrant.selective import threshold_for_risk, uniform_risk_bound
 
 REQUIRED = os.environ.get("CALIBRANT_BROWSER") == "required"
 CHROMIUM = os.environ.get("CALIBRANT_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
@@ -42,9 +42,9 @@ def opened(browser, tmp_path):
     """Open a page and collect what it complains about; the test fails where it does."""
     complaints, contexts = [], []
 
-    def open_page(result, **context):
+    def open_page(result, rule=None, **context):
         path = tmp_path / "page.html"
-        result.to_html(path)
+        result.to_html(path, rule=rule)
         contexts.append(browser.new_context(**context))
         page = contexts[-1].new_page()
         page.on("console", lambda message: complaints.append(message.text))
@@ -127,7 +127,25 @@ def test_two_classes_have_a_window_around_one_half(opened):
     agrees(page, score, right, limits[low], limits[high])
 
 
-def test_curves_and_models_can_be_chosen_in_the_dark_on_a_phone(opened):
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_the_limits_start_at_the_rule_of_the_model(n_classes, opened):
+    probs, labels = predictions(n_classes)
+    right = probs.argmax(axis=1) == labels
+    rule = threshold_for_risk(probs.max(axis=1), right, 0.1)
+    threshold = rule.window.high
+    score, low = (probs[:, 1], 1 - threshold) if n_classes == 2 else (probs.max(axis=1), -np.inf)
+    page = opened(calibrant.evaluate(probs, labels, n_resamples=20), rule=rule)
+    agrees(page, score, right, low, threshold)
+    assert shown(page)["coverage"] == pytest.approx(rule.accepts(probs.max(axis=1)).mean(), abs=0.00051)
+    assert "own rejection rule" in page.inner_text("#rule-text")
+    page.locator("#high").focus()
+    page.keyboard.press("End")
+    assert shown(page)["coverage"] < 0.5
+    page.locator("#own-rule").click()
+    agrees(page, score, right, low, threshold)
+
+
+def test_curves_and_models_can_be_chosen_on_a_dark_phone(opened):
     probs, labels = predictions(3)
     sharper = softmax(2 * np.log(probs), axis=1)
     result = calibrant.evaluate({"one": probs, "two": sharper}, labels, n_resamples=20)

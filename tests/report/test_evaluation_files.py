@@ -1,4 +1,4 @@
-"""Any file of predictions gives a result or a sentence."""
+"""Tests of files of predictions: each gives a result or a one-sentence error."""
 
 import json
 
@@ -46,7 +46,7 @@ def any_table(draw):
 @settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=any_table(), encoding=st.sampled_from(["utf-8", "utf-8-sig", "latin-1"]))
 def test_any_file_is_evaluated_or_refused_in_a_sentence(text, encoding, tmp_path, monkeypatch):
-    monkeypatch.setattr(numbers, "_BUDGET", 1.0)
+    monkeypatch.setattr(numbers, "BUDGET", 1.0)
     path = tmp_path / "a.csv"
     path.write_bytes(text.encode(encoding))
     done = CliRunner().invoke(commands.app, ["evaluate", str(path), "--json"])

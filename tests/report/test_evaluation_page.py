@@ -1,4 +1,4 @@
-"""The page of an evaluation: self-contained, escaped, small, and made of exact counts."""
+"""Tests of the page of an evaluation: self-contained, escaped, small, and exact."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from scipy.special import softmax
 import calibrant
 from calibrant.report.evaluation.figures import MOST_LIMITS, reject
 from calibrant.report.evaluation.reading import read_matrix
-from calibrant.selective import uniform_risk_bound
+from calibrant.selective import RejectionRule, Window, threshold_for_risk, uniform_risk_bound
 
 pytest.importorskip("jinja2")
 
@@ -56,7 +56,7 @@ def test_a_hundred_thousand_predictions_stay_below_two_megabytes():
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_the_limits_have_exact_counts_and_the_bound_of_the_library(n_classes):
+def test_limits_have_exact_counts_and_the_bound_of_the_library(n_classes):
     probs, labels = predictions(3000, n_classes)
     sample = read_matrix(probs, labels, from_logits=False, classes=None)
     data = reject(sample, 0.95)
@@ -97,3 +97,39 @@ def test_groups_classes_and_models_are_on_the_page():
         assert text in page
     pairs = calibrant.evaluate(confidence=probs.max(axis=1), correct=probs.argmax(axis=1) == labels, n_resamples=20)
     assert 'id="classes"' not in pairs.to_html()
+
+
+@pytest.mark.parametrize(
+    ("window", "kept"),
+    [
+        (Window.below(0.9), 1),  # only the last row
+        (Window.below(0.0), None),
+        (Window(), 0),
+        (Window(-np.inf, -np.inf), None),
+    ],
+)
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_the_limits_start_where_the_rule_says(n_classes, window, kept):
+    probs = np.array([[0.6, 0.4, 0.0], [0.2, 0.8, 0.0], [0.95, 0.05, 0.0]])[:, :n_classes]
+    result = calibrant.evaluate(probs, [0, 1, 0], n_resamples=5)
+    rule = RejectionRule(window, "none", None, "by hand", 3, 0.3, 0.0)
+    page = result.to_html(rule=rule)
+    reject = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])[0]["reject"]
+    if kept is None:
+        assert reject["start"] is None
+        return
+    low, high = reject["start"]
+    count = reject["rightAbove"][high] + (reject["rightBelow"][low] if low >= 0 else 0)
+    assert count == kept
+    assert "own-rule" in page
+
+
+def test_a_rule_that_found_nothing_is_told():
+    rule = threshold_for_risk([0.6, 0.7], [True, False], 0.01)
+    page = calibrant.evaluate(np.array([[0.6, 0.4], [0.2, 0.8]]), [0, 1], n_resamples=5).to_html(rule=rule)
+    assert "withholds every prediction" in page
+    assert "No window was found" in page
+    result = calibrant.evaluate(np.array([[0.6, 0.4], [0.2, 0.8]]), [0, 1], n_resamples=5)
+    own = RejectionRule(Window(0.2, 0.7), "none", None, "by hand", 3, 0.3, 0.0)
+    with pytest.raises(ValueError, match="below a confidence"):
+        result.to_html(rule=own)

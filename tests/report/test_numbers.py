@@ -1,4 +1,4 @@
-"""Records by seed, and how numbers and intervals are written."""
+"""Tests of records by seed, and of the formatting of numbers and intervals."""
 
 import doctest
 import math

@@ -1,4 +1,4 @@
-"""The page: it parses, escapes, needs nothing beside itself, and can be read without seeing it."""
+"""Tests of the report page: valid, escaped, self-contained, and accessible."""
 
 import re
 import sys
@@ -126,7 +126,7 @@ def test_figures_say_what_they_show(page):
     assert all(a["role"] == "img" for a in page.all("svg"))
 
 
-def test_numbers_stand_right_with_their_intervals_and_the_best_is_named(report, page):
+def test_numbers_have_their_intervals_and_the_best_is_named(report, page):
     assert ("strong", "0.022 ± 0.005") in page.texts
     assert ("span", "(best)") in page.texts
     assert ("td", "0.030 ± 0.000") in page.texts

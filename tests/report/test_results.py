@@ -1,4 +1,4 @@
-"""Result files."""
+"""Tests of result files."""
 
 import json
 

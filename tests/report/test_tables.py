@@ -1,4 +1,4 @@
-"""Tables: what is best, and the renderings as Markdown and CSV."""
+"""Tests of tables: the best values, and the renderings as Markdown and CSV."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Where a file is saved: links, devices, modes, places that cannot be written, and disks that are full."""
+"""Tests of where files are saved: links, devices, modes, places without permission, and full disks."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_place_without_permission_is_a_sentence(nobody):
             posthoc.load_calibrator(nobody / "secret")
 
 
-def test_a_full_disk_is_a_sentence_and_leaves_the_former_file(tmp_path):
+def test_a_full_disk_is_reported_and_leaves_the_file(tmp_path):
     with pytest.raises(ValueError, match=r"/dev/full cannot be written: No space left on device\. Free some space"):
         save("/dev/full")
     path = tmp_path / "net"

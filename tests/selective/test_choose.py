@@ -1,4 +1,4 @@
-"""Thresholds for risk, coverage and cost: exact small cases and errors (simulations: test_guarantees)."""
+"""Tests of thresholds for risk, coverage and cost: exact small cases and errors (simulations: test_guarantees)."""
 
 import math
 
@@ -77,7 +77,7 @@ def test_equal_confidences_are_never_split():
         assert rule.coverage == 0.5
 
 
-def test_uniform_bound_lies_above_the_pointwise_limit_and_the_sample_risk():
+def test_uniform_bound_exceeds_the_pointwise_limit_and_the_risk():
     generator = np.random.default_rng(0)
     confidence = generator.uniform(0.5, 1, 1000)
     correct = generator.random(1000) < confidence

@@ -1,4 +1,4 @@
-"""The risk–coverage curve and its areas, against hand-computed cases and independent formulas."""
+"""Tests of the risk–coverage curve and its areas, against hand-computed cases and independent formulas."""
 
 import itertools
 import math

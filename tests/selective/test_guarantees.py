@@ -1,4 +1,4 @@
-"""What is guaranteed, by simulation: a bound is broken no more often than stated.
+"""Tests of the guarantees by simulation: a bound is broken no more often than stated.
 
 Each world is a distribution of confidence with the probability of an error at each value, on so many atoms
 that it is continuous for the sample, or on few, so that ties abound. The true risk of every window is exact.
@@ -102,7 +102,7 @@ def test_uniform_bound_holds_for_whoever_picks_any_window_after_looking(name, at
 
 
 @pytest.mark.parametrize("two_sided", [True, False])
-def test_the_best_looking_window_is_safe_and_would_fool_a_pointwise_bound(two_sided):
+def test_the_best_window_is_safe_and_fools_pointwise_bounds(two_sided):
     # Errors do not depend on the confidence, so every window that looks better than the rest is luck.
     world, generator = World(MONOTONE["everywhere just too bad"], 100_000), np.random.default_rng(3)
     trials, fooled, failures = 300, 0, 0
@@ -152,7 +152,7 @@ def test_the_band_has_the_level_that_it_states(n):
 
 
 @pytest.mark.parametrize("n", [1, 2, 10, 1000, 30_000])
-def test_the_band_is_no_wider_than_a_union_bound_and_monotone(n):
+def test_the_band_is_monotone_and_within_a_union_bound(n):
     bounds = mass_upper_bounds(n, 0.05)
     assert len(bounds) == n + 1
     assert bounds[-1] == 1

@@ -1,4 +1,4 @@
-"""Prediction sets agree with MAPIE's (1.6), number for number where both follow the same formula.
+"""Tests that prediction sets agree with MAPIE (1.6) where both use the same formula.
 
 MAPIE's u is 1 − u here: its APS score is ρ + p − u·p. Its randomised scores on the sample and its deterministic sets of
 new rows belong to different scores; the tests take its scores and its sets apart.

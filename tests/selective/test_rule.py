@@ -1,4 +1,4 @@
-"""The window and the rule: what they accept, what they say, and the way to JSON and back."""
+"""Tests of windows and rules: what they accept, their summaries, and JSON."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Prediction sets: coverage by simulation with bounds that a valid rule breaks once in a million, and properties."""
+"""Tests of prediction sets: coverage by simulation (a valid rule fails once in a million), and properties."""
 
 import json
 import math
@@ -170,7 +170,7 @@ def probabilities(rows):
 @every_score
 @settings(max_examples=15)
 @given(probs=probabilities(25), new=probabilities(8), labels=st.lists(st.integers(0, 3), min_size=25, max_size=25))
-def test_sets_are_nested_and_hold_the_top_class_where_they_would_be_empty(score, probs, new, labels):
+def test_sets_are_nested_and_hold_at_least_the_top_class(score, probs, new, labels):
     sets = [conformal_rule(probs, labels, c, score=score, seed=0).apply(new, seed=1) for c in (0.5, 0.8, 0.99)]
     assert (sets[0] <= sets[1]).all()
     assert (sets[1] <= sets[2]).all()

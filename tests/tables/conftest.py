@@ -1,4 +1,4 @@
-"""Small tables, and classifiers that train in a moment."""
+"""Small tables, and classifiers that train quickly."""
 
 import numpy as np
 import pytest
@@ -6,21 +6,11 @@ import pytest
 pytest.importorskip("pandas")
 import pandas as pd
 
-from calibrant.bilevel import History
-from calibrant.estimators.base import NetworkClassifier
-from calibrant.estimators.history import Runs
 from calibrant.report.evaluation import numbers
 from calibrant.tables import methods
+from tests.eager import train_eagerly
 
 QUICK = {"epochs": 3, "folds": 2, "repeats": 1, "members": ("network",), "hidden_layer_sizes": (8,), "embedding": None}
-
-
-def eager_train(self, task, callbacks):
-    """Without recording the training step, which takes longer than a few steps of it."""
-    runs = Runs()
-    fitted = self._method().fit(task, callbacks=[runs, *callbacks], compile=None)
-    each: list[History] = runs.each
-    return fitted, each
 
 
 @pytest.fixture
@@ -33,8 +23,8 @@ def make_quick(patch):
     cls = methods.SelfCalibratedClassifier
     entry = methods.TableMethod(lambda **given: cls(**{**QUICK, **given}), "quick", True)
     patch.setitem(methods.METHODS, "self-calibrated", entry)
-    patch.setattr(NetworkClassifier, "_train", eager_train)
-    patch.setattr(numbers, "_BUDGET", 1.0)
+    train_eagerly(patch)
+    patch.setattr(numbers, "BUDGET", 1.0)
 
 
 def churn(n=240, seed=0):

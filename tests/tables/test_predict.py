@@ -1,6 +1,7 @@
-"""`calibrant predict`: the same predictions in pieces of any size, from files of any kind."""
+"""Tests of `calibrant predict`: the same predictions in pieces of any size, from files of any kind."""
 
 import gzip
+import json
 import os
 import subprocess
 import sys
@@ -12,8 +13,11 @@ import pytest
 
 pytest.importorskip("typer")
 import pandas as pd
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.pipeline import make_pipeline
 
-from calibrant import SelfCalibratedClassifier
+from calibrant import CrossCalibrated, SelfCalibratedClassifier
+from calibrant.data import TableEncoder
 from calibrant.data.table_chunks import read_chunks
 from calibrant.data.tables import read_columns
 from calibrant.metrics import ece
@@ -191,7 +195,7 @@ def test_a_classifier_saved_from_python_predicts_without_a_rule(quick, tmp_path)
         predict(tmp_path / "clf.calibrant", tmp_path / "t.csv", tmp_path / "out.csv")
 
 
-def test_it_needs_neither_matplotlib_nor_jinja_and_stops_when_the_reader_does(trained):
+def test_needs_no_matplotlib_or_jinja_and_stops_with_its_reader(trained):
     code = (
         "import sys\n"
         "sys.modules.update({m: None for m in ('matplotlib', 'jinja2')})\n"
@@ -243,7 +247,7 @@ def test_columns_of_text_stay_so_in_every_piece(tmp_path):
     assert found == [("007", "1.10"), ("8", "1.1"), ("12", "abc")]
 
 
-def test_a_quotation_mark_that_is_not_closed_is_told_before_memory_ends(tmp_path):
+def test_an_open_quotation_mark_is_reported_before_memory_ends(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('a,b\n1,"x\n' + "2,y\n" * 50_000)
     with pytest.raises(ValueError, match="perhaps a quotation mark is not closed"):
@@ -271,3 +275,33 @@ def test_memory_does_not_grow_with_the_table(trained, tmp_path):
         peaks.append(int(done.stdout) * 1024)
         assert Path(tmp_path / "out.csv").read_bytes().count(b"\n") == 240 * times + 1
     assert peaks[1] - peaks[0] < 40e6
+
+
+def test_a_cross_calibrated_classifier_predicts_tables(new, tmp_path):
+    table = churn()
+    features = ["spent (€)", "plan", "visits"]
+    pipeline = make_pipeline(TableEncoder(), HistGradientBoostingClassifier(max_iter=3, random_state=0))
+    clf = CrossCalibrated(pipeline, cv=2, random_state=0).fit(table[features], table["left?"])
+    clf.save(tmp_path / "own.calibrant")
+    summary = predict(tmp_path / "own.calibrant", new, tmp_path / "out.csv", chunk=40, set_coverage=0.9)
+    assert any("gold" in note for note in summary.notes)
+    found = pd.read_csv(tmp_path / "out.csv")
+    wanted = clf.predict_proba(pd.read_csv(new)[features])
+    np.testing.assert_allclose(found[["prob_no", "prob_yes"]], wanted, atol=1e-8)
+    assert "withheld" not in found
+
+
+def test_a_summary_as_json(trained, new, tmp_path):
+    model, out = trained[0] / "model.calibrant", tmp_path / "out.csv"
+    done = invoke("predict", model, new, "--json")
+    assert done.exit_code == 2
+    assert "--json needs --out" in done.output
+    content = json.loads(invoke("predict", model, new, "--out", out, "--json").stdout)
+    assert content["rows"] == 100
+    assert content["accuracy"] is None
+    assert any("gold" in note for note in content["notes"])
+    content = json.loads(invoke("predict", model, trained[1], "--out", out, "--json").stdout)
+    found = pd.read_csv(out)
+    right = found["predicted"] == pd.read_csv(trained[1])["left?"]
+    assert content["accuracy"] == pytest.approx(right.mean())
+    assert content["kept_accuracy"] == pytest.approx(right[~found["withheld"]].mean())

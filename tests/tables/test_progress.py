@@ -1,4 +1,4 @@
-"""How long training takes: said beforehand, and measured on the way."""
+"""Tests of the estimated and the remaining training time."""
 
 import io
 
@@ -46,6 +46,18 @@ def test_the_first_step_ends_the_start_of_a_run():
     watch.now = 2.1
     clock.step(0.01)
     assert clock.left == pytest.approx(9.9)
+
+
+def test_what_a_checkpoint_held_does_not_count_as_speed():
+    watch = Watch()
+    clock = TrainingClock(TimeEstimate(networks=20.0, others=0.0, runs=2), watch)
+    clock.start_run(loaded=1.0)  # finished before
+    clock.end_run()
+    assert clock.left == pytest.approx(10.0)
+    clock.start_run(loaded=0.5)
+    watch.now = 5.0
+    clock.step(0.75)  # a quarter of a run took 5 s, and should have taken 2.5
+    assert clock.left == pytest.approx(5.0)
 
 
 def test_networks_that_were_not_expected_go_back_to_their_stage():

@@ -1,4 +1,4 @@
-"""Random tables through `calibrant train` and `predict`: a valid result or a sentence, never a traceback."""
+"""Tests of `calibrant train` and `predict` on random tables: a valid result or a sentence, never a traceback."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`calibrant train` killed at any moment: nothing half looks whole, and the rerun ends with the same result."""
+"""Tests of `calibrant train` when it is killed: no partial files, and the rerun ends with the same result."""
 
 import json
 import os
@@ -15,9 +15,13 @@ import pytest
 
 pytest.importorskip("pandas")
 import pandas as pd
+from safetensors import SafetensorError
 
 from calibrant import SelfCalibratedClassifier
-from calibrant.tables import Order, load_model, results, train
+from calibrant.methods import safeguards
+from calibrant.tables import Order, load_model, results, resuming, train
+from calibrant.tables.progress import FitProgress
+from calibrant.tables.resuming import Checkpoints
 from tests.tables.conftest import churn, make_quick
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -136,6 +140,78 @@ def test_an_earlier_result_is_not_mixed_with_a_killed_one(quick, tmp_path, monke
     assert not (first.out / "metrics.json").exists()
     train(other)
     assert content(first.out) != before
+
+
+@pytest.fixture
+def four_steps(quick, monkeypatch):
+    """Networks of four outer steps with a checkpoint after each, and a list of the steps that this process made."""
+    monkeypatch.setattr(resuming, "SECONDS", 0.0)
+    made = []
+    original = FitProgress.on_step
+
+    def counted(self, run):
+        made.append(run.step)
+        original(self, run)
+
+    monkeypatch.setattr(FitProgress, "on_step", counted)
+    return made
+
+
+def killed_after_two_steps(given):
+    def work():
+        def dying(self, run, original=Checkpoints.on_step):
+            original(self, run)
+            if run.step == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        Checkpoints.on_step = dying
+        train(given)
+
+    killed_child(work)
+
+
+def test_half_trained_networks_are_continued(four_steps, tmp_path):
+    told = []
+    (tmp_path / "whole").mkdir()
+    whole = replace(order(tmp_path / "whole"), settings={"epochs": 40})
+    train(whole)
+    assert four_steps == [1, 2, 3, 4]
+    four_steps.clear()
+    (tmp_path / "broken").mkdir()
+    broken = replace(order(tmp_path / "broken"), settings={"epochs": 40})
+    killed_after_two_steps(broken)
+    train(broken, told.append)
+    assert four_steps == [3, 4]
+    assert any("continued" in line for line in told)
+    assert content(broken.out) == content(whole.out)
+    first, second = (load_model(run.out / "model.calibrant").classifier for run in (whole, broken))
+    assert [len(row) for row in second.history_.values()] == [4, 4, 4]
+    assert all((first.history_[name] == second.history_[name]).all() for name in first.history_)
+    assert {path.name for path in broken.out.iterdir()} == set(FILES)
+
+
+@pytest.mark.parametrize("change", ["damaged", "fresh", "other settings"])
+def test_checkpoints_that_cannot_be_used_are_not_used(change, four_steps, tmp_path):
+    broken = replace(order(tmp_path), settings={"epochs": 40})
+    killed_after_two_steps(broken)
+    (checkpoint,) = (broken.out / ".unfinished").glob("training-*/network-0.safetensors")
+    if change == "damaged":
+        checkpoint.write_bytes(b"half of a file")
+    train(replace(broken, fresh=change == "fresh", risk=0.2 if change == "other settings" else broken.risk))
+    assert four_steps == [1, 2, 3, 4]
+    assert {path.name for path in broken.out.iterdir()} == set(FILES)
+
+
+def test_a_full_disk_does_not_stop_the_training(four_steps, tmp_path, monkeypatch):
+    def full(path, run):
+        Path(f"{path}.partial").write_bytes(b"half of a file")
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr(safeguards, "save_run", full)
+    given = replace(order(tmp_path), settings={"epochs": 40})
+    train(given)
+    assert four_steps == [1, 2, 3, 4]
+    assert {path.name for path in given.out.iterdir()} == set(FILES)
 
 
 CHILD = """

@@ -1,4 +1,4 @@
-"""Checks of what ``solve`` is given."""
+"""Checks of the arguments of ``solve``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_arguments(
     restart: bool,
     start: float,
 ) -> None:
-    """Raise an error where the problem, the hypergradient and the numbers of steps do not fit together."""
+    """Raise an error if the problem, the hypergradient and the numbers of steps do not fit together."""
     if not isinstance(hypergradient, hg.Hypergradient):
         raise TypeError(f"hypergradient must be a Hypergradient such as Unrolled(10); got {hypergradient!r}.")
     if not 0 <= start < 1:
@@ -51,7 +51,7 @@ def check_arguments(
 def check_optimizers(
     problem: Bilevel | Population, inner: Optimizer, outer: Optimizer | None, clip_norm: float | None
 ) -> None:
-    """Raise an error where an optimiser is not one of this package or its rates do not fit the problem."""
+    """Raise an error if an optimiser is not one of this package, or if its rates do not fit the problem."""
     for level, optimizer in (("inner", inner), ("outer", outer)):
         if optimizer is None:
             continue

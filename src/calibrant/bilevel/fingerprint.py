@@ -60,7 +60,7 @@ def differences(there: Settings, here: Settings) -> list[str]:
 
 
 def present_name(text: Any) -> Any:
-    """A text from an older checkpoint with the present names of settings. Other values are returned as they are."""
+    """A text from an older checkpoint with the present names of settings. Other values are returned unchanged."""
     if not isinstance(text, str):
         return text
     return re.sub(r"\blr\b", "learning_rate", re.sub(r"\bGrouped\b", "GroupedOptimizer", text))

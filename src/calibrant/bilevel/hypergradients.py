@@ -1,6 +1,6 @@
 """Hypergradients: choose how dF/dφ is computed by passing one of these objects to ``solve``.
 
-With ``θ_0 = Φ_0(φ)`` and ``θ_t = Φ_t(θ_{t-1}, φ)`` (Eq. 6, Sanguin et al. 2024) the hypergradient is (Eq. 8)::
+With ``θ_0 = Φ_0(φ)`` and ``θ_t = Φ_t(θ_{t-1}, φ)`` (Eq. (6), Sanguin et al. 2024) the hypergradient is (Eq. (8))::
 
     dF/dφ = ∂F/∂φ + (dθ_T/dφ)ᵀ ∂F/∂θ
 

@@ -142,7 +142,7 @@ class Level:
         return live_bytes(lambda: self.linearize(params, buffers, phi, batch), params.device)
 
     def gradients(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> FullGradient:
-        """First derivatives in parameters, outer variables and buffers: the outer level's ∇f of Eq. (8)."""
+        """First derivatives in parameters, outer variables and buffers: the ∇f of Eq. (8) of the first paper."""
         with seeded(batch.seed, params):
             return full_first_order(
                 self.fn, self.differentiable_buffers, params, buffers, phi, batch._replace(seed=None)

@@ -31,7 +31,7 @@ class LinearSolver:
     """Base class of the solvers: ``solver(matvec, b) -> LinearSolution``."""
 
     def __call__(self, matvec: MatVec, b: Tensor) -> LinearSolution:
-        """LinearSolver ``A x = b``."""
+        """Solve ``A x = b``."""
         raise NotImplementedError
 
 

@@ -24,7 +24,7 @@ from calibrant.models.network import Network
 
 
 def bce_loss(*, alpha: float = 30.0) -> UserLoss:
-    """The first paper's F: binary cross-entropy of the smooth confidence (Eq. 12–13, Sanguin et al. 2024).
+    """The first paper's F: binary cross-entropy of the smooth confidence (Eq. (12) and Eq. (13), Sanguin et al. 2024).
 
     Its target is whether the prediction is correct. ``batch.hyper["alpha"]`` overrides `alpha`, so the members of a
     population may have different values.

@@ -21,7 +21,7 @@ from calibrant.models.functional import FunctionalModule
 from calibrant.models.kernels import FusedKernels
 
 INNER_NOISE, OUTER_NOISE = 12, 13
-"""Each level draws its dropout masks from seeds of its own."""
+"""Each level draws its dropout masks from its own seeds."""
 NO_VALIDATION_DATA = "The outer level needs validation data: give Bilevel(..., val=(inputs, targets))."
 
 
@@ -241,7 +241,7 @@ class Bilevel(DividedLosses):
         return self.with_noise(batch, step, OUTER_NOISE, self.known["outer_draws"])
 
     def with_noise(self, batch: Batch, step: int, purpose: int, stochastic: bool) -> Batch:
-        """A batch with the dropout masks of a step, and with a seed if the loss draws random numbers of its own."""
+        """A batch with the dropout masks of a step, and with a seed if the loss itself draws random numbers."""
         masked = self.view.dropouts and (purpose == INNER_NOISE or self.outer_mode == "train")
         if not (masked or stochastic):
             return batch

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def check_inner_loss(problem: Bilevel, kernels: FusedKernels) -> tuple[bool, bool]:
     """Evaluate the inner loss, so that mistakes are found early.
 
-    Returns whether it draws random numbers of its own, and whether it detaches anything. ``kernels`` notes which fused
-    kernels it uses.
+    Returns whether it draws random numbers, and whether it detaches anything. ``kernels`` notes which fused kernels it
+    uses.
     """
     checks.check_samples(problem.variables, problem.train)
     for stream in (problem.train, problem.val):
@@ -45,7 +45,7 @@ def check_inner_loss(problem: Bilevel, kernels: FusedKernels) -> tuple[bool, boo
 
 
 def check_outer_loss(problem: Bilevel, batch: Batch) -> bool:
-    """Evaluate the outer loss. Returns whether it draws random numbers of its own."""
+    """Evaluate the outer loss. Returns whether it draws random numbers."""
     return checks.draws_random_numbers(
         lambda: problem.outer(problem.start, problem.initial_buffers(), problem.initial_phi(), batch)[0],
         level="outer",

@@ -1,21 +1,5 @@
 """The command line: `calibrant …` or `python -m calibrant …`."""
 
-from __future__ import annotations
+from calibrant.cli.entry import main
 
-import sys
-
-
-def main() -> None:
-    """Run the command line, or say how to install what it needs."""
-    try:
-        import typer  # noqa: F401
-    except ImportError:
-        print(
-            "calibrant: the command line needs typer, which is not installed. "
-            "Install it with: pip install 'calibrant[cli,report]'.",
-            file=sys.stderr,
-        )
-        raise SystemExit(1) from None
-    from calibrant.cli.commands import app
-
-    app(prog_name="calibrant")
+__all__ = ["main"]

@@ -88,6 +88,9 @@ def bench_noise(
         typer.Option(min=0.0, max=1.0, help="Shares of flipped training labels; 0.2 0.4 by default."),
     ] = None,
     seeds: Seeds = 20,
+    methods: Annotated[
+        list[str] | None, typer.Option(help="Ids of methods; by default all except self-calibrated-pool.")
+    ] = None,
     out: Out = Path("out/noise"),
     device: On = Device.auto,
     jobs: Jobs = None,
@@ -102,6 +105,7 @@ def bench_noise(
         "label_noise.run",
         rates=rates or [0.2, 0.4],
         seeds=seeds,
+        methods=methods,
         out=out,
         device=device.value,
         jobs=jobs,

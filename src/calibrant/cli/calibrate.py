@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from calibrant.cli.evaluate import AsLogits, Columns, Labels, Positive
-from calibrant.cli.shell import Tool
+from calibrant.cli.evaluate import AsJson, AsLogits, Columns, Labels, Positive
+from calibrant.cli.shell import Tool, file_argument, print_json
 
 
 def calibrate(
     predictions: Annotated[
-        Path, typer.Argument(help="File of predictions with labels.", readable=False, show_default=False)
+        Path,
+        typer.Argument(
+            help="File of predictions with labels.", readable=False, show_default=False, metavar="PREDICTIONS"
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Write the calibrator to this file.", readable=False, show_default=False)],
     method: Annotated[
@@ -23,6 +26,7 @@ def calibrate(
     columns: Columns = None,
     logits: AsLogits = False,
     positive: Positive = None,
+    as_json: AsJson = False,
 ) -> None:
     """Fit a calibrator to a file of predictions; `calibrant apply` applies it to other files.
 
@@ -38,12 +42,20 @@ def calibrate(
     from calibrant._whole import whole_file
     from calibrant.posthoc import Auto, save_calibrator
     from calibrant.report.evaluation.files import read_predictions
-    from calibrant.report.evaluation.judging import fit_file
+    from calibrant.report.evaluation.judging import fit_file, known_calibrator
+    from calibrant.report.evaluation.result import plain
 
+    known_calibrator(method, "--method")
     file = read_predictions(predictions, labels=labels, columns=columns or (), logits=logits)
     with whole_file(out) as unfinished:
         calibrator = fit_file(file, method, positive)
         save_calibrator(calibrator, unfinished)
+    if as_json:
+        content: dict[str, Any] = {"method": method, "rows": len(file), "file": str(out)}
+        if isinstance(calibrator, Auto):
+            content |= {"chosen": calibrator.choice_, "compared": plain(calibrator.comparison_)}
+        print_json(content)
+        return
     if isinstance(calibrator, Auto):
         typer.echo(calibrator.summary())
         typer.echo(f"Chosen: {calibrator.choice_}")
@@ -52,15 +64,19 @@ def calibrate(
 
 def apply(
     calibrator: Annotated[
-        Path, typer.Argument(help="File written by `calibrant calibrate`.", readable=False, show_default=False)
+        Path,
+        typer.Argument(
+            help="File written by `calibrant calibrate`.", readable=False, show_default=False, metavar="CALIBRATOR"
+        ),
     ],
-    predictions: Annotated[Path, typer.Argument(help="File of predictions.", readable=False, show_default=False)],
+    predictions: Annotated[Path, file_argument("PREDICTIONS", "File of predictions.")],
     out: Annotated[
         Path,
         typer.Option(help="Output file: .csv, .tsv, .parquet or .npz.", readable=False, show_default=False),
     ],
     columns: Columns = None,
     logits: AsLogits = False,
+    as_json: AsJson = False,
 ) -> None:
     """Calibrate a file of predictions: write prob_<class>, predicted and confidence, and its other columns.
 
@@ -75,6 +91,9 @@ def apply(
     fitted = load_calibrator(calibrator)
     file = read_predictions(predictions, columns=columns or (), logits=logits, need_labels=False)
     apply_file(fitted, file, out)
+    if as_json:
+        print_json({"rows": len(file), "file": str(out)})
+        return
     typer.echo(f"Calibrated {len(file):,} rows. Written: {out}")
 
 

@@ -9,18 +9,18 @@ import typer
 from calibrant._version import __version__
 from calibrant.cli import calibrate as _calibrate
 from calibrant.cli import evaluate as _evaluate
+from calibrant.cli import info as _info
 from calibrant.cli import predict as _predict
 from calibrant.cli import train as _train
 from calibrant.cli.bench import bench
 from calibrant.cli.reproduce import reproduce
 from calibrant.cli.search import ablate, sweep
-from calibrant.cli.shell import Sentences
+from calibrant.cli.shell import Sentences, print_json
 
 app = typer.Typer(
     cls=Sentences,
     help="Neural classifiers whose confidence can be believed: calibration as bilevel optimisation.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 for _group, _name in ((reproduce, "reproduce"), (sweep, "sweep"), (ablate, "ablate"), (bench, "bench")):
@@ -33,6 +33,7 @@ _train.register(app)
 _predict.register(app)
 _evaluate.register(app)
 _calibrate.register(app)
+_info.register(app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -52,10 +53,15 @@ def _top(
 
 
 @app.command("methods")
-def list_methods() -> None:
+def list_methods(
+    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON.")] = False,
+) -> None:
     """List the methods: id and one line each."""
     from calibrant.methods import METHODS
 
+    if as_json:
+        print_json({name: method.summary for name, method in METHODS.items()})
+        return
     width = max(map(len, METHODS))
     for name, method in METHODS.items():
         typer.echo(f"{name:{width}}  {method.summary}")

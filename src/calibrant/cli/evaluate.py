@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from calibrant.cli.shell import Tool
+from calibrant.cli.shell import Tool, print_json
 
 Files = Annotated[
     list[Path],
-    typer.Argument(help="Files of predictions: CSV, TSV, Parquet or npz.", readable=False, show_default=False),
+    typer.Argument(
+        help="Files of predictions: CSV, TSV, Parquet or npz.",
+        readable=False,
+        show_default=False,
+        metavar="PREDICTIONS",
+    ),
 ]
 Labels = Annotated[
     str | None, typer.Option(help="Column with the true classes; by default found by its name (label, y, …).")
@@ -22,6 +26,7 @@ Columns = Annotated[
     typer.Option(help="Columns of the predictions, in the order of the classes; by default found by their names."),
 ]
 AsLogits = Annotated[bool, typer.Option("--logits", help="The predictions are logits, not probabilities.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 Positive = Annotated[str | None, typer.Option(help="For a single score column: the label whose probability it is.")]
 
 
@@ -46,7 +51,7 @@ def evaluate(
     rows: Annotated[
         bool, typer.Option("--rows/--no-rows", help="Show the other columns of the most confident mistakes.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON.")] = False,
+    as_json: AsJson = False,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "Calibration report",
     level: Annotated[float, typer.Option(min=0.5, max=0.999, help="Level of intervals and bounds.")] = 0.95,
     bins: Annotated[int, typer.Option(min=1, help="Number of bins of ECE and MCE.")] = 15,
@@ -66,12 +71,14 @@ def evaluate(
     calibrant evaluate predictions.npz --recalibrate auto --json
     """
     from calibrant.report.evaluation.files import read_predictions
-    from calibrant.report.evaluation.judging import judge_files
+    from calibrant.report.evaluation.judging import judge_files, known_calibrator
 
     if out is not None:
         from calibrant.report.builder import need_jinja
 
         need_jinja()
+    if recalibrate is not None:
+        known_calibrator(recalibrate, "--recalibrate")
     files = [
         read_predictions(path, labels=labels, group=group, weight=weight, columns=columns or (), logits=logits)
         for path in predictions
@@ -84,7 +91,7 @@ def evaluate(
         content = result.to_dict(rows=rows)
         if choices:
             content["chosen"] = choices
-        typer.echo(json.dumps(content, indent=1, allow_nan=False))
+        print_json(content)
     else:
         typer.echo(str(result))
         for name, choice in choices.items():

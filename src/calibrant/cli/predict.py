@@ -9,14 +9,17 @@ from typing import Annotated
 
 import typer
 
-from calibrant.cli.shell import Tool
+from calibrant.cli.shell import Tool, file_argument, print_json
 
 
 def predict(
     model: Annotated[
-        Path, typer.Argument(help="model.calibrant, written by `train`.", readable=False, show_default=False)
+        Path,
+        typer.Argument(
+            help="model.calibrant, written by `train`.", readable=False, show_default=False, metavar="MODEL"
+        ),
     ],
-    table: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file.", readable=False, show_default=False)],
+    table: Annotated[Path, file_argument("TABLE", "CSV, TSV or Parquet file.")],
     out: Annotated[
         Path | None,
         typer.Option(help="Output file (.csv, .tsv, .parquet), complete or absent; default: standard output."),
@@ -30,6 +33,7 @@ def predict(
     score: Annotated[
         bool, typer.Option("--score/--no-score", help="Compare with the labels if the table has them.")
     ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON; needs --out.")] = False,
 ) -> None:
     """Predict the rows of a table: class, confidence, a probability for each class, and whether it is withheld.
 
@@ -45,6 +49,8 @@ def predict(
     from calibrant.tables import load_model
     from calibrant.tables import predict as predict_table
 
+    if as_json and out is None:
+        raise ValueError("--json needs --out FILE, because standard output would hold the predictions.")
     own = load_model(model)
     try:
         found = predict_table(
@@ -60,6 +66,9 @@ def predict(
     except BrokenPipeError:  # the reader, such as `head`, closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
+    if as_json:
+        print_json(found.to_dict() | {"file": str(out)})
+        return
     for note in found.notes:
         typer.echo(f"Note: {note}", err=True)
     if own.rule is not None and not own.rule.found:

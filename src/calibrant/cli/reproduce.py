@@ -49,7 +49,9 @@ def reproduce_bo4sc(
         ),
     ] = None,
     first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
-    methods: Annotated[list[str] | None, typer.Option(help="Ids of methods; default: all.")] = None,
+    methods: Annotated[
+        list[str] | None, typer.Option(help="Ids of methods; default: all except self-calibrated-pool.")
+    ] = None,
     sets: Sets = None,
     jobs: Jobs = None,
     fresh: Fresh = False,

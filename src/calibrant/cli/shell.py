@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -31,7 +32,19 @@ class Sentences(TyperGroup):
             raise typer.Exit(1) from None
 
 
-class Tool(TyperCommand):
+class _Command(TyperCommand):
+    """A command whose help is wrapped to the width of the terminal."""
+
+    def __init__(self, *args: Any, help: str | None = None, **settings: Any) -> None:
+        super().__init__(*args, help=None if help is None else wrapped(help), **settings)
+
+
+def wrapped(text: str) -> str:
+    """Return a docstring with each paragraph on one line, so that the help fits any terminal."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+
+
+class Tool(_Command):
     """A command on files of the user: any problem with them is printed as one sentence, with exit status 2.
 
     Repeatable options take several values at once, `--columns a b c FILE`; a file ends them.
@@ -66,7 +79,7 @@ def _lists(command: TyperCommand) -> set[str]:
     return {name for p in command.params if getattr(p, "multiple", False) for name in p.opts}
 
 
-class Experiment(TyperCommand):
+class Experiment(_Command):
     """A command whose repeatable options take several values at once, such as `--rates 0.2 0.4`.
 
     With `--from`, an option that would have no effect is an error.
@@ -146,6 +159,16 @@ def call(function: str, **arguments: Any) -> None:
     elif isinstance(result, str):
         typer.echo(result)
     typer.echo(f"Done in {duration(time.perf_counter() - begin)}.", err=True)
+
+
+def file_argument(name: str, text: str) -> Any:
+    """Return an argument for an input file. The command itself opens the file, and reports problems in one sentence."""
+    return typer.Argument(help=text, metavar=name, readable=False, show_default=False)
+
+
+def print_json(content: Any) -> None:
+    """Print a result for programs: strict JSON, in UTF-8."""
+    typer.echo(json.dumps(content, indent=1, allow_nan=False))
 
 
 def one_line(error: BaseException) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from calibrant.cli.evaluate import AsJson
 from calibrant.cli.options import Device, On
-from calibrant.cli.shell import Tool
+from calibrant.cli.shell import Tool, file_argument, print_json
 
 
 def train(
-    table: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file.", readable=False, show_default=False)],
+    table: Annotated[Path, file_argument("TABLE", "CSV, TSV or Parquet file.")],
     target: Annotated[str, typer.Option(help="Column with the classes to predict.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Folder for model, scores and report.", show_default=False)],
     method: Annotated[
@@ -42,7 +42,7 @@ def train(
         bool, typer.Option("--rows/--no-rows", help="Show values of the table in the report and in suspects.csv.")
     ] = True,
     fresh: Annotated[bool, typer.Option("--fresh", help="Train again even if --out already has this model.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a calibrated classifier on a table and test it on held-out rows.
 
@@ -83,7 +83,7 @@ def train(
         typer.echo("Interrupted. Run the same command again.", err=True)
         raise typer.Exit(130) from None
     if as_json:
-        typer.echo(json.dumps(result.metrics, indent=1, allow_nan=False))
+        print_json(result.metrics)
         return
     metrics = result.metrics
     typer.echo(f"\nOn {metrics['data']['rows']['test']:,} held-out rows:\n{result.evaluation}\n")

@@ -252,7 +252,7 @@ class Indexed(Dataset):
 
 
 def by_name(item: Any, positions: Sequence[str], needed: int = 1) -> Any:
-    """An item of a loader with several inputs as ``(mapping, targets, …)``; other items as they are.
+    """An item of a loader with several inputs as ``(mapping, targets, …)``; other items unchanged.
 
     ``((ids, mask), targets)`` names its inputs by ``positions``. So does ``(ids, mask, targets)`` where the network
     needs two inputs; otherwise a third entry is the index of the samples.

@@ -1,18 +1,21 @@
-"""Scaling a table of numbers and codes to the inputs of a network.
+"""Scaling the inputs of a network: tables of numbers and codes, and tensors.
 
-Numbers get mean 0 and variance 1, and outliers are compressed. Missing numbers become 0 and are marked. Codes of
-categories become one-hot. :class:`calibrant.data.TableEncoder` and the classifiers use it, once for each table.
+:func:`fit_scaling` is for tables. Numbers get mean 0 and variance 1, and outliers are compressed. Missing numbers
+become 0 and are marked. Codes of categories become one-hot. :class:`calibrant.data.TableEncoder` and the classifiers
+use it, once for each table. :func:`standardisation` is for tensors, such as images, inside the engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from sklearn.preprocessing import OneHotEncoder
 from torch import Tensor
+
+from calibrant.data.batch import Tensors
 
 LIMIT = 10.0
 """Scaled values beyond ±LIMIT are compressed, so that an outlier cannot dominate the network."""
@@ -22,7 +25,7 @@ UNSEEN = -1
 """The code of a category that was not in the training rows; all of its one-hot outputs are 0."""
 _SPREADS = ((0.25, 1.349), (0.1, 2.563), (0.05, 3.290), (0.01, 4.653))
 """Lower quantiles, and the distance to the matching upper quantile in standard deviations of a normal."""
-_ROWS = 65_536
+ROWS_AT_ONCE = 65_536
 """Rows that are scaled at a time, to bound memory."""
 
 
@@ -114,7 +117,7 @@ def _one_hot(codes: np.ndarray, widths: np.ndarray) -> np.ndarray:
 
 
 def _blocks(rows: int) -> Iterator[slice]:
-    return (slice(start, start + _ROWS) for start in range(0, rows, _ROWS))
+    return (slice(start, start + ROWS_AT_ONCE) for start in range(0, rows, ROWS_AT_ONCE))
 
 
 def drawn_in(values: np.ndarray, limit: float = LIMIT) -> np.ndarray:
@@ -188,3 +191,15 @@ def _quantiles(values: np.ndarray, weights: np.ndarray, levels: list[float]) -> 
     reached = np.cumsum(weights[order])
     found: np.ndarray = values[order[np.searchsorted(reached, np.asarray(levels) * reached[-1])]]
     return found
+
+
+def standardisation(inputs: Any) -> Tensors:
+    """Plain mean and deviation of tensors of any shape and size, on their device, for ``Bilevel(hyper=…)``.
+
+    ``input_mean`` and ``input_scale`` hold one number for each entry of a flattened sample. The scale of a constant
+    entry is 1. Tables need :func:`fit_scaling`, which handles outliers, missing values and categories.
+    """
+    x = torch.as_tensor(inputs).flatten(1)
+    x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    scale = x.std(0, unbiased=False)
+    return {"input_mean": x.mean(0), "input_scale": torch.where(scale > 0, scale, 1.0)}

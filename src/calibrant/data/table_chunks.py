@@ -15,10 +15,10 @@ from calibrant.data.tables import check_file, file_kind, frame_columns, read_tex
 
 
 def read_chunks(path: str | os.PathLike[str], rows: int, *, text: Collection[str] = ()) -> Iterator[Columns]:
-    """The columns of a ``.csv``, ``.tsv`` or ``.parquet`` file (or one with ``.gz`` added), so many rows at a time.
+    """The columns of a ``.csv``, ``.tsv`` or ``.parquet`` file (also with ``.gz``), ``rows`` rows at a time.
 
-    Each piece is read like a file of its own, so the type of a column may differ between pieces: a column of codes is
-    read as numbers where a piece holds nothing else. ``text`` names columns that are text in every piece.
+    Each piece is read like a separate file, so the type of a column may differ between pieces. For example, a column of
+    codes is read as numbers if a piece holds only numbers. ``text`` names columns that are text in every piece.
     """
     if rows < 1:
         raise ValueError(f"The number of rows in a piece must be at least 1; got {rows}.")
@@ -62,7 +62,7 @@ def _text(path: Path, rows: int, kind: str, packed: bool, text: Collection[str])
 
 
 def _frames(file: str, lines: Iterator[str], rows: int, kind: str, text: Collection[str]) -> Iterator[Any]:
-    """Data frames of so many rows, each read with the header above it."""
+    """Data frames of at most ``rows`` rows, each read with the header of the file."""
     records = _Records(file, lines)
     header = next((record for record in records if record.strip()), "")
     mark = "\t" if kind == ".tsv" else separator(header.encode())

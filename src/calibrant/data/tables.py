@@ -19,7 +19,7 @@ from calibrant.data.columns import Columns, are_codes, as_columns, each
 from calibrant.data.labels import as_labels
 
 TARGET_NAMES = ("target", "class", "label", "y")
-_MISSING = ["?"]  # besides what pandas takes as missing: empty, NA, NaN, null, None and the like
+_MISSING = ["?"]  # in addition to pandas' own: empty, NA, NaN, null, None and others
 _LEADING_ZERO = re.compile(rb"""(?:^|[,;\t\s"])0\d""")  # perhaps of a code: worth a look at the columns as text
 _WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*")
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
@@ -67,7 +67,9 @@ def read_table(path: str | os.PathLike[str], *, target: str | None = None) -> La
     except ValueError as error:
         raise ValueError(f"{Path(path).name}: {error}") from None
     if not columns:
-        raise ValueError(f"{Path(path).name} has no column besides {name!r}, so there is nothing to learn from.")
+        raise ValueError(
+            f"{Path(path).name} must have a column besides {name!r}; got none, so there is nothing to learn from."
+        )
     return LabelledTable(columns, labels, name)
 
 
@@ -113,7 +115,7 @@ def file_kind(path: Path) -> tuple[str, bool]:
     kind = "".join((suffixes[:-1] if packed else suffixes)[-1:])
     kind = ".parquet" if kind == ".pq" else kind
     if kind not in (".csv", ".tsv", ".parquet"):
-        raise ValueError(f"{path.name} should end in .csv, .tsv or .parquet (with .gz or without), to say what it is.")
+        raise ValueError(f"The file name must end in .csv, .tsv or .parquet, optionally with .gz; got {path.name}.")
     return kind, packed
 
 
@@ -256,10 +258,10 @@ def _width(file: str, content: bytes, separator: str, line: int = 0) -> int:
 
 
 def _with_points(column: Any, *, sure: bool = False) -> Any:
-    """A column of text with points for decimal commas, if most values are numbers and some surely have one.
+    """A text column with decimal commas replaced by points, if most values are numbers and some clearly have one.
 
-    It is None where all commas may separate thousands (1,200), unless `sure` says that they do not, or where points do
-    too (1.200).
+    Returns None if all commas may separate thousands (1,200), unless `sure` is true, or if points may do so too
+    (1.200).
 
     Most values, not nearly all: a short new file with a typing error must be read like the training file.
     """

@@ -31,7 +31,7 @@ def advice_for(X: Any, name: str) -> str:
         return ""
     return (
         f"{name} cannot take {found}. Encode the table first, make_pipeline(calibrant.data.TableEncoder(), {name}(…)), "
-        "or use calibrant.SelfCalibratedClassifier, which takes tables as they are."
+        "or use calibrant.SelfCalibratedClassifier, which encodes tables itself."
     )
 
 

@@ -45,7 +45,7 @@ def accepts_former_names(cls: type[Classifier]) -> type[Classifier]:
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **params: Any) -> None:
-        original(self, *args, **cls.present_params(params, stacklevel=3))
+        original(self, *args, **cls._present_params(params, stacklevel=3))
 
     cls.__init__ = init  # type: ignore[method-assign]
     return cls
@@ -198,11 +198,11 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters, as in scikit-learn; former names work for one version, with a DeprecationWarning."""
-        super().set_params(**self.present_params(params, getattr(self, "method", None), stacklevel=3))
+        super().set_params(**self._present_params(params, getattr(self, "method", None), stacklevel=3))
         return self
 
     @classmethod
-    def present_params(
+    def _present_params(
         cls, params: Mapping[str, Any], method: Any = None, *, stacklevel: int | None = None
     ) -> dict[str, Any]:
         """Parameters by their present names. A former name causes a warning, unless ``stacklevel`` is None."""
@@ -229,14 +229,9 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file written by :meth:`save`. Loading executes no code, and predictions are equal bit for bit."""
-        from calibrant.estimators.persistence import load_classifier
+        from calibrant.estimators.persistence import load_as
 
-        found = load_classifier(path)
-        if not isinstance(found, cls):
-            raise ValueError(
-                f"{path} holds a {type(found).__name__}, not a {cls.__name__}: use {type(found).__name__}.load."
-            )
-        return found
+        return load_as(cls, path)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -132,15 +132,17 @@ class BO4SCClassifier(NetworkClassifier):
         self.verbose = verbose
 
     @classmethod
-    def present_params(
+    def _present_params(
         cls, params: Mapping[str, Any], method: Any = None, *, stacklevel: int | None = None
     ) -> dict[str, Any]:
         inner = None if stacklevel is None else stacklevel + 1
-        found = super().present_params(params, method, stacklevel=inner)
-        base = found.get("method", method) or BO4SC()
+        found = super()._present_params(params, method, stacklevel=inner)
         moved = {name: _as_tuple(found.pop(name)) for name in MOVED if name in found}
+        if not moved:
+            return found
+        base = BO4SC() if found.get("method", method) is None else found.get("method", method)
         changed = {name: value for name, value in moved.items() if value != getattr(base, name)}
-        if moved and stacklevel is not None:
+        if stacklevel is not None:
             text = ", ".join(f"{name}={value!r}" for name, value in moved.items())
             warnings.warn(
                 f"The parameter {' and '.join(moved)} of BO4SCClassifier moved to its parameter method: give "
@@ -150,6 +152,13 @@ class BO4SCClassifier(NetworkClassifier):
                 stacklevel=stacklevel,
             )
         return found | ({"method": replace(base, **changed)} if changed else {})
+
+    def __getattr__(self, name: str) -> Any:
+        """Former parameters, which are fields of ``method``; this is called for unknown attributes only."""
+        if name not in MOVED:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        warn_renamed(f"BO4SCClassifier.{name}", f"BO4SCClassifier.method.{name}", stacklevel=3)
+        return getattr(self._base(), name)
 
     def _base(self) -> BO4SC:
         if self.method is not None and not isinstance(self.method, BO4SC):
@@ -189,15 +198,3 @@ def _spread(values: Any, rows: np.ndarray, n: int) -> np.ndarray:
 
 def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-def _former_attribute(name: str) -> property:
-    def read(self: BO4SCClassifier) -> Any:
-        warn_renamed(f"BO4SCClassifier.{name}", f"BO4SCClassifier.method.{name}", stacklevel=3)
-        return getattr(self._base(), name)
-
-    return property(read, doc=f"The field ``{name}`` of ``method``.")
-
-
-for _name in MOVED:
-    setattr(BO4SCClassifier, _name, _former_attribute(_name))

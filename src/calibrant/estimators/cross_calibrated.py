@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, Self
 
@@ -143,7 +145,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         X, y = indexable(X, y)
         y = column_or_1d(y, warn=True)
         if not len(y):
-            raise ValueError("Found array with 0 sample(s), and there is nothing to learn from.")
+            raise ValueError("Found array with 0 sample(s); give at least two rows of different classes.")
         check_classification_targets(y)
         weights = as_weights(sample_weight, X) if sample_weight is not None else None
         self.classes_, codes = encode(y, weights)
@@ -189,6 +191,27 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithms of :meth:`predict_proba`."""
         return np.log(self.predict_proba(X))
+
+    def save(self, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None) -> None:
+        """Write the fitted classifier to one file: arrays as safetensors, the rest as JSON in its header.
+
+        This works for ``HistGradientBoostingClassifier`` (the default), ``LogisticRegression``, and pipelines of these
+        with ``StandardScaler`` or :class:`calibrant.data.TableEncoder`. Any other estimator raises a ValueError.
+        ``about`` holds your own notes for the file's header: text and numbers.
+        """
+        from calibrant.estimators.persistence import save_classifier
+
+        save_classifier(self, path, about=about)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a file written by :meth:`save`. Loading executes no code, and predictions are equal bit for bit.
+
+        Boosted trees are read as models that only predict; ``fit`` trains new ones.
+        """
+        from calibrant.estimators.persistence import load_as
+
+        return load_as(cls, path)
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Return the metadata routing, as in :class:`sklearn.calibration.CalibratedClassifierCV`."""

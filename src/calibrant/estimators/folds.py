@@ -98,9 +98,9 @@ def near_groups(values: Any, groups: Any, *, seed: int = 0, stacklevel: int = 3)
     found = near_copy_groups(values)
     done = "They are held out together" if found is not None else "The probabilities may be overconfident"
     warnings.warn(
-        f"{suspicion.share:.0%} of the rows looked at have a near copy among the others, and {suspicion.expected:.0%} "
-        f"would be expected. {done}. If rows belong to one patient, place or recording, pass groups=; if they are "
-        "separate samples, pass a splitter as cv=.",
+        f"{suspicion.share:.0%} of the inspected rows have a near copy among the other rows; {suspicion.expected:.0%} "
+        f"would be expected by chance. {done}. If rows belong to one patient, place or recording, pass groups=; if "
+        "they are separate samples, pass a splitter as cv=.",
         UserWarning,
         stacklevel=stacklevel,
     )

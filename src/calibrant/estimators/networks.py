@@ -72,7 +72,7 @@ def check_layers(module: nn.Module) -> None:
     kinds = {type(layer) for layer in module.modules()}
     unknown = sorted(kind.__name__ for kind in kinds - set(LAYERS.values()))
     if unknown:
-        raise ValueError(f"Networks with {', '.join(unknown)} cannot be kept; known are {', '.join(LAYERS)}.")
+        raise ValueError(f"The layers of a network must be among {', '.join(LAYERS)}; got {', '.join(unknown)}.")
 
 
 def to_tree(module: nn.Module) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from calibrant.data import TableEncoder
 from calibrant.data.scaling import Scaling
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.bo4sc import BO4SCClassifier
+from calibrant.estimators.cross_calibrated import CrossCalibrated
+from calibrant.estimators.cross_files import build_cross, cross_parts
 from calibrant.estimators.networks import Frozen, from_tree, perceptron, to_tree
 from calibrant.estimators.selective import HeldOut, check_out_of_fold, without_large
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
@@ -26,8 +28,12 @@ from calibrant.methods.forest import Forest
 from calibrant.methods.lines import Line
 from calibrant.methods.pool import Pool
 
-CLASSIFIERS: dict[str, type[NetworkClassifier]] = {c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier)}
-FORMAT = Format("classifier", CLASSIFIERS, "save", former={"calibrant.estimators": (2, 3)})
+Kind = TypeVar("Kind")
+Classifier = NetworkClassifier | CrossCalibrated
+CLASSIFIERS: dict[str, type[Classifier]] = {
+    c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier, CrossCalibrated)
+}
+FORMAT = Format("classifier", CLASSIFIERS, "save or `calibrant train`", former={"calibrant.estimators": (2, 3)})
 _METHOD, _MODEL, _SCALING, _ENCODER, _HELD_OUT = "method", "model_", "scaling_", "encoder_", "held_out_"
 POOLS = ("probs", "logits")
 OTHERS: dict[str, type[Forest] | type[Line]] = {"trees": Forest, "linear": Line}
@@ -35,7 +41,7 @@ OTHERS: dict[str, type[Forest] | type[Line]] = {"trees": Forest, "linear": Line}
 
 
 def save_classifier(
-    classifier: NetworkClassifier, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None
+    classifier: Classifier, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None
 ) -> None:
     """Write a fitted classifier to one file; :func:`load_classifier` reads it back with equal predictions, bit for bit.
 
@@ -43,8 +49,13 @@ def save_classifier(
     """
     name = type(classifier).__name__
     if CLASSIFIERS.get(name) is not type(classifier):
-        raise TypeError(f"save writes {' and '.join(CLASSIFIERS)}; got {name}.")
+        raise TypeError(f"save writes {', '.join(CLASSIFIERS)}; got {name}.")
     check_is_fitted(classifier)
+    arrays: Arrays = {}
+    if isinstance(classifier, CrossCalibrated):
+        parts = cross_parts(classifier, arrays)
+        FORMAT.write(path, name, arrays, about=about, **parts)
+        return
     params = classifier.get_params(deep=False)
     if isinstance(params["random_state"], np.random.RandomState):
         params["random_state"] = None
@@ -52,7 +63,6 @@ def save_classifier(
         params.pop("cv", None)
     if (method := params.pop(_METHOD, None)) is not None:
         params[_METHOD] = {field.name: getattr(method, field.name) for field in fields(method)}
-    arrays: Arrays = {}
     plain: dict[str, Callable[[Any], Any]] = {
         _MODEL: _plain_model,
         _SCALING: tuple,
@@ -65,17 +75,28 @@ def save_classifier(
     FORMAT.write(path, name, arrays, about=about, **parts)
 
 
-def load_classifier(path: str | os.PathLike[str]) -> NetworkClassifier:
+def load_classifier(path: str | os.PathLike[str]) -> Classifier:
     """Read a file written by :func:`save_classifier`; any other file raises a ValueError that says what is wrong."""
-    classifier: NetworkClassifier = FORMAT.read(path, _build)
+    classifier: Classifier = FORMAT.read(path, _build)
     return classifier
+
+
+def load_as(kind: type[Kind], path: str | os.PathLike[str]) -> Kind:
+    """Read a file that must hold this class of classifier."""
+    found = load_classifier(path)
+    if not isinstance(found, kind):
+        name = type(found).__name__
+        raise ValueError(f"{path} holds a {name}, not a {kind.__name__}: use {name}.load.")
+    return found
 
 
 def _packed(values: dict[str, Any], prefix: str, arrays: Arrays) -> dict[str, Tree]:
     return {key: pack(value, prefix + key, arrays) for key, value in values.items()}
 
 
-def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassifier:
+def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> Classifier:
+    if kind is CrossCalibrated:
+        return build_cross(header, arrays)
     params = {key: unpack(value, arrays) for key, value in header["params"].items()}
     state = {key: unpack(value, arrays) for key, value in header["state"].items()}
     if header["version"] == 2:
@@ -84,7 +105,7 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassif
         state.pop("oof_proba_", None)  # early files lack the labels, and the probabilities are useless without them
     if _METHOD in params:
         params[_METHOD] = BO4SC(**params[_METHOD])
-    classifier: NetworkClassifier = kind(**kind.present_params(params))  # type: ignore[attr-defined]
+    classifier: NetworkClassifier = kind(**kind._present_params(params))  # type: ignore[attr-defined]
     for key in state:
         if key.startswith("_") or not key.endswith("_"):  # it could hide a method
             raise ValueError(f"{key!r} is not a fitted attribute; their names end with an underscore")
@@ -174,11 +195,11 @@ def _check(classifier: Any) -> None:
             raise ValueError("the layers of a network do not fit together")
 
 
-def _check_blend(blend: Blend, features: int, classes: int) -> None:
+def _check_blend(blend: Blend, features: int, n_classes: int) -> None:
     weights, bias, lapse = blend.pool
     if weights.shape != (len(blend.members),) or not (weights >= 0).all() or not 0 <= lapse <= 1:
         raise ValueError("the pool's weights or lapse are out of range")
-    if bias.shape != (classes,):
-        raise ValueError(f"the pool's bias must have one entry for each of {classes} classes")
+    if bias.shape != (n_classes,):
+        raise ValueError(f"the pool's bias must have one entry for each of {n_classes} classes")
     for member in blend.others.values():
-        member.check(features, classes)
+        member.check(features, n_classes)

@@ -55,7 +55,7 @@ class RejectMixin:
         return withhold(predicted, accepted, self.classes_, reject_label)
 
     def confidence(self, X: Any) -> np.ndarray:
-        """Return the probability of the predicted class: the maximum, the second output of Eq. (9)."""
+        """Return the largest probability of each row, the second output of Eq. (9) of Sanguin et al. 2024."""
         probs: np.ndarray = self.predict_proba(X)  # type: ignore[attr-defined]
         return probs.max(axis=1)
 
@@ -79,7 +79,7 @@ def withhold(predicted: np.ndarray, accepted: np.ndarray, classes: np.ndarray, l
         label = {"i": -1, "u": -1, "f": np.nan}.get(classes.dtype.kind)
     if any(label == c for c in classes.tolist()):
         raise ValueError(
-            f"reject_label={shown(label)} is one of the classes, so rejected rows could not be told from that class. "
+            f"reject_label={shown(label)} is one of the classes, so rejected rows would look like that class. "
             + ("Name another with reject_label." if chosen else "Choose a label that is not in classes_.")
         )
     result = predicted.astype(_common_dtype(classes, label))

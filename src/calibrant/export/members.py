@@ -46,25 +46,25 @@ def scaled(graph: Graph, inputs: str, scaling: Scaling) -> str:
     return graph.cast(drawn, np.float32)
 
 
-def probabilities(graph: Graph, inputs: str, model: Mixture | Blend, classes: int) -> str:
+def probabilities(graph: Graph, inputs: str, model: Mixture | Blend, n_classes: int) -> str:
     """Return P(class | x) in float64 for scaled inputs in float32."""
     wide = graph.cast(inputs, np.float64)
     if isinstance(model, Mixture):
-        return _mixture(graph, wide, model, classes)
+        return _mixture(graph, wide, model, n_classes)
     scores = graph.rows(model.pool.bias, wide)
     members: list[str] = [] if model.mixture is None else [_mean(graph, wide, model.mixture)]
     members += [OTHERS[type(own)](graph, inputs, own) for own in model.others.values()]
     for weight, member in zip(model.pool.weights.tolist(), members, strict=True):
         bounded = graph.add("Max", graph.add("LogSoftmax", member, axis=1), FLOOR)
         scores = graph.add("Add", scores, graph.add("Mul", bounded, weight))
-    return _lapsed(graph, scores, model.pool.lapse, classes)
+    return _lapsed(graph, scores, model.pool.lapse, n_classes)
 
 
-def _mixture(graph: Graph, inputs: str, mixture: Mixture, classes: int) -> str:
+def _mixture(graph: Graph, inputs: str, mixture: Mixture, n_classes: int) -> str:
     def calibrated(logits: str) -> str:
         value = graph.add("Div", logits, float(mixture.temperature))
         value = value if mixture.bias is None else graph.add("Add", value, _array(mixture.bias))
-        return _lapsed(graph, value, mixture.lapse, classes)
+        return _lapsed(graph, value, mixture.lapse, n_classes)
 
     if mixture.pool == "logits":
         return calibrated(_mean(graph, inputs, mixture))
@@ -81,10 +81,10 @@ def _mean(graph: Graph, inputs: str, mixture: Mixture, each: Callable[[str], str
     return total
 
 
-def _lapsed(graph: Graph, scores: str, lapse: float, classes: int) -> str:
+def _lapsed(graph: Graph, scores: str, lapse: float, n_classes: int) -> str:
     """``(1 − λ)·softmax(scores) + λ/C``."""
     probs = graph.add("Softmax", scores, axis=1)
-    return graph.add("Add", graph.add("Mul", probs, 1 - lapse), lapse / classes)
+    return graph.add("Add", graph.add("Mul", probs, 1 - lapse), lapse / n_classes)
 
 
 def layer(graph: Graph, inputs: str, module: nn.Module) -> str:

@@ -58,7 +58,7 @@ def to_onnx(
     if temperature != 1.0 and not (isinstance(model, nn.Module) and 0 < temperature < np.inf):
         raise ValueError(
             f"temperature must be a positive number and belongs to an nn.Module; got {temperature} for a "
-            f"{type(model).__name__}, which may have a temperature of its own."
+            f"{type(model).__name__}, which may have its own temperature."
         )
     if isinstance(model, nn.Module | Trained):
         write_module(model, path, example, temperature)

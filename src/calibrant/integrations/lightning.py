@@ -32,7 +32,7 @@ else:
 class CalibrationCallback(Callback):
     """Logs how well a network is calibrated at every validation, and calibrates it when training ends.
 
-    At the end of every validation the network predicts the first validation loader once more, and ``calibration/nll``,
+    At the end of every validation the network predicts the first validation loader again, and ``calibration/nll``,
     ``calibration/smooth_ece``, ``calibration/accuracy``, ``calibration/temperature`` and ``calibration/nll_calibrated``
     are logged. Any other callback can monitor them.
 
@@ -43,15 +43,15 @@ class CalibrationCallback(Callback):
     calibrator : str
         A name of :data:`calibrant.posthoc.CALIBRATORS`.
     labels : str, optional
-        The name of the labels where batches are mappings.
+        The name of the labels in batches that are mappings.
     prefix : str
-        How logged names begin.
+        The prefix of the logged names.
 
     Attributes
     ----------
     result_ : Trained
         After training: the calibrated classifier, with ``probs(loader)``, ``save(path)`` and ``module``, a plain torch
-        module whose logits are calibrated. It has the weights that training ended with; to calibrate a checkpoint, load
+        module whose logits are calibrated. It has the weights from the end of training. To calibrate a checkpoint, load
         it and call :func:`calibrant.calibrate`.
 
     Examples
@@ -75,7 +75,7 @@ class CalibrationCallback(Callback):
         self.result_: Trained | None = None
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the calibration of the network as it stands."""
+        """Log the calibration of the current network."""
         if trainer.sanity_checking:
             return
         network = self._network(pl_module)
@@ -105,7 +105,7 @@ class CalibrationCallback(Callback):
             return module.get_submodule(self.network)
         except AttributeError:
             known = ", ".join(repr(name) for name, _ in module.named_children())
-            raise ValueError(f"network names {self.network!r}; the module has {known}.") from None
+            raise ValueError(f"network must name a submodule, one of {known}; got {self.network!r}.") from None
 
 
 def _loader(trainer: Any) -> Any:
@@ -115,7 +115,7 @@ def _loader(trainer: Any) -> Any:
 
 
 def _detached(network: nn.Module) -> nn.Module:
-    """A copy of a network that does not know its trainer."""
+    """A copy of a network without its reference to the trainer."""
     own = network.__dict__
     kept: dict[str, Any] = {name: own[name] for name in ("_trainer", "_fabric") if name in own}
     try:

@@ -10,9 +10,9 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from calibrant.metrics import StreamingClasswiseECE, StreamingECE, smooth_ece
-from calibrant.metrics._torchmetrics import StreamingMetric
 from calibrant.metrics.bins import Norm
 from calibrant.metrics.predictions import read
+from calibrant.metrics.torchmetrics import StreamingMetric
 
 
 class ECE(StreamingMetric):

@@ -14,29 +14,30 @@ if TYPE_CHECKING:
     from calibrant.methods.trained import Trained
 
 Log = Callable[[dict[str, float], int], Any]
-"""What writes numbers by name at a step."""
+"""A function that writes named numbers at a step."""
 
 
 class Tracker(Watcher):
     """Sends the training loss, validation scores and the fitted temperature to a tracker.
 
     Names are ``train/loss``, ``val/nll``, ``val/smooth_ece``, ``val/accuracy``, ``val/temperature`` and
-    ``val/nll_calibrated``; at the end ``calibrated/nll`` and the like describe the result on the validation data. Where
-    several networks are trained, each one's names begin with ``network-0/`` and so on.
+    ``val/nll_calibrated``; at the end, ``calibrated/nll`` and similar names describe the result on the validation data.
+    If several networks are trained, the names of each start with ``network-0/``, ``network-1/`` and so on.
 
     Parameters
     ----------
     to : "tensorboard", "mlflow", "wandb", or an object
         An object may be a function ``(values, step) -> None``, torch's ``SummaryWriter``, or a run of Weights & Biases.
     every : int
-        Outer steps between two looks (an outer step is a few training steps). Validation data are predicted at each.
+        The number of outer steps between two evaluations of the validation data. An outer step is a few training steps.
     settings :
         For the name of a tracker: arguments of ``SummaryWriter``, ``mlflow.start_run`` or ``wandb.init``.
 
     Examples
     --------
     >>> import torch, calibrant
-    >>> x, y = torch.randn(60, 4), torch.arange(60) % 2
+    >>> x = torch.sin(torch.arange(240.0)).reshape(60, 4)
+    >>> y = (x[:, 0] > 0).long()
     >>> curve = {}
     >>> tracker = Tracker(lambda values, step: curve.setdefault(step, {}).update(values), every=2)
     >>> result = calibrant.fit(torch.nn.Linear(4, 2), (x[:40], y[:40]), (x[40:], y[40:]), epochs=20, networks=1,
@@ -79,7 +80,7 @@ class Tracker(Watcher):
 
 
 def connect(to: Any, settings: dict[str, Any]) -> tuple[Log, Callable[[], Any]]:
-    """How numbers are written to a tracker, and what ends it. Only what is opened here is closed."""
+    """The functions that write to a tracker and close it. Only trackers that are opened here are closed."""
     if isinstance(to, str):
         if to not in _OPENERS:
             raise ValueError(f"A tracker must be one of {', '.join(map(repr, _OPENERS))}, or an object; got {to!r}.")

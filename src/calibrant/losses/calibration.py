@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from calibrant._classes import one_hot
 from calibrant._renamed import renamed_arguments
-from calibrant.losses.classification import one_hot
 from calibrant.losses.kernel_means import kernel_means
 from calibrant.metrics.kernel import nadaraya_watson
 

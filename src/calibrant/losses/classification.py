@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from calibrant._classes import log_of_others, one_hot
+
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """``−Σ_c t_c log softmax(logits)_c`` (Eq. 11, Sanguin et al. 2024), for class indices or soft targets.
+    """``−Σ_c t_c log softmax(logits)_c`` (Eq. (11), Sanguin et al. 2024), for class indices or soft targets.
 
     The paper's "final logit for class c" must be read as the probability.
     """
@@ -41,20 +43,7 @@ def focal(logits: Tensor, labels: Tensor, gamma: float | Tensor) -> Tensor:
     "Towards Unbiased Calibration using Meta-Regularization".
 
     ``(1 − p_y)^γ`` is computed as ``exp(γ·log(1 − p_y))``, with the logarithm from the logits of the other classes
-    (:func:`log_of_others`). If p rounds to 1, the power ``(1 − p)^γ`` has an infinite slope in p for γ < 1, and its
+    (``log_of_others``). If p rounds to 1, the power ``(1 − p)^γ`` has an infinite slope in p for γ < 1, and its
     slope in γ is ``0·(−∞)``.
     """
     return torch.exp(gamma * log_of_others(logits, labels)) * cross_entropy(logits, labels)
-
-
-def log_of_others(logits: Tensor, labels: Tensor) -> Tensor:
-    """``log(1 − p_y)``, computed from the other classes; exact even if p_y rounds to 1."""
-    if labels.dim() != logits.dim() - 1:
-        raise ValueError(f"labels must be one class index for each sample; got shape {tuple(labels.shape)}.")
-    own = one_hot(labels, logits.shape[-1], torch.bool)
-    return torch.logsumexp(logits.masked_fill(own, -torch.inf), dim=-1) - torch.logsumexp(logits, dim=-1)
-
-
-def one_hot(labels: Tensor, n_classes: int, dtype: torch.dtype) -> Tensor:
-    """Indicator vectors by a comparison, which works under ``vmap`` and tracing; all zeros for labels out of range."""
-    return (labels.unsqueeze(-1) == torch.arange(n_classes, device=labels.device)).to(dtype)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from calibrant._classes import sum_of_others
+
 
 def smooth_max(probs: Tensor, alpha: float | Tensor) -> Tensor:
     """The Boltzmann operator ``Σ_c p_c·softmax(α·p)_c`` (Asadi & Littman 2017), a smooth maximum over classes.
@@ -16,7 +18,7 @@ def smooth_max(probs: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def confidence_bce(logits: Tensor, labels: Tensor, alpha: float | Tensor = 30.0) -> Tensor:
-    """``−[y^B log p̂ + (1 − y^B) log(1 − p̂)]`` per sample (Eq. 13, Sanguin et al. 2024).
+    """``−[y^B log p̂ + (1 − y^B) log(1 − p̂)]`` per sample (Eq. (13), Sanguin et al. 2024).
 
     ``p̂`` is the smooth maximum of the probabilities. ``y^B`` says whether the prediction is right; it is a constant in
     differentiation. ``1 − p̂ = Σ_c (1 − p_c)·softmax(α·p)_c`` is computed from the complements, so that neither
@@ -26,12 +28,5 @@ def confidence_bce(logits: Tensor, labels: Tensor, alpha: float | Tensor = 30.0)
     probs = torch.softmax(logits, dim=-1)
     share = torch.softmax(alpha * probs, dim=-1)
     correct = probs.argmax(-1) == labels
-    of_the_outcome = torch.where(correct.unsqueeze(-1), probs, _sum_of_others(probs))
+    of_the_outcome = torch.where(correct.unsqueeze(-1), probs, sum_of_others(probs))
     return -(of_the_outcome * share).sum(-1).clamp_min(torch.finfo(probs.dtype).tiny).log()
-
-
-def _sum_of_others(probs: Tensor) -> Tensor:
-    """``1 − p_c`` as the sum of the other classes' probabilities: accurate even if p_c rounds to 1."""
-    classes = probs.shape[-1]
-    mask = 1 - torch.eye(classes, dtype=probs.dtype, device=probs.device)
-    return probs @ mask

@@ -7,7 +7,8 @@ import torch
 from scipy.special import lambertw
 from torch import Tensor
 
-from calibrant.losses.classification import cross_entropy, focal, log_of_others, one_hot
+from calibrant._classes import log_of_others, one_hot
+from calibrant.losses.classification import cross_entropy, focal
 
 
 def flsd(logits: Tensor, labels: Tensor, *, threshold: float = 0.2, low: float = 5.0, high: float = 3.0) -> Tensor:
@@ -20,7 +21,7 @@ def flsd(logits: Tensor, labels: Tensor, *, threshold: float = 0.2, low: float =
 
 
 def dual_focal(logits: Tensor, labels: Tensor, gamma: float | Tensor = 5.0) -> Tensor:
-    """``−(1 − p_y + p_j)^γ log p_y`` (Tao et al. 2023, Eq. 5), with p_j the largest probability below p_y.
+    """``−(1 − p_y + p_j)^γ log p_y`` (Tao et al. 2023, Eq. (5)), with p_j the largest probability below p_y.
 
     p_j is 0 if no class has a smaller probability than the label's. The power is computed in log space, as in
     :func:`calibrant.losses.focal`.

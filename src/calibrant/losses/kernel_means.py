@@ -10,7 +10,9 @@ from torch import Tensor
 
 
 def kernel_means(points: Tensor, values: Tensor, bandwidth: float, log_weights: Tensor, rows: int) -> Tensor:
-    """π̂(z_i) = Σ_j w_j π_j K(z_i, z_j) / Σ_j w_j K(z_i, z_j) for points z of shape (n,), K Gaussian: Eq. (12).
+    """π̂(z_i) = Σ_j w_j π_j K(z_i, z_j) / Σ_j w_j K(z_i, z_j): Eq. (12) of the second paper.
+
+    The points z have shape (n,), and K is a Gaussian.
 
     At most ``rows × n`` pairs exist at a time. The first derivative recomputes them block by block. The second
     derivative is also correct, but keeps all pairs.

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.losses.classification import one_hot
+from calibrant._classes import one_hot
 
 
 def negative_entropy(logits: Tensor, targets: Tensor | None = None) -> Tensor:
@@ -21,7 +21,7 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def logit_margin(logits: Tensor, targets: Tensor | None = None, *, margin: float = 10.0) -> Tensor:
-    """``(1/C) Σ_k max(0, max_j l_j − l_k − m)``: margin-based label smoothing (Liu et al. 2022, Eq. 10).
+    """``(1/C) Σ_k max(0, max_j l_j − l_k − m)``: margin-based label smoothing (Liu et al. 2022, Eq. (10)).
 
     Their equation has a sum over classes. Their code, with its weight of 0.1, takes the mean, and so does this
     function. Margin 0 is their form without a margin; its gradient is that of label smoothing up to a factor.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from calibrant.losses.classification import one_hot
+from calibrant._classes import one_hot
 
 # A bin with a smaller share of the samples counts too little, by at most this share. The cube of this number is still a
 # float32, so that second derivatives are finite.

@@ -18,7 +18,7 @@ _SMALL = 1e-10
 
 
 def avuc(logits: Tensor, labels: Tensor, *, threshold: float | None = None) -> Tensor:
-    """AvUC (Krishnan & Tickoo 2020, Eq. 2–3) with the entropy u of a prediction as its uncertainty. ::
+    """AvUC (Krishnan & Tickoo 2020, Eq. (2) and Eq. (3)) with the entropy u of a prediction as its uncertainty. ::
 
         n_AC = Σ p·(1 − tanh u)     n_AU = Σ p·tanh u            p the confidence; sums over right predictions
         n_IC = Σ (1 − p)·(1 − tanh u)   n_IU = Σ (1 − p)·tanh u   sums over wrong ones
@@ -35,7 +35,7 @@ def avuc(logits: Tensor, labels: Tensor, *, threshold: float | None = None) -> T
 
 
 def soft_binned_avuc(logits: Tensor, labels: Tensor, *, threshold: float = 0.5, temperature: float = 0.1) -> Tensor:
-    """SB-AvUC (Karandikar et al. 2021, Eq. 15): AvUC with a soft decision between certain and uncertain. ::
+    """SB-AvUC (Karandikar et al. 2021, Eq. (15)): AvUC with a soft decision between certain and uncertain. ::
 
         t(v) = σ((logit v − logit κ)/T),   v = u/log C,  κ = `threshold` in (0, 1),  T = `temperature`
         n_AU = Σ t·tanh u,  n_AC = Σ (1 − t)·(1 − tanh u) over right predictions; n_IU, n_IC likewise over wrong ones

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ MOST_CLASSES = {"trees": 100}
 """The most classes for a kind of member. Boosting grows a tree per class and iteration, so many classes are slow."""
 SMALL = 0.02
 """A member whose weight is below this share of all weights is left out."""
+MINOR = 0.2
+"""A member whose weight is below this share is left out if the held-out loss does not increase without it."""
 
 
 def check_members(members: Sequence[str]) -> None:
@@ -77,8 +79,63 @@ class Blend(Fitted):
         each = [] if self.mixture is None else [self.mixture.mean(inputs).cpu().numpy()]
         values = torch.as_tensor(inputs).cpu().numpy()
         each += [model.scores(values) for model in self.others.values()]
-        count = (len(values), len(self.pool.bias))
-        return torch.from_numpy(self.pool.probs(log_softmax(np.reshape(each, (len(each), *count)), axis=2)))
+        scores = torch.from_numpy(np.reshape(each, (len(each), len(values), len(self.pool.bias))))
+        return torch.from_numpy(self.pool.probs(scores.log_softmax(2).numpy()))
+
+
+class Judged(NamedTuple):
+    """What the members' held-out predictions are compared with."""
+
+    labels: np.ndarray
+    weights: np.ndarray | None
+    groups: np.ndarray | None
+    judges: np.ndarray
+    """Whether the pool may be fitted to a row."""
+
+    @classmethod
+    def of(cls, fit: CrossFit, labels: np.ndarray) -> Judged:
+        """The rows of a cross-fit that are held out and may be used to fit the pool."""
+        judges = np.zeros(len(labels), dtype=bool)
+        judges[fit.rows("judge").cpu().numpy()] = True
+        weights, groups = (None if v is None else v.cpu().numpy() for v in (fit.data.sample_weight, fit.data.groups))
+        return cls(labels, None if weights is None else weights.astype(np.float64), groups, judges)
+
+    def usable(self, found: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Rows that all members predict, and these predictions, (members, rows, C)."""
+        both = np.stack(list(found.values()))
+        rows = np.flatnonzero(self.judges & ~np.isnan(both).any((0, 2)))
+        return rows, both[:, rows]
+
+    def pool(self, found: Mapping[str, np.ndarray], doubt: bool = True) -> Pool:
+        """The pool of some members."""
+        rows, both = self.usable(found)
+        weights, groups = (None if v is None else v[rows] for v in (self.weights, self.groups))
+        return fit_pool(both, self.labels[rows], weights, groups=groups, doubt=doubt)
+
+    def loss(self, found: Mapping[str, np.ndarray], pool: Pool) -> float:
+        """The mean log-loss of a pool of these members."""
+        rows, both = self.usable(found)
+        losses = -np.log(pool.probs(both)[np.arange(len(rows)), self.labels[rows]])
+        return float(np.average(losses, weights=None if self.weights is None else self.weights[rows]))
+
+
+def pruned(known: dict[str, np.ndarray], held: Judged) -> tuple[dict[str, np.ndarray], Pool]:
+    """The members that are worth keeping, and their pool.
+
+    The prior gives every member some weight. A member of small weight is left out if the held-out loss without it is
+    not higher, and in any case if its weight is negligible. If all weights are 0, no member is kept.
+    """
+    pool = held.pool(known)
+    while len(known) > 1 and (total := pool.weights.sum()) > 0:
+        least = int(pool.weights.argmin())
+        if (share := pool.weights[least] / total) > MINOR:
+            break
+        fewer = {name: known[name] for k, name in enumerate(known) if k != least}
+        rest = held.pool(fewer)
+        if share > SMALL and held.loss(fewer, rest) > held.loss(known, pool):
+            break
+        known, pool = fewer, rest
+    return (known, pool) if pool.weights.any() else ({}, Pool(pool.weights[:0], pool.bias, pool.lapse))
 
 
 def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int, seed: int) -> Fitted:
@@ -91,40 +148,22 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
         return mixture
     rows = _rows(fit, mixture, train)
     folds = first_deal(fit)
-    judges = np.zeros(len(rows.labels), dtype=bool)
-    judges[fit.rows("judge").cpu().numpy()] = True
-    own = fit.data.sample_weight
-    weights = None if own is None else own.double().cpu().numpy()
-    groups = None if fit.data.groups is None else fit.data.groups.cpu().numpy()
+    held = Judged.of(fit, rows.labels)
     known: dict[str, np.ndarray] = {NETWORK: log_softmax(fit.held_out_logits.cpu().numpy(), axis=1)}
     models: dict[str, Model] = {}
-
-    def pooled(found: Mapping[str, np.ndarray], among: np.ndarray, doubt: bool = True) -> Pool:
-        both = np.stack(list(found.values()))
-        usable = among[judges[among] & ~np.isnan(both[:, among]).any((0, 2))]
-        share, together = (None if v is None else v[usable] for v in (weights, groups))
-        return fit_pool(both[:, usable], rows.labels[usable], share, groups=together, doubt=doubt)
-
     for name in (
         name for name in KINDS if name in members and rows.n_classes <= MOST_CLASSES.get(name, rows.n_classes)
     ):
 
-        def promising(held: np.ndarray, log_probs: np.ndarray, name: str = name) -> bool:
+        def promising(first: np.ndarray, log_probs: np.ndarray, name: str = name) -> bool:
             full = np.full_like(known[NETWORK], np.nan)
-            full[held] = log_probs
-            found = pooled(known | {name: full}, held, doubt=False).weights
+            full[first] = log_probs
+            found = held.pool(known | {name: full}, doubt=False).weights
             return bool(found[-1] > SMALL * found.sum())
 
         if (found := cross_fit(KINDS[name], rows, folds, seed, promising)) is not None:
             known[name], models[name] = found.held_out, found.model
-    every = np.arange(len(rows.labels))
-    pool = pooled(known, every)
-    kept = [name for name, w in zip(known, pool.weights, strict=True) if w > SMALL * pool.weights.sum()]
-    if 0 < len(kept) < len(known):
-        known = {name: known[name] for name in kept}
-        pool = pooled(known, every)
-    elif not kept:
-        known, pool = {}, Pool(pool.weights[:0], pool.bias, pool.lapse)
+    known, pool = pruned(known, held)
     held_out = torch.from_numpy(pool.probs(np.reshape(list(known.values()), (len(known), *held_shape(rows)))))
     extras = mixture.extras | {
         "members": tuple(known),
@@ -135,9 +174,9 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
         "held_out": held_out,
     }
     if "label_noise" not in extras:
-        held = held_out[:train]
-        doubt = suspicion(torch.ones(train), held, torch.from_numpy(rows.labels[:train]))
-        extras["suspicion"] = torch.where(held.isnan().any(1), extras["suspicion"].double(), doubt.double())
+        own = held_out[:train]
+        doubt = suspicion(torch.ones(train), own, torch.from_numpy(rows.labels[:train]))
+        extras["suspicion"] = torch.where(own.isnan().any(1), extras["suspicion"].double(), doubt.double())
     networks = mixture if NETWORK in known else None
     return Blend(networks, {name: models[name] for name in known if name != NETWORK}, pool, extras)
 

@@ -53,7 +53,7 @@ class BO4SC(Method):
     ::
 
         inner   g(w, θ) = mean_i w_i·CE(ŷ(x_i, θ), y_i)                    Eq. (10), T steps of Adam
-        outer   f(w, θ) = mean_j BCE(p̂(x_j, θ), ŷ_j = y_j)                 Eq. (12–13), p̂ the Boltzmann operator
+        outer   f(w, θ) = mean_j BCE(p̂(x_j, θ), ŷ_j = y_j)                 Eq. (12), Eq. (13), p̂ a smooth maximum
         w ← clip(w − η_w·∇_w f(w, θ^T(w)))                                 Eq. (14), exact, through the T steps
 
     Choices that the paper does not specify are arguments. The defaults are one setting that works on all five data sets

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.ensemble._hist_gradient_boosting.common import PREDICTOR_RECORD_DTYPE
-from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 
-_BLOCK = 8192
-"""Rows per block. All trees process one block before the next, so that the block stays in the cache."""
-_NO_CATEGORIES = np.zeros((0, 8), dtype=np.uint32)
+from calibrant.methods.reachable import Evaluator, Nodes
+
 _FIELDS = {
     "feature": "feature_idx",
     "threshold": "num_threshold",
@@ -83,16 +81,17 @@ class Forest:
         )
 
     @cached_property
-    def _trees(self) -> list[TreePredictor]:
-        """scikit-learn's predictors, which traverse the nodes in compiled code."""
-        nodes = np.zeros(len(self.feature), dtype=PREDICTOR_RECORD_DTYPE)
-        for name, own in _FIELDS.items():
-            nodes[own] = getattr(self, name)
-        ends = zip(self.starts[:-1], self.starts[1:], strict=True)
-        return [TreePredictor(nodes[a:b], _NO_CATEGORIES, _NO_CATEGORIES) for a, b in ends]
+    def _evaluator(self) -> Evaluator:
+        sizes = np.diff(self.starts)
+        root = np.repeat(self.starts[:-1], sizes)
+        own, leaf = np.arange(len(root)), self.leaf.astype(bool)
+        left, right = (np.where(leaf, own, root + child) for child in (self.left, self.right))
+        feature = np.where(leaf, 0, self.feature)
+        parts = feature, self.threshold, self.missing_left, left, right, self.value, self.starts[:-1], self.column
+        return Evaluator(Nodes(*parts))
 
     def check(self, features: int, n_classes: int) -> None:
-        """Raise an error if the arrays are inconsistent, because compiled code does not check child indices."""
+        """Raise an error if the arrays are inconsistent, for example because a child does not exist."""
         nodes = (self.feature, self.threshold, self.missing_left, self.left, self.right, self.leaf, self.value)
         sizes = np.diff(self.starts)
         count = len(self.feature)
@@ -113,11 +112,4 @@ class Forest:
 
     def scores(self, inputs: np.ndarray) -> np.ndarray:
         """Logits, (n, C). NaN is treated as missing."""
-        result = np.tile(self.baseline, (len(inputs), 1))
-        places, threads = np.zeros(inputs.shape[1], dtype=np.uint32), _openmp_effective_n_threads()
-        for start in range(0, len(inputs), _BLOCK):
-            block = np.ascontiguousarray(inputs[start : start + _BLOCK], dtype=np.float64)
-            own = result[start : start + _BLOCK]
-            for tree, column in zip(self._trees, self.column.tolist(), strict=True):
-                own[:, column] += tree.predict(block, _NO_CATEGORIES, places, threads)
-        return result
+        return self.baseline + self._evaluator.sums(inputs, len(self.baseline), _openmp_effective_n_threads())

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_softmax, logit, softmax
 
 from calibrant.data.copies import independent_size
-from calibrant.methods.pool import least_lapse
+from calibrant.methods.pool import even_share, least_lapse
 
 _RARE = -6.0
 """Prior log-odds of a lapse: 0.25 %."""
@@ -47,13 +47,13 @@ def fit_last_step(
     Parameters
     ----------
     logits, labels : (n, C) and (n,)
-    weights : (n,), optional; their scale does not matter
+    weights : (n,), optional; their scale does not matter. The more they differ, the fewer samples they count as
     groups : (n,), optional; a group number per sample. Samples of one group count as fewer independent samples
     spread, lapse_spread : standard deviations of the priors
     """
     rows, count = np.arange(len(labels)), logits.shape[1]
-    size = independent_size(labels, softmax(logits, axis=1), groups)
     share = np.ones(len(labels)) if weights is None else weights
+    size = independent_size(labels, softmax(logits, axis=1), groups) * even_share(share)
     share = share * (size / share.sum())
     centre = np.concatenate([[0.0, _RARE], np.zeros(count)])
     scale = np.concatenate([[spread, lapse_spread], np.full(count, spread)])

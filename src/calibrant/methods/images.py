@@ -25,8 +25,8 @@ PUBLISHED = MetaRegularization(
 LATE = 0.5
 """The share of the run with γ = 1 before held-out data move it.
 
-While the learning rate is high, held-out data ask for a γ of about 4 (Figure 3), which slows learning. The confidence
-of the final network depends on γ in the second half.
+While the learning rate is high, held-out data ask for a γ of about 4 (``flg-sece-early``), which slows learning. The
+confidence of the final network depends on γ in the second half.
 """
 
 IMAGE_METHODS: dict[str, Entry] = {
@@ -54,12 +54,14 @@ IMAGE_METHODS: dict[str, Entry] = {
     "flg-dece": Entry(
         MetaRegularization(outer_loss="dece", outer_settings=DECE, start=LATE), "γ-Net moved by CE + DECE"
     ),
-    "flg-sece": Entry(MetaRegularization(start=LATE), "γ-Net moved by CE + squared SECE, the head taken as solved"),
+    "flg-sece": Entry(
+        MetaRegularization(start=LATE), "γ-Net moved by CE + squared SECE, with the head treated as solved"
+    ),
     "flg-sece-published": Entry(PUBLISHED, "γ-Net and SECE as printed: one step ahead, SECE alone"),
     "focal-control": Entry(FocalControl(start=LATE), "one γ moved by the held-out gap between confidence and accuracy"),
     "recommended": Entry(
         LearnedConfidence(Recipe(average=0.98)),
-        "cross-entropy with a moving average of the weights, and a confidence map that held-out images teach",
+        "cross-entropy with a moving average of the weights, and a confidence map learned from held-out images",
     ),
 }
 """Methods by id; ``recommended`` is compared with ``ce-average-ts``."""

@@ -1,9 +1,9 @@
 """The methods of the second paper: a focal γ or L2 strengths, learned from the calibration of held-out data.
 
-"Towards Unbiased Calibration using Meta-Regularization": γ-Net computes a focal γ for each sample (Eq. 3–4), and SECE
-(Eq. 7) evaluates it. The paper differentiates through one training step. This is short-sighted: one more step of plain
-cross-entropy always lowers the held-out loss of the next step, so γ goes to 0. The default here treats the last layer
-as solved to optimality instead.
+"Towards Unbiased Calibration using Meta-Regularization": γ-Net computes a focal γ for each sample, Eq. (3) and Eq. (4).
+SECE, Eq. (7), evaluates it. The paper differentiates through one training step. This is short-sighted: one more step of
+plain cross-entropy always lowers the held-out loss of the next step, so γ goes to 0. The default here treats the last
+layer as solved to optimality instead.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class MetaRegularization(NetworkTraining):
         return _with_callbacks(how, callbacks)
 
     def held_out(self, task: Task) -> Part:
-        return task.need_val("A regularisation that held-out data move") if task.meta is None else task.meta
+        return task.need_val("Regularisation learned from held-out data") if task.meta is None else task.meta
 
     def held_out_batch(self) -> int:
         return self.meta_batch
@@ -130,7 +130,7 @@ class MetaRegularization(NetworkTraining):
         return found[0] if len(found) == 1 else OuterVariables(*found)
 
     def inner(self) -> UserLoss:
-        """The training loss: the focal loss with γ from φ (Eq. 2), or cross-entropy with the penalty from φ."""
+        """The training loss: the focal loss with γ from φ (Eq. (2)), or cross-entropy with the penalty from φ."""
         return FocalWithGamma() if self.outer_variable.startswith("gamma") else DEFAULT_INNER_LOSS
 
     def outer(self) -> UserLoss:

@@ -69,6 +69,11 @@ def class_shares(labels: np.ndarray, n_classes: int, weights: np.ndarray | None 
     return counts / counts.sum()
 
 
+def even_share(weights: np.ndarray) -> float:
+    """The effective number of samples with these weights, per sample: ``(Σ w)²/(n·Σ w²)`` (Kish 1965)."""
+    return float(weights.sum() ** 2 / (len(weights) * (weights**2).sum()))
+
+
 def least_lapse(size: float, n_classes: int) -> float:
     """The smallest lapse rate that ``size`` held-out samples allow.
 
@@ -116,7 +121,7 @@ def fit_pool(
     labels : (n,)
         Class indices.
     weights : (n,), optional
-        Sample weights; their scale does not matter.
+        Sample weights; their scale does not matter. The more they differ, the fewer samples they count as.
     groups : (n,), optional
         A group number per sample. Samples of one group are copies or belong together, and count as fewer independent
         samples relative to the prior (:func:`calibrant.data.copies.independent_size`).
@@ -134,7 +139,7 @@ def fit_pool(
         raise ValueError("log_probs must not contain NaN; leave out samples without a prediction from every member.")
     members, _, classes = values.shape
     share = np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64)
-    size = independent_size(labels, np.exp(values).mean(0), groups)
+    size = independent_size(labels, np.exp(values).mean(0), groups) * even_share(share)
     share = share * (size / share.sum())
     prior = np.log(class_shares(labels, classes, share))
     evidence = values - prior

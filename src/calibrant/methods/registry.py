@@ -39,7 +39,7 @@ METHODS: dict[str, Entry] = {
     "ensemble": Entry(Ensemble(), "the mean of five stopped networks"),
     "instance-weights": Entry(
         InstanceWeights(),
-        "weights from a network of the input, for right and steady predictions, after Jain & Shenoy 2022",
+        "weights that a network computes from the input, for accurate and stable predictions (Jain & Shenoy 2022)",
     ),
     "bo4sc": Entry(BO4SC(), "a weight per training sample, learned by hypergradients (Sanguin et al. 2024)"),
     "self-calibrated": Entry(

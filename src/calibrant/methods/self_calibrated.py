@@ -15,6 +15,7 @@ from calibrant.methods.blend import blended, check_members, check_table
 from calibrant.methods.calibrated_mean import calibrated_mean
 from calibrant.methods.candidates import LabelNoisy, Pooled, cross_fits, preferable
 from calibrant.methods.crossfit import FoldTask, grouped
+from calibrant.methods.distinct import for_all_rows, merged
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.tabular import EMBEDDINGS, TabularNetwork, bare, pooled_part, tabular_network, wide_axes
 from calibrant.methods.task import Task, batch_size
@@ -168,6 +169,10 @@ class SelfCalibrated(Method):
         compile: Compile = "auto",
     ) -> list[Fitted]:
         tasks = [grouped(task.read()) for task in tasks]
+        if len(tasks) == 1 and methods[0].refit:
+            task, positions = merged(tasks[0])
+            if positions is not None:
+                return [for_all_rows(cls.fit_group(methods, [task], callbacks, compile)[0], positions)]
         for method, task in zip(methods, tasks, strict=True):
             check_table(method.members, task.train)
         pooled = cross_fits([Pooled(m) for m in methods], tasks, callbacks, compile)

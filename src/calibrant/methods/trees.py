@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
+from threadpoolctl import threadpool_limits
 
 from calibrant.methods.forest import Forest
 from calibrant.methods.members import Rows, held_out_loss, unseen
@@ -21,6 +24,10 @@ COARSE = 63
 """Bins per column if columns were left out; this takes a quarter of the usual work for each split."""
 MOST = 500
 """The most trees per logit in the mean of fold models, to limit prediction time; a single model may have more."""
+
+
+SERIAL = 500_000
+"""Up to this many cells (rows × columns), trees are grown by one thread."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +123,15 @@ class Trees:
         """The mean of the forests; only of the first ones if all together would have too many trees."""
         sizes = np.cumsum([np.bincount(model.column, minlength=1).max() for model in models])
         return Forest.mean(models[: max(1, int((sizes <= MOST).sum()))])
+
+
+def threads_for(cells: int) -> AbstractContextManager[Any]:
+    """One OpenMP thread for a table of few cells, and the usual number for others.
+
+    Threads wait for each other many times per tree. For a small table they save little, and if other processes use the
+    same cores, waiting takes up to a hundred times as long as the work.
+    """
+    return threadpool_limits(1, user_api="openmp") if cells <= SERIAL else nullcontext()
 
 
 def telling_columns(rows: Rows, most: int = WIDE) -> np.ndarray:

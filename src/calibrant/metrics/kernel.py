@@ -25,9 +25,9 @@ from calibrant.metrics._grid import (
 from calibrant.metrics.predictions import Given, Grouped, Predictions, evaluate, metric, without_zero_weights
 
 # Above this many points SECE uses the grid: O(n) instead of O(n²), with an error of about 1e-6.
-_PAIRWISE_LIMIT = 2048
+PAIRWISE_LIMIT = 2048
 _GRID_BANDWIDTH = 1e-3
-_PAIRS_AT_ONCE = 1 << 22
+PAIRS_AT_ONCE = 1 << 22
 
 
 def nadaraya_watson(
@@ -96,7 +96,7 @@ def _check_bandwidth(bandwidth: float) -> float:
 def _sece(p: Predictions, bandwidth: float, leave_one_out: bool) -> float:
     p = without_zero_weights(p)
     z, hit = p.confidence.double(), p.correct.double()
-    if len(p) > _PAIRWISE_LIMIT and not leave_one_out and bandwidth >= _GRID_BANDWIDTH:
+    if len(p) > PAIRWISE_LIMIT and not leave_one_out and bandwidth >= _GRID_BANDWIDTH:
         nodes = place(z, lambda rows: _mass_and_hits(p, rows), kinds=2)
         mass, hits = gaussian_sums(nodes, bandwidth)
         # Far from every point both sums are rounding noise. No point reads those nodes.
@@ -116,7 +116,7 @@ def _at_own_points(z: Tensor, values: Tensor, h: float, weight: Tensor | None, l
         raise ValueError("leave_one_out=True needs at least 2 predictions; got 1.")
     own = torch.arange(len(z), device=z.device)
     pieces = []
-    for rows in own.split(max(1, _PAIRS_AT_ONCE // len(z))):
+    for rows in own.split(max(1, PAIRS_AT_ONCE // len(z))):
         left_out = rows if leave_one_out else None
         pieces.append(nadaraya_watson(z, values, h, queries=z[rows], weight=weight, leave_out=left_out))
     return torch.cat(pieces)

@@ -129,7 +129,7 @@ def _read_matrix(probs: Any, labels: Any, from_logits: bool) -> Predictions:
 
 
 def _two_columns(probs: Any, from_logits: bool) -> Any:
-    """One number per row, the probability or the logit of class 1 of two, as a matrix; a matrix as it is."""
+    """One number per row, the probability or the logit of class 1 of two, as a matrix; a matrix unchanged."""
     given = probs.values if isinstance(probs, Logits) else probs
     p = None if given is None else as_tensor(given, "probs")
     if p is None or p.ndim != 1 or len(p) == 0:

@@ -100,7 +100,7 @@ class StreamingECE:
 
     def to_torchmetrics(self) -> Any:
         """Return a `torchmetrics.Metric` with these settings and an empty state; needs torchmetrics."""
-        from calibrant.metrics._torchmetrics import StreamingMetric
+        from calibrant.metrics.torchmetrics import StreamingMetric
 
         return StreamingMetric(self)
 

@@ -15,7 +15,7 @@ def layer_settings(module: nn.Module) -> tuple[str, list[dict[str, str | int | f
     """The layers as they print, and their plain attributes, some of which are not printed."""
     return str(module), [
         {k: v for k, v in vars(layer).items() if not k.startswith("_") and isinstance(v, str | int | float | None)}
-        | {"training": None}  # each pass sets the mode anew
+        | {"training": None}  # each pass sets the mode again
         for layer in module.modules()
     ]
 

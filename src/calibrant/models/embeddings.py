@@ -1,13 +1,13 @@
 """First layers that embed each number of a row, so that a network can bend sharply along one column.
 
-A perceptron on standardised columns learns smooth functions first. A threshold in one column, which a tree finds at
-once, takes it many steps. The layer here keeps the linear map and adds features of single columns to it::
+A perceptron on standardised columns learns smooth functions first. It needs many steps to learn a threshold in one
+column, which a tree finds at once. The layer here keeps the linear map and adds features of single columns to it::
 
     h(x) = W·x + b + V·e(x)
 
 ``e`` is piecewise linear, or periodic with learned frequencies (both: Gorishniy et al. 2022, "On Embeddings for
-Numerical Features in Tabular Deep Learning"). There, embeddings replace the numbers. Here V starts at zero and is a
-matrix of its own, so that its L2 strength can switch the embedding off. Categories need no layer of their own: one-hot
+Numerical Features in Tabular Deep Learning"). In that paper, embeddings replace the numbers. Here V is a separate
+matrix that starts at zero, so its L2 strength can switch the embedding off. Categories need no extra layer: one-hot
 columns times W are an embedding of the category.
 """
 
@@ -22,16 +22,17 @@ from torch import Tensor, nn
 Embedding = Literal["piecewise", "periodic"]
 BINS = 8
 FREQUENCY = 0.3
-"""Standard deviation of the frequencies' start, for columns of variance 1."""
+"""Standard deviation of the initial frequencies, for columns of variance 1."""
 LARGEST = 512
-"""Embedded features of all columns together; where there are many columns, each has fewer."""
+"""Largest number of embedded features of all columns together; with many columns, each column has fewer."""
 
 
 class Encoding(nn.Module):
     """Features of single columns.
 
-    ``source`` says which column each feature is computed from. It belongs to the architecture, so that the networks of
-    a population share it; what else an encoding takes from the data are buffers, which may differ between them.
+    ``source`` says which column each feature is computed from. It is part of the architecture, so the networks of a
+    population share it. Other values that an encoding takes from the data are buffers, which may differ between
+    networks.
     """
 
     source: nn.Parameter
@@ -42,18 +43,19 @@ class Encoding(nn.Module):
 
     @property
     def size(self) -> int:
-        """How many features there are."""
+        """The number of features."""
         return len(self.source)
 
     def reset_parameters(self) -> None:
-        """Draw the start; by default there is nothing to draw."""
+        """Draw the initial parameters; by default there are none."""
 
 
 class PiecewiseLinear(Encoding):
     """``e_t(x) = c·(clip((x − b_{t−1})/(b_t − b_{t−1}), 0, 1) − mean)`` for each bin ``[b_{t−1}, b_t]`` of each column.
 
     Bins lie between quantiles of ``inputs``; a column with few distinct values has one bin for each gap between them.
-    ``c = 0.6/√bins`` keeps the features of one column together as large as a standardised column, and somewhat slower.
+    ``c = 0.6/√bins`` makes the features of one column together about as large as a standardised column; they learn
+    somewhat more slowly.
     """
 
     lower: Tensor
@@ -124,10 +126,10 @@ class EmbeddingLayer(nn.Module):
 
 
 def make_encoding(inputs: Tensor, kind: Embedding, size: int = BINS) -> Encoding | None:
-    """An encoding of the columns of ``inputs`` (n, d) that hold three values or more; None where it would be useless.
+    """An encoding of the columns of ``inputs`` (n, d) that hold three values or more; None if no column can be encoded.
 
-    ``size`` is the number of bins or frequencies of a column. There are fewer where there are many columns, and no
-    encoding where not even two of each would keep it within ``LARGEST`` features.
+    ``size`` is the number of bins or frequencies per column. It is reduced for many columns. If even two per column
+    exceed ``LARGEST`` features in total, nothing is encoded.
     """
     many = [k for k, column in enumerate(inputs.T) if len(column.unique()) > 2]
     size = min(size, LARGEST // max(1, len(many)))
@@ -138,9 +140,10 @@ def make_encoding(inputs: Tensor, kind: Embedding, size: int = BINS) -> Encoding
 
 
 def bin_edges(values: Tensor, bins: int) -> Tensor:
-    """The ends of a column's bins, in order: distinct quantiles, the least and the greatest value among them.
+    """The edges of a column's bins in increasing order: distinct quantiles, including the minimum and the maximum.
 
-    A column with at most ``bins + 1`` distinct values has all of them; one where most values are the same has two bins.
+    If a column has at most ``bins + 1`` distinct values, all of them are edges. If most values are the same, there are
+    two bins.
     """
     distinct = values.unique()
     if len(distinct) <= bins + 1:

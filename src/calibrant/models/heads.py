@@ -99,7 +99,7 @@ def _check(module: nn.Module, name: str, calls: _Calls, logits: Tensor) -> None:
         for parameter in layer.parameters(recurse=False):
             if id(parameter) in own:
                 raise ValueError(
-                    f"The head must have parameters of its own; {name!r} shares {own[id(parameter)]!r} with {other!r}. "
+                    f"The head must not share parameters; {name!r} shares {own[id(parameter)]!r} with {other!r}. "
                     "Untie them, or use scope='all'."
                 )
 

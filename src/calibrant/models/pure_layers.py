@@ -149,7 +149,7 @@ def purify(module: nn.Module) -> nn.Module:
     for layer in module.modules():
         if isinstance(layer, nn.SyncBatchNorm):
             raise ValueError("SyncBatchNorm has no pure form. Use BatchNorm.")
-        for kind, pure in _NORMS.items():  # layers with a forward pass of their own are not changed
+        for kind, pure in _NORMS.items():  # subclasses that override ``forward`` are not changed
             if isinstance(layer, kind) and type(layer).forward is kind.forward:
                 layer.__class__ = pure_class(type(layer), pure)
                 layer.fresh = {}  # type: ignore[assignment]

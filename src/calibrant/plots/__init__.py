@@ -5,7 +5,6 @@ axes. `ax_` and `figure_` are the axes and the figure. Predictions are given as 
 number comes from `calibrant.metrics` or `calibrant.selective`. Matplotlib is imported only for drawing.
 """
 
-from calibrant.plots._style import save_figure
 from calibrant.plots.bin_sweep import BinSweep, BinSweepDisplay, prepare_bin_sweep
 from calibrant.plots.confidence_map import ConfidenceMap, ConfidenceMapDisplay, prepare_confidence_map
 from calibrant.plots.gamma import GammaByEpoch, GammaDisplay, prepare_gamma
@@ -18,6 +17,7 @@ from calibrant.plots.models import ModelsDisplay
 from calibrant.plots.reliability import Reliability, ReliabilityDisplay, prepare_reliability
 from calibrant.plots.risk_coverage import RiskCoverage, RiskCoverageDisplay, prepare_risk_coverage
 from calibrant.plots.smooth import SmoothReliability, SmoothReliabilityDisplay, prepare_smooth_reliability
+from calibrant.plots.style import save_figure
 from calibrant.plots.weights import (
     WeightHistory,
     WeightHistoryDisplay,

@@ -11,7 +11,7 @@ import numpy as np
 from calibrant.metrics import ece, mce, noise_floor
 from calibrant.metrics.bins import Scheme
 from calibrant.metrics.predictions import Predicted, read
-from calibrant.plots import _style
+from calibrant.plots import style
 from calibrant.plots._reading import from_fitted
 
 # The numbers of bins in Fig. 5 of the second paper (γ-Net, SECE).
@@ -90,7 +90,7 @@ class BinSweepDisplay:
     def plot(self, ax: Any = None, *, legend: bool = True) -> BinSweepDisplay:
         """Draw into `ax`, a pair of axes for ECE and MCE, or into a new figure; `axes_` is that pair."""
         d = self.data
-        with _style.style() as plt:
+        with style.context() as plt:
             if ax is None:
                 ax = plt.subplots(1, 2, figsize=(7.4, 3.4), layout="constrained")[1]
             if np.size(ax) != 2:
@@ -99,23 +99,23 @@ class BinSweepDisplay:
             for axis, values, floor, title in zip(
                 pair, (d.ece, d.mce), (d.ece_floor, d.mce_floor), ("ECE", "MCE"), strict=True
             ):
-                look = _style.next_look(axis)
+                look = style.next_look(axis)
                 axis.plot(d.bins, values, marker="o", markersize=4, linewidth=1.6, label=self.name, gid="model", **look)
                 axis.plot(d.bins, floor, color=look["color"], linewidth=1, linestyle=":", marker="_")
                 axis.set_xscale("log")
                 axis.set(xlabel="number of bins", title=title)
                 axis.set_xticks(d.bins, [f"{m:,}" for m in d.bins])
                 axis.minorticks_off()
-                axis.grid(axis="y", color=_style.PALE, linewidth=0.5)
+                axis.grid(axis="y", color=style.PALE, linewidth=0.5)
                 tallest = max(np.nanmax(line.get_ydata()) for line in axis.lines if len(line.get_ydata()))
                 room = 1.3 if axis is pair[0] else 1.08  # the legend goes to the left
                 axis.set_ylim(0, room * tallest if np.isfinite(tallest) and tallest > 0 else 1)
             if legend:
                 handles, names = pair[0].get_legend_handles_labels()
                 if not np.isnan(d.ece_floor).all():
-                    handles.append(plt.Line2D([], [], color=_style.GREY, linewidth=1, linestyle=":", marker="_"))
+                    handles.append(plt.Line2D([], [], color=style.GREY, linewidth=1, linestyle=":", marker="_"))
                     names.append("noise floor of each")
                 if names:
-                    _style.add_legend(pair[0], below=False, handles=handles, labels=names)
+                    style.add_legend(pair[0], below=False, handles=handles, labels=names)
         self.axes_, self.figure_ = pair, pair[0].figure
         return self

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._inputs import check_probs, class_names
-from calibrant.plots import _style
+from calibrant.plots import style
 from calibrant.plots._reading import finite_array, predict_proba_of
 
 
@@ -117,13 +117,13 @@ class ConfidenceMapDisplay:
     ) -> ConfidenceMapDisplay:
         """Draw into `ax`, or into a new figure, with at most `n_samples` evenly spread samples."""
         d = self.data
-        with _style.style() as plt:
-            ax = _style.axes(plt, ax, (5.0, 4.0))
+        with style.context() as plt:
+            ax = style.axes(plt, ax, (5.0, 4.0))
             image = ax.pcolormesh(
                 d.x, d.y, d.confidence, cmap="viridis", vmin=d.chance, vmax=1, shading="nearest", rasterized=True
             )
             if d.confidence.min() < d.threshold < d.confidence.max():
-                ax.contour(d.x, d.y, d.confidence, [d.threshold], colors=_style.INK, linewidths=0.8)
+                ax.contour(d.x, d.y, d.confidence, [d.threshold], colors=style.INK, linewidths=0.8)
             if samples:
                 self._samples(ax, n_samples)
             if colorbar:
@@ -145,7 +145,7 @@ class ConfidenceMapDisplay:
                 here[:, 0],
                 here[:, 1],
                 s=13,
-                marker=_style.MARKERS[position % len(_style.MARKERS)],
+                marker=style.MARKERS[position % len(style.MARKERS)],
                 facecolor="white",
                 edgecolor="black",
                 linewidth=0.6,

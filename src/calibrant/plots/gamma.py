@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.plots import _style
+from calibrant.plots import style
 from calibrant.plots._reading import finite_array
 
 
@@ -52,9 +52,9 @@ class GammaDisplay:
     def plot(self, ax: Any = None, *, quantiles: bool = True, legend: bool = True) -> GammaDisplay:
         """Draw into `ax`, or into a new figure."""
         d = self.data
-        with _style.style() as plt:
-            ax = _style.axes(plt, ax, _style.WIDE)
-            look = _style.next_look(ax)
+        with style.context() as plt:
+            ax = style.axes(plt, ax, style.WIDE)
+            look = style.next_look(ax)
             prefix = "" if self.name is None else f"{self.name}: "
             ax.plot(d.epoch, d.mean, linewidth=2, label=f"{prefix}mean", gid="model", **look)
             ax.fill_between(
@@ -73,6 +73,6 @@ class GammaDisplay:
             ax.set(xlabel="epoch", ylabel="focal parameter γ")
             ax.margins(x=0.01)
             if legend:
-                _style.add_legend(ax, below=False)
+                style.add_legend(ax, below=False)
         self.ax_, self.figure_ = ax, ax.figure
         return self

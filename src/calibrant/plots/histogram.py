@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrant.metrics import confidence_gap, reliability_bins
 from calibrant.metrics.predictions import Predicted, read
-from calibrant.plots import _style
+from calibrant.plots import style
 from calibrant.plots._reading import from_fitted
 from calibrant.selective import Window
 
@@ -76,41 +76,41 @@ class ConfidenceHistogramDisplay:
     def plot(self, ax: Any = None, *, window: Window | None = None, legend: bool = True) -> ConfidenceHistogramDisplay:
         """Draw into `ax`, or into a new figure; `window` is shaded, its predictions are withheld."""
         d = self.data
-        with _style.style() as plt:
-            ax = _style.axes(plt, ax, _style.WIDE)
+        with style.context() as plt:
+            ax = style.axes(plt, ax, style.WIDE)
             ax.bar(
                 d.edges[:-1],
                 d.share,
                 np.diff(d.edges),
                 align="edge",
-                color=_style.BAR,
+                color=style.BAR,
                 edgecolor="white",
                 linewidth=0.6,
             )
             ax.axvline(
                 d.mean_confidence,
-                color=_style.GREY,
+                color=style.GREY,
                 linestyle=(0, (2, 1.5)),
                 linewidth=1.8,
                 label=f"mean confidence {d.mean_confidence:.3f}",
             )
             ax.axvline(
                 d.accuracy,
-                color=_style.INK,
+                color=style.INK,
                 linestyle=(0, (5, 2)),
                 linewidth=1.8,
                 label=f"accuracy {d.accuracy:.3f}",
             )
             if window is not None and window.low < window.high:
                 low, high = np.clip([window.low, window.high], 0, 1)
-                ax.axvspan(low, high, color=_style.PALE, alpha=0.5, linewidth=0, zorder=0.4, label="withheld")
+                ax.axvspan(low, high, color=style.PALE, alpha=0.5, linewidth=0, zorder=0.4, label="withheld")
             if d.chance is not None:
-                ax.axvline(d.chance, color=_style.PALE, linewidth=1, zorder=0.5, label=f"chance {d.chance:.3g}")
+                ax.axvline(d.chance, color=style.PALE, linewidth=1, zorder=0.5, label=f"chance {d.chance:.3g}")
             ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of samples")
             ax.set_ylim(0, 1.05 * max(float(d.share.max()), 1e-3))
             if self.name is not None:
                 ax.set_title(self.name)
             if legend:
-                _style.add_legend(ax, below=False)
+                style.add_legend(ax, below=False)
         self.ax_, self.figure_ = ax, ax.figure
         return self

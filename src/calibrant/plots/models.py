@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from calibrant.metrics.bins import Scheme
-from calibrant.plots import _style
+from calibrant.plots import style
 from calibrant.plots._reading import from_fitted
 from calibrant.plots.histogram import ConfidenceHistogramDisplay, prepare_confidence_histogram
 from calibrant.plots.reliability import ReliabilityDisplay, legend_handles, prepare_reliability
@@ -63,9 +63,9 @@ class ModelsDisplay:
     def plot(self, figure: Any = None) -> ModelsDisplay:
         """Draw into an empty `figure` (or subfigure), or into a new one."""
         columns = len(self.reliability)
-        with _style.style() as plt:
+        with style.context() as plt:
             if figure is None:
-                figure = plt.figure(figsize=(_style.PANEL * max(columns, 1.3), 5.8), layout="constrained")
+                figure = plt.figure(figsize=(style.PANEL * max(columns, 1.3), 5.8), layout="constrained")
             axes = figure.subplots(2, columns, squeeze=False, sharex=True, sharey="row", height_ratios=[1, 1.5])
             for column, name in enumerate(self.reliability):
                 self.histogram[name].plot(axes[0, column])

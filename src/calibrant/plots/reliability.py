@@ -12,7 +12,7 @@ from scipy.stats import binom
 from calibrant.metrics import NoiseFloor, ece, mce, noise_floor, reliability_bins
 from calibrant.metrics.bins import Scheme
 from calibrant.metrics.predictions import Predicted, read
-from calibrant.plots import _style
+from calibrant.plots import style
 from calibrant.plots._reading import from_fitted
 
 # With more bins, edges, hatching and brackets would hide the bars.
@@ -145,26 +145,26 @@ class ReliabilityDisplay:
         left, width = d.lower[full], (d.upper - d.lower)[full]
         accuracy, confidence = d.accuracy[full], d.confidence[full]
         new = ax is None
-        with _style.style() as plt:
-            ax = _style.axes(plt, ax, (4.2, 4.5))
+        with style.context() as plt:
+            ax = style.axes(plt, ax, (4.2, 4.5))
             few = len(left) <= _FEW_BINS
             edge = {"align": "edge", "edgecolor": "white", "linewidth": 0.6 if few else 0}
-            ax.bar(left, accuracy, width, color=_style.BAR, **edge)
+            ax.bar(left, accuracy, width, color=style.BAR, **edge)
             gaps = (
-                (confidence > accuracy, accuracy, {"color": _style.OVERCONFIDENT}),
-                (confidence < accuracy, confidence, {"color": _style.UNDERCONFIDENT, "hatch": few * "////"}),
+                (confidence > accuracy, accuracy, {"color": style.OVERCONFIDENT}),
+                (confidence < accuracy, confidence, {"color": style.UNDERCONFIDENT, "hatch": few * "////"}),
             )
             for where, bottom, look in gaps:
                 height = np.abs(confidence - accuracy)[where]
                 ax.bar(left[where], height, width[where], bottom=bottom[where], **look, **edge)
             if band:
                 _draw_band(ax, d, few)
-            _style.unit_axis(ax)
+            style.unit_axis(ax)
             ax.set(xlabel="confidence", ylabel="accuracy")
             ax.set_title(_title(self.name, d))
             if legend:
                 handles = legend_handles([d], band=band)
-                _style.add_legend(ax, below=new, columns=2, handles=handles)
+                style.add_legend(ax, below=new, columns=2, handles=handles)
         self.ax_, self.figure_ = ax, ax.figure
         return self
 
@@ -172,10 +172,10 @@ class ReliabilityDisplay:
 def _draw_band(ax: Any, d: Reliability, few: bool) -> None:
     if few:
         middle, half = (d.band_low + d.band_high) / 2, (d.band_high - d.band_low) / 2
-        ax.errorbar(d.confidence, middle, half, fmt="none", ecolor=_style.INK, elinewidth=0.9, capsize=2, zorder=3)
+        ax.errorbar(d.confidence, middle, half, fmt="none", ecolor=style.INK, elinewidth=0.9, capsize=2, zorder=3)
     else:
         for limit in (d.band_low, d.band_high):
-            ax.plot(d.confidence, limit, color=_style.INK, linewidth=0.9, zorder=3)
+            ax.plot(d.confidence, limit, color=style.INK, linewidth=0.9, zorder=3)
 
 
 def legend_handles(shown: Sequence[Reliability], *, band: bool) -> list[Any]:
@@ -183,17 +183,17 @@ def legend_handles(shown: Sequence[Reliability], *, band: bool) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles: list[Any] = [Patch(color=_style.BAR, label="accuracy")]
+    handles: list[Any] = [Patch(color=style.BAR, label="accuracy")]
     if any((d.confidence > d.accuracy).any() for d in shown):
-        handles.append(Patch(color=_style.OVERCONFIDENT, label="over-confident"))
+        handles.append(Patch(color=style.OVERCONFIDENT, label="over-confident"))
     if any((d.confidence < d.accuracy).any() for d in shown):
-        handles.append(Patch(facecolor=_style.UNDERCONFIDENT, edgecolor="white", hatch="////", label="under-confident"))
+        handles.append(Patch(facecolor=style.UNDERCONFIDENT, edgecolor="white", hatch="////", label="under-confident"))
     if band:
         label = f"{shown[0].level:.0%} if calibrated"
         if (shown[0].share > 0).sum() > _FEW_BINS:
-            handles.append(Line2D([], [], color=_style.INK, linewidth=0.9, label=label))
+            handles.append(Line2D([], [], color=style.INK, linewidth=0.9, label=label))
         else:
-            handles.append(Line2D([], [], color=_style.INK, linewidth=0.9, marker="|", label=label))
+            handles.append(Line2D([], [], color=style.INK, linewidth=0.9, marker="|", label=label))
     return handles
 
 

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from calibrant.metrics.predictions import Predicted, read
-from calibrant.plots import _style
+from calibrant.plots import style
 from calibrant.plots._reading import from_fitted
 from calibrant.selective import (
     RejectionRule,
@@ -106,9 +106,9 @@ class RiskCoverageDisplay:
         d = self.data
         points = np.unique(np.linspace(0, len(d.best) - 1, min(len(d.best), _POINTS)).round().astype(int))
         coverage, risk = d.curve.coverage[points], d.curve.risk[points]
-        with _style.style() as plt:
-            ax = _style.axes(plt, ax, _style.WIDE)
-            look = _style.next_look(ax)
+        with style.context() as plt:
+            ax = style.axes(plt, ax, style.WIDE)
+            look = style.next_look(ax)
             label = f"AURC {d.aurc:.3f}" if self.name is None else f"{self.name} (AURC {d.aurc:.3f})"
             ax.plot(coverage, risk, linewidth=1.8, label=label, gid="model", **look)
             if d.bound is not None:
@@ -117,7 +117,7 @@ class RiskCoverageDisplay:
                 ax.plot(coverage, bound, linewidth=0.9, color=look["color"], alpha=0.9, gid="bound", label=name)
                 ax.fill_between(coverage, risk, bound, color=look["color"], alpha=0.08, linewidth=0)
             if best:
-                dotted = {"color": _style.GREY, "linewidth": 1, "linestyle": ":"}
+                dotted = {"color": style.GREY, "linewidth": 1, "linestyle": ":"}
                 ax.plot(coverage, d.best[points], label="best ordering", **dotted)
             if rule is not None and rule.found:
                 ax.plot(
@@ -133,9 +133,9 @@ class RiskCoverageDisplay:
                 )
             ax.set(xlim=(0, 1), xlabel="coverage (share accepted)", ylabel="risk (errors among accepted)")
             ax.set_ylim(0, _top(ax))
-            ax.grid(axis="y", color=_style.PALE, linewidth=0.5)
+            ax.grid(axis="y", color=style.PALE, linewidth=0.5)
             if legend:
-                _style.add_legend(ax, below=False, loc="upper center")
+                style.add_legend(ax, below=False, loc="upper center")
         self.ax_, self.figure_ = ax, ax.figure
         return self
 

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from calibrant.metrics.predictions import Predicted, read
 from calibrant.metrics.smooth import MIN_BANDWIDTH, smooth_ece, smoothed_moments
-from calibrant.plots import _style
+from calibrant.plots import style
 from calibrant.plots._reading import from_fitted
 
 # Points of the curve that are kept; the smoothing grid has at least as many.
@@ -118,9 +118,9 @@ class SmoothReliabilityDisplay:
         shown = inside & (d.local_count >= _FEWEST)
         curve = np.where(shown, d.accuracy, np.nan)
         low, high = (np.where(shown, np.clip(d.confidence + s * d.spread, 0, 1), np.nan) for s in (-1, 1))
-        with _style.style() as plt:
-            ax = _style.axes(plt, ax, _style.SQUARE)
-            look = _style.next_look(ax)
+        with style.context() as plt:
+            ax = style.axes(plt, ax, style.SQUARE)
+            look = style.next_look(ax)
             label = f"smECE {d.smece:.3f}" if self.name is None else f"{self.name} (smECE {d.smece:.3f})"
             # The density along the bottom shows where the curve is based on many samples.
             ax.fill_between(
@@ -129,9 +129,9 @@ class SmoothReliabilityDisplay:
             if band:
                 ax.fill_between(d.confidence, low, high, color=look["color"], alpha=0.14, linewidth=0)
             ax.plot(d.confidence, curve, linewidth=2, label=label, gid="model", **look)
-            _style.unit_axis(ax)
+            style.unit_axis(ax)
             ax.set(xlabel="confidence", ylabel="accuracy")
             if legend:
-                _style.add_legend(ax, below=False)
+                style.add_legend(ax, below=False)
         self.ax_, self.figure_ = ax, ax.figure
         return self

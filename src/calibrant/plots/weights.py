@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.plots import _style
+from calibrant.plots import style
 from calibrant.plots._reading import finite_array, flags
 
 
@@ -64,15 +64,15 @@ class WeightHistoryDisplay:
     def plot(self, ax: Any = None, *, legend: bool = True) -> WeightHistoryDisplay:
         """Draw into `ax`, or into a new figure."""
         d, new = self.data, ax is None
-        with _style.style() as plt:
+        with style.context() as plt:
             from matplotlib.collections import LineCollection
 
-            ax = _style.axes(plt, ax, (5.4, 4.2))
+            ax = style.axes(plt, ax, (5.4, 4.2))
             # More lines are drawn fainter, so that bundles stay visible for any number of samples.
             faint = float(np.clip(40 / d.history.shape[1], 0.06, 0.6))
             groups = (
-                (~d.misclassified, _style.INK, faint, d.mean_right, "right", "-"),
-                (d.misclassified, _style.MISCLASSIFIED, min(1.0, 3.5 * faint), d.mean_wrong, "misclassified", "--"),
+                (~d.misclassified, style.INK, faint, d.mean_right, "right", "-"),
+                (d.misclassified, style.MISCLASSIFIED, min(1.0, 3.5 * faint), d.mean_wrong, "misclassified", "--"),
             )
             for group, colour, alpha, mean, label, dash in groups:
                 if not group.any():
@@ -98,7 +98,7 @@ class WeightHistoryDisplay:
             if self.name is not None:
                 ax.set_title(self.name)
             if legend:
-                _style.add_legend(ax, below=new)
+                style.add_legend(ax, below=new)
         self.ax_, self.figure_ = ax, ax.figure
         return self
 
@@ -150,8 +150,8 @@ class WeightMapDisplay:
         """Draw into `ax`, or into a new figure."""
         d, new = self.data, ax is None
         limits = {"vmin": min(0.0, d.weight.min()), "vmax": max(1.0, d.weight.max()), "cmap": "cividis"}
-        with _style.style() as plt:
-            ax = _style.axes(plt, ax, (5.0, 4.3))
+        with style.context() as plt:
+            ax = style.axes(plt, ax, (5.0, 4.3))
             right, wrong = ~d.misclassified, d.misclassified
             # Misclassified samples are drawn last, so that their contours are not covered.
             points = ax.scatter(*d.X[right].T, c=d.weight[right], s=20, linewidth=0, **limits)
@@ -159,7 +159,7 @@ class WeightMapDisplay:
                 *d.X[wrong].T,
                 c=d.weight[wrong],
                 s=26,
-                edgecolor=_style.MISCLASSIFIED,
+                edgecolor=style.MISCLASSIFIED,
                 linewidth=1.2,
                 **limits,
                 label=f"misclassified ({int(wrong.sum())})",
@@ -171,6 +171,6 @@ class WeightMapDisplay:
             if self.name is not None:
                 ax.set_title(self.name)
             if legend and wrong.any():
-                _style.add_legend(ax, below=new)
+                style.add_legend(ax, below=new)
         self.ax_, self.figure_ = ax, ax.figure
         return self

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+import torch
 
+from calibrant._classes import logsumexp_of_others
 from calibrant.posthoc._base import Floats
 
 
 def log_complement(log_p: Floats) -> Floats:
     """log(1 - p) for rows of log-probabilities; accurate even if p rounds to 1."""
-    rows = np.arange(len(log_p))
-    top = log_p.argmax(axis=1)
-    rest = log_p.copy()
-    rest[rows, top] = -np.inf
-    highest = rest.max(axis=1)
-    with np.errstate(divide="ignore"):
-        result = np.log1p(-np.exp(np.minimum(log_p, 0.0)))
-        # 1 - p of the top class is the sum of the others: no cancellation.
-        result[rows, top] = highest + np.log(np.exp(rest - highest[:, None]).sum(axis=1))
-    return result
+    found: Floats = logsumexp_of_others(torch.from_numpy(log_p)).numpy()
+    return found
 
 
 def log_odds(log_p: Floats) -> Floats:

@@ -13,7 +13,8 @@ from calibrant.posthoc.auto import Auto
 from calibrant.posthoc.registry import CALIBRATORS
 
 KNOWN: dict[str, type[Calibrator]] = {**CALIBRATORS, "auto": Auto}
-FORMAT = Format("calibrator", KNOWN, "calibrant.posthoc.save_calibrator", former={"calibrant.posthoc": (1,)})
+WRITER = "calibrant.posthoc.save_calibrator or `calibrant calibrate`"
+FORMAT = Format("calibrator", KNOWN, WRITER, former={"calibrant.posthoc": (1,)})
 
 
 def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:

@@ -202,7 +202,7 @@ def conformal_quantile(scores: np.ndarray, coverage: float, level: float | None 
 def order_statistic(n: int, coverage: float, level: float | None = None) -> int:
     """Return k: the smallest number for which the k-th smallest of n scores gives the coverage."""
     if level is None:
-        return math.ceil((n + 1) * coverage * (1 - 1e-12))  # 0.7·10 is 7 in spite of rounding
+        return math.ceil((n + 1) * coverage * (1 - 1e-12))  # 0.7·10 must give 7 despite rounding
     return int(binom.ppf(level, n, coverage)) + 1
 
 

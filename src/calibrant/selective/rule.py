@@ -41,7 +41,7 @@ class Window:
         return cls(high=threshold)
 
     def accepts(self, confidence: Any) -> Any:
-        """Whether each prediction is given out: a bool array, or a tensor for a tensor.
+        """Whether each prediction is accepted: a bool array, or a tensor for a tensor.
 
         The comparison is in float64, so that a float32 confidence falls on the same side as when the window was chosen.
         """
@@ -104,9 +104,9 @@ class RejectionRule:
         return self.window is not None
 
     def accepts(self, confidence: Any) -> Any:
-        """Whether each prediction is given out; an error if no window was found."""
+        """Whether each prediction is accepted; raises an error if no window was found."""
         if self.window is None:
-            raise ValueError(f"{self.summary()} To withhold every prediction all the same, use Window().accepts(...).")
+            raise ValueError(f"{self.summary()} To withhold every prediction, use Window().accepts(...).")
         return self.window.accepts(confidence)
 
     def summary(self) -> str:
@@ -117,7 +117,7 @@ class RejectionRule:
             return (
                 f"No window was found {asked} at confidence level {self.level:g} on {self.n} samples "
                 f"({self.method}){closest}. "
-                "Allow a larger risk, ask for a lower level, or bring more samples."
+                "Allow a larger risk, use a lower level, or give more samples."
             )
         wrong = "" if math.isnan(self.risk) else f", {self.risk:.2%} of them wrong"
         text = (

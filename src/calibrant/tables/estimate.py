@@ -49,14 +49,14 @@ class TimeEstimate:
 
 
 def estimate(
-    method: str, rows: int, inputs: int, classes: int, *, val: bool = False, slower: float = 1.0
+    method: str, rows: int, inputs: int, n_classes: int, *, val: bool = False, slower: float = 1.0
 ) -> TimeEstimate:
     """Estimate the time of a fit.
 
     Parameters
     ----------
     method : id of the method, as in :data:`calibrant.tables.methods.METHODS`
-    rows, inputs, classes : size of the training part; inputs are those of the networks (one per category)
+    rows, inputs, n_classes : size of the training part; inputs are those of the networks (one per category)
     val : whether a validation part is given; a second candidate that models wrong labels may then be trained
     slower : how many times slower this machine is than the reference (:func:`slowness`)
     """
@@ -71,8 +71,8 @@ def estimate(
     runs = 2 if rows >= 2 * inputs else 1
     networks = runs * (START + outer * step)
     trees = 0.0
-    if method == "self-calibrated" and classes <= 100:
-        trees = (1 if classes == 2 else classes) * (TREES + TREES_PER_CELL * rows * inputs)
+    if method == "self-calibrated" and n_classes <= 100:
+        trees = (1 if n_classes == 2 else n_classes) * (TREES + TREES_PER_CELL * rows * inputs)
     return TimeEstimate(slower * networks, slower * (trees + 0.5), runs, 4.0 if val else 2.0, slower * START)
 
 

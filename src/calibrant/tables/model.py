@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 
 from calibrant._whole import whole_file
 from calibrant.data.columns import Columns, numbers
+from calibrant.data.encoder import TableEncoder
 from calibrant.data.encodings import Categorical
 from calibrant.estimators import load_classifier
 from calibrant.selective import RejectionRule
@@ -44,10 +45,22 @@ class TableModel:
         return [str(name) for name in getattr(self.classifier, "feature_names_in_", ())]
 
     @property
+    def encoder(self) -> TableEncoder | None:
+        """The encoder of text, categories and dates: the classifier's own, or the first step of its pipelines."""
+        if hasattr(self.classifier, "encoder_"):
+            found = self.classifier.encoder_
+        else:
+            found = getattr(self.classifier.estimators_[0], "steps", [(None, None)])[0][1]
+        return found if isinstance(found, TableEncoder) else None
+
+    @property
+    def _categories(self) -> list[Categorical]:
+        return [e for e in self.encoder.columns_ if isinstance(e, Categorical)] if self.encoder is not None else []
+
+    @property
     def text_columns(self) -> set[str]:
         """Columns that must be read as text: those of categories, and the target if its classes are text."""
-        encoder = self.classifier.encoder_
-        found = {e.name for e in encoder.columns_ if isinstance(e, Categorical)} if encoder is not None else set()
+        found = {encoding.name for encoding in self._categories}
         return found | ({self.target} if self.target and self.classifier.classes_.dtype.kind == "U" else set())
 
     def probs(self, columns: Columns, file: str) -> np.ndarray:
@@ -60,16 +73,14 @@ class TableModel:
                 f"{file} lacks {'columns' if len(absent) > 1 else 'the column'} that the model was trained on: "
                 f"{', '.join(hints)}{more}. Add {'them' if len(absent) > 1 else 'it'}; values may be empty."
             )
-        if self.classifier.encoder_ is None:
+        if self.encoder is None:
             columns = {name: numbers(columns[name], name) for name in self.features}
         found: np.ndarray = self.classifier.predict_proba(as_frame(columns, self.features))
         return found
 
     def unseen(self, columns: Columns) -> dict[str, list[str]]:
         """Return the categories that are not in the training data, by column."""
-        encoder = self.classifier.encoder_
-        used = [e for e in encoder.columns_ if isinstance(e, Categorical)] if encoder is not None else []
-        found = {encoding.name: encoding.unseen(columns[encoding.name]) for encoding in used}
+        found = {encoding.name: encoding.unseen(columns[encoding.name]) for encoding in self._categories}
         return {name: values for name, values in found.items() if values}
 
     def accepts(self, confidence: np.ndarray) -> np.ndarray | None:

@@ -49,6 +49,19 @@ class Summary:
         """The share of right predictions among the labelled rows."""
         return self.correct / self.labelled if self.labelled else float("nan")
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers as plain values for JSON; scores are None if the table has no labels."""
+        scored = bool(self.labelled)
+        return {
+            "rows": self.rows,
+            "withheld": self.withheld,
+            "labelled": self.labelled,
+            "accuracy": self.accuracy if scored else None,
+            "kept_accuracy": self.kept_correct / self.kept if self.kept else None,
+            "ece": self.ece if scored else None,
+            "notes": list(self.notes),
+        }
+
 
 def predict(
     model: TableModel | str | os.PathLike[str],

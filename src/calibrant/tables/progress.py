@@ -29,22 +29,29 @@ class TrainingClock:
         self.stage = "networks"
         self._runs = max(1, estimate.runs)
         self._finished, self._share = 0, 0.0
+        self._loaded = 0.0
         self._pace, self._others = 1.0, 0.0
 
     @property
     def _each(self) -> float:
         return self.estimate.networks / self.estimate.runs
 
-    def start_run(self) -> None:
-        """Start a run of the networks; there is one run, or one per kind of network."""
+    def start_run(self, loaded: float = 0.0) -> None:
+        """Start a run of the networks; there is one run, or one per kind of network.
+
+        ``loaded`` is the share of the run that was read from a checkpoint, which says nothing about the speed.
+        """
         self._runs = max(self._runs, self._finished + 1)
         self._share, self.stage = 0.0, "networks"
+        self._loaded += loaded
 
     def step(self, share: float) -> None:
         """Set the finished share of the current run."""
         start = self.estimate.start / self._each  # is over once there is a first step
         self._share = start + (1 - start) * share
-        self._pace = (self.now() - self.begin) / ((self._finished + self._share) * self._each)
+        measured = self._finished + self._share - self._loaded
+        if measured > 0.01:
+            self._pace = (self.now() - self.begin) / (measured * self._each)
 
     def end_run(self) -> None:
         """End the current run; the stages after the last run are not counted in steps."""
@@ -100,10 +107,10 @@ class FitProgress(Callback):
             self._bar.stop()
 
     def on_start(self, run: Run) -> None:
-        self.clock.start_run()
+        self.clock.start_run(_share(run))
 
     def on_step(self, run: Run) -> None:
-        self.clock.step(run.step / max(1, int(run.outer_steps)))
+        self.clock.step(_share(run))
 
     def on_end(self, run: Run) -> None:
         self.clock.end_run()
@@ -119,6 +126,10 @@ class FitProgress(Callback):
             self._bar.update(self._task, completed=self.clock.share, description=self.clock.stage, left=left)
         else:
             print(f"{self.clock.stage}: {self.clock.share:.0%} done, {left}", file=self.out, flush=True)
+
+
+def _share(run: Run) -> float:
+    return run.step / max(1, int(run.outer_steps))
 
 
 def about(seconds: float) -> str:

@@ -102,7 +102,8 @@ def need_column(columns: Collection[str], name: str, file: str) -> None:
 def similar(name: str, known: Collection[str]) -> str:
     """Return similar names in quotes; an empty string if there are none."""
     by_lower = {own.lower().strip(): own for own in known}
-    found = get_close_matches(name.lower().strip(), by_lower, n=3, cutoff=0.6)
+    wanted = name.lower().strip()
+    found = [wanted] if wanted in by_lower else get_close_matches(wanted, by_lower, n=3, cutoff=0.7)
     return " or ".join(repr(by_lower[own]) for own in found)
 
 

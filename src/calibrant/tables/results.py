@@ -44,12 +44,12 @@ def judged(order: Order, model: TableModel, parts: TableParts, described: TableD
     """Score the test rows, and collect the content of `metrics.json`."""
     test, train = parts.test, parts.train
     probs = model.probs(test.columns, test.file)
-    known: dict[str, Any] = {f"row of {test.file}": test.numbers}
     evaluation = evaluate(
         probs,
         np.array([str(v) for v in test.labels.tolist()]),
         classes=model.classes,
-        rows=known | (test.columns if order.rows else {}),
+        rows=test.columns if order.rows else None,
+        row_numbers=test.numbers,
         name=order.method,
         seed=order.seed,
     )
@@ -106,7 +106,7 @@ def publish(order: Order, result: TrainingResult, parts: TableParts, work: Path,
     write_predictions(work / PREDICTIONS, model, parts.test, model.probs(parts.test.columns, parts.test.file))
     write_suspects(work / SUSPECTS, suspects(model, parts.train), parts.train, rows=order.rows)
     title = f"{order.target} in {parts.train.file}"
-    result.evaluation.to_html(work / REPORT, title=title, card=card(order, result, parts))
+    result.evaluation.to_html(work / REPORT, title=title, card=card(order, result, parts), rule=model.rule)
     write_text_whole(work / METRICS, json.dumps(metrics, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
     (folder / METRICS).unlink(missing_ok=True)
     for name in (MODEL, PREDICTIONS, SUSPECTS, REPORT, METRICS):

@@ -1,13 +1,12 @@
 """Training on a table: a calibrated classifier, its scores on held-out rows, and a report; see `calibrant train`.
 
 A run can be killed at any moment. All files are written to a hidden folder and moved at the end, `metrics.json` last,
-so a folder with that file is complete. A rerun of the same command continues from the trained model if there is one,
-and gives the same result.
+so a folder with that file is complete. A rerun of the same command continues from the trained model if there is one, or
+else from the last checkpoint of its networks, and gives the same result.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
 import warnings
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from calibrant.tables.parts import TableParts, divide, with_aside
 from calibrant.tables.progress import FitProgress
 from calibrant.tables.reading import need_column, read_labelled
 from calibrant.tables.results import MODEL, TrainingResult, judged, publish
+from calibrant.tables.resuming import fit_resumably, prepared
 
 WORK = ".unfinished"
 
@@ -70,9 +70,8 @@ def _train(order: Order, folder: Path, tell: Tell, show_progress: bool) -> Train
     for note in (*parts.notes, *described.warnings):
         tell(f"Note: {note}")
     if model is None:
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir()
-        model = _fitted(order, parts, described, run, tell, show_progress)
+        checkpoints = prepared(work, run, fresh=order.fresh)
+        model = _fitted(order, parts, described, run, checkpoints, tell, show_progress)
         save_model(model, work / MODEL)
         model = load_model(work / MODEL)  # as in a rerun
     else:
@@ -99,7 +98,13 @@ def _found(run: str, *places: Path) -> TableModel | None:
 
 
 def _fitted(
-    order: Order, parts: TableParts, described: TableDescription, run: str, tell: Tell, show_progress: bool
+    order: Order,
+    parts: TableParts,
+    described: TableDescription,
+    run: str,
+    checkpoints: Path,
+    tell: Tell,
+    show_progress: bool,
 ) -> TableModel:
     """Train the classifier and choose its rejection rule."""
     method = find_method(order.method)
@@ -110,13 +115,20 @@ def _fitted(
     )
     low, high = expected.range
     tell(f"Training on {count(len(train), 'row')} will take about {duration(low)} to {duration(high)}.")
+    if any(checkpoints.glob("*.safetensors")):
+        tell("An interrupted run of this command is continued; use --fresh to start again.")
     classifier = method.make(random_state=order.seed, device=order.device, **order.settings)
     held = {} if val is None else {"X_val": val.frame(names, codes), "y_val": val.labels}
     progress, begin = FitProgress(expected), time.perf_counter()
     with warnings.catch_warnings(record=True) as caught, progress if show_progress else nullcontext():
         warnings.simplefilter("always", UserWarning)
         try:
-            classifier.fit(train.frame(names, codes), train.labels, groups=train.groups, callbacks=[progress], **held)
+            fit_resumably(
+                lambda saving: classifier.fit(
+                    train.frame(names, codes), train.labels, groups=train.groups, callbacks=[*saving, progress], **held
+                ),
+                checkpoints,
+            )
         except NonFiniteError as error:
             raise ValueError(f"Training failed: {error} Try another --seed or --method.") from error
         except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""A few hundred made-up images in each of the published layouts."""
+"""A few hundred synthetic images in each of the published layouts."""
 
 import gzip
 import pickle

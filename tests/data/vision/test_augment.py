@@ -1,4 +1,4 @@
-"""Augmentation of batches: against a loop over images, and through a stream."""
+"""Tests of batch augmentation: against a loop over images, and through a stream."""
 
 import pickle
 
@@ -23,7 +23,7 @@ def test_they_can_be_pickled(augment):
 
 
 @pytest.mark.parametrize("padding", ["zero", "reflect"])
-def test_every_crop_is_a_window_of_the_padded_image_or_its_mirror_image(padding):
+def test_crops_are_windows_of_the_padded_image_or_mirrored(padding):
     x, pad = some(200), 2
     found = CropAndFlip(pad, padding=padding)(x, torch.Generator().manual_seed(1))
     assert found.dtype == torch.uint8

@@ -1,4 +1,4 @@
-"""Distortions of held-out images."""
+"""Tests of the distortions of held-out images."""
 
 from __future__ import annotations
 

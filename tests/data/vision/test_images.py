@@ -1,4 +1,4 @@
-"""Readers of published image files: every layout, damage, absence, downloads and splits."""
+"""Tests of reading published image files: every layout, damaged and missing files, downloads and splits."""
 
 import gzip
 import hashlib
@@ -127,7 +127,7 @@ def test_a_file_cut_short_is_told(name, write, file, tmp_path):
         load_images(name, tmp_path)
 
 
-def test_one_wrong_pixel_in_a_set_of_the_published_size_is_told(tmp_path, monkeypatch):
+def test_one_wrong_pixel_in_a_published_set_is_reported(tmp_path, monkeypatch):
     cases.write_npz(tmp_path, "cifar10", 10)
     digests = {}
     for part in cases.COUNTS:
@@ -207,7 +207,7 @@ def test_single_files_are_downloaded_into_their_folder(tmp_path, monkeypatch):
     assert gzip.decompress((tmp_path / "data" / "mnist" / "t10k-labels-idx1-ubyte.gz").read_bytes())
 
 
-def test_published_sums_are_sums_and_names_are_as_many_as_classes():
+def test_published_checksums_are_valid_with_one_name_per_class():
     for source in SOURCES.values():
         sums = [*source.digests.values(), *(archive.md5 for archive in source.archives)]
         assert all(len(value) == 32 and int(value, 16) >= 0 for value in sums)
@@ -223,7 +223,7 @@ def some(count=200, classes=4):
     return images.Images(inputs, torch.arange(count) % classes, names, (0.5,) * 3, (0.2,) * 3)
 
 
-def test_the_split_is_8_1_1_stratified_disjoint_and_by_seed():
+def test_the_split_is_stratified_disjoint_seeded_and_8_1_1():
     whole = some()
     whole = images.Images(torch.arange(200).view(-1, 1, 1, 1), whole.labels, whole.names, whole.mean, whole.std)
     parts = split(whole, 3)

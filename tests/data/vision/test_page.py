@@ -1,4 +1,4 @@
-"""The page on images: its examples run, and its table names every loss."""
+"""Tests of docs/images.md: its code runs, and its table lists every loss."""
 
 from pathlib import Path
 

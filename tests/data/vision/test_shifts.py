@@ -1,4 +1,4 @@
-"""Shifted images: what each kind does, and that types and ranges stay."""
+"""Tests of shifted images: the effect of each kind, and unchanged types and ranges."""
 
 import pickle
 
@@ -41,7 +41,7 @@ def test_noise_has_its_standard_deviation_and_its_seed():
     assert not torch.equal(gaussian_noise(x, 0.05, seed=2) - x, found)
 
 
-def test_blur_spreads_a_point_as_a_gaussian_and_keeps_flat_images():
+def test_blur_spreads_a_point_and_keeps_flat_images():
     x = torch.zeros(1, 2, 33, 33, dtype=torch.float64)
     x[0, 1, 16, 16] = 1
     found = gaussian_blur(x, 1.5)

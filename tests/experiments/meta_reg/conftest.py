@@ -13,7 +13,7 @@ from calibrant.experiments.meta_reg import reproduce
 CLASSES = 10
 
 
-def write_cifar10(folder: Path, train: int = 320, test: int = 120) -> Path:
+def write_cifar10(folder: Path, train: int = 200, test: int = 60) -> Path:
     """``cifar10.npz`` with x_train, y_train, x_test, y_test: each class has a colour of its own, under noise."""
     rng = np.random.default_rng(0)
     colours = rng.uniform(60, 190, (CLASSES, 1, 1, 3))

@@ -11,7 +11,7 @@ from calibrant import metrics
 from calibrant.data.vision import SHIFTS
 from calibrant.experiments.meta_reg import claims, measured_claims, targets
 from calibrant.experiments.meta_reg.figures import diagram, drop
-from calibrant.experiments.meta_reg.groups import Group, flat, groups, spread
+from calibrant.experiments.meta_reg.groups import RunGroup, flat, groups, spread
 from calibrant.experiments.meta_reg.measures import diagrams
 from calibrant.experiments.meta_reg.paper import METRICS, claimed_gains, paper, printed, printed_gains, quoted
 from calibrant.experiments.meta_reg.plan import known_methods
@@ -64,7 +64,7 @@ def record(method: str, seed: int, **values) -> dict:
     return base | scores | {"method": method, "seed": seed, "bins": sweep, "shifts": shifts, "curve": {}} | values
 
 
-def made(**by_method) -> list[Group]:
+def made(**by_method) -> list[RunGroup]:
     """Three seeds of each method, whose values rise by 0.0001 with the seed."""
     return groups(
         record(name.replace("_", "-"), seed, **{k: v + 1e-4 * seed for k, v in values.items()})

@@ -16,9 +16,11 @@ from calibrant.experiments.common.store import Store
 from calibrant.experiments.meta_reg import reproduce
 from calibrant.experiments.meta_reg import training as training_module
 from calibrant.experiments.meta_reg.data import prepare
+from calibrant.experiments.meta_reg.docs import BEGIN, END, results_section, update
 from calibrant.experiments.meta_reg.measures import BINS, SCORES
 from calibrant.experiments.meta_reg.plan import Setup, runs
 from calibrant.experiments.meta_reg.resuming import OutOfTime
+from calibrant.experiments.meta_reg.study import read_all
 from tests.experiments.meta_reg.conftest import SMALL
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*images, and CIFAR-10 has")
@@ -35,7 +37,7 @@ def test_every_run_has_a_complete_record(finished: Path) -> None:
         assert record["failure"] is None
         assert all(math.isfinite(record[name]) for name in (*SCORES, "floor", "seconds", "temperature", "ece_ts"))
         assert 0 <= record["error"] <= 1
-        assert (record["epochs"], record["train_size"], record["test_size"]) == (2, 256, 120)
+        assert (record["epochs"], record["train_size"], record["test_size"]) == (2, 160, 60)
         assert record["bins"]["bins"] == list(BINS)
         assert record["bins"]["ece"][BINS.index(15)] == record["ece"]
         assert record["curve"]["epoch"] == [1, 2]
@@ -89,6 +91,34 @@ def test_the_report_is_made_from_the_file_alone(finished: Path, tmp_path: Path) 
         "reliability-bins-1",
         "bins-1",
     }
+
+
+def test_the_results_section_is_replaced_and_the_rest_stays(finished: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nformer numbers\n{END}\nafter\n")
+    for _ in range(2):  # the second time replaces the first
+        update(page, [finished / "results.json"])
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "former numbers" not in text
+    assert text.count("### Targets") == 1
+    assert "2 seeds of `ce`, `ce-ts`, `flg-sece`, `recommended`." in text
+    assert "not yet measured" in text
+    assert "4.81 ± 0.12" in text
+    page.write_text("nothing")
+    with pytest.raises(ValueError, match="no results section"):
+        update(page, [finished / "results.json"])
+
+
+def test_duplicate_runs_count_once_and_searches_have_own_tables(finished: Path) -> None:
+    results = read_all([finished / "results.json"] * 2)
+    assert len(results.records) == 8
+    tried = [r | {"method": "flg-sece-h-0.5", "nll_val": 0.0} for r in results.records if r["method"] == "flg-sece"]
+    section = results_section(results._replace(records=results.records + tried))
+    before, _, after = section.partition("### Settings of `flg-sece` on the validation part")
+    assert "h-0.5" not in before
+    assert "Lowest NLL: h 0.5." in after
 
 
 class Interrupted(Exception):
@@ -201,7 +231,7 @@ def test_only_the_training_part_has_noisy_labels(images: Path, tmp_path: Path) -
 
 def test_networks_of_other_processes_are_skipped(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one process trains ``ce``, another must not train the same network for ``ce-ts``."""
-    setup = Setup("cifar10", images, "small-cnn", epochs=1, limit=320)
+    setup = Setup("cifar10", images, "small-cnn", epochs=1, limit=200)
     (first, _), _ = runs(setup, ["ce", "ce-ts"], 1)
     monkeypatch.setattr("calibrant.experiments.meta_reg.study.train", lambda *a, **k: pytest.fail("trained twice"))
     with Store(tmp_path).claim(first), pytest.raises(ValueError, match="no run was finished"):
@@ -212,6 +242,6 @@ def test_networks_of_other_processes_are_skipped(images: Path, tmp_path: Path, m
             methods=["ce", "ce-ts"],
             seeds=1,
             epochs=1,
-            limit=320,
+            limit=200,
             out=tmp_path,
         )

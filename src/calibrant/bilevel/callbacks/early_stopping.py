@@ -98,7 +98,7 @@ class EarlyStopping(Callback):
             run.state, run.phi = self._best_state._replace(step=run.state.step), self._best_phi
 
     def _outer_loss(self, run: Run) -> Tensor:
-        """The outer loss of all predictions together, because a mean of calibration errors over batches is no error."""
+        """The outer loss of all predictions together, which is not the mean of the losses of batches."""
         if len(self._batches) == 1:
             return run.evaluate(batch=self._batches[0])
         point = run.state.params, run.state.buffers, run.phi

@@ -25,7 +25,8 @@ from calibrant.bilevel.outer_variables.logit_scale import LogitScale
 from calibrant.bilevel.outer_variables.neighbours import SmoothedWeights, neighbourhood
 from calibrant.bilevel.outer_variables.network_weights import L2, ColumnL2, InitialPoint
 from calibrant.bilevel.outer_variables.sample_weights import SampleWeights
-from calibrant.bilevel.outer_variables.weight_network import WeightNetwork, standardisation
+from calibrant.bilevel.outer_variables.weight_network import WeightNetwork
+from calibrant.data.scaling import standardisation
 
 __all__ = [
     "L2",

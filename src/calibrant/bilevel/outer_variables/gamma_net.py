@@ -25,7 +25,7 @@ Positive = Literal["abs", "min-max", "sigmoid", "relu", "softplus"]
 
 
 def published_gamma(features: Tensor, attention: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """``x̃·W/τ``, one value for each row of `features`: Eq. (3), and Eq. (4) before the absolute value.
+    """``x̃·W/τ``, one value for each row of `features`: Eq. (3) and Eq. (4) of the second paper, without | |.
 
     `attention` is A of shape (d, k) and `weight` is W of shape (d,). The same A is used twice; there are no separate
     queries, keys and values.
@@ -56,9 +56,10 @@ class GammaNet(OuterVariable):
     each outer step, plus a deviation by a learned linear map of the features. At the start all γ equal the centre. γ
     depends on the batch only through its mean and variance, and a batch of one sample gets the centre.
 
-    ``form="published"`` is Eq. (3)–(4) of the paper, ``γ = |x̃·W|/τ`` with k = number of classes. It has no upper bound.
-    With SECE alone as outer loss, γ can grow until the network stops learning. The paper starts at γ = 1 without saying
-    how. Here W is scaled so that γ = 1 for features of 0, and :meth:`rescale` makes the mean 1 for given features.
+    ``form="published"`` is Eq. (3) and Eq. (4) of the second paper, ``γ = |x̃·W|/τ`` with k = number of classes. It has
+    no upper bound. With SECE alone as outer loss, γ can grow until the network stops learning. The paper starts at
+    γ = 1 without saying how. Here W is scaled so that γ = 1 for features of 0, and :meth:`rescale` makes the mean 1 for
+    given features.
 
     Parameters
     ----------
@@ -187,7 +188,7 @@ class HeadedNetwork(Protocol):
 
 @dataclass(frozen=True)
 class FocalWithGamma:
-    """The inner loss of the second paper: the mean focal loss with γ from the outer module (Eq. 2).
+    """The inner loss of the second paper: the mean focal loss with γ from the outer module (Eq. (2)).
 
     ``outer`` is a :class:`GammaNet`, a :class:`ConstantGamma`, or any module that maps features to one γ per sample.
     Its features are detached, so the classifier is not trained to change γ. Hypergradients over several steps still

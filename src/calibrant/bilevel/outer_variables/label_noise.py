@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from calibrant._classes import logsumexp_of_others
 from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel.outer_variables.base import OuterVariable, of_batch
 from calibrant.data.batch import Batch, Tensors
-from calibrant.losses.classification import one_hot
 
 
 @renamed_arguments(classes="n_classes")
@@ -118,15 +118,3 @@ class LabelNoise(OuterVariable):
         log_rate = F.logsigmoid(self.raw) + math.log(self.largest / (self.n_classes - 1))
         kept = log_probs + torch.log1p(-self.largest * torch.sigmoid(self.raw))
         return kept, logsumexp_of_others(log_probs + log_rate)
-
-
-def logsumexp_of_others(x: Tensor) -> Tensor:
-    """``log Σ_{c≠y} e^{x_c}`` for each y, in linear time.
-
-    ``log(Σ − e^{x_y})`` is inaccurate only if y is the largest entry. For that entry the others are summed directly.
-    """
-    largest = one_hot(x.detach().argmax(-1), x.shape[-1], torch.bool)
-    total = torch.logsumexp(x, dim=-1, keepdim=True)
-    share = (x - total).masked_fill(largest, -torch.inf)  # at most log ½ for the other entries
-    rest = torch.logsumexp(x.masked_fill(largest, -torch.inf), dim=-1, keepdim=True)
-    return torch.where(largest, rest, total + torch.log1p(-torch.exp(share)))

@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from calibrant._classes import one_hot
 from calibrant.bilevel.outer_variables.base import OuterVariable, of_batch
 from calibrant.data.batch import Batch, Tensors
-from calibrant.losses.classification import one_hot
 
 
 class LabelSmoothing(OuterVariable):

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from calibrant.bilevel.outer_variables.base import of_batch
 from calibrant.bilevel.outer_variables.sample_weights import SampleWeights
-from calibrant.bilevel.outer_variables.weight_network import standardisation
 from calibrant.data.batch import Batch, Tensors
+from calibrant.data.scaling import standardisation
 
 
 class SmoothedWeights(SampleWeights):

@@ -128,7 +128,7 @@ class ColumnL2(L2):
 
 
 class InitialPoint(OuterVariable):
-    """A learned starting point, ``θ_0 = φ`` (Φ_0 of Eq. 6). Use it with ``restart=True``."""
+    """A learned starting point, ``θ_0 = φ`` (Φ_0 of Eq. (6) of the first paper). Use it with ``restart=True``."""
 
     moves_start = True
 

@@ -13,7 +13,7 @@ from calibrant.data.batch import Batch, Tensors
 
 
 class SampleWeights(OuterVariable):
-    """One weight per training sample: ``mean_i w_i·l_i`` (Eq. 10, Sanguin et al. 2024).
+    """One weight per training sample: ``mean_i w_i·l_i`` (Eq. (10), Sanguin et al. 2024).
 
     Parameters
     ----------

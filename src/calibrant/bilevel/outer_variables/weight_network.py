@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from calibrant._classes import one_hot
 from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel.outer_variables.base import ONE_LOSS_PER_SAMPLE, OuterVariable
 from calibrant.data.batch import Batch, Tensors
-from calibrant.losses.classification import one_hot
 
 
 @renamed_arguments(classes="n_classes")
@@ -93,14 +92,3 @@ class WeightNetwork(OuterVariable):
 
     def prior(self) -> Tensor | float:
         return 0.5 * self.prior_strength * self.last.weight.square().sum() if self.prior_strength else 0.0
-
-
-def standardisation(inputs: Any) -> Tensors:
-    """``input_mean`` and ``input_scale`` of each entry over the samples, for ``Bilevel(hyper=…)``.
-
-    The scale of a constant entry is 1.
-    """
-    x = torch.as_tensor(inputs).flatten(1)
-    x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
-    scale = x.std(0, unbiased=False)
-    return {"input_mean": x.mean(0), "input_scale": torch.where(scale > 0, scale, 1.0)}

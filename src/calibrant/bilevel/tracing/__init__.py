@@ -11,13 +11,12 @@ Tracing has conditions. Python values that a loss reads (attributes, globals) ke
 whatever varies must be in the batch, in φ or in ``Batch.hyper``. torch raises an error for control flow that depends
 on tensor values. Each new shape is traced again.
 
-The package relies on parts of torch that have no guarantee of stability. :data:`PRIVATE_PARTS` lists them with their
-purpose, and a test checks that each of them exists.
+The package relies on parts of torch that have no guarantee of stability. ``calibrant/_private_parts.py`` lists them
+with their purpose, and a test checks that each of them exists.
 """
 
 from calibrant.bilevel.tracing.in_place import Trainer
-from calibrant.bilevel.tracing.private_parts import PRIVATE_PARTS
 from calibrant.bilevel.tracing.replay import Replay, can_replay
 from calibrant.bilevel.tracing.traced_level import Compiler, TracedLevel
 
-__all__ = ["PRIVATE_PARTS", "Compiler", "Replay", "TracedLevel", "Trainer", "can_replay"]
+__all__ = ["Compiler", "Replay", "TracedLevel", "Trainer", "can_replay"]

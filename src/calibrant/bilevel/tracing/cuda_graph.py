@@ -1,6 +1,6 @@
 """A function as a CUDA graph: hundreds of small kernels with one launch.
 
-With small networks a GPU waits while Python launches kernels. A CUDA graph is recorded once, on tensors of its own, and
+With small networks a GPU waits while Python launches kernels. A CUDA graph is recorded once, on its own tensors, and
 then replayed. Inputs are copied into these tensors and outputs are cloned, so callers notice only the speed.
 """
 

@@ -112,7 +112,7 @@ class Mixup:
 
 
 def unit_range(inputs: Tensor) -> Tensor:
-    """uint8 images as floats in [0, 1]; float images as they are."""
+    """uint8 images as floats in [0, 1]; float images unchanged."""
     x, largest = as_float(inputs)
     return x if largest == 1 else x / largest
 

@@ -97,7 +97,7 @@ def _tiles(x: Tensor, strength: Tensor, draws: Tensor) -> Tensor:
 
 
 def _colours(x: Tensor, strength: Tensor, draws: Tensor) -> Tensor:
-    """Each channel mixed with the next one, or with the mean of all; images of one channel stay as they are."""
+    """Each channel mixed with the next one, or with the mean of all; images of one channel do not change."""
     other = torch.where((draws[:, 0] < 0.5).view(-1, 1, 1, 1), x.roll(1, 1), x.mean(1, keepdim=True))
     return x + strength.view(-1, 1, 1, 1) * (other - x)
 

@@ -162,7 +162,7 @@ def _read(source: Source, folder: Path, part: Part, where: tuple[Layout, list[Pa
     count, digest = source.counts[part], source.digests.get(part)
     if len(labels) != count:
         warnings.warn(
-            f"{listed}: {len(labels):,} images, and {source.title} has {count:,} in this part. It is read as it is.",
+            f"{listed} has {len(labels):,} images, but this part of {source.title} has {count:,}. It is used anyway.",
             stacklevel=4,
         )
     elif digest is not None and _digest(pixels, labels) != digest:

@@ -22,10 +22,10 @@ from calibrant.plots import (
     ReliabilityDisplay,
     WeightHistoryDisplay,
     WeightMapDisplay,
-    _style,
     prepare_confidence_histogram,
     prepare_reliability,
     prepare_weight_history,
+    style,
 )
 
 SHOWN = ("standard", "isotonic", "bo4sc", "self-calibrated")
@@ -154,7 +154,7 @@ def draw_maps(numbers: Numbers) -> Any:
     """Fig. 1: one panel per model, the exact posterior last, with one colour scale."""
     x, y = np.array(numbers["x"]), np.array(numbers["y"])
     samples, labels = np.array(numbers["samples"]), np.array(numbers["labels"])
-    with _style.style() as plt:
+    with style.context() as plt:
         maps = numbers["confidence"]
         figure, axes = plt.subplots(
             1, len(maps), figsize=(2.7 * len(maps) + 0.6, 3.2), layout="constrained", squeeze=False, sharey=True
@@ -187,7 +187,7 @@ def draw_reliability(numbers: Numbers) -> Any:
 def draw_weights(numbers: Numbers) -> Any:
     """Fig. 3: the history of the weights, and their final values over the inputs."""
     history, wrong = np.array(numbers["history"]), np.array(numbers["misclassified"], dtype=bool)
-    with _style.style() as plt:
+    with style.context() as plt:
         figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.3), layout="constrained")
         # Rows are counted from the end, so the first row need not be epoch 0.
         data = replace(prepare_weight_history(history, wrong), epoch=np.array(numbers["epochs"]))

@@ -5,9 +5,9 @@ points::
 
     300 validation points = 200 that move the weights + 100 that score the setting
 
-The score is the mean over seeds of the confidence's cross-entropy (Eq. 12–13 with the plain maximum, which does not
-depend on α). The seeds of the search start at 10,000. No experiment reports these seeds, and each seed has its own
-samples. Test data are never used.
+The score is the mean over seeds of the confidence's cross-entropy (Eq. (12) and Eq. (13) of the first paper, with the
+plain maximum, which does not depend on α). The seeds of the search start at 10,000. No experiment reports these seeds,
+and each seed has its own samples. Test data are never used.
 """
 
 from __future__ import annotations

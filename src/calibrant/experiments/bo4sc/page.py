@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from calibrant.experiments.bo4sc import figures, table1
-from calibrant.experiments.bo4sc.targets import bo4sc_targets, self_calibrated_targets
+from calibrant.experiments.bo4sc.targets import CANDIDATES, OWN, bo4sc_targets, self_calibrated_targets
 from calibrant.experiments.common import words
+from calibrant.experiments.common.pooled import POOLED
 from calibrant.experiments.common.shared import SEEDS, count, failures, foot
 from calibrant.experiments.common.summary import HEADINGS, cell, pivot
 from calibrant.experiments.common.verdicts import ENSEMBLE, Records, datasets, difference, mean, methods
@@ -23,7 +26,11 @@ METRICS_SHOWN = ("ece10", "true_ece", "nll", "accuracy")
 
 def verdicts(records: Records) -> list[Verdict]:
     """The targets that these records can decide."""
-    judged = {"bo4sc": bo4sc_targets, "self-calibrated": self_calibrated_targets}
+    judged: dict[str, Callable[[Records], list[Verdict]]] = {
+        "bo4sc": bo4sc_targets,
+        OWN: self_calibrated_targets,
+        POOLED: partial(self_calibrated_targets, own=POOLED),
+    }
     return [verdict for name in methods(records) if name in judged for verdict in judged[name](records)]
 
 
@@ -41,13 +48,11 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
     report.verdicts(verdicts(records))
     if ENSEMBLE in methods(records):
         _table(report, table1.beside_ensemble(records), f"{BESIDE} Negative is better.")
-    if "self-calibrated" in methods(records):
+    if recommended := [m for m in (OWN, POOLED) if m in methods(records)]:
         report.text(words.FLOORS)
-        _table(
-            report,
-            table1.beside_floors(records),
-            "ECE-15 of self-calibrated, the noise floors, and the ratios to these floors.",
-        )
+    for method in recommended:
+        about = f"ECE-15 of {method}, the noise floors, and the ratios to these floors."
+        _table(report, table1.beside_floors(records, method), about)
     report.text(words.UNEQUAL)
     report.text(words.DEFAULTS)
     failures(report, records, "These runs failed, so their means are missing.")
@@ -68,7 +73,7 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
         "Paired differences",
         "The difference of two methods on the same samples, seed by seed. Negative is better, except for accuracy.",
     )
-    for method in (m for m in ("bo4sc", "self-calibrated") if m in methods(records)):
+    for method in (m for m in CANDIDATES if m in methods(records)):
         with report.details(f"{method} against every other method"):
             _table(report, table1.paired(records, method))
     _figures(report, numbers, records)

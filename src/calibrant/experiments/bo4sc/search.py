@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant._classes import log_of_others
 from calibrant.bilevel import Callback
 from calibrant.bilevel.run import Run
 from calibrant.experiments.common.keys import Key
@@ -124,16 +125,16 @@ def score(logits: Tensor, labels: Tensor) -> dict[str, Any]:
     """Scores of one setting from logits (seeds, n, C) and labels (seeds, n): means over seeds, and ``bce`` per seed.
 
     With the largest probability p̂, ``bce`` is ``−log p̂`` if the prediction is right and ``−log(1 − p̂)`` if it is wrong
-    (Eq. 13). 1 − p̂ is the sum over the other classes, which stays exact if p̂ rounds to 1. ``ece10`` is computed from
-    the points of all seeds together, because a hundred points are too few. All scores are NaN if a training failed.
+    (Eq. (13) of the first paper). 1 − p̂ is the sum over the other classes, which stays exact if p̂ rounds to 1.
+    ``ece10`` is computed from the points of all seeds together, because a hundred points are too few. All scores are
+    NaN if a training failed.
     """
     if not bool(logits.isfinite().all()):
         return {name: float("nan") for name in ("bce", "nll", "ece10", "accuracy")} | {"bce_by_seed": None}
     log_probs = logits.double().log_softmax(-1)
     top = log_probs.max(-1)
     right = top.indices == labels
-    others = log_probs.scatter(-1, top.indices.unsqueeze(-1), -torch.inf).logsumexp(-1)
-    bce = -torch.where(right, top.values, others).mean(-1)
+    bce = -torch.where(right, top.values, log_of_others(log_probs, top.indices)).mean(-1)
     nll = -log_probs.gather(-1, labels.unsqueeze(-1)).mean()
     return {
         "bce": bce.mean().item(),

@@ -16,12 +16,13 @@ from calibrant.experiments.common.command import export, open_store, usable_fold
 from calibrant.experiments.common.contents import in_order, position, read_own, settings_of
 from calibrant.experiments.common.keys import Key
 from calibrant.experiments.common.old_names import current_names
+from calibrant.experiments.common.pooled import chosen_methods, synthetic_methods
 from calibrant.experiments.common.records import Prepared, resolve_device, weight_shares
 from calibrant.experiments.common.runs import FinishedRun
-from calibrant.experiments.common.shared import checked_methods, checked_sets, made, seed_count
+from calibrant.experiments.common.shared import checked_sets, made, seed_count
 from calibrant.experiments.common.store import BESIDE
 from calibrant.experiments.common.synthetic import Plan, run_plan
-from calibrant.methods import BO4SC, METHODS, Method, Standard
+from calibrant.methods import BO4SC, Method, Standard
 from calibrant.report import Results
 from calibrant.report.results import Record
 
@@ -56,7 +57,7 @@ def reproduce(
     source : a result file or a store; tables, figures and report are made from it without training
     sets : names of synthetic sets; default: all five
     settings : a ``settings.json`` of the grid search; default: the settings of the package
-    methods : ids of methods; default: all
+    methods : ids of methods; default: all except self-calibrated-pool
     jobs : the number of processes that train at the same time; default: the surrounding joblib configuration
     fresh : train the runs again that the store already holds
     """
@@ -92,8 +93,7 @@ def plan(sets: Sequence[str], seeds: Sequence[int], settings: Settings, methods:
         )
     found: dict[tuple[str, str], Method] = {}
     for name in sets:
-        for method in checked_methods(methods, METHODS):
-            value = METHODS[method].method
+        for method, value in chosen_methods(methods).items():
             if method == "bo4sc" and isinstance(value, BO4SC):
                 found[name, MATCHED] = matched(settings[name])
                 value = replace(value, **with_tuples(settings[name]), keep_history=True)
@@ -118,7 +118,7 @@ def measure(first_seed: int, key: Key, run: FinishedRun[Prepared]) -> Record:
 def arrange(results: Results) -> Results:
     """Sort records by set, seed and method, and add the seeds and the settings of the methods to the config."""
     config = results.config
-    known = [name for method in METHODS for name in ((MATCHED, method) if method == "bo4sc" else (method,))]
+    known = [name for method in synthetic_methods() for name in ((MATCHED, method) if method == "bo4sc" else (method,))]
     order = position(config["settings"], known)
     records = in_order(results.records, lambda r: (order.get(r["dataset"]), r["seed"], order.get(r["method"])))
     seeds = {record["seed"] for record in records}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from calibrant.experiments.bo4sc.targets import CANDIDATES
+from calibrant.experiments.bo4sc.targets import CANDIDATES, OWN
 from calibrant.experiments.common.records import WEIGHT_SHARES
 from calibrant.experiments.common.summary import HEADINGS, POSTERIOR, cell
 from calibrant.experiments.common.verdicts import ENSEMBLE, Records, datasets, difference, methods, ratio
@@ -75,11 +75,15 @@ def paired(records: Records, method: str, metrics: tuple[str, ...] = ("ece10", "
 
 def beside_ensemble(records: Records) -> Table:
     """NLL of our methods minus the ensemble's, paired by seed. This difference is shown but not judged."""
-    rows = [[m, *(difference(records, "nll", d, m, ENSEMBLE) for d in datasets(records))] for m in CANDIDATES]
+    rows = [
+        [m, *(difference(records, "nll", d, m, ENSEMBLE) for d in datasets(records))]
+        for m in CANDIDATES
+        if m in methods(records)
+    ]
     return Table([Column("method"), *(Column(name, digits=4) for name in datasets(records))], rows)
 
 
-def beside_floors(records: Records, method: str = "self-calibrated") -> Table:
+def beside_floors(records: Records, method: str = OWN) -> Table:
     """ECE-15 of one method beside two noise floors: of the exact posterior, and of the method's own confidences.
 
     The last two columns are the ratios to these floors.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from calibrant.data.suite import NOISE_FREE
+from calibrant.experiments.common.pooled import POOLED
 from calibrant.experiments.common.verdicts import (
     ENSEMBLE,
     Case,
@@ -25,7 +26,8 @@ from calibrant.experiments.common.verdicts import (
 )
 from calibrant.report import Verdict
 
-CANDIDATES = ("bo4sc", "self-calibrated")
+OWN = "self-calibrated"
+CANDIDATES = ("bo4sc", OWN, POOLED)
 """Our methods; all others are baselines."""
 
 
@@ -58,13 +60,13 @@ def bo4sc_targets(records: Records) -> list[Verdict]:
     ]
 
 
-def self_calibrated_targets(records: Records) -> list[Verdict]:
-    """Targets of the recommended method, with one setting for all sets, against the truth and every baseline.
+def self_calibrated_targets(records: Records, own: str = OWN) -> list[Verdict]:
+    """Targets of a recommended method, with one setting for all sets, against the truth and every baseline.
 
     The kind of a set (noisy or noise-free) decides which target applies. A missing floor does not: a failed run lacks
     one too.
     """
-    sets, own = datasets(records), "self-calibrated"
+    sets = datasets(records)
     noisy = [name for name in sets if name not in NOISE_FREE]
     clean = [name for name in sets if name in NOISE_FREE]
     ratios = {name: ratio(records, "ece15", "floor_posterior15", name, own) for name in noisy}
@@ -73,29 +75,29 @@ def self_calibrated_targets(records: Records) -> list[Verdict]:
     accuracy = {name: difference(records, "accuracy", name, own, "standard-stopped") for name in sets}
     return [
         judge(
-            "self-calibrated: ECE-15 at most 1.25 of the exact posterior's own (ratio of means)",
+            f"{own}: ECE-15 at most 1.25 of the exact posterior's own (ratio of means)",
             [Case(name, value, not_above(value, 1.25)) for name, value in ratios.items()],
             digits=2,
             note=undecided(ratios, 1.25),
         ),
         judge(
-            "self-calibrated: true ECE at most 0.012 where the posterior is known",
+            f"{own}: true ECE at most 0.012 where the posterior is known",
             [Case(name, value, not_above(value, 0.012)) for name, value in true.items()],
             digits=4,
         ),
         judge(
-            "self-calibrated: ECE-15 at most 0.006 where labels have no noise",
+            f"{own}: ECE-15 at most 0.006 where labels have no noise",
             [Case(name, value, not_above(value, 0.006)) for name, value in small.items()],
             digits=4,
             note=undecided(small, 0.006),
         ),
         judge(
-            "self-calibrated: accuracy at most 0.003 below standard-stopped's (difference)",
+            f"{own}: accuracy at most 0.003 below standard-stopped's (difference)",
             [Case(name, d, at_least(d, -0.003)) for name, d in accuracy.items()],
             digits=4,
         ),
         judge(
-            "self-calibrated: NLL not significantly worse than any baseline's but the ensemble's (nearest rival)",
+            f"{own}: NLL not significantly worse than any baseline's but the ensemble's (nearest rival)",
             [_nearest_rival(records, name, own) for name in sets],
             digits=4,
         ),

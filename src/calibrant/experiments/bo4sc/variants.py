@@ -111,7 +111,7 @@ def _stopped() -> Standard:
 
 
 def outer_learning_rate(base: BO4SC, train: int = 700) -> float:
-    """The value of η_w; None stands for 1.5·n."""
+    """The value of η_w; None means 1.5·n."""
     return 1.5 * train if base.outer_learning_rate is None else base.outer_learning_rate
 
 

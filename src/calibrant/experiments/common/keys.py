@@ -15,8 +15,8 @@ import calibrant
 
 MEASURED = ("data", "metrics", "selective")
 """Folders of the package that every record depends on: data and scores."""
-TRAINED = ("methods", "bilevel", "posthoc", "losses", "models")
-"""Further folders that records of our own methods depend on."""
+TRAINED = ("methods", "bilevel", "posthoc", "losses", "models", "_classes.py")
+"""Further folders and files that records of our own methods depend on."""
 SCORING = ("experiments/common/records.py",)
 """Files that turn a trained classifier into a record."""
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from calibrant import metrics
 from calibrant._device import resolve_device as resolve_device  # all experiments import it from here
 from calibrant.data import SyntheticProblem, flip_labels, fresh, load_problem
+from calibrant.data.scaling import Scaling, fit_scaling
 from calibrant.methods import Fitted, Part, Recalibrated, Task
 from calibrant.selective import aurc
 
@@ -53,8 +54,7 @@ class Prepared:
 
     problem: SyntheticProblem
     task: Task
-    mean: np.ndarray
-    std: np.ndarray
+    scaling: Scaling
     flipped: np.ndarray
     """Mask of the training labels that were flipped."""
 
@@ -70,7 +70,7 @@ class Prepared:
 
     def scale(self, inputs: np.ndarray) -> Tensor:
         """Standardise inputs for the network."""
-        return torch.as_tensor((inputs - self.mean) / self.std, dtype=torch.float32)
+        return self.scaling.apply(inputs)
 
     @cached_property
     def posterior(self) -> np.ndarray | None:
@@ -95,13 +95,9 @@ def prepare(name: str, seed: int, flip: float = 0.0) -> Prepared:
     flipped = np.zeros(len(y), dtype=bool)
     if flip:
         y, flipped = flip_labels(y, flip, problem.n_classes, seed=seed)
-    mean, std = x.mean(0), x.std(0)
-
-    def part(inputs: np.ndarray, labels: np.ndarray) -> Part:
-        return Part(torch.as_tensor((inputs - mean) / std, dtype=torch.float32), torch.as_tensor(labels))
-
-    task = Task(part(x, y), part(x_val, y_val), problem.n_classes, seed)
-    return Prepared(problem, task, mean, std, flipped)
+    scaling = fit_scaling(x)
+    train, val = (Part(scaling.apply(own), torch.as_tensor(labels)) for own, labels in ((x, y), (x_val, y_val)))
+    return Prepared(problem, Task(train, val, problem.n_classes, seed), scaling, flipped)
 
 
 @cache
@@ -165,10 +161,6 @@ def predict(fitted: Fitted, inputs: Tensor) -> ClassifierOutput:
         judged = fitted.model.probs(inputs).numpy()
     classes = judged.argmax(1)
     return ClassifierOutput(probs, classes, probs[np.arange(len(probs)), classes])
-
-
-Predicted = ClassifierOutput
-"""The former name, for modules that still use it."""
 
 
 def misclassified(fitted: Fitted, part: Part) -> np.ndarray:

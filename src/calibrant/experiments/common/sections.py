@@ -8,7 +8,7 @@ from calibrant._whole import write_text_whole
 
 
 def replace_section(page: str | Path, begin: str, end: str, section: str) -> None:
-    """Replace what stands between two lines of a page."""
+    """Replace the text between two lines of a page."""
     path = Path(page)
     text = path.read_text(encoding="utf-8")
     if begin not in text or end not in text:

@@ -18,7 +18,7 @@ from calibrant.methods import Method
 from calibrant.report.results import Record
 
 APART = frozenset({"instance-weights"})
-"""Methods that need much CPU time (dropout masks); they get a process of their own beside a GPU."""
+"""Methods that need much CPU time (dropout masks); with a GPU, they run in a separate process."""
 Measure = Callable[[Key, FinishedRun[Prepared]], Record]
 
 

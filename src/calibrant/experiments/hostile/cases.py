@@ -83,11 +83,11 @@ def grouped(rng: Generator) -> Data:
     return Data(X, y, *draw(rng, TEST // 10)[:2], groups)
 
 
-def coins(classes: int) -> Callable[[Generator], Data]:
+def coins(n_classes: int) -> Callable[[Generator], Data]:
     """Labels that are independent of the inputs."""
 
     def draw(rng: Generator, rows: int) -> Rows:
-        return rng.normal(size=(rows, 10)), rng.integers(0, classes, rows)
+        return rng.normal(size=(rows, 10)), rng.integers(0, n_classes, rows)
 
     return lambda rng: tested(rng, draw, 300)
 

@@ -34,7 +34,7 @@ from calibrant.methods.pool import class_shares, fit_pool
 OWN, BEFORE, FREQUENCIES = "self-calibrated", "before", "class-frequencies"
 MEMBERS = ("network", "trees", "linear")
 CONTENDERS = {
-    OWN: "SelfCalibratedClassifier, as it is by default",
+    OWN: "SelfCalibratedClassifier with default settings",
     BEFORE: "SelfCalibratedClassifier of an earlier version",
     FREQUENCIES: "the shares of the classes in the training rows",
     "network": "the networks of the pool alone",
@@ -131,7 +131,7 @@ def earlier(source: str, data: Data, seed: int) -> tuple[np.ndarray, Mapping[str
             call, env=os.environ | {"PYTHONPATH": source}, capture_output=True, text=True, check=False, cwd=folder
         )
         if done.returncode:
-            lines = done.stderr.strip().splitlines() or ["it ended without a word"]
+            lines = done.stderr.strip().splitlines() or ["it ended without an error message"]
             raise ValueError(lines[-1])
         return np.load(found)["probs"], json.loads(done.stdout.splitlines()[-1])
 

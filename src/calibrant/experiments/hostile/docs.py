@@ -15,7 +15,7 @@ from calibrant.experiments.common.contents import read_own
 from calibrant.experiments.common.sections import replace_section
 from calibrant.experiments.common.shared import count
 from calibrant.experiments.hostile.contenders import BEFORE, OWN
-from calibrant.experiments.hostile.page import BEST, overview, verdicts, with_memory
+from calibrant.experiments.hostile.page import BEST, overview, verdicts, with_costs
 from calibrant.experiments.hostile.study import NAME, arrange
 from calibrant.report import Results, to_markdown
 
@@ -25,7 +25,7 @@ BEGIN, END = "<!-- results: written by calibrant.experiments.hostile.docs -->", 
 
 def results_section(results: Results) -> str:
     """Return the targets and one line per case, as Markdown."""
-    records = with_memory(results.records)
+    records = with_costs(results.records)
     judged = [[v.statement, v.word, v.note or None] for v in verdicts(records)]
     return "\n\n".join(
         [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from calibrant.experiments.common.command import begin, export, open_store, tell
 from calibrant.experiments.common.contents import in_order, position, read_own
 from calibrant.experiments.common.jobs import run_jobs
 from calibrant.experiments.common.keys import Key, make_key, own_code
-from calibrant.experiments.common.records import Predicted, on_sample
+from calibrant.experiments.common.records import ClassifierOutput, on_sample
 from calibrant.experiments.common.runs import Meter, warm_up
 from calibrant.experiments.common.shared import checked_methods, made
 from calibrant.experiments.hostile.cases import CASES, Data
@@ -60,7 +61,7 @@ def run(
     if before is None and BEFORE in (methods or ()):
         raise ValueError("before must name the folder with the package calibrant of an earlier version; got None.")
     if unknown := [name for name in only or () if name not in CASES]:
-        raise ValueError(f"there is no case called {', '.join(unknown)}; the cases are {', '.join(CASES)}.")
+        raise ValueError(f"only must name cases among {', '.join(CASES)}; got {', '.join(unknown)}.")
     cases = [name for name in CASES if only is None or name in only]
     keys = HostileKeys(None if before is None else Path(before).resolve())
     store = open_store(out, NAME)
@@ -122,18 +123,24 @@ def measure(key: Key, before: str | None) -> dict[Key, Record]:
         )
     except Exception as error:  # any error of a contender is recorded as its result
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        return {key: record | dict.fromkeys((*SCORES, "seconds", "peak_memory")) | {"failure": reason}}
+        return {
+            key: record | dict.fromkeys((*SCORES, "seconds", "processor_seconds", "peak_memory")) | {"failure": reason}
+        }
     return {key: record | score(probs, data.y_test) | dict(cost) | {"failure": None}}
 
 
 def _fit(method: str, data: Data, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
     if method in (OWN, "network"):
         warm_up("cpu")
-    meter = Meter()
+    meter, begin = Meter(), time.process_time()
     with meter([0]):
         model = fitted(method, data, seed)
-    cost = meter.costs[0]
-    found: dict[str, Any] = {"seconds": round(cost.seconds, 3), "peak_memory": cost.peak_memory}
+    worked, cost = time.process_time() - begin, meter.costs[0]
+    found: dict[str, Any] = {
+        "seconds": round(cost.seconds, 3),
+        "processor_seconds": round(worked, 3),
+        "peak_memory": cost.peak_memory,
+    }
     if method == OWN:
         found["members"] = list(model.members_)
     return model.predict_proba(data.X_test), found
@@ -142,8 +149,8 @@ def _fit(method: str, data: Data, seed: int) -> tuple[np.ndarray, dict[str, Any]
 def score(probs: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     """Return the scores of probabilities whose columns are classes 0, 1, …"""
     if not np.isfinite(probs).all():
-        raise ValueError("It predicted probabilities that are no numbers.")
-    found = on_sample(Predicted(probs, probs.argmax(1), probs.max(1)), labels)
+        raise ValueError("Its probabilities are not finite.")
+    found = on_sample(ClassifierOutput(probs, probs.argmax(1), probs.max(1)), labels)
     return {name: float(f"{float(found[name]):.6g}") for name in SCORES}
 
 

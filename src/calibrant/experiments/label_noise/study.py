@@ -12,12 +12,12 @@ from pathlib import Path
 from calibrant.data import SETS
 from calibrant.experiments.common.command import export, open_store, usable_folder
 from calibrant.experiments.common.contents import in_order, position, read_own, settings_of
+from calibrant.experiments.common.pooled import chosen_methods, synthetic_methods
 from calibrant.experiments.common.records import resolve_device
-from calibrant.experiments.common.shared import SEEDS, checked_methods, made
+from calibrant.experiments.common.shared import SEEDS, made
 from calibrant.experiments.common.synthetic import Plan, run_plan
 from calibrant.experiments.label_noise.measures import measure
 from calibrant.experiments.label_noise.page import tell
-from calibrant.methods import METHODS
 from calibrant.report import Results
 
 NAME = "noise"
@@ -46,7 +46,7 @@ def run(
     for rate in rates:
         if not 0 <= rate <= 1:
             raise ValueError(f"rates must be shares of labels to flip, between 0 and 1; got {rate}.")
-    chosen = {name: METHODS[name].method for name in checked_methods(methods, METHODS)}
+    chosen = chosen_methods(methods)
     levels = [0.0, *sorted(set(rates) - {0.0})]
     where = resolve_device(device)
     store = open_store(out, NAME, device=where)
@@ -58,7 +58,7 @@ def run(
 
 def arrange(results: Results) -> Results:
     """Sort records by set, method and rate, and add the rates, seeds and settings to the config."""
-    order = position(results.config["sets"], METHODS)
+    order = position(results.config["sets"], synthetic_methods())
     records = in_order(
         results.records, lambda r: (order.get(r["dataset"]), order.get(r["method"]), r["rate"], r["seed"])
     )

@@ -64,15 +64,15 @@ TEST_SHARE = 0.3
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkFactory:
     """A factory of networks, ``network(seed)``: a name of :data:`MODELS` with the shape of its task."""
 
     name: str
-    classes: int
+    n_classes: int
     channels: int
 
     def __call__(self, seed: int) -> nn.Module:
-        return MODELS[self.name](self.classes, channels=self.channels, seed=seed)
+        return MODELS[self.name](self.n_classes, channels=self.channels, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def prepare(
     own, wrong = part(parts.train, DATASETS[name].augment), None
     if parts.train.noisy is not None:
         own, wrong = replace(own, labels=parts.train.noisy), parts.train.noisy != parts.train.labels
-    network = Network(model or DATASETS[name].model, train.n_classes, train.inputs.shape[1])
+    network = NetworkFactory(model or DATASETS[name].model, train.n_classes, train.inputs.shape[1])
     task = Task(
         own,
         part(parts.val),

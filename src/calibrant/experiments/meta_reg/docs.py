@@ -13,7 +13,7 @@ from pathlib import Path
 from calibrant.experiments.common.sections import replace_section
 from calibrant.experiments.meta_reg import tables
 from calibrant.experiments.meta_reg.claims import computed
-from calibrant.experiments.meta_reg.groups import Group, groups
+from calibrant.experiments.meta_reg.groups import RunGroup, groups
 from calibrant.experiments.meta_reg.measured_claims import measured
 from calibrant.experiments.meta_reg.noisy import has_noisy_labels, noisy_table, noisy_targets
 from calibrant.experiments.meta_reg.search import BASES, HEADINGS, best, is_searched, rows
@@ -47,7 +47,7 @@ def results_section(results: Results) -> str:
     return "\n\n".join([*parts, *_searches(results)])
 
 
-def _tables(group: Group) -> list[str]:
+def _tables(group: RunGroup) -> list[str]:
     """Table 1, and Tables 2 and 3 if their methods were run; for noisy labels, their own table."""
     if has_noisy_labels(group.dataset):
         return _markdown(noisy_table(group))
@@ -74,7 +74,7 @@ def _markdown(table: Table) -> list[str]:
     return [to_markdown(table.columns, table.rows), table.caption]
 
 
-def runs_in_words(found: Sequence[Group]) -> str:
+def runs_in_words(found: Sequence[RunGroup]) -> str:
     """The number of seeds of each method, for each setup."""
     lines = []
     for group in found:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-from calibrant.experiments.meta_reg.groups import Group
-from calibrant.plots import _style
+from calibrant.experiments.meta_reg.groups import RunGroup
+from calibrant.plots import style
 from calibrant.plots.bin_sweep import BinSweep, BinSweepDisplay
 from calibrant.plots.reliability import Reliability, ReliabilityDisplay
 from calibrant.report.results import Record
@@ -20,7 +20,7 @@ SHOWN = ("ce", "ce-ts", "flsd", "ce-dece", "flg-dece", "flg-sece", "focal-contro
 LEVEL = 0.95
 
 
-def shown(group: Group) -> list[str]:
+def shown(group: RunGroup) -> list[str]:
     """The methods of a group that the figures show."""
     return [method for method in SHOWN if method in group.methods]
 
@@ -42,10 +42,10 @@ def diagram(record: Record, bins: int) -> Reliability:
     return Reliability(edges[:-1], edges[1:], *means, LEVEL, ece, mce, None, record["test_size"])
 
 
-def reliability(group: Group, bins: Sequence[int]) -> Any:
+def reliability(group: RunGroup, bins: Sequence[int]) -> Any:
     """Reliability diagrams of the last seed of each method, with one row per number of bins."""
     methods = shown(group)
-    with _style.style() as plt:
+    with style.context() as plt:
         figure, axes = plt.subplots(
             len(bins),
             len(methods),
@@ -63,7 +63,7 @@ def reliability(group: Group, bins: Sequence[int]) -> Any:
     return figure
 
 
-def curves(group: Group) -> Any | None:
+def curves(group: RunGroup) -> Any | None:
     """Figure 3: test error, ECE, mean and standard deviation of γ by epoch, as means over seeds; None without data."""
     methods = [m for m in shown(group) if not m.endswith("-ts") and group.of(m)[0].get("curve", {}).get("epoch")]
     if not methods:
@@ -74,11 +74,11 @@ def curves(group: Group) -> Any | None:
         "gamma_mean": "mean of γ",
         "gamma_std": "standard deviation of γ",
     }
-    with _style.style() as plt:
+    with style.context() as plt:
         figure, axes = plt.subplots(1, 4, figsize=(13, 3.2), layout="constrained")
         for ax, (name, title) in zip(axes, panels.items(), strict=True):
             for method in methods:
-                look = _style.next_look(ax)
+                look = style.next_look(ax)
                 runs = [r["curve"] for r in group.of(method) if name in r["curve"]]
                 if runs:
                     least = min(len(run["epoch"]) for run in runs)
@@ -92,9 +92,9 @@ def curves(group: Group) -> Any | None:
     return figure
 
 
-def bin_sweep(group: Group) -> Any:
+def bin_sweep(group: RunGroup) -> Any:
     """Figure 5: ECE and MCE by number of bins, as means over seeds, with noise floors."""
-    with _style.style() as plt:
+    with style.context() as plt:
         figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
         for method in shown(group):
             tables = [record["bins"] for record in group.of(method)]

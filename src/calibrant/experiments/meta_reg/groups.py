@@ -15,7 +15,7 @@ from calibrant.report.results import Record
 Records = Sequence[Mapping[str, Any]]
 
 
-class Group(NamedTuple):
+class RunGroup(NamedTuple):
     """Finished runs with the same data set, network, recipe and size, which differ only in method and seed."""
 
     label: str
@@ -43,14 +43,14 @@ class Group(NamedTuple):
         return [r[metric] for r in self.of(method) if r.get(metric) is not None]
 
 
-def groups(records: Iterable[Mapping[str, Any]]) -> list[Group]:
+def groups(records: Iterable[Mapping[str, Any]]) -> list[RunGroup]:
     """Group records by setup; failed runs are left out, and nested values become fields."""
     found: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
         if not record.get("failure"):
             place = tuple(record[name] for name in ("dataset", "model", "recipe", "epochs", "limit"))
             found.setdefault(place, []).append(flat(record))
-    return [Group(label(*place), place[0], own) for place, own in found.items()]
+    return [RunGroup(label(*place), place[0], own) for place, own in found.items()]
 
 
 def label(dataset: str, model: str, recipe: str, epochs: int, limit: int) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from calibrant.experiments.common.verdicts import difference
 from calibrant.experiments.meta_reg.claims import Claim
 from calibrant.experiments.meta_reg.figures import drop
-from calibrant.experiments.meta_reg.groups import Group, times
+from calibrant.experiments.meta_reg.groups import RunGroup, times
 from calibrant.experiments.meta_reg.noisy import has_noisy_labels
 from calibrant.experiments.meta_reg.paper import paper
 from calibrant.experiments.meta_reg.targets import SWEEP
@@ -25,7 +25,7 @@ SMOOTHED = ("ls-0.05", "ls-0.1", "mixup")
 MISSING = "not yet measured"
 
 
-def measured(found: Sequence[Group]) -> list[Claim]:
+def measured(found: Sequence[RunGroup]) -> list[Claim]:
     """The claims that need trained networks: one row per setup that can decide a claim, or one row "not yet measured".
 
     Networks trained on noisy labels are left out, because the paper has none.
@@ -34,7 +34,7 @@ def measured(found: Sequence[Group]) -> list[Claim]:
     return [gains(own), *(claim for judge in _JUDGES for claim in _known(judge, own))]
 
 
-def _known(judge: Callable[[Group], Claim], found: Sequence[Group]) -> list[Claim]:
+def _known(judge: Callable[[RunGroup], Claim], found: Sequence[RunGroup]) -> list[Claim]:
     claims = [judge(group) for group in found]
     known = [claim for claim in claims if claim.measured != MISSING]
     if known or not claims:
@@ -42,7 +42,7 @@ def _known(judge: Callable[[Group], Claim], found: Sequence[Group]) -> list[Clai
     return [replace(claims[0], statement=claims[0].statement.partition(": ")[2])]
 
 
-def gains(found: Sequence[Group]) -> Claim:
+def gains(found: Sequence[RunGroup]) -> Claim:
     """CE-DECE minus FLγ-SECE, as a mean over the data sets with the short recipe."""
     pairs = {
         g.name: [difference(g.records, m, g.dataset, "ce-dece", "flg-sece").value for m in ("ece", "mce", "ace")]
@@ -61,7 +61,7 @@ def gains(found: Sequence[Group]) -> Claim:
     )
 
 
-def rises(group: Group) -> Claim:
+def rises(group: RunGroup) -> Claim:
     """ECE by epoch around the first drop of the learning rate."""
     methods = [m for m in group.methods if not m.endswith("-ts")]
     found = {m: float(np.nanmean(v)) for m in methods if not np.isnan(v := _drops(group, m)).all()}
@@ -78,7 +78,7 @@ def rises(group: Group) -> Claim:
     )
 
 
-def mmce(group: Group) -> Claim:
+def mmce(group: RunGroup) -> Claim:
     """MMCE against cross-entropy."""
     gap = difference(group.records, "ece", group.dataset, "mmce", "ce")
     known = not math.isnan(gap.value)
@@ -90,7 +90,7 @@ def mmce(group: Group) -> Claim:
     )
 
 
-def smoothing(group: Group) -> Claim:
+def smoothing(group: RunGroup) -> Claim:
     """Label smoothing and mixup: error and ECE."""
     run = [m for m in SMOOTHED if m in group.methods]
     printed = [m for m in group.methods if m in paper()["table1"]["cifar10"]]
@@ -109,7 +109,7 @@ def smoothing(group: Group) -> Claim:
     )
 
 
-def spread_grows(group: Group) -> Claim:
+def spread_grows(group: RunGroup) -> Claim:
     """The standard deviation of γ on the test images by epoch."""
     runs = [r["curve"]["gamma_std"] for r in group.of("flg-sece") if r.get("curve", {}).get("gamma_std")]
     statement = f"{group.name}: the spread of γ over the test images grows during training"
@@ -119,7 +119,7 @@ def spread_grows(group: Group) -> Claim:
     return Claim(statement, "grows", f"{first:.3f} after the first epoch, {last:.3f} after the last", last > first)
 
 
-def low_mce(group: Group) -> Claim:
+def low_mce(group: RunGroup) -> Claim:
     """MCE of FLγ-SECE among the paper's methods, by number of bins."""
     rivals = [m for m in group.methods if m in paper()["table1"]["cifar10"]]
     statement = f"{group.name}: FLγ-SECE keeps a low MCE at every number of bins"
@@ -137,7 +137,7 @@ def low_mce(group: Group) -> Claim:
     )
 
 
-def positivity(group: Group) -> Claim:
+def positivity(group: RunGroup) -> Claim:
     """Section 4.1: the absolute value against its alternatives."""
     run = {name: f"published-{name}" for name in POSITIVE if f"published-{name}" in group.methods}
     statement = f"{group.name}: |·|/τ keeps γ positive better than min-max, sigmoid, relu and softplus (ECE, points)"
@@ -156,7 +156,7 @@ def positivity(group: Group) -> Claim:
 _JUDGES = (rises, mmce, smoothing, spread_grows, low_mce, positivity)
 
 
-def _drops(group: Group, method: str) -> np.ndarray:
+def _drops(group: RunGroup, method: str) -> np.ndarray:
     return np.array([drop(r.get("curve", {}), DROP) for r in group.of(method)])
 
 

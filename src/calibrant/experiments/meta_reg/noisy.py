@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrant.experiments.common.verdicts import Case, difference, judge, not_above
 from calibrant.experiments.meta_reg.data import DATASETS
-from calibrant.experiments.meta_reg.groups import Group, spread, times
+from calibrant.experiments.meta_reg.groups import RunGroup, spread, times
 from calibrant.methods import Calibrated, Fitted
 from calibrant.methods.networks import AllPartsTraining, NetworkTraining, Recipe
 from calibrant.methods.registry import Entry
@@ -54,7 +54,7 @@ def has_noisy_labels(dataset: str) -> bool:
     return DATASETS[dataset].noisy is not None
 
 
-def noisy_groups(found: Sequence[Group]) -> list[Group]:
+def noisy_groups(found: Sequence[RunGroup]) -> list[RunGroup]:
     """The groups whose training labels are noisy."""
     return [group for group in found if has_noisy_labels(group.dataset)]
 
@@ -68,7 +68,7 @@ def weights_by_truth(fitted: Fitted, wrong: Tensor | None) -> dict[str, float | 
     return {"weight_right": float(weights[~wrong].mean()), "weight_wrong": float(weights[wrong].mean())}
 
 
-def noisy_targets(found: Sequence[Group]) -> list[Verdict]:
+def noisy_targets(found: Sequence[RunGroup]) -> list[Verdict]:
     """Targets of learned weights, judged on the groups with noisy labels; empty without such groups."""
     own = noisy_groups(found)
     if not own:
@@ -89,7 +89,7 @@ def noisy_targets(found: Sequence[Group]) -> list[Verdict]:
     ]
 
 
-def noisy_table(group: Group) -> Table:
+def noisy_table(group: RunGroup) -> Table:
     """Scores, error compared with ``ce``, and the weights of right and wrong labels."""
     columns = [Column(name) for name in ("method", "seeds", "error %", "NLL", "ECE %")]
     columns += [Column("error minus ce's, points", digits=2), Column("weight, right"), Column("weight, wrong")]

@@ -7,7 +7,7 @@ from typing import Any
 from calibrant.experiments.common.shared import failures, foot
 from calibrant.experiments.meta_reg import figures, tables
 from calibrant.experiments.meta_reg.claims import computed
-from calibrant.experiments.meta_reg.groups import Group, groups
+from calibrant.experiments.meta_reg.groups import RunGroup, groups
 from calibrant.experiments.meta_reg.measured_claims import measured
 from calibrant.experiments.meta_reg.noisy import has_noisy_labels, noisy_groups, noisy_table, noisy_targets
 from calibrant.experiments.meta_reg.paper import paper
@@ -46,7 +46,7 @@ def tell(results: Results) -> Report:
     return report
 
 
-def _results(report: Report, group: Group, position: int) -> None:
+def _results(report: Report, group: RunGroup, position: int) -> None:
     """Add the tables and figures of one setup."""
     report.section(group.label)
     if has_noisy_labels(group.dataset):
@@ -94,7 +94,7 @@ def _draw(report: Report, figure: Any, caption: str, name: str) -> None:
     plt.close(figure)
 
 
-def _claims(report: Report, found: list[Group]) -> None:
+def _claims(report: Report, found: list[RunGroup]) -> None:
     rows = [[c.statement, c.paper, c.measured, c.verdict, c.note or None] for c in (*computed(), *measured(found))]
     report.section("The paper's claims", f"Values of the paper are quoted from {paper()['source']}")
     report.table(["claim", "paper", "measured here", "holds", "remark"], rows)

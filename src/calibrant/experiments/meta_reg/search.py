@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.experiments.common.command import usable_folder
-from calibrant.experiments.meta_reg.groups import Group, groups, spread
+from calibrant.experiments.meta_reg.groups import RunGroup, groups, spread
 from calibrant.experiments.meta_reg.plan import Setup, runs
 from calibrant.experiments.meta_reg.study import NAME, make_runs, write_report
 from calibrant.experiments.meta_reg.variants import RATES as VARIANTS
@@ -102,7 +102,7 @@ def tell(results: Results) -> Report:
     return report
 
 
-def best(group: Group, base: str) -> str:
+def best(group: RunGroup, base: str) -> str:
     """The setting of a method with the lowest mean NLL on the validation part."""
     tried = {m: group.values(m, CRITERION) for m in _tried(group, base)}
     means = {m: sum(values) / len(values) for m, values in tried.items() if values}
@@ -121,7 +121,7 @@ def is_searched(method: str) -> bool:
     return found is not None and method not in VARIANTS
 
 
-def _tried(group: Group, base: str) -> list[str]:
+def _tried(group: RunGroup, base: str) -> list[str]:
     """The settings of a method: the default first, then sorted by axis and value."""
 
     def place(method: str) -> tuple[str, float]:
@@ -132,7 +132,7 @@ def _tried(group: Group, base: str) -> list[str]:
     return sorted(own, key=place)
 
 
-def rows(group: Group, base: str) -> list[list[Any]]:
+def rows(group: RunGroup, base: str) -> list[list[Any]]:
     """The settings of a method, with their scores on the validation part."""
     shown = ((CRITERION, 4, 1.0), ("ece_val", 2, 100.0), ("error_val", 2, 100.0), ("gamma_std", 3, 1.0))
     return [

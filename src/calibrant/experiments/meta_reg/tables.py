@@ -6,7 +6,7 @@ from typing import Any
 
 from calibrant.data.vision import SHIFTS
 from calibrant.experiments.common.verdicts import difference
-from calibrant.experiments.meta_reg.groups import Group, spread, times
+from calibrant.experiments.meta_reg.groups import RunGroup, spread, times
 from calibrant.experiments.meta_reg.paper import METRICS, Printed, printed, quoted
 from calibrant.report import Column, Table
 
@@ -31,7 +31,7 @@ def scale(metric: str) -> float:
     return 1.0 if metric == "nll" else 100.0
 
 
-def table1(group: Group) -> Table:
+def table1(group: RunGroup) -> Table:
     """Table 1: mean ± standard deviation over seeds, with the paper's values in the row below ours."""
     columns = [Column("method"), Column("whose"), Column("seeds"), *(Column(name) for name, _ in HEADINGS.values())]
     columns += [Column("floor %", note="Noise floor of ECE: the score of a calibrated model with these confidences.")]
@@ -47,7 +47,7 @@ def table1(group: Group) -> Table:
     return Table(columns, rows, "Mean ± standard deviation over seeds.")
 
 
-def table2(group: Group) -> Table:
+def table2(group: RunGroup) -> Table:
     """Table 2: the gain from SECE, as paired differences over seeds in percentage points (NLL unscaled)."""
     columns = [Column("difference"), *(Column(n, digits=d + 1) for n, d in HEADINGS.values())]
     rows: list[list[Any]] = []
@@ -67,7 +67,7 @@ def _printed_gain(dataset: str) -> list[list[Any]]:
     return [["paper's Table 2: flg-sece − flg", *gaps]]
 
 
-def table3(group: Group) -> Table:
+def table3(group: RunGroup) -> Table:
     """Table 3: published ECE and error beside our runs of the same method."""
     columns = [
         Column("published by"),
@@ -89,7 +89,7 @@ def table3(group: Group) -> Table:
     return Table(columns, rows, "Published values are for other networks and recipes.")
 
 
-def shifts(group: Group) -> Table:
+def shifts(group: RunGroup) -> Table:
     """Error, ECE and NLL on shifted images, without and with the temperature fitted on clean validation images."""
     columns = [
         Column("shift"),
@@ -109,7 +109,7 @@ def shifts(group: Group) -> Table:
     return Table(columns, rows, "T is fitted on clean validation images.")
 
 
-def further(group: Group) -> Table:
+def further(group: RunGroup) -> Table:
     """Further values: validation scores, the temperature and the scores with it, γ, time and memory."""
     columns = ["method", "ECE % (val)", "NLL (val)", "T", "ECE % with T", "NLL with T"]
     columns += ["γ mean", "γ std", "γ on bound %", "seconds", "GB"]

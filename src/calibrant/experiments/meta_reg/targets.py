@@ -16,7 +16,7 @@ from calibrant.experiments.common.verdicts import (
     not_above,
     shared_difference,
 )
-from calibrant.experiments.meta_reg.groups import Group
+from calibrant.experiments.meta_reg.groups import RunGroup
 from calibrant.experiments.meta_reg.variants import RATES
 from calibrant.metrics import Estimate, excludes_zero, mean_interval, ratio_of_means
 from calibrant.report import Verdict, by_seed
@@ -29,18 +29,18 @@ ERROR_MARGIN, RATE_MARGIN, TIME, RATIO = 0.002, 0.007, 1.3, 1.5
 SWEEP = (10, 20, 50, 100, 200, 500, 1000)
 
 
-def judged(found: Sequence[Group]) -> list[Group]:
+def judged(found: Sequence[RunGroup]) -> list[RunGroup]:
     """The groups that the targets apply to: full runs on the two CIFARs with the short recipe."""
     whole = {"limit": 0, "recipe": "short"}
     return [g for g in found if g.dataset in PRINTED and whole.items() <= g.records[0].items()]
 
 
-def targets(found: Sequence[Group]) -> list[Verdict]:
+def targets(found: Sequence[RunGroup]) -> list[Verdict]:
     """All verdicts; a target that no group can judge is reported as not measured."""
     return [*first(found), *second(found), *third(found)]
 
 
-def first(found: Sequence[Group]) -> list[Verdict]:
+def first(found: Sequence[RunGroup]) -> list[Verdict]:
     """Targets of ``flg-sece``, our robust form of the paper's method."""
     rates = {"flg-sece": 1.0, **RATES}
     errors = [
@@ -90,11 +90,11 @@ def first(found: Sequence[Group]) -> list[Verdict]:
     ]
 
 
-def second(found: Sequence[Group]) -> list[Verdict]:
+def second(found: Sequence[RunGroup]) -> list[Verdict]:
     """Targets of ``recommended`` against its rival."""
 
     def gaps(metric: str, to: str, other: str | None = None) -> list[tuple[str, Estimate]]:
-        def own(g: Group) -> Estimate:
+        def own(g: RunGroup) -> Estimate:
             a, b = (by_seed(g.records, m, dataset=g.dataset, method=n) for m, n in pairs)
             return shared_difference(a, b)
 
@@ -130,7 +130,7 @@ def second(found: Sequence[Group]) -> list[Verdict]:
     ]
 
 
-def third(found: Sequence[Group]) -> list[Verdict]:
+def third(found: Sequence[RunGroup]) -> list[Verdict]:
     """Target on the ECE of ``recommended``, relative to its own noise floor."""
     cases = []
     for g in found:
@@ -142,7 +142,7 @@ def third(found: Sequence[Group]) -> list[Verdict]:
     return [judge(statement, cases, digits=2)]
 
 
-def shift_ratio(group: Group, method: str, rival: str) -> Estimate:
+def shift_ratio(group: RunGroup, method: str, rival: str) -> Estimate:
     """Mean over shifts of log(ECE / the rival's ECE), with an interval over the shared seeds."""
     values = []
     rivals = {r["seed"]: r for r in group.of(rival)}
@@ -153,7 +153,7 @@ def shift_ratio(group: Group, method: str, rival: str) -> Estimate:
     return mean_interval(values) if values else UNMEASURED
 
 
-def _time_ratio(group: Group) -> Estimate:
+def _time_ratio(group: RunGroup) -> Estimate:
     own, other = (
         {r["seed"]: r["steady_seconds"] for r in group.of(m) if r.get("steady_seconds")} for m in ("recommended", "ce")
     )
@@ -161,7 +161,7 @@ def _time_ratio(group: Group) -> Estimate:
     return ratio_of_means([own[s] for s in shared], [other[s] for s in shared]) if shared else UNMEASURED
 
 
-def _mean(group: Group, metric: str, method: str) -> Estimate:
+def _mean(group: RunGroup, metric: str, method: str) -> Estimate:
     values = group.values(method, metric)
     return mean_interval(values) if values else UNMEASURED
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 class DigitsCNN(nn.Module):
     """Two convolutions with BatchNorm, and a linear layer on the pooled channels."""
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, n_classes: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
             nn.Conv2d(1, 8, 3, padding=1),
@@ -22,7 +22,7 @@ class DigitsCNN(nn.Module):
             nn.AdaptiveAvgPool2d(2),
             nn.Flatten(),
         )
-        self.head = nn.Linear(64, classes)
+        self.head = nn.Linear(64, n_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of images (n, 1, 8, 8)."""
@@ -32,12 +32,12 @@ class DigitsCNN(nn.Module):
 class Recurrent(nn.Module):
     """An LSTM over symbols and a linear layer on its state at the last symbol of each sequence."""
 
-    def __init__(self, classes: int, seed: int) -> None:
+    def __init__(self, n_classes: int, seed: int) -> None:
         super().__init__()
         torch.manual_seed(seed)
         self.embed = nn.Embedding(13, 16, padding_idx=0)
         self.lstm = nn.LSTM(16, 32, batch_first=True)
-        self.head = nn.Linear(32, classes)
+        self.head = nn.Linear(32, n_classes)
 
     def forward(self, symbols: Tensor, lengths: Tensor) -> Tensor:
         """Return the logits of padded sequences (n, time) with their lengths (n,)."""
@@ -48,14 +48,14 @@ class Recurrent(nn.Module):
 class Encoder(nn.Module):
     """A transformer encoder over words and a linear layer on the mean of the words that are not padding."""
 
-    def __init__(self, classes: int, seed: int) -> None:
+    def __init__(self, n_classes: int, seed: int) -> None:
         super().__init__()
         torch.manual_seed(seed)
         self.embed = nn.Embedding(40, 32, padding_idx=0)
         self.place = nn.Embedding(16, 32)
         layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
-        self.head = nn.Linear(32, classes)
+        self.head = nn.Linear(32, n_classes)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return the logits of padded sentences (n, words)."""
@@ -69,12 +69,12 @@ class Encoder(nn.Module):
 class Tabular(nn.Module):
     """A perceptron on numbers and embedded categories."""
 
-    def __init__(self, classes: int, seed: int) -> None:
+    def __init__(self, n_classes: int, seed: int) -> None:
         super().__init__()
         torch.manual_seed(seed)
         self.embed = nn.ModuleList([nn.Embedding(6, 4) for _ in range(2)])
         self.body = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 64), nn.ReLU())
-        self.head = nn.Linear(64, classes)
+        self.head = nn.Linear(64, n_classes)
 
     def forward(self, numbers: Tensor, codes: Tensor) -> Tensor:
         """Return the logits of rows with numbers (n, 12) and categories (n, 2)."""
@@ -82,7 +82,7 @@ class Tabular(nn.Module):
         return self.head(self.body(torch.cat([numbers, *categories], dim=1)))
 
 
-def digits_cnn(classes: int, seed: int) -> nn.Module:
+def digits_cnn(n_classes: int, seed: int) -> nn.Module:
     """Return a new :class:`DigitsCNN`."""
     torch.manual_seed(seed)
-    return DigitsCNN(classes)
+    return DigitsCNN(n_classes)

@@ -50,17 +50,17 @@ def tell(results: Results) -> Report:
     counts = results.config["repeats"].items()
     repeats = " and ".join(f"{count} training{'s' if count > 1 else ''} {LABELS[start]}" for start, count in counts)
     report = Report(
-        "Own networks: calibrant.fit beside plain training",
-        f"`calibrant.fit` trains for {told}, with everything else at its default. Plain training is Adam with a "
-        "one-cycle schedule at two learning rates, of which validation data choose one; the state of least validation "
-        "NLL; and a temperature. It has the same processor time as `calibrant.fit`, on one thread. "
+        "Your own networks: calibrant.fit and plain training",
+        f"`calibrant.fit` trains for {told}, with default settings otherwise. Plain training is Adam with a "
+        "one-cycle schedule, at the better of two learning rates by validation NLL. It keeps the state with the lowest "
+        "validation NLL and fits a temperature. Both get the same processor time on one thread. "
         f"Scores are means of {repeats} per seed. Intervals are 95 %.",
     )
     report.section("Verdicts")
     report.verdicts(list(verdicts(cases)))
     report.section(
         "Scores on test data",
-        "Differences are paired by seed, and are shares of plain training's NLL: below zero `calibrant.fit` is better.",
+        "Differences are paired by seed and relative to plain training. Below zero `calibrant.fit` is better.",
     )
     columns: list[Column | str] = ["task", "start", "seeds", "networks", "NLL, fit", "NLL, plain", "difference of NLL"]
     columns += ["smooth ECE, fit", "smooth ECE, plain", "accuracy, fit", "accuracy, plain", Column("seconds", digits=1)]

@@ -184,5 +184,5 @@ def arrange(results: Results) -> Results:
 
 def _known(given: Sequence[str] | None, names: Any, noun: str) -> list[str]:
     if unknown := [name for name in given or () if name not in names]:
-        raise ValueError(f"there is no {noun} called {', '.join(unknown)}; choose from {', '.join(names)}.")
+        raise ValueError(f"Each {noun} must be one of {', '.join(names)}; got {', '.join(unknown)}.")
     return [name for name in names if given is None or name in given]

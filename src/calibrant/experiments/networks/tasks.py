@@ -18,6 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from calibrant.experiments.networks import models
 
 BATCH = 64
+COUNTS = {"scratch": (1500, 500, 3000), "source": (3000, 500, 1), "tuned": (400, 200, 3000)}
+"""Samples for training, validation and test, in each version of the drawn tasks."""
 DIGITS_NOISE = 0.25
 VOCABULARY, LANGUAGES = 12, 4
 WORDS, SCORED = 40, 24
@@ -124,7 +126,7 @@ def languages(seed: int, part: str) -> Splits:
         kept = torch.arange(16) < lengths[:, None]
         return Pair({"symbols": torch.where(kept, symbols + 1, 0), "lengths": lengths}, labels)
 
-    return Splits(*(draw(count) for count in _counts(part)))
+    return Splits(*(draw(count) for count in COUNTS[part]))
 
 
 def reviews(seed: int, part: str) -> Splits:
@@ -153,7 +155,7 @@ def reviews(seed: int, part: str) -> Splits:
         labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
         return Pair({"input_ids": words, "attention_mask": kept.long()}, labels)
 
-    return Splits(*(draw(count) for count in _counts(part)))
+    return Splits(*(draw(count) for count in COUNTS[part]))
 
 
 def table(seed: int, part: str) -> Splits:
@@ -173,11 +175,7 @@ def table(seed: int, part: str) -> Splits:
         labels = torch.multinomial((hidden @ second[part == "tuned"]).softmax(1), 1, generator=generator)[:, 0]
         return Pair({"numbers": numbers, "codes": codes}, labels)
 
-    return Splits(*(draw(count) for count in _counts(part)))
-
-
-def _counts(part: str) -> tuple[int, int, int]:
-    return {"scratch": (1500, 500, 3000), "source": (3000, 500, 1), "tuned": (400, 200, 3000)}[part]
+    return Splits(*(draw(count) for count in COUNTS[part]))
 
 
 def _generator(seed: int, kind: int) -> torch.Generator:

@@ -20,7 +20,7 @@ from calibrant.experiments.common.command import begin, export, open_store, usab
 from calibrant.experiments.common.contents import in_order, position, read_own
 from calibrant.experiments.common.jobs import Job, run_jobs
 from calibrant.experiments.common.keys import Key, make_key, own_code
-from calibrant.experiments.common.records import Predicted, resolve_device
+from calibrant.experiments.common.records import ClassifierOutput, resolve_device
 from calibrant.experiments.common.runs import Training
 from calibrant.experiments.common.shared import made
 from calibrant.experiments.tables.data import DEVELOPMENT, Split, describe, find_tables, prepare
@@ -83,7 +83,7 @@ def run(
     known, place = variants(), resolve_device(device)
     names = list(methods or (*known, TREES))
     if unknown := [name for name in names if name not in {*known, TREES}]:
-        raise ValueError(f"There is no variant {', '.join(unknown)}; there are {', '.join((*known, TREES))}.")
+        raise ValueError(f"methods must name variants among {', '.join((*known, TREES))}; got {', '.join(unknown)}.")
     found = find_tables(Path(data), only or sorted(DEVELOPMENT & set(find_tables(Path(data)))))
     tables, code = {name: describe(path) for name, path in found.items()}, own_code("experiments/tables/ablation.py")
     store = open_store(out, NAME, device=place)
@@ -145,7 +145,7 @@ def fit_trees(prepared: Any, key: Key) -> dict[Key, Record]:
     seconds = time.perf_counter() - begin_at
     probs = np.zeros((len(split.labels), split.task.n_classes))
     probs[:, model.classes_] = model.predict_proba(split.inputs.numpy())
-    found = Predicted(probs, probs.argmax(1), probs.max(1))
+    found = ClassifierOutput(probs, probs.argmax(1), probs.max(1))
     return {key: split.record(TREES, found, None, seconds=round(seconds, 3), device="cpu")}
 
 

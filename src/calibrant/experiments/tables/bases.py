@@ -20,6 +20,8 @@ BOOSTING: dict[str, Any] = {"learning_rate": 0.03, "max_iter": 1000, "early_stop
 """Settings of HistGradientBoostingClassifier. LightGBM and CatBoost use the same learning rate, number of iterations
 and stopping rule: a tenth of the rows is held out, and training ends after ten iterations without a lower loss."""
 STOP = 10
+REALMLP: dict[str, Any] = {"val_metric_name": "cross_entropy", "use_ls": False}
+"""Settings of RealMLP that its authors recommend for cross-entropy; everything else is pytabkit's default."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,11 @@ def _catboost(seed: int) -> Any:
     )
 
 
+def device_of(base: Base) -> str:
+    """Return the device that a classifier trains on: RealMLP uses a GPU if torch finds one, the others the CPU."""
+    return "cuda" if base.package == "pytabkit" and torch.cuda.is_available() else "cpu"
+
+
 def _realmlp(seed: int) -> Any:
     from pytabkit import RealMLP_TD_Classifier
 
@@ -125,7 +132,7 @@ def _realmlp(seed: int) -> Any:
     class RememberedRealMLP(Remembers, RealMLP_TD_Classifier):
         pass
 
-    return RememberedRealMLP(random_state=seed, device="cpu", n_threads=threads())
+    return RememberedRealMLP(random_state=seed, device=device_of(BASES["realmlp"]), n_threads=threads(), **REALMLP)
 
 
 CROSS = "cross-calibrated"
@@ -159,4 +166,4 @@ def base_of(method: str) -> tuple[Base, str | None]:
             return base, None
         if method.startswith(f"{prefix}-"):
             return base, method.removeprefix(f"{prefix}-")
-    raise ValueError(f"There is no peer called {method!r}; the prefixes are {', '.join(BASES)}.")
+    raise ValueError(f"The id of a peer must begin with one of {', '.join(BASES)}; got {method!r}.")

@@ -1,15 +1,17 @@
-"""Seconds and memory of single fits: one split of each table, one process, two threads.
+"""Seconds and memory of single fits, and seconds to predict: one split of each table, one process, two threads.
 
 Scores come from populations and from several parallel processes, so their seconds say little about one fit.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
@@ -23,7 +25,8 @@ from calibrant.methods import Method
 from calibrant.report.results import Record
 
 THREADS = 2
-"""The methods that the cost targets compare."""
+PREDICTED = 100_000
+"""The number of rows to predict: the test rows of the split, repeated."""
 
 
 def is_cost(record: Mapping[str, Any]) -> bool:
@@ -47,6 +50,7 @@ def measure_cost(path: Source, key: Key, method: Method | None) -> dict[Key, Rec
         if method is not None:
             (run,) = run_all([(key["method"], method, split)])
             cost, failure = run.cost, run.fitted.failure
+            predict: Callable[[], Any] = partial(run.fitted.probs, split.inputs[repeated_rows(len(split.inputs))])
         else:
             x, y = split.pooled()
             Remembers.trained.clear()
@@ -54,8 +58,18 @@ def measure_cost(path: Source, key: Key, method: Method | None) -> dict[Key, Rec
             with meter([0]):
                 model.fit(x, y)
             cost = meter.costs[0]
+            predict = partial(model.predict_proba, split.inputs.numpy()[repeated_rows(len(split.inputs))])
+        begin = time.perf_counter()
+        if failure is None:
+            predict()
+        predicted = time.perf_counter() - begin
     found = {"seconds": round(cost.seconds, 3), "peak_memory": cost.peak_memory, "failure": failure, "device": "cpu"}
-    return {key: dict(key.fields) | found}
+    return {key: dict(key.fields) | found | {"predict_seconds": None if failure else round(predicted, 3)}}
+
+
+def repeated_rows(rows: int) -> np.ndarray:
+    """Return the positions of ``PREDICTED`` rows in a part with this many rows."""
+    return np.arange(PREDICTED) % rows
 
 
 @contextmanager
@@ -77,6 +91,20 @@ def seconds_of(records: Sequence[Record], methods: Sequence[str]) -> dict[str, d
 def memory_of(records: Sequence[Record], methods: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return the peak memory beyond the data in megabytes, by table and method, where the system reports it."""
     return _of(records, methods, lambda r: None if r["peak_memory"] is None else r["peak_memory"] / 1e6)
+
+
+def predict_seconds_of(records: Sequence[Record], methods: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return the seconds to predict ``PREDICTED`` rows by table and method, where they were measured."""
+    return _of(records, methods, lambda record: record.get("predict_seconds"))
+
+
+def earlier_costs(records: Sequence[Record], method: str) -> list[str]:
+    """Return the tables on which a method's cost was measured with an earlier version of the code.
+
+    Those records lack the seconds to predict.
+    """
+    own = (r for r in records if is_cost(r) and r["method"] == method and r["failure"] is None)
+    return [record["table"] for record in own if "predict_seconds" not in record]
 
 
 def _of(

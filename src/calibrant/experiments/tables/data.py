@@ -17,7 +17,7 @@ from torch import Tensor
 
 from calibrant._inputs import class_columns
 from calibrant.data import LabelledTable, TableEncoder, read_table, train_val_test
-from calibrant.experiments.common.records import Predicted, on_sample
+from calibrant.experiments.common.records import ClassifierOutput, on_sample
 from calibrant.methods import Part, Task
 
 ENDINGS = (".csv", ".tsv", ".parquet", ".pq")
@@ -71,7 +71,9 @@ class Split:
         known = {row.tobytes() for part in parts for row in np.ascontiguousarray(part)}
         return np.array([row.tobytes() in known for row in np.ascontiguousarray(self.inputs.numpy())])
 
-    def record(self, method: str, found: Predicted | None, failure: str | None = None, **cost: Any) -> dict[str, Any]:
+    def record(
+        self, method: str, found: ClassifierOutput | None, failure: str | None = None, **cost: Any
+    ) -> dict[str, Any]:
         """Return the scores on the test part, as one row of a result file; without predictions they are None."""
         copied = self.copied()
         scores = dict.fromkeys(SCORES) if found is None else score(found, self.labels, ~copied)
@@ -87,7 +89,7 @@ def find_tables(folder: Path, only: Sequence[str] | None = None) -> dict[str, Pa
     if folder.is_file() and only is None:
         return {_ENDING.sub("", folder.name): folder}
     if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}; data must name a folder of tables.")
+        raise FileNotFoundError(f"data must name a folder of tables; there is no folder {folder}.")
     files = sorted(p for p in folder.iterdir() if p.name.lower().removesuffix(".gz").endswith(ENDINGS))
     found: dict[str, Path] = {}
     for path in files:
@@ -95,9 +97,11 @@ def find_tables(folder: Path, only: Sequence[str] | None = None) -> dict[str, Pa
             raise ValueError(f"{found[name].name} and {path.name} would both be the table {name!r}; rename one.")
         found[name] = path
     if not found:
-        raise ValueError(f"{folder} holds no tables; files must end in {', '.join(ENDINGS)}, with .gz or without.")
+        raise ValueError(
+            f"{folder} holds no tables. Their names must end in {', '.join(ENDINGS)}, optionally with .gz."
+        )
     if unknown := [name for name in only or () if name not in found]:
-        raise ValueError(f"{folder} holds no table called {', '.join(unknown)}; it has {', '.join(found)}.")
+        raise ValueError(f"only must name tables in {folder}, among {', '.join(found)}; got {', '.join(unknown)}.")
     return {name: path for name, path in found.items() if only is None or name in only}
 
 
@@ -121,7 +125,7 @@ def describe(source: Source) -> dict[str, Any]:
     table, path = read(source), path_of(source)
     classes = np.unique(table.labels)
     if len(classes) < 2:
-        raise ValueError(f"{path.name} has one class only, {classes[0]!s}, and there is nothing to tell apart.")
+        raise ValueError(f"{path.name} must hold at least two classes; got only {classes[0]!s}.")
     named = source.target.encode() if isinstance(source, TableFile) else b""
     digest = hashlib.sha256(path.read_bytes() + named).hexdigest()[:16]
     return {
@@ -197,11 +201,11 @@ def examine(tables: Mapping[str, Source], seeds: Sequence[int]) -> Examined:
         if splits and splits[0].notes:
             found.notes[name] = list(splits[0].notes)
     if not found.tables:
-        raise ValueError(f"there is no table to learn from. {' '.join(found.unsuitable.values())}")
+        raise ValueError(f"No table can be used. {' '.join(found.unsuitable.values())}")
     return found
 
 
-def score(found: Predicted, labels: np.ndarray, new: np.ndarray) -> dict[str, float | None]:
+def score(found: ClassifierOutput, labels: np.ndarray, new: np.ndarray) -> dict[str, float | None]:
     """Return the fields of ``SCORES``; NLL after raising probabilities to ``FLOOR`` and dividing by their sum.
 
     ``new`` marks the rows without a copy in the training rows.

@@ -11,7 +11,7 @@ import numpy as np
 from calibrant.experiments.common import words
 from calibrant.experiments.common.shared import count, failures, foot
 from calibrant.experiments.tables.compared import JUDGED, Compared, compared, earlier
-from calibrant.experiments.tables.costs import THREADS
+from calibrant.experiments.tables.costs import PREDICTED, THREADS, earlier_costs
 from calibrant.experiments.tables.data import DEVELOPMENT
 from calibrant.experiments.tables.ids import OWN, STORIES
 from calibrant.experiments.tables.peers import PEERS
@@ -28,27 +28,27 @@ from calibrant.experiments.tables.sheets import (
 )
 from calibrant.experiments.tables.targets import cost_targets, score_targets
 from calibrant.methods import METHODS
-from calibrant.plots._style import GREY, INK, PALETTE, style
+from calibrant.plots.style import GREY, INK, PALETTE, context
 from calibrant.report import Column, Report, Results, Verdict, to_markdown
 from calibrant.report.results import Record
 
 OVERLAP = (
-    "Splits of one table overlap, so that a mean over n of them varies by (1/n + n_test/n_train)·s² rather than s²/n "
-    "(Nadeau & Bengio 2003), with training and validation part as n_train."
+    "Splits of one table overlap. The variance of a mean over n splits is therefore (1/n + n_test/n_train)·s² instead "
+    "of s²/n (Nadeau & Bengio 2003), where n_train counts the training and validation parts."
 )
 PARTIAL = (
-    f"These were not measured on every split, and are not ranked. They are rivals of {OWN} on the tables that they "
-    "have all splits of."
+    f"These methods were not measured on every split and are not ranked. They count as rivals of {OWN} on tables where "
+    "they were measured on every split."
 )
-RIVALS = f"NLL of {OWN} on each table, and of the best rival there; ratios with their 95 % intervals over splits."
+RIVALS = f"NLL of {OWN} and of the best rival on each table; ratios with 95 % intervals over splits."
 COPIED = (
-    "Some test rows have an exact copy among the rows that are learned from. Where there are many, this table has NLL "
-    f"over the best rival's on all test rows, and on those without a copy. {OWN} holds out the copies of a row "
-    "together, and so expects rows that it has not seen; the rivals do not."
+    "Some test rows have an exact copy among the training rows. For tables with many copies, this table shows the "
+    f"ratio of the NLL to the best rival's on all test rows, and on test rows without a copy. {OWN} holds out the "
+    "copies of a row together, so it is calibrated for rows that it has not seen; the rivals are not."
 )
 SINGLE = (
-    f"One fit on the first split of each table, {THREADS} threads, one process: seconds, and peak memory beyond the "
-    "data in megabytes."
+    f"One fit on the first split of each table, with {THREADS} threads in one process: seconds, the peak memory in "
+    f"megabytes without the data, and seconds to predict {PREDICTED:,} rows."
 )
 
 
@@ -69,6 +69,7 @@ def to_terminal(results: Results) -> str:
         parts.append(_untried(others))
     for sheet in (rival_sheet(found, overlap), copy_sheet(found, overlap), cost_sheet(results.records)):
         parts += [to_markdown(*sheet)] if sheet[1] else []
+    parts += _old_costs(results.records)
     for what, verdicts in targets(results).items():
         rows = [[v.statement, v.shown, v.word, v.note] for v in verdicts if v.holds is not None]
         parts += [to_markdown([what, "measured", "verdict", "95 % interval, and details"], rows)] if rows else []
@@ -94,24 +95,24 @@ def make_report(results: Results) -> Report:
     overlap = _overlap(config["split"])
     report = Report(
         "Calibrated classifiers on tables",
-        f"{count(len(methods), 'method')}, {count(len(tables), 'table')}, {count(len(seeds), 'seed')}: a seed is a "
-        f"stratified split ({', '.join(f'{100 * s:g} %' for s in config['split'])}) and a start of the networks.",
+        f"{count(len(methods), 'method')}, {count(len(tables), 'table')}, {count(len(seeds), 'seed')}: each seed "
+        f"gives a stratified split ({', '.join(f'{100 * s:g} %' for s in config['split'])}) and initial networks.",
     )
     for what, verdicts in targets(results).items():
         report.text(f"{what[0].upper()}{what[1:]}:")
         report.verdicts(verdicts)
     _ranks(report, found, config)
     if (sheet := rival_sheet(found, overlap))[1]:
-        report.section("Beside the best rival", RIVALS)
+        report.section("Comparison with the best rival", RIVALS)
         report.table(*sheet)
     if (sheet := copy_sheet(found, overlap))[1]:
         report.table(*sheet, COPIED)
     report.section("Costs", words.UNEQUAL + words.UNEQUAL_PEERS)
     if (sheet := cost_sheet(results.records))[1]:
-        report.table(*sheet, SINGLE)
+        report.table(*sheet, " ".join([SINGLE, *_old_costs(results.records)]))
     report.text(
-        "Seconds below are the mean over tables and seeds that the method was measured with, several at a time; our "
-        "methods' as members of a population."
+        "The seconds below are means over all tables and seeds of a method. Several runs were measured at the same "
+        "time, and our methods were trained as populations."
     )
     report.table(*effort_sheet(records, config, methods))
     if DEVELOPMENT.intersection(tables):
@@ -165,7 +166,7 @@ def _methods(report: Report, config: dict[str, Any], methods: list[str]) -> None
 def rank_figure(ranked: Ranking) -> Any:
     """Draw each method's mean rank as a dot, its ranks on tables as ticks, and the critical difference as a bar."""
     mean = ranked.mean_ranks
-    with style() as plt:
+    with context() as plt:
         figure, ax = plt.subplots(figsize=(6.2, 0.8 + 0.26 * len(mean)), layout="constrained")
         for position, (method, rank) in enumerate(mean.items()):
             column = ranked.ranks[:, ranked.methods.index(method)]
@@ -187,15 +188,21 @@ def _told(found: Compared) -> list[str]:
     absent = found.absent()
     runs = [f"{method} ({number} of its runs)" for method, number in earlier(found.records).items()]
     told = [f"Not measured: {', '.join(absent)}."] if absent else []
-    old = [f"Measured with an earlier version of the code, and not again since: {', '.join(runs)}."] if runs else []
+    old = [f"These runs were measured with an earlier version of the code: {', '.join(runs)}."] if runs else []
     return [*told, *old]
+
+
+def _old_costs(records: Sequence[Record]) -> list[str]:
+    """Return a sentence about costs of our method that are old."""
+    old = earlier_costs(records, OWN)
+    return [f"The costs of {OWN} were measured with an earlier version of the code on {', '.join(old)}."] if old else []
 
 
 def _untried(others: Compared) -> str:
     tables = list(dict.fromkeys(r["table"] for r in others.records))
     return (
-        f"Settings of {OWN} were tried on development splits of some tables, and not on {len(tables)}: "
-        f"{', '.join(tables)}. Ranks on these are shown beside those on all tables."
+        f"Settings of {OWN} were tried on development splits of some of the tables. Separate columns show the ranks on "
+        f"the {len(tables)} tables where no setting was tried: {', '.join(tables)}."
     )
 
 
@@ -212,17 +219,21 @@ def _explained(records: list[Record], config: dict[str, Any]) -> str:
         if m in bitten
     ]
     return (
-        "Methods are ranked on each table by their mean over the seeds that all of them were measured with; ties share "
-        "their ranks; the mean is over tables that have such seeds.\n\n"
-        f"NLL raises probabilities to {config['nll_floor']:g} and divides by their sum, for all methods alike. "
-        + (f"This changed a true class's probability in: {', '.join(clipped)}." if clipped else "It changed nothing.")
+        "On each table, methods are ranked by their mean over the seeds that all of them were measured with; ties "
+        "share their ranks. Tables without such seeds are left out.\n\nFor the NLL, probabilities below "
+        f"{config['nll_floor']:g} are raised to this value, and all are divided by their sum. "
+        + (
+            f"This changed the probability of a true class for: {', '.join(clipped)}."
+            if clipped
+            else "It changed nothing."
+        )
     )
 
 
 def _tests(ranked: dict[str, Ranking]) -> str:
     found = [f"{JUDGED[m]} p = {p:.2g}" for m, each in ranked.items() if (p := friedman(each)) is not None]
-    alike = f"Friedman's test of all methods being alike: {', '.join(found)}. " if found else ""
+    alike = f"Friedman's test of the hypothesis that all methods are equal: {', '.join(found)}. " if found else ""
     return (
-        f"{alike}Each method against {OWN}: Wilcoxon's signed-rank test over tables, corrected by Holm for the number "
-        "of methods; with fewer than six tables it cannot tell anything."
+        f"{alike}Each method is compared with {OWN} by Wilcoxon's signed-rank test over tables, with Holm's correction "
+        "for the number of methods. With fewer than six tables, this test cannot be significant."
     )

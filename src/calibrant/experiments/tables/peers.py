@@ -18,8 +18,8 @@ from sklearn.model_selection import StratifiedKFold
 
 from calibrant.estimators import CrossCalibrated
 from calibrant.experiments.common.keys import MEASURED, SCORING, code_digest, own_code
-from calibrant.experiments.common.records import Predicted
-from calibrant.experiments.tables.bases import BASES, BOOSTING, CROSS, SETTINGS, Remembers, base_of
+from calibrant.experiments.common.records import ClassifierOutput
+from calibrant.experiments.tables.bases import BASES, BOOSTING, CROSS, REALMLP, SETTINGS, Remembers, base_of, device_of
 from calibrant.experiments.tables.data import Source, Split, prepare
 from calibrant.report import versions
 
@@ -75,7 +75,7 @@ def made_by(methods: Sequence[str]) -> dict[str, str]:
 def peer_settings(method: str) -> str:
     """Return a peer's settings as text."""
     prefix = next(prefix for prefix, base in BASES.items() if base is base_of(method)[0])
-    own = {"sklearn": SETTINGS, "realmlp": "defaults"}.get(prefix, BOOSTING)
+    own = {"sklearn": SETTINGS, "realmlp": REALMLP}.get(prefix, BOOSTING)
     return f"{method}, {own}, cv={FOLDS}"
 
 
@@ -93,7 +93,9 @@ def peer(method: str, labels: np.ndarray, seed: int) -> Any:
         return model
     folds = min(FOLDS, int(np.bincount(labels).min()))
     if folds < 2:
-        raise ValueError("A class has one row only in training and validation part, and cross-fitting needs two.")
+        raise ValueError(
+            "Each class must have two rows or more outside the test part, for cross-fitting; one has a single row."
+        )
     if how == CROSS:
         return CrossCalibrated(model, cv=StratifiedKFold(folds))  # the same as cv=5 in CalibratedClassifierCV
     return CalibratedClassifierCV(model, method=how, cv=folds)
@@ -121,5 +123,5 @@ def _record(split: Split, method: str) -> dict[str, Any]:
     trained_now = sum(seconds for _, seconds in Remembers.trained.values()) - waited
     seconds = time.perf_counter() - begin - trained_now + Remembers.seconds
     classes = probs.argmax(1)
-    found = Predicted(probs.astype(np.float64), classes, probs.max(1).astype(np.float64))
-    return split.record(method, found, seconds=round(seconds, 3))
+    found = ClassifierOutput(probs.astype(np.float64), classes, probs.max(1).astype(np.float64))
+    return split.record(method, found, seconds=round(seconds, 3), device=device_of(base_of(method)[0]))

@@ -53,7 +53,7 @@ def ranking(records: Iterable[Mapping[str, Any]], metric: str, methods: Sequence
 
 
 def friedman(ranked: Ranking) -> float | None:
-    """P-value of "all methods are alike" (Friedman 1937, ties corrected); None below three methods or two tables."""
+    """P-value of "all methods are equal" (Friedman 1937, ties corrected); None below three methods or two tables."""
     from scipy.stats import friedmanchisquare
 
     tables, methods = ranked.ranks.shape
@@ -86,7 +86,7 @@ def against(ranked: Ranking, method: str) -> dict[str, float | None]:
 
 
 def critical_difference(tables: int, methods: int, level: float = 0.05) -> float:
-    """Nemenyi's: mean ranks closer than this cannot be told apart.
+    """Nemenyi's critical difference: mean ranks that are closer than this do not differ significantly.
 
     CD = q √(k(k + 1)/(6N)), q the studentised range's quantile over √2 (Demšar 2006, Section 3.2.2).
     """

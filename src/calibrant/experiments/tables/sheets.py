@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.experiments.tables.compared import JUDGED, Compared, lower_on, ratios, values_of
-from calibrant.experiments.tables.costs import memory_of, seconds_of
+from calibrant.experiments.tables.costs import PREDICTED, memory_of, predict_seconds_of, seconds_of
 from calibrant.experiments.tables.data import DEVELOPMENT
 from calibrant.experiments.tables.ids import FORMER, OWN, RIVAL, kind
 from calibrant.experiments.tables.peers import PEERS
@@ -130,15 +130,21 @@ def copy_sheet(found: Compared, overlap: float) -> Sheet:
 
 
 def cost_sheet(records: list[Record]) -> Sheet:
-    """Return seconds and megabytes of single fits, one row per table, and their sums and maxima."""
+    """Return seconds and megabytes of single fits and seconds to predict, one row per table; their sums and maxima."""
     names = (OWN, RIVAL, FORMER)
-    seconds, memory = seconds_of(records, names), memory_of(records, names)
+    seconds, memory, predicted = (
+        seconds_of(records, names),
+        memory_of(records, names),
+        predict_seconds_of(records, [OWN]),
+    )
     columns = [Column("table"), *(Column(f"seconds, {name}", digits=1) for name in names)]
     columns += [Column(f"MB, {name}", digits=0) for name in names]
+    columns += [Column(f"seconds to predict {PREDICTED:,} rows, {OWN}", digits=1)]
     rows: list[list[Any]] = []
     for table, own in seconds.items():
         held = memory.get(table, {})
-        rows.append([table, *(own[name] for name in names), *(held.get(name) for name in names)])
+        quick = predicted.get(table, {}).get(OWN)
+        rows.append([table, *(own[name] for name in names), *(held.get(name) for name in names), quick])
     if not rows:
         return columns, []
     known = [[0.0 if value is None else value for value in row[1:]] for row in rows]
@@ -148,11 +154,12 @@ def cost_sheet(records: list[Record]) -> Sheet:
 
 
 def effort_sheet(records: list[Record], config: dict[str, Any], methods: list[str]) -> Sheet:
-    """Return models, labels, and seconds on each device that a method ran on; other libraries run on the CPU."""
+    """Return models, labels, and seconds on each device that a method ran on."""
     found: dict[tuple[str, str], list[float]] = {}
     for record in records:
         if record["seconds"] is not None:
-            device = "cpu" if record["method"] in PEERS else record.get("device") or config.get("device", "unknown")
+            other = "cpu" if record["method"] in PEERS else config.get("device", "unknown")
+            device = record.get("device") or other  # older records of other libraries do not name it
             found.setdefault((record["method"], device), []).append(record["seconds"])
     devices = list(dict.fromkeys(device for _, device in found))
     rows: list[list[Any]] = []
@@ -161,7 +168,7 @@ def effort_sheet(records: list[Record], config: dict[str, Any], methods: list[st
         seconds = [float(np.mean(found[method, d])) if (method, d) in found else None for d in devices]
         rows.append([method, known.get("networks"), known.get("labels"), *seconds])
     head = [Column("method"), Column("models"), Column("labels")]
-    return [*head, *(Column(f"seconds a run, {d}", digits=1) for d in devices)], rows
+    return [*head, *(Column(f"seconds per run, {d}", digits=1) for d in devices)], rows
 
 
 def score_sheet(records: list[Record], table: str, methods: list[str], overlap: float) -> Sheet:

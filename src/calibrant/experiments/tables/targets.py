@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from calibrant.experiments.common.shared import count
+from calibrant.experiments.tables.bases import base_of
 from calibrant.experiments.tables.compared import JUDGED, Compared, Ratio, ratios
-from calibrant.experiments.tables.costs import THREADS, memory_of, seconds_of
-from calibrant.experiments.tables.ids import CROSSED, FORMER, OWN, RIVAL
+from calibrant.experiments.tables.costs import PREDICTED, THREADS, memory_of, predict_seconds_of, seconds_of
+from calibrant.experiments.tables.ids import CROSSED, FORMER, OURS, OWN, RIVAL
+from calibrant.experiments.tables.peers import PEERS
 from calibrant.experiments.tables.ranks import Ranking, ranking
 from calibrant.report import Verdict
 from calibrant.report.results import Record
@@ -20,6 +22,8 @@ MEDIAN, NEAR, SHARE, FAR = 1.00, 1.02, 0.7, 1.10
 near, and the maximum on any table."""
 MEMORY = 1000.0
 """The largest memory beyond the data, in megabytes."""
+PREDICTION = 2.0
+"""The longest time to predict ``PREDICTED`` rows, in seconds."""
 SAME_FOLDS = ("hgb-isotonic", "hgb-sigmoid", RIVAL)
 """CalibratedClassifierCV with the trees and the folds of CROSSED."""
 DRAWS = 2000
@@ -30,22 +34,37 @@ def score_targets(found: Compared, overlap: float) -> list[Verdict]:
     unranked = [*found.partial, *found.absent()]
     verdicts = [_first(each, JUDGED[metric], unranked) for metric, each in found.rankings().items()]
     verdicts += _against_best(ratios(found.records, overlap))
-    return [*verdicts, _crossed(found)]
+    return [*verdicts, _crossed(found), *_with_unranked(found)]
 
 
 def cost_targets(records: Sequence[Record]) -> list[Verdict]:
-    """Return the targets for the costs of single fits."""
-    return [_time(records), _memory(records)]
+    """Return the targets for the costs of single fits and of predictions."""
+    return [_time(records), _memory(records), _prediction(records)]
 
 
-def _first(each: Ranking, name: str, unranked: Sequence[str]) -> Verdict:
-    statement = f"{OWN} has the best mean rank in {name} among all methods"
+def _with_unranked(found: Compared) -> list[Verdict]:
+    """Return the targets on ranks for each library that lacks splits, on the tables that it was measured on."""
+    libraries: dict[str, list[str]] = {}
+    for method in found.partial:
+        if method in PEERS and method not in OURS:
+            libraries.setdefault(base_of(method)[0].what, []).append(method)
+    verdicts = []
+    for library, rows in libraries.items():
+        for metric, name in JUDGED.items():
+            each = ranking(found.records, metric, [*found.methods, *rows])
+            if each.tables:
+                verdicts.append(_first(each, name, [], f"all methods and {library}, on the tables that it has"))
+    return verdicts
+
+
+def _first(each: Ranking, name: str, unranked: Sequence[str], among: str = "all methods") -> Verdict:
+    statement = f"{OWN} has the best mean rank in {name} among {among}"
     if OWN not in each.methods or not each.tables or len(each.methods) < 2:
         return Verdict(statement)
     mean = each.mean_ranks
     rival = next(m for m in mean if m != OWN)
     note = f"{_behind(each, OWN, rival)}; {count(len(each.tables), 'table')}, {count(len(each.methods), 'method')}"
-    note += f"; {len(unranked)} not ranked for want of runs" if unranked else ""
+    note += f"; {len(unranked)} not ranked because runs are missing" if unranked else ""
     return Verdict(statement, mean[OWN], mean[OWN] < mean[rival], note, digits=2)
 
 
@@ -54,14 +73,14 @@ def _behind(each: Ranking, own: str, rival: str) -> str:
     column, other = (each.ranks[:, each.methods.index(name)] for name in (own, rival))
     gap = other - column
     return (
-        f"{_interval(column, np.mean, 2)}; best of the others: {rival}, {other.mean():.2f}, behind by "
+        f"{_interval(column, np.mean, 2)}; best other method: {rival}, {other.mean():.2f}; difference "
         f"{gap.mean():.2f} {_interval(gap, np.mean, 2)}"
     )
 
 
 def _against_best(found: list[Ratio]) -> list[Verdict]:
     statements = (
-        f"NLL over that of the best rival of each table: median at most {MEDIAN:.2f}",
+        f"Ratio of the NLL to the best rival's, median over tables: at most {MEDIAN:.2f}",
         f"NLL at most {NEAR} times the best rival's on at least {100 * SHARE:.0f} % of the tables",
         f"NLL nowhere above {FAR:.2f} times the best rival's",
     )
@@ -83,7 +102,7 @@ def _against_best(found: list[Ratio]) -> list[Verdict]:
 
 
 def _crossed(found: Compared) -> Verdict:
-    statement = f"{CROSSED} has the best mean rank in NLL beside CalibratedClassifierCV with the same trees and folds"
+    statement = f"{CROSSED} has a better mean rank in NLL than CalibratedClassifierCV with the same trees and folds"
     each = ranking(found.records, "nll", [CROSSED, *SAME_FOLDS])
     if not each.tables:
         return Verdict(statement)
@@ -122,6 +141,19 @@ def _memory(records: Sequence[Record]) -> Verdict:
     worst = max(found, key=lambda table: found[table])
     note = f"MB, on {worst}; sum over {count(len(found), 'table')}: {sum(found.values()):.0f} MB"
     return Verdict(statement, found[worst], found[worst] <= MEMORY, note, digits=0)
+
+
+def _prediction(records: Sequence[Record]) -> Verdict:
+    statement = (
+        f"Seconds to predict {PREDICTED:,} rows with {OWN} on {THREADS} threads: at most {PREDICTION:g} on each table"
+    )
+    found = {table: own[OWN] for table, own in predict_seconds_of(records, [OWN]).items()}
+    if not found:
+        return Verdict(statement)
+    worst = max(found, key=lambda table: found[table])
+    within = sum(seconds <= PREDICTION for seconds in found.values())
+    note = f"on {worst}; within the limit on {within} of {count(len(found), 'table')}"
+    return Verdict(statement, found[worst], found[worst] <= PREDICTION, note, digits=1)
 
 
 def _interval(values: np.ndarray, statistic: Callable[..., Any], digits: int) -> str:

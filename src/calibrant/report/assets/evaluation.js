@@ -204,7 +204,10 @@
   }
   function start() {
     const r = data[state.model].reject;
-    if (r.binary) {
+    if (r.start) {
+      // The rejection rule of the model.
+      [state.low, state.high] = r.start;
+    } else if (r.binary) {
       // Both limits at one half: nothing is withheld.
       state.low = lastAtMost(r.limits, 0.5);
       state.high = state.low + 1;
@@ -213,7 +216,6 @@
       state.high = 0;
       state.low = -1;
     }
-    reliability();
     update();
   }
 
@@ -246,7 +248,10 @@
   addEventListener("resize", histogram);
   if ($("model")) $("model").addEventListener("change", (event) => {
     state.model = Number(event.target.value);
+    reliability();
     start();
   });
+  if ($("own-rule")) $("own-rule").addEventListener("click", start);
+  reliability();
   start();
 })();

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from calibrant.plots import ConfidenceHistogramDisplay, ReliabilityDisplay, RiskCoverageDisplay, _style
+from calibrant.plots import ConfidenceHistogramDisplay, ReliabilityDisplay, RiskCoverageDisplay, style
 
 if TYPE_CHECKING:
     from calibrant.report.evaluation.result import Evaluation
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def draw(evaluation: Evaluation) -> Any:
     """One row per model: reliability diagram, confidence histogram, risk against coverage."""
-    with _style.style() as plt:
+    with style.context() as plt:
         size = (12.5, 4.4 * len(evaluation.samples))
         figure, axes = plt.subplots(len(evaluation.samples), 3, figsize=size, squeeze=False, layout="constrained")
     for (name, sample), row in zip(evaluation.samples.items(), axes, strict=True):

@@ -10,7 +10,7 @@ import numpy as np
 
 from calibrant._inputs import check_weights, class_names
 from calibrant.report.evaluation.comparing import paired_differences
-from calibrant.report.evaluation.mistakes import check_rows
+from calibrant.report.evaluation.mistakes import check_numbers, check_rows
 from calibrant.report.evaluation.numbers import measure_model
 from calibrant.report.evaluation.reading import Sample, read_matrix, read_pairs
 from calibrant.report.evaluation.result import Evaluation
@@ -28,6 +28,7 @@ def evaluate(
     groups: Any = None,
     sample_weight: Any = None,
     rows: Any = None,
+    row_numbers: Any = None,
     name: str = "model",
     level: float = 0.95,
     bins: int = 15,
@@ -57,6 +58,7 @@ def evaluate(
         the page count rows: their bounds are not known for weighted ones.
     rows : (n,) rows, or a table of n rows, with information about each prediction. Only those of the most confident
         mistakes are shown.
+    row_numbers : (n,) the number of each row in your data, for the list of mistakes; by default 0, 1, 2, …
     name : name of a single model.
     level : level of the intervals, noise floors and bounds.
     bins : number of bins of ECE and MCE.
@@ -76,7 +78,7 @@ def evaluate(
     }
     (first, reference), *others = samples.items()
     differences = [paired_differences(key, sample, first, reference, level=level, bins=bins) for key, sample in others]
-    return Evaluation(models, differences, samples, known)
+    return Evaluation(models, differences, samples, known, check_numbers(row_numbers, n))
 
 
 def _read_models(

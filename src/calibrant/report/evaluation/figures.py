@@ -15,22 +15,24 @@ from calibrant.metrics.scores import isotonic_fit
 from calibrant.plots import prepare_reliability, prepare_smooth_reliability
 from calibrant.report.evaluation.numbers import ModelNumbers
 from calibrant.report.evaluation.reading import Sample
-from calibrant.selective import uniform_risk_bound
+from calibrant.selective import Window, uniform_risk_bound
 
 MOST_LIMITS = 1200
+ABOVE_ALL = float(np.nextafter(1.0, 2.0))
+"""A limit that no prediction reaches."""
 _HISTOGRAM = 40
 _CURVE_POINTS = 201
 _CORP_DRAWS = 60
 
 
-def figures(sample: Sample, numbers: ModelNumbers) -> dict[str, Any]:
-    """All figures of one model as plain values."""
+def figures(sample: Sample, numbers: ModelNumbers, window: Window | None = None) -> dict[str, Any]:
+    """All figures of one model as plain values; the reject option starts at ``window`` if there is one."""
     return {
         "name": numbers.name,
         "binned": _binned(sample, numbers),
         "smooth": _smooth(sample, numbers),
         "corp": _corp(sample, numbers),
-        "reject": reject(sample, numbers.level),
+        "reject": reject(sample, numbers.level, window),
     }
 
 
@@ -68,7 +70,7 @@ def _corp(sample: Sample, numbers: ModelNumbers) -> list[list[float]]:
     return [_rounded(row) for row in zip(sample.confidence[at], fit, low, high, strict=True)]
 
 
-def reject(sample: Sample, level: float) -> dict[str, Any]:
+def reject(sample: Sample, level: float, window: Window | None = None) -> dict[str, Any]:
     """Counts and bounds for every limit that a reader can choose.
 
     The score is the confidence, or, with two classes, the probability of the second. Predictions between two limits are
@@ -90,6 +92,8 @@ def reject(sample: Sample, level: float) -> dict[str, Any]:
         middle = np.searchsorted(values, 0.5, side="right")
         around = values[max(0, middle - 1) : middle + 1]
         values = np.unique(np.concatenate([ranks, values[even], around]))
+    low, high = _start(sample, window, binary)
+    values = np.unique(np.concatenate([values, [v for v in (low, high) if v is not None]]))
     bound = uniform_risk_bound(score, sample.correct, level=level, two_sided=True)
     right, wrong = np.sort(score[sample.correct]), np.sort(score[~sample.correct])
     errors_above, errors_below, right_above, right_below = bound.sides(values)
@@ -102,6 +106,7 @@ def reject(sample: Sample, level: float) -> dict[str, Any]:
         "binary": binary,
         "score": f"probability of {sample.name_of(1)}" if binary else "confidence",
         "limits": values.tolist(),
+        "start": None if high is None else [_place(values, low), _place(values, high)],
         "rightAbove": (len(right) - np.searchsorted(right, values)).tolist(),
         "wrongAbove": (len(wrong) - np.searchsorted(wrong, values)).tolist(),
         "rightBelow": np.searchsorted(right, values, side="right").tolist(),
@@ -113,6 +118,26 @@ def reject(sample: Sample, level: float) -> dict[str, Any]:
         "histogram": counts.tolist(),
         "histogramWrong": bad.tolist(),
     }
+
+
+def _start(sample: Sample, window: Window | None, binary: bool) -> tuple[float | None, float | None]:
+    """The limits of the score at which a window of confidence begins and ends; None where there is no limit."""
+    if window is None or window.high <= (0.5 if binary else max(0.0, window.low)):  # nothing is withheld
+        return None, None
+    high = min(window.high, ABOVE_ALL)
+    low = window.low if window.low > -np.inf else None
+    if not binary or sample.probs is None:
+        return low, high
+    if low is not None:
+        raise ValueError(
+            f"rule must withhold all predictions below a confidence; got {window}. Give such a rule, or none."
+        )
+    first = sample.probs[sample.probs[:, 0] >= high, 1]
+    return float(first.max()) if len(first) else None, high
+
+
+def _place(values: np.ndarray, limit: float | None) -> int:
+    return -1 if limit is None else int(np.searchsorted(values, limit))
 
 
 def _rounded(values: Any, digits: int = 5) -> list[float]:

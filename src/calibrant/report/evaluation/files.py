@@ -41,6 +41,11 @@ class PredictionFile:
         return len(self.values)
 
     @property
+    def first_row(self) -> int:
+        """The number of the first row: 1 below a header, 0 in arrays."""
+        return 0 if self.path.suffix.lower() == ".npz" else 1
+
+    @property
     def is_logits(self) -> bool:
         """Whether the values are logits."""
         return self.kind in ("logits", "logit")

@@ -52,6 +52,7 @@ def judge_files(
             answers[both] = np.asarray(calibrator.predict(values[held]))  # not always the class of largest probability
     part = files[0].take(held)
     shared: dict[str, Any] = {"groups": part.groups, "rows": part.rows if rows else None, **options}
+    shared["row_numbers"] = held + files[0].first_row
     shared["sample_weight"] = None if weights is None else weights[held]
     if files[0].kind == "pairs":
         return evaluate(confidence=models, correct=outcomes, **shared), fitted
@@ -68,6 +69,14 @@ def _weights(file: PredictionFile) -> np.ndarray | None:
         return np.asarray(file.weights, dtype=np.float64)
     except (ValueError, TypeError):
         raise ValueError(f"{file.path.name}: the column of weights must hold numbers only.") from None
+
+
+def known_calibrator(name: str, option: str) -> None:
+    """Raise an error that names the option if there is no such calibrator."""
+    try:
+        make_calibrator(name)
+    except ValueError as error:
+        raise ValueError(str(error).replace("name must", f"{option} must", 1)) from None
 
 
 def fit_file(file: PredictionFile, name: str, positive: str | None = None) -> Calibrator:

@@ -28,13 +28,28 @@ def check_rows(rows: Any, n: int) -> Any:
     return list(rows)
 
 
-def worst_mistakes(sample: Sample, rows: Any, most: int = 25) -> list[dict[str, Any]]:
+def check_numbers(numbers: Any, n: int) -> np.ndarray | None:
+    """The numbers of the rows as an array; None if they are counted from 0."""
+    if numbers is None:
+        return None
+    found = np.asarray(numbers)
+    if found.shape != (n,) or found.dtype.kind not in "iu":
+        raise ValueError(f"row_numbers must be {n} whole numbers, one per prediction; got {found.dtype} {found.shape}.")
+    return found
+
+
+def worst_mistakes(
+    sample: Sample, rows: Any, most: int = 25, numbers: np.ndarray | None = None
+) -> list[dict[str, Any]]:
     """The wrong predictions with the highest confidence: row number, classes, confidence and values of the row."""
     wrong = np.flatnonzero(~sample.correct)
     worst = wrong[np.argsort(-sample.confidence[wrong], kind="stable")][:most]
     found = []
     for i in worst.tolist():
-        entry: dict[str, Any] = {"row": i, "confidence": float(sample.confidence[i])}
+        entry: dict[str, Any] = {
+            "row": i if numbers is None else int(numbers[i]),
+            "confidence": float(sample.confidence[i]),
+        }
         if sample.labels is not None and sample.predicted is not None and sample.probs is not None:
             label = int(sample.labels[i])
             entry["predicted"] = sample.name_of(int(sample.predicted[i]))

@@ -31,7 +31,7 @@ from calibrant.selective import aurc, excess_aurc, risk_at_coverage
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
 # Budget of the noise floors in draws of one outcome; large samples use fewer resamples.
-_BUDGET = 2e7
+BUDGET = 2e7
 # Noise floors are shown by their mean. Their interval at this level needs at least this many draws.
 _FLOOR_LEVEL = 0.9
 _FEWEST_DRAWS = 20
@@ -116,7 +116,7 @@ def measure_model(
 
 
 def _resamples(wanted: int, size: int) -> int:
-    return max(_FEWEST_DRAWS, int(min(wanted, _BUDGET / size)))
+    return max(_FEWEST_DRAWS, int(min(wanted, BUDGET / size)))
 
 
 def _measure(name: str, estimate: Estimate, floor: Any = None) -> Measure:

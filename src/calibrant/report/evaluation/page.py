@@ -15,21 +15,27 @@ from calibrant.report.evaluation.figures import figures
 from calibrant.report.evaluation.mistakes import worst_mistakes
 from calibrant.report.evaluation.numbers import ModelNumbers
 from calibrant.report.evaluation.result import Evaluation, difference_rows, measure_rows
+from calibrant.selective import RejectionRule
 
 MOST_CELLS = 12
 """Values of a row that are shown; a table of two hundred columns would hide the mistakes."""
 
 
-def render(evaluation: Evaluation, *, rows: bool, title: str, card: Mapping[str, Any]) -> str:
+def render(
+    evaluation: Evaluation, *, rows: bool, title: str, card: Mapping[str, Any], rule: RejectionRule | None = None
+) -> str:
     """Return the whole page."""
     models = [_model(evaluation, name, rows) for name in evaluation.models]
-    data = [figures(evaluation.samples[name], numbers) for name, numbers in evaluation.models.items()]
+    window = None if rule is None else rule.window
+    data = [figures(evaluation.samples[name], numbers, window) for name, numbers in evaluation.models.items()]
     page: str = template("evaluation.html.j2").render(
         title=title,
         models=models,
         differences=[{**entry, "rows": difference_rows(entry)} for entry in evaluation.differences],
         card=_card(evaluation, card),
         data=as_script(data),
+        rule=rule,
+        counted=evaluation.row_numbers is None,
         level=next(iter(evaluation.models.values())).level,
     )
     return page
@@ -48,7 +54,9 @@ def as_script(data: Any) -> str:
 
 def _model(evaluation: Evaluation, name: str, rows: bool) -> dict[str, Any]:
     numbers, verdict = evaluation.models[name], evaluation.verdicts[name]
-    mistakes = worst_mistakes(evaluation.samples[name], evaluation.rows if rows else None)
+    mistakes = worst_mistakes(
+        evaluation.samples[name], evaluation.rows if rows else None, numbers=evaluation.row_numbers
+    )
     columns = list(dict.fromkeys(key for m in mistakes for key in m["values"]))[:MOST_CELLS]
     return {
         "name": name,

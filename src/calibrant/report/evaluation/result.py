@@ -14,7 +14,10 @@ from calibrant.report.evaluation.mistakes import worst_mistakes
 from calibrant.report.evaluation.numbers import Measure, ModelNumbers
 from calibrant.report.evaluation.reading import Sample
 from calibrant.report.evaluation.verdict import CalibrationVerdict, judge
+from calibrant.selective import RejectionRule
 
+MOST_GROUPS = 20
+"""Groups that are printed as text; the page and `to_dict` have more."""
 _POINTS = ("accuracy", "ece", "smooth_ece", "mce", "classwise_ece")
 """Measures that are fractions and are shown in percentage points."""
 
@@ -34,6 +37,7 @@ class Evaluation:
     differences: list[dict[str, Any]]
     samples: dict[str, Sample] = field(repr=False)
     rows: Any = field(default=None, repr=False)
+    row_numbers: Any = field(default=None, repr=False)
 
     @property
     def verdicts(self) -> dict[str, CalibrationVerdict]:
@@ -58,6 +62,8 @@ class Evaluation:
             )
             points = ", ".join(f"{p['accuracy']:.1%} of the surest {p['coverage']:.0%}" for p in numbers.risk["points"])
             parts.append("\n".join([*lines, f"Right: {points}."]))
+            if numbers.groups:
+                parts.append(_text_table(group_rows(numbers)))
         for entry in self.differences:
             rows = [["difference", "value", "interval", "p"], *difference_rows(entry)]
             parts.append(f"{entry['model']} minus {entry['minus']}\n" + _text_table(rows))
@@ -88,12 +94,12 @@ class Evaluation:
                     "sentence": self.verdicts[name].sentence,
                     "notes": list(self.verdicts[name].notes),
                 },
-                "mistakes": worst_mistakes(self.samples[name], known, mistakes),
+                "mistakes": worst_mistakes(self.samples[name], known, mistakes, self.row_numbers),
             }
             for name, numbers in self.models.items()
         ]
-        plain: dict[str, Any] = _plain({"models": models, "differences": self.differences})
-        return plain
+        content: dict[str, Any] = plain({"models": models, "differences": self.differences})
+        return content
 
     def to_html(
         self,
@@ -102,15 +108,17 @@ class Evaluation:
         rows: bool = True,
         title: str = "Calibration report",
         card: Mapping[str, Any] | None = None,
+        rule: RejectionRule | None = None,
     ) -> str:
         """Return the report as one self-contained page, and write it to `path` if given.
 
         `rows=False` leaves out the values of rows. `card` holds facts about model and data, such as
-        ``{"model": "ResNet-50", "data": "test split"}``. Needs Jinja2 (`pip install 'calibrant[report]'`).
+        ``{"model": "ResNet-50", "data": "test split"}``. The rejection window of the page starts at `rule` if given,
+        and otherwise with nothing withheld. Needs Jinja2 (`pip install 'calibrant[report]'`).
         """
         from calibrant.report.evaluation.page import render, write
 
-        page = render(self, rows=rows, title=title, card=card or {})
+        page = render(self, rows=rows, title=title, card=card or {}, rule=rule)
         if path is not None:
             write(Path(path), page)
         return page
@@ -141,6 +149,19 @@ def _texts(key: str, m: Measure) -> list[str]:
     return [show(m.value), interval, "–" if m.floor is None else show(m.floor)]
 
 
+def group_rows(numbers: ModelNumbers) -> list[list[str]]:
+    """The calibration of each group as text: a heading, then one row for each of the largest groups."""
+    rows = [["group", "rows", "confidence", "accuracy", "difference, points", f"{numbers.level:.0%} interval"]]
+    for group in numbers.groups[:MOST_GROUPS]:
+        gap, low, high = (None if group[k] is None else 100 * group[k] for k in ("gap", "gap_low", "gap_high"))
+        shares = [f"{100 * group[key]:.1f} %" for key in ("mean_confidence", "frequency")]
+        interval = "–" if low is None else f"{low:+.1f} to {high:+.1f}"
+        rows.append([str(group["name"]), f"{group['n']:,}", *shares, "–" if gap is None else f"{gap:+.1f}", interval])
+    if left := len(numbers.groups[MOST_GROUPS:]) + numbers.groups_left_out:
+        rows.append([f"and {left:,} more", *[""] * 5])
+    return rows
+
+
 def difference_rows(entry: Mapping[str, Any]) -> list[list[str]]:
     """Paired differences as text."""
     rows = []
@@ -169,12 +190,12 @@ def _html_table(rows: Sequence[Sequence[str]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Replace numbers that JSON cannot represent by None."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

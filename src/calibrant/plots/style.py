@@ -59,7 +59,7 @@ def pyplot() -> Any:
 
 
 @contextmanager
-def style() -> Iterator[Any]:
+def context() -> Iterator[Any]:
     """Draw with the sizes of this file and restore the caller's settings afterwards; yields pyplot."""
     plt = pyplot()
     with plt.rc_context(_SETTINGS):
@@ -113,7 +113,7 @@ def save_figure(figure: Any, path: str | Path) -> tuple[Path, Path]:
         stem = stem.with_suffix("")
     stem.parent.mkdir(parents=True, exist_ok=True)
     svg, png = (stem.with_name(stem.name + suffix) for suffix in (".svg", ".png"))
-    with style():
+    with context():
         figure.savefig(svg, metadata={"Date": None})
         layout = figure.get_layout_engine()
         figure.set_layout_engine("none")  # the layout is done; repeating it would take long

@@ -1,4 +1,4 @@
-"""Streaming accumulators as `torchmetrics.Metric`; imported only by `to_torchmetrics`."""
+"""Streaming accumulators as `torchmetrics.Metric`; imported only where torchmetrics is used."""
 
 from __future__ import annotations
 

@@ -1,0 +1,37 @@
+"""Indicators of classes, and sums over all classes but one: 1 − p and log(1 − p) without cancellation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def one_hot(labels: Tensor, n_classes: int, dtype: torch.dtype) -> Tensor:
+    """Indicator vectors by a comparison, which works under ``vmap`` and tracing; all zeros for labels out of range."""
+    return (labels.unsqueeze(-1) == torch.arange(n_classes, device=labels.device)).to(dtype)
+
+
+def sum_of_others(probs: Tensor) -> Tensor:
+    """``1 − p_c`` for each class c, as a sum over the other classes; accurate even if p_c rounds to 1."""
+    mask = 1 - torch.eye(probs.shape[-1], dtype=probs.dtype, device=probs.device)
+    return probs @ mask
+
+
+def log_of_others(logits: Tensor, labels: Tensor) -> Tensor:
+    """``log(1 − p_y)``, computed from the other classes; exact even if p_y rounds to 1."""
+    if labels.dim() != logits.dim() - 1:
+        raise ValueError(f"labels must be one class index for each sample; got shape {tuple(labels.shape)}.")
+    own = one_hot(labels, logits.shape[-1], torch.bool)
+    return torch.logsumexp(logits.masked_fill(own, -torch.inf), dim=-1) - torch.logsumexp(logits, dim=-1)
+
+
+def logsumexp_of_others(x: Tensor) -> Tensor:
+    """``log Σ_{c≠y} e^{x_c}`` for each y, in linear time; ``log(1 − p_y)`` if x are log-probabilities.
+
+    ``log(Σ − e^{x_y})`` is inaccurate only if y is the largest entry. For that entry the others are summed directly.
+    """
+    largest = one_hot(x.detach().argmax(-1), x.shape[-1], torch.bool)
+    total = torch.logsumexp(x, dim=-1, keepdim=True)
+    share = (x - total).masked_fill(largest, -torch.inf)  # at most log ½ for the other entries
+    rest = torch.logsumexp(x.masked_fill(largest, -torch.inf), dim=-1, keepdim=True)
+    return torch.where(largest, rest, total + torch.log1p(-torch.exp(share)))

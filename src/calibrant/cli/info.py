@@ -1,0 +1,56 @@
+"""`calibrant info`: versions, device and optional packages, for bug reports."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from calibrant.cli.shell import print_json
+
+OPTIONAL = {
+    "pandas": "tables: train, predict, files of predictions",
+    "pyarrow": "tables: Parquet files",
+    "jinja2": "report: report pages",
+    "matplotlib": "plots, and the reports of experiments",
+    "pillow": "vision: image files",
+    "onnx": "onnx: export to ONNX",
+    "lightning": "lightning: its callback",
+    "transformers": "huggingface: the Trainer",
+    "tensorboard": "tensorboard: its tracker",
+    "mlflow": "mlflow: its tracker",
+    "wandb": "wandb: its tracker",
+    "lightgbm": "boosting: a rival in `bench tables`",
+    "catboost": "boosting: a rival in `bench tables`",
+}
+"""Optional packages, and what needs them; the word before a colon is the extra, as in calibrant[tables]."""
+
+
+def info(as_json: Annotated[bool, typer.Option("--json", help="Print only JSON.")] = False) -> None:
+    """Show versions, the device, and which optional packages are installed."""
+    from calibrant.report.results import machine, versions
+
+    found: dict[str, Any] = {"versions": versions(), "machine": machine()}
+    found["optional"] = {name: _version(name) for name in OPTIONAL}
+    if as_json:
+        print_json(found)
+        return
+    lines = [*found["versions"].items(), *((key, str(value)) for key, value in found["machine"].items())]
+    lines += [(name, own or f"not installed ({OPTIONAL[name]})") for name, own in found["optional"].items()]
+    width = max(len(name) for name, _ in lines)
+    for name, value in lines:
+        typer.echo(f"{name:{width}}  {value}")
+
+
+def _version(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("info")(info)

@@ -1,0 +1,133 @@
+"""The plan of the package: which room may import from which, and what each file and folder shows.
+
+A room is a folder of ``calibrant``. Modules such as ``calibrant._files`` are the shared base, which every room may use
+and which uses no room. All other names with a leading underscore belong to the room that defines them.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+
+import pytest
+
+from .source import FILES, PACKAGE, imported, name_of, parse
+
+# data ─► models ─► losses ─► bilevel ─► methods ─► estimators ─► report · cli · experiments; leaves know arrays and
+# tensors only. Each room lists the rooms that it may import.
+LEAVES = {"metrics": set(), "selective": {"metrics"}, "posthoc": {"metrics"}, "plots": {"metrics", "selective"}}
+ROOMS = LEAVES | {
+    "data": set(),
+    "models": {"data"},
+    "losses": {"data", "models", "metrics"},
+    "bilevel": {"data", "models", "losses"},
+    "methods": {"data", "models", "losses", "bilevel", "metrics", "posthoc"},
+    "estimators": {"data", "models", "bilevel", "methods", "posthoc", "selective"},
+    "integrations": {"bilevel", "data", "methods", "metrics", "models"},
+    "export": {"data", "models", "methods", "estimators"},
+    "report": {"data", *LEAVES},
+    "tables": {"bilevel", "data", "estimators", "methods", "metrics", "report", "selective"},
+    "cli": {"methods", "posthoc", "report", "tables"},
+    "experiments": {"data", "models", "losses", "bilevel", "methods", "estimators", "report", *LEAVES},
+}
+FOLDERS = [file for file in FILES if file.name == "__init__.py"]
+
+
+def room_of(file):
+    """The room of a file; "" for the modules at the top, which are the base of all rooms and their public face."""
+    parts = file.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+def test_every_folder_is_a_listed_room():
+    assert {room_of(file) for file in FILES} - {""} == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_only_from_their_left(room):
+    names = {name for file in FILES if room_of(file) == room for name in imported(parse(file))}
+    used = {name.split(".")[1] for name in names}
+    assert {name for name in used if not name.startswith("_")} - {room} <= ROOMS[room]
+
+
+def test_the_base_imports_no_room():
+    """Not even when a function runs; ``__init__`` and ``__main__`` are the package's face, not its base."""
+    base = [file for file in PACKAGE.glob("_*.py") if not file.name.startswith("__")]
+    names = {name for file in base for name in imported(parse(file))}
+    assert not {name for name in names if not name.split(".")[1].startswith("_")}
+
+
+def private_imports(room, names):
+    """Those names that belong to another room: "calibrant.plots._style" and "calibrant.plots.bars._draw"."""
+    own = f"calibrant.{room}."
+    return [name for name in names if re.search(r"^calibrant\.[a-z]\w*\.(.+\.)?_", name) and not name.startswith(own)]
+
+
+def test_rooms_import_nothing_private_of_another():
+    found = {name_of(file): private_imports(room_of(file), imported(parse(file))) for file in FILES}
+    assert not {file: names for file, names in found.items() if names}
+
+
+@pytest.mark.parametrize(
+    ("line", "private"),
+    [
+        ("from calibrant.plots import _style", True),
+        ("from calibrant.plots._style import GREY", True),
+        ("from calibrant.plots.bars import _draw", True),
+        ("import calibrant.report.page._parts", True),
+        ("from calibrant.metrics._grid import place", False),
+        ("from calibrant.plots import style", False),
+        ("from calibrant import _files", False),
+        ("from calibrant._files import save", False),
+    ],
+)
+def test_a_private_import_is_noticed(line, private):
+    assert bool(private_imports("metrics", imported(ast.parse(line)))) == private
+
+
+def test_first_lines_say_what_files_are_for():
+    """One sentence of at most 120 characters after the opening quotes, followed by an empty line."""
+    wrong = []
+    for file in FILES:
+        line, _, rest = (ast.get_docstring(parse(file), clean=False) or "").partition("\n")
+        if not re.fullmatch(r"\S.{9,115}\.", line) or (rest.strip() and not rest.startswith("\n")):
+            wrong.append((name_of(file), line))
+    assert not wrong
+
+
+def test_folders_show_their_public_face_only():
+    """``__init__`` holds a docstring, imports, ``__all__``, and what loads names late or under their old name."""
+    allowed = {"", "__all__", "_HOMES", "_MOVED", "__getattr__", "__dir__", "if TYPE_CHECKING"}
+    found = {name_of(file): {heading(node) for node in parse(file).body} - allowed for file in FOLDERS}
+    assert not {file: names for file, names in found.items() if names}
+
+
+def heading(node):
+    """The name that a statement defines; "" for imports and docstrings."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)) or isinstance(getattr(node, "value", None), ast.Constant):
+        return ""
+    if isinstance(node, ast.Assign):
+        return ast.unparse(node.targets[0])
+    return f"if {ast.unparse(node.test)}" if isinstance(node, ast.If) else getattr(node, "name", ast.unparse(node))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda file: name_of(file.parent))
+def test_public_face_lists_its_names(folder):
+    """``__all__`` names what exists, and omits none of the names that are imported from the folder's own files."""
+    module = ".".join(["calibrant", *folder.relative_to(PACKAGE).parts[:-1]])
+    shown = importlib.import_module(module).__all__
+    assert [name for name in shown if not has(module, name)] == []
+    lines = [node for node in parse(folder).body if isinstance(node, ast.ImportFrom)]
+    names = [(node.module, alias.asname or alias.name) for node in lines for alias in node.names]
+    assert {name for home, name in names if home.startswith(f"{module}.") and name not in shown} == set()
+
+
+def has(module, name):
+    """Whether a module has an attribute or a submodule of this name; those of ``_HOMES`` are loaded late."""
+    found = importlib.import_module(module)
+    return (
+        name in getattr(found, "_HOMES", ())
+        or hasattr(found, name)
+        or importlib.util.find_spec(f"{module}.{name}") is not None
+    )

@@ -1,0 +1,51 @@
+"""Rules for the tests themselves: short names, and no private functions replaced where a public seam exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from .source import ROOT, name_of, parse
+
+FILES = sorted((ROOT / "tests").rglob("*.py"))
+
+
+def functions(file):
+    return [node for node in ast.walk(parse(file)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+def test_names_of_tests_have_at_most_ten_words():
+    """Not counting the word "test"."""
+    names = [(name_of(file), node.name) for file in FILES for node in functions(file) if node.name.startswith("test_")]
+    assert len(names) > 1000
+    assert [(file, name) for file, name in names if len(name.split("_")) > 11] == []
+
+
+# Private functions that a test replaces because nothing public leads there, with the reason.
+WITHOUT_A_SEAM = {
+    "_basis": "the basis of the multinomial solver changes only the number of evaluations",
+}
+
+
+def replaced(text):
+    """The names that a file replaces by ``setattr`` of a monkeypatch."""
+    return re.findall(r"patch\.setattr\((?:[^\"\n]*, )?\"([\w.]+)\"", text)
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [('monkeypatch.setattr(a.b, "_c", 1)', "_c"), ('patch.setattr("a.b._c", 1)', "a.b._c")],
+)
+def test_a_replaced_name_is_found(line, name):
+    assert replaced(line) == [name]
+
+
+def test_no_private_function_is_replaced():
+    """Constants may be, with capital letters and without an underscore."""
+    names = {(name_of(file), name.rpartition(".")[2]) for file in FILES for name in replaced(file.read_text())}
+    assert len(names) > 30
+    private = {(file, name) for file, name in names if re.match("_[^_]", name) and file != name_of(Path(__file__))}
+    assert {name for _, name in private} <= set(WITHOUT_A_SEAM), private
