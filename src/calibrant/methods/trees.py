@@ -107,14 +107,15 @@ class Trees:
         )
         judges = held.take(np.flatnonzero(np.isin(held.labels, present)))
         judges = judges if len(judges.labels) else train
-        model.fit(
-            train.inputs[:, columns],
-            train.labels,
-            train.sample_weight,
-            X_val=judges.inputs[:, columns],
-            y_val=judges.labels,
-            sample_weight_val=judges.sample_weight,
-        )
+        with threads_for(len(train.labels) * len(columns)):
+            model.fit(
+                train.inputs[:, columns],
+                train.labels,
+                train.sample_weight,
+                X_val=judges.inputs[:, columns],
+                y_val=judges.labels,
+                sample_weight_val=judges.sample_weight,
+            )
         start = model._baseline_prediction.ravel()
         baseline[present] = [0.0, start[0]] if pair else start
         return TreePath(-model.validation_score_, model, baseline, present[1:] if pair else present, columns)
