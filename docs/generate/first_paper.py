@@ -80,7 +80,7 @@ def sentences() -> list[str]:
         f"`bo4sc` on {len(lower_on(records, 'ece10', 'instance-weights', 'bo4sc'))} of {total} sets.",
         self_calibrated("bo4sc", SEEN),
         self_calibrated("bo4sc-more-seeds", UNSEEN),
-        *_pooled(),
+        *pooled(),
         *_ablation(),
     ]
 
@@ -106,7 +106,7 @@ def self_calibrated(name: str, where: str, *, own: str = OWN, missed: bool = Tru
     )
 
 
-def _pooled() -> list[str]:
+def pooled() -> list[str]:
     """The same of the pool, where its runs are stored."""
     name = "bo4sc-more-seeds"
     if POOLED not in methods(stored(name).records):

@@ -17,7 +17,7 @@ def sentences() -> list[str]:
         f"**The first paper.** {' '.join(first_paper.sentences()[:2])}",
         "**Self-calibration on the first paper's data.** "
         f"{first_paper.self_calibrated('bo4sc', first_paper.SEEN, missed=False)} "
-        f"{first_paper.self_calibrated('bo4sc-more-seeds', first_paper.UNSEEN)}",
+        f"{' '.join([first_paper.self_calibrated('bo4sc-more-seeds', first_paper.UNSEEN), *first_paper.pooled()])}",
         f"**Speed.** {_speed()}",
         f"**Images.** {_images()}",
     ]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from benchmarks.harness import markdown
 from docs.generate.stored import bullets, stored, words
 
+from calibrant.experiments.common.pooled import POOLED
 from calibrant.experiments.common.summary import pivot
 from calibrant.experiments.common.verdicts import Records, datasets, difference
+from calibrant.experiments.label_noise.page import noise_targets
 from calibrant.experiments.tables.bases import base_of
 from calibrant.experiments.tables.compared import JUDGED, Compared, compared
 from calibrant.experiments.tables.ids import OURS, OWN
@@ -45,7 +47,18 @@ def noise_sentences() -> list[str]:
             f"With {100 * rate:g} % of the training labels flipped, `self-calibrated` has a significantly lower NLL "
             f"than {', than '.join(than)} of {len(datasets(own))} sets."
         )
-    return found
+    return [*found, *_pooled()]
+
+
+def _pooled() -> list[str]:
+    """The target of the pool, where its runs are stored."""
+    results = stored("bo4sc-noise")
+    judged = [v for v in noise_targets(results.records, results.config["rates"]) if v.statement.startswith(POOLED)]
+    return [
+        f"Target of `{POOLED}`, the default of `SelfCalibratedClassifier`: {v.statement.removeprefix(f'{POOLED}: ')}. "
+        f"Verdict: {v.word}{f' ({v.note})' if v.note else ''}."
+        for v in judged
+    ]
 
 
 def _better(records: Records, rival: str) -> int:
