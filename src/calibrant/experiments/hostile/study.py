@@ -132,10 +132,12 @@ def measure(key: Key, before: str | None) -> dict[Key, Record]:
 def _fit(method: str, data: Data, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
     if method in (OWN, "network"):
         warm_up("cpu")
-    meter, begin = Meter(), time.process_time()
+    meter = Meter()
     with meter([0]):
+        begin = time.process_time()
         model = fitted(method, data, seed)
-    worked, cost = time.process_time() - begin, meter.costs[0]
+        worked = time.process_time() - begin
+    cost = meter.costs[0]
     found: dict[str, Any] = {
         "seconds": round(cost.seconds, 3),
         "processor_seconds": round(worked, 3),
