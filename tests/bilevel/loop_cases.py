@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.bilevel import SGD, Adam, Bilevel, Callback, SampleWeights, Solution, Unrolled, solve
+from calibrant.bilevel import SGD, Adam, Bilevel, Callback, Population, SampleWeights, Solution, Unrolled, solve
 
 SAMPLES, CLASSES = 20, 3
 
@@ -80,3 +80,7 @@ class Spy(Callback):
         self.phi.append(run.phi)
         self.gradient.append(run.gradient)
         self.params.append(run.state.params)
+
+
+def population(make=mlp, **kwargs):
+    return Population([problem(make(seed), seed=seed, **kwargs) for seed in range(3)])

@@ -104,7 +104,7 @@ def test_costs_of_an_earlier_version_are_named():
 
 
 @pytest.mark.parametrize(("loss", "first"), [(0.9, True), (0.1, False)])
-def test_a_library_without_every_split_is_ranked_on_the_tables_that_it_has(loss, first):
+def test_libraries_that_lack_splits_are_ranked_on_complete_tables(loss, first):
     some = scored([[loss]] * 2, ["lightgbm"], ["a", "b"], seeds=2)
     found = compared(results_of([*records(), *some]))
     assert list(found.partial) == ["lightgbm"]

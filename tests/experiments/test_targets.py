@@ -97,7 +97,7 @@ def test_the_pool_has_the_same_targets_beside_self_calibrateds(change, missed):
     assert [k for k, verdict in enumerate(found) if verdict.holds is False] == [9 + k for k in missed]
 
 
-def test_the_pool_is_no_rival_of_self_calibrated_and_must_be_named():
+def test_the_pool_is_no_rival_and_must_be_named():
     assert self_calibrated_targets(pooled({"nll": 0.1}))[4].holds
     assert POOLED not in chosen_methods(None)
     assert list(chosen_methods([POOLED, "bo4sc"])) == ["bo4sc", POOLED]

@@ -16,7 +16,7 @@ from torch import fx, nn
 import calibrant
 from calibrant.bilevel import LogitMap
 from calibrant.methods import Calibrated, Standard, confidence_map
-from calibrant.methods.confidence_map import Choice, ConfidenceMap, Mapped, choose_map, fit_map
+from calibrant.methods.confidence_map import Choice, Mapped, WithConfidenceMap, choose_map, fit_map
 
 
 def rows(count, seed=0, *, classes=4, crooked=True):
@@ -44,7 +44,7 @@ def moved(hidden=5):
     return found.requires_grad_(False)
 
 
-def test_a_map_that_is_needed_is_chosen_and_better_on_new_rows():
+def test_a_needed_map_is_chosen_and_better_on_new_rows():
     choice, (z, y) = choose_map(*rows(3000)), rows(5000, 1)
     assert choice.extras["kind"] == "map"
     assert choice.gain > choice.error > 0
@@ -183,4 +183,4 @@ def test_the_argument_calibration(monkeypatch):
         with pytest.raises(ValueError, match="calibration must be 'auto' or 'temperature'"):
             calibrant.fit(net, (x, y), (x, y), **given)
     with pytest.raises(ValueError, match="A confidence map needs a validation part"):
-        calibrant.fit(net, (x, y), method=ConfidenceMap(Standard(epochs=1)))
+        calibrant.fit(net, (x, y), method=WithConfidenceMap(Standard(epochs=1)))

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
 from calibrant.methods import CrossFitted, Part, Task, default_method
-from calibrant.methods.confidence_map import ConfidenceMap
+from calibrant.methods.confidence_map import WithConfidenceMap
 from calibrant.methods.default import NEW, PLAIN, TUNED, TUNED_LARGE
 from calibrant.methods.loaded import as_part
 from calibrant.methods.newness import is_new
@@ -28,14 +28,14 @@ def test_small_data_get_several_networks_and_everything_else_one():
     for model in (net, None, lambda seed: nn.Linear(2, 2)):
         assert default_method(model, small) == CrossFitted()
     assert default_method(net, Task(part(20), None, 2)) == CrossFitted()
-    assert default_method(net, large) == ConfidenceMap(NEW)
-    assert default_method(net, large, "temperature") == ConfidenceMap(NEW, hidden=0)
+    assert default_method(net, large) == WithConfidenceMap(NEW)
+    assert default_method(net, large, "temperature") == WithConfidenceMap(NEW, hidden=0)
     assert default_method(net, Task(part(5000), None, 2)) == NEW
 
 
 def test_loaders_of_few_samples_get_several_networks_too():
     net, samples = nn.Linear(2, 2), TensorDataset(torch.randn(20, 2), torch.arange(20) % 2)
-    several, one = ConfidenceMap(VariedRates(NEW, 3)), ConfidenceMap(NEW)
+    several, one = WithConfidenceMap(VariedRates(NEW, 3)), WithConfidenceMap(NEW)
     many = TensorDataset(torch.zeros(5000, 2), torch.arange(5000) % 2)
     cases = {
         "few": (DataLoader(samples, batch_size=5, shuffle=True), several),
@@ -78,11 +78,11 @@ def test_trained_networks_are_tuned_and_large_ones_trained_once():
     seen(torch.randn(4, 2))
     task = Task(part(20), part(10), 2)
     for net in (frozen, seen, Unchanged(seen)):
-        assert default_method(net, task) == ConfidenceMap(VariedRates(TUNED, 3))
+        assert default_method(net, task) == WithConfidenceMap(VariedRates(TUNED, 3))
     large = nn.Sequential(nn.Linear(2, 600), nn.Linear(600, 2000), nn.Linear(2000, 2))
-    assert default_method(large, task) == ConfidenceMap(NEW)
+    assert default_method(large, task) == WithConfidenceMap(NEW)
     large[0].bias.requires_grad_(False)
-    assert default_method(Unchanged(large), task) == ConfidenceMap(TUNED_LARGE)
+    assert default_method(Unchanged(large), task) == WithConfidenceMap(TUNED_LARGE)
 
 
 class NoHead(nn.Module):
@@ -101,7 +101,7 @@ def test_large_data_get_one_network_with_or_without_a_head():
     frozen = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     frozen[0].weight.requires_grad_(False)
     for net, base in ((NoHead(), NEW), (frozen, TUNED)):
-        assert default_method(net, large) == ConfidenceMap(base)
+        assert default_method(net, large) == WithConfidenceMap(base)
 
 
 class Recurrent(nn.Module):

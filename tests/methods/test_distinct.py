@@ -47,7 +47,7 @@ def test_other_tasks_stay_as_they_are(change):
     assert positions is None
 
 
-def test_repeating_every_row_gives_the_same_classifier_and_values_for_all_rows():
+def test_repeating_every_row_gives_the_same_classifier():
     inputs, labels = drawn()
     once = QUICK.fit(Task(Part(inputs, labels, torch.ones(60)), None, 2, 0))
     thrice = QUICK.fit(Task(Part(inputs.repeat(3, 1), labels.repeat(3)), None, 2, 0))

@@ -194,7 +194,7 @@ def judged(labels: np.ndarray) -> Judged:
     return Judged(labels, None, None, np.ones(len(labels), dtype=bool))
 
 
-def test_a_member_of_little_weight_is_left_out_unless_held_out_labels_need_it():
+def test_a_member_of_little_weight_is_dropped_unless_needed():
     """The prior gives a useless member some weight, which costs a little on new rows."""
     random = np.random.default_rng(0)
     labels = np.tile([0, 1], 60)

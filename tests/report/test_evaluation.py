@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.special import softmax
@@ -172,6 +173,27 @@ def test_json_holds_everything_and_rows_only_where_wanted(over):
     assert mistakes[0]["values"] == {"patient": f"secret-{worst}"}
     assert "secret" in text
     assert "secret" not in json.dumps(result.to_dict(rows=False))
+
+
+def test_columns_of_a_data_frame_are_classes_by_their_names():
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([1, 1, 1], 200)
+    names = np.array(["cat", "dog", "emu"])
+    labels = names[(probs.cumsum(axis=1) > rng.random((200, 1))).argmax(axis=1)]
+    frame = pd.DataFrame(probs, columns=names)
+    turned = frame[["emu", "cat", "dog"]]
+    wanted = calibrant.evaluate(probs, labels, classes=names, n_resamples=5).models["model"].measures["nll"].value
+    wanted = pytest.approx(wanted)
+    for models in (turned, {"a": turned, "b": frame}, {"a": frame, "b": turned}):
+        found = calibrant.evaluate(models, labels, n_resamples=5)
+        assert [own.measures["nll"].value for own in found.models.values()] == [wanted] * len(found.models)
+    numbered = pd.DataFrame(probs[:, [2, 0, 1]], columns=[2, 0, 1])
+    codes = np.searchsorted(names, labels)
+    assert calibrant.evaluate(numbered, codes, n_resamples=5).models["model"].measures["nll"].value == wanted
+    other = frame.set_axis(["x", "y", "z"], axis=1)
+    assert calibrant.evaluate(other, labels, n_resamples=5).models["model"].measures["nll"].value == wanted
+    with pytest.raises(ValueError, match="must have the columns"):
+        calibrant.evaluate({"a": frame, "b": other}, labels)
 
 
 def test_mistakes_have_the_row_numbers_of_the_data(over):

@@ -213,7 +213,7 @@ BAD = {
     "missing column": (lambda t: t, ["--target", "Left"], "has no column 'Left'. Did you mean 'left?'?"),
     "unknown drop": (lambda t: t, ["--target", "left?", "--drop", "vists"], "Did you mean 'visits'?"),
     "one class": (lambda t: t.assign(**{"left?": "no"}), [], "one class only, 'no'"),
-    "one row": (lambda t: t.head(1), [], "one class only"),
+    "one row": (lambda t: t.head(1), [], "one row with a label"),
     "few rows": (
         lambda t: t.head(8),
         [],

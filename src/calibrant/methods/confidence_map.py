@@ -134,7 +134,7 @@ def held_out_logits(model: Fitted, part: Part) -> tuple[Tensor, Tensor, Tensor |
 
 
 @dataclass(frozen=True)
-class ConfidenceMap(Method):
+class WithConfidenceMap(Method):
     """Train with ``base``, which can be any method, then choose a confidence map on the validation part.
 
     :func:`choose_map` compares the map with a temperature. ``extras["confidence"]`` tells its choice.
@@ -150,7 +150,7 @@ class ConfidenceMap(Method):
     @classmethod
     def fit_group(
         cls,
-        methods: Sequence[ConfidenceMap],
+        methods: Sequence[WithConfidenceMap],
         tasks: Sequence[Task],
         callbacks: Sequence[Callback] = (),
         compile: Compile = "auto",

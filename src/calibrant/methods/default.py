@@ -9,7 +9,7 @@ from torch import nn
 from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.base import Method
 from calibrant.methods.baselines import Ensemble
-from calibrant.methods.confidence_map import ConfidenceMap
+from calibrant.methods.confidence_map import WithConfidenceMap
 from calibrant.methods.cross_fitted import CrossFitted
 from calibrant.methods.newness import is_new
 from calibrant.methods.standard import Standard
@@ -42,11 +42,11 @@ def default_method(model: Model | None, task: Task, calibration: Calibration = "
     * Otherwise one network, :class:`AveragedNetwork`.
 
     In the last two cases, with a validation part, a confidence map follows
-    (:class:`calibrant.methods.confidence_map.ConfidenceMap`). One network with averaged weights and a confidence map is
-    the second paper's ``recommended`` for any module, with two differences. The map is fitted after training, because
-    training does not depend on it. No held-out inputs are distorted, because the inputs need not be images. The map is
-    a temperature if the validation part has fewer than 1,000 rows, or if cross-validation finds no gain above its
-    standard error. ``calibration="temperature"`` always gives a temperature.
+    (:class:`calibrant.methods.confidence_map.WithConfidenceMap`). One network with averaged weights and a confidence
+    map is the second paper's ``recommended`` for any module, with two differences. The map is fitted after training,
+    because training does not depend on it. No held-out inputs are distorted, because the inputs need not be images. The
+    map is a temperature if the validation part has fewer than 1,000 rows, or if cross-validation finds no gain above
+    its standard error. ``calibration="temperature"`` always gives a temperature.
 
     A pretrained model (``calibrant.methods.newness.is_new`` is False) is fine-tuned in fewer steps, and a large one
     with a lower learning rate.
@@ -75,7 +75,7 @@ def several_networks(model: Model, task: Task, count: int, calibration: Calibrat
 
 def calibrated(base: Method, calibration: Calibration) -> Method:
     """A method followed by a confidence map or a temperature."""
-    return ConfidenceMap(base) if calibration == "auto" else ConfidenceMap(base, hidden=0)
+    return WithConfidenceMap(base) if calibration == "auto" else WithConfidenceMap(base, hidden=0)
 
 
 def training(model: Model | None, task: Task) -> AveragedNetwork:

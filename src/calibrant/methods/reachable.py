@@ -180,7 +180,7 @@ class Evaluator:
         result[:, columns] += np.add.reduceat(nodes.value[at[:, order]], starts, axis=1)
 
 
-class Table(NamedTuple):
+class LeafTable(NamedTuple):
     """The words of a block's trees for every combination of intervals of some columns."""
 
     words: np.ndarray
@@ -189,7 +189,7 @@ class Table(NamedTuple):
     """Of each column: its index, the block's interval for each interval of all thresholds, and the number of them."""
 
 
-def _tables(block: Block, leaves: int, thresholds: dict[int, np.ndarray], missing: np.ndarray) -> Iterator[Table]:
+def _tables(block: Block, leaves: int, thresholds: dict[int, np.ndarray], missing: np.ndarray) -> Iterator[LeafTable]:
     """The tables of a block; columns with few thresholds share one."""
     trees = len(block.values) // leaves
     single = []
@@ -204,13 +204,13 @@ def _tables(block: Block, leaves: int, thresholds: dict[int, np.ndarray], missin
             right = block.missing_right[part]
             np.bitwise_and.at(words[-1], tree[right], own[right])
             interval[-1] = len(ranks) + 1
-        single.append(Table(words, [(feature, interval.astype(np.uint16), len(words))]))
+        single.append(LeafTable(words, [(feature, interval.astype(np.uint16), len(words))]))
     single.sort(key=lambda table: len(table.words))
-    joined: Table | None = None
+    joined: LeafTable | None = None
     for table in single:
         if joined is not None and len(joined.words) * len(table.words) <= _CELLS:
             both = (joined.words[:, None] & table.words).reshape(-1, trees)
-            joined = Table(both, joined.columns + table.columns)
+            joined = LeafTable(both, joined.columns + table.columns)
             continue
         if joined is not None:
             yield joined
@@ -220,7 +220,7 @@ def _tables(block: Block, leaves: int, thresholds: dict[int, np.ndarray], missin
 
 
 def _add(
-    block: Block, leaves: int, tables: list[Table], codes: dict[int, np.ndarray], part: slice, result: np.ndarray
+    block: Block, leaves: int, tables: list[LeafTable], codes: dict[int, np.ndarray], part: slice, result: np.ndarray
 ) -> None:
     """Add the leaf values of a block's trees for some rows."""
     trees = len(block.values) // leaves

@@ -80,7 +80,7 @@ def save_trained(trained: Trained, path: str | os.PathLike[str]) -> None:
 
 
 def load_trained(path: str | os.PathLike[str], model: nn.Module) -> Trained:
-    """Load a file that :func:`save` wrote into copies of ``model``."""
+    """Load a file that :func:`save_trained` wrote into copies of ``model``."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module of the class that was trained; got a {type(model).__name__}.")
 

@@ -132,6 +132,8 @@ def _labels(column: np.ndarray, known: np.ndarray, target: str, file: str) -> np
             "remove the rows without a label."
         )
     present = column[known]
+    if len(present) < 2:
+        raise ValueError(f"{file} has one row with a label; give a table with some hundreds of rows.")
     values = [] if present.dtype.kind not in "fO" or not is_numeric(present) else present.astype(float)
     fractions = {v for v in list(values) if v != round(v)} if np.isfinite(values).all() else set()
     if fractions:

@@ -17,12 +17,12 @@ SECONDS = 5.0
 """Time between two checkpoints of the networks."""
 
 
-class UnusableCheckpoint(Exception):
+class UnreadableCheckpoint(Exception):
     """A checkpoint that is damaged, or that another version of the code wrote."""
 
 
 class Checkpoints(Resumable):
-    """Save the networks of a fit to a folder, and continue from there; an unusable file raises UnusableCheckpoint.
+    """Save the networks of a fit to a folder, and continue from there; an unusable file raises UnreadableCheckpoint.
 
     A file that cannot be written, because the disk is full, does not stop the training: then there are no checkpoints.
     """
@@ -33,7 +33,7 @@ class Checkpoints(Resumable):
         try:
             super().begin(run)
         except (ValueError, KeyError, TypeError) as error:
-            raise UnusableCheckpoint(str(error)) from error
+            raise UnreadableCheckpoint(str(error)) from error
 
     def on_step(self, run: Run) -> None:
         if not self.writable:
@@ -62,7 +62,7 @@ def fit_resumably(fit: Callable[[Sequence[Callback]], Any], folder: Path, second
         saving = Checkpoints(folder, SECONDS if seconds is None else seconds)
         try:
             fit([Opening(saving), saving])
-        except UnusableCheckpoint:
+        except UnreadableCheckpoint:
             saving.clear()
         else:
             return

@@ -12,7 +12,7 @@ from calibrant._inputs import check_weights, class_names
 from calibrant.report.evaluation.comparing import paired_differences
 from calibrant.report.evaluation.mistakes import check_numbers, check_rows
 from calibrant.report.evaluation.numbers import measure_model
-from calibrant.report.evaluation.reading import Sample, read_matrix, read_pairs
+from calibrant.report.evaluation.reading import Sample, columns_by_name, read_matrix, read_pairs
 from calibrant.report.evaluation.result import Evaluation
 
 
@@ -46,7 +46,8 @@ def evaluate(
     probs : (n, C) probabilities; (n,) for the probability of class 1 of two; or a dict from model names to these, to
         compare several models on the same rows. Differences are relative to the first.
     labels : (n,) true classes: columns 0..C-1, or text or other numbers that `classes` names in the order of the
-        columns. Without `classes`, such labels are assigned to the columns in sorted order.
+        columns. Without `classes`, the columns of a data frame are matched by their names if these are the labels;
+        otherwise such labels are assigned to the columns in sorted order.
     confidence, correct : another form: the probability of the predicted class, and whether it was right. Both may be
         dicts for several models.
     predicted : (n,) the column of the class that the model predicts, if that is not always the one with the largest
@@ -108,6 +109,8 @@ def _read_models(
         if probs is None or labels is None:
             raise ValueError("probs and labels must be given together; one of them is missing.")
         many = probs if isinstance(probs, Mapping) else {name: probs}
+        if classes is None:
+            many, classes = columns_by_name(many, labels)
         how: dict[str, Any] = {"from_logits": from_logits, "classes": classes}
         samples = {str(key): read_matrix(p, labels, **how, predicted=predicted.get(key)) for key, p in many.items()}
     if unknown := [str(key) for key in predicted if pairs or str(key) not in samples]:

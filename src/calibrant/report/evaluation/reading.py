@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,6 +136,27 @@ def read_labels(
             "Name the class of each column with classes=[…], in the order of the columns."
         )
     return np.searchsorted(seen, y), tuple(str(v) for v in seen.tolist())
+
+
+def columns_by_name(models: Mapping[str, Any], labels: Any) -> tuple[Mapping[str, Any], list[str] | None]:
+    """The models with their columns in one order, and the classes of these, if data frames name them like the labels.
+
+    Otherwise the models are returned unchanged, and None.
+    """
+    frames = [model for model in models.values() if hasattr(model, "columns") and hasattr(model, "iloc")]
+    if not frames or len(frames) < len(models):
+        return models, None
+    names = [str(name) for name in frames[0].columns]
+    seen = {str(label) for label in class_names(labels).ravel().tolist()}
+    if not seen <= set(names) or len(set(names)) < len(names):
+        return models, None
+    found = {}
+    for key, frame in models.items():
+        own = [str(name) for name in frame.columns]
+        if sorted(own) != sorted(names):
+            raise ValueError(f"All models must have the columns {names}; got {own} for {key!r}.")
+        found[key] = frame.iloc[:, [own.index(name) for name in names]]
+    return found, names
 
 
 def _by_name(y: np.ndarray, classes: Sequence[Any], n_classes: int) -> tuple[np.ndarray, tuple[str, ...]]:
