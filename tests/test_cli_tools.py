@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -442,3 +443,23 @@ def test_a_wrong_calibrator_names_its_option(table):
 
 def test_help_is_wrapped_to_the_terminal():
     assert shell.wrapped("One\n  line.\n\nTwo:\n\na b") == "One line.\n\nTwo:\n\na b"
+
+
+def test_the_documented_keys_are_printed(table):
+    page = (Path(__file__).parents[1] / "docs" / "command-line.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("| `models")]
+    options = ("--group", "country", "--json")
+    content = json.loads(invoke("evaluate", table(), table("probs", "b.csv"), *options).stdout)
+    model = content["models"][0]
+    assert set(re.findall(r"`(\w+)`", lines[0].split("|")[2])) <= set(model)
+    for line in lines[1:]:
+        names, told = line.split("|")[1:3]
+        for name in re.findall(r"\[\]\.(\w+)", names):
+            found = model[name][0] if isinstance(model[name], list) else model[name]
+            inner = next(iter(found.values())) if name == "measures" else {}
+            values = {"calibrated", "over-confident", "under-confident", "miscalibrated", "undecided"}
+            wanted = set(re.findall(r"`([\w-]+)`", told)) - values
+            assert wanted <= {*found, *inner}, name
+    difference = next(line for line in page.splitlines() if line.startswith("| `differences`"))
+    wanted = set(re.findall(r"`(\w+)`", difference.split("|")[2]))
+    assert wanted <= {*content["differences"][0], *content["differences"][0]["nll"]}

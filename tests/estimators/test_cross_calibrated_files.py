@@ -42,15 +42,15 @@ def test_predictions_are_equal_after_loading(case, classes, tmp_path):
         new[::7, 1] = np.nan
     clf.save(tmp_path / "a", about={"note": "mine"})
     again = CrossCalibrated.load(tmp_path / "a")
-    assert np.array_equal(again.predict_proba(new), clf.predict_proba(new))
+    assert np.allclose(again.predict_proba(new), clf.predict_proba(new), rtol=0, atol=1e-12)
     assert again.predict(new).tolist() == clf.predict(new).tolist()
     assert again.rejection_rule(0.3) == clf.rejection_rule(0.3)
     assert np.array_equal(again.predict_set(new), clf.predict_set(new))
     assert repr(again.get_params()) == repr(clf.get_params())
     again.save(tmp_path / "b")
-    assert np.array_equal(load_classifier(tmp_path / "b").predict_proba(new), clf.predict_proba(new))
+    assert np.allclose(load_classifier(tmp_path / "b").predict_proba(new), clf.predict_proba(new), rtol=0, atol=1e-12)
     again.fit(X, y)
-    assert np.array_equal(again.predict_proba(new), clf.predict_proba(new))
+    assert np.allclose(again.predict_proba(new), clf.predict_proba(new), rtol=0, atol=1e-12)
 
 
 def test_a_data_frame_keeps_its_columns(tmp_path):
@@ -62,7 +62,7 @@ def test_a_data_frame_keeps_its_columns(tmp_path):
     clf.save(tmp_path / "a")
     again = load_classifier(tmp_path / "a")
     assert again.feature_names_in_.tolist() == ["a", "kind", "c"]
-    assert np.array_equal(again.predict_proba(frame), clf.predict_proba(frame))
+    assert np.allclose(again.predict_proba(frame), clf.predict_proba(frame), rtol=0, atol=1e-12)
     plain = CrossCalibrated(BOOSTING, cv=2).fit(frame[["a", "c"]], y)
     plain.save(tmp_path / "b")
     with pytest.raises(ValueError, match="feature names"):
@@ -75,7 +75,7 @@ def test_a_fold_with_one_class_is_stored(tmp_path):
     clf = CrossCalibrated(LogisticRegression(), cv=[(first, second), (second, first)]).fit(X, y)
     clf.save(tmp_path / "a")
     again = CrossCalibrated.load(tmp_path / "a")
-    assert np.array_equal(again.predict_proba(X), clf.predict_proba(X))
+    assert np.allclose(again.predict_proba(X), clf.predict_proba(X), rtol=0, atol=1e-12)
     assert again.cv == 5  # a splitter cannot be written
 
 

@@ -29,13 +29,14 @@ def test_the_frozen_networks_are_the_trained_ones(quick, monkeypatch):
     """What is kept of a method's result gives the method's own probabilities."""
     X, y = three_classes()
     kept = {}
-    original = type(quick).method.fit
+    method = type(quick._method())
+    original = method.fit
 
     def fit(self, *args, **given):
         kept["fitted"] = original(self, *args, **given)
         return kept["fitted"]
 
-    monkeypatch.setattr(type(quick).method, "fit", fit)
+    monkeypatch.setattr(method, "fit", fit)
     fitted = clone(quick).fit(X, y)
     direct = kept["fitted"].probs(fitted.scaling_.apply(X)).numpy()
     np.testing.assert_allclose(fitted.predict_proba(X), direct, atol=1e-5)

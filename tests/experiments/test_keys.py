@@ -7,7 +7,7 @@ import pytest
 
 import calibrant
 from calibrant.experiments.common import keys
-from calibrant.experiments.common.keys import MEASURED, SCORING, TRAINED, code_digest, make_key, name_of
+from calibrant.experiments.common.keys import BASE, MEASURED, SCORING, TRAINED, code_digest, make_key, name_of
 from calibrant.experiments.tables.peers import made_by
 
 
@@ -52,6 +52,8 @@ def test_the_digest_is_of_all_that_a_record_depends_on(part, changed, tmp_path, 
         (tmp_path / folder).mkdir(parents=True)
         for name in ("a", "records", "data", "peers", "bases"):
             (tmp_path / folder / f"{name}.py").write_text("1")
+    for file in BASE:
+        (tmp_path / file).write_text("1")
     monkeypatch.setattr(calibrant, "__file__", str(tmp_path / "__init__.py"))
     monkeypatch.setattr(keys, "code_digest", code_digest.__wrapped__)
     monkeypatch.setattr("calibrant.experiments.tables.peers.code_digest", code_digest.__wrapped__)
@@ -73,7 +75,7 @@ def test_digest_covers_every_package_behind_a_record():
             found |= rooms
             wanted += rooms
     assert found == {*TRAINED, *MEASURED}
-    assert all((package / file).exists() for file in SCORING)
+    assert all((package / file).exists() for file in (*BASE, *SCORING))
 
 
 def test_wording_does_not_change_the_digest(tmp_path, monkeypatch):

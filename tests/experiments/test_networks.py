@@ -18,6 +18,7 @@ def brief(monkeypatch):
     """Few samples, epochs and steps."""
     monkeypatch.setattr(tasks, "COUNTS", dict.fromkeys(tasks.COUNTS, (90, 60, 50)))
     monkeypatch.setattr(study, "EPOCHS", {"scratch": 2, "tuned": 2})
+    monkeypatch.setattr(study, "REPEATS", {"scratch": 1, "tuned": 2})
     monkeypatch.setattr(study, "SOURCE_STEPS", 4)
 
 
@@ -35,7 +36,9 @@ def test_the_command_goes_on_and_makes_the_report_again(brief, tmp_path, capsys)
         ("tuned", 1),
     ]
     for record in results.records:
-        assert 1 <= record["networks"] <= 3
+        assert all(1 <= count <= 3 for count in record["networks"])
+        assert len(record["fit"]["nll_of_repeats"]) == {"scratch": 1, "tuned": 2}[record["start"]]
+        assert record["fit"]["nll"] == pytest.approx(np.mean(record["fit"]["nll_of_repeats"]), rel=1e-5)
         assert record["plain"]["seconds"] == pytest.approx(record["fit"]["seconds"], rel=0.5, abs=0.5)
     begin = time.perf_counter()
     run(seeds=2, only=["table"], out=tmp_path)
@@ -86,7 +89,7 @@ def test_plain_training_keeps_its_time_and_its_best_state():
 
 def test_the_difference_is_paired_and_relative():
     records = [
-        {"task": "table", "start": "scratch", "seed": k, "networks": 1, "fit": {"nll": a}, "plain": {"nll": b}}
+        {"task": "table", "start": "scratch", "seed": k, "networks": [1], "fit": {"nll": a}, "plain": {"nll": b}}
         for k, (a, b) in enumerate([(0.9, 1.0), (1.9, 2.0), (2.9, 3.0)])
     ]
     (case,) = page.cases_of(records)

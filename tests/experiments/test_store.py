@@ -315,13 +315,13 @@ def test_the_last_export_has_the_records_of_all(tmp_path, monkeypatch):
     store.add({run(0): {"seed": 0}})
     threads = []
 
-    def slow(path, config, records):
+    def slow(path, *content):
         if not threads:
             other.add({run(1): {"seed": 1}})
             threads.append(threading.Thread(target=lambda: export(other, lambda results: results)))
             threads[0].start()
             threads[0].join(0.5)
-        return write_results(path, config, records)
+        return write_results(path, *content)
 
     monkeypatch.setattr("calibrant.experiments.common.command.write_results", slow)
     export(store, lambda results: results)

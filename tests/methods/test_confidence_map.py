@@ -89,11 +89,12 @@ def test_a_weight_of_two_is_a_row_twice():
 
 
 def test_of_very_many_logits_random_rows_are_used(monkeypatch):
-    monkeypatch.setattr(confidence_map, "LARGEST", 400)
-    z, y, weights = confidence_map._prepared(*rows(1000), None)
-    assert z.shape == (100, 4)
-    assert len(y) == len(weights) == 100
-    assert torch.equal(confidence_map._prepared(*rows(1000), None)[0], z)
+    whole = fit_map(*rows(1000), hidden=0).factor
+    monkeypatch.setattr(confidence_map, "LARGEST", 400)  # a hundred rows
+    few = fit_map(*rows(1000), hidden=0).factor
+    assert few == fit_map(*rows(1000), hidden=0).factor != whole
+    assert few == pytest.approx(whole, rel=0.5)
+    assert choose_map(*rows(1000)).gain is None  # too few rows for a map are left
 
 
 class NoHead(nn.Module):

@@ -58,7 +58,7 @@ def test_columns_with_few_thresholds_share_a_table(monkeypatch):
     tables = list(reachable._tables(block, own.most, own.thresholds, np.zeros(15, dtype=bool)))
     assert len(tables) < len(block.features)
     shared = own.sums(X, 3)
-    monkeypatch.setattr(reachable, "_CELLS", 1)
+    monkeypatch.setattr(reachable, "CELLS", 1)
     assert own.sums(X, 3) == pytest.approx(shared, abs=1e-12)
 
 

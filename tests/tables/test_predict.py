@@ -173,7 +173,7 @@ def test_bad_input_gets_a_sentence(trained, new, tmp_path):
         found = refused("predict", own, path, "--out", tmp_path / "out.csv", "--chunk", 25)
         assert sentence in found
         assert not (tmp_path / "out.csv").exists()
-    assert "should end in .csv" in refused("predict", model, new, "--out", tmp_path / "out.xls")
+    assert "must end in .csv" in refused("predict", model, new, "--out", tmp_path / "out.xls")
     assert "is a folder" in refused("predict", model, new, "--out", tmp_path)
     assert "has no column 'custom'" in refused("predict", model, new, "--keep", "custom", "--out", tmp_path / "out.csv")
     assert not [path for path in tmp_path.iterdir() if path.name.startswith((".out", "out"))]

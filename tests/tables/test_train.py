@@ -194,7 +194,7 @@ def test_warnings_about_columns(quick, tmp_path):
     done = invoke("train", path, "--target", "left?", "--out", tmp_path / "out")
     assert "Column 'customer_id' looks like a row number or an identifier" in done.stderr
     assert "--drop account" in done.stderr
-    assert done.stderr.count("alone tells the class") == 1
+    assert done.stderr.count("alone determines the class") == 1
     assert "'paid' looks like" not in done.stderr
     assert "Left out: always (constant)." in done.stderr
 

@@ -205,9 +205,10 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file written by :meth:`save`. Loading executes no code, and predictions are equal bit for bit.
+        """Read a file written by :meth:`save`. Loading executes no code, and predictions are equal up to rounding.
 
-        Boosted trees are read as models that only predict; ``fit`` trains new ones.
+        Boosted trees are read as models that only predict, and sum their trees in another order; ``fit`` trains new
+        ones.
         """
         from calibrant.estimators.persistence import load_as
 

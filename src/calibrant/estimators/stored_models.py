@@ -1,6 +1,6 @@
 """Fitted scikit-learn models as arrays and plain values, for files whose loading executes no code.
 
-The models in :data:`KINDS` can be stored. A stored model predicts exactly what the original predicts.
+The models in :data:`KINDS` can be stored. A stored model predicts what the original predicts, up to rounding.
 """
 
 from __future__ import annotations

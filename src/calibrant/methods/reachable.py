@@ -22,7 +22,7 @@ _TREES = 64
 """Trees per block: the words of a block's trees lie side by side."""
 _ROWS = 1024
 """Rows per step, so that the words of all trees of a block stay in the cache."""
-_CELLS = 512
+CELLS = 512
 """The most entries of a table for several columns. Columns with few thresholds share one table."""
 _FEW = 32
 """Up to this many rows, walking down all trees at once is faster than making tables."""
@@ -208,7 +208,7 @@ def _tables(block: Block, leaves: int, thresholds: dict[int, np.ndarray], missin
     single.sort(key=lambda table: len(table.words))
     joined: LeafTable | None = None
     for table in single:
-        if joined is not None and len(joined.words) * len(table.words) <= _CELLS:
+        if joined is not None and len(joined.words) * len(table.words) <= CELLS:
             both = (joined.words[:, None] & table.words).reshape(-1, trees)
             joined = LeafTable(both, joined.columns + table.columns)
             continue

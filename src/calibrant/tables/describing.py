@@ -73,7 +73,7 @@ def describe(table: Labelled, categorical: list[str]) -> TableDescription:
         for name in identifiers(table.columns, list(kinds))
     ]
     notes += [
-        f"Column {name!r} alone tells the class of every training row. If it is known only after the outcome, the "
+        f"Column {name!r} alone determines the class of every training row. If it is known only after the outcome, the "
         f"results below are too good to be true; leave it out with --drop {shlex.quote(name)}."
         for name in leaks(table, kinds)
     ]

@@ -21,7 +21,7 @@ FROM_TRAIN, FROM_VAL = 0.2, 1 / 3
 
 @dataclass(frozen=True)
 class TableParts:
-    """The rows of each part; ``val`` if requested, ``aside`` if the rejection rule needs rows of its own."""
+    """The rows of each part; ``val`` if requested, ``aside`` if the rejection rule needs separate rows."""
 
     train: Labelled
     val: Labelled | None

@@ -177,7 +177,7 @@ def _written(out: str | os.PathLike[str] | TextIO) -> Iterator[Put]:
         return
     suffix = Path(out).suffix.lower()
     if suffix not in FORMATS and (Path(out).is_file() or not Path(out).exists()):
-        raise ValueError(f"{out} should end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; it selects the format.")
+        raise ValueError(f"The output file must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; got {out}.")
     with whole_file(out) as unfinished:
         if suffix == ".parquet":
             with _parquet(pd, unfinished) as put:

@@ -15,8 +15,10 @@ import calibrant
 
 MEASURED = ("data", "metrics", "selective")
 """Folders of the package that every record depends on: data and scores."""
-TRAINED = ("methods", "bilevel", "posthoc", "losses", "models", "_classes.py")
-"""Further folders and files that records of our own methods depend on."""
+TRAINED = ("methods", "bilevel", "posthoc", "losses", "models")
+"""Further folders that records of our own methods depend on."""
+BASE = ("_classes.py",)
+"""Modules of the package's base that compute parts of losses and calibrators."""
 SCORING = ("experiments/common/records.py",)
 """Files that turn a trained classifier into a record."""
 
@@ -103,4 +105,4 @@ def _statements(path: Path) -> str:
 
 def own_code(*further: str) -> str:
     """The code digest for records of our own methods; ``further`` names more files that the records depend on."""
-    return code_digest(*TRAINED, *MEASURED, *SCORING, *further)
+    return code_digest(*TRAINED, *BASE, *MEASURED, *SCORING, *further)

@@ -47,11 +47,14 @@ def tell(results: Results) -> Report:
     cases, stories = cases_of(results.records), results.config["stories"]
     given = results.config["epochs"].items()
     told = " and ".join(f"{count or 'its default number of'} epochs {LABELS[start]}" for start, count in given)
+    counts = results.config.get("repeats", dict.fromkeys(LABELS, 1)).items()  # files before repeats have one training
+    repeats = " and ".join(f"{count} training{'s' if count > 1 else ''} {LABELS[start]}" for start, count in counts)
     report = Report(
         "Your own networks: calibrant.fit and plain training",
         f"`calibrant.fit` trains for {told}, with default settings otherwise. Plain training is Adam with a "
         "one-cycle schedule, at the better of two learning rates by validation NLL. It keeps the state with the lowest "
-        "validation NLL and fits a temperature. Both get the same processor time on one thread. Intervals are 95 %.",
+        "validation NLL and fits a temperature. Both get the same processor time on one thread. "
+        f"Scores are means of {repeats} per seed. Intervals are 95 %.",
     )
     report.section("Verdicts")
     report.verdicts(list(verdicts(cases)))
@@ -71,7 +74,8 @@ def tell(results: Results) -> Report:
 def row(case: NetworkCase) -> list[Any]:
     """Return one line of the table."""
     pairs = [case.mean(who, name) for name in ("nll", "smooth_ece", "accuracy") for who in ("fit", "plain")]
-    networks = sorted({r["networks"] for r in case.records})
+    found = [r["networks"] for r in case.records]  # a list per record; a number in files before repeats
+    networks = sorted({count for own in found for count in (own if isinstance(own, list) else [own])})
     head = [case.task, LABELS[case.start], len(case.records), ", ".join(map(str, networks))]
     return [*head, *pairs[:2], case.difference, *pairs[2:], case.mean("fit", "seconds")]
 

@@ -54,9 +54,9 @@ def evaluate(
         probability: some calibrators change the confidence in a class and keep the class. A dict for several models.
     from_logits : whether `probs` holds logits.
     groups : (n,) a group for each row; calibration is shown for each group.
-    sample_weight : (n,) positive weights, such as how many people of the population a row stands for. Scores,
-        reliability, classes, groups and differences are weighted. Risk against coverage and the rejection window of
-        the page count rows: their bounds are not known for weighted ones.
+    sample_weight : (n,) positive weights, such as the number of people that a row represents. Scores, reliability,
+        classes, groups and differences are weighted. Risk against coverage and the rejection window of the page count
+        rows: their bounds are not known for weighted ones.
     rows : (n,) rows, or a table of n rows, with information about each prediction. Only those of the most confident
         mistakes are shown.
     row_numbers : (n,) the number of each row in your data, for the list of mistakes; by default 0, 1, 2, …

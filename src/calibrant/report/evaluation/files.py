@@ -75,7 +75,7 @@ def read_predictions(
     """Read a file of predictions.
 
     Probabilities are columns named `prob_…`, `p_…` or `proba_…` and the class, logits `logit_…`, or columns named like
-    the labels; `columns` names them otherwise. A single column `score`, `prob` or the like is the probability of the
+    the labels; `columns` names them otherwise. A single column `score`, `prob` or similar is the probability of the
     second of two classes; `confidence` with `correct` is the other form. Arrays of an npz file have the same names,
     with a matrix `probs` or `logits`.
     """
