@@ -21,6 +21,7 @@ TITLES = {
 }
 SEEN = "On the seeds 0 to 19, which were seen during development"
 UNSEEN = "On the hundred further seeds, which were not"
+ALSO = "On these hundred seeds"
 
 
 def choices() -> str:
@@ -111,7 +112,7 @@ def pooled() -> list[str]:
     name = "bo4sc-more-seeds"
     if POOLED not in methods(stored(name).records):
         return []
-    return [f"{self_calibrated(name, UNSEEN, own=POOLED)} `{POOLED}` is the default of `SelfCalibratedClassifier`."]
+    return [f"`{POOLED}` is the default of `SelfCalibratedClassifier`. {self_calibrated(name, ALSO, own=POOLED)}"]
 
 
 def _ablation() -> list[str]:

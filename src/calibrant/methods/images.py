@@ -28,6 +28,9 @@ LATE = 0.5
 While the learning rate is high, held-out data ask for a γ of about 4 (``flg-sece-early``), which slows learning. The
 confidence of the final network depends on γ in the second half.
 """
+GAMMA_NET = MetaRegularization(meta_rate=0.002, start=LATE)
+"""γ-Net in its dependable form. Of the rates 0.002, 0.02 and 0.2, the first has the lowest error, NLL and ECE on the
+validation part of CIFAR-100."""
 
 IMAGE_METHODS: dict[str, Entry] = {
     "ce": Entry(CE, "cross-entropy"),
@@ -48,15 +51,9 @@ IMAGE_METHODS: dict[str, Entry] = {
         MetaRegularization(outer_variable="l2-units", meta_rate=0.05),
         "L2 strengths of the head's units moved by CE + SECE",
     ),
-    "flg": Entry(
-        MetaRegularization(outer_loss="nll", outer_settings=(), start=LATE), "γ-Net moved by the held-out NLL"
-    ),
-    "flg-dece": Entry(
-        MetaRegularization(outer_loss="dece", outer_settings=DECE, start=LATE), "γ-Net moved by CE + DECE"
-    ),
-    "flg-sece": Entry(
-        MetaRegularization(start=LATE), "γ-Net moved by CE + squared SECE, with the head treated as solved"
-    ),
+    "flg": Entry(replace(GAMMA_NET, outer_loss="nll", outer_settings=()), "γ-Net moved by the held-out NLL"),
+    "flg-dece": Entry(replace(GAMMA_NET, outer_loss="dece", outer_settings=DECE), "γ-Net moved by CE + DECE"),
+    "flg-sece": Entry(GAMMA_NET, "γ-Net moved by CE + squared SECE, with the head treated as solved"),
     "flg-sece-published": Entry(PUBLISHED, "γ-Net and SECE as printed: one step ahead, SECE alone"),
     "focal-control": Entry(FocalControl(start=LATE), "one γ moved by the held-out gap between confidence and accuracy"),
     "recommended": Entry(

@@ -12,8 +12,7 @@ from calibrant.experiments.common.command import usable_folder
 from calibrant.experiments.meta_reg.groups import RunGroup, groups, spread
 from calibrant.experiments.meta_reg.plan import Setup, runs
 from calibrant.experiments.meta_reg.study import NAME, make_runs, write_report
-from calibrant.experiments.meta_reg.variants import RATES as VARIANTS
-from calibrant.experiments.meta_reg.variants import meta
+from calibrant.experiments.meta_reg.variants import meta, variants
 from calibrant.methods import Method
 from calibrant.report import Report, Results
 
@@ -118,7 +117,7 @@ def describe(method: str, base: str) -> str:
 def is_searched(method: str) -> bool:
     """Whether a method belongs only to a search; some meta rates are part of the ablation too."""
     found = _NAME.fullmatch(method)
-    return found is not None and method not in VARIANTS
+    return found is not None and method not in variants()
 
 
 def _tried(group: RunGroup, base: str) -> list[str]:

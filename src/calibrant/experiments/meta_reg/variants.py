@@ -23,12 +23,12 @@ def variants() -> dict[str, Method]:
     """Variants by id, with the default recipe.
 
     ==========================  ===================================================================================
-    ``flg-sece-rate-…``         the meta rate times 0.1 and 10
+    ``flg-sece-rate-…``         the meta rate times 0.1, 10 and 100
     ``flg-sece-one-step``       one look-ahead step of the head instead of the solved head
     ``flg-sece-alone``          SECE without cross-entropy as outer loss
     ``flg-sece-average``        with a moving average of the weights
-    ``flg-sece-early``          held-out data move γ from the start of the run
-    ``flg-sece-low-start``      γ = 0.1 instead of 1 until held-out data move it
+    ``flg-sece-early``          ten times the meta rate, and held-out data move γ from the start of the run
+    ``flg-sece-low-start``      ten times the meta rate, and γ = 0.1 instead of 1 until held-out data move it
     ``flg-sece-last``           the same, and γ moves in the last 30 % of the run only
     ``focal-control-early``     the held-out gap moves γ from the start of the run
     ``gamma-sece``              one γ for all, moved by the same hypergradient
@@ -50,14 +50,16 @@ def variants() -> dict[str, Method]:
     averaged = replace(base.recipe, average=AVERAGE)
     gamma = MetaRegularization(averaged, outer_variable="gamma", outer_loss="nll", outer_settings=())
     alone = (("strength", None), *(pair for pair in base.outer_settings if pair[0] != "strength"))
+    fast = replace(base, meta_rate=10 * base.meta_rate)
     found: dict[str, Method] = {name: replace(base, meta_rate=base.meta_rate * f) for name, f in RATES.items()}
     return found | {
+        "flg-sece-rate-100": replace(base, meta_rate=100 * base.meta_rate),
         "flg-sece-one-step": replace(base, hypergradient=OneStep(STRIDE, scope="head")),
         "flg-sece-alone": replace(base, outer_settings=alone),
         "flg-sece-average": replace(base, recipe=averaged),
-        "flg-sece-early": replace(base, start=0.0),
-        "flg-sece-low-start": replace(base, initial=0.1),
-        "flg-sece-last": replace(base, start=0.7, initial=0.1),
+        "flg-sece-early": replace(fast, start=0.0),
+        "flg-sece-low-start": replace(fast, initial=0.1),
+        "flg-sece-last": replace(fast, start=0.7, initial=0.1),
         "focal-control-early": FocalControl(),
         "gamma-sece": replace(base, outer_variable="gamma"),
         **{f"published-{name}": replace(published, positive=name) for name in POSITIVE},
