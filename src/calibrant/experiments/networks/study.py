@@ -116,9 +116,9 @@ def compare(task: TaskKind, start: str, seed: int) -> Record:
         model, splits = prepared(task, start, seed)
         train, val, test = (task.loader(pair, shuffle=part == "train") for part, pair in splits._asdict().items())
         pairs = [train_both(model, train, val, test, start, seed + 1000 * k) for k in range(REPEATS[start])]
-    found: Record = {"networks": sorted({count for count, *_ in pairs})}
-    for place, who in enumerate(("fit", "plain"), 1):
-        each = [pair[place] for pair in pairs]
+    counts, ours, plain = zip(*pairs, strict=True)
+    found: Record = {"networks": sorted(set(counts))}
+    for who, each in (("fit", ours), ("plain", plain)):
         found[who] = {name: float(f"{mean(own[name] for own in each):.6g}") for name in each[0]}
         found[who]["nll_of_repeats"] = [own["nll"] for own in each]
     return found
