@@ -8,7 +8,7 @@ from docs.generate.stored import bullets, stored, words
 from calibrant.experiments.common.pooled import POOLED
 from calibrant.experiments.common.summary import pivot
 from calibrant.experiments.common.verdicts import Records, datasets, difference
-from calibrant.experiments.label_noise.page import noise_targets
+from calibrant.experiments.label_noise.page import noise_targets, with_all_seeds
 from calibrant.experiments.tables.bases import base_of
 from calibrant.experiments.tables.compared import JUDGED, Compared, compared
 from calibrant.experiments.tables.ids import OURS, OWN
@@ -27,7 +27,7 @@ def noise_tables() -> str:
     results = stored("bo4sc-noise")
     parts = []
     for rate in results.config["rates"]:
-        table = pivot([r for r in results.records if r["rate"] == rate], "nll")
+        table = pivot(with_all_seeds([r for r in results.records if r["rate"] == rate]), "nll")
         parts += [
             f"{100 * rate:g} % of the training labels flipped:" if rate else "Clean labels:",
             to_markdown(table.columns, table.rows, exempt=table.exempt),

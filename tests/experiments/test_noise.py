@@ -10,7 +10,7 @@ from calibrant.experiments.common.pooled import POOLED
 from calibrant.experiments.common.records import prepare
 from calibrant.experiments.label_noise import study
 from calibrant.experiments.label_noise.measures import suspects
-from calibrant.experiments.label_noise.page import noise_targets
+from calibrant.experiments.label_noise.page import noise_targets, with_all_seeds
 from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, SelfCalibrated, Standard
 from calibrant.report import read_results
 from tests.experiments.cases import Fixed
@@ -66,6 +66,14 @@ def test_targets_are_judged(change, missed):
     found = noise_targets(records(**change), [0.0, 0.2])
     assert [k for k, verdict in enumerate(found) if not verdict.holds] == missed
     assert all("bac" not in verdict.shown for verdict in found)
+
+
+def test_means_over_fewer_seeds_are_not_tabled():
+    found = records()
+    some = [{**r, "method": POOLED} for r in found if r["method"] == "bo4sc" and (r["dataset"] == "bac" or r["seed"])]
+    kept = with_all_seeds([r for r in [*found, *some] if r["rate"] == 0.2])
+    assert {r["dataset"] for r in kept if r["method"] == POOLED} == {"bac"}
+    assert len(kept) == 36 + 3
 
 
 @pytest.mark.parametrize("nll", [0.3, 0.6])

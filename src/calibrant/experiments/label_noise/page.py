@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from calibrant.experiments.common import words
 from calibrant.experiments.common.pooled import POOLED
@@ -82,6 +83,16 @@ def noise_targets(records: Records, rates: Sequence[float]) -> list[Verdict]:
     ]
 
 
+def with_all_seeds(records: Records) -> list[Mapping[str, Any]]:
+    """The records of methods that were run with all seeds of their set; means over other seeds are not comparable."""
+    seeds: dict[str, set[int]] = {}
+    own: dict[tuple[str, str], set[int]] = {}
+    for r in records:
+        seeds.setdefault(r["dataset"], set()).add(r["seed"])
+        own.setdefault((r["dataset"], r["method"]), set()).add(r["seed"])
+    return [r for r in records if own[r["dataset"], r["method"]] == seeds[r["dataset"]]]
+
+
 def _where(case: tuple[float, str]) -> str:
     return f"{case[1]} {case[0]:.0%}"
 
@@ -107,7 +118,7 @@ def tell(results: Results) -> Report:
             for name in config["sets"]
             for method in config["methods"]
         ]
-        glance = pivot(own, "nll")
+        glance = pivot(with_all_seeds(own), "nll")
         report.table(glance.columns, glance.rows, "NLL on clean test samples.", exempt=glance.exempt)
         taken = Column(
             "label noise chosen", digits=2, note="share of seeds for which the method chose the label-noise candidate"
