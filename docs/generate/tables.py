@@ -13,7 +13,7 @@ from calibrant.experiments.tables.bases import base_of
 from calibrant.experiments.tables.compared import JUDGED, Compared, compared
 from calibrant.experiments.tables.ids import OURS, OWN
 from calibrant.experiments.tables.page import to_terminal
-from calibrant.experiments.tables.ranks import Ranking, against, ranking
+from calibrant.experiments.tables.ranks import Ranking, against
 from calibrant.metrics import excludes_zero
 from calibrant.report import to_markdown
 
@@ -99,14 +99,14 @@ def rank_sentences() -> list[str]:
 
 def _unranked(found: Compared, library: str, rows: list[str]) -> str:
     """Compare with a library that lacks splits, on the tables that it has."""
-    each = ranking(found.records, "nll", [*found.methods, *rows])
+    each = found.with_partial(rows, "nll")
     if not each.tables:
-        return f"{library} is not ranked, because it was not measured."
+        return f"{library} is not ranked, because it was not measured on every split of any table."
     means = each.mean_ranks
     best = min(rows, key=means.__getitem__)
     return (
-        f"{library} is not ranked, because it was measured on {len(each.tables)} tables only. There the mean rank in "
-        f"NLL of `{OWN}` is {means[OWN]:.2f}, that of `{best}` {means[best]:.2f}."
+        f"{library} is not ranked, because it was measured on every split of {len(each.tables)} tables only. There the "
+        f"mean rank in NLL of `{OWN}` is {means[OWN]:.2f}, that of `{best}` {means[best]:.2f}."
     )
 
 

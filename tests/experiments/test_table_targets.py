@@ -105,7 +105,8 @@ def test_costs_of_an_earlier_version_are_named():
 
 @pytest.mark.parametrize(("loss", "first"), [(0.9, True), (0.1, False)])
 def test_libraries_that_lack_splits_are_ranked_on_complete_tables(loss, first):
-    some = scored([[loss]] * 2, ["lightgbm"], ["a", "b"], seeds=2)
+    some = scored([[loss]] * 3, ["lightgbm"], ["a", "b", "c"], seeds=2)
+    some = [r for r in some if (r["table"], r["seed"]) != ("c", 1)]
     found = compared(results_of([*records(), *some]))
     assert list(found.partial) == ["lightgbm"]
     nll = score_targets(found, 0.25)[6]

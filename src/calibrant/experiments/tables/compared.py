@@ -41,6 +41,12 @@ class Compared:
         """Rivals named by the targets that were not measured on any split."""
         return [name for name in PEERS if name not in (*self.methods, *self.partial)] if RIVAL in self.methods else []
 
+    def with_partial(self, rows: Sequence[str], metric: str) -> Ranking:
+        """Rank these partial methods with the complete ones, on tables where they were measured on every split."""
+        held = {(r["table"], r["seed"], r["method"]) for r in self.records}
+        lacking = {table for table, seed in self.splits for m in rows if (table, seed, m) not in held}
+        return ranking([r for r in self.records if r["table"] not in lacking], metric, [*self.methods, *rows])
+
     def untried(self) -> Compared | None:
         """Return the same methods on tables that no setting was tried on; None if these are all or no tables."""
         tables = {table for table, _ in self.splits}

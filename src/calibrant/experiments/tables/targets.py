@@ -51,7 +51,7 @@ def _with_unranked(found: Compared) -> list[Verdict]:
     verdicts = []
     for library, rows in libraries.items():
         for metric, name in JUDGED.items():
-            each = ranking(found.records, metric, [*found.methods, *rows])
+            each = found.with_partial(rows, metric)
             if each.tables:
                 verdicts.append(_first(each, name, [], f"all methods and {library}, on the tables that it has"))
     return verdicts
