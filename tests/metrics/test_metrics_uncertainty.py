@@ -233,7 +233,7 @@ def test_swap_test_is_valid_for_exchangeable_models():
         correct = rng.random(80) < truth
         noisy = tuple((truth + rng.normal(0, 0.1, 80)).clip(0, 1) for _ in range(2))
         result = metrics.compare(
-            confidence=noisy, correct=(correct, correct), test="swap", n_resamples=19, level=0.9, seed=seed
+            confidence=noisy, correct=(correct, correct), test="swap", n_resamples=39, level=0.9, seed=seed
         )
         p_values.append(result.p_value)
     for level in LEVELS:

@@ -32,7 +32,7 @@ GREY = {"size": 28, "channels": 1}
 
 
 def load_quietly(*args, **kwargs):
-    with pytest.warns(UserWarning, match=r"images, and .* has"):
+    with pytest.warns(UserWarning, match=r"images, but .* has"):
         return load_images(*args, **kwargs)
 
 

@@ -48,6 +48,6 @@ def finished(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished study of four methods on them."""
     out = tmp_path_factory.mktemp("study")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*images, and CIFAR-10 has")
+        warnings.filterwarnings("ignore", message=".*images, but .*CIFAR-10 has")
         reproduce(**SMALL, data=images, out=out)
     return out

@@ -23,7 +23,7 @@ from calibrant.experiments.meta_reg.resuming import OutOfTime
 from calibrant.experiments.meta_reg.study import read_all
 from tests.experiments.meta_reg.conftest import SMALL
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*images, and CIFAR-10 has")
+pytestmark = pytest.mark.filterwarnings("ignore:.*images, but .*CIFAR-10 has")
 
 
 def records(folder: Path) -> list[dict]:
