@@ -105,7 +105,7 @@ def _unranked(found: Compared, library: str, rows: list[str]) -> str:
     means = each.mean_ranks
     best = min(rows, key=means.__getitem__)
     return (
-        f"{library} is not ranked, because it was measured on every split of {len(each.tables)} tables only. There the "
+        f"{library} is not ranked, because it was measured on every split of only {len(each.tables)} tables. There the "
         f"mean rank in NLL of `{OWN}` is {means[OWN]:.2f}, that of `{best}` {means[best]:.2f}."
     )
 

@@ -36,7 +36,7 @@ def test_scikit_learns_own_checks(estimator, check):
 
 
 def overconfident(rows: int = 600, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Twenty copies of two columns: naive Bayes counts each as evidence of its own."""
+    """Twenty copies of two columns: naive Bayes counts each copy as new evidence."""
     generator = np.random.default_rng(seed)
     y = generator.integers(0, 3, rows)
     x = generator.normal(size=(rows, 2)) * 1.5 + np.array([[0, 2], [2, 0], [-2, -1]])[y]
@@ -78,7 +78,7 @@ def test_decision_values_serve_where_there_are_no_probabilities(classes, make):
 
 
 class Memory(ClassifierMixin, BaseEstimator):
-    """Knows the labels of the rows that it was fitted to, and says nothing of others."""
+    """Knows the labels of the rows that it was fitted to; all classes are equally likely for other rows."""
 
     def fit(self, X, y):
         self.classes_ = np.unique(y)
@@ -98,9 +98,9 @@ def test_out_of_fold_models_never_saw_a_copy_or_group(how):
     groups = None if how == "copies" else np.arange(240) % 60
     clf = CrossCalibrated(Memory(), cv=GroupKFold(5) if how == "splitter" else 5, random_state=0)
     clf.fit(X, y, groups=groups)
-    assert np.abs(clf.oof_proba_ - clf.oof_proba_[0]).max() < 1e-12  # nothing was known of any row
+    assert np.abs(clf.oof_proba_ - clf.oof_proba_[0]).max() < 1e-12  # no model knew a held-out row
     scattered = CrossCalibrated(Memory(), cv=KFold(5, shuffle=True, random_state=0)).fit(X, y)
-    assert nll(scattered.oof_proba_, y) < 0.3  # as it is where copies are on both sides
+    assert nll(scattered.oof_proba_, y) < 0.3  # here copies are on both sides of a split
 
 
 def test_copies_count_once():

@@ -38,7 +38,7 @@ def net():
     ids=["bo4sc", "bo4sc with companions", "standard", "label smoothing"],
 )
 def test_the_methods_own_network_is_trained_as_the_method_does(method):
-    """The same composition: given the method's network, ``fit`` takes the method's steps."""
+    """Given the method's own network, ``calibrant.fit`` takes the same steps as the method."""
     x, y = data()
     train, val = (x[:60], y[:60]), (x[60:], y[60:])
     expected = method.fit(Task(Part(*train), Part(*val), 3, seed=4))
@@ -75,7 +75,7 @@ def test_early_stopping_of_ones_own_network():
 
 @pytest.mark.parametrize("loaded", [False, True])
 def test_patience_is_at_least_five_epochs_of_mini_batches(loaded):
-    """Held-out labels that only get worse: the first look is the best one, and all else is patience."""
+    """The held-out loss only rises, so the first evaluation is the best, and all further steps are patience."""
     x, y = data(120)
     linear = nn.Linear(2, 3)
     for parameter in linear.parameters():

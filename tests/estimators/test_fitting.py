@@ -87,7 +87,7 @@ def test_what_is_counted_is_a_whole_number(kind, name):
         given = (8, value) if name == "hidden_layer_sizes" else value
         with pytest.raises(ValueError, match=f"{name} must be a positive whole number; got "):
             clone(quick).set_params(**{name: given}).fit(X, y)
-    if kind != "bo4sc" and name not in ("epochs", "batch_size", "hidden_layer_sizes"):  # None chooses for these alone
+    if kind != "bo4sc" and name not in ("epochs", "batch_size", "hidden_layer_sizes"):  # only these accept None
         with pytest.raises(ValueError, match="got None"):
             clone(quick).set_params(**{name: None}).fit(X, y)
 
@@ -260,7 +260,7 @@ def test_callbacks_are_called_and_failures_are_said(quick):
 
     count = Count()
     fitted = clone(quick).fit(X, y, callbacks=[count])
-    kinds = 2 if getattr(quick, "embedding", None) else 1  # networks that embed columns are a run of their own
+    kinds = 2 if getattr(quick, "embedding", None) else 1  # networks that embed columns are a separate run
     assert count.steps == 4 * kinds
     assert len(fitted.history_["inner_loss"]) == 4
     with pytest.raises(NonFiniteError, match="not finite"):

@@ -23,7 +23,7 @@ QUICK_ONE = LIGHT["self-calibrated"]
 
 
 def messy(rows=ROWS):
-    """A frame whose columns each tell something of the label, and hold what real tables hold."""
+    """A frame with the kinds of values that real tables have; every column is informative about the label."""
     rng = np.random.default_rng(0)
     y = np.arange(rows) % 2
     town = np.where(rng.random(rows) < 0.8, np.where(y, "Bern", "Rom"), "Wien").astype(object)
@@ -219,7 +219,7 @@ def test_one_class_is_named_plainly(y):
 
 
 def test_a_sentinel_for_missing_values_does_not_ruin_the_classifier():
-    """Without care for the sentinel, all other values are next to equal, and the classifier guesses (0.5)."""
+    """If the sentinel set the scale, all other values would be nearly equal, and the classifier would guess (0.5)."""
     x, y = make_classification(900, 5, n_informative=4, n_redundant=0, class_sep=2.0, random_state=0)
     x[np.random.default_rng(0).random(x.shape) < 0.01] = 1e6
     fitted = SelfCalibratedClassifier(folds=2, epochs=200, members=("network",), random_state=0)

@@ -149,7 +149,7 @@ class Fixed:
 
 
 def test_the_networks_that_are_best_together_are_kept():
-    """Labels are 0 in half of the cases: two that err to opposite sides beat one that is nearer to the truth."""
+    """Half of the labels are 0. Two networks with opposite errors beat one that is nearer to the truth."""
     part = Part(torch.zeros(100, 1), torch.arange(100) % 2)
     left, right, near, wrong = Fixed(1.0, 0.0), Fixed(0.0, 1.0), Fixed(0.3, 0.0), Fixed(9.0, 0.0)
     assert best_subset([left, near, wrong], part) == (near,)
@@ -246,7 +246,7 @@ def test_files(tmp_path, networks, calibrator):
 
 
 class StopAfter(Callback):
-    """Does something after some outer steps of all runs."""
+    """Calls ``action`` after a number of outer steps, counted over all runs."""
 
     def __init__(self, steps, action):
         self.left, self.action = steps, action
@@ -258,7 +258,7 @@ class StopAfter(Callback):
 
 
 class Crash(Exception):
-    """As if the machine had gone down."""
+    """Stands for a crash of the machine."""
 
 
 def crash():

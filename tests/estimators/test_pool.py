@@ -17,7 +17,7 @@ OLD = Path(__file__).parent / "files" / "version-2.calibrant"
 
 
 def steps(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Labels by a fine chequerboard, which trees see at once and small networks do not, with a tenth of them wrong."""
+    """Labels of a fine chequerboard, a tenth of them wrong; easy for trees and hard for small networks."""
     random = np.random.default_rng(seed)
     X = random.uniform(size=(n, 2))
     return X, (np.floor(4 * X).sum(1) % 2 != (random.random(n) < 0.1)).astype(int)
@@ -62,7 +62,7 @@ def test_labels_that_nothing_explains_give_their_frequencies():
 
 
 def test_networks_alone_need_no_pool():
-    """Then the classifier is the method's: the mean of networks with a temperature, biases and a lapse rate."""
+    """The classifier is then that of the method: the mean of networks with a temperature, biases and a lapse rate."""
     X, y = three_classes()
     fitted = clone(POOL).set_params(members=["network"]).fit(X, y)
     assert isinstance(fitted.model_, Mixture)
@@ -78,7 +78,7 @@ def test_networks_alone_need_no_pool():
 
 @pytest.mark.parametrize("members", [("network",), ("network", "trees"), ("network", "trees", "linear")], ids=str)
 def test_out_of_fold_probabilities(members):
-    """They are of models that never saw the label: coin flips are not known in advance."""
+    """They come from models that never saw the label, so they cannot predict coin flips."""
     X, y = coin(90)
     weights = np.ones(90)
     weights[5] = 0
@@ -87,7 +87,7 @@ def test_out_of_fold_probabilities(members):
     assert found.shape == (90, 2)
     missing = np.isnan(found).any(1)
     assert missing[5]
-    assert missing.sum() <= 3  # folds of equal size leave over less than one row each
+    assert missing.sum() <= 3  # equal folds leave out less than one row each
     assert found[~missing].sum(1) == pytest.approx(1)
     assert nll(found[~missing], y[~missing]) > 0.9 * nll(np.tile([1 - y.mean(), y.mean()], (90, 1)), y)
 

@@ -26,7 +26,7 @@ NAMES = np.array(["low", "mid", "high"])
 
 @each
 def test_the_frozen_networks_are_the_trained_ones(quick, monkeypatch):
-    """What is kept of a method's result gives the method's own probabilities."""
+    """The fitted classifier has the same probabilities as the method's result."""
     X, y = three_classes()
     kept = {}
     method = type(quick._method())
@@ -123,7 +123,7 @@ def test_flipped_labels_are_suspected(quick):
         assert fitted.candidate_ == "label noise"
         assert isinstance(fitted.label_noise_, float)
         assert 0.05 < fitted.label_noise_ < 0.3
-        assert len(fitted.history_["inner_loss"]) == 36  # of the run that was chosen, three times the epochs
+        assert len(fitted.history_["inner_loss"]) == 36  # the chosen run has three times the epochs
     with pytest.raises(ValueError, match="or neither"):
         fitted.suspects(X)
     with pytest.raises(ValueError, match="whole number"):

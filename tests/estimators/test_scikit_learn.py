@@ -74,7 +74,7 @@ def test_grid_search_in_two_processes(quick):
     grid = {"epochs": [1, 20], "hidden_layer_sizes": [4, (8, 8)]}
     search = GridSearchCV(quick, grid, cv=2, n_jobs=2, scoring="neg_log_loss").fit(X, y)
     assert search.best_params_["epochs"] == 20
-    assert search.best_estimator_.score(X, y) > 0.8  # accuracy, as ever
+    assert search.best_estimator_.score(X, y) > 0.8  # score is the accuracy
 
 
 def test_parameters_of_lists_serve_as_tuples():

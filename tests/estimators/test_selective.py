@@ -122,7 +122,7 @@ def test_one_row_of_each_group_counts(fitted):
 
 
 def test_copies_break_the_promise_and_groups_keep_it():
-    """Predictions are wrong a little more often than allowed, whatever the confidence: every rule found is broken."""
+    """At every confidence, predictions are wrong a little more often than allowed, so every rule found is broken."""
     generator, trials, risk = np.random.default_rng(0), 150, 0.1
     clf = CrossFitted()
     clf.classes_, clf.model_ = np.arange(2), None
@@ -150,7 +150,7 @@ def test_rows_that_took_no_part_are_left_out(fitted):
 
 
 def test_the_summary_is_enough_for_every_rule(fitted):
-    """What large files keep gives the same rules as the probabilities."""
+    """The summary that large files keep gives the same rules as the probabilities."""
     held = HeldOut.of(fitted.oof_proba_, fitted.oof_labels_)
     small = CrossFitted().fit(*blobs(800))
     asked = [small.rejection_rule(), small.set_rule(method="raps", by_class=True), small.set_rule(0.8, "lac")]

@@ -75,7 +75,7 @@ def test_networks_are_drawn_anew_or_built_by_a_factory(method):
     starts = [network.problem.start for network in drawn.networks]
     assert len({tuple(start.tolist()) for start in starts}) == len(starts)
     for mine, theirs in zip(starts, built.networks, strict=True):
-        assert torch.equal(mine, theirs.problem.start)  # its layers draw as it was built
+        assert torch.equal(mine, theirs.problem.start)  # the layers draw as when it was built
     kept = calibrant.fit(cnn(), TRAIN, VAL, method=method, redraw=False)
     assert all(torch.equal(n.problem.start, kept.networks[0].problem.start) for n in kept.networks)
     assert torch.equal(kept.networks[0].problem.start, kept.networks[0].problem.view.read(cnn())[0])
@@ -88,7 +88,7 @@ def test_a_single_network_starts_from_the_given_parameters():
 
 
 class Own(nn.Module):
-    """Has parameters of its own, and no way to draw them."""
+    """A module with its own parameter and without a method that draws it."""
 
     def __init__(self):
         super().__init__()
@@ -168,7 +168,7 @@ def test_inputs_by_name(method):
 
 
 class Stream(torch.utils.data.IterableDataset):
-    """Samples without a number of them."""
+    """A data set without a length."""
 
     def __iter__(self):
         return iter(zip(*TRAIN, strict=True))

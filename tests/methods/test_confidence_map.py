@@ -20,7 +20,7 @@ from calibrant.methods.confidence_map import Choice, Mapped, WithConfidenceMap, 
 
 
 def rows(count, seed=0, *, classes=4, crooked=True):
-    """Logits and labels. Crooked logits with a small lead are too confident, and those with a large lead are not."""
+    """Logits and labels. Crooked logits are over-confident only where the lead of the top class is small."""
     generator = torch.Generator().manual_seed(seed)
     true = 2.5 * torch.randn(count, classes, generator=generator, dtype=torch.float64)
     labels = torch.multinomial(true.softmax(1), 1, generator=generator)[:, 0]
@@ -94,7 +94,7 @@ def test_of_very_many_logits_random_rows_are_used(monkeypatch):
     few = fit_map(*rows(1000), hidden=0).factor
     assert few == fit_map(*rows(1000), hidden=0).factor != whole
     assert few == pytest.approx(whole, rel=0.5)
-    assert choose_map(*rows(1000)).gain is None  # too few rows for a map are left
+    assert choose_map(*rows(1000)).gain is None  # the remaining rows are too few for a map
 
 
 class NoHead(nn.Module):
@@ -117,7 +117,7 @@ CASES = {
 
 
 def trained(monkeypatch, name):
-    """A result of ``calibrant.fit`` with a map, whatever the rows say."""
+    """A result of ``calibrant.fit`` that has a map, whatever the data."""
     build, classes, networks = CASES[name]
     monkeypatch.setattr(confidence_map, "choose_map", lambda *rows, hidden: Choice(moved(), 0.1, 0.01))
     torch.manual_seed(0)

@@ -45,7 +45,7 @@ def test_only_trusted_validation_rows_are_held_out():
 
 
 def copied(kind: str, *, val: bool = False) -> Task:
-    """A task whose rows come in fours: exact copies with labels of their own, or different rows of one group."""
+    """A task whose rows come in fours: exact copies with different labels, or different rows of one group."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(30, 3, generator=generator).repeat(4, 1)
     if kind == "groups":
@@ -69,13 +69,13 @@ def test_networks_never_judge_a_copy_or_group_they_trained_on(kind, val, candida
     for task in even(tasks):
         held = together[task.fold.held]
         assert not torch.isin(together[task.fold.train], held).any()
-        stream = task.streams(None)["train"].whole  # what the engine sees, rows that fill up included
+        stream = task.streams(None)["train"].whole  # what the engine sees, including padding rows
         assert not torch.isin(together[stream.index], held).any()
         assert torch.equal(stream.inputs, task.pooled.inputs[stream.index])
 
 
 def test_held_out_logits_come_from_networks_without_the_row():
-    """A network that memorises: its logit says which of the groups it was trained on."""
+    """The logit of each network shows which groups it was trained on."""
     own = copied("copies")
     together = torch.arange(120) % 30
     seen = []

@@ -59,7 +59,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_is_new_until_it_is_trained(name):
-    """Every draw looks new, and a few steps of training do not."""
+    """A network looks new after every draw, but not after a few steps of training."""
     torch.manual_seed(0)
     for _ in range(20):
         assert is_new(NETWORKS[name]())
@@ -125,7 +125,7 @@ def sequences(count, generator):
 
 
 def rows(count, generator):
-    """Ten numbers, four of them of any use; the class is drawn from a softmax."""
+    """Ten numbers, of which the class depends on four; it is drawn from a softmax."""
     x = torch.randn(count, 10, generator=generator)
     noise = -torch.log(-torch.log(torch.rand(count, 3, generator=generator)))
     return x, (2 * torch.tanh(x[:, :3]) + x[:, 1:4] + noise).argmax(1)

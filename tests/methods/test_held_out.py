@@ -77,5 +77,6 @@ def test_little_data_is_not_believed_too_much():
     found = fit_last_step(logits, np.arange(30) % 3)
     assert 0.3 < found.temperature < 1
     assert found.bias == pytest.approx(np.zeros(3), abs=1e-3)
-    assert found.lapse == pytest.approx(least_lapse(30, 3))  # all 30 right: the next one is, with 31/32
+    assert found.lapse == pytest.approx(least_lapse(30, 3))
+    # After 30 right answers of 30, the next one is right with probability 31/32.
     assert 1 - found.lapse * 2 / 3 == pytest.approx(31 / 32)

@@ -94,12 +94,12 @@ def test_the_best_validation_error_is_returned(task):
                 seen.append(float(MeanOn(hard.val, error)(run)))
 
         fitted = method.fit(hard, callbacks=[Watch()])
-        assert len(seen) == 6  # an epoch has four steps, as many as lie between two looks
+        assert len(seen) == 6  # states are compared every four steps, which is an epoch
         assert float(error(fitted.logits(hard.val.inputs), hard.val.labels)) == min(seen)
 
 
 def test_the_validation_part_not_the_meta_part_chooses_states(task):
-    """Labels that are all wrong: the best state is the one that fits them best, which training never aims at."""
+    """If all validation labels are wrong, another state is chosen than with the right labels."""
     recipe = replace(RECIPE, epochs=4, batch_size=15, learning_rate=0.1, select="error", schedule="steps")
     method = replace(IMAGE_METHODS["recommended"].method, recipe=recipe)
     wrong = replace(task.val, labels=(task.val.labels + 1) % CLASSES)

@@ -183,7 +183,7 @@ def test_constant_columns_tell_nothing():
 
 
 def test_the_mean_forest_is_bounded():
-    """Prediction takes as long as there are trees: fold models beyond the bound are left out, the first one never."""
+    """Prediction time grows with the trees, so fold models beyond the bound are left out, except the first."""
     rows = table(100, 2)
     forest = FEW.path(rows, rows, 0).at(20)
     many = Forest.mean([forest] * 10)
@@ -200,7 +200,7 @@ def test_iterations_are_fewer_where_each_takes_many_trees(classes, most):
 
 
 def test_small_tables_are_grown_by_one_thread(monkeypatch):
-    """Several threads would wait for each other; for a large table they are worth it."""
+    """On a small table, threads mostly wait for each other; on a large one they save time."""
     limits, used = [], []
     fit = HistGradientBoostingClassifier.fit
 

@@ -74,7 +74,7 @@ def test_it_learns(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_many_jobs_at_once_equal_single_ones(name):
-    """In float64, over few steps: rounding parts two trajectories of Adam after a while."""
+    """In float64 and for few steps, because rounding errors grow along a trajectory of Adam."""
     method = short(METHODS[name].method, epochs=10)
     tasks = [task(seed, dtype=torch.float64) for seed in range(3)]
     together = fit_all([(method, t) for t in tasks])
@@ -208,7 +208,7 @@ def test_settings_that_make_no_sense_are_refused(make):
 def test_the_same_settings_are_taken_where_they_change_something():
     BO4SC(alpha=100.0, hypergradient="truncated", last=3, also=("l2",), also_learning_rate=0.1, form="sigmoid")
     BO4SC(hypergradient="implicit", damping=0.1, weights="network", also_learning_rate=0.1, prior_strength=1.0)
-    BO4SC(outer_loss="nll", alpha=BO4SC.alpha, last=BO4SC.last)  # a default cannot be told from nothing
+    BO4SC(outer_loss="nll", alpha=BO4SC.alpha, last=BO4SC.last)  # a default looks like an omitted value
 
 
 @pytest.mark.parametrize(("rows", "size", "expected"), [(700, None, 1200), (5000, 512, 1200), (50_000, 512, 20 * 98)])

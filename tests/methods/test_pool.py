@@ -144,7 +144,7 @@ def test_inputs_are_checked(log_probs, words):
 
 
 def test_noise_is_given_up_and_a_signal_is_not():
-    """Of ten samples without a signal, most get exactly the class frequencies; with one, the weights stay."""
+    """Most of ten samples without a signal get exactly the class frequencies. With a signal, the weights stay."""
     silent, heard, kept = [], [], []
     for seed in range(10):
         log_probs = members(400, 2, 2, seed=seed)

@@ -11,7 +11,7 @@ from calibrant.methods.wrong_labels import flip_rate, labels_differ, wrong_label
 
 
 def met(wrong: tuple[int, int], weights: torch.Tensor | None = None) -> CrossFit:
-    """Of 700 training and 300 validation samples, so many are met wrongly."""
+    """A cross-fit on 700 training and 300 validation samples with ``wrong`` wrong predictions in each part."""
     labels = torch.zeros(1000, dtype=torch.long)
     logits = torch.tensor([[1.0, 0.0]]).repeat(1000, 1)
     for start, count in zip((0, 700), wrong, strict=True):
@@ -23,7 +23,7 @@ def met(wrong: tuple[int, int], weights: torch.Tensor | None = None) -> CrossFit
 
 @pytest.mark.parametrize(("wrong", "differ"), [((8, 0), False), ((150, 30), True), ((90, 30), False)])
 def test_labels_are_suspected_on_strong_evidence_only(wrong, differ):
-    """None among 300 is no certainty."""
+    """Eight wrong predictions among 700, and none among 300, can be chance."""
     assert labels_differ(met(wrong), 700) == differ
 
 
@@ -35,7 +35,7 @@ def test_doubtful_rows_that_hardly_count_raise_no_suspicion(weight, differ):
 
 
 def draw(rate: float, n: int = 20_000):
-    """Probabilities of four classes, labels drawn from them and flipped at a rate, and which were."""
+    """Probabilities of four classes, labels drawn from them and flipped at a rate, and which labels were flipped."""
     generator = torch.Generator().manual_seed(0)
     probs = (3 * torch.randn(n, 4, generator=generator, dtype=torch.float64)).softmax(1)
     truth = torch.multinomial(probs, 1, generator=generator).squeeze(1)

@@ -33,7 +33,7 @@ def problem(seed=0, penalty=0.01, lower=None, free=None):
 
 
 def gradient(p, coefficients, step=1e-5):
-    """Central differences, in float64, of what is minimised."""
+    """Central differences of the objective, in float64."""
     result = np.zeros_like(coefficients)
     for index in np.ndindex(*coefficients.shape):
         move = np.zeros_like(coefficients)
@@ -90,7 +90,7 @@ def test_preconditioning_leaves_the_optimum_where_newton_steps_find_it():
             break
     reference = objective(p, flat.reshape(p.centre.shape))
     assert objective(p, solve(p)) == pytest.approx(reference, abs=1e-6)
-    # Curvature of other rows changes the way, not the end.
+    # Curvature from other rows changes the steps, not the solution.
     other = MultinomialProblem(p.design[::3], p.labels[::3], p.weights[::3], p.centre, p.penalty, p.free)
     assert objective(p, solve(p, curvature=class_curvature(other))) == pytest.approx(reference, abs=1e-6)
 

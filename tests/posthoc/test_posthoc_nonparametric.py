@@ -129,7 +129,7 @@ def test_the_polynomial_solves_its_quadratic_program():
     found = fit_monotone_polynomial(x, y, np.ones(300), degree)
     assert (np.diff(found) >= 0).all()
     margin = 1 / 602
-    # The same problem, its monotonicity asked for on a grid, by a general solver.
+    # The same problem by a general solver, with monotonicity required on a grid.
     grid = np.linspace(0, 1, 400)
     on_grid = np.diff(bernstein(grid, degree), axis=0)
     identity = np.linspace(0, 1, degree + 1)

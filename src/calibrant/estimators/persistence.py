@@ -50,7 +50,7 @@ def save_classifier(
     """
     name = type(classifier).__name__
     if CLASSIFIERS.get(name) is not type(classifier):
-        raise TypeError(f"save writes {', '.join(CLASSIFIERS)}; got {name}.")
+        raise TypeError(f"classifier must be one of {', '.join(CLASSIFIERS)}; got {name}.")
     check_is_fitted(classifier)
     arrays: Arrays = {}
     if isinstance(classifier, CrossCalibrated):

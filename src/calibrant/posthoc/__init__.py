@@ -26,9 +26,9 @@ polynomial                 `ShapeRestrictedPolynomial`          yes             
 neural                     `NeuralCalibrator`                   yes                no
 ========================== ==================================== ================== =================
 
-`Auto` compares all of them by cross-validation and chooses the best, or none if none helps. `CALIBRATORS` holds this
-table, and `make_calibrator` makes a calibrator by name. `CalibratedModel` joins one to a fitted scikit-learn classifier
-or a torch module. `save` and `load` store one without pickle.
+`Auto` compares all of them by cross-validation and chooses one, or keeps the raw scores if none is clearly better.
+`CALIBRATORS` holds this table, and `make_calibrator` makes a calibrator by name. `CalibratedModel` joins one to a
+fitted scikit-learn classifier or a torch module. `save_calibrator` and `load_calibrator` use files without pickle.
 """
 
 from calibrant._renamed import former_names

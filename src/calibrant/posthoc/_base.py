@@ -1,4 +1,4 @@
-"""The base class of all calibrators: checks of the input, scores, and two tested properties."""
+"""The base class of all calibrators: it checks inputs and turns them into log-probabilities."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from calibrant._inputs import (
 
 Floats = np.ndarray
 
-# Below this, exp is exactly 0 in float64, and a logit means a probability of 0.
+# A logit this far below the top has a probability of exactly 0 in float64.
 _UNDERFLOW_GAP = 745.0
-# A zero that is this many times further from the top than any other logit is a mask, not a score.
+# A logit with probability 0 that is this many times further from the top than any other logit is a mask, not a score.
 _MASK_RATIO = 100.0
-# Squares of larger numbers approach the limit of float64.
+# Squares of larger numbers come close to the limit of float64.
 _LARGEST_GAP = 1e100
 
 

@@ -47,7 +47,7 @@ class Row:
     scores: Floats | None = None
     """Log-probabilities of the held-out rows."""
     first_scores: Floats | None = None
-    """Log-probabilities of its first stage, on which the second is fitted."""
+    """Log-probabilities of the first stage, to which the second is fitted."""
 
     @property
     def usable(self) -> bool:
@@ -121,5 +121,5 @@ def format_rows(table: Sequence[dict[str, Any]], margin: float) -> str:
 
 def _simplicity(row: Row) -> tuple[int, ...]:
     places = [_SIMPLEST_FIRST.index(name) if name in _SIMPLEST_FIRST else len(_SIMPLEST_FIRST) for name in row.stages]
-    # A pair counts as complex as its more complex part, and as more complex than that part alone.
+    # A pair is as complex as its more complex part, and more complex than that part alone.
     return max(places), len(places), sum(places)

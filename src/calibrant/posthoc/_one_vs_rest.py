@@ -21,7 +21,7 @@ class OneVsRest(Calibrator):
 
     With two classes there is one map, for class 1, and class 0 gets the rest; nothing is normalised. A subclass defines
     ``_fit_map`` and ``_apply_map`` for one column of scores. By default these are the log-odds of the class, which stay
-    distinct if p rounds to 1.
+    distinct even if p rounds to 1.
     """
 
     can_change_prediction = True

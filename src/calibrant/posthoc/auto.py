@@ -18,7 +18,7 @@ from calibrant.posthoc.registry import CALIBRATORS, make_calibrator
 _CONFIDENCE = ("temperature", "ensemble-temperature", "order-preserving-isotonic", "isotonic-confidence")
 # Number of the best single calibrators that get a second stage.
 _FIRST_STAGES = 3
-# Below this, exp is not a normal number.
+# The smallest normal number; zeros are replaced by it before logarithms are taken.
 _TINY = np.finfo(float).tiny
 
 
@@ -30,8 +30,8 @@ class Auto(Calibrator):
     first stage for rows that the first stage did not see. Let d be the paired difference of two log-losses per row, and
     s its standard error.
 
-    1. The raw scores stay unless the best candidate is better by more than ``margin`` · s. With 30 candidates on a
-       calibrated model, the best candidate looks better than it is.
+    1. The raw scores stay unless the best candidate is better by more than ``margin`` · s. The best of thirty
+       candidates looks better than it is, so this rule protects models that are already calibrated.
     2. Otherwise the simplest candidate within one s of the best is chosen (the one-standard-error rule of Breiman,
        Friedman, Olshen and Stone 1984, with the paired s, which is smaller than that of the losses themselves).
 

@@ -15,8 +15,8 @@ class HistogramBinning(OneVsRest):
     Zadrozny and Elkan, "Obtaining Calibrated Probability Estimates from Decision Trees and Naive Bayesian
     Classifiers", ICML 2001. Bins are (lo, hi], and 0 falls in the first. Deviation: the share is
     (hits + m r) / (count + m), with m = `prior` samples at the rate r = (N₊ + 1)/(n + C) of the class in the whole set.
-    So no class gets probability 0, and no unseen sample an infinite log-loss. ``prior=0`` gives plain shares, and r in
-    an empty bin.
+    So no class gets probability 0, and the log-loss of unseen samples is finite. ``prior=0`` gives plain shares, and r
+    in an empty bin.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class ScalingBinning(OneVsRest):
         if self.split and n < 3:
             raise ValueError(f"split=True needs at least three calibration samples; got {n}.")
         if self.split:
-            # One seed, so that all classes have the same split.
+            # The seed is the same for all classes, and so is the split.
             order = np.random.default_rng(self.random_state).permutation(n)
             scaling, edging, averaging = np.array_split(order, 3)
         else:

@@ -69,10 +69,10 @@ class Vector(_Structured):
 
     Section 4.2 of Guo et al. 2017, with the shrinkage of "structured vector scaling" (Berta, Holzmüller,
     Jordan and Bach, "Structured Matrix Scaling for Multi-Class Calibration", arXiv:2511.03685): the mean log-loss plus
-    l2 · C / n · (‖v - 1‖² + ‖b‖²). Deviations from Guo et al.: the penalty, without which a class that is missing in
-    the calibration set has no finite solution (``l2=0`` removes it). And diag(v) x, unlike z / T, depends on the
-    constant per row that a softmax ignores: x are log-probabilities, or have rows of mean zero if that lowers the
-    penalised loss by more than C / n.
+    l2 · C / n · (‖v - 1‖² + ‖b‖²). Deviations from Guo et al.: they have no penalty. Without it (``l2=0``), a class
+    that is missing in the calibration set has no finite solution. Their z is any vector of logits, but diag(v) z
+    depends on the constant per row that a softmax ignores. Here x are log-probabilities, or rows of mean zero if these
+    lower the penalised loss by more than C / n.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class StructuredMatrix(_Structured):
     arXiv:2511.03685. x are the log-probabilities after temperature scaling, M has no diagonal, and the mean
     log-loss is penalised by ::
 
-        l2_bias · C/n · ‖b‖²  +  l2_diagonal · C/n · ‖v‖²  +  l2_off_diagonal · C(C-1)/n · ‖M‖²,
+        l2_bias · C/n · ‖b‖²  +  l2_diagonal · C/n · ‖v‖²  +  l2_off_diagonal · C(C-1)/n · ‖M‖².
 
     With few samples the map is plain temperature scaling; it approaches matrix scaling as n grows. These are the
     paper's ridge penalties with ρ = τ = 1. Deviation: L-BFGS and Newton steps replace the paper's SAGA solver on the
@@ -209,9 +209,8 @@ class Matrix(_Odir):
 
     Parameters
     ----------
-    odir : strength of the penalty. None chooses it from 1e-3 … 1e2 by cross-validation (1e-3 for two classes, which
-    have
-        few parameters).
+    odir : strength of the penalty. None chooses it from 1e-3 … 1e2 by cross-validation (1e-3 for two classes,
+        which have few parameters).
     folds : number of folds for that choice.
 
     Attributes

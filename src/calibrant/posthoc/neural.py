@@ -23,7 +23,7 @@ class NeuralCalibrator(Calibrator):
 
     After Pan, Ao, Tang, Lu, Liu, Xiao and He, "Field-aware Calibration: A Simple and Empirically Strong Method for
     Reliable Probabilistic Predictions", WWW 2020. η is an increasing piecewise-linear curve (their isotonic line-plot
-    scaling), and g a small network. Deviations: there are many classes, with one η for all of them. The input of g are
+    scaling), and g a small network. Deviations: the paper is binary; here one η serves all classes. The inputs of g are
     the log-probabilities, since there are no other fields. Slopes are positive by construction (softplus); the paper
     penalises negative ones. η starts at the identity and g at 0, so that training starts at temperature scaling. The
     number of steps is the one with the smallest loss on a held-out fifth; then all samples are used. Below 50 samples
@@ -32,8 +32,9 @@ class NeuralCalibrator(Calibrator):
     Parameters
     ----------
     hidden : width of g's one hidden layer.
-    max_steps : most steps of Adam on the full set.
-    learning_rate, weight_decay : of Adam; the decay acts on g and on the deviation of η from the identity.
+    max_steps : the largest number of steps of Adam, each on the full set.
+    learning_rate : learning rate of Adam.
+    weight_decay : strength of the penalty on g and on the deviation of η from the identity.
     random_state : seed of the split and of g's first layer.
 
     Attributes

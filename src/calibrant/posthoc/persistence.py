@@ -18,14 +18,14 @@ FORMAT = Format("calibrator", KNOWN, WRITER, former={"calibrant.posthoc": (1,)})
 
 
 def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
-    """Write a fitted calibrator to one file; `load` reads it back with equal predictions, bit for bit."""
+    """Write a fitted calibrator to one file; `load_calibrator` reads it back with equal predictions, bit for bit."""
     arrays: Arrays = {}
     parts = calibrator_parts(calibrator, "state", arrays)
     FORMAT.write(path, parts.pop("calibrator"), arrays, **parts)
 
 
 def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:
-    """Read what `save` wrote; a ValueError says what is wrong with any other file."""
+    """Read what `save_calibrator` wrote; for any other file, a ValueError says what is wrong."""
     calibrator: Calibrator = FORMAT.read(path, _build)
     return calibrator
 
@@ -62,6 +62,6 @@ def _name_of(calibrator: Calibrator) -> str:
         if type(calibrator) is cls:
             return name
     raise TypeError(
-        f"save writes calibrant's own calibrators; got {type(calibrator).__name__}. "
-        "For a CalibratedModel save its calibrator_ and keep the model in its own format."
+        f"calibrator must be one of calibrant.posthoc; got {type(calibrator).__name__}. "
+        "Of a CalibratedModel, save calibrator_, and save the model in its own format."
     )

@@ -45,7 +45,7 @@ class Beta(Calibrator):
     Kull, Silva Filho and Flach, "Beta calibration: a well-founded and easily implemented improvement on
     logistic calibration for binary classifiers", AISTATS 2017. For two classes this is the paper's map, the logistic
     function of a ln q - b ln(1 - q) + c, with a = a₁ + b₀ and b = b₁ + a₀; a, b ≥ 0 keeps it monotone. Deviations: for
-    more classes the paper fits one against the rest; here all classes are fitted together, with one log-loss. The paper
+    more classes the paper fits one against the rest; here all classes are fitted together, to one log-loss. The paper
     drops a feature with a negative coefficient and fits again; here the constrained problem is solved. A weak pull to
     the identity, l2 · C / n · (‖a - 1‖² + ‖b‖² + ‖c‖²), keeps the optimum finite on separated labels.
 

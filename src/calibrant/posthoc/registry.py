@@ -34,7 +34,7 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
 }
 
 AUTO = "auto"
-"""The name of the choice among the table, `calibrant.posthoc.Auto`, for `make_calibrator`."""
+"""The name by which `make_calibrator` makes `calibrant.posthoc.Auto`."""
 
 
 class Description(NamedTuple):

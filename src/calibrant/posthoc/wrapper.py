@@ -32,7 +32,7 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
     Attributes
     ----------
     classes_ : the classifier's own classes; 0..C-1 for a torch module.
-    calibrator_ : the fitted calibrator, which `save` can write.
+    calibrator_ : the fitted calibrator, which `save_calibrator` can write.
     """
 
     def __init__(

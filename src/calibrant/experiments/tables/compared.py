@@ -143,8 +143,9 @@ def ratios(records: Sequence[Record], overlap: float, metric: str = "nll", own: 
 
 
 def lower_on(values: Values, method: str, own: str = OWN) -> tuple[int, int]:
-    """Return on how many tables ``own`` has a lower mean than a method over their common splits, and how many tables
-    have common splits.
+    """Compare ``own`` with a method by their means over common splits.
+
+    Return the number of tables on which ``own`` is lower, and the number of tables with common splits.
     """
     lower = tables = 0
     for methods in values.values():

@@ -38,7 +38,8 @@ OVERLAP = (
 )
 PARTIAL = (
     f"These methods were not measured on every split and are not ranked. They count as rivals of {OWN} on tables where "
-    "they were measured on every split."
+    "they were measured on every split. The last column compares all tables on which both were measured, on their "
+    "common splits."
 )
 RIVALS = f"NLL of {OWN} and of the best rival on each table; ratios with 95 % intervals over splits."
 COPIED = (
