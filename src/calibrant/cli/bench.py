@@ -28,10 +28,10 @@ def bench_tables(
         typer.Option(exists=True, help="Folder of tables (CSV, TSV, Parquet), or one table; needed without --from."),
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="Column of the labels; by default the one called target, class, label or y.")
+        str | None, typer.Option(help="Column of the labels; default: the one called target, class, label or y.")
     ] = None,
     seeds: Seeds = 5,
-    only: Annotated[list[str] | None, typer.Option(help="Names of tables; by default all.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Names of tables; default: all.")] = None,
     methods: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,7 +50,7 @@ def bench_tables(
         typer.Option(
             "--costs",
             help="Measure seconds and memory of single fits instead of scores, on two threads and one split of each "
-            "table; by default for self-calibrated, self-calibrated-former and hgb-temperature.",
+            "table; default methods: self-calibrated, self-calibrated-former and hgb-temperature.",
         ),
     ] = False,
     source: Source = None,
@@ -85,11 +85,11 @@ def bench_tables(
 def bench_noise(
     rates: Annotated[
         list[float] | None,
-        typer.Option(min=0.0, max=1.0, help="Shares of flipped training labels; 0.2 0.4 by default."),
+        typer.Option(min=0.0, max=1.0, help="Shares of flipped training labels; default: 0.2 0.4."),
     ] = None,
     seeds: Seeds = 20,
     methods: Annotated[
-        list[str] | None, typer.Option(help="Ids of methods; by default all except self-calibrated-pool.")
+        list[str] | None, typer.Option(help="Ids of methods; default: all except self-calibrated-pool.")
     ] = None,
     out: Out = Path("out/noise"),
     device: On = Device.auto,
@@ -117,8 +117,8 @@ def bench_noise(
 @bench.command("hostile", cls=Experiment)
 def bench_hostile(
     seeds: Seeds = 5,
-    only: Annotated[list[str] | None, typer.Option(help="Names of cases; by default all.")] = None,
-    methods: Annotated[list[str] | None, typer.Option(help="Ids of contenders; by default all.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Names of cases; default: all.")] = None,
+    methods: Annotated[list[str] | None, typer.Option(help="Ids of contenders; default: all.")] = None,
     before: Annotated[
         Path | None,
         typer.Option(
@@ -155,7 +155,7 @@ def bench_guarantees(
     ] = 15,
     learners: Annotated[
         list[str] | None,
-        typer.Option(help="Some of logistic, neighbours, tree and self-calibrated; by default all."),
+        typer.Option(help="Some of logistic, neighbours, tree and self-calibrated; default: all."),
     ] = None,
     out: Out = Path("out/guarantees"),
     jobs: Jobs = None,
@@ -179,9 +179,9 @@ def bench_guarantees(
 def bench_networks(
     seeds: Seeds = 5,
     only: Annotated[
-        list[str] | None, typer.Option(help="Some of digits, languages, reviews and table; by default all.")
+        list[str] | None, typer.Option(help="Some of digits, languages, reviews and table; default: all.")
     ] = None,
-    starts: Annotated[list[str] | None, typer.Option(help="scratch or tuned; by default both.")] = None,
+    starts: Annotated[list[str] | None, typer.Option(help="scratch or tuned; default: both.")] = None,
     out: Out = Path("out/networks"),
     jobs: Jobs = None,
     fresh: Fresh = False,

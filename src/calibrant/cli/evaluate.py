@@ -19,11 +19,11 @@ Files = Annotated[
     ),
 ]
 Labels = Annotated[
-    str | None, typer.Option(help="Column with the true classes; by default found by its name (label, y, …).")
+    str | None, typer.Option(help="Column with the true classes; default: found by its name (label, y, …).")
 ]
 Columns = Annotated[
     list[str] | None,
-    typer.Option(help="Columns of the predictions, in the order of the classes; by default found by their names."),
+    typer.Option(help="Columns of the predictions, in the order of the classes; default: found by their names."),
 ]
 AsLogits = Annotated[bool, typer.Option("--logits", help="The predictions are logits, not probabilities.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
