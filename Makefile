@@ -25,7 +25,7 @@ reproduce: setup ## both papers' experiments on a small scale: reports in out/bo
 	$(PY) -m calibrant reproduce meta-reg --quick
 
 test: setup     ## the fast tests
-	$(PY) -m pytest -n 2 --dist loadfile
+	$(PY) -m pytest -n 2 --dist loadfile --durations=10
 
 test-all: setup ## every test, the slow ones too
 	$(PY) -m pytest -n 2 --dist loadfile -m ''

@@ -2,13 +2,13 @@
 
 import pytest
 
-import calibrant.methods.base
+import calibrant.methods.adapter
 from calibrant.bilevel import solve
 
 
 def train_eagerly(monkeypatch):
     """Let the methods solve their problems with ``compile=None``, whatever they ask for."""
-    monkeypatch.setattr(calibrant.methods.base, "solve", lambda *a, compile, **k: solve(*a, **k))
+    monkeypatch.setattr(calibrant.methods.adapter, "solve", lambda *a, compile, **k: solve(*a, **k))
 
 
 @pytest.fixture(autouse=True, scope="module", name="eager")

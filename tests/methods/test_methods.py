@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-import calibrant.methods.base
+import calibrant.methods.adapter
 from calibrant.bilevel import NonFiniteError
 from calibrant.data import blobs
 from calibrant.methods import (
@@ -246,13 +246,13 @@ def test_large_populations_are_trained_in_pieces(monkeypatch):
 
 def test_small_networks_of_a_method_are_recorded_by_default(monkeypatch):
     """Networks of the user run eagerly, unless ``compile`` is given."""
-    asked, solve = [], calibrant.methods.base.solve
+    asked, solve = [], calibrant.methods.adapter.solve
 
     def watched(*args, compile, **given):
         asked.append(compile)
         return solve(*args, compile=None, **given)
 
-    monkeypatch.setattr(calibrant.methods.base, "solve", watched)
+    monkeypatch.setattr(calibrant.methods.adapter, "solve", watched)
     own, method = task(), short(Standard(), epochs=2)
     theirs = replace(own, model=lambda seed: torch.nn.Linear(2, own.n_classes))
     for given, options in ((own, {}), (theirs, {}), (own, {"compile": None}), (theirs, {"compile": "trace"})):

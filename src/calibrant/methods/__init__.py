@@ -1,6 +1,7 @@
 """Training methods as values. ``METHODS`` lists them by name; ``fit_all`` trains any list of methods and tasks."""
 
-from calibrant.methods.base import Group, Method, Outcome, Solving
+from calibrant.methods.adapter import Group, Outcome, Solving
+from calibrant.methods.base import Method
 from calibrant.methods.baselines import Calibrated, Ensemble
 from calibrant.methods.bo4sc import BO4SC, suspicion
 from calibrant.methods.cross_fitted import CrossFitted

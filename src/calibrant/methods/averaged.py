@@ -14,7 +14,8 @@ from calibrant.bilevel import Adam, Bilevel, Callback, History, Plain, composed,
 from calibrant.bilevel.dynamics import State
 from calibrant.bilevel.finite import NonFiniteError
 from calibrant.bilevel.run import Run
-from calibrant.methods.base import Group, Method, Outcome, Solving
+from calibrant.methods.adapter import Group, Outcome, Solving
+from calibrant.methods.base import Method
 from calibrant.methods.task import Part, Task, streams, total_steps
 
 STRIDE = 5

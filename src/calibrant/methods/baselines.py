@@ -10,7 +10,8 @@ import torch
 
 from calibrant.bilevel import Callback
 from calibrant.data.streams import mix
-from calibrant.methods.base import Compile, Method
+from calibrant.methods.adapter import Compile
+from calibrant.methods.base import Method
 from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
 from calibrant.methods.standard import Standard
 from calibrant.methods.task import Task

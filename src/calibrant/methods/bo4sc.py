@@ -39,7 +39,8 @@ from calibrant.bilevel import (
 from calibrant.data.batch import Batch
 from calibrant.data.loaders import LoaderStream
 from calibrant.data.streams import TensorStream
-from calibrant.methods.base import Group, Method, Outcome, Solving
+from calibrant.methods.adapter import Group, Outcome, Solving
+from calibrant.methods.base import Method
 from calibrant.methods.task import Task, streams, tensors
 
 Companion = Literal["l2", "l2-unit", "label-smoothing", "label-noise"]

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.bilevel import L2, Adam, Bilevel, Callback, LabelNoise, OuterVariables, Truncated, cosine
-from calibrant.methods.base import Compile, Group, Method, Solving, failure, solve_group
+from calibrant.methods.adapter import Compile, Group, Solving, solve_group
+from calibrant.methods.base import Method, failure
 from calibrant.methods.calibrated_mean import held_out_losses, last_step
 from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks, folds_of, row_groups
 from calibrant.methods.fitted import Mixture

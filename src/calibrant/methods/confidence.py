@@ -14,7 +14,7 @@ from calibrant.bilevel.outer_variables.logit_map import BehindMap
 from calibrant.data.streams import Augment
 from calibrant.data.vision import Distort
 from calibrant.losses.classification import brier, cross_entropy
-from calibrant.methods.base import Group, Outcome, Solving
+from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.confidence_map import Mapped, mapped
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.networks import STRIDE, NetworkTraining

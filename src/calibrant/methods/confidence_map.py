@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from calibrant.bilevel import Callback, LogitMap
 from calibrant.bilevel.outer_variables.logit_map import describe
-from calibrant.methods.base import Compile, Method
+from calibrant.methods.adapter import Compile
+from calibrant.methods.base import Method
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.task import Part, Task
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calibrant.bilevel import Callback
-from calibrant.methods.base import Compile, Method
+from calibrant.methods.adapter import Compile
+from calibrant.methods.base import Method
 from calibrant.methods.calibrated_mean import calibrated_mean
 from calibrant.methods.crossfit import CrossFit, fold_tasks, folds_of, grouped
 from calibrant.methods.fitted import Fitted

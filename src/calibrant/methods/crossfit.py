@@ -24,7 +24,7 @@ from calibrant.bilevel import Solution
 from calibrant.data.copies import copy_groups, joined
 from calibrant.data.splits import folds, group_folds
 from calibrant.data.streams import mix
-from calibrant.methods.base import Outcome
+from calibrant.methods.adapter import Outcome
 from calibrant.methods.fitted import network_logits
 from calibrant.methods.task import Part, Task, cycled, tensors
 

@@ -15,7 +15,8 @@ from torch import nn
 from calibrant._device import resolve_device
 from calibrant.bilevel import Callback
 from calibrant.data.batch import map_tensors
-from calibrant.methods.base import Compile, Method
+from calibrant.methods.adapter import Compile
+from calibrant.methods.base import Method
 from calibrant.methods.default import Calibration, default_method, one_network, several_networks
 from calibrant.methods.freezing import Freeze, frozen
 from calibrant.methods.loaded import as_part, checked

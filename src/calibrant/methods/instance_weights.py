@@ -9,7 +9,8 @@ from torch import nn
 
 from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel import Adam, Bilevel, Unrolled, WeightNetwork, variance_loss
-from calibrant.methods.base import Group, Method, Outcome, Solving
+from calibrant.methods.adapter import Group, Outcome, Solving
+from calibrant.methods.base import Method
 from calibrant.methods.bo4sc import entries, weights_at
 from calibrant.methods.task import Task
 

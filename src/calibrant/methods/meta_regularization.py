@@ -37,7 +37,7 @@ from calibrant.bilevel import (
 )
 from calibrant.bilevel.objectives import DEFAULT_INNER_LOSS, UserLoss
 from calibrant.bilevel.run import Run
-from calibrant.methods.base import Group, Solving
+from calibrant.methods.adapter import Group, Solving
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.networks import STRIDE, NetworkTraining, head_and_width
 from calibrant.methods.task import Part, Task

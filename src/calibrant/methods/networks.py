@@ -29,7 +29,8 @@ from calibrant.data.streams import Augment, mix
 from calibrant.data.vision import Mixup
 from calibrant.losses import Loss
 from calibrant.losses.classification import cross_entropy
-from calibrant.methods.base import Group, Method, Outcome, Solving
+from calibrant.methods.adapter import Group, Outcome, Solving
+from calibrant.methods.base import Method
 from calibrant.methods.task import Part, Task
 from calibrant.models.heads import find_head
 from calibrant.models.outputs import call, logits_of

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.bilevel import Adam, Bilevel, Hypergradient, Implicit, OneStep, SampleWeights
-from calibrant.methods.base import Group, Outcome, Solving
+from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.networks import STRIDE, NetworkTraining
 from calibrant.methods.task import Part, Task
 

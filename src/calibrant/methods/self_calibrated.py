@@ -10,7 +10,8 @@ from torch import Tensor
 
 from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel import Callback
-from calibrant.methods.base import Compile, Method
+from calibrant.methods.adapter import Compile
+from calibrant.methods.base import Method
 from calibrant.methods.blend import blended, check_members, check_table
 from calibrant.methods.calibrated_mean import calibrated_mean
 from calibrant.methods.candidates import LabelNoisy, Pooled, cross_fits, preferable

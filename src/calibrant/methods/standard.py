@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from calibrant.bilevel import Adam, Bilevel, EarlyStopping, History, Plain, composed
 from calibrant.bilevel.objectives import UserLoss
 from calibrant.losses.classification import focal, smoothed_cross_entropy
-from calibrant.methods.base import Group, Method, Outcome, Solving
+from calibrant.methods.adapter import Group, Outcome, Solving
+from calibrant.methods.base import Method
 from calibrant.methods.task import Task, streams
 
 CHECK_EVERY = 5

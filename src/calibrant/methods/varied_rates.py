@@ -14,8 +14,9 @@ from torch import Tensor
 
 from calibrant.bilevel import Callback, NonFiniteError
 from calibrant.data.streams import mix
+from calibrant.methods.adapter import Compile
 from calibrant.methods.averaged import AveragedNetwork
-from calibrant.methods.base import Compile, Method
+from calibrant.methods.base import Method
 from calibrant.methods.baselines import begun
 from calibrant.methods.fitted import Failed, Fitted, Mixture, network_logits
 from calibrant.methods.task import Part, Task
