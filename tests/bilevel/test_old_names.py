@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 
 import pytest
 import torch
@@ -25,6 +24,7 @@ from calibrant.bilevel import (
     checkpoint,
     solve,
 )
+from tests.renaming import check_former_name
 
 # Each entry: how to call it by the old name, by the present one, and the value that both must share.
 RENAMED = {
@@ -67,14 +67,7 @@ RENAMED = {
 
 @pytest.mark.parametrize("name", RENAMED)
 def test_old_names_work_with_a_warning(name):
-    old, present, value = RENAMED[name]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        expected = value(present())
-    with pytest.warns(DeprecationWarning, match="is now called") as caught:
-        found = value(old())
-    assert found == expected
-    assert caught[0].filename == __file__
+    check_former_name(*RENAMED[name], file=__file__)
 
 
 def test_both_names_at_once_are_refused():

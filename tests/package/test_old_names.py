@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
@@ -18,6 +16,7 @@ from calibrant.data import Batch, LoaderStream, TensorStream, vision
 from calibrant.experiments.bo4sc import grid
 from calibrant.experiments.common.old_names import current_names
 from calibrant.selective import SetRule, conformal_rule
+from tests.renaming import check_former_name
 
 X, Y = torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 1])
 W = torch.tensor([1.0, 2.0, 3.0])
@@ -104,14 +103,7 @@ RENAMED = {
 
 @pytest.mark.parametrize("name", RENAMED)
 def test_old_names_work_with_a_warning(name):
-    old, present, value = RENAMED[name]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        expected = value(present())
-    with pytest.warns(DeprecationWarning, match="is now called") as caught:
-        found = value(old())
-    assert found == expected
-    assert {warning.filename for warning in caught} == {__file__}
+    check_former_name(*RENAMED[name], file=__file__)
 
 
 def test_unknown_names_are_errors():
