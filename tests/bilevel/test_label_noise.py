@@ -152,7 +152,7 @@ def test_a_chain_maps_outputs_in_order():
         (lambda: LabelNoise(1), "n_classes must be at least 2; got 1"),
         (lambda: LabelNoise(3, initial=0.0), "0 < initial < largest < 1; got initial=0.0"),
         (lambda: LabelNoise(3, largest=1.0), "largest=1.0"),
-        (lambda: LabelNoise(3).outputs(torch.zeros(2, 4), BATCH), "made for 3 classes, but the network has 4"),
+        (lambda: LabelNoise(3).outputs(torch.zeros(2, 4), BATCH), "the 4 classes of the network; got 3"),
     ],
 )
 def test_errors_say_what_is_wrong(make, sentence):

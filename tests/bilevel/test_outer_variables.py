@@ -252,7 +252,7 @@ def test_a_chain_needs_what_its_parts_need():
         (
             lambda: SampleWeights(TRAIN + 1).weigh(torch.ones(TRAIN), FULL),
             ValueError,
-            "SampleWeights was made for 13 samples, but the training set has 12",
+            "SampleWeights must be made for the 12 samples of the training set; got 13",
         ),
         (lambda: SampleWeights(1).weigh(torch.ones(TRAIN), FULL), ValueError, "made for 1 samples"),
         (lambda: LabelSmoothing(5).targets(LABELS, FULL, CLASSES), ValueError, "made for 5 samples"),

@@ -239,5 +239,5 @@ def test_inputs_of_several_tensors():
     assert torch.equal(batch.inputs["b"], Y[batch.index])
     together = MemberStream([stream, TensorStream(inputs, Y, batch_size=5, seed=2)])
     assert torch.equal(together.batch(2).inputs["a"][0], batch.inputs["a"])
-    with pytest.raises(ValueError, match="inputs has 23 rows and targets 22"):
+    with pytest.raises(ValueError, match="got 23 and 22 rows"):
         TensorStream(inputs, Y[:-1])

@@ -129,13 +129,13 @@ def test_constants_travel_with_every_batch():
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda x, y: TensorStream(x, y[:-1]), "inputs has 23 rows and targets 22; they must be the same samples"),
+        (lambda x, y: TensorStream(x, y[:-1]), "inputs and targets must be the same samples; got 23 and 22 rows"),
         (lambda x, y: TensorStream(x[:0], y[:0]), "at least one row"),
         (lambda x, y: TensorStream(x, y, index=y[:-1]), r"for each of the 23 rows; got torch.int64 of shape \(22,\)"),
         (lambda x, y: TensorStream(x, y, index=y.float()), r"whole number \(torch.long\)"),
         (lambda x, y: TensorStream(x, y, sample_weight=x), r"one number for each of the 23 rows; got shape \(23, 2\)"),
         (lambda x, y: TensorStream(x, y, sample_weight=-x[:, 0]), "finite and not negative"),
-        (lambda x, y: TensorStream(x, y, sample_weight=0 * x[:, 0]), "some must be positive"),
+        (lambda x, y: TensorStream(x, y, sample_weight=0 * x[:, 0]), "positive for some rows; got values from 0 to 0"),
         (
             lambda x, y: TensorStream(x, y, batch_size=0),
             "batch_size must be at least 1, or None for the full batch; got 0",

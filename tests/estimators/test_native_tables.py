@@ -214,7 +214,7 @@ def test_balanced_weights_raise_the_rare_class():
 
 @pytest.mark.parametrize("y", [np.zeros(20), np.zeros(20, int), ["a"] * 20, np.array(["a"] * 20, object), [True] * 20])
 def test_one_class_is_named_plainly(y):
-    with pytest.raises(ValueError, match=rf"y holds one class only, {np.asarray(y).tolist()[0]!r} \(n_samples=20\)"):
+    with pytest.raises(ValueError, match=rf"got one class only, {np.asarray(y).tolist()[0]!r} \(n_samples=20\)"):
         SelfCalibratedClassifier().fit(np.arange(40.0).reshape(20, 2), y)
 
 

@@ -66,7 +66,7 @@ def test_cross_fitting_says_if_a_class_is_too_small(tmp_path, short):
     (record,) = run_peers("t", path, 0, ["sklearn-isotonic"])
     assert (
         record["failure"]
-        == "Each class must have two rows or more outside the test part, for cross-fitting; one has a single row."
+        == "Each class must have two rows or more outside the test part, for cross-fitting; got one with a single row."
     )
 
 

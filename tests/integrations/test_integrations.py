@@ -155,7 +155,7 @@ def test_trackers_that_cannot_be_had(monkeypatch):
         Tracker("neptune")
     with pytest.raises(TypeError, match="must be a name, a function"):
         Tracker(3)
-    with pytest.raises(ValueError, match="log_dir can be set only with the name"):
+    with pytest.raises(ValueError, match="log_dir must be given with the name"):
         Tracker(print, log_dir="runs")
     with pytest.raises(ValueError, match="every must be at least 1"):
         Tracker(print, every=0)

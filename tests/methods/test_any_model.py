@@ -196,7 +196,7 @@ def test_labels_by_name():
     x = {"x": TRAIN[0].flatten(1)}
     assert (first.classes(x) == TRAIN[1]).double().mean() > 0.9
     assert (second.classes(x) == TRAIN[1].flip(0)).double().mean() > 0.5
-    with pytest.raises(ValueError, match=r"labels under 'wrong'; it has \['kind', 'label', 'x'\]"):
+    with pytest.raises(ValueError, match=r"labels under 'wrong'; got \['kind', 'label', 'x'\]"):
         calibrant.fit(Named(16, 3), items, method=Standard(epochs=1), labels="wrong")
 
 

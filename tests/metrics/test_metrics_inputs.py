@@ -68,7 +68,7 @@ BAD_PAIRS = {
     "correct short": (CONFIDENCE, CORRECT[:-1], "shape of confidence"),
     "correct missing": (CONFIDENCE, None, "one of them is missing"),
     "confidence missing": (None, CORRECT, "one of them is missing"),
-    "logits": (Logits(CONFIDENCE), CORRECT, "confidence is a probability"),
+    "logits": (Logits(CONFIDENCE), CORRECT, "describe probs, not confidence"),
 }
 
 
@@ -101,9 +101,9 @@ def test_bad_pairs_are_refused(metric, case):
         ({"sample_weight": np.full(40, NAN)}, "finite"),
         ({"sample_weight": np.full(40, INF)}, "finite"),
         ({"groups": ["a", "b"]}, "groups must be 1-D with 40"),
-        ({"groups": np.full(40, NAN)}, "has missing entries"),
-        ({"groups": ["a", None] * 20}, "has missing entries"),
-        ({"groups": np.full(40, "NaT", dtype="datetime64[D]")}, "has missing entries"),
+        ({"groups": np.full(40, NAN)}, "got missing entries"),
+        ({"groups": ["a", None] * 20}, "got missing entries"),
+        ({"groups": np.full(40, "NaT", dtype="datetime64[D]")}, "got missing entries"),
         ({"confidence": CONFIDENCE, "correct": CORRECT}, "got both"),
     ],
     ids=str,
@@ -149,7 +149,7 @@ def test_unknown_keywords_are_named(metric):
         (lambda: check_logits([[INF, 0.0]]), r"\+inf"),
         (lambda: check_logits([[-INF, -INF]]), "row 0 is -inf"),
         (lambda: check_logits([0.0, 1.0]), r"shape \(n, C\)"),
-        (lambda: check_labels(Logits([0]), 1, 2), "only probs and logits"),
+        (lambda: check_labels(Logits([0]), 1, 2), "Only probs and logits"),
         (lambda: as_tensor(None, "labels"), "labels must be an array or a tensor"),
         (lambda: metrics.ece(np.ma.masked_greater(PROBS, 0.9), LABELS), "masked entries"),
         (lambda: metrics.smooth_ece(PROBS, LABELS, bandwidth=INF), "must be finite"),

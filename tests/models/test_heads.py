@@ -139,7 +139,7 @@ REFUSED = {
     "a tied function": (TiedFunction(), None, "Linear layers that ran: 'embed', 'mix'"),
     "a tied module": (TiedModule(), None, "shares 'weight' with 'embed'"),
     "called twice": (Repeated(), None, "called 2 times"),
-    "another name": (Net(), "fc", "the model has no 'fc'"),
+    "another name": (Net(), "fc", "name of a submodule; got 'fc'"),
     "an inner layer": (Net(), "body", "something follows 'body'"),
     "a layer that does not run": (Net(unused=nn.Linear(5, 7)), "unused", "called 0 times"),
 }

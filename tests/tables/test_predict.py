@@ -250,7 +250,7 @@ def test_columns_of_text_stay_so_in_every_piece(tmp_path):
 def test_an_open_quotation_mark_is_reported_before_memory_ends(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('a,b\n1,"x\n' + "2,y\n" * 50_000)
-    with pytest.raises(ValueError, match="perhaps a quotation mark is not closed"):
+    with pytest.raises(ValueError, match="every quotation mark is closed"):
         list(read_chunks(path, 10))
 
 

@@ -169,7 +169,7 @@ def ablate_tables(
 ) -> None:
     """Compare networks of self-calibrated with and without embedded columns, on development data: NLL and time."""
     if data is None and source is None:
-        raise typer.BadParameter("must name a folder of tables; or use --from.", param_hint="--data")
+        raise typer.BadParameter("Give a folder of tables, or a result file with --from.", param_hint="--data")
     call(
         "tables.ablation.run",
         data=data,

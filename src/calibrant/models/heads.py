@@ -81,17 +81,17 @@ def _shallow(module: nn.Module) -> nn.Module:
 def _check(module: nn.Module, name: str, calls: _Calls, logits: Tensor) -> None:
     modules = dict(module.named_modules())
     if name not in modules:
-        raise ValueError(f"head must be the name of a submodule; the model has no {name!r}. " + _advice(calls))
+        raise ValueError(f"head must be the name of a submodule; got {name!r}. {_advice(calls)}")
     if len(calls.outputs.get(name, ())) != 1:
         times = len(calls.outputs.get(name, ()))
-        raise ValueError(f"The head must be called once in a pass; {name!r} was called {times} times. {_advice(calls)}")
+        raise ValueError(f"The head must be called once in a pass; got {times} calls of {name!r}. {_advice(calls)}")
     if not calls.gives(name, logits):
         raise ValueError(
             f"The head's output must be the logits; something follows {name or 'it'!r}. Put it and everything after it "
             "into one submodule, and name that. " + _advice(calls)
         )
     if not calls.takes_tensor(name):
-        raise ValueError(f"The head must take one tensor, its features; {name!r} is called with other arguments.")
+        raise ValueError(f"The head must take one tensor, its features; got other arguments for {name!r}.")
     own = {id(p): k for k, p in modules[name].named_parameters()}
     for other, layer in modules.items():
         if other == name or other.startswith(name + ".") or not name or name.startswith(other + ".") or not other:

@@ -79,12 +79,14 @@ class Setup:
             if number is not None and number < 1:
                 raise ValueError(f"{what} must be at least 1; got {number}.")
         if self.folder is None and DATASETS[self.dataset].files:
-            raise ValueError(f"--data must name the folder with the files of {DATASETS[self.dataset].title}.")
+            raise ValueError(f"--data must name the folder with the files of {DATASETS[self.dataset].title}; got none.")
         noisy, title = has_noisy_labels(self.dataset), DATASETS[self.dataset].title
         if noisy and self.labels is None:
-            raise ValueError(f"--noisy-labels must name the file with the labels of {title}.")
+            raise ValueError(f"--noisy-labels must name the file with the labels of {title}; got none.")
         if self.labels is not None and not noisy:
-            raise ValueError(f"--noisy-labels can be used only with CIFAR-10N; got --dataset {self.dataset}.")
+            raise ValueError(
+                f"--noisy-labels must be left out except with CIFAR-10N; got it with --dataset {self.dataset}."
+            )
 
     def prepared(self, seed: int) -> PreparedImages:
         """The training task and the test part of a seed."""
