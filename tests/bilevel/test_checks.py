@@ -68,7 +68,7 @@ def test_loaders_folds_and_replicas_know_their_samples():
         problem(outer=SampleWeights(21), train=loader)
     fold = TensorStream(x[:8], y[:8], index=torch.arange(12, 20), batch_size=4)
     problem(outer=SampleWeights(20), train=fold)
-    with pytest.raises(ValueError, match="must be below 19.*; got 19"):
+    with pytest.raises(ValueError, match=r"must be below 19.*; got 19"):
         problem(outer=SampleWeights(19), train=fold)
     with pytest.raises(ValueError, match="made for the 8 samples of the training set; got 20"):
         problem(batch_size=4).replicate(train=(x[:8], y[:8]))

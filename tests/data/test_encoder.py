@@ -273,7 +273,7 @@ def test_names_that_are_numbers_are_matched_as_text():
         == encoder.get_feature_names_out().tolist()
     )
     assert TableEncoder(categorical=np.array([0])).fit(frame).to_json() == encoder.to_json()
-    with pytest.raises(ValueError, match="must differ.*; got 0 twice"):
+    with pytest.raises(ValueError, match=r"must differ.*; got 0 twice"):
         TableEncoder().fit({0: [1, 2], "0": [1, 2]})
 
 

@@ -188,12 +188,19 @@ def network_of(method: Method, fitted: Fitted) -> Fitted:
     return fitted if mapped or not isinstance(fitted, Mapped) else fitted.model
 
 
+STORED_NAMES = {"outer_learning_rate": "meta_rate", "outer_batch_size": "meta_batch"}
+"""Fields of methods whose former name goes on in the texts of stored runs, so that these are found again."""
+
+
 def settings_text(method: Method) -> str:
     """A method as text that is the same in every process: without memory addresses of functions.
 
-    Settings that ``repr`` leaves out are added if they are not the default.
+    Settings that ``repr`` leaves out are added if they are not the default. ``STORED_NAMES`` keeps the text equal to
+    that of the stored runs.
     """
     text = re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", repr(method))
+    for name, stored in STORED_NAMES.items():
+        text = re.sub(rf"\b{name}=", f"{stored}=", text)
     own = own_training(method)
     hidden = [f for f in fields(own) if not f.repr and getattr(own, f.name) != f.default]
     return " ".join([text, *(f"{f.name}={getattr(own, f.name)!r}" for f in hidden)])
