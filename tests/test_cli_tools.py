@@ -35,7 +35,7 @@ def logits_and_labels(n=600, n_classes=3, seed=0):
 
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch):
-    """Noise floors from twenty draws: what is tested here does not need more."""
+    """Noise floors from twenty draws, which is enough for these tests."""
     monkeypatch.setattr(numbers, "BUDGET", 1.0)
 
 
@@ -352,7 +352,7 @@ def test_a_page_without_jinja_says_how_to_install_it(table, tmp_path, monkeypatc
 
 
 def test_calibrators_that_keep_the_class_report_that_class(tmp_path):
-    """Where the model is right in two of ten cases, its class ends below the others: it is still its answer."""
+    """If the model is right in two of ten cases, another class becomes more likely, but its answer stays."""
     random = np.random.default_rng(0)
     labels = random.integers(0, 3, 2000)
     top = np.where(random.random(2000) < 0.2, labels, (labels + random.integers(1, 3, 2000)) % 3)
@@ -409,7 +409,7 @@ def test_weights_of_rows_are_a_column(table, tmp_path):
 
 
 def test_mistakes_have_the_row_numbers_of_the_file(table):
-    """Row 1 is the first below the header, also where half of the rows were used for something else."""
+    """Row 1 is the first below the header, also if half of the rows were used to fit a calibrator."""
     path = table()
     known = pd.read_csv(path)
     for options in ((), ("--recalibrate", "temperature")):

@@ -35,7 +35,7 @@ def test_columns_are_matched_by_name():
     swapped = {"more": [0], "sex": ["m"], "age": [40]}
     assert encoder.transform(swapped).tolist() == [[0, 0, 0, 1, 0]]
     assert encoder.transform(pd.DataFrame(swapped)).tolist() == [[0, 0, 0, 1, 0]]
-    with pytest.raises(ValueError, match=r"lacks a column of the training table: sex. It has age"):
+    with pytest.raises(ValueError, match=r"lacks a column of the training table: sex. Add it; the table has age"):
         encoder.transform({"age": [40]})
 
 
@@ -224,7 +224,7 @@ def test_an_encoder_must_be_fitted():
         TableEncoder().transform(TRAIN)
 
 
-def test_a_slip_among_numbers_counts_as_missing_and_is_told():
+def test_a_slip_among_numbers_counts_as_missing_with_a_warning():
     ages = [str(20 + k % 60) for k in range(500)]
     ages[7:11] = ["unknown", "n/a?", "about 40", "40 or 41"]
     with pytest.warns(UserWarning, match="taken as numbers"):
@@ -277,7 +277,7 @@ def test_names_that_are_numbers_are_matched_as_text():
         TableEncoder().fit({0: [1, 2], "0": [1, 2]})
 
 
-def test_outputs_have_names_of_their_own():
+def test_outputs_have_their_own_names():
     data = {"a": [1.0, None, 2.0], "a missing": [1, 2, 3], "a missing (2)": [3, 2, 1]}
     encoder = TableEncoder().fit(data)
     assert encoder.get_feature_names_out().tolist() == ["a", "a missing", "a missing (3)", "a missing (2)"]

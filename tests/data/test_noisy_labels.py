@@ -44,7 +44,7 @@ def _rest(own: Images) -> tuple:
     return own.labels, own.names, own.mean, own.std
 
 
-def test_wrong_files_are_told(tmp_path: Path) -> None:
+def test_wrong_files_are_refused(tmp_path: Path) -> None:
     own = images()
     labels = own.labels.numpy()
     with pytest.raises(ValueError, match="must be one of worse, aggregate"):

@@ -98,7 +98,7 @@ def test_columns_are_read_without_labels(tmp_path):
         ("t.csv.gz", "x,y\n1,1\n", "not a complete gzip file"),
     ],
 )
-def test_what_is_wrong_is_said(name, text, sentence, tmp_path):
+def test_errors_name_what_is_wrong(name, text, sentence, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=sentence):
         read_table(tmp_path / name)
@@ -123,7 +123,7 @@ def test_files_that_are_absent_or_not_utf8(tmp_path):
 )
 def test_rows_longer_than_the_header_are_refused_and_not_shifted(text, fields, tmp_path):
     (tmp_path / "long.csv").write_text(text)
-    with pytest.raises(ValueError, match=rf"^long\.csv has {fields}"):
+    with pytest.raises(ValueError, match=rf"^Each line of long\.csv must have {fields}"):
         read_table(tmp_path / "long.csv")
 
 
@@ -251,7 +251,9 @@ def test_one_clear_decimal_comma_tells_what_the_others_are(tmp_path):
 )
 def test_rows_shorter_than_the_header_are_refused(text, fields, tmp_path):
     (tmp_path / "short.csv").write_text(text)
-    with pytest.raises(ValueError, match=rf"^short\.csv has {fields}: a value or a separator is missing"):
+    with pytest.raises(
+        ValueError, match=rf"^Each line of short\.csv must have {fields}\. A value or a separator is missing"
+    ):
         read_table(tmp_path / "short.csv")
 
 

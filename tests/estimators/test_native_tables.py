@@ -65,7 +65,7 @@ def test_a_frame_of_everything(quick, tmp_path):
     assert again.encoder_.to_json() == fitted.encoder_.to_json()
 
 
-def test_the_user_is_told_what_became_of_columns():
+def test_the_user_learns_what_became_of_columns():
     frame, y = messy()
     frame["name"] = [f"customer {k}" for k in range(ROWS)]
     with pytest.warns(UserWarning, match="'name' is left out") as told:

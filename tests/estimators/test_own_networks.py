@@ -214,7 +214,7 @@ def test_what_cannot_be_frozen():
         calibrant.fit(nn.Linear(4, 2).requires_grad_(False), (x, y), (x[:9], y[:9]))
 
 
-def test_a_trained_network_is_fine_tuned_and_not_drawn_anew():
+def test_a_trained_network_is_fine_tuned_and_not_redrawn():
     """With labels that cannot be learned in a step, all networks stay near the trained one."""
     torch.manual_seed(0)
     x, y = torch.randn(80, 4), torch.randint(0, 2, (80,))
@@ -362,7 +362,7 @@ def test_a_second_control_c_gives_up():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_progress_is_told_where_there_is_no_terminal(capsys):
+def test_progress_is_printed_without_a_terminal(capsys):
     x, y = torch.randn(60, 4), torch.arange(60) % 2
     calibrant.fit(nn.Linear(4, 2), (x, y), method=Standard(epochs=20), verbose=True)
     assert "training 100%, done, inner" in capsys.readouterr().err

@@ -52,7 +52,7 @@ def test_a_function_sees_losses_validation_scores_and_the_result():
     assert end["calibrated/temperature"] == result.temperature
 
 
-def test_several_networks_have_names_of_their_own():
+def test_several_networks_have_their_own_names():
     seen = {}
     fitted(Tracker(lambda values, step: seen.update(values)), networks=2)
     assert {"train/loss", "network-1/train/loss", "network-1/val/nll", "calibrated/nll"} <= set(seen)
@@ -78,7 +78,7 @@ def test_tensorboard(tmp_path):
 
 
 class FakeTracker(types.ModuleType):
-    """What MLflow and Weights & Biases are asked for."""
+    """Records the calls that MLflow and Weights & Biases would get."""
 
     def __init__(self, name, active=None):
         super().__init__(name)

@@ -36,7 +36,7 @@ BAD_MATRICES = {
     "inf": (changed(PROBS, (3, 1), INF), LABELS, r"lie in \[0, 1\]"),
     "negative": (changed(PROBS, 3, [-0.5, 0.5, 1.0]), LABELS, r"lie in \[0, 1\]"),
     "above one": (changed(PROBS, 3, [1.5, 0.0, 0.0]), LABELS, "from_logits=True"),
-    "unnormalised": (changed(PROBS, 3, [0.2, 0.2, 0.2]), LABELS, "row 3 sums to 0.6"),
+    "unnormalised": (changed(PROBS, 3, [0.2, 0.2, 0.2]), LABELS, "must sum to 1; got 0.6 in row 3"),
     "one dimension": (PROBS[:, 0], LABELS, "for 2 classes"),
     "three dimensions": (PROBS[None], LABELS, "Flatten"),
     "integers": (np.eye(3, dtype=int)[LABELS], LABELS, "got int64"),
@@ -66,8 +66,8 @@ BAD_PAIRS = {
     "correct nan": (CONFIDENCE, changed(CORRECT.astype(float), 0, NAN), "0/1"),
     "correct fraction": (CONFIDENCE, changed(CORRECT.astype(float), 0, 0.5), "0/1"),
     "correct short": (CONFIDENCE, CORRECT[:-1], "shape of confidence"),
-    "correct missing": (CONFIDENCE, None, "one of them is missing"),
-    "confidence missing": (None, CORRECT, "one of them is missing"),
+    "correct missing": (CONFIDENCE, None, "got only one of them"),
+    "confidence missing": (None, CORRECT, "got only one of them"),
     "logits": (Logits(CONFIDENCE), CORRECT, "describe probs, not confidence"),
 }
 
@@ -147,7 +147,7 @@ def test_unknown_keywords_are_named(metric):
         (lambda: metrics.ece(PROBS, LABELS, groups=LABELS, sample_weight=LABELS != 1), "in each group"),
         (lambda: check_logits([[NAN, 0.0]]), "NaN"),
         (lambda: check_logits([[INF, 0.0]]), r"\+inf"),
-        (lambda: check_logits([[-INF, -INF]]), "row 0 is -inf"),
+        (lambda: check_logits([[-INF, -INF]]), "got -inf for every class in row 0"),
         (lambda: check_logits([0.0, 1.0]), r"shape \(n, C\)"),
         (lambda: check_labels(Logits([0]), 1, 2), "Only probs and logits"),
         (lambda: as_tensor(None, "labels"), "labels must be an array or a tensor"),

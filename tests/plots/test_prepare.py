@@ -193,7 +193,7 @@ def test_gamma_by_epoch():
         (lambda: plots.prepare_weight_map(np.ones((3, 4)), np.ones(3), [0, 0, 0]), r"X must have shape"),
         (lambda: plots.prepare_weight_map(np.ones((3, 2)), np.ones(4), [0, 0, 0]), "weight must have shape"),
         (lambda: plots.prepare_weight_map(np.ones((3, 2)), np.ones((1, 1, 3)), [0, 0, 0]), r"\(steps, n\)"),
-        (lambda: plots.prepare_gamma([]), "it is empty"),
+        (lambda: plots.prepare_gamma([]), "got no epochs"),
         (lambda: plots.prepare_gamma([[1.0]], epoch=[1, 2]), "epoch must have shape"),
         (lambda: plots.prepare_confidence_map(lambda x: x, np.ones((0, 2))), "X must not be empty"),
         (lambda: plots.prepare_confidence_map(lambda x: x, np.eye(2), resolution=1), "resolution"),

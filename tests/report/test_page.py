@@ -98,7 +98,7 @@ def test_nothing_a_user_writes_becomes_markup(report, page):
         assert any(data.startswith(f"{words} {EVIL}") for data in shown), words
 
 
-def test_it_needs_nothing_beside_itself(page):
+def test_it_needs_nothing_else(page):
     for tag, attributes in page.elements:
         assert tag not in {"link", "iframe", "object", "embed", "base", "audio", "video"}
         for name in ("src", "href", "xlink:href", "srcset", "action", "poster", "data"):

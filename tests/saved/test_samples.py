@@ -35,7 +35,7 @@ def load(path):
 
 
 def answers(path, loaded=None):
-    """What a saved object says of its rows, and what it said when it was saved."""
+    """The predictions of a loaded object, and those stored when it was saved."""
     loaded, kind = loaded or load(path), kind_of(path)
     told = json.loads((HERE / f"{path.stem.rpartition('-')[0]}.json").read_text())
     table = told.get("frame", {}).get("table")

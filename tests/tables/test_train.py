@@ -314,7 +314,7 @@ def test_a_list_of_columns_does_not_swallow_the_table(quick, table, tmp_path):
 
 @pytest.fixture
 def small_disk():
-    """Files may not grow beyond some bytes, which the system says like a full disk."""
+    """Limit the size of files, so that writing fails as on a full disk."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 

@@ -84,7 +84,7 @@ def threshold_for_risk(
         raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}; got {method!r}.")
     if (thresholds is not None) != (method == "grid"):
         raise ValueError(
-            "thresholds, a list fixed without this sample, must be given for method='grid' and only there; got "
+            "thresholds must be given for method='grid' and only there, as a list fixed without this sample; got "
             f"thresholds={thresholds} with method={method!r}."
         )
     if method == "uniform":

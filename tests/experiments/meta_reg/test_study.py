@@ -122,7 +122,7 @@ def test_duplicate_runs_count_once_and_searches_have_own_tables(finished: Path) 
 
 
 class Interrupted(Exception):
-    """Stands for a machine that goes away."""
+    """Stands for a machine that is lost."""
 
 
 def test_interrupted_run_continues_from_its_checkpoint(
