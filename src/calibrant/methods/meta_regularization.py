@@ -78,6 +78,8 @@ class MetaRegularization(NetworkTraining):
         τ of the published γ-Net.
     anneal : bool
         Reduce the learning rate of φ to zero along a cosine.
+    rescaled : bool
+        Keep the mean size of cross-entropy's gradient for every γ (:class:`calibrant.bilevel.FocalWithGamma`).
     """
 
     outer_variable: Variable = "gamma-net"
@@ -92,6 +94,7 @@ class MetaRegularization(NetworkTraining):
     initial: float = 1.0
     temperature: float = field(default=0.01, repr=False)
     anneal: bool = field(default=False, repr=False)
+    rescaled: bool = field(default=False, repr=False)
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
         return self.pose(model, task, self.variable(model, task), inner_loss=self.inner(), outer_loss=self.outer())
@@ -131,7 +134,7 @@ class MetaRegularization(NetworkTraining):
 
     def inner(self) -> UserLoss:
         """The training loss: the focal loss with γ from φ (Eq. (2)), or cross-entropy with the penalty from φ."""
-        return FocalWithGamma() if self.outer_variable.startswith("gamma") else DEFAULT_INNER_LOSS
+        return FocalWithGamma(self.rescaled) if self.outer_variable.startswith("gamma") else DEFAULT_INNER_LOSS
 
     def outer(self) -> UserLoss:
         """The outer objective on held-out data."""
