@@ -49,3 +49,13 @@ def focal_gamma(confidence: float | np.ndarray) -> float | np.ndarray:
     a, b = 1 - p0, p0 * np.log(p0)
     gamma = a / b + lambertw(-(a ** (1 - a / b)) * np.log(a) / b, -1).real / np.log(a)
     return gamma if isinstance(confidence, np.ndarray) else float(gamma)
+
+
+def focal_slope(logits: Tensor, labels: Tensor, gamma: float | Tensor) -> Tensor:
+    """The gradient of the focal loss in the logits, as a multiple of cross-entropy's gradient; 1 for γ = 0.
+
+    ``(1 − p)^γ·(1 − γ·p·log p/(1 − p))`` with p = p_y. The fraction is between −1 and 0, also where p rounds to 1.
+    """
+    others, ce = log_of_others(logits, labels), cross_entropy(logits, labels)
+    fraction = (ce * torch.exp((-ce - others).clamp_max(80.0))).clamp_max(1.0)
+    return torch.exp(gamma * others) * (1 + gamma * fraction)

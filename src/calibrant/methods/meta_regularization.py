@@ -80,6 +80,8 @@ class MetaRegularization(NetworkTraining):
         τ of the published γ-Net.
     anneal : bool
         Reduce the learning rate of φ to zero along a cosine.
+    rescaled : bool
+        Keep the mean size of cross-entropy's gradient for every γ (:class:`calibrant.bilevel.FocalWithGamma`).
     """
 
     outer_variable: Variable = "gamma-net"
@@ -94,6 +96,7 @@ class MetaRegularization(NetworkTraining):
     initial: float = 1.0
     temperature: float = field(default=0.01, repr=False)
     anneal: bool = field(default=False, repr=False)
+    rescaled: bool = field(default=False, repr=False)
 
     meta_rate = renamed_attribute("meta_rate", "outer_learning_rate")
     meta_batch = renamed_attribute("meta_batch", "outer_batch_size")
@@ -136,7 +139,7 @@ class MetaRegularization(NetworkTraining):
 
     def inner(self) -> UserLoss:
         """The training loss: the focal loss with γ from φ (Eq. (2)), or cross-entropy with the penalty from φ."""
-        return FocalWithGamma() if self.outer_variable.startswith("gamma") else DEFAULT_INNER_LOSS
+        return FocalWithGamma(self.rescaled) if self.outer_variable.startswith("gamma") else DEFAULT_INNER_LOSS
 
     def outer(self) -> UserLoss:
         """The outer objective on held-out data."""
