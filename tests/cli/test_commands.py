@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import calibrant
 from calibrant.cli import commands, main, shell
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
