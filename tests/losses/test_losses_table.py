@@ -125,7 +125,7 @@ def test_the_mean_does_not_depend_on_the_order_of_samples(loss):
 
 @EVERY
 def test_descent_keeps_predictions_right_and_makes_the_loss_smaller(loss):
-    """From logits that lean towards the labels, as after the first epochs; AvUC is of no use before."""
+    """From logits that lean towards the labels, as after the first epochs; AvUC is not useful earlier."""
     _, labels = draw(40)
     logits = 2.0 * torch.nn.functional.one_hot(labels, CLASSES).double()
     start = loss(logits, labels).mean()

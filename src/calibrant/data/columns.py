@@ -40,9 +40,7 @@ def as_columns(data: Any) -> Columns:
         array = check_array(_as_array(data), dtype=None, ensure_all_finite=False)
         return {f"x{k}": array[:, k] for k in range(array.shape[1])}
     if twice := sorted(name for name, count in Counter(map(str, names)).items() if count > 1):
-        raise ValueError(
-            f"Column names must differ, since columns are matched by name; these occur twice: {', '.join(twice)}."
-        )
+        raise ValueError(f"Column names must differ, since columns are matched by name; got {', '.join(twice)} twice.")
     source = _named(data)
     columns = {str(name): _column(source[name]) for name in names}
     lengths = {name: len(column) for name, column in columns.items()}
@@ -85,7 +83,7 @@ def numbers(column: np.ndarray, name: str) -> np.ndarray:
     if column.dtype.kind in "biuf":
         values = column.astype(float)
     elif column.dtype.kind in "Mm":
-        raise ValueError(f"Column {name!r} is numeric, but here it holds dates or durations.")
+        raise ValueError(f"Column {name!r} is numeric, but here it holds dates or durations. Give numbers.")
     else:
         values = np.array(each(lambda v: _number(v, name), column), dtype=float)
     if np.any(np.abs(values) > LARGEST):
@@ -245,7 +243,7 @@ def _number(value: Any, name: str) -> float:
         return math.nan
     number = _read(value)
     if number is None:
-        raise ValueError(f"Column {name!r} is numeric, but {value!r} is not a number.")
+        raise ValueError(f"Column {name!r} is numeric, but {value!r} is not a number. Correct it, or leave it empty.")
     return number
 
 

@@ -130,7 +130,9 @@ class SetRule:
             fields["quantile"] = tuple(map(float, fields["quantile"]))
             return cls(**fields)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"The set rule is incomplete or has unknown fields: {error}.") from error
+            raise ValueError(
+                f"The set rule is incomplete or has unknown fields: {error}. Write it again with to_json."
+            ) from error
 
 
 def conformal_rule(

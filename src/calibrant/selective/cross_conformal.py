@@ -143,7 +143,9 @@ class CrossSetRule:
             lists = {name: tuple(fields[name]) for name in ("scores", "folds", "labels")}
             return cls(**fields | lists)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"The set rule is incomplete or has unknown fields: {error}.") from error
+            raise ValueError(
+                f"The set rule is incomplete or has unknown fields: {error}. Write it again with to_json."
+            ) from error
 
 
 def cross_conformal_rule(

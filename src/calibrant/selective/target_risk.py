@@ -84,7 +84,8 @@ def threshold_for_risk(
         raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}; got {method!r}.")
     if (thresholds is not None) != (method == "grid"):
         raise ValueError(
-            "thresholds must be given for method='grid', and only there: a list fixed without this sample."
+            "thresholds must be given for method='grid' and only there, as a list fixed without this sample; got "
+            f"thresholds={thresholds} with method={method!r}."
         )
     if method == "uniform":
         return uniform_risk_bound(confidence, correct, level=level, two_sided=False).best_window(risk)
