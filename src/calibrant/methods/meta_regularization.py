@@ -35,6 +35,7 @@ from calibrant.bilevel import (
     confidence_gap_loss,
     cosine,
 )
+from calibrant.bilevel.level import seeded
 from calibrant.bilevel.objectives import DEFAULT_INNER_LOSS, UserLoss
 from calibrant.bilevel.run import Run
 from calibrant.methods.adapter import Group, Solving
@@ -175,7 +176,7 @@ class Rescale(Callback):
             return
         problem = run.problem
         batch = problem.train_batch(0)
-        with torch.no_grad():
+        with torch.no_grad(), seeded(batch.seed, run.phi):
             features, _ = problem.inner_features(run.state.params, run.state.buffers, run.phi, batch)
 
             def scaled(outer: Any) -> dict[str, Tensor]:
