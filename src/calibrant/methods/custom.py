@@ -148,7 +148,7 @@ def fit(
     elif freeze is not None:
         raise ValueError("freeze needs a module; got a function. Freeze the parts inside that function instead.")
     form = form_of(given, few, head)
-    task = Task(first, second, n_classes, seed, start)
+    task = Task(first, second, n_classes, seed, start, head=head)
     settings = {"epochs": epochs, "learning_rate": learning_rate}
     wanted = with_settings(
         chosen(method, task, networks, calibration), {k: v for k, v in settings.items() if v is not None}

@@ -165,7 +165,7 @@ class NetworkTraining(Method):
         gpu = next(model.parameters()).is_cuda
         fast = gpu and not self.recipe.eager
         precision: dict[str, Any] = {"autocast": torch.bfloat16, "channels_last": True} if fast else {}
-        return Bilevel(model, outer, **self.data(task), **losses, **precision, seed=task.seed)
+        return Bilevel(model, outer, **self.data(task), **losses, **precision, head=task.head, seed=task.seed)
 
     def data(self, task: Task) -> dict[str, Any]:
         mixed = None if self.mixup is None else Mixup(self.mixup, task.n_classes)
@@ -236,7 +236,7 @@ def head_and_width(model: nn.Module, task: Task) -> tuple[str, int]:
     part = task.train[:2]
     (inputs, _) = next(part.pieces())
     with torch.no_grad(), torch.random.fork_rng():
-        parts = find_head(model, inputs)
+        parts = find_head(model, inputs, task.head)
         mode = model.training
         model.eval()
         for layer in parts.copies:

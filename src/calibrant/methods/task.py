@@ -159,6 +159,8 @@ class Task:
     default perceptron of the method."""
     meta: Part | None = field(default=None, kw_only=True)
     """The part that outer variables are learned from, if ``val`` is reserved for use after training. None: ``val``."""
+    head: str | None = field(default=None, kw_only=True)
+    """The name of the network's last layer, for methods that need it. None: find it automatically."""
     splits: tuple[tuple[np.ndarray, np.ndarray], ...] | None = field(default=None, kw_only=True)
     """Training and held-out rows of each network, for methods that cross-fit. None: the methods draw the folds."""
 

@@ -108,7 +108,7 @@ def _advice(calls: _Calls) -> str:
     ran = [f"{k!r} ({type(m).__name__})" for k, m in calls.module.named_modules() if k and calls.outputs.get(k)]
     linear = [f"{k!r}" for k, m in calls.module.named_modules() if isinstance(m, LINEAR) and calls.outputs.get(k) and k]
     listed = ", ".join(linear) if linear else "none"
-    return f"Name it: Bilevel(..., head='…'). Linear layers that ran: {listed}; the last layer that ran: " + (
+    return f"Name it with head='…'. Linear layers that ran: {listed}; the last layer that ran: " + (
         max(ran, key=lambda k: calls.order.get(k.split("'")[1], -1)) if ran else "none"
     )
 

@@ -197,7 +197,7 @@ class _Step:
                 run.outer_level,
                 lambda step: batches[step],
                 batches[self.steps] if len(batches) > self.steps else None,  # type: ignore[arg-type]
-                stretch=run.problem.stretch if run.present.of_head else None,
+                stretch=run.problem.stretch if run.present.of_head and not run.present.direct else None,
                 heads=run.heads,
                 features=run.features,
             )
