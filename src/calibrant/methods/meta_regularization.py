@@ -38,6 +38,7 @@ from calibrant.bilevel import (
 from calibrant.bilevel.level import seeded
 from calibrant.bilevel.objectives import DEFAULT_INNER_LOSS, UserLoss
 from calibrant.bilevel.run import Run
+from calibrant.data.batch import map_tensors
 from calibrant.methods.adapter import Group, Solving
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.networks import STRIDE, NetworkTraining, head_and_width
@@ -193,7 +194,7 @@ def gamma_of(fitted: Fitted, part: Part) -> Tensor:
     net = problem.view.bind(solution.params, solution.buffers, train=False, autocast=problem.autocast)
     device = solution.params.device
     with torch.no_grad():
-        features = torch.cat([net.features(x.to(device)) for x, _ in part.pieces()])
+        features = torch.cat([net.features(map_tensors(lambda t: t.to(device), x)) for x, _ in part.pieces()])
         return problem.outer_view.run(solution.phi, lambda outer: outer(features)).cpu()
 
 

@@ -184,7 +184,7 @@ class Task:
     def need_val(self, who: str) -> Part:
         """The validation part. If there is none, raise an error that says what needs it."""
         if self.val is None:
-            raise ValueError(f"{who} needs a validation part in addition to the training part: pass X_val and y_val.")
+            raise ValueError(f"{who} needs a validation part in addition to the training part: pass val, or X_val and y_val.")
         return self.val
 
     def read(self) -> Task:
@@ -289,6 +289,12 @@ def tensors(inputs: Any) -> list[Tensor]:
     found: list[Tensor] = []
     map_tensors(lambda t: found.append(t) or t, inputs)  # type: ignore[func-returns-value]
     return found
+
+
+def few_inputs(part: Part) -> Any:
+    """The first two inputs of a part, in the form that the network accepts."""
+    inputs = _rows(part.inputs, slice(2))
+    return inputs if part.prepare is None else part.prepare(inputs)
 
 
 def _rows(inputs: Any, rows: Any) -> Any:
