@@ -1,7 +1,7 @@
 """Per-sample classification losses: ``loss(logits, targets)`` returns one value for each sample, without reduction.
 
-All losses work on logits in log space. Their values and slopes are finite for every confidence. Logits in half precision
-are converted to float32, so the values are float32.
+All losses work on logits in log space. Their values and slopes are finite for every confidence. Logits in half
+precision are converted to float32, so the values are float32.
 """
 
 from __future__ import annotations

@@ -184,7 +184,9 @@ class Task:
     def need_val(self, who: str) -> Part:
         """The validation part. If there is none, raise an error that says what needs it."""
         if self.val is None:
-            raise ValueError(f"{who} needs a validation part in addition to the training part: pass val, or X_val and y_val.")
+            raise ValueError(
+                f"{who} needs a validation part in addition to the training part: pass val, or X_val and y_val."
+            )
         return self.val
 
     def read(self) -> Task:
