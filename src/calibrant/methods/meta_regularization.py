@@ -36,8 +36,10 @@ from calibrant.bilevel import (
     confidence_gap_loss,
     cosine,
 )
+from calibrant.bilevel.level import seeded
 from calibrant.bilevel.objectives import DEFAULT_INNER_LOSS, UserLoss
 from calibrant.bilevel.run import Run
+from calibrant.data.batch import map_tensors
 from calibrant.methods.adapter import Group, Solving
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.networks import STRIDE, NetworkTraining, head_and_width
@@ -181,7 +183,7 @@ class Rescale(Callback):
             return
         problem = run.problem
         batch = problem.train_batch(0)
-        with torch.no_grad():
+        with torch.no_grad(), seeded(batch.seed, run.phi):
             features, _ = problem.inner_features(run.state.params, run.state.buffers, run.phi, batch)
 
             def scaled(outer: Any) -> dict[str, Tensor]:
@@ -198,7 +200,7 @@ def gamma_of(fitted: Fitted, part: Part) -> Tensor:
     net = problem.view.bind(solution.params, solution.buffers, train=False, autocast=problem.autocast)
     device = solution.params.device
     with torch.no_grad():
-        features = torch.cat([net.features(x.to(device)) for x, _ in part.pieces()])
+        features = torch.cat([net.features(map_tensors(lambda t: t.to(device), x)) for x, _ in part.pieces()])
         return problem.outer_view.run(solution.phi, lambda outer: outer(features)).cpu()
 
 
