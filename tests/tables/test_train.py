@@ -213,6 +213,11 @@ BAD = {
     "missing column": (lambda t: t, ["--target", "Left"], "has no column 'Left'. Did you mean 'left?'?"),
     "unknown drop": (lambda t: t, ["--target", "left?", "--drop", "vists"], "Did you mean 'visits'?"),
     "one class": (lambda t: t.assign(**{"left?": "no"}), [], "one class only, 'no'"),
+    "one class beside NA": (
+        lambda t: t.assign(**{"left?": ["no", "no", "NA"] * (len(t) // 3) + ["no"] * (len(t) % 3)}),
+        [],
+        "one class only, 'no'; a classifier needs at least two. 80 rows have no label; empty, NA, None and ? count as",
+    ),
     "one row": (lambda t: t.head(1), [], "one row with a label"),
     "few rows": (
         lambda t: t.head(8),
