@@ -74,16 +74,13 @@ def readable(data: Any) -> Any:
 
 def _unmasked(values: np.ma.MaskedArray) -> np.ndarray:
     """A plain array: masked entries are NaN, NaT or None."""
+    found = np.ma.getdata(values)
     if not np.ma.is_masked(values):
-        return np.ma.getdata(values)
-    kind = values.dtype.kind
-    if kind in "Mm":
-        found: np.ndarray = values.filled(np.array("NaT", dtype=values.dtype))
-    elif kind in "biuf":
-        found = values.astype(values.dtype if kind == "f" else float).filled(np.nan)
-    else:
-        found = np.ma.getdata(values).astype(object)
-        found[np.ma.getmaskarray(values)] = None
+        return found
+    kind = found.dtype.kind
+    missing = np.array("NaT", dtype=found.dtype) if kind in "Mm" else np.nan if kind in "biuf" else None
+    found = found.astype(float if kind in "biu" else found.dtype if kind in "Mmf" else object)
+    found[np.ma.getmaskarray(values)] = missing
     return found
 
 

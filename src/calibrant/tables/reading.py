@@ -64,7 +64,7 @@ def as_frame(columns: Columns, names: Sequence[str], categorical: Collection[str
     """Return columns as a data frame; those in ``categorical`` get pandas' category type."""
     pd = need_pandas()
     frame = pd.DataFrame({name: columns[name] for name in names})
-    for name in categorical:
+    for name in set(categorical) & set(names):
         frame[name] = frame[name].astype("category")
     return frame
 
