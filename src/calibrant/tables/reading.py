@@ -144,8 +144,9 @@ def _labels(column: np.ndarray, known: np.ndarray, target: str, file: str) -> np
     try:
         check_classes(present, target, file)
     except ValueError as error:
-        left = f" {absent:,} rows have no label; empty, NA, None and ? count as missing." if absent else ""
-        raise ValueError(f"{error}{left}") from None
+        if not absent:
+            raise
+        raise ValueError(f"{error} {absent:,} rows have no label; empty, NA, None and ? count as missing.") from None
     try:
         labels = as_labels(present, name=target)
     except ValueError as error:
