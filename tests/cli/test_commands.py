@@ -132,7 +132,7 @@ def test_options_without_effect_beside_from_are_refused_by_name(calls, tmp_path,
 def test_a_list_without_a_value_is_said(calls, command, option, rest):
     result = invoke(*command, option, *rest)
     assert result.exit_code == 2
-    assert f"{option} needs at least one value." in plain(result.stderr)
+    assert f"{option} needs at least one value; got none." in plain(result.stderr)
     assert calls.made == []
 
 

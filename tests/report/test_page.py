@@ -174,7 +174,7 @@ def test_names_of_figures_are_file_names_and_differ(drawn):
     with pytest.raises(ValueError, match="file name"):
         report.figure(drawn, "Caption", "../../etc")
     report.figure(drawn, "Caption", "a")
-    with pytest.raises(ValueError, match="already"):
+    with pytest.raises(ValueError, match="again"):
         report.figure(drawn, "Caption", "a")
 
 
