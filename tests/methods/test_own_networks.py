@@ -9,8 +9,11 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import calibrant
+from calibrant.bilevel import OneStep
+from calibrant.methods.confidence import LearnedConfidence
 from calibrant.methods.images import IMAGE_METHODS, Recipe, gamma_of, with_recipe
 from calibrant.methods.loaded import as_part
+from calibrant.methods.meta_regularization import MetaRegularization
 
 CLASSES = 3
 RECIPE = Recipe(epochs=2, batch_size=16, learning_rate=0.05)
@@ -146,5 +149,38 @@ def test_mixup_of_a_loader_is_an_error():
 
 def test_text_labels_are_an_error_that_says_what_to_do():
     x, _ = rows()
-    with pytest.raises(ValueError, match="labels of train must be integers .* Encode text labels"):
+    with pytest.raises(ValueError, match=r"labels of train must be integers .* Encode text labels"):
         calibrant.fit(perceptron(), (x.numpy(), np.array(["a"] * len(x))), rows(30, 1))
+
+
+def test_an_l2_strength_for_each_unit_of_the_whole_network():
+    whole = with_recipe(MetaRegularization(outer_variable="l2-all", hypergradient=OneStep(2), meta_rate=0.05), RECIPE)
+    (network,) = calibrant.fit(perceptron(), rows(), rows(30, 1), method=whole).fitted.networks
+    assert network.phi.shape == (6 + CLASSES,)
+    assert not torch.equal(network.phi, network.problem.initial_phi())
+    with pytest.raises(ValueError, match="needs a hypergradient of the whole network"):
+        MetaRegularization(outer_variable="l2-all")
+
+
+WRONG = [
+    (MetaRegularization, {"outer_variable": "gama"}, "outer_variable must be one of 'gamma-net'"),
+    (MetaRegularization, {"outer_loss": "ece"}, "outer_loss must be one of 'bce'"),
+    (
+        MetaRegularization,
+        {"outer_loss": "dece"},
+        r"settings of the outer loss 'dece' \(strength, bins.*got strength, ord",
+    ),
+    (MetaRegularization, {"meta_rate": 0.0}, "meta_rate must be positive"),
+    (LearnedConfidence, {"outer_loss": "ce"}, "outer_loss must be one of 'nll', 'brier'"),
+    (LearnedConfidence, {"distorted": 2.0}, "distorted between 0 and 1"),
+    (Recipe, {"schedule": "cosine"}, "schedule must be one of 'one-cycle', 'steps'"),
+    (Recipe, {"select": "ece"}, "select must be one of"),
+    (Recipe, {"epochs": 0}, "epochs must be at least 1"),
+    (Recipe, {"learning_rate": -1.0}, "learning_rate must be positive"),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings", "sentence"), WRONG)
+def test_settings_are_checked(kind, settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        kind(**settings)

@@ -128,10 +128,16 @@ def test_a_file_cut_short_is_told(name, write, file, tmp_path):
 
 
 WRONG = {
-    "a share of brightness": ({"x_train": lambda x: x / 255}, "pixels must be whole numbers from 0 to 255; got float64"),
+    "a share of brightness": (
+        {"x_train": lambda x: x / 255},
+        "pixels must be whole numbers from 0 to 255; got float64",
+    ),
     "more than a byte": ({"x_train": lambda x: 3 * x.astype(int)}, "pixels must be whole numbers from 0 to 255"),
     "channels first": ({"x_train": lambda x: x.transpose(0, 3, 1, 2)}, r"\(n, height, width, 1 or 3 channels\)"),
-    "a class too many": ({"y_train": lambda y: y + 1}, "labels must be whole numbers from 0 to 9; got int64 from 1 to 10"),
+    "a class too many": (
+        {"y_train": lambda y: y + 1},
+        "labels must be whole numbers from 0 to 9; got int64 from 1 to 10",
+    ),
     "no class": ({"y_train": lambda y: y - 1}, "labels must be whole numbers from 0 to 9"),
     "no images": ({"x_train": lambda x: x[:0], "y_train": lambda y: y[:0]}, "of the same images; got shapes"),
     "another size": ({"x_test": lambda x: x[:, :20]}, "must have one shape"),
