@@ -106,8 +106,8 @@ class MetaRegularization(NetworkTraining):
         known, given = inspect.signature(OUTER_LOSSES[self.outer_loss]).parameters, [k for k, _ in self.outer_settings]
         if not known.keys() >= set(given):
             raise ValueError(
-                f"outer_settings must be settings of the outer loss {self.outer_loss!r} ({', '.join(known) or 'none'}); "
-                f"got {', '.join(given)}."
+                f"outer_settings must be settings of the outer loss {self.outer_loss!r} "
+                f"({', '.join(known) or 'none'}); got {', '.join(given)}."
             )
         check_meta(self.meta_rate, self.meta_batch, self.start)
         if self.outer_variable == "l2-all" and self.hypergradient.of_head:
