@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -40,6 +40,21 @@ STRIDE = 4
 """Training steps per outer step."""
 
 
+def check_choice(name: str, value: Any, known: Collection[str]) -> None:
+    """Raise an error if a setting is not one of the known values."""
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
+
+
+def check_meta(outer_learning_rate: float, outer_batch_size: int, start: float) -> None:
+    """Raise an error if the settings of the outer level are out of range."""
+    if not outer_learning_rate > 0 or outer_batch_size < 1 or not 0 <= start <= 1:
+        raise ValueError(
+            "outer_learning_rate must be positive, outer_batch_size at least 1, and start between 0 and 1; "
+            f"got {outer_learning_rate}, {outer_batch_size} and {start}."
+        )
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How to train a network, for any loss.
@@ -71,6 +86,18 @@ class Recipe:
     average: float | None = None
     adam: bool = field(default=False, repr=False)
     eager: bool = field(default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, known in (("schedule", ("one-cycle", "steps")), ("select", ("last", "error", "nll"))):
+            check_choice(name, getattr(self, name), known)
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        if not self.learning_rate > 0 or not 0 <= self.warmup <= 1:
+            raise ValueError(
+                "learning_rate must be positive, and warmup between 0 and 1; "
+                f"got {self.learning_rate} and {self.warmup}."
+            )
 
     def optimizer(self, steps: int) -> Optimizer:
         """SGD or Adam with the schedule for a run of ``steps`` steps."""

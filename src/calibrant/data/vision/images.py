@@ -209,7 +209,7 @@ def _missing(source: Source, folder: Path, part: Part) -> str:
     published = ", ".join(archive.urls[0] for archive in source.archives)
     return (
         f"The {which} part of {source.title} was not found in {folder}. Expected files there: {'; or '.join(ways)}. "
-        f"Pass download=True to fetch them, or download them yourself from {published}."
+        f"load_images(…, download=True) fetches them, or download them yourself from {published}."
     )
 
 
