@@ -313,7 +313,7 @@ def _fit_one(estimator: Any, X: Any, y: np.ndarray, rows: np.ndarray, params: di
 
 def _standardised(X: Any) -> np.ndarray | None:
     """Return numeric inputs as an array for the search for near copies; None for other inputs."""
-    if column_names(X) is not None or hasattr(X, "iloc") or issparse(X):
+    if issparse(X) or column_names(X) is not None or hasattr(X, "iloc"):
         return None
     values = np.asarray(X)
     if values.dtype.kind not in "fiu" or values.ndim != 2 or not np.isfinite(values).all():

@@ -119,6 +119,8 @@ def needs_encoder(X: Any) -> bool:
 
 def as_table(X: Any) -> Any:
     """Check the form of a table. Masked entries become missing, and a PyArrow table becomes a data frame."""
+    if sparse.issparse(X):  # one of its formats is a dictionary
+        return X
     if isinstance(X, Mapping):
         raise ValueError("X must be an array or a data frame; got a dictionary. Give pandas.DataFrame(X).")
     X = readable(X)
