@@ -260,6 +260,16 @@ def check_weights(sample_weight: Any, n_rows: int, device: torch.device | None =
     return tensor
 
 
+def check_fraction(value: float, name: str, *, closed: bool = False) -> float:
+    """Return `value` if it lies in (0, 1), or in [0, 1] with `closed`; an error otherwise."""
+    value = float(value)
+    inside = 0 <= value <= 1 if closed else 0 < value < 1
+    if not inside:
+        interval = "[0, 1]" if closed else "(0, 1)"
+        raise ValueError(f"{name} must be a fraction in {interval}; got {value:g}.")
+    return value
+
+
 def top_label(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return the confidence of the predicted class and whether it was right, Eq. (1) of Sanguin et al. 2024.
 

@@ -254,8 +254,16 @@ def test_a_chain_needs_what_its_parts_need():
             ValueError,
             "SampleWeights must be made for the 12 samples of the training set; got 13",
         ),
-        (lambda: SampleWeights(1).weigh(torch.ones(TRAIN), FULL), ValueError, "12 samples of the training set; got 1 samples"),
-        (lambda: LabelSmoothing(5).targets(LABELS, FULL, CLASSES), ValueError, "12 samples of the training set; got 5 samples"),
+        (
+            lambda: SampleWeights(1).weigh(torch.ones(TRAIN), FULL),
+            ValueError,
+            "12 samples of the training set; got 1 samples",
+        ),
+        (
+            lambda: LabelSmoothing(5).targets(LABELS, FULL, CLASSES),
+            ValueError,
+            "12 samples of the training set; got 5 samples",
+        ),
         (
             lambda: LabelSmoothing(CLASSES, per="class").targets(LABELS, Batch(0, torch.ones(TRAIN, 3)), CLASSES),
             ValueError,

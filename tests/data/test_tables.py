@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from calibrant.data import TableEncoder, read_columns, read_table
+from calibrant.data.table_chunks import read_chunks
 
 FRAME = pd.DataFrame(
     {
@@ -24,6 +25,8 @@ WRITERS = {
     "semicolons.csv": lambda f, p: f.to_csv(p, index=False, sep=";"),
     "excel.csv": lambda f, p: f.to_csv(p, index=False, encoding="utf-8-sig"),
     "t.tsv": lambda f, p: f.to_csv(p, index=False, sep="\t"),
+    "tabs.csv": lambda f, p: f.to_csv(p, index=False, sep="\t"),
+    "bars.csv": lambda f, p: f.to_csv(p, index=False, sep="|"),
     "my.own.table.tsv.gz": lambda f, p: f.to_csv(p, index=False, sep="\t"),
     "t.parquet": lambda f, p: f.to_parquet(p),
     "t.parquet.gz": lambda f, p: p.write_bytes(gzip.compress(f.to_parquet())),
@@ -233,6 +236,32 @@ def test_errors_of_labels_and_of_parquet_name_the_file(tmp_path):
 def test_possible_thousands_separators_are_left_as_text(values, tmp_path):
     (tmp_path / "t.tsv").write_text("x\ty\n" + "".join(f"{v}\t{k % 2}\n" for k, v in enumerate(values)))
     assert read_table(tmp_path / "t.tsv").columns["x"].tolist() == values
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_points_between_thousands_beside_decimal_commas(mark, tmp_path):
+    rows = [
+        ("0,5", "999", "1.500", "a"),
+        ("1,25", "1.200", "20.250", "b"),
+        ("2", "-1.234.567", "3.125", "a"),
+        ("", "", "", "b"),
+    ]
+    lines = [mark.join(row) for row in [("share", "euros", "both", "target"), *rows]]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    table = read_table(tmp_path / "t.csv")
+    np.testing.assert_array_equal(table.columns["euros"], [999, 1200, -1234567, np.nan])
+    np.testing.assert_array_equal(table.columns["both"], [1500, 20250, 3125, np.nan])
+    chunks = list(read_chunks(tmp_path / "t.csv", 2))
+    np.testing.assert_array_equal(np.concatenate([c["euros"] for c in chunks]), table.columns["euros"])
+
+
+def test_points_are_decimal_where_commas_do_not_say_otherwise(tmp_path):
+    (tmp_path / "t.csv").write_text("x;z;y\n1.250;0.5;0\n2.125;1.25;1\n")  # no decimal commas
+    assert read_table(tmp_path / "t.csv").columns["x"].tolist() == [1.25, 2.125]
+    (tmp_path / "t.csv").write_text("x;z;y\n1.250;0,5;0\n2.12;1,25;1\n")  # two digits are no thousands
+    assert read_table(tmp_path / "t.csv").columns["x"].tolist() == [1.25, 2.12]
+    (tmp_path / "t.csv").write_text("x;z;y\n1.250;0,5;0\n4000;1,25;1\n")  # thousands would have a point
+    assert read_table(tmp_path / "t.csv").columns["x"].tolist() == [1.25, 4000]
 
 
 def test_one_clear_decimal_comma_tells_what_the_others_are(tmp_path):

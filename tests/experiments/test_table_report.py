@@ -151,14 +151,6 @@ def test_copies_of_test_rows_are_shown_where_there_are_many():
     assert "ratio, rows without a copy" in to_terminal(results_of(records))
 
 
-def test_runs_of_an_earlier_version_are_named():
-    records = scored([[0.5, 0.4]] * 2, ["self-calibrated", "hgb"])
-    assert "earlier version" not in to_terminal(results_of(records))
-    del records[1]["copied"]
-    for text in (to_terminal(results_of(records)), make_report(results_of(records)).to_markdown()):
-        assert "measured with an earlier version of the code: hgb (1 of its runs)." in text
-
-
 def test_missing_rivals_are_named_where_the_targets_are_about_them():
     results = results_of(scored([[0.5, 0.4]] * 2, ["self-calibrated", "hgb-temperature"]))
     assert "Not measured: sklearn-mlp, " in to_terminal(results)

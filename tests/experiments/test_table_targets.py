@@ -94,15 +94,6 @@ def test_prediction_is_judged_on_the_slowest_table_of_our_method(slow, holds):
     assert [row[-1] for row in cost_sheet(found)[1]] == [1.0, slow, 1.0, 2 + slow, slow]
 
 
-def test_costs_of_an_earlier_version_are_named():
-    sentence = f"The costs of {OWN} were measured with an earlier version of the code on"
-    assert f"{sentence} a, b, c." in to_terminal(results_of([*records(), *costs()]))
-    new = [r | ({"predict_seconds": 1.0} if r["table"] != "b" else {}) for r in costs()]
-    assert f"{sentence} b." in make_report(results_of([*records(), *new])).to_markdown()
-    new = [r | {"predict_seconds": 1.0} for r in costs()]
-    assert sentence not in to_terminal(results_of([*records(), *new]))
-
-
 @pytest.mark.parametrize(("loss", "first"), [(0.9, True), (0.1, False)])
 def test_libraries_that_lack_splits_are_ranked_on_complete_tables(loss, first):
     some = scored([[loss]] * 3, ["lightgbm"], ["a", "b", "c"], seeds=2)

@@ -1,5 +1,6 @@
 """Common tests of all training losses; a new loss is one more row of the table."""
 
+import itertools
 import pickle
 
 import pytest
@@ -87,6 +88,36 @@ def test_slopes_are_finite_where_probabilities_are_0_and_1(loss, dtype, size, la
     if slope.requires_grad:
         (second,) = torch.autograd.grad(slope.square().sum(), logits)
         assert second.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("loss", (VARIANTS | OUTER).values(), ids=VARIANTS | OUTER)
+def test_half_precision_is_computed_in_single_precision(loss, dtype):
+    for size, labels in itertools.product((1e4, 20.0, 0.0), SATURATED.values()):
+        logits = (size * (2 * torch.eye(CLASSES) - 1)).to(dtype).requires_grad_()
+        value = loss(logits, labels)
+        torch.testing.assert_close(value, loss(logits.float(), labels), rtol=0, atol=0)
+        (slope,) = torch.autograd.grad(value.mean(), logits)
+        assert slope.dtype == dtype
+        assert slope.isfinite().all()
+
+
+@pytest.mark.parametrize("loss", (VARIANTS | OUTER).values(), ids=VARIANTS | OUTER)
+def test_labels_are_whole_numbers_of_any_type_one_for_each_row(loss):
+    logits, labels = draw()
+    expected = loss(logits, labels)
+    for dtype in (torch.int32, torch.int16, torch.uint8):
+        torch.testing.assert_close(loss(logits, labels.to(dtype)), expected, rtol=0, atol=0)
+    for wrong in (labels.float(), labels[:, None], labels[:1], labels[:-1]):
+        with pytest.raises(ValueError, match="labels must be one class index"):
+            loss(logits, wrong)
+
+
+@pytest.mark.parametrize("name", ["mmce", "mdca", "sb-ece", "avuc", "sb-avuc", *OUTER])
+def test_a_loss_of_a_whole_batch_needs_a_sample(name):
+    logits, labels = draw()
+    with pytest.raises(ValueError, match="with at least one sample"):
+        (VARIANTS | OUTER)[name](logits[:0], labels[:0])
 
 
 @EVERY

@@ -113,6 +113,8 @@ def test_head_and_width_leave_the_model_alone(task):
     model = make(3)
     before = {k: v.clone() for k, v in model.state_dict().items()}
     model.train()
+    model.body[1].eval()
     assert head_and_width(model, task) == ("fc", 8)
     assert model.training
+    assert not model.body[1].training
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())

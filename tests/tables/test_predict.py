@@ -305,3 +305,27 @@ def test_a_summary_as_json(trained, new, tmp_path):
     right = found["predicted"] == pd.read_csv(trained[1])["left?"]
     assert content["accuracy"] == pytest.approx(right.mean())
     assert content["kept_accuracy"] == pytest.approx(right[~found["withheld"]].mean())
+
+
+def test_copied_columns_do_not_replace_outputs(trained, new, tmp_path):
+    table = pd.read_csv(new, dtype={"post code": str}).assign(row=-1, predicted="mine", id=7)
+    table.to_csv(tmp_path / "clash.csv", index=False)
+    found = predictions(trained, tmp_path / "clash.csv", tmp_path / "out.csv", keep=["row", "predicted", "id"])
+    assert list(found)[:6] == ["row", "row (table)", "predicted (table)", "id", "predicted", "confidence"]
+    assert found["row"].tolist() == list(range(1, 101))
+    assert (found["row (table)"] == -1).all()
+    assert set(found["predicted"]) <= {"no", "yes"}
+
+
+def test_the_table_is_never_overwritten(trained, new, tmp_path):
+    before = new.read_bytes()
+    (tmp_path / "link.csv").symlink_to(new)
+    for out in (new, tmp_path / "link.csv"):
+        assert "must not be the table itself" in refused("predict", trained[0] / "model.calibrant", new, "--out", out)
+    assert new.read_bytes() == before
+
+
+def test_one_row_is_singular(trained, new, tmp_path):
+    pd.read_csv(new, dtype=str).head(1).to_csv(tmp_path / "one.csv", index=False)
+    done = invoke("predict", trained[0] / "model.calibrant", tmp_path / "one.csv", "--out", tmp_path / "out.csv")
+    assert "Predicted 1 row," in done.stderr

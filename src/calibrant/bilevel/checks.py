@@ -93,9 +93,9 @@ def draws_random_numbers(
     def value() -> Tensor:
         nonlocal drawn
         with torch.no_grad(), seeded(0, like):
-            before = _generator_states(like)
+            before = generator_states(like)
             loss = evaluate().detach()
-            drawn = not all(map(torch.equal, before, _generator_states(like)))
+            drawn = not all(map(torch.equal, before, generator_states(like)))
         return loss
 
     with foreign_generators_restored():
@@ -111,7 +111,8 @@ def draws_random_numbers(
     return drawn
 
 
-def _generator_states(like: Tensor) -> list[Tensor]:
+def generator_states(like: Tensor) -> list[Tensor]:
+    """The states of torch's global generators: that of the CPU, and that of the device of ``like``."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(like.device)] if like.is_cuda else [])]
 
 

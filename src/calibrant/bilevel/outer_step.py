@@ -79,7 +79,7 @@ def _present_input(run: Run, taken: int) -> tuple[hg.HypergradientInput, State]:
         problem.val_batch(run.step) if hypergradient.moves else None,  # type: ignore[arg-type]
         pull_initial(problem, run.phi) if problem.moves_start and at_origin else None,
         push_initial(problem, run.phi) if problem.moves_start and at_origin else None,
-        problem.stretch if hypergradient.of_head else None,
+        problem.stretch if hypergradient.of_head and not hypergradient.direct else None,
         run.heads,
         run.features,
     )

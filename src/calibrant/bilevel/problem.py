@@ -108,10 +108,10 @@ class Bilevel(DividedLosses):
         self._kernels = FusedKernels(self.view.module)
         self.known: dict[str, Any] = {}  # results of checks of the losses, shared with replicas
         self.stochastic = False
-        self.stochastic, self.detaches = check_inner_loss(self, self._kernels)
         self._head_name = head
-        if head is not None:
-            _ = self.head
+        if head is not None:  # before the losses run, because they may use features
+            self.view.locate(self.train.batch(0).inputs, head)
+        self.stochastic, self.detaches = check_inner_loss(self, self._kernels)
 
     def replicate(
         self,

@@ -11,6 +11,7 @@ from calibrant.cli.options import (
     Device,
     Epochs,
     Export,
+    FirstSeed,
     Folder,
     Fresh,
     ImageData,
@@ -48,7 +49,7 @@ def reproduce_bo4sc(
             "some sets, choose the others with --sets.",
         ),
     ] = None,
-    first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    first_seed: FirstSeed = 0,
     methods: Annotated[
         list[str] | None, typer.Option(help="Ids of methods; default: all except self-calibrated-pool.")
     ] = None,

@@ -18,7 +18,7 @@ from calibrant.losses.classification import brier, cross_entropy
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.confidence_map import Mapped, mapped
 from calibrant.methods.fitted import Fitted
-from calibrant.methods.networks import STRIDE, NetworkTraining
+from calibrant.methods.networks import STRIDE, NetworkTraining, check_choice, check_meta
 from calibrant.methods.task import Part, Task
 
 FEW = 2000
@@ -70,6 +70,14 @@ class LearnedConfidence(NetworkTraining):
 
     meta_rate = renamed_attribute("meta_rate", "outer_learning_rate")
     meta_batch = renamed_attribute("meta_batch", "outer_batch_size")
+
+    def __post_init__(self) -> None:
+        check_choice("outer_loss", self.outer_loss, ("nll", "brier"))
+        check_meta(self.outer_learning_rate, self.outer_batch_size, self.start)
+        if self.hidden < 0 or not 0 <= self.distorted <= 1:
+            raise ValueError(
+                f"hidden must be at least 0, and distorted between 0 and 1; got {self.hidden} and {self.distorted}."
+            )
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
         return self.pose(

@@ -109,7 +109,7 @@ def _advice(calls: _Calls) -> str:
     linear = [f"{k!r}" for k, m in calls.module.named_modules() if isinstance(m, LINEAR) and calls.outputs.get(k) and k]
     listed = ", ".join(linear) if linear else "none"
     last = max(ran, key=lambda k: calls.order.get(k.split("'")[1], -1)) if ran else "none"
-    return f"Name it: Bilevel(..., head='…'). Linear layers that ran: {listed}; the last layer that ran: {last}."
+    return f"Name it with head='…'. Linear layers that ran: {listed}; the last layer that ran: {last}."
 
 
 class _Calls:

@@ -30,9 +30,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibrant._inputs import check_labels, check_probs
+from calibrant._inputs import check_fraction, check_labels, check_probs
 from calibrant._renamed import renamed_arguments, renamed_attribute
-from calibrant.selective._arrays import check_fraction
 from calibrant.selective.conformal import (
     Seed,
     blocks,

@@ -77,6 +77,11 @@ def divide(
     train, test_rows = table.take(rest), held["test"]
     assert test_rows is not None
     check_classes(train.labels, table.target, "the training part of " + table.file)
+    if train.groups is not None and len(np.unique(train.groups)) < 2:
+        raise ValueError(
+            f"The training part of {table.file} holds one group only. Training needs at least two groups besides those "
+            "of the test part; give a table with more groups, or leave --groups out."
+        )
     if len(test_rows) < FEWEST_TEST_ROWS:
         raise ValueError(
             f"The test part has {count(len(test_rows), 'row')}; at least {FEWEST_TEST_ROWS} are needed to judge the "

@@ -64,7 +64,7 @@ def as_frame(columns: Columns, names: Sequence[str], categorical: Collection[str
     """Return columns as a data frame; those in ``categorical`` get pandas' category type."""
     pd = need_pandas()
     frame = pd.DataFrame({name: columns[name] for name in names})
-    for name in categorical:
+    for name in set(categorical) & set(names):
         frame[name] = frame[name].astype("category")
     return frame
 
@@ -141,7 +141,12 @@ def _labels(column: np.ndarray, known: np.ndarray, target: str, file: str) -> np
             f"Column {target!r} of {file} holds numbers with fractions ({min(fractions):g} is one), so it is a "
             "quantity and not a class. Name another column, or turn this one into classes (low, medium, high)."
         )
-    check_classes(present, target, file)
+    try:
+        check_classes(present, target, file)
+    except ValueError as error:
+        if not absent:
+            raise
+        raise ValueError(f"{error} {absent:,} rows have no label; empty, NA, None and ? count as missing.") from None
     try:
         labels = as_labels(present, name=target)
     except ValueError as error:

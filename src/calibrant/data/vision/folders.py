@@ -23,6 +23,8 @@ def test_files(folder: Path, classes: Mapping[str, int]) -> Listed:
     """``val/images/*.JPEG``, with the classes from ``val/val_annotations.txt``."""
     lines = (folder / "val_annotations.txt").read_text().splitlines()
     fields = [line.split("\t") for line in lines if line.strip()]
+    if unknown := [line for line in fields if len(line) < 2 or line[1] not in classes]:
+        raise ValueError(f"val_annotations.txt must name a file and a known class in each line; got {unknown[0]}")
     return [(folder / "images" / line[0], classes[line[1]]) for line in fields]
 
 
