@@ -56,7 +56,7 @@ def test_polars_frames_may_mix_numbers_and_dates(classifier):
 @pytest.mark.parametrize("frame", [FRAME, TEXT], ids=["numbers", "text"])
 def test_columns_of_one_name_are_refused(classifier, frame):
     twice = pd.concat([frame, frame[["b"]]], axis=1)
-    with pytest.raises(ValueError, match="Column names must differ.*got b twice"):
+    with pytest.raises(ValueError, match=r"Column names must differ.*got b twice"):
         clone(classifier).fit(twice, Y)
 
 
