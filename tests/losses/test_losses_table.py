@@ -103,7 +103,7 @@ def test_half_precision_is_computed_in_single_precision(loss, dtype):
 
 
 @pytest.mark.parametrize("loss", (VARIANTS | OUTER).values(), ids=VARIANTS | OUTER)
-def test_labels_are_whole_numbers_of_any_type(loss):
+def test_labels_are_whole_numbers_one_per_row(loss):
     logits, labels = draw()
     expected = loss(logits, labels)
     for dtype in (torch.int32, torch.int16, torch.uint8):
