@@ -72,7 +72,8 @@ class Intervals:
     @classmethod
     def of(cls, inputs: np.ndarray, thresholds: Mapping[int, np.ndarray]) -> Intervals:
         """Find the intervals of all rows; ``thresholds`` has those of each column, in order."""
-        sizes, missing, codes = {}, {}, {}
+        sizes, missing = {}, {}
+        codes: dict[int, np.ndarray] = {}
         for k, own in thresholds.items():
             values = inputs[:, k].astype(np.float64)
             absent = np.isnan(values)
@@ -85,9 +86,10 @@ class Intervals:
         groups = tuple(group for group in joined_columns(sizes) if len(group) > 1)
         joint = []
         for group in groups:
-            found = codes[group[0]]
-            for k in group[1:]:
-                found = found * np.uint16(sizes[k]) + codes[k]
+            found = np.zeros(len(inputs), dtype=np.uint16)
+            for k in group:
+                found *= np.uint16(sizes[k])
+                found += codes[k]
             joint.append(found)
         return cls(sizes, missing, codes, groups, tuple(joint))
 
@@ -132,17 +134,20 @@ def block_tables(block: Block, rows: Intervals) -> list[LeafTable]:
         if any(k in own for k in group):
             words = np.full((1, _width(block)), ~block.words.dtype.type(0))
             for k in group:
-                column = own.pop(k, None)
-                each = words[:1, None] if column is None else column[0][column[1][: rows.sizes[k]]]
-                shape = len(words) * rows.sizes[k], -1
-                words = np.broadcast_to(words[:, None] & each, (len(words), rows.sizes[k], _width(block))).reshape(shape)
+                if k in own:
+                    each, interval = own.pop(k)
+                    words = (words[:, None] & each[interval]).reshape(-1, words.shape[1])
+                else:
+                    words = words.repeat(rows.sizes[k], axis=0)
             found.append(LeafTable(words, [(codes, None)]))
     for group in joined_columns({k: len(words) for k, (words, _) in own.items()}):
-        words, columns = own[group[0]][0], [(rows.codes[group[0]], own[group[0]][1])]
-        for k in group[1:]:
-            words = (words[:, None] & own[k][0]).reshape(-1, words.shape[1])
-            columns = [(codes, offsets * len(own[k][0])) for codes, offsets in columns]
-            columns.append((rows.codes[k], own[k][1]))
+        words, cells = own[group[-1]][0], len(own[group[-1]][0])
+        columns: list[tuple[np.ndarray, np.ndarray | None]] = [(rows.codes[group[-1]], own[group[-1]][1])]
+        for k in reversed(group[:-1]):
+            each, interval = own[k]
+            words = (each[:, None] & words).reshape(-1, words.shape[1])
+            columns.append((rows.codes[k], interval * cells))
+            cells *= len(each)
         found.append(LeafTable(words, columns))
     return found
 
