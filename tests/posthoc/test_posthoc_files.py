@@ -67,7 +67,7 @@ def test_foreign_files_are_refused_in_a_sentence(tmp_path):
     with pytest.raises(ValueError, match=r"has version 99 .*Install a newer calibrant"):
         load_calibrator(path)
     _with_header(path, holds="classifier")
-    with pytest.raises(ValueError, match=r"its kind is 'classifier', which calibrant\.estimators\.load"):
+    with pytest.raises(ValueError, match=r"its kind is 'classifier'\. Read it with calibrant\.estimators\.load"):
         load_calibrator(path)
     _with_header(path, **{"class": "magic"})
     with pytest.raises(ValueError, match="unknown to calibrant"):
