@@ -20,7 +20,7 @@ def test_with_factors_of_one_it_is_the_penalty_per_layer() -> None:
     torch.testing.assert_close(own.penalty(params), plain.penalty(params) + more)
 
 
-def test_groups_share_a_factor_and_layers_start_as_told() -> None:
+def test_groups_share_a_factor_and_layers_start_as_given() -> None:
     model = nn.Sequential(nn.Linear(4, 2))
     own = ColumnL2(model, {"0.weight": torch.tensor([0, 0, 1, 1])}, initial={"0.weight": 0.2}, shrink=0.5)
     assert own.relative[0].shape == (2,)

@@ -93,7 +93,7 @@ def test_columns_are_read_without_labels(tmp_path):
     ("name", "text", "sentence"),
     [
         ("t.csv", "x,y\n1,a\n2,\n3,?\n", "2 of the 3 labels in 'y' are missing"),
-        ("t.csv", "x,y\n1,0.5\n2,1\n", "must hold classes, but 1 of its values are not whole"),
+        ("t.csv", "x,y\n1,0.5\n2,1\n", "must hold classes; got 1 values that are not whole"),
         ("t.csv", "y\n1\n2\n", "nothing to learn from"),
         ("t.csv", "x,y\n", "holds no rows"),
         ("t.csv", "", "is empty; give a file"),
@@ -101,7 +101,7 @@ def test_columns_are_read_without_labels(tmp_path):
         ("t.csv.gz", "x,y\n1,1\n", "not a complete gzip file"),
     ],
 )
-def test_what_is_wrong_is_said(name, text, sentence, tmp_path):
+def test_errors_name_what_is_wrong(name, text, sentence, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=sentence):
         read_table(tmp_path / name)
@@ -118,15 +118,15 @@ def test_files_that_are_absent_or_not_utf8(tmp_path):
 @pytest.mark.parametrize(
     ("text", "fields"),
     [
-        ("id,a,target\n0,3,1,extra0\n1,4,0,extra1\n", "3 fields in its header and 4 in line 2"),
-        ("id,a,target\n0,3,1\n\n1,4,0,x,y\n", "3 fields in its header and 5 in line 4"),
-        ('id,a,target\n0,"3\n4",1\n1,4,0,x\n', "3 fields in its header and 4 in line 4"),
-        ("id;a;target\n0;3;1;x\n", "3 fields in its header and 4 in line 2"),
+        ("id,a,target\n0,3,1,extra0\n1,4,0,extra1\n", "the 3 fields of its header; got 4 in line 2"),
+        ("id,a,target\n0,3,1\n\n1,4,0,x,y\n", "the 3 fields of its header; got 5 in line 4"),
+        ('id,a,target\n0,"3\n4",1\n1,4,0,x\n', "the 3 fields of its header; got 4 in line 4"),
+        ("id;a;target\n0;3;1;x\n", "the 3 fields of its header; got 4 in line 2"),
     ],
 )
 def test_rows_longer_than_the_header_are_refused_and_not_shifted(text, fields, tmp_path):
     (tmp_path / "long.csv").write_text(text)
-    with pytest.raises(ValueError, match=rf"^long\.csv has {fields}"):
+    with pytest.raises(ValueError, match=rf"^Each line of long\.csv must have {fields}"):
         read_table(tmp_path / "long.csv")
 
 
@@ -201,7 +201,7 @@ def test_spaces_around_names_are_no_part_of_them(tmp_path):
     assert table.columns["b"].tolist() == [" x", None]
     assert table.labels.tolist() == ["yes", "no"]
     (tmp_path / "t.csv").write_text("a,a ,target\n1,2,0\n")
-    with pytest.raises(ValueError, match=r"^t\.csv: .*occur twice: a\."):
+    with pytest.raises(ValueError, match=r"^t\.csv: .*got a twice\."):
         read_table(tmp_path / "t.csv")
 
 
@@ -272,15 +272,17 @@ def test_one_clear_decimal_comma_tells_what_the_others_are(tmp_path):
 @pytest.mark.parametrize(
     ("text", "fields"),
     [
-        ("a,b,c,y,d\n1,2,3,x,5\n1,3,x,5\n", "5 fields in its header and 4 in line 3"),
-        ("a;b;y\n1;2;0\n \n\n1;2\n", "3 fields in its header and 2 in line 5"),
-        ("a,b,y\n1,2\n1,2,0,x\n", "3 fields in its header and 2 in line 2"),
-        ('a,b,y\n1,2,0\n1,"2,0\n', "3 fields in its header and 2 in line 3"),
+        ("a,b,c,y,d\n1,2,3,x,5\n1,3,x,5\n", "the 5 fields of its header; got 4 in line 3"),
+        ("a;b;y\n1;2;0\n \n\n1;2\n", "the 3 fields of its header; got 2 in line 5"),
+        ("a,b,y\n1,2\n1,2,0,x\n", "the 3 fields of its header; got 2 in line 2"),
+        ('a,b,y\n1,2,0\n1,"2,0\n', "the 3 fields of its header; got 2 in line 3"),
     ],
 )
 def test_rows_shorter_than_the_header_are_refused(text, fields, tmp_path):
     (tmp_path / "short.csv").write_text(text)
-    with pytest.raises(ValueError, match=rf"^short\.csv has {fields}: a value or a separator is missing"):
+    with pytest.raises(
+        ValueError, match=rf"^Each line of short\.csv must have {fields}\. A value or a separator is missing"
+    ):
         read_table(tmp_path / "short.csv")
 
 

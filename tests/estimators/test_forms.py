@@ -56,7 +56,7 @@ def test_polars_frames_may_mix_numbers_and_dates(classifier):
 @pytest.mark.parametrize("frame", [FRAME, TEXT], ids=["numbers", "text"])
 def test_columns_of_one_name_are_refused(classifier, frame):
     twice = pd.concat([frame, frame[["b"]]], axis=1)
-    with pytest.raises(ValueError, match=r"^Column names must differ.*occur twice: b\.$"):
+    with pytest.raises(ValueError, match=r"Column names must differ.*got b twice"):
         clone(classifier).fit(twice, Y)
 
 
@@ -72,13 +72,13 @@ def test_a_series_is_refused_as_a_table_of_one_dimension():
 
 
 @pytest.mark.parametrize("value", [np.inf, 1e200])
-def test_errors_of_the_encoder_are_not_hidden_behind_advice_to_encode(value):
+def test_advice_does_not_hide_errors_of_the_encoder(value):
     table = TEXT.assign(a=[value, *VALUES[1:, 0]])
     with pytest.raises(ValueError, match=r"^Column 'a' holds an infinite number"):
         clone(PIPELINE).fit(table, Y)
 
 
-def test_errors_about_a_parameter_are_not_hidden_behind_advice_to_encode():
+def test_advice_does_not_hide_errors_about_parameters():
     with pytest.raises(ValueError, match=r"^The 'C' parameter"):
         CrossCalibrated(LogisticRegression(C=-1.0), cv=2).fit(TEXT, Y)
 

@@ -72,7 +72,7 @@ def test_all_kinds_of_files_give_the_same(name, trained, new, tmp_path):
         pd.testing.assert_frame_equal(found, wanted, rtol=1e-5, check_dtype=False)
 
 
-def test_categories_that_training_did_not_see_are_told(trained, new, tmp_path):
+def test_unseen_categories_are_reported(trained, new, tmp_path):
     done = invoke("predict", trained[0] / "model.calibrant", new, "--out", tmp_path / "out.csv", "--chunk", 30)
     assert done.exit_code == 0
     assert done.stderr.count("Note:") == 1
@@ -101,7 +101,7 @@ def test_the_dropped_column_is_not_needed_and_others_are(trained, new, tmp_path)
     assert not (tmp_path / "lack-out.csv").exists()
 
 
-def test_with_labels_the_scores_are_told(trained, tmp_path):
+def test_with_labels_the_scores_are_printed(trained, tmp_path):
     table = churn(150, seed=4)
     table.loc[3, "left?"] = np.nan
     table.to_csv(tmp_path / "labelled.csv", index=False)
@@ -250,7 +250,7 @@ def test_columns_of_text_stay_so_in_every_piece(tmp_path):
 def test_an_open_quotation_mark_is_reported_before_memory_ends(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('a,b\n1,"x\n' + "2,y\n" * 50_000)
-    with pytest.raises(ValueError, match="perhaps a quotation mark is not closed"):
+    with pytest.raises(ValueError, match="every quotation mark is closed"):
         list(read_chunks(path, 10))
 
 

@@ -219,11 +219,7 @@ BAD = {
         "one class only, 'no'; a classifier needs at least two. 80 rows have no label; empty, NA, None and ? count as",
     ),
     "one row": (lambda t: t.head(1), [], "one row with a label"),
-    "few rows": (
-        lambda t: t.head(8),
-        [],
-        "has 8 rows with a label; training and judging a classifier needs at least 10",
-    ),
+    "few rows": (lambda t: t.head(8), [], "must have at least 10 rows with a label"),
     "no labels": (lambda t: t.assign(**{"left?": np.nan}), [], "240 of the 240 rows"),
     "a quantity": (lambda t: t, ["--target", "spent (€)"], "numbers with fractions"),
     "a count": (lambda t: t.assign(n=np.arange(240) * 3), ["--target", "n"], "240 different values in 240 rows"),
@@ -328,7 +324,7 @@ def test_a_list_of_columns_does_not_swallow_the_table(quick, table, tmp_path):
 
 @pytest.fixture
 def small_disk():
-    """Files may not grow beyond some bytes, which the system says like a full disk."""
+    """Limit the size of files, so that writing fails as on a full disk."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 

@@ -60,9 +60,7 @@ def column_names(data: Any) -> list[Any] | None:
 def check_names(names: Iterable[Any]) -> None:
     """Raise an error if two columns have the same name."""
     if twice := sorted(name for name, count in Counter(map(str, names)).items() if count > 1):
-        raise ValueError(
-            f"Column names must differ, since columns are matched by name; these occur twice: {', '.join(twice)}."
-        )
+        raise ValueError(f"Column names must differ, since columns are matched by name; got {', '.join(twice)} twice.")
 
 
 def readable(data: Any) -> Any:
@@ -112,7 +110,7 @@ def numbers(column: np.ndarray, name: str) -> np.ndarray:
     if column.dtype.kind in "biuf":
         values = column.astype(float)
     elif column.dtype.kind in "Mm":
-        raise ValueError(f"Column {name!r} is numeric, but here it holds dates or durations.")
+        raise ValueError(f"Column {name!r} is numeric, but here it holds dates or durations. Give numbers.")
     else:
         values = np.array(each(lambda v: _number(v, name), column), dtype=float)
     if np.any(np.abs(values) > LARGEST):
@@ -278,7 +276,7 @@ def _number(value: Any, name: str) -> float:
         return math.nan
     number = _read(value)
     if number is None:
-        raise ValueError(f"Column {name!r} is numeric, but {value!r} is not a number.")
+        raise ValueError(f"Column {name!r} is numeric, but {value!r} is not a number. Correct it, or leave it empty.")
     return number
 
 

@@ -108,7 +108,7 @@ def check_file(path: Path) -> None:
     if not path.exists():
         raise FileNotFoundError(f"There is no file {path}. Check the name and the folder.")
     if not os.access(path, os.R_OK):
-        raise ValueError(f"{path} cannot be read: no permission.")
+        raise ValueError(f"{path} cannot be read: no permission. Give another file, or change its mode.")
     if path.is_file() and path.stat().st_size == 0:
         raise ValueError(f"{path.name} is empty; give a file with a header and rows below it.")
 
@@ -129,7 +129,7 @@ def need_pandas() -> Any:
     try:
         import pandas
     except ImportError:
-        raise ImportError("Reading tables needs pandas: pip install 'calibrant[tables]'.") from None
+        raise ImportError("Reading tables needs pandas. Install it with: pip install 'calibrant[tables]'.") from None
     return pandas
 
 
@@ -140,15 +140,19 @@ def _read_frame(path: Path) -> Any:
     try:
         content = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
     except (gzip.BadGzipFile, EOFError):
-        raise ValueError(f"{path.name} ends in .gz, but it is not a complete gzip file.") from None
+        raise ValueError(f"{path.name} ends in .gz, but it is not a complete gzip file. Compress it again.") from None
     if kind == ".parquet":
         try:
             return pd.read_parquet(io.BytesIO(content))
         except ImportError:
-            raise ImportError("Reading Parquet files needs pyarrow: pip install 'calibrant[tables]'.") from None
+            raise ImportError(
+                "Reading Parquet files needs pyarrow. Install it with: pip install 'calibrant[tables]'."
+            ) from None
         except (ValueError, OSError) as error:  # those of pyarrow are of both kinds
             reason = str(error).strip().partition("\n")[0].rstrip(".")
-            raise ValueError(f"{path.name} could not be read as a Parquet file: {reason}.") from None
+            raise ValueError(
+                f"{path.name} could not be read as a Parquet file: {reason}. Write it again, or give another file."
+            ) from None
     return read_text(path.name, content, "\t" if kind == ".tsv" else separator(content))
 
 
@@ -176,7 +180,9 @@ def read_text(
     except UnicodeDecodeError:
         raise ValueError(f"{file} is not text in UTF-8; save it in that encoding.") from None
     except (pd.errors.EmptyDataError, pd.errors.ParserError, pd.errors.ParserWarning) as error:
-        raise ValueError(f"{file} could not be read as a table: {str(error).strip().rstrip('.')}.") from None
+        raise ValueError(
+            f"{file} could not be read as a table: {str(error).strip().rstrip('.')}. Check its first lines."
+        ) from None
 
 
 def separator(content: bytes) -> str:
@@ -260,13 +266,14 @@ def _width(file: str, content: bytes, separator: str, line: int = 0) -> int:
                 named = max((k for k, field in enumerate(row, 1) if field.strip()), default=0)
             elif len(row) < named:
                 raise ValueError(
-                    f"{file} has {width} fields in its header and {len(row)} in line {line + rows.line_num}: a value "
-                    "or a separator is missing, or a quotation mark is not closed."
+                    f"Each line of {file} must have the {width} fields of its header; got {len(row)} in line "
+                    f"{line + rows.line_num}. A value or a separator is missing, or a quotation mark is not closed."
                 )
             elif any(field.strip() for field in row[width:]):
                 raise ValueError(
-                    f"{file} has {width} fields in its header and {len(row)} in line {line + rows.line_num}: a name is "
-                    "missing in the header, or a separator inside a value needs quotes around the value."
+                    f"Each line of {file} must have the {width} fields of its header; got {len(row)} in line "
+                    f"{line + rows.line_num}. A name is missing in the header, or a separator inside a value needs "
+                    "quotes around the value."
                 )
     except csv.Error:
         pass  # pandas says what is wrong

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from sklearn.utils._param_validation import InvalidParameterError
 
 from calibrant.data import TableEncoder
 from calibrant.estimators.reading import is_plain, needs_encoder
@@ -23,7 +22,8 @@ def advice_for(X: Any, estimator: Any, error: Exception) -> str:
         return f"{name} cannot take this sparse matrix: give X.toarray(), or use calibrant.SelfCalibratedClassifier."
     steps = [step for _, step in getattr(estimator, "steps", [])]
     encoded = any(isinstance(step, TableEncoder) for step in steps)
-    if encoded or isinstance(error, InvalidParameterError) or getattr(X, "ndim", 2) != 2:
+    wrong_setting = type(error).__name__ == "InvalidParameterError"  # a private class of scikit-learn
+    if encoded or wrong_setting or getattr(X, "ndim", 2) != 2:
         return ""
     dtypes = dict(getattr(X, "dtypes", {}))
     columns = [repr(str(column)) for column, dtype in dtypes.items() if not is_plain(dtype)]

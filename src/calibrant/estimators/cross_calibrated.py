@@ -306,8 +306,8 @@ def _fit_one(estimator: Any, X: Any, y: np.ndarray, rows: np.ndarray, params: di
         return estimator.fit(own, labels, **_check_method_params(X, params=params, indices=rows))
     except (ValueError, TypeError) as error:
         if advice := advice_for(own, estimator, error):
-            reason = " ".join(str(error).split()).split(". ")[0][:200]
-            raise ValueError(f"{advice} ({reason})") from error
+            reason = " ".join(str(error).split()).split(". ")[0][:200].rstrip(".")
+            raise ValueError(f"{advice} The model itself reports: {reason}.") from error
         raise
 
 
@@ -338,8 +338,8 @@ def _scores(model: Any, X: Any, classes: np.ndarray, size: int) -> np.ndarray:
     columns = np.searchsorted(classes, model.classes_)
     if found.shape[1] != len(columns):
         raise ValueError(
-            f"{type(model).__name__} gave {found.shape[1]} columns for {len(columns)} classes; CrossCalibrated needs "
-            "one score for each class (decision_function_shape='ovr' in support vector machines)."
+            f"{type(model).__name__} must give one score for each of the {len(columns)} classes; got {found.shape[1]} "
+            "columns. Use decision_function_shape='ovr' in support vector machines."
         )
     scores = np.full((len(found), len(classes)), missing)
     scores[:, columns] = found

@@ -165,7 +165,7 @@ def as_weights(sample_weight: Any, X: np.ndarray, class_weight: Any = None, y: A
     if weights.max() > LARGEST_WEIGHT:
         weights = weights / weights.max()  # only their proportions count, and float32 would overflow
     if not weights.any():
-        raise ValueError("sample_weight must be positive for some rows; all sample weights are zero.")
+        raise ValueError("sample_weight must be positive for some rows; got zeros only.")
     if class_weight is not None:
         weights = weights * compute_sample_weight(class_weight, y)
         if not np.all(weights >= 0) or not weights.any():
@@ -179,9 +179,8 @@ def encode(y: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.ndarray
     present = codes if weights is None else codes[weights > 0]
     if np.all(present == present[0]):
         raise ValueError(
-            f"y holds one class only, {classes.tolist()[present[0]]!r} (n_samples={len(present)}"
-            + (", not counting rows of weight zero" if len(present) < len(y) else "")
-            + "); a classifier needs samples of at least two classes."
+            f"y must hold samples of at least two classes; got one class only, {classes.tolist()[present[0]]!r} "
+            f"(n_samples={len(present)}" + (", not counting rows of weight zero)." if len(present) < len(y) else ").")
         )
     return classes, codes.astype(np.int64)
 

@@ -47,10 +47,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from calibrant._inputs import check_fraction
 from calibrant._renamed import renamed_arguments
 from calibrant.estimators.rejection import RejectMixin
 from calibrant.selective import RejectionRule, SetRule, threshold_for_risk
-from calibrant.selective._arrays import check_fraction
 from calibrant.selective.conformal import Seed, blocks, rule_of_ranked
 from calibrant.selective.set_scores import Ranked, SetScore, find_score, rank_classes
 

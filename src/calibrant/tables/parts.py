@@ -56,8 +56,8 @@ def divide(
     """Divide a table, stratified by class; rows of a group and copies of a row stay in one part."""
     if len(table) < FEWEST_ROWS:
         raise ValueError(
-            f"{table.file} has {count(len(table), 'row')} with a label; training and judging a classifier needs at "
-            f"least {FEWEST_ROWS}, and some hundreds to be of use."
+            f"{table.file} must have at least {FEWEST_ROWS} rows with a label, and some hundreds to be of use; got "
+            f"{len(table)}."
         )
     shares = [share for share in (test, val) if isinstance(share, float)]
     if sum(shares) >= 1:

@@ -208,7 +208,9 @@ def _parquet(pd: Any, path: Path) -> Iterator[Put]:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise ImportError("Writing Parquet files needs pyarrow: pip install 'calibrant[tables]'.") from None
+        raise ImportError(
+            "Writing Parquet files needs pyarrow. Install it with: pip install 'calibrant[tables]'."
+        ) from None
     writer: list[Any] = []
 
     def put(columns: dict[str, Any]) -> None:
