@@ -86,7 +86,8 @@ def _noisy_images() -> str:
     wrong = records[0]["wrong_share"]
     return (
         f" On CIFAR-10N, where {100 * wrong:.0f} % of the training labels are wrong, learned sample weights change the "
-        f"error by {lower.value:+.1f} points (95 % interval {lower.low:+.1f} to {lower.high:+.1f}, {len(seeds)} seeds). "
+        f"error by {lower.value:+.1f} points (95 % interval {lower.low:+.1f} to {lower.high:+.1f}, {len(seeds)} "
+        "seeds). "
         f"Compared with training on the clean held-out images as well, the difference is {below.value:+.1f} points "
         f"({below.low:+.1f} to {below.high:+.1f})."
     )

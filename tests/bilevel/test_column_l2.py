@@ -46,7 +46,7 @@ def test_columns_that_do_not_help_are_penalised_more() -> None:
 
 def test_unknown_matrices_and_negative_shrinkage_are_errors() -> None:
     model = nn.Sequential(nn.Linear(4, 2))
-    with pytest.raises(ValueError, match=r"no 1\.weight"):
+    with pytest.raises(ValueError, match=r"got 1\.weight"):
         ColumnL2(model, {"1.weight": torch.arange(4)})
     with pytest.raises(ValueError, match="shrink must be at least 0"):
         ColumnL2(model, {"0.weight": torch.arange(4)}, shrink=-1.0)

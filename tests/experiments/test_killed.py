@@ -78,7 +78,7 @@ def kill_and_go_on(start, command, folder, kills, most=5):
 
 def test_a_killed_command_goes_on(start, tmp_path):
     small = partial(tiny.noise, methods=["standard", "temperature", "bo4sc"], seeds=1)
-    kill_and_go_on(start, small, tmp_path, kills=2)
+    kill_and_go_on(start, small, tmp_path, kills=1)
 
 
 @pytest.mark.slow
