@@ -332,8 +332,8 @@ def _scores(model: Any, X: Any, classes: np.ndarray, size: int) -> np.ndarray:
         missing = np.log(0.5 / max(size, 1))
     elif not hasattr(model, "decision_function"):
         raise ValueError(
-            f"estimator must be a classifier with predict_proba or decision_function; got {type(model).__name__}, which "
-            "has neither."
+            f"estimator must be a classifier with predict_proba or decision_function; got {type(model).__name__}, "
+            "which has neither."
         )
     else:
         found = np.asarray(model.decision_function(X), dtype=np.float64)
