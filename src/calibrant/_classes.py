@@ -6,6 +6,38 @@ import torch
 from torch import Tensor
 
 
+def full_precision(logits: Tensor) -> Tensor:
+    """Logits in single or double precision. Half precision cannot hold the small probabilities in losses."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def loss_inputs(logits: Tensor, targets: Tensor, *, soft: bool = False) -> tuple[Tensor, Tensor]:
+    """The inputs of a loss: logits in single or double precision, and one class index for each row, as int64.
+
+    With ``soft``, targets may also be class probabilities, with the shape of the logits. Shapes and types are checked.
+    Values are not, because that would stop a GPU and is impossible while a step is recorded.
+    """
+    logits = full_precision(logits)
+    if soft and targets.shape == logits.shape and targets.is_floating_point():
+        return logits, targets
+    if targets.shape != logits.shape[:-1] or targets.is_floating_point() or targets.is_complex():
+        also = ", or class probabilities with the shape of the logits" if soft else ""
+        raise ValueError(
+            f"labels must be one class index (a whole number) for each row of logits{also}; got {targets.dtype} of "
+            f"shape {tuple(targets.shape)} for logits of shape {tuple(logits.shape)}."
+        )
+    return logits, targets.long()
+
+
+def batch_inputs(logits: Tensor, targets: Tensor, *, soft: bool = False) -> tuple[Tensor, Tensor]:
+    """As :func:`loss_inputs`, for a loss of a whole batch, which needs at least one sample."""
+    if logits.dim() < 2 or not logits.shape[0]:
+        raise ValueError(
+            f"logits must have shape (samples, classes) with at least one sample; got {tuple(logits.shape)}."
+        )
+    return loss_inputs(logits, targets, soft=soft)
+
+
 def one_hot(labels: Tensor, n_classes: int, dtype: torch.dtype) -> Tensor:
     """Indicator vectors by a comparison, which works under ``vmap`` and tracing; all zeros for labels out of range."""
     return (labels.unsqueeze(-1) == torch.arange(n_classes, device=labels.device)).to(dtype)
@@ -19,8 +51,7 @@ def sum_of_others(probs: Tensor) -> Tensor:
 
 def log_of_others(logits: Tensor, labels: Tensor) -> Tensor:
     """``log(1 − p_y)``, computed from the other classes; exact even if p_y rounds to 1."""
-    if labels.dim() != logits.dim() - 1:
-        raise ValueError(f"labels must be one class index for each sample; got shape {tuple(labels.shape)}.")
+    logits, labels = loss_inputs(logits, labels)
     own = one_hot(labels, logits.shape[-1], torch.bool)
     return torch.logsumexp(logits.masked_fill(own, -torch.inf), dim=-1) - torch.logsumexp(logits, dim=-1)
 

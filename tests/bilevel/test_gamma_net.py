@@ -20,7 +20,7 @@ from calibrant.bilevel import (
 )
 from calibrant.bilevel.outer_variables.gamma_net import bounded_gamma
 from calibrant.data import Batch
-from calibrant.losses import focal
+from calibrant.losses import cross_entropy, focal
 from calibrant.models import resnet18
 
 POSITIVE = ["abs", "min-max", "sigmoid", "relu", "softplus"]
@@ -248,3 +248,29 @@ def test_a_chain_calls_its_gamma_net_and_scales_logits():
     assert torch.allclose(FocalWithGamma()(Parts(), chain, batch), expected)
     with pytest.raises(TypeError, match="exactly one part with a forward method"):
         OuterVariables(scale)(features)
+
+
+def test_rescaled_focal_loss_keeps_the_size_of_gradients():
+    """The summed size of the gradient in the logits is cross-entropy's, and its direction is the focal loss's."""
+    torch.manual_seed(0)
+    logits = (3 * torch.randn(50, 4, dtype=torch.float64)).requires_grad_()
+    targets = torch.arange(50) % 4
+
+    class Parts:
+        def features(self, inputs):
+            return inputs
+
+        def head(self, found):
+            return logits
+
+    def gradient(loss):
+        return torch.autograd.grad(loss, logits)[0]
+
+    def size(slope):
+        return slope[torch.arange(50), targets].abs().sum()
+
+    batch, outer = Batch(torch.zeros(50, 3, dtype=torch.float64), targets), ConstantGamma(3.0)
+    plain = gradient(FocalWithGamma()(Parts(), outer, batch))
+    rescaled = gradient(FocalWithGamma(rescaled=True)(Parts(), outer, batch))
+    torch.testing.assert_close(size(rescaled), size(gradient(cross_entropy(logits, targets).mean())))
+    torch.testing.assert_close(rescaled / rescaled.norm(), plain / plain.norm())

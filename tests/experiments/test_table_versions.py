@@ -26,7 +26,7 @@ def made(version, **fields):
         (f"scikit-learn 1.9.1, code {FIRST}", f"scikit-learn 1.9.1, code {SECOND}", 0),
     ],
 )
-def test_a_record_is_earlier_if_its_digest_differs_and_may_give_other_scores(version, last, number):
+def test_another_digest_means_an_earlier_record(version, last, number):
     assert earlier([made(version)], {"hgb": last}) == ({"hgb": number} if number else {})
 
 
@@ -35,7 +35,7 @@ def test_nothing_is_called_earlier_in_a_file_without_versions():
     assert earlier_costs([made("", threads=2, failure=None)], "hgb", {}) == []
 
 
-def test_costs_of_other_code_are_earlier_even_if_its_scores_are_equal():
+def test_costs_of_other_code_are_earlier():
     costs = [
         made(f"code {digest}", table=table, threads=2, failure=None) for table, digest in (("a", FIRST), ("b", SECOND))
     ]

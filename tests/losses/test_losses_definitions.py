@@ -20,6 +20,7 @@ from calibrant.losses import (
     flsd,
     focal,
     focal_gamma,
+    focal_slope,
     logit_margin,
     mdca,
     mmce,
@@ -278,3 +279,17 @@ def test_the_squared_form_is_the_gaps_mean_square():
 def test_settings_are_checked(call, sentence):
     with pytest.raises(ValueError, match=sentence):
         call(*draw())
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 3.0])
+def test_focal_slope_is_the_ratio_of_gradients(gamma):
+    logits = torch.linspace(-30, 30, 61, dtype=torch.float64)[:, None] * torch.tensor([1.0, 0.0])
+    logits.requires_grad_()
+    labels = torch.zeros(61, dtype=torch.long)
+    slopes = [
+        torch.autograd.grad(loss.sum(), logits)[0][:, 0]
+        for loss in (focal(logits, labels, gamma), cross_entropy(logits, labels))
+    ]
+    torch.testing.assert_close(focal_slope(logits, labels, gamma) * slopes[1], slopes[0])
+    extreme = torch.tensor([[1e4, 0.0], [-1e4, 0.0]])
+    assert torch.isfinite(focal_slope(extreme, torch.zeros(2, dtype=torch.long), gamma)).all()

@@ -1,5 +1,6 @@
 """Common tests of all training losses; a new loss is one more row of the table."""
 
+import itertools
 import pickle
 
 import pytest
@@ -89,6 +90,36 @@ def test_slopes_are_finite_where_probabilities_are_0_and_1(loss, dtype, size, la
         assert second.isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("loss", (VARIANTS | OUTER).values(), ids=VARIANTS | OUTER)
+def test_half_precision_is_computed_in_single_precision(loss, dtype):
+    for size, labels in itertools.product((1e4, 20.0, 0.0), SATURATED.values()):
+        logits = (size * (2 * torch.eye(CLASSES) - 1)).to(dtype).requires_grad_()
+        value = loss(logits, labels)
+        torch.testing.assert_close(value, loss(logits.float(), labels), rtol=0, atol=0)
+        (slope,) = torch.autograd.grad(value.mean(), logits)
+        assert slope.dtype == dtype
+        assert slope.isfinite().all()
+
+
+@pytest.mark.parametrize("loss", (VARIANTS | OUTER).values(), ids=VARIANTS | OUTER)
+def test_labels_are_whole_numbers_one_per_row(loss):
+    logits, labels = draw()
+    expected = loss(logits, labels)
+    for dtype in (torch.int32, torch.int16, torch.uint8):
+        torch.testing.assert_close(loss(logits, labels.to(dtype)), expected, rtol=0, atol=0)
+    for wrong in (labels.float(), labels[:, None], labels[:1], labels[:-1]):
+        with pytest.raises(ValueError, match="labels must be one class index"):
+            loss(logits, wrong)
+
+
+@pytest.mark.parametrize("name", ["mmce", "mdca", "sb-ece", "avuc", "sb-avuc", *OUTER])
+def test_a_loss_of_a_whole_batch_needs_a_sample(name):
+    logits, labels = draw()
+    with pytest.raises(ValueError, match="with at least one sample"):
+        (VARIANTS | OUTER)[name](logits[:0], labels[:0])
+
+
 @EVERY
 def test_a_batch_of_one_sample_has_a_finite_slope(loss):
     logits = torch.zeros(1, CLASSES).requires_grad_()
@@ -125,7 +156,7 @@ def test_the_mean_does_not_depend_on_the_order_of_samples(loss):
 
 @EVERY
 def test_descent_keeps_predictions_right_and_makes_the_loss_smaller(loss):
-    """From logits that lean towards the labels, as after the first epochs; AvUC is of no use before."""
+    """From logits that lean towards the labels, as after the first epochs; AvUC is not useful earlier."""
     _, labels = draw(40)
     logits = 2.0 * torch.nn.functional.one_hot(labels, CLASSES).double()
     start = loss(logits, labels).mean()

@@ -22,7 +22,7 @@ RECIPE = Recipe(epochs=2, batch_size=16, learning_rate=0.05)
 
 
 def images(seed):
-    """A bright bar whose place tells the class, under noise."""
+    """A bright bar whose position gives the class, with noise."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(EACH) % CLASSES
     pixels = 0.3 * torch.randn(EACH, 1, 8, 8, generator=generator)
@@ -113,6 +113,8 @@ def test_head_and_width_leave_the_model_alone(task):
     model = make(3)
     before = {k: v.clone() for k, v in model.state_dict().items()}
     model.train()
+    model.body[1].eval()
     assert head_and_width(model, task) == ("fc", 8)
     assert model.training
+    assert not model.body[1].training
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant.bilevel.checks import generator_states
+from calibrant.bilevel.level import seeded
 from calibrant.data.batch import Batch, Tensors
 from calibrant.models.functional import FunctionalModule
 from calibrant.models.heads import Head
@@ -69,20 +71,22 @@ class DividedLosses(ABC):
         """Whether the inner loss uses the network through features that do not depend on φ.
 
         Then the loss is a function of the head and these features. It is not if φ changes the inputs, if the loss uses
-        other outputs of the module than the logits, or if it draws random numbers.
+        other outputs of the module than the logits, or if the loss or the head draws random numbers. The body may draw
+        them, as attention with dropout does.
         """
         _ = self.head
-        if self.stochastic:
-            return False
         batch, phi = self.train_batch(0), self.initial_phi().requires_grad_()
         params, buffers = self.start, self.initial_buffers()
         try:
-            with torch.enable_grad():
+            with torch.enable_grad(), seeded(batch.seed, params):
                 features, _ = self.inner_features(params, buffers, phi, batch)
+            random = generator_states(params)
             apart = self.inner_of_head(params[self.stretch], params, features, phi.detach(), batch)
+            if not all(map(torch.equal, random, generator_states(params))):
+                return False
         except (TypeError, ValueError, AttributeError, IndexError, StopIteration):
             return False
-        with torch.no_grad():
+        with torch.no_grad(), seeded(batch.seed, params):
             whole = self.inner(params, buffers, phi.detach(), batch)[0]
         near = torch.allclose(apart.detach(), whole, rtol=1e-4 if self.autocast is None else 0.05, equal_nan=True)
         return near and not any(h.requires_grad for h in features)

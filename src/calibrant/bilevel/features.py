@@ -35,7 +35,7 @@ class FeatureMemory:
         """Add a batch. If the memory is full, the oldest one is dropped."""
         batch = batch._replace(seed=None)
         full = len(self.kept) == (1 if isinstance(batch.index, slice) else self.kept.maxlen)
-        if full and self._same_form(batch, features):
+        if full and self._same_forms(batch, features):
             self._shift()
             self._write(batch, features)
         else:
@@ -43,10 +43,10 @@ class FeatureMemory:
                 self.kept.clear()  # each full batch contains all samples, so only the newest features are needed
             self.kept.append(map_tensors(torch.clone, (batch, list(features))))
 
-    def _same_form(self, batch: Batch, features: Sequence[Tensor]) -> bool:
-        kept = [*_leaves(self.kept[-1][0]), *self.kept[-1][1]]
-        given = [*_leaves(batch), *features]
-        return [t.shape for t in kept] == [t.shape for t in given]
+    def _same_forms(self, batch: Batch, features: Sequence[Tensor]) -> bool:
+        """Whether all entries have the shapes of the given one. The last batch of a loader is often smaller."""
+        forms = [[t.shape for t in (*_leaves(own), *kept)] for own, kept in (*self.kept, (batch, features))]
+        return all(form == forms[0] for form in forms)
 
     def _shift(self) -> None:
         """Move every entry one place to the front, in place, so that a recorded step repeats it in each replay."""
@@ -86,11 +86,15 @@ class FeatureMemory:
 
 
 def join(batches: Sequence[Batch], axes: Batch | None = None) -> Batch:
-    """Several batches as one, without their dropout masks. ``axes`` are those of a population's stream."""
+    """Several batches as one, without their dropout masks. ``axes`` are those of a population's stream.
+
+    Inputs that differ in more than the number of samples, such as sentences padded batch by batch, become None. A loss
+    of the head does not need them, because it gets the features.
+    """
 
     def cat(name: str) -> Any:
         parts = [getattr(batch, name) for batch in batches]
-        if parts[0] is None:
+        if parts[0] is None or (name == "inputs" and axes is None and not _of_one_shape(parts)):
             return None
         shift = 0 if axes is None else 1
         along = pytree.tree_map(lambda _: 0, parts[0]) if axes is None else getattr(axes, name)
@@ -100,6 +104,11 @@ def join(batches: Sequence[Batch], axes: Batch | None = None) -> Batch:
 
     joined = {name: cat(name) for name in ("inputs", "targets", "index", "sample_weight")}
     return batches[0]._replace(noise={}, seed=None, **joined)
+
+
+def _of_one_shape(parts: Sequence[Any]) -> bool:
+    """Whether the tensors of all parts have the same shape except for the number of samples."""
+    return len({tuple(t.shape[1:] for t in pytree.tree_leaves(part) if isinstance(t, Tensor)) for part in parts}) == 1
 
 
 def join_answers(answers: Sequence[Sequence[Any]], population: bool) -> list[Any]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from calibrant.bilevel.dynamics import State
-from calibrant.bilevel.level import Level
+from calibrant.bilevel.level import Level, seeded
 from calibrant.data.batch import Batch, Tensors
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class HeadLevels:
         """The features of a training batch at ``state``."""
         if self.trainer is not None:
             return Seen(self.trainer.begin(state, phi, batch), {})
-        with torch.no_grad():
+        with torch.no_grad(), seeded(batch.seed, state.params):
             return Seen(*self.problem.inner_features(state.params, state.buffers, phi, batch))
 
     def inner(self, state: State, features: Sequence[Tensor]) -> Level:
@@ -61,7 +61,7 @@ class HeadLevels:
             features = self.trainer.outer_features(phi, batch, problem.outer_mode == "train")
         else:
             buffers = state.buffers if seen is None else seen.buffers
-            with torch.no_grad():
+            with torch.no_grad(), seeded(batch.seed, params):
                 features, _ = problem.outer_features(params, buffers, phi, batch)
         kept = tuple(features)
 

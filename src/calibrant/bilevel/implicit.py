@@ -102,7 +102,8 @@ class Implicit(Hypergradient):
         if heads is None or memory is None:
             raise ValueError(
                 "Implicit(scope='head') needs an inner loss that uses the network through its features: call "
-                "net.logits(batch.inputs), or net.features and net.head, on inputs that do not depend on φ."
+                "net.logits(batch.inputs), or net.features and net.head, on inputs that do not depend on φ. Neither "
+                "the loss nor the head may draw random numbers. Otherwise use scope='all'."
             )
         if not len(memory):  # there are no features before the first training step
             return HypergradientResult(None, torch.zeros_like(phi), losses, state)

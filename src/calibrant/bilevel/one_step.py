@@ -133,7 +133,7 @@ class Direct(Hypergradient):
 
     It is exact if training does not depend on φ, so that ``dθ/dφ = 0``. An example is
     :class:`calibrant.bilevel.LogitMap`, which maps the logits of the trained network. With ``scope="head"`` the
-    outer batch runs through the body without a graph; the result is the same.
+    outer batch runs through the body without a graph, if the network has a head; the result is the same.
     """
 
     scope: Scope = "all"

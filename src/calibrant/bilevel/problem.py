@@ -97,8 +97,8 @@ class Bilevel(DividedLosses):
         self.variables = self.outer_view.module
         if inner_loss is None and not isinstance(outer, OuterVariable):
             raise ValueError(
-                f"inner_loss must be given, since {type(outer).__name__} is not an OuterVariable: pass "
-                "inner_loss=lambda net, outer, batch: …"
+                f"inner_loss must be given, since {type(outer).__name__} is not an OuterVariable; got None. Pass a "
+                "function inner_loss(net, outer, batch)."
             )
         self.inner_loss = inner_loss or DEFAULT_INNER_LOSS
         self.outer_loss = outer_loss or DEFAULT_OUTER_LOSS
@@ -108,10 +108,10 @@ class Bilevel(DividedLosses):
         self._kernels = FusedKernels(self.view.module)
         self.known: dict[str, Any] = {}  # results of checks of the losses, shared with replicas
         self.stochastic = False
-        self.stochastic, self.detaches = check_inner_loss(self, self._kernels)
         self._head_name = head
-        if head is not None:
-            _ = self.head
+        if head is not None:  # before the losses run, because they may use features
+            self.view.locate(self.train.batch(0).inputs, head)
+        self.stochastic, self.detaches = check_inner_loss(self, self._kernels)
 
     def replicate(
         self,
@@ -154,7 +154,10 @@ class Bilevel(DividedLosses):
         elif outer is not None:
             twin.start_phi = _vector(outer, self.start_phi, "outer")
         if val is not None and self.val is None:
-            raise ValueError("val must be None, since the first problem has no validation data; give it to that one.")
+            raise ValueError(
+                "val must be None, since the first problem has no validation data; got some. Give it to the first "
+                "problem."
+            )
         if seed is not None:
             twin.seed = seed
         if not (train is None and val is None and hyper is None and seed is None):

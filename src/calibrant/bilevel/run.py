@@ -62,7 +62,7 @@ class Run:
             trainer = Trainer(problem, inner_optimizer, compile=compile == "inductor")
         inner = _level(problem.inner, names, compile, detaches=problem.detaches)
         self.dynamics = Dynamics(inner, inner_optimizer, trainer)
-        self.heads = HeadLevels(problem, trainer) if hypergradient.of_head and problem.separable else None
+        self.heads = HeadLevels(problem, trainer) if _divides(problem, hypergradient) else None
         self.features = None
         if hypergradient.remembers:
             axes = problem.train.axes if isinstance(problem, Population) else None
@@ -210,3 +210,15 @@ def _level(fn: LossFunction, names: Sequence[str], compile: Compiler | None, *, 
     if compile is None:
         return Level(fn, names, detaches=detaches)
     return TracedLevel(fn, names, compile, detaches=detaches)
+
+
+def _divides(problem: Bilevel | Population, hypergradient: hg.Hypergradient) -> bool:
+    """Whether body and head of the network run separately. A direct gradient works without a head, too."""
+    if not hypergradient.of_head:
+        return False
+    if hypergradient.direct:
+        try:
+            _ = problem.stretch
+        except ValueError:
+            return False
+    return problem.separable

@@ -65,7 +65,7 @@ def bench_tables(
     calibrant bench tables --data churn.csv --target churn --methods self-calibrated hgb --seeds 3
     """
     if data is None and source is None:
-        raise typer.BadParameter("give a folder of tables, or a result file with --from.", param_hint="--data")
+        raise typer.BadParameter("Give a folder of tables, or a result file with --from.", param_hint="--data")
     call(
         "tables.run",
         data=data,

@@ -6,7 +6,7 @@
 from calibrant.losses.calibration import dece, sece, soft_accuracy
 from calibrant.losses.classification import brier, cross_entropy, focal, nll, smoothed_cross_entropy
 from calibrant.losses.confidence import confidence_bce, smooth_max
-from calibrant.losses.focal_family import dual_focal, flsd, focal_gamma
+from calibrant.losses.focal_family import dual_focal, flsd, focal_gamma, focal_slope
 from calibrant.losses.regularisers import (
     binary_discrimination,
     binary_exclusion,
@@ -33,6 +33,7 @@ __all__ = [
     "flsd",
     "focal",
     "focal_gamma",
+    "focal_slope",
     "logit_margin",
     "mdca",
     "mmce",

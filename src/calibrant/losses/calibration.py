@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant._classes import one_hot
+from calibrant._classes import batch_inputs, one_hot
 from calibrant._renamed import renamed_arguments
 from calibrant.losses.kernel_means import kernel_means
 from calibrant.metrics.kernel import nadaraya_watson
@@ -81,7 +81,7 @@ def dece(
     if bins < 1 or not temperature > 0:
         raise ValueError(f"bins must be at least 1 and temperature positive; got {bins} and {temperature}.")
     confidence, right = _confidence_and_accuracy(logits, labels, accuracy)
-    slopes = torch.arange(1, bins + 1, dtype=logits.dtype, device=logits.device)
+    slopes = torch.arange(1, bins + 1, dtype=confidence.dtype, device=confidence.device)
     offsets = -torch.cumsum((slopes - 1) / bins, dim=0)
     share = torch.softmax((confidence.unsqueeze(-1) * slopes + offsets) / temperature, dim=-1)
     return _mean(share * (right - confidence).unsqueeze(-1), sample_weight).abs().sum()
@@ -99,6 +99,7 @@ def soft_accuracy(probs: Tensor, labels: Tensor, steepness: float = 100.0) -> Te
 
 
 def _confidence_and_accuracy(logits: Tensor, labels: Tensor, accuracy: Accuracy) -> tuple[Tensor, Tensor]:
+    logits, labels = batch_inputs(logits, labels)
     probs = torch.softmax(logits, dim=-1)
     if accuracy == "soft":
         right = soft_accuracy(probs, labels)

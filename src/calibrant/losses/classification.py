@@ -1,6 +1,7 @@
 """Per-sample classification losses: ``loss(logits, targets)`` returns one value for each sample, without reduction.
 
-All losses work on logits in log space. Their values and slopes are finite for every confidence.
+All losses work on logits in log space. Their values and slopes are finite for every confidence. Logits in half
+precision are converted to float32, so the values are float32.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant._classes import log_of_others, one_hot
+from calibrant._classes import log_of_others, loss_inputs, one_hot
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -17,7 +18,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
     The paper's "final logit for class c" must be read as the probability.
     """
-    return F.cross_entropy(logits, targets, reduction="none")
+    return F.cross_entropy(*loss_inputs(logits, targets, soft=True), reduction="none")
 
 
 nll = cross_entropy
@@ -26,12 +27,14 @@ nll = cross_entropy
 
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor, epsilon: float | Tensor) -> Tensor:
     """Cross-entropy with the target ``(1 − ε)·onehot + ε/C`` (Szegedy et al. 2016); ε is a number or one per sample."""
+    logits, labels = loss_inputs(logits, labels, soft=True)
     uniform = -torch.log_softmax(logits, dim=-1).mean(-1)
     return (1 - epsilon) * cross_entropy(logits, labels) + epsilon * uniform
 
 
 def brier(logits: Tensor, targets: Tensor) -> Tensor:
     """``Σ_c (p_c − t_c)²`` (Brier 1950), between 0 and 2, for class indices or soft targets."""
+    logits, targets = loss_inputs(logits, targets, soft=True)
     hard = one_hot(targets, logits.shape[-1], logits.dtype) if targets.dim() < logits.dim() else targets
     return (torch.softmax(logits, dim=-1) - hard).square().sum(-1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from calibrant._classes import sum_of_others
+from calibrant._classes import loss_inputs, sum_of_others
 
 
 def smooth_max(probs: Tensor, alpha: float | Tensor) -> Tensor:
@@ -25,6 +25,7 @@ def confidence_bce(logits: Tensor, labels: Tensor, alpha: float | Tensor = 30.0)
     logarithm suffers from rounding if the confidence is close to 1. α limits the loss: ``1 − p̂`` is never below about
     ``e^−α``, so a wrong prediction costs at most about α, and its gradient vanishes there.
     """
+    logits, labels = loss_inputs(logits, labels)
     probs = torch.softmax(logits, dim=-1)
     share = torch.softmax(alpha * probs, dim=-1)
     correct = probs.argmax(-1) == labels

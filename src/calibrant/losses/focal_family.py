@@ -7,7 +7,7 @@ import torch
 from scipy.special import lambertw
 from torch import Tensor
 
-from calibrant._classes import log_of_others, one_hot
+from calibrant._classes import log_of_others, loss_inputs, one_hot
 from calibrant.losses.classification import cross_entropy, focal
 
 
@@ -16,6 +16,7 @@ def flsd(logits: Tensor, labels: Tensor, *, threshold: float = 0.2, low: float =
 
     γ is `low` if ``p_y < threshold``, otherwise `high`. It is treated as a constant in differentiation.
     """
+    logits, labels = loss_inputs(logits, labels)
     below = cross_entropy(logits, labels) > -np.log(threshold)  # p_y < threshold
     return focal(logits, labels, torch.where(below, low, high).to(logits.dtype))
 
@@ -26,6 +27,7 @@ def dual_focal(logits: Tensor, labels: Tensor, gamma: float | Tensor = 5.0) -> T
     p_j is 0 if no class has a smaller probability than the label's. The power is computed in log space, as in
     :func:`calibrant.losses.focal`.
     """
+    logits, labels = loss_inputs(logits, labels)
     log_probs = torch.log_softmax(logits, dim=-1)
     own = (log_probs * one_hot(labels, logits.shape[-1], logits.dtype)).sum(-1, keepdim=True)
     never = torch.finfo(logits.dtype).min / 4  # finite, so that no slope is inf − inf
@@ -49,3 +51,13 @@ def focal_gamma(confidence: float | np.ndarray) -> float | np.ndarray:
     a, b = 1 - p0, p0 * np.log(p0)
     gamma = a / b + lambertw(-(a ** (1 - a / b)) * np.log(a) / b, -1).real / np.log(a)
     return gamma if isinstance(confidence, np.ndarray) else float(gamma)
+
+
+def focal_slope(logits: Tensor, labels: Tensor, gamma: float | Tensor) -> Tensor:
+    """The gradient of the focal loss in the logits, as a multiple of cross-entropy's gradient; 1 for γ = 0.
+
+    ``(1 − p)^γ·(1 − γ·p·log p/(1 − p))`` with p = p_y. The fraction is between −1 and 0, also where p rounds to 1.
+    """
+    others, ce = log_of_others(logits, labels), cross_entropy(logits, labels)
+    fraction = (ce * torch.exp((-ce - others).clamp_max(80.0))).clamp_max(1.0)
+    return torch.exp(gamma * others) * (1 + gamma * fraction)

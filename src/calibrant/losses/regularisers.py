@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant._classes import one_hot
+from calibrant._classes import full_precision, loss_inputs, one_hot
 
 
 def negative_entropy(logits: Tensor, targets: Tensor | None = None) -> Tensor:
@@ -16,7 +16,7 @@ def negative_entropy(logits: Tensor, targets: Tensor | None = None) -> Tensor:
 
 def entropy(logits: Tensor) -> Tensor:
     """``H(p) = −Σ_c p_c log p_c`` of each prediction, in nats."""
-    log_probs = torch.log_softmax(logits, dim=-1)
+    log_probs = torch.log_softmax(full_precision(logits), dim=-1)
     return -(log_probs.exp() * log_probs).sum(-1)
 
 
@@ -26,13 +26,15 @@ def logit_margin(logits: Tensor, targets: Tensor | None = None, *, margin: float
     Their equation has a sum over classes. Their code, with its weight of 0.1, takes the mean, and so does this
     function. Margin 0 is their form without a margin; its gradient is that of label smoothing up to a factor.
     """
+    logits = full_precision(logits)
     distance = logits.amax(-1, keepdim=True) - logits
     return torch.relu(distance - margin).mean(-1)
 
 
 def binary_discrimination(logits: Tensor, labels: Tensor) -> Tensor:
     """``−1/(C − 1) Σ_{j≠y} log σ(l_y − l_j)``: BDC of Cheng & Vasconcelos (2022): the label against each class."""
-    own = _indicator(logits, labels)
+    logits, labels = loss_inputs(logits, labels)
+    own = one_hot(labels, logits.shape[-1], logits.dtype)
     differences = (logits * own).sum(-1, keepdim=True) - logits
     return -(F.logsigmoid(differences) * (1 - own)).sum(-1) / (logits.shape[-1] - 1)
 
@@ -43,15 +45,12 @@ def binary_exclusion(logits: Tensor, labels: Tensor) -> Tensor:
         −1/((C − 1)(C − 2)) Σ_{i≠j; i,j≠y} ½ log σ(l_i − l_j)
 
     Each pair occurs twice, so this is half the mean cross-entropy between (½, ½) and the pair's two-class prediction.
-    It is 0 for two classes, which have no such pair.
+    It is 0 for two classes, which have no such pair. Memory is O(n·C²).
     """
+    logits, labels = loss_inputs(logits, labels)
     classes = logits.shape[-1]
-    others = 1 - _indicator(logits, labels)
+    others = 1 - one_hot(labels, classes, logits.dtype)
     pairs = others.unsqueeze(-1) * others.unsqueeze(-2)
     pairs = pairs * (1 - torch.eye(classes, dtype=logits.dtype, device=logits.device))
     values = F.logsigmoid(logits.unsqueeze(-1) - logits.unsqueeze(-2))
     return -0.5 * (values * pairs).sum((-2, -1)) / max(1, (classes - 1) * (classes - 2))
-
-
-def _indicator(logits: Tensor, labels: Tensor) -> Tensor:
-    return one_hot(labels, logits.shape[-1], logits.dtype)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from calibrant._classes import one_hot
+from calibrant._classes import batch_inputs, one_hot
 
 # A bin with a smaller share of the samples counts too little, by at most this share. The cube of this number is still a
 # float32, so that second derivatives are finite.
@@ -41,6 +41,7 @@ def mdca(logits: Tensor, targets: Tensor) -> Tensor:
 
     `targets` are class indices or class probabilities.
     """
+    logits, targets = batch_inputs(logits, targets, soft=True)
     soft = one_hot(targets, logits.shape[-1], logits.dtype) if targets.dim() < logits.dim() else targets
     return (torch.softmax(logits, dim=-1) - soft).mean(-2).abs().mean(-1)
 
@@ -58,7 +59,7 @@ def soft_binned_ece(
     if bins < 1 or order not in (1, 2):
         raise ValueError(f"bins must be at least 1 and order 1 or 2; got {bins} and {order}.")
     confidence, right = confidence_and_right(logits, labels)
-    centres = (torch.arange(bins, dtype=logits.dtype, device=logits.device) + 0.5) / bins
+    centres = (torch.arange(bins, dtype=confidence.dtype, device=confidence.device) + 0.5) / bins
     member = torch.softmax(-(confidence.unsqueeze(-1) - centres).square() / temperature, dim=-1)
     gap = (member * (right - confidence).unsqueeze(-1)).mean(-2)  # S_m/n·(A_m − C_m)
     if order == 1:
@@ -68,6 +69,7 @@ def soft_binned_ece(
 
 def confidence_and_right(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The largest probability, and whether its class is the label, as 0 or 1."""
+    logits, labels = batch_inputs(logits, labels)
     probs = torch.softmax(logits, dim=-1)
     return probs.amax(-1), (logits.argmax(-1) == labels).to(probs.dtype)
 

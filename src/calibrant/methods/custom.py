@@ -14,7 +14,6 @@ from torch import nn
 
 from calibrant._device import resolve_device
 from calibrant.bilevel import Callback
-from calibrant.data.batch import map_tensors
 from calibrant.methods.adapter import Compile
 from calibrant.methods.base import Method
 from calibrant.methods.default import Calibration, default_method, one_network, several_networks
@@ -24,7 +23,7 @@ from calibrant.methods.newness import is_new
 from calibrant.methods.plain_modules import form_of
 from calibrant.methods.registry import METHODS
 from calibrant.methods.safeguards import Interruptible, Opening, Progress, Resumable
-from calibrant.methods.task import Model, Part, Task, Unchanged
+from calibrant.methods.task import Model, Part, Task, Unchanged, few_inputs
 from calibrant.methods.trained import Trained
 from calibrant.methods.watching import Watcher
 from calibrant.models.outputs import call, logits_of
@@ -148,7 +147,7 @@ def fit(
     elif freeze is not None:
         raise ValueError("freeze needs a module; got a function. Freeze the parts inside that function instead.")
     form = form_of(given, few, head)
-    task = Task(first, second, n_classes, seed, start)
+    task = Task(first, second, n_classes, seed, start, head=head)
     settings = {"epochs": epochs, "learning_rate": learning_rate}
     wanted = with_settings(
         chosen(method, task, networks, calibration), {k: v for k, v in settings.items() if v is not None}
@@ -229,12 +228,6 @@ def with_settings(method: Method, settings: dict[str, Any]) -> Method:
         return dataclasses.replace(method, base=with_settings(base, settings))  # type: ignore[call-arg]
     names = " and ".join(settings)
     raise ValueError(f"{type(method).__name__} has no {names}; leave {names} out and set the fields of the method.")
-
-
-def few_inputs(part: Part) -> Any:
-    """The first two inputs of a part, in the form that the network accepts."""
-    inputs = map_tensors(lambda t: t[:2], part.inputs)
-    return inputs if part.prepare is None else part.prepare(inputs)
 
 
 def count_classes(model: nn.Module, inputs: Any) -> int:

@@ -49,13 +49,9 @@ def frozen(model: nn.Module, freeze: Freeze | None, inputs: Any, head: str | Non
 
 
 def head_of(model: nn.Module, inputs: Any, name: str | None = None) -> Head:
-    """The head of a network, found automatically or by name. The error explains how to name it."""
+    """The head of a network, found automatically or by name, without a change of torch's random numbers."""
     with torch.random.fork_rng(devices=[]):
-        try:
-            return find_head(model, inputs, name)
-        except ValueError as error:
-            text = str(error).replace("Bilevel(..., head='…')", "head='…'")
-            raise ValueError(text) from None
+        return find_head(model, inputs, name)
 
 
 def _freeze(model: nn.Module, name: str) -> None:

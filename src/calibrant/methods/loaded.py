@@ -102,7 +102,7 @@ def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = 
     if is_pair(data):
         if len(data[1]) == 0:
             raise ValueError(f"{name} must hold at least one sample; got none.")
-        return Part(as_tensors(data[0], like.device, like.dtype), torch.as_tensor(data[1], device=like.device))
+        return Part(as_tensors(data[0], like.device, like.dtype), _labels(data[1], like.device, name))
     if not is_loader(data):
         raise TypeError(
             f"{name} must be (inputs, labels) as tensors or arrays, or a loader that can be iterated again, such as "
@@ -120,6 +120,16 @@ def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = 
             f"{type(first.targets).__name__}. Encode text labels as 0, 1, 2, … in the data set."
         )
     return replace(empty, inputs=first.inputs, labels=first.targets)
+
+
+def _labels(values: Any, device: torch.device, name: str) -> Tensor:
+    try:
+        return torch.as_tensor(values, device=device)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"The labels of {name} must be integers from 0 to C − 1; got an error from torch: {error}. "
+            "Encode text labels as 0, 1, 2, …."
+        ) from None
 
 
 def is_loader(data: Any) -> bool:

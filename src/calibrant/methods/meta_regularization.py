@@ -8,13 +8,15 @@ layer as solved to optimality instead.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel import (
     L2,
     OUTER_LOSSES,
@@ -35,36 +37,40 @@ from calibrant.bilevel import (
     confidence_gap_loss,
     cosine,
 )
+from calibrant.bilevel.level import seeded
 from calibrant.bilevel.objectives import DEFAULT_INNER_LOSS, UserLoss
 from calibrant.bilevel.run import Run
+from calibrant.data.batch import map_tensors
 from calibrant.methods.adapter import Group, Solving
 from calibrant.methods.fitted import Fitted
-from calibrant.methods.networks import STRIDE, NetworkTraining, head_and_width
+from calibrant.methods.networks import STRIDE, NetworkTraining, check_choice, check_meta, head_and_width
 from calibrant.methods.task import Part, Task
 
 SOLVED = Implicit(STRIDE, "head")
-Variable = Literal["gamma-net", "gamma", "gamma-net+scale", "gamma+scale", "scale", "l2-head", "l2-units"]
+Variable = Literal["gamma-net", "gamma", "gamma-net+scale", "gamma+scale", "scale", "l2-head", "l2-units", "l2-all"]
 
 
+@renamed_arguments(meta_rate="outer_learning_rate", meta_batch="outer_batch_size")
 @dataclass(frozen=True)
 class MetaRegularization(NetworkTraining):
     """Training with regularisation learned from held-out data (Sections 3.3 and 4.3 of the second paper).
 
     Parameters
     ----------
-    outer_variable : {"gamma-net", "gamma", "gamma-net+scale", "gamma+scale", "scale", "l2-head", "l2-units"}
+    outer_variable : {"gamma-net", "gamma", "gamma-net+scale", "gamma+scale", "scale", "l2-head", "l2-units", "l2-all"}
         φ: a γ for each sample (γ-Net); one γ for all; a factor for the training logits
         (:class:`calibrant.bilevel.LogitScale`), alone or with γ; or L2 strengths of the head, one in total or one per
-        unit (Bohdal et al. 2021). The weight decay of SGD is always kept.
+        unit (Bohdal et al. 2021). "l2-all" has one strength per unit of every layer, and needs a hypergradient of the
+        whole network, such as ``OneStep(4)``. The weight decay of SGD is always kept.
     outer_loss : str
         A name in :data:`calibrant.bilevel.OUTER_LOSSES`.
     outer_settings : tuple of (name, value)
-        Settings of the outer loss.
+        Settings of the outer loss. The default is for "sece"; use () for the settings of another loss as they are.
     hypergradient : Hypergradient
         How dF/dφ is computed. By default the head is treated as solved.
-    meta_rate : float
+    outer_learning_rate : float
         Adam's learning rate for φ.
-    meta_batch : int
+    outer_batch_size : int
         Held-out samples per outer step.
     start : float
         The share of the run after which φ is updated.
@@ -78,20 +84,42 @@ class MetaRegularization(NetworkTraining):
         τ of the published γ-Net.
     anneal : bool
         Reduce the learning rate of φ to zero along a cosine.
+    rescaled : bool
+        Keep the mean size of cross-entropy's gradient for every γ (:class:`calibrant.bilevel.FocalWithGamma`).
     """
 
     outer_variable: Variable = "gamma-net"
     outer_loss: str = "sece"
     outer_settings: tuple[tuple[str, Any], ...] = (("strength", 10.0), ("order", 2), ("bandwidth", 0.02))
     hypergradient: Hypergradient = SOLVED
-    meta_rate: float = 0.02
-    meta_batch: int = 1024
+    outer_learning_rate: float = 0.02
+    outer_batch_size: int = 1024
     start: float = 0.0
     form: Literal["bounded", "published"] = "bounded"
     positive: Literal["abs", "min-max", "sigmoid", "relu", "softplus"] = "abs"
     initial: float = 1.0
     temperature: float = field(default=0.01, repr=False)
     anneal: bool = field(default=False, repr=False)
+    rescaled: bool = field(default=False, repr=False)
+
+    meta_rate = renamed_attribute("meta_rate", "outer_learning_rate")
+    meta_batch = renamed_attribute("meta_batch", "outer_batch_size")
+
+    def __post_init__(self) -> None:
+        check_choice("outer_variable", self.outer_variable, get_args(Variable))
+        check_choice("outer_loss", self.outer_loss, OUTER_LOSSES)
+        known, given = inspect.signature(OUTER_LOSSES[self.outer_loss]).parameters, [k for k, _ in self.outer_settings]
+        if not known.keys() >= set(given):
+            raise ValueError(
+                f"outer_settings must be settings of the outer loss {self.outer_loss!r} "
+                f"({', '.join(known) or 'none'}); got {', '.join(given)}."
+            )
+        check_meta(self.outer_learning_rate, self.outer_batch_size, self.start)
+        if self.outer_variable == "l2-all" and self.hypergradient.of_head:
+            raise ValueError(
+                "outer_variable='l2-all' needs a hypergradient of the whole network, such as OneStep(4); "
+                f"got {self.hypergradient}."
+            )
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
         return self.pose(model, task, self.variable(model, task), inner_loss=self.inner(), outer_loss=self.outer())
@@ -110,10 +138,12 @@ class MetaRegularization(NetworkTraining):
         return task.need_val("Regularisation learned from held-out data") if task.meta is None else task.meta
 
     def held_out_batch(self) -> int:
-        return self.meta_batch
+        return self.outer_batch_size
 
     def variable(self, model: nn.Module, task: Task) -> OuterVariable:
         """φ, the outer variables."""
+        if self.outer_variable == "l2-all":
+            return L2(model, per="unit")
         name, width = head_and_width(model, task)
         if self.outer_variable.startswith("l2"):
             return L2(model, per="unit" if self.outer_variable == "l2-units" else "model", only=name)
@@ -131,7 +161,7 @@ class MetaRegularization(NetworkTraining):
 
     def inner(self) -> UserLoss:
         """The training loss: the focal loss with γ from φ (Eq. (2)), or cross-entropy with the penalty from φ."""
-        return FocalWithGamma() if self.outer_variable.startswith("gamma") else DEFAULT_INNER_LOSS
+        return FocalWithGamma(self.rescaled) if self.outer_variable.startswith("gamma") else DEFAULT_INNER_LOSS
 
     def outer(self) -> UserLoss:
         """The outer objective on held-out data."""
@@ -140,11 +170,12 @@ class MetaRegularization(NetworkTraining):
     def outer_optimizer(self, group: Group) -> Optimizer:
         """The optimiser for φ."""
         if not self.anneal:
-            return Adam(self.meta_rate)
+            return Adam(self.outer_learning_rate)
         steps = self.recipe.epochs * group.problems[0].train.batches
-        return Adam(cosine(self.meta_rate, -(-steps // self.hypergradient.steps)))
+        return Adam(cosine(self.outer_learning_rate, -(-steps // self.hypergradient.steps)))
 
 
+@renamed_arguments(meta_rate="outer_learning_rate", meta_batch="outer_batch_size")
 @dataclass(frozen=True)
 class FocalControl(MetaRegularization):
     """One focal γ controlled by the held-out gap between confidence and accuracy, without a gradient.
@@ -172,7 +203,7 @@ class Rescale(Callback):
             return
         problem = run.problem
         batch = problem.train_batch(0)
-        with torch.no_grad():
+        with torch.no_grad(), seeded(batch.seed, run.phi):
             features, _ = problem.inner_features(run.state.params, run.state.buffers, run.phi, batch)
 
             def scaled(outer: Any) -> dict[str, Tensor]:
@@ -189,7 +220,7 @@ def gamma_of(fitted: Fitted, part: Part) -> Tensor:
     net = problem.view.bind(solution.params, solution.buffers, train=False, autocast=problem.autocast)
     device = solution.params.device
     with torch.no_grad():
-        features = torch.cat([net.features(x.to(device)) for x, _ in part.pieces()])
+        features = torch.cat([net.features(map_tensors(lambda t: t.to(device), x)) for x, _ in part.pieces()])
         return problem.outer_view.run(solution.phi, lambda outer: outer(features)).cpu()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -31,12 +32,27 @@ from calibrant.losses import Loss
 from calibrant.losses.classification import cross_entropy
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.base import Method
-from calibrant.methods.task import Part, Task
+from calibrant.methods.task import Part, Task, few_inputs
 from calibrant.models.heads import find_head
 from calibrant.models.outputs import call, logits_of
 
 STRIDE = 4
 """Training steps per outer step."""
+
+
+def check_choice(name: str, value: Any, known: Collection[str]) -> None:
+    """Raise an error if a setting is not one of the known values."""
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
+
+
+def check_meta(outer_learning_rate: float, outer_batch_size: int, start: float) -> None:
+    """Raise an error if the settings of the outer level are out of range."""
+    if not outer_learning_rate > 0 or outer_batch_size < 1 or not 0 <= start <= 1:
+        raise ValueError(
+            "outer_learning_rate must be positive, outer_batch_size at least 1, and start between 0 and 1; "
+            f"got {outer_learning_rate}, {outer_batch_size} and {start}."
+        )
 
 
 @dataclass(frozen=True)
@@ -70,6 +86,18 @@ class Recipe:
     average: float | None = None
     adam: bool = field(default=False, repr=False)
     eager: bool = field(default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, known in (("schedule", ("one-cycle", "steps")), ("select", ("last", "error", "nll"))):
+            check_choice(name, getattr(self, name), known)
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        if not self.learning_rate > 0 or not 0 <= self.warmup <= 1:
+            raise ValueError(
+                "learning_rate must be positive, and warmup between 0 and 1; "
+                f"got {self.learning_rate} and {self.warmup}."
+            )
 
     def optimizer(self, steps: int) -> Optimizer:
         """SGD or Adam with the schedule for a run of ``steps`` steps."""
@@ -165,13 +193,15 @@ class NetworkTraining(Method):
         gpu = next(model.parameters()).is_cuda
         fast = gpu and not self.recipe.eager
         precision: dict[str, Any] = {"autocast": torch.bfloat16, "channels_last": True} if fast else {}
-        return Bilevel(model, outer, **self.data(task), **losses, **precision, seed=task.seed)
+        return Bilevel(model, outer, **self.data(task), **losses, **precision, head=task.head, seed=task.seed)
 
     def data(self, task: Task) -> dict[str, Any]:
         mixed = None if self.mixup is None else Mixup(self.mixup, task.n_classes)
         part = self.training_part(task)
+        if mixed is not None and part.loaded:
+            raise ValueError("mixup needs tensors; got a loader. Pass (inputs, labels), or mix samples in the loader.")
         train = part.stream(
-            batch_size=min(self.recipe.batch_size, len(part)),
+            batch_size=_at_most(self.recipe.batch_size, part),
             seed=mix(task.seed, 10),
             augment=True,
             augment_batch=mixed,
@@ -180,7 +210,7 @@ class NetworkTraining(Method):
         held = self.held_out(task)
         if held is None:
             return {"train": train}
-        size = min(self.held_out_batch(), len(held))
+        size = _at_most(self.held_out_batch(), held)
         augment = self.held_out_augment(held)
         held = held if augment is None else replace(held, augment=augment)
         val = held.stream(batch_size=size, seed=mix(task.seed, 11), augment=augment is not None, drop_last=True)
@@ -231,16 +261,16 @@ class AllPartsTraining(NetworkTraining):
         return sum((part for part in (task.val, task.meta) if part is not None), task.train)
 
 
+def _at_most(size: int, part: Part) -> int | None:
+    """Samples per batch, at most all of them. A loader has batches of its own, and its length may be unknown."""
+    return None if part.loaded else min(size, len(part))
+
+
 def head_and_width(model: nn.Module, task: Task) -> tuple[str, int]:
     """The name of the model's head, and its number of input features."""
-    part = task.train[:2]
-    (inputs, _) = next(part.pieces())
+    inputs = few_inputs(task.train)
+    twin = copy.deepcopy(model).eval()  # frozen layers of the model stay in evaluation mode
     with torch.no_grad(), torch.random.fork_rng():
-        parts = find_head(model, inputs)
-        mode = model.training
-        model.eval()
-        for layer in parts.copies:
-            layer.training = False
+        parts = find_head(twin, inputs, task.head)
         width = logits_of(call(parts.body, inputs)).shape[-1]
-        model.train(mode)
     return parts.name, width

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.utils.parametrize import is_parametrized
 
 _SLACK = 1 + 1e-5
 """Tolerance for rounding at the ends of the interval."""
@@ -29,6 +30,8 @@ def is_new(model: nn.Module) -> bool:
 
 
 def _looks_drawn(layer: nn.Module) -> bool:
+    if is_parametrized(layer):
+        return False  # reading the weight of a layer with spectral normalisation would change its buffers
     own = dict(layer.named_parameters(recurse=False))
     if isinstance(layer, nn.Linear | nn.Bilinear | _ConvNd):
         return _within(own.values(), 1 / math.sqrt(_fan_in(layer)))

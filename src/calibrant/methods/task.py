@@ -159,6 +159,8 @@ class Task:
     default perceptron of the method."""
     meta: Part | None = field(default=None, kw_only=True)
     """The part that outer variables are learned from, if ``val`` is reserved for use after training. None: ``val``."""
+    head: str | None = field(default=None, kw_only=True)
+    """The name of the network's last layer, for methods that need it. None: find it automatically."""
     splits: tuple[tuple[np.ndarray, np.ndarray], ...] | None = field(default=None, kw_only=True)
     """Training and held-out rows of each network, for methods that cross-fit. None: the methods draw the folds."""
 
@@ -182,7 +184,9 @@ class Task:
     def need_val(self, who: str) -> Part:
         """The validation part. If there is none, raise an error that says what needs it."""
         if self.val is None:
-            raise ValueError(f"{who} needs a validation part in addition to the training part: pass X_val and y_val.")
+            raise ValueError(
+                f"{who} needs a validation part in addition to the training part: pass val, or X_val and y_val."
+            )
         return self.val
 
     def read(self) -> Task:
@@ -287,6 +291,12 @@ def tensors(inputs: Any) -> list[Tensor]:
     found: list[Tensor] = []
     map_tensors(lambda t: found.append(t) or t, inputs)  # type: ignore[func-returns-value]
     return found
+
+
+def few_inputs(part: Part) -> Any:
+    """The first two inputs of a part, in the form that the network accepts."""
+    inputs = _rows(part.inputs, slice(2))
+    return inputs if part.prepare is None else part.prepare(inputs)
 
 
 def _rows(inputs: Any, rows: Any) -> Any:

@@ -74,7 +74,7 @@ class Network:
         own = {k: self.buffers[k] for k in self.buffers if k.startswith(prefix)}
         tensors = self.params | {k: b.clone() for k, b in own.items()} | self.noise
         swapped = {f"module.{k[len(prefix) :]}": t for k, t in tensors.items() if k.startswith(prefix)}
-        swapped = {k: t for k, t in swapped.items() if k in part.known or k.rpartition(".")[2].startswith("mask")}
+        swapped = {k: t for k, t in swapped.items() if k in part.known or part.has_mask(k)}
         names = tuple(k[len(prefix) :] for k in own)
         if self.autocast is None or not autocast:
             output, buffers = functional_call(part, swapped, (_call_and_read, args, kwargs, names))
@@ -147,6 +147,12 @@ class Dispatch(nn.Module):
         self.owners = {k: _owner(module, k) for k, _ in module.named_buffers()}
         tensors = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
         self.known = {f"module.{k}" for k, _ in tensors}
+        self._layers = {f"module.{k}" for k, _ in module.named_modules(remove_duplicate=False)}
+
+    def has_mask(self, name: str) -> bool:
+        """Whether ``name`` is a mask of one of the module's dropout layers."""
+        layer, _, leaf = name.rpartition(".")
+        return leaf.startswith("mask") and (layer in self._layers or layer == "module")
 
     def forward(self, fn: Callable[..., Any], *args: Any) -> Any:
         for _, layer in self.norms:

@@ -120,11 +120,64 @@ def shorten(path):
         ("tiny-imagenet", cases.write_tiny_imagenet, "tiny-imagenet-200/train/n01/images/n01_3.JPEG"),
     ],
 )
-def test_a_file_cut_short_is_told(name, write, file, tmp_path):
+def test_a_file_cut_short_is_reported(name, write, file, tmp_path):
     write(tmp_path)
     shorten(tmp_path / file)
     with pytest.raises(ValueError, match=r"damaged, or not .*Download it again"):
         load_images(name, tmp_path)
+
+
+WRONG = {
+    "a share of brightness": (
+        {"x_train": lambda x: x / 255},
+        "pixels must be whole numbers from 0 to 255; got float64",
+    ),
+    "more than a byte": ({"x_train": lambda x: 3 * x.astype(int)}, "pixels must be whole numbers from 0 to 255"),
+    "channels first": ({"x_train": lambda x: x.transpose(0, 3, 1, 2)}, r"\(n, height, width, 1 or 3 channels\)"),
+    "a class too many": (
+        {"y_train": lambda y: y + 1},
+        "labels must be whole numbers from 0 to 9; got int64 from 1 to 10",
+    ),
+    "no class": ({"y_train": lambda y: y - 1}, "labels must be whole numbers from 0 to 9"),
+    "no images": ({"x_train": lambda x: x[:0], "y_train": lambda y: y[:0]}, "of the same images; got shapes"),
+    "another size": ({"x_test": lambda x: x[:, :20]}, "must have one shape"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*images, but")
+@pytest.mark.parametrize(("changes", "sentence"), WRONG.values(), ids=WRONG)
+def test_arrays_that_are_no_images_are_refused(changes, sentence, tmp_path):
+    cases.write_npz(tmp_path, "cifar10", 10)
+    with np.load(tmp_path / "cifar10.npz") as file:
+        arrays = dict(file)
+    arrays["y_train"] = np.arange(len(arrays["y_train"])) % 10
+    np.savez(tmp_path / "cifar10.npz", **arrays | {name: change(arrays[name]) for name, change in changes.items()})
+    with pytest.raises(ValueError, match=sentence):
+        load_parts("cifar10", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ([1, 2], "data_batch_3 must hold a dict; got a list"),
+        ({b"x": 1}, r"data_batch_3 must hold data of shape \(n, 3072\)"),
+        ({b"data": np.zeros((4, 3072), np.uint8), b"labels": [0]}, "data_batch_3 must hold data"),
+    ],
+)
+def test_the_damaged_file_of_several_is_named(content, sentence, tmp_path):
+    cases.write_pickles(tmp_path, 10)
+    (tmp_path / "cifar-10-batches-py/data_batch_3").write_bytes(pickle.dumps(content))
+    with pytest.raises(ValueError, match=sentence):
+        load_images("cifar10", tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:.*images, but")
+@pytest.mark.parametrize("line", ["val_1.JPEG", "val_1.JPEG\tn99\t0"])
+def test_annotations_without_a_known_class_are_refused(line, tmp_path):
+    cases.write_tiny_imagenet(tmp_path)
+    (tmp_path / "tiny-imagenet-200/val/val_annotations.txt").write_text(line)
+    with pytest.raises(ValueError, match="must name a file and a known class"):
+        load_images("tiny-imagenet", tmp_path)
 
 
 def test_one_wrong_pixel_in_a_published_set_is_reported(tmp_path, monkeypatch):

@@ -15,10 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from calibrant._classes import log_of_others
 from calibrant._renamed import renamed_arguments
 from calibrant.bilevel.outer_variables.base import OuterVariable
 from calibrant.data.batch import Batch, Tensors
 from calibrant.losses.classification import focal
+from calibrant.losses.focal_family import focal_slope
 
 Form = Literal["bounded", "published"]
 Positive = Literal["abs", "min-max", "sigmoid", "relu", "softplus"]
@@ -194,14 +196,31 @@ class FocalWithGamma:
     Its features are detached, so the classifier is not trained to change γ. Hypergradients over several steps still
     differentiate γ with respect to the features (:mod:`calibrant.bilevel.detached`). An :class:`OuterVariable` can also
     change the logits that the loss sees (``outputs``).
+
+    Parameters
+    ----------
+    rescaled : bool
+        Multiply the loss of a batch by a constant, so that its gradient in the logits has the mean size of
+        cross-entropy's. Otherwise a larger γ also shortens every training step.
     """
+
+    rescaled: bool = False
 
     def __call__(self, net: HeadedNetwork, outer: Any, batch: Batch) -> Tensor:
         features = net.features(batch.inputs)
         gamma, logits = outer(features.detach()), net.head(features)
         if isinstance(outer, OuterVariable):
             logits = outer.outputs(logits, batch)
-        return batch.weighted(focal(logits, batch.targets, gamma)).mean()
+        loss = batch.weighted(focal(logits, batch.targets, gamma)).mean()
+        return loss / mean_slope(logits, batch.targets, gamma) if self.rescaled else loss
+
+
+def mean_slope(logits: Tensor, labels: Tensor, gamma: Tensor) -> Tensor:
+    """:func:`focal_slope` averaged over a batch with the weights 1 − p_y, the sizes of cross-entropy's gradients."""
+    logits, gamma = logits.detach(), gamma.detach()
+    size = torch.exp(log_of_others(logits, labels))
+    smallest = torch.finfo(size.dtype).tiny
+    return ((focal_slope(logits, labels, gamma) * size).mean() / size.mean().clamp_min(smallest)).clamp_min(1e-3)
 
 
 def _min_max(raw: Tensor) -> Tensor:
@@ -231,5 +250,7 @@ def _check_interval(initial: float, largest: float) -> None:
 
 def _nonzero(mean: Tensor) -> Tensor:
     if not bool(mean > 0):
-        raise ValueError("γ is 0 for all given features, so no scale makes its mean 1. Use other features or a seed.")
+        raise ValueError(
+            "All γ are 0 for the given features, so no scale makes its mean 1. Use other features or a seed."
+        )
     return mean

@@ -108,7 +108,7 @@ class Trainer:
         self.load(state)
         self._set_mode(train=True)
         net = DividedWorkingNetwork(self, batch.noise)
-        with torch.enable_grad():
+        with seeded(batch.seed, self.params), torch.enable_grad():
             self._ask("inner", net, batch, lambda: self.problem.inner_value(net, phi, batch))
         self._begun = state, net.kept
         self._last = None  # the buffers have moved
@@ -119,7 +119,7 @@ class Trainer:
         self._set_mode(train=train)
         net = DividedWorkingNetwork(self, batch.noise)
         saved = self.read_buffers() if train else {}
-        with torch.no_grad():
+        with seeded(batch.seed, self.params), torch.no_grad():
             self._ask("outer", net, batch, lambda: self.problem.outer_value(net, phi, batch))
         if train:  # an outer pass must not change the training state
             self._write_buffers(saved)

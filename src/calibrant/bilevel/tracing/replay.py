@@ -25,6 +25,7 @@ from calibrant.bilevel.optimizers import SGD, Adam, Linearization, Moments, Opti
 from calibrant.bilevel.outer_step import StepOutcome, compute_outcome
 from calibrant.bilevel.tracing.cuda_graph import Captured
 from calibrant.data.batch import Batch
+from calibrant.data.loaders import LoaderStream
 
 if TYPE_CHECKING:
     from calibrant.bilevel.run import Run
@@ -105,6 +106,7 @@ def can_replay(run: Run, compile: str | None) -> bool:
         and not run.restart
         and not run.problem.moves_start
         and not run.problem.stochastic  # type: ignore[union-attr]
+        and not (run.features is not None and isinstance(run.problem.train, LoaderStream))  # batches of several sizes
         and type(run.dynamics.optimizer) in _KNOWN
         and (outer is None or type(outer) in _KNOWN)
     )
@@ -197,7 +199,7 @@ class _Step:
                 run.outer_level,
                 lambda step: batches[step],
                 batches[self.steps] if len(batches) > self.steps else None,  # type: ignore[arg-type]
-                stretch=run.problem.stretch if run.present.of_head else None,
+                stretch=run.problem.stretch if run.present.of_head and not run.present.direct else None,
                 heads=run.heads,
                 features=run.features,
             )

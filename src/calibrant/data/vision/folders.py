@@ -23,6 +23,8 @@ def test_files(folder: Path, classes: Mapping[str, int]) -> Listed:
     """``val/images/*.JPEG``, with the classes from ``val/val_annotations.txt``."""
     lines = (folder / "val_annotations.txt").read_text().splitlines()
     fields = [line.split("\t") for line in lines if line.strip()]
+    if unknown := [line for line in fields if len(line) < 2 or line[1] not in classes]:
+        raise ValueError(f"val_annotations.txt must name a file and a known class in each line; got {unknown[0]}")
     return [(folder / "images" / line[0], classes[line[1]]) for line in fields]
 
 
@@ -39,7 +41,9 @@ def read_labelled_files(listed: Listed) -> tuple[np.ndarray, np.ndarray]:
     try:
         from PIL import Image
     except ImportError:
-        raise ImportError("Reading image files needs Pillow: pip install 'calibrant[vision]'.") from None
+        raise ImportError(
+            "Reading image files needs Pillow. Install it with: pip install 'calibrant[vision]'."
+        ) from None
     if not listed:
         raise ValueError("it lists no images")
     images: np.ndarray | None = None

@@ -23,7 +23,10 @@ from calibrant.data.vision.folders import class_names
 from calibrant.data.vision.readers import Arrays, Part
 from calibrant.data.vision.sources import SOURCES, Layout, Source
 
-_DAMAGED = (EOFError, ValueError, KeyError, TypeError, AttributeError, pickle.UnpicklingError, zlib.error, OSError)
+_DAMAGED = (
+    *(EOFError, ValueError, LookupError, TypeError, AttributeError, OSError),
+    *(pickle.UnpicklingError, zlib.error, zipfile.BadZipFile),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +115,12 @@ def load_parts(name: str, folder: str | os.PathLike[str], *, download: bool = Fa
         download_archives(source.archives, folder)
         found = [_find(source, folder, part) for part in parts]
     arrays = [_read(source, folder, part, where) for part, where in zip(parts, found, strict=True)]
+    shapes = [pixels.shape[1:] for pixels, _ in arrays]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"The training and test images of {source.title} in {folder} must have one shape; got {shapes[0]} and "
+            f"{shapes[1]}."
+        )
     names = source.names or _names(found[0], arrays)
     mean, std = _channel_statistics(arrays[0][0])
     train, test = (
@@ -151,13 +160,8 @@ def _read(source: Source, folder: Path, part: Part, where: tuple[Layout, list[Pa
     layout, paths = where
     listed = ", ".join(map(str, paths))
     try:
-        pixels, labels = layout.read(paths, part)
-        pixels, labels = np.ascontiguousarray(pixels, dtype=np.uint8), labels.astype(np.int64)
-        if pixels.ndim != 4 or labels.shape != pixels.shape[:1]:
-            raise ValueError(
-                f"pixels and labels must be of the same images; got shapes {pixels.shape} and {labels.shape}"
-            )
-    except (*_DAMAGED, zipfile.BadZipFile) as error:
+        pixels, labels = _checked(*layout.read(paths, part), None if source.names is None else len(source.names))
+    except _DAMAGED as error:
         raise ValueError(f"{listed}: damaged, or not {source.title} ({error}). Download it again.") from error
     count, digest = source.counts[part], source.digests.get(part)
     if len(labels) != count:
@@ -168,6 +172,23 @@ def _read(source: Source, folder: Path, part: Part, where: tuple[Layout, list[Pa
     elif digest is not None and _digest(pixels, labels) != digest:
         raise ValueError(f"{listed}: pixels or labels are not those of {source.title}. Download it again.")
     return pixels, labels
+
+
+def _checked(pixels: np.ndarray, labels: np.ndarray, n_classes: int | None) -> Arrays:
+    """Images as bytes and labels as int64, if they are that; the errors are parts of sentences."""
+    if pixels.ndim != 4 or not len(pixels) or labels.shape != pixels.shape[:1]:
+        raise ValueError(f"pixels and labels must be of the same images; got shapes {pixels.shape} and {labels.shape}")
+    if pixels.shape[-1] not in (1, 3):
+        raise ValueError(f"pixels must have shape (n, height, width, 1 or 3 channels); got {pixels.shape}")
+    for what, values, most in (
+        ("pixels", pixels, 255),
+        ("labels", labels, None if n_classes is None else n_classes - 1),
+    ):
+        low, high = values.min(), values.max()
+        if values.dtype.kind not in "iu" or low < 0 or (most is not None and high > most):
+            limit = "0 on" if most is None else f"0 to {most}"
+            raise ValueError(f"{what} must be whole numbers from {limit}; got {values.dtype} from {low} to {high}")
+    return np.ascontiguousarray(pixels, dtype=np.uint8), labels.astype(np.int64)
 
 
 def _digest(pixels: np.ndarray, labels: np.ndarray) -> str:
@@ -188,7 +209,7 @@ def _missing(source: Source, folder: Path, part: Part) -> str:
     published = ", ".join(archive.urls[0] for archive in source.archives)
     return (
         f"The {which} part of {source.title} was not found in {folder}. Expected files there: {'; or '.join(ways)}. "
-        f"Pass download=True to fetch them, or download them yourself from {published}."
+        f"load_images(…, download=True) fetches them, or download them yourself from {published}."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -17,10 +18,7 @@ Arrays = tuple[np.ndarray, np.ndarray]
 
 def read_cifar_pickles(paths: Sequence[Path], part: Part) -> Arrays:
     """The "python version" of CIFAR-10 and CIFAR-100 (fine labels)."""
-    batches = []
-    for path in paths:
-        batch = {k.decode() if isinstance(k, bytes) else k: v for k, v in unpickle(path).items()}
-        batches.append((np.asarray(batch["data"]), np.asarray(batch.get("labels", batch.get("fine_labels")))))
+    batches = [_cifar_pickle(path) for path in paths]
     return _from_planes(np.concatenate([x for x, _ in batches])), np.concatenate([y for _, y in batches])
 
 
@@ -56,8 +54,30 @@ def read_tiny_imagenet(paths: Sequence[Path], part: Part) -> Arrays:
     return read_labelled_files(listed)
 
 
+def _cifar_pickle(path: Path) -> Arrays:
+    try:
+        content = unpickle(path)
+    except (EOFError, ValueError, LookupError, TypeError, AttributeError, pickle.UnpicklingError) as error:
+        raise ValueError(f"{path.name} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path.name} must hold a dict; got a {type(content).__name__}")
+    batch = {k.decode() if isinstance(k, bytes) else k: v for k, v in content.items()}
+    pixels, labels = np.asarray(batch.get("data")), np.asarray(batch.get("labels", batch.get("fine_labels")))
+    if pixels.ndim != 2 or pixels.shape[1] != 3072 or labels.shape != pixels.shape[:1]:
+        raise ValueError(
+            f"{path.name} must hold data of shape (n, 3072) and n labels; got shapes {pixels.shape} and {labels.shape}"
+        )
+    return pixels, labels
+
+
 def _cifar_records(paths: Sequence[Path], labels: int) -> Arrays:
-    raw = np.concatenate([np.fromfile(path, dtype=np.uint8).reshape(-1, labels + 3072) for path in paths])
+    size, parts = labels + 3072, []
+    for path in paths:
+        content = np.fromfile(path, dtype=np.uint8)
+        if len(content) % size:
+            raise ValueError(f"{path.name} must hold records of {size} bytes; got {len(content):,} bytes")
+        parts.append(content.reshape(-1, size))
+    raw = np.concatenate(parts)
     return _from_planes(raw[:, labels:]), raw[:, labels - 1]
 
 

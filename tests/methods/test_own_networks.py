@@ -1,0 +1,188 @@
+"""Tests of the second paper's methods through ``calibrant.fit``, on networks and loaders as users have them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import calibrant
+from calibrant.bilevel import OneStep
+from calibrant.methods.confidence import LearnedConfidence
+from calibrant.methods.images import IMAGE_METHODS, Recipe, gamma_of, with_recipe
+from calibrant.methods.loaded import as_part
+from calibrant.methods.meta_regularization import MetaRegularization
+
+CLASSES = 3
+RECIPE = Recipe(epochs=2, batch_size=16, learning_rate=0.05)
+META = ("flg-sece", "ce-dece", "flg-sece-published", "focal-control", "recommended")
+EACH_META = pytest.mark.parametrize("name", META)
+
+
+def method(name):
+    return with_recipe(IMAGE_METHODS[name].method, RECIPE)
+
+
+def rows(n=45, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 8, generator=generator)
+    return x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+
+
+def perceptron():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, CLASSES))
+
+
+class Attention(nn.Module):
+    """A block whose attention draws its own dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(2, 8)
+        self.block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.2, batch_first=True)
+        self.fc = nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        return self.fc(self.block(self.first(x.view(-1, 4, 2))).mean(1))
+
+
+@EACH_META
+def test_attention_with_dropout(name):
+    torch.manual_seed(0)
+    model, found = Attention(), []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        found.append(calibrant.fit(model, rows(), rows(30, 1), method=method(name)).probs(rows()[0]))
+        assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(*found)
+    assert found[0].isfinite().all()
+
+
+@EACH_META
+def test_frozen_layers_stay_in_evaluation_mode(name):
+    model = perceptron()
+    result = calibrant.fit(model, rows(), rows(30, 1), method=method(name), freeze="backbone")
+    (module,) = result.modules
+    for key in ("0.weight", "1.running_mean", "1.running_var"):
+        assert torch.equal(module.state_dict()[key], model.state_dict()[key])
+
+
+def test_a_network_with_spectral_normalisation_is_not_changed():
+    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 6)), nn.ReLU(), nn.Linear(6, CLASSES))
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    calibrant.fit(model, rows(), rows(30, 1), method=method("ce"))
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+class Named(nn.Module):
+    """A network whose last layer is not linear."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 6)
+        self.last = nn.Sequential(nn.Dropout(0.1), nn.Linear(6, CLASSES), nn.Tanh())
+
+    def forward(self, x):
+        return self.last(torch.relu(self.body(x)))
+
+
+@EACH_META
+def test_a_head_can_be_named(name):
+    torch.manual_seed(0)
+    result = calibrant.fit(Named(), rows(), rows(30, 1), method=method(name), head="last")
+    assert result.probs(rows()[0]).isfinite().all()
+
+
+def test_without_a_head_an_error_tells_how_to_name_it():
+    with pytest.raises(ValueError, match=r"Name it with head='…'\. Linear layers that ran"):
+        calibrant.fit(Named(), rows(), rows(30, 1), method=method("flg-sece"))
+    result = calibrant.fit(Named(), rows(), rows(30, 1), method=method("recommended"))
+    assert result.probs(rows()[0]).isfinite().all()
+
+
+class Pairs(IterableDataset):
+    """Samples without a length."""
+
+    def __iter__(self):
+        return zip(*rows(), strict=True)
+
+
+class Records(Dataset):
+    """Samples as mappings."""
+
+    def __len__(self):
+        return len(rows()[1])
+
+    def __getitem__(self, index):
+        x, y = rows()
+        return {"input": x[index], "labels": y[index]}
+
+
+LOADERS = {
+    "a smaller last batch": lambda: DataLoader(TensorDataset(*rows()), 16, shuffle=True),
+    "no length": lambda: DataLoader(Pairs(), 16),
+    "mappings": lambda: DataLoader(Records(), 16),
+}
+
+
+@pytest.mark.parametrize("name", ["flg-sece", "ce-dece", "flg-sece-published", "focal-control"])
+@pytest.mark.parametrize("loader", LOADERS.values(), ids=LOADERS)
+def test_loaders(loader, name):
+    """With more batches than the memory of features holds, so that it drops batches of another size."""
+    model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, CLASSES))
+    long = with_recipe(method(name), Recipe(epochs=5, learning_rate=0.05))
+    result = calibrant.fit(model, loader(), DataLoader(TensorDataset(*rows(30, 1)), 7), method=long)
+    assert result.probs(rows()[0]).isfinite().all()
+    if name.startswith("flg"):
+        assert gamma_of(result.fitted, as_part(loader(), model)).shape == (45,)
+
+
+def test_mixup_of_a_loader_is_an_error():
+    loader = DataLoader(TensorDataset(*rows()), 16)
+    with pytest.raises(ValueError, match="mixup needs tensors"):
+        calibrant.fit(perceptron(), loader, rows(30, 1), method=method("mixup"))
+
+
+def test_text_labels_are_an_error_that_says_what_to_do():
+    x, _ = rows()
+    with pytest.raises(ValueError, match=r"labels of train must be integers .* Encode text labels"):
+        calibrant.fit(perceptron(), (x.numpy(), np.array(["a"] * len(x))), rows(30, 1))
+
+
+def test_an_l2_strength_for_each_unit_of_the_whole_network():
+    whole = with_recipe(
+        MetaRegularization(outer_variable="l2-all", hypergradient=OneStep(2), outer_learning_rate=0.05), RECIPE
+    )
+    (network,) = calibrant.fit(perceptron(), rows(), rows(30, 1), method=whole).fitted.networks
+    assert network.phi.shape == (6 + CLASSES,)
+    assert not torch.equal(network.phi, network.problem.initial_phi())
+    with pytest.raises(ValueError, match="needs a hypergradient of the whole network"):
+        MetaRegularization(outer_variable="l2-all")
+
+
+WRONG = [
+    (MetaRegularization, {"outer_variable": "gama"}, "outer_variable must be one of 'gamma-net'"),
+    (MetaRegularization, {"outer_loss": "ece"}, "outer_loss must be one of 'bce'"),
+    (
+        MetaRegularization,
+        {"outer_loss": "dece"},
+        r"settings of the outer loss 'dece' \(strength, bins.*got strength, ord",
+    ),
+    (MetaRegularization, {"outer_learning_rate": 0.0}, "outer_learning_rate must be positive"),
+    (LearnedConfidence, {"outer_loss": "ce"}, "outer_loss must be one of 'nll', 'brier'"),
+    (LearnedConfidence, {"distorted": 2.0}, "distorted between 0 and 1"),
+    (Recipe, {"schedule": "cosine"}, "schedule must be one of 'one-cycle', 'steps'"),
+    (Recipe, {"select": "ece"}, "select must be one of"),
+    (Recipe, {"epochs": 0}, "epochs must be at least 1"),
+    (Recipe, {"learning_rate": -1.0}, "learning_rate must be positive"),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings", "sentence"), WRONG)
+def test_settings_are_checked(kind, settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        kind(**settings)
