@@ -44,7 +44,7 @@ def test_costs_of_other_code_are_earlier():
 
 
 def test_kinds_of_methods_have_their_own_digests():
-    own, other = sorted(EQUAL["network, baseline"] - EQUAL["ours"])
+    own, other = sorted(EQUAL["network, baseline"] - EQUAL["ours"])[:2]
     records = [made(f"code {own}", method=method) for method in ("focal", OWN)]
     assert earlier(records, {"focal": f"code {other}", OWN: f"code {other}"}) == {OWN: 1}
 
