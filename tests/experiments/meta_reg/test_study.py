@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from calibrant.cli.commands import app
 from calibrant.experiments.common.store import Store
-from calibrant.experiments.meta_reg import reproduce
+from calibrant.experiments.meta_reg import ablate, reproduce, sweep
 from calibrant.experiments.meta_reg import training as training_module
 from calibrant.experiments.meta_reg.data import prepare
 from calibrant.experiments.meta_reg.docs import BEGIN, END, results_section, update
@@ -190,9 +190,13 @@ def test_wrong_arguments_are_sentences(images: Path, tmp_path: Path) -> None:
         ({"dataset": "cifar10", "data": images, "limit": 40}, "--limit must leave"),
         ({"dataset": "cifar10n-worse", "data": images}, "--noisy-labels must name the file"),
         ({"dataset": "cifar10", "data": images, "noisy_labels": images / "x.npz"}, "except with CIFAR-10N"),
+        ({"dataset": "cifar", "limit": 100}, "--dataset must be one of cifar10"),
     ):
         with pytest.raises(ValueError, match=message):
             reproduce(**settings, out=tmp_path)
+    for command in (ablate, sweep):
+        with pytest.raises(ValueError, match="--dataset must have its published labels"):
+            command(dataset="cifar10n-worse", data=images, out=tmp_path)
 
 
 def test_the_folder_is_tried_before_anything_is_read(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ GAIN = 0.03
 
 def has_noisy_labels(dataset: str) -> bool:
     """Whether the training labels of a data set are noisy."""
-    return DATASETS[dataset].noisy is not None
+    return dataset in DATASETS and DATASETS[dataset].noisy is not None
 
 
 def noisy_groups(found: Sequence[RunGroup]) -> list[RunGroup]:

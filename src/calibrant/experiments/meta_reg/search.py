@@ -10,6 +10,7 @@ from typing import Any
 
 from calibrant.experiments.common.command import usable_folder
 from calibrant.experiments.meta_reg.groups import RunGroup, groups, spread
+from calibrant.experiments.meta_reg.noisy import has_noisy_labels
 from calibrant.experiments.meta_reg.plan import Setup, runs
 from calibrant.experiments.meta_reg.study import NAME, make_runs, write_report
 from calibrant.experiments.meta_reg.variants import meta, variants
@@ -82,6 +83,8 @@ def sweep(
     folder = usable_folder(Path("out") / f"{NAME}-sweep" if out is None else out)
     if source:
         return write_report([Path(path) for path in source], folder, tell=tell, export=export)
+    if has_noisy_labels(dataset):
+        raise ValueError(f"--dataset must have its published labels in a search; got {dataset!r}.")
     if quick:
         dataset, seeds, epochs, limit = "digits", seeds or 1, epochs or QUICK_EPOCHS, limit or QUICK_LIMIT
     setup = Setup(dataset, None if data is None else Path(data), model, recipe, epochs, limit)

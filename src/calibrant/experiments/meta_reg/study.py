@@ -146,6 +146,8 @@ def make_runs(
 
 def ablate(*, seeds: int | None = None, out: str | Path | None = None, **settings: Any) -> Path:
     """Compare variants of the methods; arguments are those of :func:`reproduce`, with three seeds by default."""
+    if has_noisy_labels(dataset := settings.get("dataset", "cifar10")):
+        raise ValueError(f"--dataset must have its published labels in an ablation; got {dataset!r}.")
     methods = [*ABLATION, *variants()]
     folder = Path("out") / f"{NAME}-ablation" if out is None else out
     return reproduce(methods=methods, seeds=seeds or ABLATION_SEEDS, out=folder, **settings)
