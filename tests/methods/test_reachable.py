@@ -67,7 +67,7 @@ def test_columns_with_few_thresholds_share_a_table(monkeypatch):
 @pytest.mark.parametrize("trees", [1, 2, 63, 64, 65])
 def test_odd_numbers_of_trees_and_unfinished_steps(trees, monkeypatch):
     """The last tree without a partner, and rows that do not fill a step or a run of steps."""
-    monkeypatch.setattr(leaf_tables, "_STEPS", 2)
+    monkeypatch.setattr(leaf_tables, "STEPS_AT_ONCE", 2)
     X = inputs(6)
     y = X[:, 0] * X[:, 1] + X[:, 3] > 1
     model = HistGradientBoostingClassifier(max_iter=trees, max_leaf_nodes=8, early_stopping=False).fit(X, y)

@@ -13,7 +13,7 @@ import numpy as np
 
 STEP = 1024
 """Rows per step, so that the words of all trees of a block stay in the cache."""
-_STEPS = 16
+STEPS_AT_ONCE = 16
 """The rows of the tables are found for this many steps at once."""
 CELLS = 512
 """The most entries of a table for several columns. Columns with few thresholds share one table."""
@@ -205,9 +205,9 @@ def add_leaves(tables: Sequence[LeafTable], values: PairedValues, part: slice, r
     for start in range(part.start, part.stop, STEP):
         rows = slice(start, min(start + STEP, part.stop))
         now = slice(rows.stop - rows.start)
-        if (start - part.start) % (_STEPS * STEP) == 0:
-            index = [table.rows(slice(start, min(start + _STEPS * STEP, part.stop))) for table in tables]
-        own = slice((start - part.start) % (_STEPS * STEP), None)
+        if (start - part.start) % (STEPS_AT_ONCE * STEP) == 0:
+            index = [table.rows(slice(start, min(start + STEPS_AT_ONCE * STEP, part.stop))) for table in tables]
+        own = slice((start - part.start) % (STEPS_AT_ONCE * STEP), None)
         left, other = words[:, now]
         np.take(tables[0].words, index[0][own][now], axis=0, out=left, mode="clip")
         for k in range(1, len(tables)):

@@ -119,7 +119,8 @@ def read_results(path: str | Path) -> Results:
         )
     if not all(isinstance(record, dict) for record in content["records"]):
         raise ValueError(
-            f"The records of {path} must be JSON objects; got others. Give a file that a command of calibrant wrote."
+            f"{path} is not a result file of calibrant: its records must be JSON objects; got others. Give a file that "
+            "a command of calibrant wrote."
         )
     return Results(*(content[key] for key in Results._fields))
 
