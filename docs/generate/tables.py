@@ -38,16 +38,15 @@ def noise_tables() -> str:
 def noise_sentences() -> list[str]:
     """On how many sets `self-calibrated` is significantly better, rival by rival."""
     results = stored("bo4sc-noise")
-    found = []
+    found: dict[str, list[str]] = {}
     for rate in filter(None, results.config["rates"]):
         own = [r for r in results.records if r["rate"] == rate]
         numbers = {f"`{rival}`": _better(own, rival) for rival in RIVALS}
         than = [words([r for r, n in numbers.items() if n == k]) + f" on {k}" for k in sorted(set(numbers.values()))]
-        found.append(
-            f"With {100 * rate:g} % of the training labels flipped, `self-calibrated` has a significantly lower NLL "
-            f"than {', than '.join(than)} of {len(datasets(own))} sets."
-        )
-    return [*found, *_pooled()]
+        found.setdefault(f"{', than '.join(than)} of {len(datasets(own))} sets", []).append(f"{100 * rate:g} %")
+    better = "of the training labels flipped, `self-calibrated` has a significantly lower NLL than"
+    told = [f"With {words(rates)} {better} {than}." for than, rates in found.items()]
+    return [*told, *_pooled()]
 
 
 def _pooled() -> list[str]:
@@ -90,23 +89,35 @@ def rank_sentences() -> list[str]:
     told = [_in_words(found.rankings(), "On all {n} tables")]
     if others := found.untried():
         told.append(_in_words(others.rankings(), "On the {n} tables on which no setting was tried"))
+    return told
+
+
+def unranked() -> dict[str, list[str]]:
+    """Methods that lack splits, and so are not ranked, by library."""
+    found = on_tables()
     libraries: dict[str, list[str]] = {}
     for name in (*found.partial, *found.absent()):
         if name not in OURS:
             libraries.setdefault(base_of(name)[0].what, []).append(name)
-    return [*told, *(_unranked(found, library, rows) for library, rows in libraries.items())]
+    return libraries
+
+
+def unranked_sentences() -> list[str]:
+    """One comparison for each library that lacks splits."""
+    found = on_tables()
+    return [_unranked(found, library, rows) for library, rows in unranked().items()]
 
 
 def _unranked(found: Compared, library: str, rows: list[str]) -> str:
     """Compare with a library that lacks splits, on the tables that it has."""
     each = found.with_partial(rows, "nll")
     if not each.tables:
-        return f"{library} is not ranked, because it was not measured on every split of any table."
+        return f"{library} is not ranked: it was not measured on every split of any table."
     means = each.mean_ranks
     best = min(rows, key=means.__getitem__)
     return (
-        f"{library} is not ranked, because it was measured on every split of only {len(each.tables)} tables. There the "
-        f"mean rank in NLL of `{OWN}` is {means[OWN]:.2f}, that of `{best}` {means[best]:.2f}."
+        f"{library} has every split of only {len(each.tables)} tables and is not ranked. On those, the mean rank in "
+        f"NLL of `{OWN}` is {means[OWN]:.2f}, that of `{best}` {means[best]:.2f}."
     )
 
 
@@ -132,6 +143,6 @@ def speed() -> str:
 SECTIONS = {
     "noise-tables": noise_tables,
     "noise-sentences": lambda: bullets(noise_sentences()),
-    "tables": lambda: tables() + "\n\n" + bullets(rank_sentences()),
+    "tables": lambda: tables() + "\n\n" + bullets([*rank_sentences(), *unranked_sentences()]),
     "bench": speed,
 }

@@ -60,7 +60,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     except PermissionError:
         raise ValueError(f"{path} cannot be read: no permission. Give another file, or change its mode.") from None
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}. Give another file.") from None
 
 
 def read_content(raw: bytes) -> Any:

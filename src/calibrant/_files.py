@@ -108,12 +108,12 @@ class Format:
             raise _Wrong(_version_sentence(path, version, header.get("calibrant")))
         if holds != self.noun:
             reader = READERS.get(str(holds), "a newer calibrant")
-            raise _Wrong(f"{path} is not {self._one}: its kind is {holds!r}, which {reader} reads.")
+            raise _Wrong(f"{path} is not {self._one}: its kind is {holds!r}. Read it with {reader}.")
         found = header if name == NAME else {**header, "class": header.get(self.noun)}
         if found.get("class") not in self.known:
             raise _Wrong(
-                f"{path} holds {self._one} {found.get('class')!r}, unknown to calibrant {__version__}. "
-                f"It knows: {', '.join(self.known)}."
+                f"{path} holds {self._one} {found.get('class')!r}, unknown to calibrant {__version__}. Use a newer "
+                f"version; this one knows {', '.join(self.known)}."
             )
         return found
 

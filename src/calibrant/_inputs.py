@@ -35,7 +35,7 @@ class Logits:
 def as_tensor(values: Any, name: str) -> Tensor:
     """Turn an array, tensor or sequence into a detached tensor, without a copy if possible."""
     if isinstance(values, Logits):
-        raise ValueError(f"{name} must not be Logits(...); only probs and logits can be.")
+        raise ValueError(f"{name} must be an array; got Logits(...). Only probs and logits can be Logits.")
     if isinstance(values, Tensor):
         tensor = values.detach()
         # The sums need float64, which Apple's GPU backend lacks.
@@ -114,8 +114,8 @@ def check_logits(logits: Any) -> Tensor:
     ruled_out = (tensor == -torch.inf).all(dim=1)
     if ruled_out.any():
         raise ValueError(
-            "each row of logits must have at least one finite value; "
-            f"row {int(ruled_out.nonzero()[0])} is -inf for every class."
+            "Each row of logits must have at least one finite value; got -inf for every class in row "
+            f"{int(ruled_out.nonzero()[0])}."
         )
     return tensor
 
@@ -154,7 +154,7 @@ def check_probs(probs: Any, *, from_logits: bool = False) -> Tensor:
             else "Normalise the rows, or pass from_logits=True if these are logits."
         )
         raise ValueError(
-            f"each row of probs must sum to 1; row {worst} sums to {tensor[worst].double().sum().item():.6g}. {hint}"
+            f"Each row of probs must sum to 1; got {tensor[worst].double().sum().item():.6g} in row {worst}. {hint}"
         )
     return tensor
 
@@ -258,6 +258,16 @@ def check_weights(sample_weight: Any, n_rows: int, device: torch.device | None =
             f"sample_weight must be finite, not negative and not all zero; got values from {low:.6g} to {high:.6g}."
         )
     return tensor
+
+
+def check_fraction(value: float, name: str, *, closed: bool = False) -> float:
+    """Return `value` if it lies in (0, 1), or in [0, 1] with `closed`; an error otherwise."""
+    value = float(value)
+    inside = 0 <= value <= 1 if closed else 0 < value < 1
+    if not inside:
+        interval = "[0, 1]" if closed else "(0, 1)"
+        raise ValueError(f"{name} must be a fraction in {interval}; got {value:g}.")
+    return value
 
 
 def top_label(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

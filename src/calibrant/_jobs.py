@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-def run_jobs(
+def map_jobs(
     function: Callable[..., Result], jobs: Iterable[tuple[Any, ...]], n_jobs: int | None = None
 ) -> list[Result]:
     """Return ``[function(*job) for job in jobs]``, computed in this process or in joblib's workers.

@@ -51,7 +51,7 @@ def lock(path: Path, *, patience: float = 60.0) -> Iterator[None]:
                 yield
                 return
         if time.monotonic() > end:
-            raise TimeoutError(f"another process has held {path} for {patience:g} s; end that process and try again.")
+            raise TimeoutError(f"Another process has held {path} for {patience:g} s; end that process and try again.")
         time.sleep(PAUSE)
 
 
@@ -71,7 +71,7 @@ def _take(path: Path) -> int | None:
             if error.errno in HELD:
                 return None
             raise ValueError(
-                f"the file system of {path.parent} cannot lock files ({error}); choose a folder on another one."
+                f"The file system of {path.parent} cannot lock files ({error}); choose a folder on another one."
             ) from error
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), os.stat(path)):

@@ -63,7 +63,5 @@ def usable_folder(out: str | Path) -> Path:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise ValueError(
-            f"--out must be a folder that can be written to; {folder} is not: {error.strerror}."
-        ) from error
+        raise ValueError(f"--out must be a folder that can be written to; got {folder} ({error.strerror}).") from error
     return folder

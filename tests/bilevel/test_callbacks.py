@@ -46,7 +46,7 @@ def test_history_of_plain_training_has_no_outer_rows():
     assert history["outer_loss"].numel() == history["gradient_norm"].numel() == history["phi"].numel() == 0
 
 
-def test_a_callback_used_again_begins_anew():
+def test_a_reused_callback_starts_again():
     history, stopping = History(phi_every=1), EarlyStopping(scripted([[1.0], [0.5], [2.0], [3.0]]))
     run(problem(), outer_steps=2, callbacks=[history, stopping])
     run(problem(), outer_steps=2, callbacks=[history, stopping])
@@ -198,7 +198,7 @@ def test_loaders_that_name_no_sample_are_refused():
 
 @pytest.mark.parametrize("form", ["mini-batches", "loader"])
 def test_early_stopping_looks_at_all_validation_data(form):
-    """It must not be noticed only at the first batch."""
+    """The loss of all batches counts, not only that of the first."""
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(50, 2, generator=generator), torch.randint(0, 2, (50,), generator=generator)
     whole = (x[20:], y[20:])

@@ -183,7 +183,7 @@ def test_every_changed_byte_of_a_checkpoint_is_noticed(tmp_path):
 
 
 def test_a_checkpoint_without_a_checksum_is_still_read(tmp_path):
-    """Runs of the version before were saved in the safetensors library's own layout."""
+    """The previous version saved runs in the safetensors library's own layout."""
     path = tmp_path / "run.safetensors"
     run(problem(batch_size=7), outer_steps=2, callbacks=[Checkpoint(path, every=1)])
     with safe_open(str(path), framework="pt") as file:

@@ -20,7 +20,7 @@ def test_with_factors_of_one_it_is_the_penalty_per_layer() -> None:
     torch.testing.assert_close(own.penalty(params), plain.penalty(params) + more)
 
 
-def test_groups_share_a_factor_and_layers_start_as_told() -> None:
+def test_groups_share_a_factor_and_layers_start_as_given() -> None:
     model = nn.Sequential(nn.Linear(4, 2))
     own = ColumnL2(model, {"0.weight": torch.tensor([0, 0, 1, 1])}, initial={"0.weight": 0.2}, shrink=0.5)
     assert own.relative[0].shape == (2,)
@@ -46,7 +46,7 @@ def test_columns_that_do_not_help_are_penalised_more() -> None:
 
 def test_unknown_matrices_and_negative_shrinkage_are_errors() -> None:
     model = nn.Sequential(nn.Linear(4, 2))
-    with pytest.raises(ValueError, match=r"no 1\.weight"):
+    with pytest.raises(ValueError, match=r"got 1\.weight"):
         ColumnL2(model, {"1.weight": torch.arange(4)})
     with pytest.raises(ValueError, match="shrink must be at least 0"):
         ColumnL2(model, {"0.weight": torch.arange(4)}, shrink=-1.0)

@@ -85,7 +85,7 @@ def test_all_members_may_fail():
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_members_may_have_numbers_of_steps_of_their_own(restart):
+def test_members_may_take_different_numbers_of_steps(restart):
     steps = torch.tensor([0, 2, 5])
     together = run(
         Population([problem(rich_mlp(seed), seed=seed, batch_size=8) for seed in range(MEMBERS)]),

@@ -352,7 +352,7 @@ def test_channels_last_changes_the_order_of_storage_only():
     ids=repr,
 )
 def test_steps_in_fixed_memory_are_the_same_steps(hypergradient, inner):
-    """What is recorded on a GPU, run without recording: fixed memory, and rates and step numbers as tensors."""
+    """The steps that a GPU records, here without recording: fixed memory, with rates and step numbers as tensors."""
     schedule = INNERS[inner].__class__(lambda step: 0.1 / step, weight_decay=0.01, decay_on="weights")
     outer = None if isinstance(hypergradient, Plain) else Adam(0.05)
     runs = [Run(problem("weights"), hypergradient, schedule, outer, 5) for _ in range(2)]

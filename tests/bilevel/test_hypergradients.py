@@ -132,7 +132,7 @@ def test_replays_batches_masks_and_running_statistics(name, outer_mode):
 
 
 class Centred(nn.Module):
-    """Subtracts a running mean of its activations in evaluation mode, and a running mean of that mean besides."""
+    """Subtracts a running mean of its activations in evaluation mode, and a running mean of that mean."""
 
     def __init__(self, *, how: str):
         super().__init__()

@@ -60,14 +60,14 @@ def test_one_rate_for_all_by_hand():
 
 
 @kinds
-def test_it_starts_where_told(per):
+def test_it_starts_at_the_given_value(per):
     assert LabelNoise(CLASSES, per=per, initial=0.07).rate().tolist() == pytest.approx([0.07] * CLASSES, rel=1e-5)
     assert LabelNoise(2, per=per).transition().flatten().tolist() == pytest.approx([0.99, 0.01, 0.01, 0.99], rel=1e-5)
 
 
 @kinds
 def test_suspicion_is_the_posterior_of_a_flip(per):
-    """1 − T[y, y]·p_y/q_y; rare where the network agrees, near 1 where it is sure of another class."""
+    """1 − T[y, y]·p_y/q_y; near 0 where the network agrees, near 1 where it is sure of another class."""
     noise, logits = filled(per), torch.randn(9, CLASSES, dtype=torch.float64)
     labels = torch.arange(9) % CLASSES
     p, matrix = logits.softmax(1), noise.transition()
@@ -152,7 +152,7 @@ def test_a_chain_maps_outputs_in_order():
         (lambda: LabelNoise(1), "n_classes must be at least 2; got 1"),
         (lambda: LabelNoise(3, initial=0.0), "0 < initial < largest < 1; got initial=0.0"),
         (lambda: LabelNoise(3, largest=1.0), "largest=1.0"),
-        (lambda: LabelNoise(3).outputs(torch.zeros(2, 4), BATCH), "made for 3 classes, but the network has 4"),
+        (lambda: LabelNoise(3).outputs(torch.zeros(2, 4), BATCH), "the 4 classes of the network; got 3"),
     ],
 )
 def test_errors_say_what_is_wrong(make, sentence):

@@ -43,7 +43,7 @@ def test_a_nonconvex_member_does_not_stop_another():
 
 
 def test_curvature_that_is_rounding_makes_no_step():
-    """Of two directions whose curvatures cancel but for the last bit, which would make a step of 10⁷."""
+    """Two directions have curvatures that cancel except for rounding; dividing by it would make a step of 10⁷."""
     signs = torch.tensor([1.0, -1.0])
     b = torch.tensor([1.0, 1 - torch.finfo(torch.float32).eps / 2])
     assert (b * signs * b).sum() > 0
@@ -57,7 +57,7 @@ def test_nothing_to_solve_is_solved():
     assert found.products == 0
 
 
-def test_what_is_not_finite_stays_so_for_its_member_alone():
+def test_values_that_are_not_finite_affect_their_member_only():
     scale = torch.tensor([[2.0], [float("nan")]])
     found = CG(quiet=True)(lambda v: scale * v, torch.ones(2, 3))
     torch.testing.assert_close(found.value[0], torch.full((3,), 0.5))

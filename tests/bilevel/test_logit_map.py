@@ -82,7 +82,7 @@ class Gradients(Callback):
 
 @pytest.mark.parametrize("head", [True, False])
 def test_the_direct_gradient_is_the_whole_one(head):
-    """Training does not depend on the map, so that differentiating through it adds nothing."""
+    """Training does not depend on the map, so differentiating through it adds nothing."""
     found = []
     for hypergradient in (Direct(3, "head" if head else "all"), Unrolled(3)):
         gradients = Gradients()

@@ -67,7 +67,7 @@ def test_clipped_weights_are_projected_and_others_are_not():
 
 
 @pytest.mark.parametrize(("form", "weight"), [("clip", 0.0), ("clip", 0.4), ("clip", 1.0), ("sigmoid", 0.4)])
-def test_weights_start_where_told(form, weight):
+def test_weights_start_at_the_given_value(form, weight):
     assert SampleWeights(3, form=form, initial_weight=weight).weights().tolist() == pytest.approx([weight] * 3)
     assert SampleWeights(3).weights().tolist() == [1.0] * 3
     assert SampleWeights(3, form="sigmoid").weights().tolist() == pytest.approx([0.9] * 3)
@@ -92,7 +92,7 @@ def test_l2_by_hand(per):
     assert outer.penalty(params).item() == pytest.approx(total, rel=1e-13)
 
 
-def test_l2_starts_where_told_and_skips_what_is_frozen():
+def test_l2_starts_at_the_given_value_and_skips_frozen_parts():
     model = network()
     assert L2(model, initial=0.02).coefficients().tolist() == pytest.approx([0.02] * 3)
     model[3].requires_grad_(False)
@@ -123,7 +123,7 @@ def test_smoothing_by_hand(per, largest, batch):
     assert found.dtype == torch.float64
 
 
-def test_smoothing_starts_where_told():
+def test_smoothing_starts_at_the_given_value():
     assert LabelSmoothing(3, initial=0.02, largest=0.3).smoothing().tolist() == pytest.approx([0.02] * 3)
 
 
@@ -252,10 +252,18 @@ def test_a_chain_needs_what_its_parts_need():
         (
             lambda: SampleWeights(TRAIN + 1).weigh(torch.ones(TRAIN), FULL),
             ValueError,
-            "SampleWeights was made for 13 samples, but the training set has 12",
+            "SampleWeights must be made for the 12 samples of the training set; got 13",
         ),
-        (lambda: SampleWeights(1).weigh(torch.ones(TRAIN), FULL), ValueError, "made for 1 samples"),
-        (lambda: LabelSmoothing(5).targets(LABELS, FULL, CLASSES), ValueError, "made for 5 samples"),
+        (
+            lambda: SampleWeights(1).weigh(torch.ones(TRAIN), FULL),
+            ValueError,
+            "12 samples of the training set; got 1 samples",
+        ),
+        (
+            lambda: LabelSmoothing(5).targets(LABELS, FULL, CLASSES),
+            ValueError,
+            "12 samples of the training set; got 5 samples",
+        ),
         (
             lambda: LabelSmoothing(CLASSES, per="class").targets(LABELS, Batch(0, torch.ones(TRAIN, 3)), CLASSES),
             ValueError,

@@ -23,12 +23,25 @@ from calibrant.losses.classification import cross_entropy
 from tests.bilevel.variable_cases import TRAIN, filled, linear_model, split
 
 
-class FirstGradient(Callback):
-    """Keeps the first outer step's hypergradient."""
+class Gradient(Callback):
+    """Keeps the hypergradient."""
 
     def on_step(self, run):
-        if run.step == 1:
-            self.gradient = run.gradient.clone()
+        self.gradient = run.gradient.clone()
+
+
+def gradient_of(problem, steps, optimizer):
+    """dF/dφ of one outer step of `steps` inner steps."""
+    kept = Gradient()
+    solve(
+        problem,
+        hypergradient=Unrolled(steps),
+        inner_optimizer=optimizer,
+        outer_optimizer=SGD(0.1),
+        outer_steps=1,
+        callbacks=[kept],
+    )
+    return kept.gradient
 
 
 PER_SAMPLE = {
@@ -50,16 +63,8 @@ def _hypergradient(outer, order, batches, optimizer):
         train = (x, y)
     else:
         train = [(x[order[b]], y[order[b]], order[b]) for b in batches]
-    kept = FirstGradient()
-    solve(
-        Bilevel(linear_model(), outer, train=train, val=(val[0].double(), val[1])),
-        hypergradient=Unrolled(4),
-        inner_optimizer=optimizer,
-        outer_optimizer=SGD(0.1),
-        outer_steps=1,
-        callbacks=[kept],
-    )
-    return kept.gradient[order]
+    problem = Bilevel(linear_model(), outer, train=train, val=(val[0].double(), val[1]))
+    return gradient_of(problem, 4, optimizer)[order]
 
 
 @pytest.mark.parametrize("name", PER_SAMPLE)
@@ -94,16 +99,8 @@ def test_tensors_and_indexed_loaders_move_the_same_variables(name):
             linear_model(), PER_SAMPLE[name](), train=train, val=(vx.double(), vy), batch_size=size, seed=3
         )
         index = problem.train_batch(0).index
-        kept = FirstGradient()
-        solve(
-            problem,
-            hypergradient=Unrolled(1),
-            inner_optimizer=SGD(0.1),
-            outer_optimizer=SGD(0.1),
-            outer_steps=1,
-            callbacks=[kept],
-        )
-        assert sorted(kept.gradient.nonzero().flatten().tolist()) == sorted(index.tolist())
+        gradient = gradient_of(problem, 1, SGD(0.1))
+        assert sorted(gradient.nonzero().flatten().tolist()) == sorted(index.tolist())
 
 
 def test_one_step_of_descent_by_hand():
@@ -111,18 +108,10 @@ def test_one_step_of_descent_by_hand():
     (x, y), (vx, vy) = split()
     x, vx = x.double(), vx.double()
     problem = Bilevel(linear_model(), SampleWeights(TRAIN, initial_weight=0.5), train=(x, y), val=(vx, vy))
-    kept = FirstGradient()
-    solve(
-        problem,
-        hypergradient=Unrolled(1),
-        inner_optimizer=SGD(0.7),
-        outer_optimizer=SGD(0.1),
-        outer_steps=1,
-        callbacks=[kept],
-    )
+    gradient = gradient_of(problem, 1, SGD(0.7))
     theta = problem.view.initial().requires_grad_()
     losses = cross_entropy(problem.view.bind(theta, {})(x), y)
     each = torch.stack([torch.autograd.grad(loss, theta, retain_graph=True)[0] for loss in losses])
     after = (theta - 0.7 * 0.5 * each.mean(0)).detach().requires_grad_()
     (outer,) = torch.autograd.grad(cross_entropy(problem.view.bind(after, {})(vx), vy).mean(), after)
-    torch.testing.assert_close(kept.gradient, -0.7 * (each @ outer) / TRAIN, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(gradient, -0.7 * (each @ outer) / TRAIN, rtol=1e-12, atol=1e-14)

@@ -69,7 +69,7 @@ def test_losses_may_call_a_network_with_dropout_as_they_like(make):
     assert kept.phi.std() > 0
 
 
-def test_each_call_of_a_network_has_masks_of_its_own():
+def test_each_call_of_a_network_has_its_own_masks():
     seen = []
 
     def loss(net, outer, batch):

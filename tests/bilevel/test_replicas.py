@@ -1,4 +1,4 @@
-"""Replicas of a problem: the problems that would have been built, and what is no replica."""
+"""Tests of replicas: they equal problems built from scratch, and other changes are refused."""
 
 import pytest
 import torch
@@ -136,7 +136,7 @@ BAD_REPLICAS = {
 
 
 @pytest.mark.parametrize("case", BAD_REPLICAS)
-def test_what_is_no_replica_is_refused(case):
+def test_other_changes_than_those_of_replicas_are_refused(case):
     make, sentence = BAD_REPLICAS[case]
     with pytest.raises(ValueError, match=sentence):
         make()

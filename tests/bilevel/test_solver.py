@@ -189,7 +189,7 @@ class Temperature(nn.Module):
         return logits * self.log.exp()
 
 
-def test_a_module_of_ones_own_learns():
+def test_a_users_module_learns():
     def inner(net, outer, batch):
         return F.cross_entropy(outer(net(batch.inputs)), batch.targets, reduction="none")
 

@@ -118,8 +118,8 @@ def test_the_group_follows_the_derivative_of_its_mean_loss():
     assert gradient.abs().max() > 1e-3
 
 
-def test_groups_do_not_meet():
-    """Labels in any order, groups of any size; a group of one is its single run."""
+def test_groups_do_not_affect_each_other():
+    """Labels in any order, groups of any size; a group of one equals its single run."""
     members = [fold(0), fold(1), fold(0, seed=5), fold(2), fold(1, seed=6)]
     together = run(Population(members, tied=[9, 2, 7, 9, 2]))
     for group in ([0, 3], [1, 4], [2]):
@@ -157,7 +157,7 @@ def test_a_group_of_which_all_fail_ends_alone():
     assert torch.allclose(solution.phi[2:], rest.phi, rtol=0, atol=1e-12)
 
 
-def test_members_may_have_numbers_of_steps_of_their_own():
+def test_members_may_take_different_numbers_of_steps():
     """A member that has stopped no longer counts; φ moves while any of its group runs."""
     steps = torch.tensor([5, 2, 5, 5])
     solution = run(cross_validated(), outer_steps=steps)

@@ -168,7 +168,7 @@ def test_recurrent_networks_in_single_precision_can_be_traced():
     assert torch.backends.mkldnn.enabled == enabled
 
 
-def test_a_smaller_last_batch_is_traced_anew():
+def test_a_smaller_last_batch_is_traced_again():
     case = problem(mlp(), batch_size=8)  # 8, 8 and 4 samples
     traced = TracedLevel(case.inner)
     for step in range(9):

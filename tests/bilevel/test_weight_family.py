@@ -248,7 +248,7 @@ def test_members_of_a_population_bring_their_own_data(name, batch_size):
         (lambda: SmoothedWeights(TRAIN).weights(), "hyper=neighbourhood"),
         (
             lambda: SmoothedWeights(5).weights(neighbourhood(inputs(), LABELS)),
-            "made for 12 samples, but the weights for 5",
+            "made for the 5 samples of the weights; got 12",
         ),
         (lambda: neighbourhood(inputs(), LABELS, neighbours=0), "neighbours must be at least 1"),
         (lambda: neighbourhood(inputs(), LABELS, width=0.0), "width must be positive and finite; got 0.0"),

@@ -10,7 +10,7 @@ SIZE = 23
 
 
 def numbered(size=SIZE):
-    """Inputs that tell which sample they are."""
+    """Inputs whose values identify the sample."""
     x = torch.arange(size, dtype=torch.float64)[:, None] * torch.tensor([1.0, 10.0], dtype=torch.float64)
     return x, torch.arange(size) % 3
 

@@ -59,7 +59,7 @@ def test_the_threshold_moves_the_labels_and_nothing_else():
 
 
 def test_the_posterior_under_noise_against_simulation():
-    """The same people measured anew 40,000 times: the share over the threshold is the posterior."""
+    """The same people measured again 40,000 times: the share over the threshold is the posterior."""
     data = bac(6, seed=3, noise=0.03)
     errors = np.random.default_rng(0).normal(0, 0.03, (40_000, 6))
     assert data.posterior(data.inputs)[:, 1] == pytest.approx((data.level + errors > 0.08).mean(0), abs=0.01)

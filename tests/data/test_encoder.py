@@ -1,18 +1,13 @@
 """Tests of the table encoder: small exact cases, columns by name, JSON round trips, and messages about odd columns."""
 
-import json
 import warnings
 from datetime import date
 from decimal import Decimal
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from calibrant._container import read_content
 from calibrant.data import TableEncoder
 
 TRAIN = {"age": [20.0, 40.0, np.nan, 60.0, 40.0], "sex": ["f", "m", "m", "f", None], "same": [1, 1, 1, 1, 1]}
@@ -35,7 +30,7 @@ def test_columns_are_matched_by_name():
     swapped = {"more": [0], "sex": ["m"], "age": [40]}
     assert encoder.transform(swapped).tolist() == [[0, 0, 0, 1, 0]]
     assert encoder.transform(pd.DataFrame(swapped)).tolist() == [[0, 0, 0, 1, 0]]
-    with pytest.raises(ValueError, match=r"lacks a column of the training table: sex. It has age"):
+    with pytest.raises(ValueError, match=r"lacks a column of the training table: sex. Add it; the table has age"):
         encoder.transform({"age": [40]})
 
 
@@ -154,7 +149,7 @@ def test_a_constant_that_is_sometimes_missing_keeps_its_indicator():
         ({"x": [1, 2], "z": [1]}, "the same length"),
         ({"x": []}, "at least one column and one row; got 0 rows and 1 columns"),
         (np.zeros(3), "Expected 2D array"),
-        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "occur twice: a"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "must differ.*; got a twice"),
     ],
 )
 def test_tables_that_cannot_be_encoded(data, sentence):
@@ -165,50 +160,6 @@ def test_tables_that_cannot_be_encoded(data, sentence):
 def test_text_among_numbers_is_refused_at_transform():
     with pytest.raises(ValueError, match="'x' is numeric, but 'many' is not a number"):
         TableEncoder().fit({"x": [1, 2]}).transform({"x": ["many"]})
-
-
-NUMBERS = st.lists(st.none() | st.floats(-1e100, 1e100), min_size=1, max_size=30)
-WORDS = st.lists(st.none() | st.sampled_from(["a", "b", "ä", " c", "1", "2.0", ""]), min_size=1, max_size=30)
-
-
-@given(NUMBERS, WORDS, st.permutations(["num", "word", "steps"]))
-def test_the_encoder_survives_json_and_any_order_of_columns(numbers, words, order):
-    rows = max(len(numbers), len(words), 2)
-    data = {
-        "num": [numbers[k % len(numbers)] for k in range(rows)],
-        "word": [words[k % len(words)] for k in range(rows)],
-        "steps": list(range(rows)),
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        encoder = TableEncoder().fit(data)
-    encoded = encoder.transform(data)
-    assert encoded.shape == (rows, len(encoder.get_feature_names_out()))
-    assert np.all(np.isfinite(encoded))
-    steps = encoded[:, encoder.get_feature_names_out().tolist().index("steps")]
-    assert (steps.mean(), steps.std()) == pytest.approx((0, 1), abs=1e-5)
-    again = TableEncoder.from_json(encoder.to_json())
-    assert np.array_equal(again.transform({name: data[name] for name in order}), encoded)
-    one_by_one = [again.transform({name: column[k : k + 1] for name, column in data.items()}) for k in range(rows)]
-    assert np.array_equal(np.concatenate(one_by_one), encoded)
-
-
-def test_files_hold_the_json_of_an_encoder(tmp_path):
-    encoder = TableEncoder(rare=0.01).fit(TRAIN)
-    encoder.save(tmp_path / "encoder.calibrant")
-    content = read_content((tmp_path / "encoder.calibrant").read_bytes())["encoder"]
-    assert content == json.loads(encoder.to_json())
-    assert (content["format"], content["version"]) == ("calibrant.encoder", 2)
-    again = TableEncoder.load(tmp_path / "encoder.calibrant")
-    assert (again.rare, again.dropped_) == (0.01, encoder.dropped_)
-    assert again.get_feature_names_out().tolist() == encoder.get_feature_names_out().tolist()
-    assert again.to_json() == encoder.to_json()
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "other", "version": 1}', "null"])
-def test_other_texts_are_not_encoders(text):
-    with pytest.raises(ValueError, match="not an encoder"):
-        TableEncoder.from_json(text)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +175,7 @@ def test_an_encoder_must_be_fitted():
         TableEncoder().transform(TRAIN)
 
 
-def test_a_slip_among_numbers_counts_as_missing_and_is_told():
+def test_a_slip_among_numbers_counts_as_missing_with_a_warning():
     ages = [str(20 + k % 60) for k in range(500)]
     ages[7:11] = ["unknown", "n/a?", "about 40", "40 or 41"]
     with pytest.warns(UserWarning, match="taken as numbers"):
@@ -273,11 +224,11 @@ def test_names_that_are_numbers_are_matched_as_text():
         == encoder.get_feature_names_out().tolist()
     )
     assert TableEncoder(categorical=np.array([0])).fit(frame).to_json() == encoder.to_json()
-    with pytest.raises(ValueError, match="occur twice: 0"):
+    with pytest.raises(ValueError, match=r"must differ.*; got 0 twice"):
         TableEncoder().fit({0: [1, 2], "0": [1, 2]})
 
 
-def test_outputs_have_names_of_their_own():
+def test_outputs_have_their_own_names():
     data = {"a": [1.0, None, 2.0], "a missing": [1, 2, 3], "a missing (2)": [3, 2, 1]}
     encoder = TableEncoder().fit(data)
     assert encoder.get_feature_names_out().tolist() == ["a", "a missing", "a missing (3)", "a missing (2)"]
@@ -285,15 +236,6 @@ def test_outputs_have_names_of_their_own():
         TableEncoder.from_json(encoder.to_json()).get_feature_names_out().tolist()
         == encoder.get_feature_names_out().tolist()
     )
-
-
-def test_a_file_that_is_no_encoder_is_named(tmp_path):
-    (tmp_path / "e.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"e\.json: This is not an encoder"):
-        TableEncoder.load(tmp_path / "e.json")
-    (tmp_path / "e.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"e\.json is not an encoder: it is not a safetensors file"):
-        TableEncoder.load(tmp_path / "e.json")
 
 
 def test_a_new_column_that_is_mostly_unreadable_is_refused():
@@ -365,26 +307,6 @@ def test_outliers_do_not_move_the_scale_and_are_compressed():
     inside = {"x": [0, 250, 999]}
     assert found.transform(inside)[:, 0] == pytest.approx(plain.transform(inside)[:, 0], abs=0.2)
     assert 10 < found.transform(data)[-1, 0] <= 20
-
-
-def test_encoders_of_the_first_version_keep_their_outputs():
-    encoder = TableEncoder.load(Path(__file__).with_name("encoder-1.json"))
-    new = {
-        "age": [20.0, None, 9000.0, 1e6],
-        "constant": [1.5, None, 1.5, 7.0],
-        "town": ["a", "c", None, "new"],
-        "zip": ["007", "012", "099", "555"],
-        "when": ["2024-01-01", None, "2024-03-01", "2024-03-01"],
-        "n": ["0", "5", 5, "0"],
-    }
-    expected = [  # printed by the version that wrote the file; the last row by hand
-        [-0.5056471228599548, 0, 0, 1, 0, 0, 0, 1, 0, 0, -0.834966778755188, 0, -1.4638501405715942],
-        [0, 1, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1, 1.4638501405715942],
-        [1.9999874830245972, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1.74740469455719, 0, 1.4638501405715942],
-        [(1e6 - 1832.2) / 3583.922342908674, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1.74740469455719, 0, -1.4638501405715942],
-    ]
-    assert encoder.transform(new) == pytest.approx(np.array(expected), rel=1e-6, abs=1e-7)
-    assert np.array_equal(TableEncoder.from_json(encoder.to_json()).transform(new), encoder.transform(new))
 
 
 def test_a_hundred_thousand_categories():

@@ -101,3 +101,28 @@ def test_polars_frames_are_read_as_pandas_frames_are():
     names = ["age", "age missing", "town=Rom", "town=(rare)", "town=(missing)", "in missing", "kind=1", "kind=2"]
     assert encoder.get_feature_names_out().tolist() == names
     assert encoder.transform(frame).shape == (4, 8)
+
+
+def test_masked_entries_of_a_dictionary_are_missing():
+    numbers = np.ma.array([1, 2, 3, 999], mask=[0, 0, 0, 1])
+    days = np.ma.array(
+        ["2020-01-01", "2020-01-03", "2020-01-05", "1900-01-01"], dtype="datetime64[D]", mask=[0, 0, 0, 1]
+    )
+    words = np.ma.array(["a", "b", "a", "?"], mask=[0, 0, 0, 1])
+    with pytest.warns(UserWarning, match="'d' holds dates"):
+        encoder = TableEncoder(output="ordinal").fit({"n": numbers, "d": days, "w": words})
+    found = encoder.transform({"n": numbers, "d": days, "w": words})
+    assert np.isnan(found[3]).all()
+    assert not np.isnan(found[:3]).any()
+
+
+def test_periods_are_dates():
+    frame = pd.DataFrame({"month": pd.period_range("2020-01", periods=4, freq="M")})
+    with pytest.warns(UserWarning, match="'month' holds dates"):
+        found = TableEncoder(output="ordinal").fit_transform(frame)
+    assert np.diff(found[:, 0]).tolist() == [31, 29, 31]
+
+
+def test_complex_columns_are_refused():
+    with pytest.raises(ValueError, match="give real and imaginary parts as separate columns"):
+        TableEncoder().fit(pd.DataFrame({"z": [1j, 2.0]}))

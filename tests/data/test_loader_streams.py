@@ -113,7 +113,7 @@ def test_a_new_run_gets_the_same_batches_again(make):
     assert all(same(stream.batch(t), before[t]) for t in range(8))
 
 
-def test_what_runs_only_once_cannot_begin_anew():
+def test_a_loader_that_runs_once_cannot_begin_again():
     stream = LoaderStream(iter([(X[:5], Y[:5]), (X[5:10], Y[5:10])]))
     stream.batch(1)
     stream.release(1)

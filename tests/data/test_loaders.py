@@ -110,7 +110,7 @@ class Endless(IterableDataset):
         return iter(zip(X, Y, strict=True))
 
 
-def test_data_without_a_length_are_counted_once_or_told():
+def test_data_without_a_length_are_counted_once_or_reported():
     loader = DataLoader(Endless(), batch_size=5)
     before = torch.get_rng_state()
     assert LoaderStream(loader).batches == 5
@@ -164,7 +164,7 @@ def test_mappings_are_inputs_by_name():
     assert set(LoaderStream(DataLoader(Dicts()), names={"ids", "other"}).batch(0).inputs) == {"ids"}
     for settings, message in (
         ({"labels": "mask"}, None),
-        ({"labels": "kind"}, "labels under 'kind'; it has"),
+        ({"labels": "kind"}, "labels under 'kind'; got"),
         ({"names": {"other"}}, "must have tensors besides 'label'"),
     ):
         stream = LoaderStream(DataLoader(Dicts(), batch_size=5), **settings)
@@ -239,5 +239,5 @@ def test_inputs_of_several_tensors():
     assert torch.equal(batch.inputs["b"], Y[batch.index])
     together = MemberStream([stream, TensorStream(inputs, Y, batch_size=5, seed=2)])
     assert torch.equal(together.batch(2).inputs["a"][0], batch.inputs["a"])
-    with pytest.raises(ValueError, match="inputs has 23 rows and targets 22"):
+    with pytest.raises(ValueError, match="got 23 and 22 rows"):
         TensorStream(inputs, Y[:-1])

@@ -35,8 +35,8 @@ def test_stacking_copies_only_what_differs():
     ("other", "sentence"),
     [
         (Batch(X[:5], Y), r"different shapes \(\(5, 2\), \(23, 2\)\)"),
-        (Batch((X, X), Y), "differ in structure"),
-        (Batch(X, Y, hyper={"rate": torch.tensor(1.0)}), "differ in structure"),
+        (Batch((X, X), Y), "must have the same structure"),
+        (Batch(X, Y, hyper={"rate": torch.tensor(1.0)}), "must have the same structure"),
     ],
 )
 def test_stacking_refuses_problems_of_another_kind(other, sentence):
@@ -57,7 +57,7 @@ def test_members_batches_come_as_one():
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
 def test_gathered_mini_batches_are_those_of_the_members(shared, drop_last):
-    """With rows, names and weights of each member's own, or of all."""
+    """Rows, names and weights belong to each member, or are shared by all."""
     generator = torch.Generator().manual_seed(0)
 
     def parts(seed):

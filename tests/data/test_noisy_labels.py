@@ -44,7 +44,7 @@ def _rest(own: Images) -> tuple:
     return own.labels, own.names, own.mean, own.std
 
 
-def test_wrong_files_are_told(tmp_path: Path) -> None:
+def test_wrong_files_are_refused(tmp_path: Path) -> None:
     own = images()
     labels = own.labels.numpy()
     with pytest.raises(ValueError, match="must be one of worse, aggregate"):
@@ -52,7 +52,7 @@ def test_wrong_files_are_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must be an \.npz file"):
         load_noisy_labels(tmp_path / "missing.npz", "worse", own)
     for name, array, message in (
-        ("other", {"y": labels}, "must hold the array worse_label; it has y"),
+        ("other", {"y": labels}, "must hold the array worse_label; got y"),
         ("short", {"worse_label": labels[:-1]}, "must hold 60 whole numbers"),
         ("class", {"worse_label": labels + 1}, "classes from 0 to 2"),
         ("order", {"worse_label": (labels + 1) % CLASSES}, "in another order"),

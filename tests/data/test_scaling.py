@@ -20,8 +20,8 @@ def test_without_wild_values_it_is_the_plain_mean_and_deviation():
 
 
 @pytest.mark.parametrize("share", [0.005, 0.015, 0.05])
-def test_values_beyond_all_measure_hide_no_spread(share):
-    """With more than one in a hundred, the outer quantiles themselves are wild."""
+def test_extreme_values_do_not_hide_the_spread(share):
+    """With more than 1 % of extreme values, the outer quantiles are extreme too."""
     x = np.random.default_rng(0).normal(size=(1000, 1))
     x[: int(share * 1000)] = 1e12
     inside = fit_scaling(x).transform(x)[int(share * 1000) :]
@@ -38,7 +38,7 @@ def test_a_sentinel_in_some_rows_hardly_moves_the_scale(wild):
     assert found.apply(x).abs().max() <= 2 * LIMIT
 
 
-def test_what_is_rare_in_a_column_of_zeros_counts():
+def test_rare_values_in_a_column_of_zeros_count():
     x = np.zeros((1000, 2))
     x[:150, 0] = np.arange(150.0)  # 85 % zeros
     x[:3, 1] = 1.0  # three ones in a thousand

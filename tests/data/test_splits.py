@@ -32,7 +32,7 @@ def test_fractions_that_sum_to_one_cover_everything(samples, seed, stratified):
 
 @given(LABELS, SEEDS)
 def test_every_class_is_in_the_first_part_in_proportion(labels, seed):
-    """Within one sample of its share, or one sample where the share is less; the largest class pays for that."""
+    """Each class gets its share up to one sample, and at least one sample; the largest class gives up those."""
     train, _, _ = train_val_test(len(labels), seed=seed, stratify=labels)
     classes, counts = np.unique(labels, return_counts=True)
     share = np.array([(labels[train] == c).sum() for c in classes])

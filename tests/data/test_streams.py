@@ -129,20 +129,20 @@ def test_constants_travel_with_every_batch():
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda x, y: TensorStream(x, y[:-1]), "inputs has 23 rows and targets 22; they must be the same samples"),
+        (lambda x, y: TensorStream(x, y[:-1]), "inputs and targets must be the same samples; got 23 and 22 rows"),
         (lambda x, y: TensorStream(x[:0], y[:0]), "at least one row"),
         (lambda x, y: TensorStream(x, y, index=y[:-1]), r"for each of the 23 rows; got torch.int64 of shape \(22,\)"),
         (lambda x, y: TensorStream(x, y, index=y.float()), r"whole number \(torch.long\)"),
         (lambda x, y: TensorStream(x, y, sample_weight=x), r"one number for each of the 23 rows; got shape \(23, 2\)"),
         (lambda x, y: TensorStream(x, y, sample_weight=-x[:, 0]), "finite and not negative"),
-        (lambda x, y: TensorStream(x, y, sample_weight=0 * x[:, 0]), "some must be positive"),
+        (lambda x, y: TensorStream(x, y, sample_weight=0 * x[:, 0]), "positive for some rows; got values from 0 to 0"),
         (
             lambda x, y: TensorStream(x, y, batch_size=0),
             "batch_size must be at least 1, or None for the full batch; got 0",
         ),
         (lambda x, y: as_stream([(x, y)], batch_size=4), "batch_size cannot be combined with a loader"),
         (lambda x, y: LoaderStream([]).batch(0), "gave no batch"),
-        (lambda x, y: LoaderStream(iter([(x, y)])).batch(1), "must be iterable again for every epoch"),
+        (lambda x, y: LoaderStream(iter([(x, y)])).batch(1), "iterated again for every epoch"),
         (lambda x, y: LoaderStream([x]).batch(0), "A batch must be .* got Tensor of length 23"),
         (lambda x, y: LoaderStream([(x,)]).batch(0), "A batch must be .* got tuple of length 1"),
         (lambda x, y: LoaderStream([(x, y, y, y)]).batch(0), "A batch holds 3 inputs"),
@@ -178,7 +178,7 @@ def test_as_stream_takes_a_pair_of_tensors_or_arrays(kind):
         (((torch.zeros(3, 2), torch.zeros(3)), torch.zeros(3)), "a tuple of tuple, Tensor"),
     ],
 )
-def test_as_stream_refuses_what_is_no_data(data, got):
+def test_as_stream_refuses_other_values(data, got):
     with pytest.raises(
         TypeError, match=rf"two tensors or arrays \(inputs, targets\), a loader, or a Stream; got {got}"
     ):
@@ -211,7 +211,7 @@ def test_weights_have_mean_one_and_follow_their_rows():
 
 
 def test_weights_count_as_repeated_rows():
-    """Whole numbers as sample weights, in both losses, train as a set that holds each row so many times."""
+    """Training with whole-number sample weights equals training on repeated rows, in both losses."""
     torch.manual_seed(0)
     model = nn.Linear(2, 3).double()
     sets = [(torch.randn(SIZE, 2, dtype=torch.float64), Y, torch.randint(0, 4, (SIZE,))) for _ in range(2)]
@@ -238,7 +238,7 @@ def test_weights_need_a_loss_for_each_sample():
         Bilevel(nn.Linear(2, 3).double(), train=stream, inner_loss=composed(nn.functional.cross_entropy))
 
 
-def test_a_stream_of_ones_own():
+def test_a_users_stream():
     class Counting(Stream):
         def batch(self, step):
             return Batch(X + step, Y)

@@ -57,7 +57,7 @@ def test_impossible_sizes_are_refused(bad):
 
 
 def test_true_ece_by_hand():
-    """Confidence 0.8 that is right with probability 0.6, and 0.6 that is right with 0.9, in bins of their own."""
+    """Confidence 0.8 that is right with probability 0.6, and 0.6 that is right with 0.9, each in its own bin."""
     probs = np.array([[0.8, 0.2], [0.4, 0.6]])
     posterior = np.array([[0.6, 0.4], [0.1, 0.9]])
     assert true_ece(probs, posterior, bins=10) == pytest.approx((0.2 + 0.3) / 2)
@@ -66,7 +66,7 @@ def test_true_ece_by_hand():
 
 
 def test_true_ece_of_a_class_other_than_the_largest():
-    """Pairs say what the matrix says, and take a confidence below one half too."""
+    """Pairs give the same value as the matrix, also for a confidence below one half."""
     probs, posterior = np.random.default_rng(0).dirichlet(np.ones(3), (2, 400))
     right = posterior[np.arange(400), probs.argmax(1)]
     assert true_ece(confidence=probs.max(1), right=right) == pytest.approx(true_ece(probs, posterior), abs=1e-12)

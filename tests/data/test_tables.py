@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from calibrant.data import TableEncoder, read_columns, read_table
+from calibrant.data.table_chunks import read_chunks
 
 FRAME = pd.DataFrame(
     {
@@ -24,6 +25,8 @@ WRITERS = {
     "semicolons.csv": lambda f, p: f.to_csv(p, index=False, sep=";"),
     "excel.csv": lambda f, p: f.to_csv(p, index=False, encoding="utf-8-sig"),
     "t.tsv": lambda f, p: f.to_csv(p, index=False, sep="\t"),
+    "tabs.csv": lambda f, p: f.to_csv(p, index=False, sep="\t"),
+    "bars.csv": lambda f, p: f.to_csv(p, index=False, sep="|"),
     "my.own.table.tsv.gz": lambda f, p: f.to_csv(p, index=False, sep="\t"),
     "t.parquet": lambda f, p: f.to_parquet(p),
     "t.parquet.gz": lambda f, p: p.write_bytes(gzip.compress(f.to_parquet())),
@@ -90,7 +93,7 @@ def test_columns_are_read_without_labels(tmp_path):
     ("name", "text", "sentence"),
     [
         ("t.csv", "x,y\n1,a\n2,\n3,?\n", "2 of the 3 labels in 'y' are missing"),
-        ("t.csv", "x,y\n1,0.5\n2,1\n", "must hold classes, but 1 of its values are not whole"),
+        ("t.csv", "x,y\n1,0.5\n2,1\n", "must hold classes; got 1 values that are not whole"),
         ("t.csv", "y\n1\n2\n", "nothing to learn from"),
         ("t.csv", "x,y\n", "holds no rows"),
         ("t.csv", "", "is empty; give a file"),
@@ -98,7 +101,7 @@ def test_columns_are_read_without_labels(tmp_path):
         ("t.csv.gz", "x,y\n1,1\n", "not a complete gzip file"),
     ],
 )
-def test_what_is_wrong_is_said(name, text, sentence, tmp_path):
+def test_errors_name_what_is_wrong(name, text, sentence, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=sentence):
         read_table(tmp_path / name)
@@ -115,15 +118,15 @@ def test_files_that_are_absent_or_not_utf8(tmp_path):
 @pytest.mark.parametrize(
     ("text", "fields"),
     [
-        ("id,a,target\n0,3,1,extra0\n1,4,0,extra1\n", "3 fields in its header and 4 in line 2"),
-        ("id,a,target\n0,3,1\n\n1,4,0,x,y\n", "3 fields in its header and 5 in line 4"),
-        ('id,a,target\n0,"3\n4",1\n1,4,0,x\n', "3 fields in its header and 4 in line 4"),
-        ("id;a;target\n0;3;1;x\n", "3 fields in its header and 4 in line 2"),
+        ("id,a,target\n0,3,1,extra0\n1,4,0,extra1\n", "the 3 fields of its header; got 4 in line 2"),
+        ("id,a,target\n0,3,1\n\n1,4,0,x,y\n", "the 3 fields of its header; got 5 in line 4"),
+        ('id,a,target\n0,"3\n4",1\n1,4,0,x\n', "the 3 fields of its header; got 4 in line 4"),
+        ("id;a;target\n0;3;1;x\n", "the 3 fields of its header; got 4 in line 2"),
     ],
 )
 def test_rows_longer_than_the_header_are_refused_and_not_shifted(text, fields, tmp_path):
     (tmp_path / "long.csv").write_text(text)
-    with pytest.raises(ValueError, match=rf"^long\.csv has {fields}"):
+    with pytest.raises(ValueError, match=rf"^Each line of long\.csv must have {fields}"):
         read_table(tmp_path / "long.csv")
 
 
@@ -198,7 +201,7 @@ def test_spaces_around_names_are_no_part_of_them(tmp_path):
     assert table.columns["b"].tolist() == [" x", None]
     assert table.labels.tolist() == ["yes", "no"]
     (tmp_path / "t.csv").write_text("a,a ,target\n1,2,0\n")
-    with pytest.raises(ValueError, match=r"^t\.csv: .*occur twice: a\."):
+    with pytest.raises(ValueError, match=r"^t\.csv: .*got a twice\."):
         read_table(tmp_path / "t.csv")
 
 
@@ -235,6 +238,32 @@ def test_possible_thousands_separators_are_left_as_text(values, tmp_path):
     assert read_table(tmp_path / "t.tsv").columns["x"].tolist() == values
 
 
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_points_between_thousands_beside_decimal_commas(mark, tmp_path):
+    rows = [
+        ("0,5", "999", "1.500", "a"),
+        ("1,25", "1.200", "20.250", "b"),
+        ("2", "-1.234.567", "3.125", "a"),
+        ("", "", "", "b"),
+    ]
+    lines = [mark.join(row) for row in [("share", "euros", "both", "target"), *rows]]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    table = read_table(tmp_path / "t.csv")
+    np.testing.assert_array_equal(table.columns["euros"], [999, 1200, -1234567, np.nan])
+    np.testing.assert_array_equal(table.columns["both"], [1500, 20250, 3125, np.nan])
+    chunks = list(read_chunks(tmp_path / "t.csv", 2))
+    np.testing.assert_array_equal(np.concatenate([c["euros"] for c in chunks]), table.columns["euros"])
+
+
+def test_points_are_decimal_where_commas_do_not_say_otherwise(tmp_path):
+    (tmp_path / "t.csv").write_text("x;z;y\n1.250;0.5;0\n2.125;1.25;1\n")  # no decimal commas
+    assert read_table(tmp_path / "t.csv").columns["x"].tolist() == [1.25, 2.125]
+    (tmp_path / "t.csv").write_text("x;z;y\n1.250;0,5;0\n2.12;1,25;1\n")  # two digits are no thousands
+    assert read_table(tmp_path / "t.csv").columns["x"].tolist() == [1.25, 2.12]
+    (tmp_path / "t.csv").write_text("x;z;y\n1.250;0,5;0\n4000;1,25;1\n")  # thousands would have a point
+    assert read_table(tmp_path / "t.csv").columns["x"].tolist() == [1.25, 4000]
+
+
 def test_one_clear_decimal_comma_tells_what_the_others_are(tmp_path):
     (tmp_path / "t.tsv").write_text("x\ty\n1,200\t0\n0,125\t1\n12,5\t0\n-3\t1\n")
     assert read_table(tmp_path / "t.tsv").columns["x"].tolist() == [1.2, 0.125, 12.5, -3]
@@ -243,15 +272,17 @@ def test_one_clear_decimal_comma_tells_what_the_others_are(tmp_path):
 @pytest.mark.parametrize(
     ("text", "fields"),
     [
-        ("a,b,c,y,d\n1,2,3,x,5\n1,3,x,5\n", "5 fields in its header and 4 in line 3"),
-        ("a;b;y\n1;2;0\n \n\n1;2\n", "3 fields in its header and 2 in line 5"),
-        ("a,b,y\n1,2\n1,2,0,x\n", "3 fields in its header and 2 in line 2"),
-        ('a,b,y\n1,2,0\n1,"2,0\n', "3 fields in its header and 2 in line 3"),
+        ("a,b,c,y,d\n1,2,3,x,5\n1,3,x,5\n", "the 5 fields of its header; got 4 in line 3"),
+        ("a;b;y\n1;2;0\n \n\n1;2\n", "the 3 fields of its header; got 2 in line 5"),
+        ("a,b,y\n1,2\n1,2,0,x\n", "the 3 fields of its header; got 2 in line 2"),
+        ('a,b,y\n1,2,0\n1,"2,0\n', "the 3 fields of its header; got 2 in line 3"),
     ],
 )
 def test_rows_shorter_than_the_header_are_refused(text, fields, tmp_path):
     (tmp_path / "short.csv").write_text(text)
-    with pytest.raises(ValueError, match=rf"^short\.csv has {fields}: a value or a separator is missing"):
+    with pytest.raises(
+        ValueError, match=rf"^Each line of short\.csv must have {fields}\. A value or a separator is missing"
+    ):
         read_table(tmp_path / "short.csv")
 
 

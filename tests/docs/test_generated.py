@@ -13,7 +13,7 @@ OWN = [page for page in GENERATED if page.stem != "meta-regularisation"]
 
 @pytest.mark.parametrize("page", OWN, ids=lambda page: page.stem)
 def test_pages_show_the_stored_results(page):
-    """``python -m docs.generate`` renews them."""
+    """``python -m docs.generate`` updates them."""
     text = page.read_text(encoding="utf-8")
     assert current(text) == text
 

@@ -66,7 +66,7 @@ def test_any_module_with_batch_norm_and_dropout():
     assert torch.equal(result.probs(x), result.probs(x.double().numpy()))
 
 
-def test_early_stopping_of_ones_own_network():
+def test_early_stopping_of_a_users_network():
     x, y = data(300)
     result = calibrant.fit(net(), (x[:200], y[:200]), (x[200:], y[200:]), method=Standard(epochs=400, patience=20))
     assert result.solution.outer_steps < 80

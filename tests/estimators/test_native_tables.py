@@ -65,7 +65,7 @@ def test_a_frame_of_everything(quick, tmp_path):
     assert again.encoder_.to_json() == fitted.encoder_.to_json()
 
 
-def test_the_user_is_told_what_became_of_columns():
+def test_the_user_learns_what_became_of_columns():
     frame, y = messy()
     frame["name"] = [f"customer {k}" for k in range(ROWS)]
     with pytest.warns(UserWarning, match="'name' is left out") as told:
@@ -214,7 +214,7 @@ def test_balanced_weights_raise_the_rare_class():
 
 @pytest.mark.parametrize("y", [np.zeros(20), np.zeros(20, int), ["a"] * 20, np.array(["a"] * 20, object), [True] * 20])
 def test_one_class_is_named_plainly(y):
-    with pytest.raises(ValueError, match=rf"y holds one class only, {np.asarray(y).tolist()[0]!r} \(n_samples=20\)"):
+    with pytest.raises(ValueError, match=rf"got one class only, {np.asarray(y).tolist()[0]!r} \(n_samples=20\)"):
         SelfCalibratedClassifier().fit(np.arange(40.0).reshape(20, 2), y)
 
 

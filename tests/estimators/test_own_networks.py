@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import pickle
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -17,28 +14,12 @@ from torch import fx, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
-from calibrant.bilevel import Callback
 from calibrant.experiments.networks import models
-from calibrant.experiments.networks.tasks import TASKS, Pair, classes_of
-from calibrant.methods import Calibrated, CrossFitted, Ensemble, Part, Standard, varied_rates
+from calibrant.experiments.networks.tasks import TASKS, classes_of
+from calibrant.methods import Calibrated, Ensemble, Part, Standard, varied_rates
 from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.varied_rates import VariedRates, best_subset, next_rate
-
-SHORT = CrossFitted(Standard(epochs=2, batch_size=32), folds=2)
-
-
-def cut(pair, count):
-    rows = slice(0, count)
-    inputs = {k: v[rows] for k, v in pair.inputs.items()} if isinstance(pair.inputs, dict) else pair.inputs[rows]
-    return Pair(inputs, pair.labels[rows])
-
-
-def small(name, counts=(96, 64, 40)):
-    """Few samples of a task, its loaders and its network."""
-    task, splits = TASKS[name], TASKS[name].draw(3, "scratch")
-    train, val, test = (cut(pair, count) for pair, count in zip(splits, counts, strict=True))
-    loaders = task.loader(train, shuffle=True), task.loader(val, shuffle=False)
-    return task.build(classes_of(splits), 0), loaders, test
+from tests.estimators.own_cases import SHORT, small
 
 
 @pytest.mark.parametrize("networks", [1, 2])
@@ -214,7 +195,7 @@ def test_what_cannot_be_frozen():
         calibrant.fit(nn.Linear(4, 2).requires_grad_(False), (x, y), (x[:9], y[:9]))
 
 
-def test_a_trained_network_is_fine_tuned_and_not_drawn_anew():
+def test_a_trained_network_is_fine_tuned_and_not_redrawn():
     """With labels that cannot be learned in a step, all networks stay near the trained one."""
     torch.manual_seed(0)
     x, y = torch.randn(80, 4), torch.randint(0, 2, (80,))
@@ -243,131 +224,6 @@ def test_files(tmp_path, networks, calibrator):
         calibrant.Trained.load(tmp_path / "net.calibrant", nn.Linear(4, 3))
     with pytest.raises(ValueError, match="is not a network"):
         calibrant.Trained.load(__file__, net)
-
-
-class StopAfter(Callback):
-    """Calls ``action`` after a number of outer steps, counted over all runs."""
-
-    def __init__(self, steps, action):
-        self.left, self.action = steps, action
-
-    def on_step(self, run):
-        self.left -= 1
-        if self.left == 0:
-            self.action()
-
-
-class Crash(Exception):
-    """Stands for a crash of the machine."""
-
-
-def crash():
-    raise Crash
-
-
-@pytest.mark.parametrize("method", [Calibrated("temperature", AveragedNetwork(epochs=10)), SHORT])
-@pytest.mark.parametrize(("name", "steps"), [("digits", 3), ("digits", 7), ("table", 2), ("languages", 2)])
-def test_an_interrupted_run_resumes_with_the_same_result(tmp_path, name, method, steps):
-    """Networks of a table train on folds side by side, others one after the other."""
-    model, (train, val), test = small(name)
-    folder = tmp_path / "checkpoints"
-
-    def fit(action=lambda: None, **given):
-        again = calibrant.fit(model, train, val, method=method, callbacks=[StopAfter(steps, action)], seed=1, **given)
-        return again.probs(test.inputs)
-
-    expected = fit()
-    try:
-        found = fit(crash, checkpoint=folder, checkpoint_seconds=0)
-    except Crash:
-        assert any(folder.iterdir())
-        found = fit(checkpoint=folder, checkpoint_seconds=0)
-    assert torch.equal(found, expected)
-    assert not folder.exists()
-
-
-def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    x, y = torch.randn(60, 4), torch.arange(60) % 2
-    net, method = nn.Linear(4, 2), Standard(epochs=40)
-    with pytest.raises(Crash):
-        calibrant.fit(
-            net, (x, y), method=method, callbacks=[StopAfter(3, crash)], checkpoint=tmp_path, checkpoint_seconds=0
-        )
-    with pytest.raises(ValueError, match=r"other settings or data.*Delete the folder"):
-        calibrant.fit(net, (x + 1, y), method=method, callbacks=[StopAfter(9, crash)], checkpoint=tmp_path)
-    with pytest.raises(ValueError, match="must name a folder"):
-        calibrant.fit(net, (x, y), method=method, checkpoint=__file__)
-
-
-SCRIPT = """
-import sys, torch, calibrant
-torch.manual_seed(0)
-x, y = torch.randn(300, 6), torch.randint(0, 3, (300,))
-net = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
-print("begin", flush=True)
-result = calibrant.fit(net, (x[:200], y[:200]), (x[200:], y[200:]), networks=1, epochs=150, checkpoint=sys.argv[1],
-                       checkpoint_seconds=0)
-print(result.probs(x).numpy().tobytes().hex())
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_process_goes_on(tmp_path):
-    def begin(folder):
-        command = [sys.executable, "-c", SCRIPT, str(folder)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert process.stdout.readline() == "begin\n"
-        return process
-
-    expected = begin(tmp_path / "whole").communicate(timeout=120)[0]
-    killed = 0
-    for _ in range(5):
-        process = begin(tmp_path / "cut")
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "cut").exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(0.3)
-        killed += process.poll() is None
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    assert killed
-    assert begin(tmp_path / "cut").communicate(timeout=120)[0] == expected
-
-
-LONG = AveragedNetwork(epochs=200)
-
-
-@pytest.mark.parametrize("base", [LONG, Ensemble(LONG), VariedRates(LONG)])
-def test_control_c_returns_the_best_so_far(base):
-    model, (train, val), test = small("digits")
-    press = StopAfter(12, lambda: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.warns(UserWarning, match="interrupted. The result is the best state so far"):
-        result = calibrant.fit(model, train, val, method=Calibrated("temperature", base), callbacks=[press])
-    assert len(result.networks) == 1  # members that were not begun are left out
-    assert 0 < result.networks[0].outer_steps <= 13
-    assert result.probs(test.inputs).isfinite().all()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_a_second_control_c_gives_up():
-    model, (train, val), _ = small("digits")
-
-    def twice():
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.01)
-
-    with pytest.raises(KeyboardInterrupt):
-        calibrant.fit(model, train, val, networks=1, callbacks=[StopAfter(2, twice)])
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_progress_is_told_where_there_is_no_terminal(capsys):
-    x, y = torch.randn(60, 4), torch.arange(60) % 2
-    calibrant.fit(nn.Linear(4, 2), (x, y), method=Standard(epochs=20), verbose=True)
-    assert "training 100%, done, inner" in capsys.readouterr().err
-    calibrant.fit(nn.Linear(4, 2), (x, y), method=Standard(epochs=20))
-    assert capsys.readouterr().err == ""
 
 
 def test_data_that_cannot_be_right():

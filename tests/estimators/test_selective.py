@@ -222,3 +222,8 @@ def test_rules_survive_files(quick, tmp_path, monkeypatch, most):
     np.testing.assert_array_equal(found.predict_set(X), clf.predict_set(X))
     found.save(tmp_path / "again")
     assert load_classifier(tmp_path / "again").set_rule() == clf.set_rule()
+
+
+def test_errors_name_the_argument_of_the_method(fitted):
+    with pytest.raises(ValueError, match="confidence must be a fraction"):
+        fitted.rejection_rule(0.1, 95)

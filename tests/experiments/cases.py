@@ -13,7 +13,7 @@ from tests.eager import train_eagerly
 
 
 class Fixed(Fitted):
-    """Gives what it was told, on the training part."""
+    """Predicts the given probabilities, whatever the inputs."""
 
     failure = None
 
@@ -45,7 +45,7 @@ UNSUITABLE = {
 
 
 def scored(values, methods, tables=None, seeds=1):
-    """Whole records from an array (tables, methods): each seed adds 0.01 to all."""
+    """Complete records from an array (tables, methods); each seed adds 0.01 to every value."""
     found = []
     for t, row in enumerate(values):
         for method, value in zip(methods, row, strict=True):

@@ -55,7 +55,7 @@ def small(method):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory, eager):
-    """One run of two seeds and two sets, and where it lies."""
+    """One run of two seeds and two sets, and its folder."""
     out = tmp_path_factory.mktemp("bo4sc")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -126,7 +126,7 @@ def test_the_committed_settings_are_settings_of_bo4sc():
 
 
 def test_the_committed_settings_are_what_the_committed_search_chose():
-    """The results of the search lie beside the source, which an installed package does not have."""
+    """The results of the search are in the repository; an installed package does not have them."""
     file = Path(__file__).parents[2] / "results" / "bo4sc-grid.json"
     if not file.exists():
         pytest.skip("no results beside the tests")
@@ -194,7 +194,7 @@ def test_calibrators_share_one_trained_network():
 def test_isotonic_confidence_keeps_the_class_and_can_fall_below_chance():
     """As published: the confidence belongs to the network's class, even where another class has more.
 
-    The validation labels are turned round, so that the network is wrong there wherever it is sure.
+    The validation labels are swapped, so that the network is wrong wherever it is sure.
     """
     prepared = prepare("spirals-3.5", 0)
     turned = replace(prepared.task.val, labels=1 - prepared.task.val.labels)
@@ -272,7 +272,7 @@ def test_report_of_one_method_makes_no_other_claims(written):
 
 
 def stored(name="bo4sc"):
-    """A stored run; an installed package has none beside its tests."""
+    """A stored run; an installed package has none."""
     file = Path(__file__).parents[2] / "results" / f"{name}.json"
     return read_results(file) if file.exists() else pytest.skip("no results beside the tests")
 

@@ -116,7 +116,7 @@ def test_the_report_comes_from_the_file_alone(folder, tmp_path, monkeypatch):
 
 
 def test_stored_search_reproduces_the_package_settings(tmp_path):
-    """With the version that searched, not the one that writes; an installed package has no results beside it."""
+    """The file names the version that searched, not the one that writes. An installed package has no results."""
     file = Path(__file__).parents[2] / "results" / "bo4sc-grid.json"
     if not file.exists():
         pytest.skip("no results beside the tests")
@@ -125,7 +125,7 @@ def test_stored_search_reproduces_the_package_settings(tmp_path):
 
 
 def test_settings_of_one_set_serve_a_run_of_that_set(folder, tmp_path, monkeypatch):
-    """What is handed to the training: `reproduce` itself is run elsewhere."""
+    """Check the arguments of the training; other tests run `reproduce` itself."""
     handed = {}
 
     def stop(store, plan, *arguments, **options):

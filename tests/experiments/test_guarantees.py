@@ -60,7 +60,7 @@ def record(dataset, seed, risk, coverage):
 
 
 def results(broken, coverage):
-    """Sixty data sets of two kinds; so many rules of the second kind are broken."""
+    """Sixty data sets of two kinds; ``broken`` rules of the second kind are broken."""
     records = [record("a", s, 0.05, 0.95) for s in range(30)]
     records += [record("b", s, 0.2 if s < broken else 0.05, coverage) for s in range(30)]
     config = {"rows": 10, "new_rows": 4, "risks": [0.1], "confidence": 0.9, "coverage": 0.9, "sets": ["a", "b"]}

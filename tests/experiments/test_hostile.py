@@ -132,7 +132,7 @@ def test_a_run_with_an_earlier_version(tmp_path, monkeypatch):
     assert page.exists()
 
 
-def test_what_is_not_known_is_an_error(tmp_path):
+def test_unknown_names_are_an_error(tmp_path):
     with pytest.raises(ValueError, match="only must name cases among"):
         hostile.run(only=["three rows"], out=tmp_path)
     with pytest.raises(ValueError, match="before must name the folder"):

@@ -51,7 +51,7 @@ def test_workers_run_lists_of_jobs_beside_this_process(tmp_path):
 
 @pytest.mark.parametrize("backend", ["loky", "multiprocessing"])
 def test_joblib_configuration_chooses_the_workers(tmp_path, backend):
-    """That of multiprocessing returns nothing before all ends, as Ray's."""
+    """The multiprocessing backend, like Ray's, returns nothing before all jobs end."""
     store = Store(tmp_path)
     with joblib.parallel_config(backend=backend, n_jobs=2):
         assert ambient_workers() == 2
@@ -80,7 +80,7 @@ def test_failing_job_raises_and_keeps_earlier_records(tmp_path, workers):
 
 
 def test_parallel_processes_give_the_same_records_as_one(tmp_path):
-    """Rounding may differ between threads of the two, and traced steps."""
+    """Rounding may differ, because threads and traced steps differ."""
     methods = ["standard", "temperature", "bo4sc"]
     small = {"sets": ("bac",), "rates": [], "seeds": 2, "methods": methods}
     tiny_noise(tmp_path / "serial", **small)

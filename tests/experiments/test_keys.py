@@ -66,7 +66,7 @@ def test_the_digest_is_of_all_that_a_record_depends_on(part, changed, tmp_path, 
 
 
 def test_digest_covers_every_package_behind_a_record():
-    """What the methods import, and what the experiments measure with: a room that is added here must be added there."""
+    """Everything that methods import and experiments measure with: a new package must be added to the digest."""
     package = Path(calibrant.__file__).parent
     wanted, found = ["methods"], {"methods", "data", "metrics", "selective"}
     while wanted:

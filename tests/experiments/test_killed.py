@@ -20,7 +20,7 @@ COSTS = ("seconds", "peak_memory", "members", "date", "command", "machine", "oth
 
 @pytest.fixture(scope="module")
 def start():
-    """Start a command in a process of its own, which has everything imported already."""
+    """Start a command in a separate process that has already imported everything."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.experiments.tiny"])
 
@@ -45,7 +45,7 @@ def finish(child):
 
 
 def kill_and_go_on(start, command, folder, kills, most=5):
-    """Kill a command at random moments, each time after a new start; every folder ends as one without a kill does."""
+    """Kill a command at random moments and restart it; every folder must end like that of an uninterrupted command."""
     begin = time.perf_counter()
     finish(start(command, folder / "whole"))
     length = time.perf_counter() - begin
@@ -78,7 +78,7 @@ def kill_and_go_on(start, command, folder, kills, most=5):
 
 def test_a_killed_command_goes_on(start, tmp_path):
     small = partial(tiny.noise, methods=["standard", "temperature", "bo4sc"], seeds=1)
-    kill_and_go_on(start, small, tmp_path, kills=2)
+    kill_and_go_on(start, small, tmp_path, kills=1)
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_twenty_kills(start, command, tmp_path):
 
 
 def test_two_runs_on_one_folder_lose_nothing(start, tmp_path):
-    """Each with methods of its own, as several processes share a long study."""
+    """Each runs its own methods, as when several processes share a long study."""
     out = tmp_path / "out"
     first, second = list(TINY)[:3], list(TINY)[3:]
     children = [start(tiny.noise, out, methods=names) for names in (first, second)]

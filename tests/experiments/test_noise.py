@@ -107,10 +107,12 @@ def test_every_method_at_every_rate(monkeypatch, tmp_path):
         ("self-calibrated", SelfCalibrated(**small, folds=2)),
     ):
         monkeypatch.setitem(METHODS, name, Entry(method, ""))
-    page = label_noise.run(rates=[0.4], seeds=1, out=tmp_path, device="cpu", sets=("blobs-1.7",), methods=methods)
+    given = {"rates": [0.4], "seeds": 1, "first_seed": 7, "sets": ("blobs-1.7",), "methods": methods}
+    page = label_noise.run(**given, out=tmp_path, device="cpu")
     results = read_results(tmp_path / "results.json")
     assert page.exists()
     assert results.config["rates"] == [0.0, 0.4]
+    assert results.config["seeds"] == [7]
     assert [(r["method"], r["rate"]) for r in results.records] == [(m, r) for m in methods for r in (0.0, 0.4)]
     for record in results.records:
         assert record["failure"] is None

@@ -11,13 +11,13 @@ COSTS = ("seconds", "peak_memory", "members")
 
 
 def records(folder):
-    """What was measured, without what it cost."""
+    """The measured values, without costs."""
     found = read_results(folder / "results.json").records
     return [{name: value for name, value in record.items() if name not in COSTS} for record in found]
 
 
 def test_records_are_on_disk_when_their_population_ends(tmp_path, monkeypatch):
-    """The third population never ends: those before it are kept, and only the rest is trained the second time."""
+    """The third population is interrupted. Those before it are kept, and only the rest is trained again."""
     trained = []
 
     def run_all(plan, **options):

@@ -275,7 +275,7 @@ def test_incomplete_addition_is_ignored(store):
 
 
 def test_a_result_file_is_taken_over_once(store):
-    """Two processes find a result file and no store; the second must not put its old records over new ones."""
+    """Two processes find a result file and no store; the second must not overwrite new records with old ones."""
     old = Results({"experiment": "noise"}, {}, [{"dataset": "bac", "method": "standard", "seed": 0, "nll": 1.0}])
     both = Store(store.path), Store(store.path)
     assert not both[0].commands

@@ -20,7 +20,7 @@ def test_tables_are_found_by_name_and_errors_name_all(folder, tmp_path):
         find_tables(folder, ["three"])
     with pytest.raises(ValueError, match="holds no tables"):
         find_tables(tmp_path / "data" / "..", None)
-    with pytest.raises(FileNotFoundError, match="no folder"):
+    with pytest.raises(FileNotFoundError, match="which does not exist"):
         find_tables(tmp_path / "nowhere")
     (folder / "one.tsv").write_text("a\ttarget\n1\t0\n")
     with pytest.raises(ValueError, match=r"one\.csv and one\.tsv"):
@@ -55,7 +55,7 @@ def test_an_unusable_table_is_reported_with_its_file(name, tmp_path):
     found = examine({name: bad, "good": good}, range(2))
     assert (list(found.tables), list(found.unsuitable)) == (["good"], [name])
     assert re.match(reason, found.unsuitable[name])
-    with pytest.raises(ValueError, match=f"^No table can be used. {reason}"):
+    with pytest.raises(ValueError, match=f"^{reason}.*No table can be used"):
         examine({name: bad}, range(2))
 
 

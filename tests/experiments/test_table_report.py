@@ -14,7 +14,7 @@ from tests.experiments.cases import results_of, scored
 
 
 def rows_of(values, methods="ab"):
-    """Records of one seed a table from an array (tables, methods)."""
+    """Records with one seed per table, from an array (tables, methods)."""
     return [
         {"table": f"t{t}", "method": m, "seed": 0, "nll": v, "smooth_ece": v}
         for t, row in enumerate(values)
@@ -33,7 +33,7 @@ def test_ranks_share_ties_average_over_tables_and_put_failures_last():
 
 
 def test_means_are_over_the_seeds_that_all_methods_have():
-    """With its second seed, a would be ahead for having met an easier split."""
+    """With its second seed, `a` would be ahead, because that split is easier."""
     records = [
         {"table": "t", "method": method, "seed": seed, "nll": value}
         for method, seed, value in (("a", 0, 0.5), ("a", 1, 0.1), ("b", 0, 0.4), ("b", 2, 0.9))
@@ -65,7 +65,7 @@ def test_the_critical_difference_is_the_published_one():
 
 
 def test_tables_that_settings_were_tried_on_are_told_apart():
-    """Ahead on the eight of development, behind on seven others: both are shown."""
+    """Ahead on the eight development tables, behind on seven others: both results are shown."""
     methods = ["self-calibrated", "temperature", "focal"]
     tried, others = sorted(DEVELOPMENT), [f"own-{k}" for k in range(7)]
     values = [[0.1, 0.2 + k / 100, 0.9] for k in range(8)] + [[0.2 + k / 100, 0.1, 0.9] for k in range(7)]
@@ -86,7 +86,7 @@ def test_tables_that_settings_were_tried_on_are_told_apart():
     assert row[1:3] == [f"{everywhere:.2g}", f"{2 * on_others:.2g}"]
 
 
-def test_a_folder_of_ones_own_has_nothing_to_tell_apart():
+def test_a_users_folder_has_no_tried_tables():
     methods = ["self-calibrated", "temperature"]
     own = results_of(scored([[0.1, 0.2]] * 3, methods))
     for text in (to_terminal(own), make_report(own).to_markdown()):
@@ -98,7 +98,7 @@ def test_a_folder_of_ones_own_has_nothing_to_tell_apart():
 
 
 def test_methods_that_lack_splits_are_ranked_only_on_complete_tables():
-    """`late` is best on the one table that it has; its half of another table counts for nothing."""
+    """`late` is best on the one table that it has; its half of another table is ignored."""
     records = scored([[0.5, 0.6, 0.4], [0.5, 0.6, 0.1]], ["self-calibrated", "focal", "late"], ["a", "b"], seeds=2)
     records = [r for r in records if (r["table"], r["method"], r["seed"]) != ("b", "late", 1)]
     found = compared(results_of(records))
@@ -135,7 +135,7 @@ def test_failed_runs_are_never_best_and_ours_are_infinite():
 
 
 def test_copies_of_test_rows_are_shown_where_there_are_many():
-    """On all rows the rival is ahead, by what it knows of copies; without them we are."""
+    """The rival is ahead on all rows because it has seen the copies; without copies, our method is ahead."""
     records = scored([[0.5, 0.4]] * 2, ["self-calibrated", "hgb"], ["clean", "copied"], seeds=2)
     for record in records:
         record["copied"] = 0.3 if record["table"] == "copied" else 0.001
@@ -151,14 +151,6 @@ def test_copies_of_test_rows_are_shown_where_there_are_many():
     assert "ratio, rows without a copy" in to_terminal(results_of(records))
 
 
-def test_runs_of_an_earlier_version_are_named():
-    records = scored([[0.5, 0.4]] * 2, ["self-calibrated", "hgb"])
-    assert "earlier version" not in to_terminal(results_of(records))
-    del records[1]["copied"]
-    for text in (to_terminal(results_of(records)), make_report(results_of(records)).to_markdown()):
-        assert "measured with an earlier version of the code: hgb (1 of its runs)." in text
-
-
 def test_missing_rivals_are_named_where_the_targets_are_about_them():
     results = results_of(scored([[0.5, 0.4]] * 2, ["self-calibrated", "hgb-temperature"]))
     assert "Not measured: sklearn-mlp, " in to_terminal(results)
@@ -167,7 +159,7 @@ def test_missing_rivals_are_named_where_the_targets_are_about_them():
 
 
 def test_intervals_over_splits_of_one_table_allow_for_overlap():
-    """Seeds 0.01 apart: s = 0.01, three splits, and a fifth of the rows tested on, a fourth of the rest."""
+    """Values 0.01 apart: s = 0.01, three splits, a fifth of the rows for testing, which is a fourth of the rest."""
     results = results_of(scored([[0.1]], ["self-calibrated"], seeds=3))
     half = 4.302653 * 0.01 * np.sqrt(1 / 3 + 1 / 4)
     text = make_report(results).to_markdown()

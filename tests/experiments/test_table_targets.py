@@ -34,7 +34,7 @@ def costs(seconds: float = 1.0, memory: int | None = 500_000_000) -> list[dict]:
     ]
 
 
-def test_the_best_rival_is_none_of_our_own():
+def test_our_own_methods_are_not_rivals():
     found = ratios(records(), 0.25)
     assert {each.table: each.rival for each in found} == {"a": RIVAL, "b": "focal", "c": RIVAL}
     assert [each.ratio.value for each in found] == pytest.approx([0.505 / 0.525, 0.995 / 1.005, 0.365 / 0.305])
@@ -60,7 +60,7 @@ def test_verdicts_on_scores():
 
 
 @pytest.mark.parametrize(("loss", "rank", "holds"), [(0.1, 1.0, True), (0.35, 2.0, False)])
-def test_cross_calibration_is_ranked_beside_the_same_trees_alone(loss, rank, holds):
+def test_cross_calibration_is_ranked_with_the_same_trees_alone(loss, rank, holds):
     names = [OWN, CROSSED, "hgb-isotonic", "hgb-sigmoid", RIVAL]
     found = score_targets(compared(results_of(scored([[0.01, loss, 0.4, 0.5, 0.3]] * 3, names))), 0.25)[-1]
     assert (found.measured, found.holds) == (rank, holds)
@@ -92,15 +92,6 @@ def test_prediction_is_judged_on_the_slowest_table_of_our_method(slow, holds):
     assert verdict.note == f"on b; within the limit on {2 + holds} of 3 tables"
     assert cost_targets(costs())[2].holds is None
     assert [row[-1] for row in cost_sheet(found)[1]] == [1.0, slow, 1.0, 2 + slow, slow]
-
-
-def test_costs_of_an_earlier_version_are_named():
-    sentence = f"The costs of {OWN} were measured with an earlier version of the code on"
-    assert f"{sentence} a, b, c." in to_terminal(results_of([*records(), *costs()]))
-    new = [r | ({"predict_seconds": 1.0} if r["table"] != "b" else {}) for r in costs()]
-    assert f"{sentence} b." in make_report(results_of([*records(), *new])).to_markdown()
-    new = [r | {"predict_seconds": 1.0} for r in costs()]
-    assert sentence not in to_terminal(results_of([*records(), *new]))
 
 
 @pytest.mark.parametrize(("loss", "first"), [(0.9, True), (0.1, False)])

@@ -66,7 +66,7 @@ def test_cross_fitting_says_if_a_class_is_too_small(tmp_path, short):
     (record,) = run_peers("t", path, 0, ["sklearn-isotonic"])
     assert (
         record["failure"]
-        == "Each class must have two rows or more outside the test part, for cross-fitting; one has a single row."
+        == "Each class must have two rows or more outside the test part, for cross-fitting; got one with a single row."
     )
 
 
@@ -180,8 +180,8 @@ def test_a_run_is_split_resumed_and_reported(folder, tmp_path, short, monkeypatc
     assert [(r["table"], r["seed"]) for r in again.records if r["method"] == "standard"] == [("one", 0), ("one", 1)]
 
 
-def test_costs_of_single_fits_stand_beside_the_scores(folder, tmp_path, short, monkeypatch):
-    """Their keys are others: neither replaces the other, and neither is measured again."""
+def test_costs_of_single_fits_are_stored_with_the_scores(folder, tmp_path, short, monkeypatch):
+    """Their keys differ: neither replaces the other, and neither is measured again."""
     given = {"data": folder, "out": tmp_path, "device": "cpu", "only": ["one"]}
     names = ["standard", "hgb-temperature"]
     tables.run(**given, seeds=2, methods=names)

@@ -19,7 +19,7 @@ GOOD = {"accuracy": 0.9, "ece10": 0.02, "ece15": 0.004, "true_ece": 0.01, "nll":
 
 
 def records(seeds=4, **changes):
-    """Records in which every target holds, but for ``changes``: "set method metric" to a value."""
+    """Records in which every target holds, except for ``changes``: "set method metric" to a value."""
     found = []
     for dataset in SETS:
         for method in METHODS:

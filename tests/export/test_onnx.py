@@ -34,7 +34,7 @@ def session(path):
 
 
 def numbers(n=150):
-    """Columns of all sizes, with missing and wild values, a constant column and one of few values."""
+    """Columns of all magnitudes, with missing values and outliers, a constant column and one with few values."""
     random = np.random.default_rng(0)
     X = random.normal(size=(n, 5)) * [1, 10, 1e3, 0, 1] + [0, 5, 1e5, 7, 0]
     X[:, 4] = X[:, 4].round()
@@ -129,7 +129,7 @@ def test_loaded_classifiers_can_be_written_too(file, tmp_path):
 
 
 def _run(build, inputs, classes, tmp_path):
-    """One piece of a graph on its own."""
+    """Run one piece of a graph alone."""
     own = graph.Graph()
     value = own.cast(build(own, "X"), np.float64)
     kind = inputs.dtype

@@ -52,7 +52,7 @@ def test_a_function_sees_losses_validation_scores_and_the_result():
     assert end["calibrated/temperature"] == result.temperature
 
 
-def test_several_networks_have_names_of_their_own():
+def test_several_networks_have_their_own_names():
     seen = {}
     fitted(Tracker(lambda values, step: seen.update(values)), networks=2)
     assert {"train/loss", "network-1/train/loss", "network-1/val/nll", "calibrated/nll"} <= set(seen)
@@ -78,7 +78,7 @@ def test_tensorboard(tmp_path):
 
 
 class FakeTracker(types.ModuleType):
-    """What MLflow and Weights & Biases are asked for."""
+    """Records the calls that MLflow and Weights & Biases would get."""
 
     def __init__(self, name, active=None):
         super().__init__(name)
@@ -155,7 +155,7 @@ def test_trackers_that_cannot_be_had(monkeypatch):
         Tracker("neptune")
     with pytest.raises(TypeError, match="must be a name, a function"):
         Tracker(3)
-    with pytest.raises(ValueError, match="log_dir can be set only with the name"):
+    with pytest.raises(ValueError, match="log_dir must be given with the name"):
         Tracker(print, log_dir="runs")
     with pytest.raises(ValueError, match="every must be at least 1"):
         Tracker(print, every=0)

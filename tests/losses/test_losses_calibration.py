@@ -58,7 +58,7 @@ def test_gradients(error, accuracy):
 @pytest.mark.parametrize("accuracy", ["soft", "hard"])
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
 def test_weights_count_samples(error, accuracy):
-    """A weight of 2 is a sample twice, a weight of 0 no sample, and the scale of weights does not matter."""
+    """A weight of 2 counts a sample twice, a weight of 0 leaves it out, and the scale of weights does not matter."""
     logits, labels = draw(10)
     weights = torch.tensor([2.0, 0, 1, 1, 1, 1, 0, 1, 1, 2], dtype=torch.float64)
     rows = torch.repeat_interleave(torch.arange(10), weights.long())
@@ -70,7 +70,7 @@ def test_weights_count_samples(error, accuracy):
 
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
 def test_saturated_batches_have_a_value_and_a_slope(error):
-    """All right, or all wrong, at confidence 1."""
+    """All predictions right, or all wrong, at confidence 1."""
     logits = (200 * torch.eye(CLASSES)).requires_grad_()
     for labels, expected in ((torch.arange(CLASSES), 0.0), (torch.arange(CLASSES).roll(1), 1.0)):
         value = error(logits, labels)

@@ -103,7 +103,7 @@ def test_half_precision_is_computed_in_single_precision(loss, dtype):
 
 
 @pytest.mark.parametrize("loss", (VARIANTS | OUTER).values(), ids=VARIANTS | OUTER)
-def test_labels_are_whole_numbers_of_any_type_one_for_each_row(loss):
+def test_labels_are_whole_numbers_one_per_row(loss):
     logits, labels = draw()
     expected = loss(logits, labels)
     for dtype in (torch.int32, torch.int16, torch.uint8):
@@ -156,7 +156,7 @@ def test_the_mean_does_not_depend_on_the_order_of_samples(loss):
 
 @EVERY
 def test_descent_keeps_predictions_right_and_makes_the_loss_smaller(loss):
-    """From logits that lean towards the labels, as after the first epochs; AvUC is of no use before."""
+    """From logits that lean towards the labels, as after the first epochs; AvUC is not useful earlier."""
     _, labels = draw(40)
     logits = 2.0 * torch.nn.functional.one_hot(labels, CLASSES).double()
     start = loss(logits, labels).mean()

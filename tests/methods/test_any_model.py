@@ -69,7 +69,7 @@ def test_every_method_trains_a_convolutional_network(name):
 
 
 @pytest.mark.parametrize("method", [Ensemble(Standard(epochs=5), members=3), SelfCalibrated(epochs=10, folds=2)])
-def test_networks_are_drawn_anew_or_built_by_a_factory(method):
+def test_networks_are_redrawn_or_built_by_a_factory(method):
     drawn = calibrant.fit(cnn(), TRAIN, VAL, method=method)
     built = calibrant.fit(cnn, TRAIN, VAL, method=method)
     starts = [network.problem.start for network in drawn.networks]
@@ -196,7 +196,7 @@ def test_labels_by_name():
     x = {"x": TRAIN[0].flatten(1)}
     assert (first.classes(x) == TRAIN[1]).double().mean() > 0.9
     assert (second.classes(x) == TRAIN[1].flip(0)).double().mean() > 0.5
-    with pytest.raises(ValueError, match=r"labels under 'wrong'; it has \['kind', 'label', 'x'\]"):
+    with pytest.raises(ValueError, match=r"labels under 'wrong'; got \['kind', 'label', 'x'\]"):
         calibrant.fit(Named(16, 3), items, method=Standard(epochs=1), labels="wrong")
 
 

@@ -22,7 +22,7 @@ RECIPE = Recipe(epochs=2, batch_size=16, learning_rate=0.05)
 
 
 def images(seed):
-    """A bright bar whose place tells the class, under noise."""
+    """A bright bar whose position gives the class, with noise."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(EACH) % CLASSES
     pixels = 0.3 * torch.randn(EACH, 1, 8, 8, generator=generator)

@@ -154,7 +154,9 @@ def test_text_labels_are_an_error_that_says_what_to_do():
 
 
 def test_an_l2_strength_for_each_unit_of_the_whole_network():
-    whole = with_recipe(MetaRegularization(outer_variable="l2-all", hypergradient=OneStep(2), meta_rate=0.05), RECIPE)
+    whole = with_recipe(
+        MetaRegularization(outer_variable="l2-all", hypergradient=OneStep(2), outer_learning_rate=0.05), RECIPE
+    )
     (network,) = calibrant.fit(perceptron(), rows(), rows(30, 1), method=whole).fitted.networks
     assert network.phi.shape == (6 + CLASSES,)
     assert not torch.equal(network.phi, network.problem.initial_phi())
@@ -170,7 +172,7 @@ WRONG = [
         {"outer_loss": "dece"},
         r"settings of the outer loss 'dece' \(strength, bins.*got strength, ord",
     ),
-    (MetaRegularization, {"meta_rate": 0.0}, "meta_rate must be positive"),
+    (MetaRegularization, {"outer_learning_rate": 0.0}, "outer_learning_rate must be positive"),
     (LearnedConfidence, {"outer_loss": "ce"}, "outer_loss must be one of 'nll', 'brier'"),
     (LearnedConfidence, {"distorted": 2.0}, "distorted between 0 and 1"),
     (Recipe, {"schedule": "cosine"}, "schedule must be one of 'one-cycle', 'steps'"),

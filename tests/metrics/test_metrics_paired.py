@@ -61,7 +61,7 @@ def test_pairing_removes_what_seeds_share():
 
 
 def test_different_seeds_are_refused():
-    with pytest.raises(ValueError, match=r"same seeds; only one of them has 1, 2\."):
+    with pytest.raises(ValueError, match=r"same seeds; got 1, 2 in only one"):
         paired_difference({0: 1.0, 1: 1.0}, {0: 1.0, 2: 1.0})
     with pytest.raises(ValueError, match="got 2 and 1 values"):
         paired_difference([1.0, 2.0], [1.0])

@@ -88,7 +88,7 @@ def test_export_round_trip(name):
 
 def test_export_into_another_kind_of_module_is_an_error():
     view = FunctionalModule(mlp())
-    with pytest.raises(ValueError, match=r"has no 0\.bias, 0\.weight, 2\.bias, 2\.weight"):
+    with pytest.raises(ValueError, match=r"got one without 0\.bias, 0\.weight, 2\.bias, 2\.weight"):
         view.export(view.initial(), {}, nn.Linear(4, 3))
 
 

@@ -138,10 +138,10 @@ REFUSED = {
     "a sum after it": (Shifted(), None, "not the output of one linear layer"),
     "a tied function": (TiedFunction(), None, "Linear layers that ran: 'embed', 'mix'"),
     "a tied module": (TiedModule(), None, "shares 'weight' with 'embed'"),
-    "called twice": (Repeated(), None, "called 2 times"),
-    "another name": (Net(), "fc", "the model has no 'fc'"),
+    "called twice": (Repeated(), None, "got 2 calls"),
+    "another name": (Net(), "fc", "name of a submodule; got 'fc'"),
     "an inner layer": (Net(), "body", "something follows 'body'"),
-    "a layer that does not run": (Net(unused=nn.Linear(5, 7)), "unused", "called 0 times"),
+    "a layer that does not run": (Net(unused=nn.Linear(5, 7)), "unused", "got 0 calls"),
 }
 
 

@@ -15,6 +15,9 @@ from calibrant import losses, methods
 from calibrant.data import Batch, LoaderStream, TensorStream, vision
 from calibrant.experiments.bo4sc import grid
 from calibrant.experiments.common.old_names import current_names
+from calibrant.methods.confidence import LearnedConfidence
+from calibrant.methods.meta_regularization import FocalControl, MetaRegularization
+from calibrant.methods.reweighting import Reweighting
 from calibrant.selective import SetRule, conformal_rule
 from tests.renaming import check_former_name
 
@@ -22,6 +25,7 @@ X, Y = torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 1])
 W = torch.tensor([1.0, 2.0, 3.0])
 PART = methods.Part(X, Y)
 RULE = conformal_rule(np.full((20, 2), 0.5), np.arange(20) % 2)
+IMAGE_METHODS = {made.__name__: made for made in (MetaRegularization, FocalControl, LearnedConfidence, Reweighting)}
 
 # Each entry: how to call it by the old name, by the present one, and the value that both must share.
 RENAMED = {
@@ -41,6 +45,18 @@ RENAMED = {
         lambda: methods.InstanceWeights(outer_learning_rate=3.0),
         repr,
     ),
+    **{
+        name: (
+            lambda made=made: made(meta_rate=0.5, meta_batch=8),
+            lambda made=made: made(outer_learning_rate=0.5, outer_batch_size=8),
+            repr,
+        )
+        for name, made in IMAGE_METHODS.items()
+    },
+    **{
+        f"{name}.meta_rate": (lambda made=made: made(outer_learning_rate=0.5).meta_rate, lambda: 0.5, float)
+        for name, made in IMAGE_METHODS.items()
+    },
     "Task": (
         lambda: methods.Task(PART, None, classes=2),
         lambda: methods.Task(PART, None, n_classes=2),

@@ -57,7 +57,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def without(tmp_path_factory):
-    """What a process without any optional package says, which finds calibrant in its source folder."""
+    """What a process prints that has no optional package and finds calibrant in its source folder."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-S", "-c", f"import site; site.main()\n{CODE}", *OPTIONAL]
     folder = tmp_path_factory.mktemp("empty")

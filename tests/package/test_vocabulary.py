@@ -21,6 +21,8 @@ FORBIDDEN = {
     "outer_lr": "outer_learning_rate",
     "outer_rate": "outer_learning_rate",
     "also_rate": "also_learning_rate",
+    "meta_rate": "outer_learning_rate",
+    "meta_batch": "outer_batch_size",
     "num_classes": "n_classes",
     "nb_classes": "n_classes",
     "sample_weights": "sample_weight",

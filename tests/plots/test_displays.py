@@ -116,7 +116,7 @@ def test_several_models_side_by_side(predictions, pairs):
     assert [ax.get_title() for ax in shown.axes_[0]] == ["first", "second"]
     assert shown.axes_[0, 0].get_ylim() == shown.axes_[0, 1].get_ylim()
     assert shown.reliability["second"].data.n == 1500
-    with pytest.raises(ValueError, match="it is empty"):
+    with pytest.raises(ValueError, match="got an empty one"):
         plots.ModelsDisplay.from_predictions({})
     with pytest.raises(ValueError, match=r"predictions of 'a' must be a tuple"):
         plots.ModelsDisplay.from_predictions({"a": np.ones(3)})

@@ -124,7 +124,7 @@ def test_risk_coverage(pairs):
     assert (data.bound > data.curve.risk).all()
     assert (data.best <= data.curve.risk + 1e-12).all()
     assert plots.prepare_risk_coverage(**pairs).bound is None
-    with pytest.raises(ValueError, match="sample_weight is not supported"):
+    with pytest.raises(ValueError, match="sample_weight must be None"):
         plots.prepare_risk_coverage(**pairs, sample_weight=np.ones(1500))
 
 
@@ -135,7 +135,7 @@ def test_bin_sweep(predictions):
     np.testing.assert_allclose(data.mce, [metrics.mce(*predictions, bins=m) for m in data.bins])
     assert (np.diff(data.ece_floor) > 0).all()
     assert np.isnan(plots.prepare_bin_sweep(*predictions, bins=[10], n_resamples=0).mce_floor).all()
-    with pytest.raises(ValueError, match="it is empty"):
+    with pytest.raises(ValueError, match="got none"):
         plots.prepare_bin_sweep(*predictions, bins=[])
 
 
@@ -193,7 +193,7 @@ def test_gamma_by_epoch():
         (lambda: plots.prepare_weight_map(np.ones((3, 4)), np.ones(3), [0, 0, 0]), r"X must have shape"),
         (lambda: plots.prepare_weight_map(np.ones((3, 2)), np.ones(4), [0, 0, 0]), "weight must have shape"),
         (lambda: plots.prepare_weight_map(np.ones((3, 2)), np.ones((1, 1, 3)), [0, 0, 0]), r"\(steps, n\)"),
-        (lambda: plots.prepare_gamma([]), "it is empty"),
+        (lambda: plots.prepare_gamma([]), "got no epochs"),
         (lambda: plots.prepare_gamma([[1.0]], epoch=[1, 2]), "epoch must have shape"),
         (lambda: plots.prepare_confidence_map(lambda x: x, np.ones((0, 2))), "X must not be empty"),
         (lambda: plots.prepare_confidence_map(lambda x: x, np.eye(2), resolution=1), "resolution"),

@@ -168,7 +168,7 @@ def test_binary_scores_probabilities_and_tensors():
     )
 
 
-def test_mistakes_are_told_in_a_sentence():
+def test_mistakes_give_an_error_of_one_sentence():
     logits, labels = overconfident(100, 3)
     with pytest.raises(ValueError, match="got 'best'"):
         Auto(("best",)).fit(logits, labels)

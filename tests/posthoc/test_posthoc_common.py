@@ -143,7 +143,7 @@ BAD = {
 
 @every
 @pytest.mark.parametrize("case", BAD)
-def test_mistakes_are_told_in_a_sentence(name, case):
+def test_mistakes_give_an_error_of_one_sentence(name, case):
     logits, labels, words = BAD[case]
     with pytest.raises(ValueError, match=words):
         make_calibrator(name).fit(logits, labels)

@@ -120,7 +120,7 @@ def test_the_basis_saves_evaluations(monkeypatch):
     assert with_basis < 0.7 * count
 
 
-def test_what_is_not_free_stays_and_what_is_bounded_obeys():
+def test_fixed_values_stay_and_bounds_hold():
     free = np.random.default_rng(1).random((3, 5)) < 0.6
     lower = np.zeros((3, 5))
     p = problem(free=free, lower=lower)
@@ -237,7 +237,7 @@ def test_beta_calibration_is_monotone_and_finds_a_beta_map():
 @pytest.mark.parametrize(
     "calibrator", [Vector(l2=-1.0), StructuredMatrix(l2_bias=np.nan), Matrix(odir=-1), Beta(l2=-1), Matrix(folds=1)]
 )
-def test_wrong_strengths_are_told(calibrator):
+def test_wrong_strengths_are_refused(calibrator):
     with pytest.raises(ValueError, match=r"0 or above|at least 2"):
         calibrator.fit(*overconfident(30, 3))
 

@@ -191,6 +191,6 @@ def test_the_neural_calibrator_starts_at_temperature_scaling_and_learns_more():
         (NeuralCalibrator(hidden=0), "at least 1"),
     ],
 )
-def test_wrong_parameters_are_told(calibrator, words):
+def test_wrong_parameters_are_refused(calibrator, words):
     with pytest.raises(ValueError, match=words):
         calibrator.fit(*overconfident(60, 3))

@@ -93,7 +93,7 @@ def test_it_can_be_cloned_and_weighted():
     assert one == pytest.approx(other)
 
 
-def test_mistakes_are_told_in_a_sentence():
+def test_mistakes_give_an_error_of_one_sentence():
     bayes = GaussianNB().fit(X[TRAIN], NAMED[TRAIN])
     with pytest.raises(NotFittedError):
         CalibratedModel(bayes).predict_proba(X[TEST])

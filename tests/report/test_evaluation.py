@@ -258,7 +258,7 @@ def test_html_for_notebooks_is_escaped():
         ({"probs": [0.5, np.inf], "labels": [0, 1]}, "must lie in"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(given, words):
+def test_mistakes_give_an_error_of_one_sentence(given, words):
     with pytest.raises(ValueError, match=words):
         calibrant.evaluate(**given)
 
@@ -269,7 +269,7 @@ def test_the_figure_has_three_axes_for_each_model(over):
 
 
 def test_whole_weights_are_copies_of_rows():
-    """Values with weights are those of a table in which each row is there so many times."""
+    """Weighted values equal those of a table with repeated rows."""
     random = np.random.default_rng(0)
     logits = random.normal(size=(300, 3)) * 2
     labels = (logits / 2 + random.gumbel(size=(300, 3))).argmax(1)

@@ -39,7 +39,7 @@ def predictions(n_classes, n=1500):
 
 @pytest.fixture
 def opened(browser, tmp_path):
-    """Open a page and collect what it complains about; the test fails where it does."""
+    """Open a page; the test fails if the page reports an error."""
     complaints, contexts = [], []
 
     def open_page(result, rule=None, **context):

@@ -21,7 +21,7 @@ def predictions(n, n_classes=3, seed=0):
     return softmax(1.8 * truth, axis=1), (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
 
 
-def test_the_page_needs_nothing_beside_itself_and_escapes_everything(tmp_path):
+def test_the_page_needs_nothing_else_and_escapes_everything(tmp_path):
     probs, labels = predictions(300)
     names = ["<script>alert(1)</script>", '"quoted" & co', "c"]
     rows = [{"<img src=x onerror=alert(2)>": "</script><b>"}] * 300
@@ -124,7 +124,7 @@ def test_the_limits_start_where_the_rule_says(n_classes, window, kept):
     assert "own-rule" in page
 
 
-def test_a_rule_that_found_nothing_is_told():
+def test_a_rule_that_found_nothing_says_so():
     rule = threshold_for_risk([0.6, 0.7], [True, False], 0.01)
     page = calibrant.evaluate(np.array([[0.6, 0.4], [0.2, 0.8]]), [0, 1], n_resamples=5).to_html(rule=rule)
     assert "withholds every prediction" in page

@@ -98,7 +98,7 @@ def test_nothing_a_user_writes_becomes_markup(report, page):
         assert any(data.startswith(f"{words} {EVIL}") for data in shown), words
 
 
-def test_it_needs_nothing_beside_itself(page):
+def test_it_needs_nothing_else(page):
     for tag, attributes in page.elements:
         assert tag not in {"link", "iframe", "object", "embed", "base", "audio", "video"}
         for name in ("src", "href", "xlink:href", "srcset", "action", "poster", "data"):
@@ -174,13 +174,13 @@ def test_names_of_figures_are_file_names_and_differ(drawn):
     with pytest.raises(ValueError, match="file name"):
         report.figure(drawn, "Caption", "../../etc")
     report.figure(drawn, "Caption", "a")
-    with pytest.raises(ValueError, match="already"):
+    with pytest.raises(ValueError, match="again"):
         report.figure(drawn, "Caption", "a")
 
 
 def test_sections_do_not_stand_in_details_and_details_close():
     report = Report("Folds")
-    with pytest.raises(ValueError, match="close them first"), report.details("Fold"):
+    with pytest.raises(ValueError, match="Close them first"), report.details("Fold"):
         report.section("Inside")
     report.section("After")
     assert report.to_markdown().endswith("### Fold\n\n## After")

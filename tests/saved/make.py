@@ -18,7 +18,7 @@ from calibrant import posthoc
 
 
 def main(name: str, folder: Path) -> None:
-    """Fit, save, and note what the fitted objects answer."""
+    """Fit, save, and store the predictions of the fitted objects."""
     random = np.random.default_rng(0)
     y = np.arange(36) % 3
     X = (np.stack([np.cos(2 * y), np.sin(2 * y)], 1) * 2 + 2 * random.normal(size=(36, 2))).round(2)
@@ -60,7 +60,7 @@ def cross(name, folder, told, X, labels):
 
 
 def network(name, folder, told):
-    """A network of one's own, with a temperature."""
+    """A user's network, with a temperature."""
     import torch
 
     torch.manual_seed(0)
@@ -74,7 +74,7 @@ def network(name, folder, told):
 
 
 def network_with_map(name, folder):
-    """A network with a confidence map; it has a JSON file of its own."""
+    """A network with a confidence map; it has its own JSON file."""
     import torch
 
     from calibrant.methods.confidence_map import Mapped, fit_map

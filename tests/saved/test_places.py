@@ -99,7 +99,7 @@ def test_a_missing_folder_or_a_folder_is_a_sentence(tmp_path):
 
 @pytest.fixture
 def nobody():
-    """Root may write anywhere: where the tests run as root, this test runs as another user."""
+    """Root may write anywhere, so if the tests run as root, this test runs as another user."""
     own = os.geteuid()
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)

@@ -35,7 +35,7 @@ def load(path):
 
 
 def answers(path, loaded=None):
-    """What a saved object says of its rows, and what it said when it was saved."""
+    """The predictions of a loaded object, and those stored when it was saved."""
     loaded, kind = loaded or load(path), kind_of(path)
     told = json.loads((HERE / f"{path.stem.rpartition('-')[0]}.json").read_text())
     table = told.get("frame", {}).get("table")
@@ -116,7 +116,7 @@ def test_a_missing_checksum_is_noticed(tmp_path):
 
 
 def test_a_kind_that_belongs_elsewhere_says_where():
-    with pytest.raises(ValueError, match=r"its kind is 'encoder', which calibrant\.data\.TableEncoder\.load reads"):
+    with pytest.raises(ValueError, match=r"its kind is 'encoder'\. Read it with calibrant\.data\.TableEncoder\.load"):
         posthoc.load_calibrator(HERE / f"version-{VERSION}-encoder.calibrant")
     with pytest.raises(ValueError, match=r"is not an encoder: its kind is 'classifier'"):
         TableEncoder.load(HERE / f"version-{VERSION}-self.calibrant")

@@ -72,7 +72,7 @@ def test_all_kinds_of_files_give_the_same(name, trained, new, tmp_path):
         pd.testing.assert_frame_equal(found, wanted, rtol=1e-5, check_dtype=False)
 
 
-def test_categories_that_training_did_not_see_are_told(trained, new, tmp_path):
+def test_unseen_categories_are_reported(trained, new, tmp_path):
     done = invoke("predict", trained[0] / "model.calibrant", new, "--out", tmp_path / "out.csv", "--chunk", 30)
     assert done.exit_code == 0
     assert done.stderr.count("Note:") == 1
@@ -101,7 +101,7 @@ def test_the_dropped_column_is_not_needed_and_others_are(trained, new, tmp_path)
     assert not (tmp_path / "lack-out.csv").exists()
 
 
-def test_with_labels_the_scores_are_told(trained, tmp_path):
+def test_with_labels_the_scores_are_printed(trained, tmp_path):
     table = churn(150, seed=4)
     table.loc[3, "left?"] = np.nan
     table.to_csv(tmp_path / "labelled.csv", index=False)
@@ -250,7 +250,7 @@ def test_columns_of_text_stay_so_in_every_piece(tmp_path):
 def test_an_open_quotation_mark_is_reported_before_memory_ends(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('a,b\n1,"x\n' + "2,y\n" * 50_000)
-    with pytest.raises(ValueError, match="perhaps a quotation mark is not closed"):
+    with pytest.raises(ValueError, match="every quotation mark is closed"):
         list(read_chunks(path, 10))
 
 
@@ -305,3 +305,27 @@ def test_a_summary_as_json(trained, new, tmp_path):
     right = found["predicted"] == pd.read_csv(trained[1])["left?"]
     assert content["accuracy"] == pytest.approx(right.mean())
     assert content["kept_accuracy"] == pytest.approx(right[~found["withheld"]].mean())
+
+
+def test_copied_columns_do_not_replace_outputs(trained, new, tmp_path):
+    table = pd.read_csv(new, dtype={"post code": str}).assign(row=-1, predicted="mine", id=7)
+    table.to_csv(tmp_path / "clash.csv", index=False)
+    found = predictions(trained, tmp_path / "clash.csv", tmp_path / "out.csv", keep=["row", "predicted", "id"])
+    assert list(found)[:6] == ["row", "row (table)", "predicted (table)", "id", "predicted", "confidence"]
+    assert found["row"].tolist() == list(range(1, 101))
+    assert (found["row (table)"] == -1).all()
+    assert set(found["predicted"]) <= {"no", "yes"}
+
+
+def test_the_table_is_never_overwritten(trained, new, tmp_path):
+    before = new.read_bytes()
+    (tmp_path / "link.csv").symlink_to(new)
+    for out in (new, tmp_path / "link.csv"):
+        assert "must not be the table itself" in refused("predict", trained[0] / "model.calibrant", new, "--out", out)
+    assert new.read_bytes() == before
+
+
+def test_one_row_is_singular(trained, new, tmp_path):
+    pd.read_csv(new, dtype=str).head(1).to_csv(tmp_path / "one.csv", index=False)
+    done = invoke("predict", trained[0] / "model.calibrant", tmp_path / "one.csv", "--out", tmp_path / "out.csv")
+    assert "Predicted 1 row," in done.stderr

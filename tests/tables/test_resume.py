@@ -36,7 +36,7 @@ def order(folder):
 
 
 def content(out):
-    """Everything that a run wrote, times aside."""
+    """Everything that a run wrote, except times."""
     metrics = json.loads((out / "metrics.json").read_text())
     del metrics["seconds"]
     model = load_model(out / "model.calibrant")
@@ -47,7 +47,7 @@ def content(out):
 
 
 def check_whole(out):
-    """What is there after a kill must be whole, and metrics.json says that all of it is."""
+    """Files that exist after a kill must be complete; metrics.json exists only if all others do."""
     if not out.exists():
         return
     found = {path.name for path in out.iterdir() if not path.name.startswith(".")}
@@ -73,7 +73,7 @@ def killed_child(work):
 
 
 def kill_at(patch, owner, name, *, when=lambda *args: True, before=lambda *args: None):
-    """Let the first call of a function that `when` says yes to kill the process."""
+    """Kill the process at the first call of a function for which `when` is true."""
     original = getattr(owner, name)
 
     def dying(*args, **kwargs):

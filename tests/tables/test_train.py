@@ -213,12 +213,13 @@ BAD = {
     "missing column": (lambda t: t, ["--target", "Left"], "has no column 'Left'. Did you mean 'left?'?"),
     "unknown drop": (lambda t: t, ["--target", "left?", "--drop", "vists"], "Did you mean 'visits'?"),
     "one class": (lambda t: t.assign(**{"left?": "no"}), [], "one class only, 'no'"),
-    "one row": (lambda t: t.head(1), [], "one row with a label"),
-    "few rows": (
-        lambda t: t.head(8),
+    "one class beside NA": (
+        lambda t: t.assign(**{"left?": ["no", "no", "NA"] * (len(t) // 3) + ["no"] * (len(t) % 3)}),
         [],
-        "has 8 rows with a label; training and judging a classifier needs at least 10",
+        "one class only, 'no'; a classifier needs at least two. 80 rows have no label; empty, NA, None and ? count as",
     ),
+    "one row": (lambda t: t.head(1), [], "one row with a label"),
+    "few rows": (lambda t: t.head(8), [], "must have at least 10 rows with a label"),
     "no labels": (lambda t: t.assign(**{"left?": np.nan}), [], "240 of the 240 rows"),
     "a quantity": (lambda t: t, ["--target", "spent (€)"], "numbers with fractions"),
     "a count": (lambda t: t.assign(n=np.arange(240) * 3), ["--target", "n"], "240 different values in 240 rows"),
@@ -233,6 +234,11 @@ BAD = {
     "both shares": (lambda t: t, ["--test", "0.6", "--val", "0.5"], "leave rows to train on"),
     "no test file": (lambda t: t, ["--test", "nowhere.csv"], "There is no file nowhere.csv"),
     "one group": (lambda t: t, ["--groups", "always"], "one group only"),
+    "two groups": (
+        lambda t: t.assign(g=np.arange(240) % 2),
+        ["--groups", "g"],
+        "The training part of t.csv holds one group only",
+    ),
     "target as group": (lambda t: t, ["--groups", "left?"], "name another column for the groups"),
 }
 
@@ -318,7 +324,7 @@ def test_a_list_of_columns_does_not_swallow_the_table(quick, table, tmp_path):
 
 @pytest.fixture
 def small_disk():
-    """Files may not grow beyond some bytes, which the system says like a full disk."""
+    """Limit the size of files, so that writing fails as on a full disk."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
@@ -336,3 +342,11 @@ def test_a_full_disk_gets_a_sentence(size, quick, table, tmp_path, small_disk):
     assert "cannot be written: " in found
     assert "File too large" in found
     assert not FILES & {p.name for p in (tmp_path / "out").iterdir()}
+
+
+def test_codes_that_all_differ_are_left_out(quick, tmp_path):
+    churn().assign(code=np.arange(240) * 7).to_csv(tmp_path / "t.csv", index=False)
+    options = ["--target", "left?", "--categorical", "code", "plan", "--out", tmp_path / "out"]
+    done = invoke("train", tmp_path / "t.csv", *options)
+    assert done.exit_code == 0, done.output
+    assert "code (too many categories)" in done.stderr

@@ -25,7 +25,9 @@ def check_arguments(
         raise ValueError(f"start must be a share of the run, at least 0 and below 1; got {start}.")
     plain = not hypergradient.moves
     if outer_optimizer is None and not plain:
-        raise ValueError("outer_optimizer must be given, since the hypergradient moves φ: try SGD(learning_rate).")
+        raise ValueError(
+            "outer_optimizer must be given, since the hypergradient moves φ; got None. Try SGD(learning_rate)."
+        )
     if not plain and problem.outer_view.size == 0:
         raise ValueError(
             "The problem has no outer variables to move. Give Bilevel(..., outer=...), or use Plain(steps)."
@@ -34,7 +36,8 @@ def check_arguments(
         raise ValueError(NO_VALIDATION_DATA)
     if problem.moves_start and not restart and not plain:
         raise ValueError(
-            "restart must be True when the starting point is an outer variable: each outer step starts from it."
+            "restart must be True when the starting point is an outer variable, because each outer step starts from "
+            "it; got False."
         )
     if problem.moves_start and not plain and not hypergradient.sees_start:
         raise ValueError(
@@ -69,6 +72,8 @@ def check_optimizers(
         if level == "outer" and problem.ties is not None:
             rates = [rate, *(part.learning_rate for _, part in getattr(optimizer, "parts", ()))]
             if not all(problem.ties.equal(r) for r in rates if isinstance(r, Tensor) and r.dim() > 0):
-                raise ValueError("The outer learning rate must be the same for all members of a tied group.")
+                raise ValueError(
+                    "The outer learning rate must be the same for all members of a tied group; got different ones."
+                )
     if clip_norm is not None and not clip_norm > 0:
         raise ValueError(f"clip_norm must be positive, or None for no clipping; got {clip_norm}.")

@@ -101,7 +101,10 @@ def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         content, metadata = read_content(raw), read_metadata(raw)
     except SafetensorError as error:
-        raise ValueError(f"{path} is not a Calibrant checkpoint, or was cut off: {error}.") from None
+        raise ValueError(
+            f"{path} is not a Calibrant checkpoint, or was cut off: {error}. Give a file that the callback Checkpoint "
+            "wrote."
+        ) from None
     found = content.get("format") if isinstance(content, dict) else metadata.get("format")
     if found not in (FORMAT, WITHOUT_CHECKSUM):
         raise ValueError(f"The format of {path} must be {FORMAT!r}; got {found!r}.")

@@ -33,14 +33,14 @@ def check_samples(variables: nn.Module, train: Stream) -> None:
             largest = int(train.index.max())
             if largest >= part.samples:
                 raise ValueError(
-                    f"{name} was made for {part.samples} samples, but the training data has index {largest}. Indices "
-                    "must be below the number of samples."
+                    f"The indices of the training data must be below {part.samples}, the number of samples that {name} "
+                    f"was made for; got {largest}."
                 )
             continue
         size = train.size if isinstance(train, TensorStream) else _indexed_size(train)
         if size is not None and size != part.samples:
             raise ValueError(
-                f"{name} was made for {part.samples} samples, but the training set has {size}. Both must be equal."
+                f"{name} must be made for the {size} samples of the training set; got {part.samples} samples."
             )
 
 
@@ -75,8 +75,8 @@ def check_augment(stream: Stream | None) -> None:
     first, second = (pytree.tree_leaves((batch.inputs, batch.targets)) for batch in drawn)
     if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True)):
         raise ValueError(
-            "The augmentation gave two different batches for the same step. It must take all its random numbers from "
-            "the generator that it is given, not from NumPy, random or torch's global generator."
+            "The augmentation gave two different batches for the same step. Take all its random numbers from the "
+            "generator that it is given, not from NumPy, random or torch's global generator."
         )
 
 

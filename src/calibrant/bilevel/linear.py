@@ -123,7 +123,7 @@ class Nystrom(LinearSolver):
 
     def __call__(self, matvec: MatVec, b: Tensor) -> LinearSolution:
         if b.dim() != 1:
-            raise ValueError("Nystrom needs a single problem; for a population use CG() or Neumann().")
+            raise ValueError("Nystrom needs a single problem; got a population. Use CG() or Neumann().")
         rank = min(self.rank, b.shape[0])
         generator = torch.Generator().manual_seed(self.seed)
         sketch = torch.randn(b.shape[0], rank, generator=generator, dtype=torch.float64).to(b)

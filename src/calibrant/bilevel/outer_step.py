@@ -44,7 +44,11 @@ def outer_step(run: Run) -> None:
     """Take one outer step and update the run."""
     taken = run.step * run.present.steps
     run.ran = run.active.clone()
-    outcome = run.replay() if run.replay is not None else eager_outcome(run, taken)
+    if run.replay is not None:
+        outcome = run.replay()
+    else:
+        given, start = _present_input(run, taken)
+        outcome = compute_outcome(run, given, start, run.phi, run.outer_moments, run.outer_optimizer, run.step)
     run.inner_losses = torch.stack([loss.detach() for loss in outcome.inner_losses])
     run.outer_loss, run.gradient = outcome.result.loss, outcome.gradient
     if run.hypergradient.moves and run.outer_loss is None:  # φ does not move yet: a history still needs its rows
@@ -62,8 +66,8 @@ def outer_step(run: Run) -> None:
     run.release()
 
 
-def eager_outcome(run: Run, taken: int) -> StepOutcome:
-    """Compute an outer step from the run's state, or from a fresh state with ``restart``."""
+def _present_input(run: Run, taken: int) -> tuple[hg.HypergradientInput, State]:
+    """What the hypergradient needs, and the state to start from: the run's state, or a fresh one with ``restart``."""
     problem, hypergradient = run.problem, run.present
     start = run.fresh_state() if run.restart else run.state
     offset = taken - start.step  # a restarted state counts its steps from 0; the data continues
@@ -79,7 +83,7 @@ def eager_outcome(run: Run, taken: int) -> StepOutcome:
         run.heads,
         run.features,
     )
-    return compute_outcome(run, given, start, run.phi, run.outer_moments, run.outer_optimizer, run.step)
+    return given, start
 
 
 def compute_outcome(

@@ -43,7 +43,7 @@ class Population:
         shares: Sequence[float] | Tensor | None = None,
     ) -> None:
         if not problems:
-            raise ValueError("A population needs at least one problem.")
+            raise ValueError("problems must hold at least one problem; got none.")
         self.problems = list(problems)
         self.members = len(problems)
         self.template = first = problems[0]
@@ -198,13 +198,17 @@ def _ties(
 ) -> Ties | None:
     if tied is None:
         if shares is not None:
-            raise ValueError("shares must be None without tied, since they weight the members of a tied group.")
+            raise ValueError(
+                f"shares must be None without tied, since they weight the members of a tied group; got {shares}."
+            )
         return None
     if len(tied) != population.members:
         raise ValueError(f"tied must have one label per member ({population.members}); got {len(tied)}.")
     ties = Ties(tied, shares)
     if not ties.equal(population.initial_phi()):
-        raise ValueError("Members of a tied group share one φ, so they must start from equal values of φ.")
+        raise ValueError(
+            "Members of a tied group share one φ, so they must start from equal values of φ; got different ones."
+        )
     return ties
 
 

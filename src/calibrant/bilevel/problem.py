@@ -97,8 +97,8 @@ class Bilevel(DividedLosses):
         self.variables = self.outer_view.module
         if inner_loss is None and not isinstance(outer, OuterVariable):
             raise ValueError(
-                f"inner_loss must be given, since {type(outer).__name__} is not an OuterVariable: pass "
-                "inner_loss=lambda net, outer, batch: …"
+                f"inner_loss must be given, since {type(outer).__name__} is not an OuterVariable; got None. Pass a "
+                "function inner_loss(net, outer, batch)."
             )
         self.inner_loss = inner_loss or DEFAULT_INNER_LOSS
         self.outer_loss = outer_loss or DEFAULT_OUTER_LOSS
@@ -154,7 +154,10 @@ class Bilevel(DividedLosses):
         elif outer is not None:
             twin.start_phi = _vector(outer, self.start_phi, "outer")
         if val is not None and self.val is None:
-            raise ValueError("val must be None, since the first problem has no validation data; give it to that one.")
+            raise ValueError(
+                "val must be None, since the first problem has no validation data; got some. Give it to the first "
+                "problem."
+            )
         if seed is not None:
             twin.seed = seed
         if not (train is None and val is None and hyper is None and seed is None):

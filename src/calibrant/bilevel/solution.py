@@ -40,7 +40,7 @@ class Solution:
     def member(self, index: int) -> Solution:
         """The solution of one member's problem."""
         if not isinstance(self.problem, Population):
-            raise ValueError("member(k) needs the solution of a Population; this is the solution of a single problem.")
+            raise ValueError("member(k) needs the solution of a Population; got that of a single problem.")
         return dataclasses.replace(
             self,
             problem=self.problem.problems[index],
@@ -101,7 +101,9 @@ class Solution:
             The number of rows, over all members, to run at once.
         """
         if not isinstance(self.problem, Population):
-            raise ValueError("logits_of_all needs the solution of a Population; for a single problem use logits.")
+            raise ValueError(
+                "logits_of_all needs the solution of a Population; got that of a single problem. Use logits."
+            )
         inputs, members = self._converted(inputs), self.problem.members
         if per_member and len(inputs) != members:
             raise ValueError(
@@ -138,7 +140,7 @@ class Solution:
 
     def _one(self, what: str) -> None:
         if isinstance(self.problem, Population):
-            raise ValueError(f"{what} needs a single problem; for a population use solution.member(k).{what}(…).")
+            raise ValueError(f"{what} needs a single problem; got a population. Use solution.member(k).{what}(…).")
 
 
 def _in_pieces(

@@ -9,6 +9,7 @@ import typer
 
 from calibrant.cli.options import (
     Device,
+    FirstSeed,
     Fresh,
     Jobs,
     On,
@@ -64,7 +65,7 @@ def bench_tables(
     calibrant bench tables --data churn.csv --target churn --methods self-calibrated hgb --seeds 3
     """
     if data is None and source is None:
-        raise typer.BadParameter("give a folder of tables, or a result file with --from.", param_hint="--data")
+        raise typer.BadParameter("Give a folder of tables, or a result file with --from.", param_hint="--data")
     call(
         "tables.run",
         data=data,
@@ -87,7 +88,8 @@ def bench_noise(
         list[float] | None,
         typer.Option(min=0.0, max=1.0, help="Shares of flipped training labels; default: 0.2 0.4."),
     ] = None,
-    seeds: Seeds = 20,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, starting at --first-seed.")] = 20,
+    first_seed: FirstSeed = 0,
     methods: Annotated[
         list[str] | None, typer.Option(help="Ids of methods; default: all except self-calibrated-pool.")
     ] = None,
@@ -105,6 +107,7 @@ def bench_noise(
         "label_noise.run",
         rates=rates or [0.2, 0.4],
         seeds=seeds,
+        first_seed=first_seed,
         methods=methods,
         out=out,
         device=device.value,

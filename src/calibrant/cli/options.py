@@ -46,6 +46,7 @@ class RecipeName(StrEnum):
 
 
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds, starting at 0.")]
+FirstSeed = Annotated[int, typer.Option(min=0, help="The first seed.")]
 Out = Annotated[Path, typer.Option(file_okay=False, help="Folder for results, figures and report.")]
 Sets = Annotated[list[str] | None, typer.Option(help="Names of synthetic sets; default: all five.")]
 On = Annotated[Device, typer.Option(help="Device; auto uses a GPU if there is one.")]

@@ -46,11 +46,14 @@ def predict(
 
     calibrant predict churn/model.calibrant new.csv --keep customer --set-coverage 0.9 | head
     """
+    from calibrant._words import count
     from calibrant.tables import load_model
     from calibrant.tables import predict as predict_table
 
     if as_json and out is None:
-        raise ValueError("--json needs --out FILE, because standard output would hold the predictions.")
+        raise ValueError(
+            "--json needs --out FILE, because standard output would hold the predictions; got none. Add --out FILE."
+        )
     own = load_model(model)
     try:
         found = predict_table(
@@ -73,13 +76,14 @@ def predict(
         typer.echo(f"Note: {note}", err=True)
     if own.rule is not None and not own.rule.found:
         typer.echo(f"Note: all predictions are withheld. {own.rule.summary()}", err=True)
-    text = f"Predicted {found.rows:,} rows"
+    text = f"Predicted {count(found.rows, 'row')}"
     text += "." if found.withheld is None else f", {found.withheld:,} of them withheld."
     typer.echo(text if out is None else f"{text} Written: {out}", err=True)
     if found.labelled:
         kept = f"; {found.kept_correct / found.kept:.1%} of those not withheld" if found.withheld and found.kept else ""
         typer.echo(
-            f"Right on {found.labelled:,} rows with a label: {found.accuracy:.1%}{kept}. ECE {found.ece:.2%}.", err=True
+            f"Right on {count(found.labelled, 'row')} with a label: {found.accuracy:.1%}{kept}. ECE {found.ece:.2%}.",
+            err=True,
         )
 
 

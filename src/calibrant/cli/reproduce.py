@@ -11,6 +11,7 @@ from calibrant.cli.options import (
     Device,
     Epochs,
     Export,
+    FirstSeed,
     Folder,
     Fresh,
     ImageData,
@@ -48,7 +49,7 @@ def reproduce_bo4sc(
             "some sets, choose the others with --sets.",
         ),
     ] = None,
-    first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    first_seed: FirstSeed = 0,
     methods: Annotated[
         list[str] | None, typer.Option(help="Ids of methods; default: all except self-calibrated-pool.")
     ] = None,
@@ -111,7 +112,9 @@ def reproduce_meta_reg(
 ) -> None:
     """Reproduce Tables 1 to 3 and Figures 2 to 5 of the second paper (γ-Net, SECE), with claims and targets."""
     if quick and (data is not None or dataset not in (ImageData.cifar10, ImageData.digits)):
-        raise typer.BadParameter("runs on scikit-learn's digits; leave out --dataset and --data.", param_hint="--quick")
+        raise typer.BadParameter(
+            "The quick run uses scikit-learn's digits; leave out --dataset and --data.", param_hint="--quick"
+        )
     call(
         "meta_reg.reproduce",
         dataset=dataset.value,

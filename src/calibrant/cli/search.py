@@ -91,7 +91,10 @@ def sweep_bo4sc(
 def sweep_meta_reg(
     bandwidth: Annotated[list[float] | None, typer.Option(help="h, the bandwidth of SECE in flg-sece.")] = None,
     tau: Annotated[list[float] | None, typer.Option(help="τ of the published γ-Net.")] = None,
-    meta_rate: Annotated[list[float] | None, typer.Option(help="Multiples of flg-sece's meta rate.")] = None,
+    outer_learning_rate: Annotated[
+        list[float] | None,
+        typer.Option("--outer-learning-rate", "--meta-rate", help="Multiples of flg-sece's outer learning rate."),
+    ] = None,
     dataset: Images = ImageData.cifar10,
     data: Folder = None,
     model: Network = None,
@@ -109,7 +112,7 @@ def sweep_meta_reg(
     export: Export = None,
     source: Sources = None,
 ) -> None:
-    """Search settings of the second paper's method, one at a time: h, τ and the meta rate, on validation data.
+    """Search settings of the second paper's method, on validation data: h, τ or the outer learning rate.
 
     Each of these three options takes several values, such as `--tau 0.001 0.1`. Options that are not given keep their
     default values.
@@ -118,7 +121,7 @@ def sweep_meta_reg(
         "meta_reg.sweep",
         bandwidths=bandwidth or None,
         temperatures=tau or None,
-        rates=meta_rate or None,
+        rates=outer_learning_rate or None,
         dataset=dataset.value,
         data=data,
         model=model,
@@ -169,7 +172,7 @@ def ablate_tables(
 ) -> None:
     """Compare networks of self-calibrated with and without embedded columns, on development data: NLL and time."""
     if data is None and source is None:
-        raise typer.BadParameter("must name a folder of tables; or use --from.", param_hint="--data")
+        raise typer.BadParameter("Give a folder of tables, or a result file with --from.", param_hint="--data")
     call(
         "tables.ablation.run",
         data=data,
@@ -201,7 +204,7 @@ def ablate_meta_reg(
     export: Export = None,
     source: Sources = None,
 ) -> None:
-    """Compare variants of the second paper's methods: φ, outer loss, hypergradient, meta rate, moving average, γ."""
+    """Compare variants of the second paper's methods: φ, outer loss and rate, hypergradient, moving average, γ."""
     call(
         "meta_reg.ablate",
         dataset=dataset.value,

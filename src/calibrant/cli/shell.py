@@ -124,7 +124,7 @@ def spread(args: Iterable[str], lists: Iterable[str], is_argument: Callable[[str
     for arg in [*args, "--"]:
         if arg.startswith("--"):
             if waiting:
-                raise ValueError(f"{current} needs at least one value.")
+                raise ValueError(f"{current} needs at least one value; got none.")
             name, equals, _ = arg.partition("=")
             current = name if name in lists else ""
             waiting = bool(current) and not equals

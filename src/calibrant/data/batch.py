@@ -97,7 +97,9 @@ def stack(batches: list[Batch]) -> tuple[Batch, Batch]:
     """
     leaves, specs = zip(*(pytree.tree_flatten(b._replace(seed=None)) for b in batches), strict=True)
     if any(s != specs[0] for s in specs):
-        raise ValueError("The members' batches differ in structure; a population needs problems of one kind.")
+        raise ValueError(
+            "The members' batches must have the same structure; got different ones. Give problems of one kind."
+        )
     columns = list(zip(*leaves, strict=True))
     for column in columns:
         if not isinstance(column[0], Tensor) and any(leaf != column[0] for leaf in column):

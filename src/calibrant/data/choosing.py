@@ -41,7 +41,7 @@ def choose(
     common, pooled = _pooled(values, least=_least(rare, len(values)), most=max_categories)
     encoding = Categorical(name, common, bool(pooled), len(values) > rows, pooled)
     if len(encoding.outputs) < 2:
-        return Dropped(name, "constant"), None
+        return Dropped(name, "constant" if len(counts) == 1 else "too many categories"), None
     note = (
         f"Column {name!r} has {len(counts)} categories: the {len(common)} most frequent have their own input, the "
         "others share one."

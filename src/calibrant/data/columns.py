@@ -35,14 +35,12 @@ class Code(str):
 
 def as_columns(data: Any) -> Columns:
     """The columns of a data frame, of a mapping from names to values, or of a two-dimensional array (x0, x1, …)."""
+    data = readable(data)
     names = column_names(data)
     if names is None:
         array = check_array(_as_array(data), dtype=None, ensure_all_finite=False)
         return {f"x{k}": array[:, k] for k in range(array.shape[1])}
-    if twice := sorted(name for name, count in Counter(map(str, names)).items() if count > 1):
-        raise ValueError(
-            f"Column names must differ, since columns are matched by name; these occur twice: {', '.join(twice)}."
-        )
+    check_names(names)
     source = _named(data)
     columns = {str(name): _column(source[name]) for name in names}
     lengths = {name: len(column) for name, column in columns.items()}
@@ -53,8 +51,35 @@ def as_columns(data: Any) -> Columns:
 
 def column_names(data: Any) -> list[Any] | None:
     """The names of a table's columns; None for an array."""
+    if hasattr(data, "column_names"):
+        return list(data.column_names)  # those of a PyArrow table, whose columns have no names
     source = _named(data)
     return None if source is None else list(source if isinstance(source, Mapping) else source.columns)
+
+
+def check_names(names: Iterable[Any]) -> None:
+    """Raise an error if two columns have the same name."""
+    if twice := sorted(name for name, count in Counter(map(str, names)).items() if count > 1):
+        raise ValueError(f"Column names must differ, since columns are matched by name; got {', '.join(twice)} twice.")
+
+
+def readable(data: Any) -> Any:
+    """Return a PyArrow table as a data frame, and a masked array with missing values; anything else unchanged."""
+    if hasattr(data, "column_names") and hasattr(data, "to_pandas"):
+        return data.to_pandas()
+    return _unmasked(data) if np.ma.isMaskedArray(data) else data
+
+
+def _unmasked(values: np.ma.MaskedArray) -> np.ndarray:
+    """A plain array: masked entries are NaN, NaT or None."""
+    found = np.ma.getdata(values)
+    if not np.ma.is_masked(values):
+        return found
+    kind = found.dtype.kind
+    missing = np.array("NaT", dtype=found.dtype) if kind in "Mm" else np.nan if kind in "biuf" else None
+    found = found.astype(float if kind in "biu" else found.dtype if kind in "Mmf" else object)
+    found[np.ma.getmaskarray(values)] = missing
+    return found
 
 
 def _named(data: Any) -> Any:
@@ -85,7 +110,7 @@ def numbers(column: np.ndarray, name: str) -> np.ndarray:
     if column.dtype.kind in "biuf":
         values = column.astype(float)
     elif column.dtype.kind in "Mm":
-        raise ValueError(f"Column {name!r} is numeric, but here it holds dates or durations.")
+        raise ValueError(f"Column {name!r} is numeric, but here it holds dates or durations. Give numbers.")
     else:
         values = np.array(each(lambda v: _number(v, name), column), dtype=float)
     if np.any(np.abs(values) > LARGEST):
@@ -197,7 +222,13 @@ def _objects(values: list[Any]) -> np.ndarray:
 
 
 def _column(values: Any) -> np.ndarray:
+    values = readable(values)
     dtype = getattr(values, "dtype", None)
+    if getattr(dtype, "kind", None) == "c":
+        raise ValueError("Complex data not supported: give real and imaginary parts as separate columns.")
+    if str(dtype).startswith("period"):
+        values = values.dt.to_timestamp()
+        dtype = values.dtype
     if str(dtype).startswith(
         ("category", "Categorical", "Enum")
     ):  # a category stays one, even if its names are numbers
@@ -245,7 +276,7 @@ def _number(value: Any, name: str) -> float:
         return math.nan
     number = _read(value)
     if number is None:
-        raise ValueError(f"Column {name!r} is numeric, but {value!r} is not a number.")
+        raise ValueError(f"Column {name!r} is numeric, but {value!r} is not a number. Correct it, or leave it empty.")
     return number
 
 

@@ -222,7 +222,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             if absent:
                 raise ValueError(
                     f"The table lacks {'columns' if len(absent) > 1 else 'a column'} of the training table: "
-                    f"{', '.join(absent)}. It has {', '.join(columns) or 'none'}."
+                    f"{', '.join(absent)}. Add {'them' if len(absent) > 1 else 'it'}; the table has "
+                    f"{', '.join(columns) or 'none'}."
                 )
             return columns
         if len(columns) != len(own):

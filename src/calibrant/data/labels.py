@@ -30,7 +30,7 @@ def as_labels(values: Any, *, name: str = "labels") -> np.ndarray:
     unfit = numeric[(numeric != np.rint(numeric)) | (np.abs(numeric) >= 2**53)]
     if unfit.size:
         raise ValueError(
-            f"{name!r} must hold classes, but {unfit.size} of its values are not whole numbers ({unfit[0]:g} is one). "
+            f"{name!r} must hold classes; got {unfit.size} values that are not whole numbers, such as {unfit[0]:g}. "
             "Name another column, or turn this one into classes."
         )
     return numeric.astype(np.int64)

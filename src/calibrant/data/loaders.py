@@ -120,7 +120,8 @@ class LoaderStream(Stream):
         found = _length(getattr(self.loader, "dataset", None))
         if found is None:
             raise ValueError(
-                "The loader must have a dataset with a length, to know the number of samples; or give tensors."
+                "The loader must have a dataset with a length, to know the number of samples; got none. Give tensors "
+                "instead."
             )
         return found
 
@@ -213,7 +214,7 @@ class LoaderStream(Stream):
                     return next(self._iterator)
                 except StopIteration:
                     self._iterator = None
-        raise ValueError("The loader gave no batch; it must be iterable again for every epoch.")
+        raise ValueError("The loader gave no batch. Give one that can be iterated again for every epoch.")
 
     def _unpack(self, item: Any) -> Batch:
         inputs, targets, index = unpack(by_name(item, self.positions, self.needed), self.labels, self.names)
@@ -292,7 +293,7 @@ def unpack(item: Any, labels: str | None = None, names: Collection[str] | None =
     if name is None or name not in item:
         looked = repr(name) if name is not None else " or ".join(map(repr, LABELS))
         raise ValueError(
-            f"A batch that is a mapping must have its labels under {looked}; it has {sorted(item)}. Set labels='…'."
+            f"A batch that is a mapping must have its labels under {looked}; got {sorted(item)}. Set labels='…'."
         )
     if "inputs" in item:
         return item["inputs"], item[name], item.get("index")
@@ -300,7 +301,7 @@ def unpack(item: Any, labels: str | None = None, names: Collection[str] | None =
     if names is not None:
         rest = {k: v for k, v in rest.items() if k in names}
     if not rest:
-        raise ValueError(f"A batch that is a mapping must have tensors besides {name!r}; it has {sorted(item)}.")
+        raise ValueError(f"A batch that is a mapping must have tensors besides {name!r}; got {sorted(item)}.")
     return rest, item[name], item.get("index")
 
 

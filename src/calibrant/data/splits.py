@@ -168,13 +168,15 @@ def _part_sizes(samples: int, sizes: Sequence[float]) -> np.ndarray:
         return values
     if values.sum() > 1 + 1e-9:
         raise ValueError(
-            f"sizes must sum to at most 1 if they are fractions; {tuple(sizes)} sum to {values.sum():g}. "
+            f"sizes must sum to at most 1 if they are fractions; got {tuple(sizes)}, which sum to {values.sum():g}. "
             "Give whole numbers for numbers of samples."
         )
     edges = np.rint(np.cumsum(values) * samples).astype(int)
     counts = np.diff(edges, prepend=0)
     if np.any((counts == 0) & (values > 0)):
-        raise ValueError(f"{samples} samples are too few for parts of {tuple(sizes)}: one would be empty.")
+        raise ValueError(
+            f"{samples} samples are too few for parts of {tuple(sizes)}: one would be empty. Give more samples."
+        )
     return counts
 
 

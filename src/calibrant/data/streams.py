@@ -98,7 +98,7 @@ class TensorStream(Stream):
         for values in given:
             if len(values) != len(targets):
                 raise ValueError(
-                    f"inputs has {len(values)} rows and targets {len(targets)}; they must be the same samples."
+                    f"inputs and targets must be the same samples; got {len(values)} and {len(targets)} rows."
                 )
         if len(targets) == 0 or not given:
             raise ValueError("inputs must have at least one row; got none.")
@@ -240,6 +240,9 @@ def _normalised(weights: Tensor, targets: Tensor, like: Tensor) -> Tensor:
             f"sample_weight must hold one number for each of the {len(targets)} rows; got shape {tuple(weights.shape)}."
         )
     if not bool((weights >= 0).all() & weights.isfinite().all() & (weights > 0).any()):
-        raise ValueError("sample_weight must be finite and not negative, and some must be positive.")
+        raise ValueError(
+            "sample_weight must be finite and not negative, and positive for some rows; got values from "
+            f"{weights.min():g} to {weights.max():g}."
+        )
     weights = weights.to(like.device, like.dtype if like.is_floating_point() else torch.get_default_dtype())
     return weights / weights.mean()

@@ -75,7 +75,10 @@ def flip_labels(labels: np.ndarray, rate: float, n_classes: int, *, seed: int) -
     if n_classes < 2:
         raise ValueError(f"n_classes must be at least 2, to change a label to another class; got {n_classes}.")
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or np.any((labels < 0) | (labels >= n_classes)):
-        raise ValueError(f"labels must be one row of whole numbers from 0 to {n_classes - 1}.")
+        raise ValueError(
+            f"labels must be one row of whole numbers from 0 to {n_classes - 1}; got {labels.dtype} of shape "
+            f"{labels.shape}, first {labels.ravel()[:3].tolist()}."
+        )
     generator = np.random.default_rng(seed)
     chosen = generator.permutation(len(labels))[: round(rate * len(labels))]
     flipped = np.zeros(len(labels), dtype=bool)

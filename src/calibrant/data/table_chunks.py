@@ -38,7 +38,9 @@ def _parquet(path: Path, rows: int, packed: bool) -> Iterator[Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise ImportError("Reading Parquet files needs pyarrow: pip install 'calibrant[tables]'.") from None
+        raise ImportError(
+            "Reading Parquet files needs pyarrow. Install it with: pip install 'calibrant[tables]'."
+        ) from None
     try:
         source: Any = io.BytesIO(gzip.decompress(path.read_bytes())) if packed else path
         with parquet.ParquetFile(source) as file:
@@ -47,7 +49,9 @@ def _parquet(path: Path, rows: int, packed: bool) -> Iterator[Any]:
                     yield batch.to_pandas()
     except (pyarrow.ArrowException, gzip.BadGzipFile, EOFError) as error:
         reason = str(error).strip().partition("\n")[0].rstrip(".")
-        raise ValueError(f"{path.name} could not be read as a Parquet file: {reason}.") from None
+        raise ValueError(
+            f"{path.name} could not be read as a Parquet file: {reason}. Write it again, or give another file."
+        ) from None
 
 
 def _text(path: Path, rows: int, kind: str, packed: bool, text: Collection[str]) -> Iterator[Any]:
@@ -58,7 +62,9 @@ def _text(path: Path, rows: int, kind: str, packed: bool, text: Collection[str])
         except UnicodeDecodeError:
             raise ValueError(f"{path.name} is not text in UTF-8; save it in that encoding.") from None
         except (gzip.BadGzipFile, EOFError):
-            raise ValueError(f"{path.name} ends in .gz, but it is not a complete gzip file.") from None
+            raise ValueError(
+                f"{path.name} ends in .gz, but it is not a complete gzip file. Compress it again."
+            ) from None
 
 
 def _frames(file: str, lines: Iterator[str], rows: int, kind: str, text: Collection[str]) -> Iterator[Any]:
@@ -99,8 +105,8 @@ class _Records:
             next(csv.reader(self._noted(), delimiter=self.delimiter), None)
         except csv.Error as error:
             raise ValueError(
-                f"{self.file} could not be read as a table: {error} in line {self.line}; perhaps a quotation mark is "
-                "not closed."
+                f"{self.file} could not be read as a table: {error} in line {self.line}. Check that every quotation "
+                "mark is closed."
             ) from None
         if not self._taken:
             raise StopIteration

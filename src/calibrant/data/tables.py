@@ -24,6 +24,8 @@ _LEADING_ZERO = re.compile(rb"""(?:^|[,;\t\s"])0\d""")  # perhaps of a code: wor
 _WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*")
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 _THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}(,\d{3})+\s*")  # 1,200 may be one of these, or 1.2
+_POINT_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}(\.\d{3})+\s*")
+_BELOW_THOUSAND = re.compile(r"\s*[+-]?\d{1,3}\s*")
 _SURE_THOUSANDS = re.compile(r"\s*[+-]?\d{1,3}((\.\d{3})+(,\d+)?|(,\d{3})+(,\d{3}|\.\d+))\s*")  # beside 0,5
 
 
@@ -50,9 +52,12 @@ def read_table(path: str | os.PathLike[str], *, target: str | None = None) -> La
     ``target`` names the column of the labels. The default is the first that is called target, class, label or y, in
     upper or lower case. Labels must not be missing; other values may.
 
-    Numbers that begin with a zero (007) are codes and stay text. In files with semicolons or tabs a column may have
-    decimal commas; a column whose commas or points may separate thousands (1,200) stays text. Rows must have as many
-    fields as the header.
+    The header shows whether commas, semicolons, tabs or bars separate the columns of a ``.csv`` file.
+
+    Numbers that begin with a zero (007) are codes and stay text. In files without commas between columns, a column may
+    have decimal commas; a column whose commas may separate thousands (1,200) stays text. If a column has decimal
+    commas, points in other columns of the file separate thousands where they can (1.200 is 1200). Rows must have as
+    many fields as the header.
     """
     columns = read_columns(path)
     name = target if target is not None else _find_target(columns)
@@ -103,7 +108,7 @@ def check_file(path: Path) -> None:
     if not path.exists():
         raise FileNotFoundError(f"There is no file {path}. Check the name and the folder.")
     if not os.access(path, os.R_OK):
-        raise ValueError(f"{path} cannot be read: no permission.")
+        raise ValueError(f"{path} cannot be read: no permission. Give another file, or change its mode.")
     if path.is_file() and path.stat().st_size == 0:
         raise ValueError(f"{path.name} is empty; give a file with a header and rows below it.")
 
@@ -124,7 +129,7 @@ def need_pandas() -> Any:
     try:
         import pandas
     except ImportError:
-        raise ImportError("Reading tables needs pandas: pip install 'calibrant[tables]'.") from None
+        raise ImportError("Reading tables needs pandas. Install it with: pip install 'calibrant[tables]'.") from None
     return pandas
 
 
@@ -135,15 +140,19 @@ def _read_frame(path: Path) -> Any:
     try:
         content = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
     except (gzip.BadGzipFile, EOFError):
-        raise ValueError(f"{path.name} ends in .gz, but it is not a complete gzip file.") from None
+        raise ValueError(f"{path.name} ends in .gz, but it is not a complete gzip file. Compress it again.") from None
     if kind == ".parquet":
         try:
             return pd.read_parquet(io.BytesIO(content))
         except ImportError:
-            raise ImportError("Reading Parquet files needs pyarrow: pip install 'calibrant[tables]'.") from None
+            raise ImportError(
+                "Reading Parquet files needs pyarrow. Install it with: pip install 'calibrant[tables]'."
+            ) from None
         except (ValueError, OSError) as error:  # those of pyarrow are of both kinds
             reason = str(error).strip().partition("\n")[0].rstrip(".")
-            raise ValueError(f"{path.name} could not be read as a Parquet file: {reason}.") from None
+            raise ValueError(
+                f"{path.name} could not be read as a Parquet file: {reason}. Write it again, or give another file."
+            ) from None
     return read_text(path.name, content, "\t" if kind == ".tsv" else separator(content))
 
 
@@ -171,13 +180,15 @@ def read_text(
     except UnicodeDecodeError:
         raise ValueError(f"{file} is not text in UTF-8; save it in that encoding.") from None
     except (pd.errors.EmptyDataError, pd.errors.ParserError, pd.errors.ParserWarning) as error:
-        raise ValueError(f"{file} could not be read as a table: {str(error).strip().rstrip('.')}.") from None
+        raise ValueError(
+            f"{file} could not be read as a table: {str(error).strip().rstrip('.')}. Check its first lines."
+        ) from None
 
 
 def separator(content: bytes) -> str:
-    """A comma, or a semicolon if the header has more of these outside quotes."""
-    header = re.sub(rb'"[^"]*"', b"", content[: 1 << 20]).lstrip().partition(b"\n")[0]
-    return ";" if header.count(b";") > header.count(b",") else ","
+    """The most frequent of comma, semicolon, tab and bar in the header outside quotes; a comma if there is none."""
+    header = re.sub(rb'"[^"]*"', b"", content[: 1 << 20]).strip(b"\r\n ").partition(b"\n")[0]
+    return max(",;\t|", key=lambda mark: header.count(mark.encode()))  # the first of equally frequent ones
 
 
 def _read_text(
@@ -220,7 +231,18 @@ def _read_text(
                 if mended is not None:
                     commas.add(own)
                     frame[name] = mended
+    if commas:
+        raw = read(dtype=str, **options)
+        for place, name in enumerate(frame.columns):
+            if str(name).strip() not in {*commas, *text} and _has_thousands(raw.iloc[:, place].dropna()):
+                frame[name] = raw.iloc[:, place].str.replace(".", "").astype(float)
     return frame
+
+
+def _has_thousands(values: Any) -> bool:
+    """Whether all values are whole numbers, some with points between thousands (1.200) and none without (1200)."""
+    grouped = [bool(_POINT_THOUSANDS.fullmatch(v)) for v in values]
+    return any(grouped) and all(known or _BELOW_THOUSAND.fullmatch(v) for known, v in zip(grouped, values, strict=True))
 
 
 def _width(file: str, content: bytes, separator: str, line: int = 0) -> int:
@@ -244,13 +266,14 @@ def _width(file: str, content: bytes, separator: str, line: int = 0) -> int:
                 named = max((k for k, field in enumerate(row, 1) if field.strip()), default=0)
             elif len(row) < named:
                 raise ValueError(
-                    f"{file} has {width} fields in its header and {len(row)} in line {line + rows.line_num}: a value "
-                    "or a separator is missing, or a quotation mark is not closed."
+                    f"Each line of {file} must have the {width} fields of its header; got {len(row)} in line "
+                    f"{line + rows.line_num}. A value or a separator is missing, or a quotation mark is not closed."
                 )
             elif any(field.strip() for field in row[width:]):
                 raise ValueError(
-                    f"{file} has {width} fields in its header and {len(row)} in line {line + rows.line_num}: a name is "
-                    "missing in the header, or a separator inside a value needs quotes around the value."
+                    f"Each line of {file} must have the {width} fields of its header; got {len(row)} in line "
+                    f"{line + rows.line_num}. A name is missing in the header, or a separator inside a value needs "
+                    "quotes around the value."
                 )
     except csv.Error:
         pass  # pandas says what is wrong

@@ -7,14 +7,23 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from calibrant.data import TableEncoder
 from calibrant.estimators.reading import is_plain, needs_encoder
 
 
-def advice_for(X: Any, name: str) -> str:
-    """Return advice on encoding ``X`` for the classifier called ``name``; empty if all columns are numeric."""
+def advice_for(X: Any, estimator: Any, error: Exception) -> str:
+    """Return advice on encoding ``X`` for an estimator whose ``fit`` failed; empty if that would not help.
+
+    It would not help if all columns are numeric, if the error is about a parameter, or if the estimator is a pipeline
+    with an encoder.
+    """
+    name = type(estimator).__name__
     if sparse.issparse(X):
         return f"{name} cannot take this sparse matrix: give X.toarray(), or use calibrant.SelfCalibratedClassifier."
-    if getattr(X, "ndim", 2) != 2:
+    steps = [step for _, step in getattr(estimator, "steps", [])]
+    encoded = any(isinstance(step, TableEncoder) for step in steps)
+    wrong_setting = type(error).__name__ == "InvalidParameterError"  # a private class of scikit-learn
+    if encoded or wrong_setting or getattr(X, "ndim", 2) != 2:
         return ""
     dtypes = dict(getattr(X, "dtypes", {}))
     columns = [repr(str(column)) for column, dtype in dtypes.items() if not is_plain(dtype)]

@@ -293,7 +293,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         if X is None and y is None and sample_weight is None:
             return None
         if X is None or y is None:
-            raise ValueError("X_val and y_val must be given together; one of them is missing.")
+            raise ValueError("X_val and y_val must be given together; got only one of them.")
         X, y = self._read(X, y, reset=False)
         samples = Samples(X, class_columns(y, classes), as_weights(sample_weight, X, self.class_weight, y))
         return samples if samples.weights is None else samples.take(np.flatnonzero(samples.weights))

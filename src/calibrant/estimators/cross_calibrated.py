@@ -27,6 +27,7 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
+from calibrant.data.columns import column_names
 from calibrant.data.copies import independent_size
 from calibrant.data.scaling import fit_scaling
 from calibrant.estimators.advice import advice_for
@@ -38,8 +39,9 @@ from calibrant.estimators.folds import (
     named_splits,
     near_groups,
 )
-from calibrant.estimators.reading import as_weights, encode
+from calibrant.estimators.reading import as_table, as_weights, encode
 from calibrant.estimators.selective import SelectiveMixin
+from calibrant.estimators.targets import as_targets
 from calibrant.methods.members import Rows, held_out_loss
 from calibrant.methods.pool import fit_pool
 from calibrant.posthoc import make_calibrator
@@ -142,7 +144,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         **fit_params
             For the estimator's ``fit``; with scikit-learn's metadata routing, for every object that requested them.
         """
-        X, y = indexable(X, y)
+        X, y = indexable(as_table(X), as_targets(y))
         y = column_or_1d(y, warn=True)
         if not len(y):
             raise ValueError("Found array with 0 sample(s); give at least two rows of different classes.")
@@ -183,6 +185,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
     def predict_proba(self, X: Any) -> np.ndarray:
         """P(class | x), one column for each entry of ``classes_``."""
         check_is_fitted(self)
+        X = as_table(X)
         scores = np.zeros((_num_samples(X), len(self.classes_)))
         for model, size in zip(self.estimators_, self._sizes, strict=True):
             scores += np.maximum(_scores(model, X, self.classes_, size), self._least) / len(self.estimators_)
@@ -270,7 +273,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         numbers, rows = group_numbers(groups, X), np.flatnonzero(used)
         if not isinstance(self.cv, Integral):
-            return tuple((a[used[a]], b[used[b]]) for a, b in named_splits(self.cv, X, y, **to_split)), numbers
+            return named_splits(self.cv, X, y, used=used, **to_split), numbers
         number, own = fold_count(self.cv), _safe_indexing(X, rows)
         named = near_groups(_standardised(own), None, seed=seed, stacklevel=4) if numbers is None else numbers[rows]
         splits, found = dealt_splits(own, codes[rows], number, seed=seed, groups=named)
@@ -302,15 +305,15 @@ def _fit_one(estimator: Any, X: Any, y: np.ndarray, rows: np.ndarray, params: di
     try:
         return estimator.fit(own, labels, **_check_method_params(X, params=params, indices=rows))
     except (ValueError, TypeError) as error:
-        if advice := advice_for(own, type(estimator).__name__):
-            reason = " ".join(str(error).split()).split(". ")[0][:200]
-            raise ValueError(f"{advice} ({reason})") from error
+        if advice := advice_for(own, estimator, error):
+            reason = " ".join(str(error).split()).split(". ")[0][:200].rstrip(".")
+            raise ValueError(f"{advice} The model itself reports: {reason}.") from error
         raise
 
 
 def _standardised(X: Any) -> np.ndarray | None:
     """Return numeric inputs as an array for the search for near copies; None for other inputs."""
-    if hasattr(X, "iloc") or issparse(X):
+    if issparse(X) or column_names(X) is not None or hasattr(X, "iloc"):
         return None
     values = np.asarray(X)
     if values.dtype.kind not in "fiu" or values.ndim != 2 or not np.isfinite(values).all():
@@ -335,8 +338,8 @@ def _scores(model: Any, X: Any, classes: np.ndarray, size: int) -> np.ndarray:
     columns = np.searchsorted(classes, model.classes_)
     if found.shape[1] != len(columns):
         raise ValueError(
-            f"{type(model).__name__} gave {found.shape[1]} columns for {len(columns)} classes; CrossCalibrated needs "
-            "one score for each class (decision_function_shape='ovr' in support vector machines)."
+            f"{type(model).__name__} must give one score for each of the {len(columns)} classes; got {found.shape[1]} "
+            "columns. Use decision_function_shape='ovr' in support vector machines."
         )
     scores = np.full((len(found), len(classes)), missing)
     scores[:, columns] = found

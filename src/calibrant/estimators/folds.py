@@ -14,6 +14,7 @@ from sklearn.utils import check_consistent_length, column_or_1d
 
 from calibrant._inputs import shown
 from calibrant.data.copies import copy_groups, joined, near_copies, near_copy_groups
+from calibrant.estimators.targets import is_absent
 from calibrant.methods.crossfit import deal
 
 Splits = tuple[tuple[np.ndarray, np.ndarray], ...]
@@ -25,6 +26,11 @@ def group_numbers(groups: Any, X: Any) -> np.ndarray | None:
         return None
     groups = column_or_1d(groups)
     check_consistent_length(X, groups)
+    if absent := sum(map(is_absent, groups.tolist())):
+        raise ValueError(
+            f"groups must not have missing values; {absent} of its {len(groups)} entries are missing. Give rows "
+            "without a group a value of their own."
+        )
     found: np.ndarray = np.unique(groups, return_inverse=True)[1].astype(np.int64)
     if found.max() == 0:
         raise ValueError(
@@ -55,23 +61,43 @@ def dealt_splits(
     return tuple((fold.train.numpy(), fold.held.numpy()) for fold in folds), together
 
 
-def named_splits(cv: Any, X: Any, y: np.ndarray, groups: Any = None, **params: Any) -> Splits:
-    """Return the splits of a scikit-learn splitter or of an iterable, unchanged."""
+def named_splits(
+    cv: Any, X: Any, y: np.ndarray, groups: Any = None, *, used: np.ndarray | None = None, **params: Any
+) -> Splits:
+    """Return the splits of a scikit-learn splitter or of an iterable, without the rows that are not ``used``.
+
+    Splits that then have no rows to train on or none to hold out are left out.
+    """
     if isinstance(cv, str) or not (hasattr(cv, "split") or isinstance(cv, Iterable)):
         raise ValueError(
             f"cv must be a number of folds, a scikit-learn splitter, or an iterable of (train, test) rows; got {cv!r}."
         )
     splitter = check_cv(cv, y, classifier=True)
     pairs = splitter.split(X, y, **({"groups": groups} if groups is not None else {}), **params)
-    found = tuple((np.asarray(train), np.asarray(held)) for train, held in pairs)
+    found = [(_row_numbers(train, len(y)), _row_numbers(held, len(y))) for train, held in pairs]
     for train, held in found:
         if np.intersect1d(train, held).size:
             raise ValueError(
                 "cv must give folds whose training and test rows differ; got a fold that trains on rows it holds out."
             )
+    if used is not None:
+        found = [(train[used[train]], held[used[held]]) for train, held in found]
+    found = [(train, held) for train, held in found if len(train) and len(held)]
     if len(found) < 2:
-        raise ValueError(f"cv must give at least two folds; got {len(found)}.")
-    return found
+        raise ValueError(
+            f"cv must give at least two folds with rows to train on and rows to hold out; got {len(found)}."
+        )
+    return tuple(found)
+
+
+def _row_numbers(rows: Any, n: int) -> np.ndarray:
+    """Return the rows of a fold as numbers; a mask of n truth values selects rows too."""
+    found = np.asarray(rows)
+    if found.dtype == bool and found.shape == (n,):
+        return np.flatnonzero(found)
+    if found.ndim != 1 or (found.size and (found.dtype.kind not in "iu" or found.min() < 0 or found.max() >= n)):
+        raise ValueError(f"cv must give folds as row numbers from 0 to {n - 1}, or as masks; got {shown(found)[:80]}.")
+    return found.astype(np.int64)
 
 
 def fold_count(cv: Any, name: str = "cv") -> int:

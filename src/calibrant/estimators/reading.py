@@ -15,12 +15,15 @@ from sklearn.utils.validation import _check_sample_weight, _check_y, check_consi
 
 from calibrant._inputs import shown
 from calibrant.data import TableEncoder
+from calibrant.data.columns import check_names, column_names, readable
 from calibrant.data.scaling import Scaling
 from calibrant.data.splits import group_folds, split_indices
+from calibrant.estimators.targets import as_targets
 from calibrant.methods import Part
 
 LARGEST_DENSE = 2 * 2**30
 """The largest size in bytes of a sparse matrix that is converted to a dense one."""
+LARGEST_WEIGHT = 1e30
 _ROWS = 65_536
 """Rows that are hashed at a time, to bound memory."""
 
@@ -55,7 +58,7 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
     if ``reset`` and is None for numeric tables; categories become codes. ``reset`` also sets ``n_features_in_`` and
     ``feature_names_in_``; without it, the columns must be those of the training table.
     """
-    X = _filled(X)
+    X, y = _filled(as_table(X)), tuple(map(as_targets, y))
     if reset:
         estimator.encoder_ = TableEncoder(output="ordinal") if needs_encoder(X) else None
     encoder = estimator.encoder_
@@ -101,7 +104,7 @@ def _numbers(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
 
 def needs_encoder(X: Any) -> bool:
     """Whether some columns are neither numeric nor boolean."""
-    if isinstance(X, Mapping) or sparse.issparse(X):
+    if sparse.issparse(X):
         return False
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
         return not all(map(is_plain, X.dtypes))
@@ -114,9 +117,24 @@ def needs_encoder(X: Any) -> bool:
     return array.dtype.kind in "USMm" or (array.dtype.kind == "O" and any(isinstance(v, str) for v in array.flat))
 
 
+def as_table(X: Any) -> Any:
+    """Check the form of a table. Masked entries become missing, and a PyArrow table becomes a data frame."""
+    if sparse.issparse(X):  # one of its formats is a dictionary
+        return X
+    if isinstance(X, Mapping):
+        raise ValueError("X must be an array or a data frame; got a dictionary. Give pandas.DataFrame(X).")
+    X = readable(X)
+    names = column_names(X)
+    if names is not None:
+        check_names(names)
+    return X
+
+
 def _filled(X: Any) -> Any:
     """Make the sparse columns of a pandas data frame dense, as their fill value can be any value; else return X."""
-    if not hasattr(X, "iloc") or not any(str(dtype).startswith("Sparse") for dtype in getattr(X, "dtypes", ())):
+    if getattr(X, "ndim", 0) != 2 or not hasattr(X, "iloc"):
+        return X
+    if not any(str(dtype).startswith("Sparse") for dtype in X.dtypes):
         return X
     return X.apply(lambda column: column.sparse.to_dense() if str(column.dtype).startswith("Sparse") else column)
 
@@ -144,8 +162,10 @@ def as_weights(sample_weight: Any, X: np.ndarray, class_weight: Any = None, y: A
     if sample_weight is None and class_weight is None:
         return None
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if weights.max() > LARGEST_WEIGHT:
+        weights = weights / weights.max()  # only their proportions count, and float32 would overflow
     if not weights.any():
-        raise ValueError("sample_weight must be positive for some rows; all sample weights are zero.")
+        raise ValueError("sample_weight must be positive for some rows; got zeros only.")
     if class_weight is not None:
         weights = weights * compute_sample_weight(class_weight, y)
         if not np.all(weights >= 0) or not weights.any():
@@ -159,9 +179,8 @@ def encode(y: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.ndarray
     present = codes if weights is None else codes[weights > 0]
     if np.all(present == present[0]):
         raise ValueError(
-            f"y holds one class only, {classes.tolist()[present[0]]!r} (n_samples={len(present)}"
-            + (", not counting rows of weight zero" if len(present) < len(y) else "")
-            + "); a classifier needs samples of at least two classes."
+            f"y must hold samples of at least two classes; got one class only, {classes.tolist()[present[0]]!r} "
+            f"(n_samples={len(present)}" + (", not counting rows of weight zero)." if len(present) < len(y) else ").")
         )
     return classes, codes.astype(np.int64)
 

@@ -39,9 +39,12 @@ class RejectMixin:
             integers, NaN for other numbers, None (in an array of objects) for strings and booleans.
         """
         if reject is not None and reject_below is not None:
-            raise ValueError("reject and reject_below must not be given together; a rule has its own threshold.")
+            raise ValueError(
+                "reject and reject_below must not be given together; got both. Leave out reject_below: a rule has its "
+                "own threshold."
+            )
         if reject is None and reject_below is None and reject_label is not None:
-            raise ValueError("reject_label needs a rule; also give reject or reject_below.")
+            raise ValueError("reject_label needs a rule; got none. Give reject or reject_below too.")
         if reject is not None and not isinstance(reject, RejectionRule | Window):
             raise ValueError(
                 f"reject must be a RejectionRule or a Window; got {type(reject).__name__}. "

@@ -47,6 +47,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from calibrant._inputs import check_fraction
 from calibrant._renamed import renamed_arguments
 from calibrant.estimators.rejection import RejectMixin
 from calibrant.selective import RejectionRule, SetRule, threshold_for_risk
@@ -145,6 +146,7 @@ class SelectiveMixin(RejectMixin):
         """
         if method not in ("ranks", "fixed-sequence", "uniform"):
             raise ValueError(f"method must be 'ranks', 'fixed-sequence' or 'uniform'; got {method!r}.")
+        confidence = check_fraction(confidence, "confidence")
         held = self._out_of_fold("rejection_rule", groups)
         return threshold_for_risk(held.confidence, held.correct, risk, level=confidence, method=method)
 

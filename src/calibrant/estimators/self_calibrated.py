@@ -208,8 +208,9 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
             raise ValueError("cv cannot be combined with refit=False, which uses no folds; omit one of them.")
         place = np.full(len(y), -1)
         place[rows] = np.arange(len(rows))
-        found = [[place[own] for own in pair] for pair in named_splits(self.cv, X, y, groups)]
-        return tuple((train[train >= 0], held[held >= 0]) for train, held in found)
+        return tuple(
+            (place[train], place[held]) for train, held in named_splits(self.cv, X, y, groups, used=place >= 0)
+        )
 
     def _keep(self, fitted: Fitted, runs: list[History], samples: Samples) -> None:
         found: dict[str, Any] = fitted.extras

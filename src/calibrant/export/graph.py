@@ -23,7 +23,9 @@ def require() -> Any:
         import onnx.helper
         import onnx.numpy_helper
     except ImportError:
-        raise ImportError("Writing ONNX needs the package onnx: pip install 'calibrant[onnx]'.") from None
+        raise ImportError(
+            "Writing ONNX needs the package onnx. Install it with: pip install 'calibrant[onnx]'."
+        ) from None
     return onnx
 
 

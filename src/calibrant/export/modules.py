@@ -40,13 +40,17 @@ def write_module(model: nn.Module | Trained, path: str | os.PathLike[str], examp
     try:
         import onnxscript  # noqa: F401
     except ImportError:
-        raise ImportError("Writing a module needs the package onnxscript: pip install 'calibrant[onnx]'.") from None
+        raise ImportError(
+            "Writing a module needs the package onnxscript. Install it with: pip install 'calibrant[onnx]'."
+        ) from None
     if example is None:
-        raise ValueError("example must be given for a module: inputs of two rows or more, as the module takes them.")
+        raise ValueError("example must be given for a module, as inputs of two rows or more; got None.")
     inputs = map_tensors(lambda t: t.cpu(), _tensors(example))
     first = next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs
     if not isinstance(first, Tensor) or first.dim() < 1 or len(first) < 2:
-        raise ValueError("example must hold tensors or arrays of two rows or more; one row would fix the batch size.")
+        raise ValueError(
+            "example must hold tensors or arrays of two rows or more; got fewer, which would fix the batch size."
+        )
     whole = Probabilities(model.module if isinstance(model, Trained) else model, temperature)
     names = list(inputs) if isinstance(inputs, Mapping) else ["input"]
     batch = torch.export.Dim("n", min=1)
@@ -71,7 +75,10 @@ def write_module(model: nn.Module | Trained, path: str | os.PathLike[str], examp
             )
         except torch.onnx.OnnxExporterError as error:
             reason = " ".join(str(error.__cause__ or error).split())
-            raise ValueError(f"PyTorch's exporter cannot write this network: {reason[:300]}") from error
+            raise ValueError(
+                f"PyTorch's exporter cannot write this network: {reason[:300]}. Use layers that torch.onnx.export "
+                "supports."
+            ) from error
         finally:
             logging.getLogger("torch.onnx").setLevel(level)
         with whole_file(path) as target:

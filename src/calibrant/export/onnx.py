@@ -66,7 +66,7 @@ def to_onnx(
         _write_classifier(model, path, dtype)
     else:
         raise TypeError(
-            "to_onnx writes SelfCalibratedClassifier, BO4SCClassifier, results of calibrant.fit and torch modules; "
+            "model must be a SelfCalibratedClassifier, a BO4SCClassifier, a result of calibrant.fit or a torch module; "
             f"got {type(model).__name__}."
         )
 

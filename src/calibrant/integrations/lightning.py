@@ -26,7 +26,7 @@ else:
         try:
             from pytorch_lightning import Callback
         except ImportError as error:
-            raise ImportError("CalibrationCallback needs Lightning: pip install lightning.") from error
+            raise ImportError("CalibrationCallback needs Lightning. Install it with: pip install lightning.") from error
 
 
 class CalibrationCallback(Callback):

@@ -86,7 +86,9 @@ def connect(to: Any, settings: dict[str, Any]) -> tuple[Log, Callable[[], Any]]:
             raise ValueError(f"A tracker must be one of {', '.join(map(repr, _OPENERS))}, or an object; got {to!r}.")
         return _OPENERS[to](settings)
     if settings:
-        raise ValueError(f"{', '.join(settings)} can be set only with the name of a tracker.")
+        raise ValueError(
+            f"{', '.join(settings)} must be given with the name of a tracker; got an object. Set them on the object."
+        )
     if hasattr(to, "add_scalar"):
         return _to_writer(to), to.flush
     if hasattr(to, "log") and not callable(to):
@@ -108,7 +110,9 @@ def _tensorboard(settings: dict[str, Any]) -> tuple[Log, Callable[[], Any]]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ImportError("Tracker('tensorboard') needs TensorBoard: pip install tensorboard.") from error
+        raise ImportError(
+            "Tracker('tensorboard') needs TensorBoard. Install it with: pip install tensorboard."
+        ) from error
     writer = SummaryWriter(**settings)
     return _to_writer(writer), writer.close
 
@@ -117,7 +121,7 @@ def _mlflow(settings: dict[str, Any]) -> tuple[Log, Callable[[], Any]]:
     try:
         import mlflow
     except ImportError as error:
-        raise ImportError("Tracker('mlflow') needs MLflow: pip install mlflow.") from error
+        raise ImportError("Tracker('mlflow') needs MLflow. Install it with: pip install mlflow.") from error
     own = mlflow.active_run() is None
     if own:
         mlflow.start_run(**settings)
@@ -128,7 +132,7 @@ def _wandb(settings: dict[str, Any]) -> tuple[Log, Callable[[], Any]]:
     try:
         import wandb
     except ImportError as error:
-        raise ImportError("Tracker('wandb') needs Weights & Biases: pip install wandb.") from error
+        raise ImportError("Tracker('wandb') needs Weights & Biases. Install it with: pip install wandb.") from error
     run = wandb.init(**settings)
     return lambda values, step: run.log(values, step=step), run.finish
 

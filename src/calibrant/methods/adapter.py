@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant._jobs import run_jobs
+from calibrant._jobs import map_jobs
 from calibrant.bilevel import (
     Bilevel,
     Callback,
@@ -103,7 +103,7 @@ def solve_group(
     tied = [k for k, own in enumerate(parts) for _ in own] if first.tied else None
     if len(flat) > 1 and tied is None and (group.problems[0].stochastic or any(map(runs_alone, flat, group.problems))):
         singles = [Group([m], [t], [p]) for m, t, p in zip(each, flat, group.problems, strict=True)]
-        found = [one for (one,) in run_jobs(_solve, [(g, None, callbacks, compile) for g in singles])]
+        found = [one for (one,) in map_jobs(_solve, [(g, None, callbacks, compile) for g in singles])]
     else:
         found = _solve(group, tied, callbacks, compile)
     ends = iter(found)

@@ -51,11 +51,11 @@ class Method:
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
         """The bilevel problem: outer variables, losses, and ``**self.data(task)``."""
-        raise NotImplementedError(f"{type(self).__name__} must define problem(model, task).")
+        raise NotImplementedError(f"{type(self).__name__} must define problem(model, task); got none.")
 
     def solving(self, group: Group) -> Solving:
         """How to solve the problems of a group. The methods of a group differ only in ``varying`` fields."""
-        raise NotImplementedError(f"{type(self).__name__} must define solving(group).")
+        raise NotImplementedError(f"{type(self).__name__} must define solving(group); got none.")
 
     def result(self, task: Task, outcomes: Sequence[Outcome]) -> Fitted:
         """The classifier built from the trained networks of one task."""

@@ -181,7 +181,8 @@ class BO4SC(Method):
             value = getattr(self, name)
             if not counts and value != getattr(BO4SC, name):
                 raise ValueError(
-                    f"{name}={shown(value)} must be left out: it has no effect with {other}={getattr(self, other)!r}."
+                    f"{name} must be left out with {other}={getattr(self, other)!r}, where it has no effect; got "
+                    f"{shown(value)}."
                 )
 
     def data(self, task: Task) -> dict[str, Any]:
@@ -269,7 +270,9 @@ def entries(task: Task, who: str) -> int:
     if task.train.loaded:
         raise ValueError(f"{who} needs all training inputs in memory; give tensors instead of a loader.")
     if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
-        raise ValueError(f"{who} needs numeric inputs: they must be one tensor of floating-point numbers.")
+        raise ValueError(
+            f"{who} needs numeric inputs in one tensor; got {getattr(inputs, 'dtype', type(inputs).__name__)}."
+        )
     return inputs[0].numel()
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel import Adam, Bilevel, Direct, Hypergradient, LogitMap
 from calibrant.bilevel.outer_variables.logit_map import BehindMap
 from calibrant.data.streams import Augment
@@ -24,6 +25,7 @@ FEW = 2000
 """With fewer held-out samples, the map of the training run is replaced by one fitted after training."""
 
 
+@renamed_arguments(meta_rate="outer_learning_rate", meta_batch="outer_batch_size")
 @dataclass(frozen=True)
 class LearnedConfidence(NetworkTraining):
     """Cross-entropy training with a confidence map as outer variable (:class:`calibrant.bilevel.LogitMap`).
@@ -47,9 +49,9 @@ class LearnedConfidence(NetworkTraining):
         Width of the map's hidden layer; 0: a single temperature.
     distorted : float
         The share of held-out images that are distorted.
-    meta_rate : float
+    outer_learning_rate : float
         Adam's learning rate for the map.
-    meta_batch : int
+    outer_batch_size : int
         Held-out samples per outer step.
     outer_loss : {"nll", "brier"}
         Outer objective on held-out samples.
@@ -61,14 +63,17 @@ class LearnedConfidence(NetworkTraining):
     hidden: int = 16
     distorted: float = 0.05
     hypergradient: Hypergradient = field(default=Direct(STRIDE, "head"))
-    meta_rate: float = 0.01
-    meta_batch: int = 512
+    outer_learning_rate: float = 0.01
+    outer_batch_size: int = 512
     start: float = 0.3
     outer_loss: Literal["nll", "brier"] = "nll"
 
+    meta_rate = renamed_attribute("meta_rate", "outer_learning_rate")
+    meta_batch = renamed_attribute("meta_batch", "outer_batch_size")
+
     def __post_init__(self) -> None:
         check_choice("outer_loss", self.outer_loss, ("nll", "brier"))
-        check_meta(self.meta_rate, self.meta_batch, self.start)
+        check_meta(self.outer_learning_rate, self.outer_batch_size, self.start)
         if self.hidden < 0 or not 0 <= self.distorted <= 1:
             raise ValueError(
                 f"hidden must be at least 0, and distorted between 0 and 1; got {self.hidden} and {self.distorted}."
@@ -83,7 +88,7 @@ class LearnedConfidence(NetworkTraining):
         return self.solve_by(
             group,
             hypergradient=self.hypergradient,
-            outer_optimizer=Adam(self.meta_rate),
+            outer_optimizer=Adam(self.outer_learning_rate),
             settings={"start": self.start},
         )
 
@@ -95,7 +100,7 @@ class LearnedConfidence(NetworkTraining):
         return task.need_val("A confidence map") if task.meta is None else task.meta
 
     def held_out_batch(self) -> int:
-        return self.meta_batch
+        return self.outer_batch_size
 
     def held_out_augment(self, held: Part) -> Augment | None:
         inputs = held.inputs

@@ -19,7 +19,10 @@ CE = NetworkTraining()
 AVERAGED = NetworkTraining(Recipe(average=0.98))
 DECE = (("strength", 0.5),)
 PUBLISHED = MetaRegularization(
-    form="published", outer_settings=(("strength", None),), hypergradient=OneStep(1, scope="head"), meta_rate=1e-4
+    form="published",
+    outer_settings=(("strength", None),),
+    hypergradient=OneStep(1, scope="head"),
+    outer_learning_rate=1e-4,
 )
 
 LATE = 0.5
@@ -28,7 +31,7 @@ LATE = 0.5
 While the learning rate is high, held-out data ask for a γ of about 4 (``flg-sece-early``), which slows learning. The
 confidence of the final network depends on γ in the second half.
 """
-GAMMA_NET = MetaRegularization(meta_rate=0.002, start=LATE)
+GAMMA_NET = MetaRegularization(outer_learning_rate=0.002, start=LATE)
 """γ-Net in its dependable form. Of the rates 0.002, 0.02 and 0.2, the first has the lowest error, NLL and ECE on the
 validation part of CIFAR-100."""
 
@@ -44,11 +47,11 @@ IMAGE_METHODS: dict[str, Entry] = {
     "mixup": Entry(NetworkTraining(mixup=1.0), "mixup, α = 1"),
     "mmce": Entry(NetworkTraining(loss=LOSSES["mmce"]()), "cross-entropy and MMCE"),
     "ce-dece": Entry(
-        MetaRegularization(outer_variable="l2-units", outer_loss="dece", outer_settings=DECE, meta_rate=0.05),
+        MetaRegularization(outer_variable="l2-units", outer_loss="dece", outer_settings=DECE, outer_learning_rate=0.05),
         "meta-calibration: L2 strengths of the head's units moved by CE + DECE",
     ),
     "ce-sece": Entry(
-        MetaRegularization(outer_variable="l2-units", meta_rate=0.05),
+        MetaRegularization(outer_variable="l2-units", outer_learning_rate=0.05),
         "L2 strengths of the head's units moved by CE + SECE",
     ),
     "flg": Entry(replace(GAMMA_NET, outer_loss="nll", outer_settings=()), "γ-Net moved by the held-out NLL"),

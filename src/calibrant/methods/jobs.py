@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from calibrant._jobs import run_jobs
+from calibrant._jobs import map_jobs
 from calibrant.bilevel import Callback, NonFiniteError
 from calibrant.methods.base import Method
 from calibrant.methods.fitted import Failed, Fitted
@@ -52,7 +52,7 @@ def fit_all(
     pieces = list(_bounded(groups.values(), jobs, device))
     work = [(positions, [jobs[p] for p in positions], device, callbacks, on_group) for positions in pieces]
     results: dict[int, Fitted] = {}
-    for positions, fitted in zip(pieces, run_jobs(_fit_group, work, n_jobs), strict=True):
+    for positions, fitted in zip(pieces, map_jobs(_fit_group, work, n_jobs), strict=True):
         results.update(zip(positions, fitted, strict=True))
     return [results[p] for p in range(len(jobs))]
 

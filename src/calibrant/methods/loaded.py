@@ -127,7 +127,8 @@ def _labels(values: Any, device: torch.device, name: str) -> Tensor:
         return torch.as_tensor(values, device=device)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"The labels of {name} must be integers from 0 to C − 1. Encode text labels as 0, 1, 2, … ({error})"
+            f"The labels of {name} must be integers from 0 to C − 1; got an error from torch: {error}. "
+            "Encode text labels as 0, 1, 2, …."
         ) from None
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel import (
     L2,
     OUTER_LOSSES,
@@ -49,6 +50,7 @@ SOLVED = Implicit(STRIDE, "head")
 Variable = Literal["gamma-net", "gamma", "gamma-net+scale", "gamma+scale", "scale", "l2-head", "l2-units", "l2-all"]
 
 
+@renamed_arguments(meta_rate="outer_learning_rate", meta_batch="outer_batch_size")
 @dataclass(frozen=True)
 class MetaRegularization(NetworkTraining):
     """Training with regularisation learned from held-out data (Sections 3.3 and 4.3 of the second paper).
@@ -66,9 +68,9 @@ class MetaRegularization(NetworkTraining):
         Settings of the outer loss. The default is for "sece"; use () for the settings of another loss as they are.
     hypergradient : Hypergradient
         How dF/dφ is computed. By default the head is treated as solved.
-    meta_rate : float
+    outer_learning_rate : float
         Adam's learning rate for φ.
-    meta_batch : int
+    outer_batch_size : int
         Held-out samples per outer step.
     start : float
         The share of the run after which φ is updated.
@@ -90,8 +92,8 @@ class MetaRegularization(NetworkTraining):
     outer_loss: str = "sece"
     outer_settings: tuple[tuple[str, Any], ...] = (("strength", 10.0), ("order", 2), ("bandwidth", 0.02))
     hypergradient: Hypergradient = SOLVED
-    meta_rate: float = 0.02
-    meta_batch: int = 1024
+    outer_learning_rate: float = 0.02
+    outer_batch_size: int = 1024
     start: float = 0.0
     form: Literal["bounded", "published"] = "bounded"
     positive: Literal["abs", "min-max", "sigmoid", "relu", "softplus"] = "abs"
@@ -99,6 +101,9 @@ class MetaRegularization(NetworkTraining):
     temperature: float = field(default=0.01, repr=False)
     anneal: bool = field(default=False, repr=False)
     rescaled: bool = field(default=False, repr=False)
+
+    meta_rate = renamed_attribute("meta_rate", "outer_learning_rate")
+    meta_batch = renamed_attribute("meta_batch", "outer_batch_size")
 
     def __post_init__(self) -> None:
         check_choice("outer_variable", self.outer_variable, get_args(Variable))
@@ -109,7 +114,7 @@ class MetaRegularization(NetworkTraining):
                 f"outer_settings must be settings of the outer loss {self.outer_loss!r} "
                 f"({', '.join(known) or 'none'}); got {', '.join(given)}."
             )
-        check_meta(self.meta_rate, self.meta_batch, self.start)
+        check_meta(self.outer_learning_rate, self.outer_batch_size, self.start)
         if self.outer_variable == "l2-all" and self.hypergradient.of_head:
             raise ValueError(
                 "outer_variable='l2-all' needs a hypergradient of the whole network, such as OneStep(4); "
@@ -133,7 +138,7 @@ class MetaRegularization(NetworkTraining):
         return task.need_val("Regularisation learned from held-out data") if task.meta is None else task.meta
 
     def held_out_batch(self) -> int:
-        return self.meta_batch
+        return self.outer_batch_size
 
     def variable(self, model: nn.Module, task: Task) -> OuterVariable:
         """φ, the outer variables."""
@@ -165,11 +170,12 @@ class MetaRegularization(NetworkTraining):
     def outer_optimizer(self, group: Group) -> Optimizer:
         """The optimiser for φ."""
         if not self.anneal:
-            return Adam(self.meta_rate)
+            return Adam(self.outer_learning_rate)
         steps = self.recipe.epochs * group.problems[0].train.batches
-        return Adam(cosine(self.meta_rate, -(-steps // self.hypergradient.steps)))
+        return Adam(cosine(self.outer_learning_rate, -(-steps // self.hypergradient.steps)))
 
 
+@renamed_arguments(meta_rate="outer_learning_rate", meta_batch="outer_batch_size")
 @dataclass(frozen=True)
 class FocalControl(MetaRegularization):
     """One focal γ controlled by the held-out gap between confidence and accuracy, without a gradient.

@@ -46,12 +46,12 @@ def check_choice(name: str, value: Any, known: Collection[str]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
 
 
-def check_meta(meta_rate: float, meta_batch: int, start: float) -> None:
+def check_meta(outer_learning_rate: float, outer_batch_size: int, start: float) -> None:
     """Raise an error if the settings of the outer level are out of range."""
-    if not meta_rate > 0 or meta_batch < 1 or not 0 <= start <= 1:
+    if not outer_learning_rate > 0 or outer_batch_size < 1 or not 0 <= start <= 1:
         raise ValueError(
-            "meta_rate must be positive, meta_batch at least 1, and start between 0 and 1; "
-            f"got {meta_rate}, {meta_batch} and {start}."
+            "outer_learning_rate must be positive, outer_batch_size at least 1, and start between 0 and 1; "
+            f"got {outer_learning_rate}, {outer_batch_size} and {start}."
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel import Adam, Bilevel, Hypergradient, Implicit, OneStep, SampleWeights
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.networks import STRIDE, NetworkTraining
@@ -17,6 +18,7 @@ SOLVED_HEAD = Implicit(STRIDE, "head")
 NEXT_STEP = OneStep(1, "head", learning_rate=1.0)
 
 
+@renamed_arguments(meta_rate="outer_learning_rate", meta_batch="outer_batch_size")
 @dataclass(frozen=True)
 class Reweighting(NetworkTraining):
     """Cross-entropy with one weight per training sample, learned while the network is trained.
@@ -39,10 +41,10 @@ class Reweighting(NetworkTraining):
     ----------
     hypergradient : Hypergradient
         How dF/dw is computed.
-    meta_rate : float
+    outer_learning_rate : float
         Adam's learning rate for the weights. A sample takes part in one or two outer steps per epoch, which change its
         weight by about ten times this rate.
-    meta_batch : int
+    outer_batch_size : int
         Clean samples per outer step.
     start : float
         The share of the run after which weights are updated. Earlier, the head carries little information about single
@@ -50,9 +52,12 @@ class Reweighting(NetworkTraining):
     """
 
     hypergradient: Hypergradient = SOLVED_HEAD
-    meta_rate: float = 0.05
-    meta_batch: int = 256
+    outer_learning_rate: float = 0.05
+    outer_batch_size: int = 256
     start: float = 0.1
+
+    meta_rate = renamed_attribute("meta_rate", "outer_learning_rate")
+    meta_batch = renamed_attribute("meta_batch", "outer_batch_size")
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
         return self.pose(model, task, SampleWeights(len(task.train)))
@@ -61,7 +66,7 @@ class Reweighting(NetworkTraining):
         return self.solve_by(
             group,
             hypergradient=self.hypergradient,
-            outer_optimizer=Adam(self.meta_rate),
+            outer_optimizer=Adam(self.outer_learning_rate),
             settings={"start": self.start},
         )
 
@@ -69,7 +74,7 @@ class Reweighting(NetworkTraining):
         return task.need_val("A weight for each sample") if task.meta is None else task.meta
 
     def held_out_batch(self) -> int:
-        return self.meta_batch
+        return self.outer_batch_size
 
     def learned(self, outcome: Outcome) -> dict[str, Any]:
         return super().learned(outcome) | {"sample_weights": weights_of(outcome)}

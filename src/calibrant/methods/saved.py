@@ -38,7 +38,7 @@ def save_trained(trained: Trained, path: str | os.PathLike[str]) -> None:
         for name, value in module.state_dict().items():
             if not isinstance(value, Tensor):
                 raise ValueError(
-                    f"All entries of the network's state_dict must be tensors to be saved; {name!r} is not."
+                    f"All entries of the network's state_dict must be tensors to be saved; got {name!r}, which is not."
                 )
             arrays[f"network.{number}.{name}"] = _array(value)
     fitted: Fitted = trained.fitted
@@ -54,7 +54,7 @@ def save_trained(trained: Trained, path: str | os.PathLike[str]) -> None:
         fitted = fitted.model
     if not isinstance(fitted, Mixture):
         raise TypeError(
-            "save supports networks and their means, with one calibrator and one confidence map; got a "
+            "save needs networks and their means, with one calibrator and one confidence map; got a "
             f"{type(trained.fitted).__name__} of a {type(fitted).__name__}."
         )
     state = {
@@ -117,7 +117,7 @@ def load_trained(path: str | os.PathLike[str], model: nn.Module) -> Trained:
 def _map_parts(given: nn.Module, arrays: Arrays) -> dict[str, Any]:
     """The settings of a confidence map; its parameters go to ``arrays``."""
     if not isinstance(given, LogitMap):
-        raise TypeError(f"save supports maps of the class LogitMap; got a {type(given).__name__}.")
+        raise TypeError(f"save needs maps of the class LogitMap; got a {type(given).__name__}.")
     arrays |= {f"map.{name}": _array(value) for name, value in given.named_parameters()}
     return {"hidden": given.hidden, "largest": given.largest}
 
@@ -138,7 +138,8 @@ def _module(model: nn.Module, arrays: Arrays, number: int, path: str | os.PathLi
     except RuntimeError as error:
         told = " ".join(str(error).split())
         raise ValueError(
-            f"{path} holds a network of another class or other sizes than the given {type(model).__name__}: {told}"
+            f"{path} holds a network of another class or other sizes than the given {type(model).__name__}: {told}. "
+            "Give the network that was saved."
         ) from None
     return twin.eval()
 

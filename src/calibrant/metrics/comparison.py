@@ -184,10 +184,10 @@ def _read_both(
     pairs = zip(probs, confidence or (None, None), correct or (None, None), strict=True)
     a, b = (read_for(metric, p, labels, c, hit, **given) for p, c, hit in pairs)
     if len(a) != len(b):
-        raise ValueError(f"both models must predict the same samples; got {len(a)} and {len(b)} predictions.")
+        raise ValueError(f"Both models must predict the same samples; got {len(a)} and {len(b)} predictions.")
     if a.probs is not None and b.probs is not None and a.probs.shape != b.probs.shape:
         raise ValueError(
-            f"both models must have the same classes; got {a.probs.shape[1]} and {b.probs.shape[1]} columns."
+            f"Both models must have the same classes; got {a.probs.shape[1]} and {b.probs.shape[1]} columns."
         )
     return a, b
 

@@ -58,10 +58,10 @@ def paired_difference(
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         if a.keys() != b.keys():
             odd = sorted(map(str, a.keys() ^ b.keys()))
-            raise ValueError(f"a and b must have the same seeds; only one of them has {', '.join(odd)}.")
+            raise ValueError(f"a and b must have the same seeds; got {', '.join(odd)} in only one of them.")
         pairs = [(a[seed], b[seed]) for seed in a]
     elif isinstance(a, Mapping) or isinstance(b, Mapping):
-        raise ValueError("a and b must both be mappings from seed to value, or both sequences.")
+        raise ValueError("a and b must both be mappings from seed to value, or both sequences; got one of each.")
     elif len(a) != len(b):
         raise ValueError(f"a and b must have one value for each seed; got {len(a)} and {len(b)} values.")
     else:

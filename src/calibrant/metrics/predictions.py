@@ -101,14 +101,14 @@ def read(
         )
     if as_pairs:
         if confidence is None or correct is None:
-            raise ValueError("confidence= and correct= must be given together; one of them is missing.")
+            raise ValueError("confidence= and correct= must be given together; got only one of them.")
         if matrix_only:
             raise ValueError("This metric needs class probabilities; give probs of shape (n, C) and labels.")
         if from_logits or binary is not None or isinstance(confidence, Logits):
-            raise ValueError("from_logits, Logits(...) and binary describe probs; confidence is a probability.")
+            raise ValueError("from_logits, Logits(...) and binary describe probs, not confidence. Leave them out.")
         result = Predictions(*check_confidence(confidence, correct))
     elif probs is None or labels is None:
-        raise ValueError("probs and labels must be given together; one of them is missing.")
+        raise ValueError("probs and labels must be given together; got only one of them.")
     elif binary is not None:
         if matrix_only:
             raise ValueError("This metric needs one column per class; give probs of shape (n, C), without binary=.")
@@ -187,7 +187,7 @@ def metric(*, top_label: bool = False, signed: bool = False, predicted_only: boo
             for name in kwargs:
                 if name not in full.parameters:
                     raise TypeError(
-                        f"{function.__name__}() has no argument {name!r}; it takes {', '.join(full.parameters)}."
+                        f"{function.__name__}() has no argument {name!r}. Use one of  {', '.join(full.parameters)}."
                     )
             if predicted_only and kwargs.get("binary") == "positive":
                 raise ValueError(f"binary must be 'predicted' for {function.__name__}; got 'positive'.")
@@ -249,13 +249,13 @@ def _per_group(core: Callable[[Predictions], float], predictions: Predictions, g
         raise ValueError(f"groups must be 1-D with {len(predictions)} entries; got shape {names.shape}.")
     # NaN and NaT differ from themselves; None in an object array needs its own check.
     if (names != names).any() or (names.dtype == object and any(name is None for name in names)):
-        raise ValueError("groups must have an entry for each row; it has missing entries. Give them a name.")
+        raise ValueError("groups must have an entry for each row; got missing entries. Give them a name.")
     unique, index, counts = np.unique(names, return_inverse=True, return_counts=True)
     if predictions.weight is not None:
         totals = np.bincount(index, weights=predictions.weight.cpu().numpy())
         if (totals == 0).any():
             empty = shown(unique[totals == 0][0])
-            raise ValueError(f"sample_weight must be positive somewhere in each group; group {empty} has none.")
+            raise ValueError(f"sample_weight must be positive somewhere in each group; got none in group {empty}.")
     rows = np.split(np.argsort(index, kind="stable"), np.cumsum(counts)[:-1])
     device = predictions.confidence.device
     keys = unique.tolist()

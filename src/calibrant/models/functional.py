@@ -227,7 +227,7 @@ class FunctionalModule(FlatParameters):
             missing = (set(self.names) | set(buffers)) - set(own)
             if missing:
                 raise ValueError(
-                    "The module to export into must have the architecture of the trained one; it has no "
+                    "The module to export into must have the architecture of the trained one; got one without "
                     f"{', '.join(sorted(missing))}."
                 )
             for name, value in (self.unflatten(params) | buffers).items():

@@ -81,17 +81,17 @@ def _shallow(module: nn.Module) -> nn.Module:
 def _check(module: nn.Module, name: str, calls: _Calls, logits: Tensor) -> None:
     modules = dict(module.named_modules())
     if name not in modules:
-        raise ValueError(f"head must be the name of a submodule; the model has no {name!r}. " + _advice(calls))
+        raise ValueError(f"head must be the name of a submodule; got {name!r}. {_advice(calls)}")
     if len(calls.outputs.get(name, ())) != 1:
         times = len(calls.outputs.get(name, ()))
-        raise ValueError(f"The head must be called once in a pass; {name!r} was called {times} times. {_advice(calls)}")
+        raise ValueError(f"The head must be called once in a pass; got {times} calls of {name!r}. {_advice(calls)}")
     if not calls.gives(name, logits):
         raise ValueError(
             f"The head's output must be the logits; something follows {name or 'it'!r}. Put it and everything after it "
             "into one submodule, and name that. " + _advice(calls)
         )
     if not calls.takes_tensor(name):
-        raise ValueError(f"The head must take one tensor, its features; {name!r} is called with other arguments.")
+        raise ValueError(f"The head must take one tensor, its features; got other arguments for {name!r}.")
     own = {id(p): k for k, p in modules[name].named_parameters()}
     for other, layer in modules.items():
         if other == name or other.startswith(name + ".") or not name or name.startswith(other + ".") or not other:
@@ -108,9 +108,8 @@ def _advice(calls: _Calls) -> str:
     ran = [f"{k!r} ({type(m).__name__})" for k, m in calls.module.named_modules() if k and calls.outputs.get(k)]
     linear = [f"{k!r}" for k, m in calls.module.named_modules() if isinstance(m, LINEAR) and calls.outputs.get(k) and k]
     listed = ", ".join(linear) if linear else "none"
-    return f"Name it with head='…'. Linear layers that ran: {listed}; the last layer that ran: " + (
-        max(ran, key=lambda k: calls.order.get(k.split("'")[1], -1)) if ran else "none"
-    )
+    last = max(ran, key=lambda k: calls.order.get(k.split("'")[1], -1)) if ran else "none"
+    return f"Name it with head='…'. Linear layers that ran: {listed}; the last layer that ran: {last}."
 
 
 class _Calls:

@@ -38,7 +38,7 @@ def finite_array(values: Any, name: str, shape: tuple[int | None, ...]) -> np.nd
     if array.size == 0:
         raise ValueError(f"{name} must not be empty; got shape {array.shape} instead of {wanted}.")
     if not np.isfinite(array).all():
-        raise ValueError(f"{name} must be finite; it contains NaN or infinite values.")
+        raise ValueError(f"{name} must be finite; got NaN or infinite values.")
     return array
 
 
@@ -48,5 +48,5 @@ def flags(values: Any, name: str, n: int) -> np.ndarray:
     if array.shape != (n,):
         raise ValueError(f"{name} must be 1-D with {n} entries, one per sample; got shape {array.shape}.")
     if not np.isin(array, (0, 1)).all():
-        raise ValueError(f"{name} must hold only True/False or 0/1.")
+        raise ValueError(f"{name} must hold only True/False or 0/1; got values from {array.min()} to {array.max()}.")
     return array.astype(bool)

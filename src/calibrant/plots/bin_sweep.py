@@ -44,7 +44,7 @@ def prepare_bin_sweep(
     draws of a calibrated model with the same confidences. `n_resamples=0` leaves them out.
     """
     if len(bins) == 0:
-        raise ValueError("bins must hold at least one number, such as (10, 100, 1000); it is empty.")
+        raise ValueError("bins must hold at least one number, such as (10, 100, 1000); got none.")
     p = read(probs, labels, **given)
     pairs: dict[str, Any] = {"confidence": p.confidence, "sample_weight": p.weight}
     columns = []
@@ -94,7 +94,7 @@ class BinSweepDisplay:
             if ax is None:
                 ax = plt.subplots(1, 2, figsize=(7.4, 3.4), layout="constrained")[1]
             if np.size(ax) != 2:
-                raise ValueError("ax must be a pair of axes, one for ECE and one for MCE.")
+                raise ValueError(f"ax must be a pair of axes, one for ECE and one for MCE; got {np.size(ax)}.")
             pair = tuple(np.ravel(ax))
             for axis, values, floor, title in zip(
                 pair, (d.ece, d.mce), (d.ece_floor, d.mce_floor), ("ECE", "MCE"), strict=True

@@ -27,7 +27,7 @@ def prepare_gamma(history: Sequence[Any] | Any, *, epoch: Any = None) -> GammaBy
     """Summarise γ of shape (epochs, n), or a sequence with one array per epoch; `epoch` defaults to 1, 2, ..."""
     rows = [finite_array(row, f"γ of entry {i}", (None,)) for i, row in enumerate(history)]
     if not rows:
-        raise ValueError("history must hold γ of shape (epochs, n); it is empty.")
+        raise ValueError("history must hold γ of shape (epochs, n); got no epochs.")
     when = np.arange(1, len(rows) + 1.0) if epoch is None else finite_array(epoch, "epoch", (len(rows),))
     low, high = np.array([np.quantile(row, (0.05, 0.95)) for row in rows]).T
     return GammaByEpoch(when, np.array([row.mean() for row in rows]), np.array([row.std() for row in rows]), low, high)

@@ -45,7 +45,7 @@ class ModelsDisplay:
         `calibrant.metrics.ece`, for instance `{"confidence": ..., "correct": ...}`.
         """
         if not models:
-            raise ValueError("models must be a mapping from names to predictions; it is empty.")
+            raise ValueError("models must be a mapping from names to predictions; got an empty one.")
         reliability, histogram = {}, {}
         for name, given in models.items():
             keywords = dict(given) if isinstance(given, Mapping) else _pair(name, given)

@@ -56,7 +56,9 @@ def prepare_risk_coverage(
     `level`, for instance 0.95, adds `uniform_risk_bound` for all thresholds.
     """
     if given.get("sample_weight") is not None:
-        raise ValueError("sample_weight is not supported by the risk–coverage curve: its guarantees count samples.")
+        raise ValueError(
+            "sample_weight must be None for a risk–coverage curve, whose guarantees count samples; got weights."
+        )
     p = read(probs, labels, **given)
     curve = risk_coverage_curve(p.confidence, p.correct)
     right = curve.n - curve.n_errors[-1]

@@ -52,8 +52,8 @@ def pyplot() -> Any:
         from matplotlib import pyplot as plt
     except ImportError as error:
         raise ImportError(
-            "calibrant.plots draws with matplotlib, which is not installed. "
-            "Install it with: pip install 'calibrant[plots]'."
+            "The package calibrant.plots draws with matplotlib, which is not installed. Install it with: pip install "
+            "'calibrant[plots]'."
         ) from error
     return plt
 

@@ -78,7 +78,7 @@ class Report:
         """Begin a section; its title appears in the contents."""
         position = sum(block["kind"] == "section" for block in self._blocks) + 1
         if self._current is not self._blocks:
-            raise ValueError(f"section {title!r} must not be inside details; close them first.")
+            raise ValueError(f"Section {title!r} must not be inside details; got it there. Close them first.")
         self._add("section", title=title, anchor=f"section-{position}")
         self.text(text)
 
@@ -103,7 +103,7 @@ class Report:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
             raise ValueError(f"name must be a file name of letters, digits, '.', '_' and '-'; got {name!r}.")
         if name in [picture.name for picture in self.pictures]:
-            raise ValueError(f"name must differ from those of other figures; {name!r} is already used.")
+            raise ValueError(f"name must differ from those of other figures; got {name!r} again.")
         picture = take_picture(figure, name, alt or caption)
         self.pictures.append(picture)
         self._add("figure", picture=picture, caption=caption, position=len(self.pictures))
@@ -171,7 +171,8 @@ def _need(package: str, purpose: str) -> None:
         import_module(package)
     except ImportError as error:
         raise ImportError(
-            f"calibrant.report {purpose}, which is not installed. Install it with: pip install 'calibrant[report]'."
+            f"The package calibrant.report {purpose}, which is not installed. Install it with: pip install "
+            "'calibrant[report]'."
         ) from error
 
 

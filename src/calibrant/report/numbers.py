@@ -25,7 +25,7 @@ def by_seed(records: Iterable[Mapping[str, Any]], metric: str, **where: Any) -> 
             continue
         if record["seed"] in found:
             raise ValueError(
-                f"where must select one record per seed; {where} selects several of seed {record['seed']}."
+                f"where must select one record per seed; got several of seed {record['seed']} for {where}."
             )
         found[record["seed"]] = record[metric]
     return found

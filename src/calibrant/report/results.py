@@ -102,18 +102,25 @@ def read_results(path: str | Path) -> Results:
     """Read a result file; an error says what is missing in any other file."""
     path = Path(path)
     if not path.exists():
-        raise FileNotFoundError(f"There is no result file {path}.")
+        raise FileNotFoundError(f"There is no result file {path}. Give a file that a command of calibrant wrote.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a JSON file: {error}.") from error
+        raise ValueError(
+            f"{path} is not a JSON file: {error}. Give a file that a command of calibrant wrote."
+        ) from error
     shapes = {"config": dict, "versions": dict, "records": list}
     held = content if isinstance(content, dict) else {}
     missing = [key for key, shape in shapes.items() if not isinstance(held.get(key), shape)]
     if missing:
-        raise ValueError(f"{path} is not a result file of calibrant: it lacks {', '.join(missing)}.")
+        raise ValueError(
+            f"{path} is not a result file of calibrant: it lacks {', '.join(missing)}. Give a file that a command of "
+            "calibrant wrote."
+        )
     if not all(isinstance(record, dict) for record in content["records"]):
-        raise ValueError(f"{path} is not a result file of calibrant: its records must be JSON objects.")
+        raise ValueError(
+            f"The records of {path} must be JSON objects; got others. Give a file that a command of calibrant wrote."
+        )
     return Results(*(content[key] for key in Results._fields))
 
 

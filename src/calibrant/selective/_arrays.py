@@ -20,16 +20,6 @@ def as_pair(confidence: Any, correct: Any) -> tuple[np.ndarray, np.ndarray]:
     return conf.double().cpu().numpy(), hits.cpu().numpy()
 
 
-def check_fraction(value: float, name: str, *, closed: bool = False) -> float:
-    """Return `value` if it lies in (0, 1), or in [0, 1] with `closed`; an error otherwise."""
-    value = float(value)
-    inside = 0 <= value <= 1 if closed else 0 < value < 1
-    if not inside:
-        interval = "[0, 1]" if closed else "(0, 1)"
-        raise ValueError(f"{name} must be a fraction in {interval}; got {value:g}.")
-    return value
-
-
 def accepted_counts(confidence: np.ndarray, correct: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distinct confidences from high to low, and how many samples and errors lie at or above each."""
     order = np.argsort(-confidence, kind="stable")

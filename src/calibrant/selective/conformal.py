@@ -33,9 +33,8 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.stats import binom
 
-from calibrant._inputs import check_labels, check_probs
+from calibrant._inputs import check_fraction, check_labels, check_probs
 from calibrant._renamed import renamed_arguments, renamed_attribute
-from calibrant.selective._arrays import check_fraction
 from calibrant.selective.set_scores import (
     Ranked,
     SetScore,
@@ -130,7 +129,9 @@ class SetRule:
             fields["quantile"] = tuple(map(float, fields["quantile"]))
             return cls(**fields)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"The set rule is incomplete or has unknown fields: {error}.") from error
+            raise ValueError(
+                f"The set rule is incomplete or has unknown fields: {error}. Write it again with to_json."
+            ) from error
 
 
 def conformal_rule(

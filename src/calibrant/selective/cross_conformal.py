@@ -30,9 +30,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibrant._inputs import check_labels, check_probs
+from calibrant._inputs import check_fraction, check_labels, check_probs
 from calibrant._renamed import renamed_arguments, renamed_attribute
-from calibrant.selective._arrays import check_fraction
 from calibrant.selective.conformal import (
     Seed,
     blocks,
@@ -143,7 +142,9 @@ class CrossSetRule:
             lists = {name: tuple(fields[name]) for name in ("scores", "folds", "labels")}
             return cls(**fields | lists)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"The set rule is incomplete or has unknown fields: {error}.") from error
+            raise ValueError(
+                f"The set rule is incomplete or has unknown fields: {error}. Write it again with to_json."
+            ) from error
 
 
 def cross_conformal_rule(

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.selective._arrays import accepted_counts, as_pair, check_fraction
+from calibrant._inputs import check_fraction
+from calibrant.selective._arrays import accepted_counts, as_pair
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-from calibrant.selective._arrays import accepted_counts, as_pair, check_fraction, on_sample
+from calibrant._inputs import check_fraction
+from calibrant.selective._arrays import accepted_counts, as_pair, on_sample
 from calibrant.selective.rule import RejectionRule, Window
 from calibrant.selective.uniform import uniform_risk_bound
 
@@ -84,7 +85,8 @@ def threshold_for_risk(
         raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}; got {method!r}.")
     if (thresholds is not None) != (method == "grid"):
         raise ValueError(
-            "thresholds must be given for method='grid', and only there: a list fixed without this sample."
+            "thresholds must be given for method='grid' and only there, as a list fixed without this sample; got "
+            f"thresholds={thresholds} with method={method!r}."
         )
     if method == "uniform":
         return uniform_risk_bound(confidence, correct, level=level, two_sided=False).best_window(risk)

@@ -28,7 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.selective._arrays import as_pair, check_fraction
+from calibrant._inputs import check_fraction
+from calibrant.selective._arrays import as_pair
 from calibrant.selective.band import mass_upper_bounds
 from calibrant.selective.rule import RejectionRule, Window
 
@@ -59,7 +60,9 @@ class UniformRiskBound:
         """Bound the risk of accepting c ≤ low or c ≥ high, for numbers or arrays; 1 if nothing is known."""
         low, high = np.broadcast_arrays(np.asarray(low, np.float64), np.asarray(high, np.float64))
         if not np.all(low <= high):
-            raise ValueError("low must be at most high; predictions between the two are withheld.")
+            raise ValueError(
+                "low must be at most high; got a pair with low above high. Predictions between the two are withheld."
+            )
         if not self.two_sided and np.any(low > -np.inf):
             raise ValueError(
                 "low must be -inf, since this bound was computed for thresholds only; use "

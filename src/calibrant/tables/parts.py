@@ -56,8 +56,8 @@ def divide(
     """Divide a table, stratified by class; rows of a group and copies of a row stay in one part."""
     if len(table) < FEWEST_ROWS:
         raise ValueError(
-            f"{table.file} has {count(len(table), 'row')} with a label; training and judging a classifier needs at "
-            f"least {FEWEST_ROWS}, and some hundreds to be of use."
+            f"{table.file} must have at least {FEWEST_ROWS} rows with a label, and some hundreds to be of use; got "
+            f"{len(table)}."
         )
     shares = [share for share in (test, val) if isinstance(share, float)]
     if sum(shares) >= 1:
@@ -77,6 +77,11 @@ def divide(
     train, test_rows = table.take(rest), held["test"]
     assert test_rows is not None
     check_classes(train.labels, table.target, "the training part of " + table.file)
+    if train.groups is not None and len(np.unique(train.groups)) < 2:
+        raise ValueError(
+            f"The training part of {table.file} holds one group only. Training needs at least two groups besides those "
+            "of the test part; give a table with more groups, or leave --groups out."
+        )
     if len(test_rows) < FEWEST_TEST_ROWS:
         raise ValueError(
             f"The test part has {count(len(test_rows), 'row')}; at least {FEWEST_TEST_ROWS} are needed to judge the "

@@ -82,11 +82,13 @@ def predict(
     out : the file to write (.csv, .tsv, .parquet), complete or not at all; or an open text stream for CSV
     chunk : how many rows are in memory at a time
     set_coverage : add a column ``set`` of classes that contains the true class with this probability
-    keep : columns of the table to copy, such as an identifier
+    keep : columns of the table to copy, such as an identifier; "row (table)" is the table's own column "row"
     score : compare with the labels if the table has the target column
     """
     own = model if isinstance(model, TableModel) else load_model(model)
     table = Path(table)
+    if isinstance(out, str | os.PathLike) and table.exists() and Path(out).exists() and os.path.samefile(table, out):
+        raise ValueError(f"The output file must not be the table itself, which would be lost; got {out} for both.")
     rule = None
     if set_coverage is not None:
         if not hasattr(own.classifier, "set_rule"):
@@ -111,7 +113,7 @@ def predict(
                 found["set"] = _sets(own.classes, rule.apply(probs))
             if score and own.target in columns:
                 _add_scores(summary, errors, own, columns, found, probs, table.name)
-            put(_numbered(columns, keep, table.name, summary.rows, len(probs)) | found)
+            put(_kept(columns, keep, table.name, {"row": summary.rows + 1 + np.arange(len(probs)), **found}))
             summary.rows += len(probs)
             if summary.withheld is not None:
                 summary.withheld += int(found["withheld"].sum())
@@ -125,10 +127,12 @@ def predict(
     return summary
 
 
-def _numbered(columns: Columns, keep: Sequence[str], file: str, before: int, rows: int) -> dict[str, Any]:
+def _kept(columns: Columns, keep: Sequence[str], file: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Insert copied columns behind the row number; one with the name of another output is called "name (table)"."""
     for name in keep:
         need_column(columns, name, file)
-    return {"row": before + 1 + np.arange(rows), **{name: columns[name] for name in keep}}
+    copied = {f"{name} (table)" if name in found else name: columns[name] for name in keep}
+    return {"row": found["row"], **copied, **found}
 
 
 def _sets(classes: list[str], members: np.ndarray) -> np.ndarray:
@@ -204,7 +208,9 @@ def _parquet(pd: Any, path: Path) -> Iterator[Put]:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise ImportError("Writing Parquet files needs pyarrow: pip install 'calibrant[tables]'.") from None
+        raise ImportError(
+            "Writing Parquet files needs pyarrow. Install it with: pip install 'calibrant[tables]'."
+        ) from None
     writer: list[Any] = []
 
     def put(columns: dict[str, Any]) -> None:

@@ -64,7 +64,7 @@ def as_frame(columns: Columns, names: Sequence[str], categorical: Collection[str
     """Return columns as a data frame; those in ``categorical`` get pandas' category type."""
     pd = need_pandas()
     frame = pd.DataFrame({name: columns[name] for name in names})
-    for name in categorical:
+    for name in set(categorical) & set(names):
         frame[name] = frame[name].astype("category")
     return frame
 
@@ -78,7 +78,7 @@ def read_labelled(
     for name in (target, *([] if groups is None else [groups]), *drop):
         need_column(columns, name, path.name)
     if target in drop:
-        raise ValueError(f"{target!r} is the column to predict; it cannot be dropped as well.")
+        raise ValueError(f"{target!r} is the column to predict; leave it out of --drop.")
     if groups == target:
         raise ValueError(f"{target!r} is the column to predict; name another column for the groups.")
     known = ~np.array(each(is_missing, columns[target]), dtype=bool)
@@ -113,7 +113,7 @@ def check_classes(labels: np.ndarray, target: str, file: str) -> None:
     many, rows = len(values), len(labels)
     if many == 1:
         raise ValueError(
-            f"Column {target!r} of {file} holds one class only, {str(values[0])!r}; a classifier needs at least two."
+            f"Column {target!r} of {file} must hold at least two classes; got one class only, {str(values[0])!r}."
         )
     if many > MOST_CLASSES or (many > MANY_CLASSES and rows < FEWEST_ROWS_PER_CLASS * many):
         what = "a quantity or a number of rows" if is_numeric(labels) else "names or free text"
@@ -141,7 +141,12 @@ def _labels(column: np.ndarray, known: np.ndarray, target: str, file: str) -> np
             f"Column {target!r} of {file} holds numbers with fractions ({min(fractions):g} is one), so it is a "
             "quantity and not a class. Name another column, or turn this one into classes (low, medium, high)."
         )
-    check_classes(present, target, file)
+    try:
+        check_classes(present, target, file)
+    except ValueError as error:
+        if not absent:
+            raise
+        raise ValueError(f"{error} {absent:,} rows have no label; empty, NA, None and ? count as missing.") from None
     try:
         labels = as_labels(present, name=target)
     except ValueError as error:

@@ -11,7 +11,7 @@ COUNTS = {"train": 200, "test": 60}
 
 
 def draw(part, classes, size=32, channels=3):
-    """Pixels (n, size, size, channels) and labels; every class is there."""
+    """Pixels (n, size, size, channels) and labels; every class occurs."""
     generator = np.random.default_rng(["train", "test"].index(part))
     count = COUNTS[part]
     pixels = generator.integers(0, 256, (count, size, size, channels), dtype=np.uint8)

@@ -107,7 +107,7 @@ def test_arguments_and_inputs_are_checked():
         Normalise((0.5,) * 3, (0.2,) * 3)(some(channels=1))
     with pytest.raises(ValueError, match="uint8, or floats"):
         Normalise((0.5,), (0.2,))(some(channels=1).long())
-    with pytest.raises(ValueError, match="give it `n_classes`"):
+    with pytest.raises(ValueError, match="Give it n_classes"):
         Mixup()(some(), torch.zeros(64, dtype=torch.long), torch.Generator())
 
 

@@ -120,7 +120,7 @@ def shorten(path):
         ("tiny-imagenet", cases.write_tiny_imagenet, "tiny-imagenet-200/train/n01/images/n01_3.JPEG"),
     ],
 )
-def test_a_file_cut_short_is_told(name, write, file, tmp_path):
+def test_a_file_cut_short_is_reported(name, write, file, tmp_path):
     write(tmp_path)
     shorten(tmp_path / file)
     with pytest.raises(ValueError, match=r"damaged, or not .*Download it again"):

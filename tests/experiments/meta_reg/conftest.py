@@ -14,7 +14,7 @@ CLASSES = 10
 
 
 def write_cifar10(folder: Path, train: int = 200, test: int = 60) -> Path:
-    """``cifar10.npz`` with x_train, y_train, x_test, y_test: each class has a colour of its own, under noise."""
+    """``cifar10.npz`` with x_train, y_train, x_test, y_test: each class has its own colour, with noise."""
     rng = np.random.default_rng(0)
     colours = rng.uniform(60, 190, (CLASSES, 1, 1, 3))
     arrays = {}
@@ -29,7 +29,7 @@ def write_cifar10(folder: Path, train: int = 200, test: int = 60) -> Path:
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the made-up images."""
+    """The folder of the simulated images."""
     return write_cifar10(tmp_path_factory.mktemp("images"))
 
 

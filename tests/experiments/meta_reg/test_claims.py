@@ -83,7 +83,7 @@ def test_the_first_targets_are_judged_by_paired_differences() -> None:
     assert by_statement(found, "flg-sece: ECE below").holds is True
     assert by_statement(found, "flg-sece: ECE not above the paper's").holds is True
     assert by_statement(found, "flg-sece: standard deviation").holds is True
-    assert by_statement(found, "flg-sece: error within").holds is None  # the other meta rates were not run
+    assert by_statement(found, "flg-sece: error within").holds is None  # the other outer learning rates were not run
     assert by_statement(found, "Does a γ").holds is None
     worse = targets.first(made(ce={"ece": 0.01}, flg_sece={"ece": 0.03, "gamma_std": 2.0, "gamma_on_bound": 0.5}))
     for start in ("ECE below", "ECE not above the paper's", "standard deviation", "fewer than a tenth"):

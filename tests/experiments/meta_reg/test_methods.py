@@ -22,7 +22,7 @@ LISTED = (
 
 
 def images(seed: int) -> Part:
-    """A bright bar whose place tells the class, under noise."""
+    """A bright bar whose position gives the class, with noise."""
     labels = torch.arange(EACH) % CLASSES
     pixels = 0.3 * torch.randn(EACH, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
     for row, label in enumerate(labels.tolist()):

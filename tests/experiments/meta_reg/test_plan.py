@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from calibrant.experiments.meta_reg.data import prepare
-from calibrant.experiments.meta_reg.plan import FIRST, Setup, in_order, known_methods, runs, settings_text
+from calibrant.experiments.meta_reg.plan import (
+    FIRST,
+    RECIPES,
+    Setup,
+    in_order,
+    known_methods,
+    runs,
+    settings_text,
+    with_recipe,
+)
 from calibrant.methods.images import IMAGE_METHODS, TABLE_3
+from calibrant.report import read_results
+
+RESULTS = Path(__file__).parents[3] / "results"
 
 
 def test_methods_of_targets_come_first_and_last_seeds_last() -> None:
@@ -34,6 +49,23 @@ def test_settings_are_the_same_text_in_every_process() -> None:
     here = [settings_text(method) for method in known_methods().values()]
     assert other.splitlines() == here
     assert "0x" not in other
+
+
+def stored_texts() -> set[str]:
+    """The settings of the stored runs, as texts."""
+    results = [read_results(file).config["methods"].values() for file in sorted(RESULTS.glob("meta-reg-*.json"))]
+    texts = [text.values() if isinstance(text, dict) else [text] for found in results for text in found]
+    return {text for found in texts for text in found}
+
+
+def test_stored_runs_are_found_by_their_settings() -> None:
+    """A renamed field would end this: ``STORED_NAMES`` keeps the former name in the text."""
+    recipe = replace(RECIPES["short"], epochs=30)
+    present = {settings_text(with_recipe(method, recipe)) for method in known_methods().values()}
+    fields = {name for text in present for name in re.findall(r"(\w+)=", text)}
+    stored = stored_texts()
+    assert {name for text in stored for name in re.findall(r"(\w+)=", text)} <= fields
+    assert len(stored & present) > len(stored) / 2  # the others were run with other values
 
 
 def test_all_methods_are_known_and_variants_hide_none() -> None:

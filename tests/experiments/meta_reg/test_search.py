@@ -26,7 +26,7 @@ def test_every_setting_differs_from_its_default_in_one_value() -> None:
     ]
     base, published = found["flg-sece"], found["flg-sece-published"]
     assert dict(found["flg-sece-h-0.01"].outer_settings) == dict(base.outer_settings) | {"bandwidth": 0.01}
-    assert found["flg-sece-rate-10"].meta_rate == 10 * base.meta_rate
+    assert found["flg-sece-rate-10"].outer_learning_rate == 10 * base.outer_learning_rate
     assert found["flg-sece-published-tau-0.1"].temperature == 0.1
     assert published.temperature == 0.01
     assert len({settings_text(method) for method in found.values()}) == len(found)
@@ -48,7 +48,7 @@ def test_best_setting_has_the_lowest_validation_loss() -> None:
 def test_a_search_on_digits_writes_results_and_a_report(tmp_path: Path) -> None:
     out, kept = tmp_path / "out", tmp_path / "kept.json"
     options = ["--quick", "--epochs", "1", "--limit", "300", "--device", "cpu"]
-    values = ["--bandwidth", "0.02", "--tau", "0.1", "--meta-rate", "1"]
+    values = ["--bandwidth", "0.02", "--tau", "0.1", "--outer-learning-rate", "1"]
     command = ["sweep", "meta-reg", *options, *values, "--out", str(out), "--export", str(kept)]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output

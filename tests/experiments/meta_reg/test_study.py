@@ -122,7 +122,7 @@ def test_duplicate_runs_count_once_and_searches_have_own_tables(finished: Path) 
 
 
 class Interrupted(Exception):
-    """Stands for a machine that goes away."""
+    """Stands for a machine that is lost."""
 
 
 def test_interrupted_run_continues_from_its_checkpoint(
@@ -189,7 +189,7 @@ def test_wrong_arguments_are_sentences(images: Path, tmp_path: Path) -> None:
         ({"dataset": "cifar10", "data": images, "methods": ["cee"]}, "methods must be among .* got cee"),
         ({"dataset": "cifar10", "data": images, "limit": 40}, "--limit must leave"),
         ({"dataset": "cifar10n-worse", "data": images}, "--noisy-labels must name the file"),
-        ({"dataset": "cifar10", "data": images, "noisy_labels": images / "x.npz"}, "only with CIFAR-10N"),
+        ({"dataset": "cifar10", "data": images, "noisy_labels": images / "x.npz"}, "except with CIFAR-10N"),
         ({"dataset": "cifar", "limit": 100}, "--dataset must be one of cifar10"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -238,7 +238,7 @@ def test_networks_of_other_processes_are_skipped(images: Path, tmp_path: Path, m
     setup = Setup("cifar10", images, "small-cnn", epochs=1, limit=200)
     (first, _), _ = runs(setup, ["ce", "ce-ts"], 1)
     monkeypatch.setattr("calibrant.experiments.meta_reg.study.train", lambda *a, **k: pytest.fail("trained twice"))
-    with Store(tmp_path).claim(first), pytest.raises(ValueError, match="no run was finished"):
+    with Store(tmp_path).claim(first), pytest.raises(ValueError, match="No run was finished"):
         reproduce(
             dataset="cifar10",
             data=images,

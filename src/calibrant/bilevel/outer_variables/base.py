@@ -77,7 +77,7 @@ class OuterVariables(OuterVariable):
         called = [part for part in self._each() if type(part).forward is not nn.Module.forward]
         if len(called) != 1:
             raise TypeError(
-                f"A chain must have exactly one part with a forward method to be called; this one has {len(called)}."
+                f"A chain must have exactly one part with a forward method to be called; got {len(called)}."
             )
         return called[0](*args)
 
@@ -134,7 +134,5 @@ def of_batch(values: Tensor, batch: Batch, size: int | None, who: str) -> Tensor
     if size is None:
         raise ValueError(ONE_LOSS_PER_SAMPLE.format(who))
     if isinstance(index, slice) and len(values[index]) != size:
-        raise ValueError(
-            f"{who} was made for {len(values)} samples, but the training set has {size}. Both must be equal."
-        )
+        raise ValueError(f"{who} must be made for the {size} samples of the training set; got {len(values)} samples.")
     return values[index]

@@ -250,5 +250,7 @@ def _check_interval(initial: float, largest: float) -> None:
 
 def _nonzero(mean: Tensor) -> Tensor:
     if not bool(mean > 0):
-        raise ValueError("γ is 0 for all given features, so no scale makes its mean 1. Use other features or a seed.")
+        raise ValueError(
+            "All γ are 0 for the given features, so no scale makes its mean 1. Use other features or a seed."
+        )
     return mean

@@ -88,8 +88,8 @@ class LabelNoise(OuterVariable):
         """``log q``, which equals its own log-softmax, so it can be used as logits."""
         if logits.shape[-1] != self.n_classes:
             raise ValueError(
-                f"LabelNoise was made for {self.n_classes} classes, but the network has {logits.shape[-1]}. Both must "
-                "be equal."
+                f"LabelNoise must be made for the {logits.shape[-1]} classes of the network; got {self.n_classes} "
+                "classes."
             )
         log_probs = torch.log_softmax(logits, dim=-1)
         # logaddexp has a second derivative of NaN if one term is much smaller than the other.

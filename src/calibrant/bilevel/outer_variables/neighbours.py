@@ -54,8 +54,8 @@ class SmoothedWeights(SampleWeights):
         neighbours, kernel = hyper["neighbours"], hyper["kernel"]
         if len(neighbours) != len(self.raw):
             raise ValueError(
-                f"The neighbourhood was made for {len(neighbours)} samples, but the weights for {len(self.raw)}. Both "
-                "must be equal."
+                f"The neighbourhood must be made for the {len(self.raw)} samples of the weights; got {len(neighbours)} "
+                "samples."
             )
         return neighbours, kernel
 

@@ -49,7 +49,7 @@ class L2(OuterVariable):
         prefix = f"{only}." if only else ""
         shapes = {prefix + k: p.shape for k, p in inside.named_parameters() if p.requires_grad and p.dim() > 1}
         if only is not None and not shapes:
-            raise ValueError(f"only must name a submodule with trainable weights; {only!r} has none.")
+            raise ValueError(f"only must name a submodule with trainable weights; got {only!r}, which has none.")
         self.names = list(shapes)
         sizes = {"layer": [1] * len(shapes), "unit": [s[0] for s in shapes.values()], "model": [1]}[per]
         self.sizes = sizes
@@ -102,7 +102,9 @@ class ColumnL2(L2):
     ) -> None:
         super().__init__(model)
         if unknown := sorted(set(columns) - set(self.names)):
-            raise ValueError(f"columns must name weight matrices of the model; it has no {', '.join(unknown)}.")
+            raise ValueError(
+                f"columns must name weight matrices of the model; got {', '.join(unknown)}, which it does not have."
+            )
         if shrink < 0:
             raise ValueError(f"shrink must be at least 0; got {shrink}.")
         starts = initial if isinstance(initial, Mapping) else dict.fromkeys(self.names, initial)

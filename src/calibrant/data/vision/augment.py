@@ -99,7 +99,7 @@ class Mixup:
         x, drawn_on = unit_range(inputs), generator.device
         if targets.dim() == 1:
             if self.n_classes is None:
-                raise ValueError("Mixup needs class probabilities as targets; for class indices give it `n_classes`.")
+                raise ValueError("Mixup needs class probabilities as targets; got class indices. Give it n_classes.")
             targets = F.one_hot(targets, self.n_classes)
         soft = targets.to(x.dtype)
         # Beta(α, α) is G/(G + G') of two Gamma(α) draws; float64 avoids that both are 0 for a small α.

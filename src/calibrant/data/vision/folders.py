@@ -41,7 +41,9 @@ def read_labelled_files(listed: Listed) -> tuple[np.ndarray, np.ndarray]:
     try:
         from PIL import Image
     except ImportError:
-        raise ImportError("Reading image files needs Pillow: pip install 'calibrant[vision]'.") from None
+        raise ImportError(
+            "Reading image files needs Pillow. Install it with: pip install 'calibrant[vision]'."
+        ) from None
     if not listed:
         raise ValueError("it lists no images")
     images: np.ndarray | None = None

@@ -148,7 +148,8 @@ def chosen_settings(path: str | Path | None = None) -> tuple[Settings, dict[str,
             BO4SC(**with_tuples(own))
     except (json.JSONDecodeError, AttributeError, TypeError) as error:
         raise ValueError(
-            f"{file} must hold arguments of BO4SC for each set, in the format of `calibrant sweep bo4sc`: {error}."
+            f"{file} must hold arguments of BO4SC for each set; got something else ({error}). Write it with `calibrant "
+            "sweep bo4sc`."
         ) from error
     return found, origin
 

@@ -71,7 +71,10 @@ def read_own(path: str | Path, experiment: str, arrange: Arrange) -> Results:
     results = read_with_current_names(path) if store is None else store.results()
     found = experiment_of(results.config)
     if found is None:
-        raise ValueError(f"{path} is not a result file of calibrant: its config does not name an experiment.")
+        raise ValueError(
+            f"{path} is not a result file of calibrant: its config does not name an experiment. Give a file that a "
+            "command of calibrant wrote."
+        )
     whose = f"calibrant {KINDS[found].command}"
     if found != experiment:
         raise ValueError(f"{path} is a result file of `{whose}`; use `{whose} --from {path}`.")
@@ -79,7 +82,9 @@ def read_own(path: str | Path, experiment: str, arrange: Arrange) -> Results:
         results = contents(store, arrange)
     lacking = [key for key in KINDS[found].needed if key not in results.config] + ["records"] * (not results.records)
     if lacking:
-        raise ValueError(f"{path} is not a complete result file of `{whose}`: it lacks {', '.join(lacking)}.")
+        raise ValueError(
+            f"{path} is not a complete result file of `{whose}`: it lacks {', '.join(lacking)}. Run the command again."
+        )
     return results
 
 

@@ -12,7 +12,7 @@ def replace_section(page: str | Path, begin: str, end: str, section: str) -> Non
     path = Path(page)
     text = path.read_text(encoding="utf-8")
     if begin not in text or end not in text:
-        raise ValueError(f"{path} has no results section: it must hold the lines {begin} and {end}.")
+        raise ValueError(f"{path} has no results section. Add the lines {begin} and {end}.")
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
     write_text_whole(path, f"{before}{begin}\n\n{section}\n\n{end}{after}")

@@ -70,7 +70,7 @@ class Store:
         line = {"kind": "command", "id": self.command, "config": told, "versions": versions(), "date": now()}
         if not self._append([line], unless=lambda: self._is_of_another(config.get("experiment"))):
             raise ValueError(
-                f"another command has started another experiment in {self.path}; choose another folder with --out."
+                f"Another command has started another experiment in {self.path}; choose another folder with --out."
             )
 
     def add(self, found: Mapping[Key, Record]) -> None:
@@ -164,7 +164,10 @@ class Store:
         """
         lines, commands = list(self.current.values()), self.commands
         if not commands:
-            raise ValueError(f"{self.path} is not a store of calibrant: it has no line of a command.")
+            raise ValueError(
+                f"{self.path} is not a store of calibrant: it has no line of a command. Give a file that a command of "
+                "calibrant wrote."
+            )
         used = {line["command"] for line in lines}
         *before, last = [c for c in commands if c["id"] in used or c is commands[-1]]
         config: dict[str, Any] = {}

@@ -105,7 +105,7 @@ def source_digest(folder: Path) -> str:
     """Return a digest of the package ``calibrant`` in a folder."""
     files = sorted((folder / "calibrant").rglob("*.py"))
     if not files:
-        raise ValueError(f"--before must name the folder that holds a package calibrant; {folder} does not.")
+        raise ValueError(f"--before must name the folder that holds a package calibrant; got {folder}, which does not.")
     found = hashlib.sha256()
     for path in files:
         found.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
@@ -151,7 +151,7 @@ def _fit(method: str, data: Data, seed: int) -> tuple[np.ndarray, dict[str, Any]
 def score(probs: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     """Return the scores of probabilities whose columns are classes 0, 1, …"""
     if not np.isfinite(probs).all():
-        raise ValueError("Its probabilities are not finite.")
+        raise ValueError("All probabilities must be finite; got NaN or infinity.")
     found = on_sample(ClassifierOutput(probs, probs.argmax(1), probs.max(1)), labels)
     return {name: float(f"{float(found[name]):.6g}") for name in SCORES}
 

@@ -28,6 +28,7 @@ def run(
     *,
     rates: Sequence[float] = (0.2, 0.4),
     seeds: int = SEEDS,
+    first_seed: int = 0,
     out: str | Path = "out/noise",
     device: str = "auto",
     sets: Sequence[str] = tuple(SETS),
@@ -38,8 +39,8 @@ def run(
 ) -> Path:
     """Train every method on clean labels and at every rate; returns the path of the report.
 
-    ``source`` is a result file or a store of this experiment; the report is made from it without training. ``jobs`` and
-    ``fresh`` are those of :func:`calibrant.experiments.bo4sc.reproduce`.
+    The seeds start at ``first_seed``. ``source`` is a result file or a store of this experiment; the report is made
+    from it without training. ``jobs`` and ``fresh`` are those of :func:`calibrant.experiments.bo4sc.reproduce`.
     """
     if source is not None:
         return write_report(Path(source), usable_folder(out))
@@ -48,10 +49,10 @@ def run(
             raise ValueError(f"rates must be shares of labels to flip, between 0 and 1; got {rate}.")
     chosen = chosen_methods(methods)
     levels = [0.0, *sorted(set(rates) - {0.0})]
-    where = resolve_device(device)
+    where, span = resolve_device(device), range(first_seed, first_seed + seeds)
     store = open_store(out, NAME, device=where)
     config = {"experiment": NAME, "rates": levels, "sets": list(sets), "device": str(where), **made()}
-    plan = Plan({(d, m): method for d in sets for m, method in chosen.items()}, range(seeds), (CODE,), levels)
+    plan = Plan({(d, m): method for d in sets for m, method in chosen.items()}, span, (CODE,), levels)
     run_plan(store, plan, config, measure, device=where, jobs=jobs, fresh=fresh)
     return write_report(export(store, arrange), store.folder)
 

@@ -152,11 +152,11 @@ def published_parts(name: str, folder: str | None, labels: str | None = None) ->
     if not dataset.files:
         return _digits()
     if folder is None:
-        raise ValueError(f"--data must name the folder with the files of {dataset.title}.")
+        raise ValueError(f"--data must name the folder with the files of {dataset.title}; got none.")
     if dataset.noisy is None:
         return load_parts(name, folder)
     if labels is None:
-        raise ValueError(f"--noisy-labels must name the file with the labels of {dataset.title}.")
+        raise ValueError(f"--noisy-labels must name the file with the labels of {dataset.title}; got none.")
     train, test = load_parts("cifar10", folder)
     return replace(train, noisy=load_noisy_labels(labels, dataset.noisy, train)), test
 

@@ -68,23 +68,26 @@ class Setup:
     labels: Path | None = None
 
     def __post_init__(self) -> None:
+        known: Mapping[str, Any]
         for what, name, known in (
             ("--dataset", self.dataset, DATASETS),
             ("--recipe", self.recipe, RECIPES),
-            ("--model", self.network, MODELS),
+            ("--model", self.model, MODELS),
         ):
-            if name not in known:
+            if name is not None and name not in known:
                 raise ValueError(f"{what} must be one of {', '.join(known)}; got {name!r}.")
         for what, number in (("--epochs", self.epochs), ("--limit", self.limit)):
             if number is not None and number < 1:
                 raise ValueError(f"{what} must be at least 1; got {number}.")
         if self.folder is None and DATASETS[self.dataset].files:
-            raise ValueError(f"--data must name the folder with the files of {DATASETS[self.dataset].title}.")
+            raise ValueError(f"--data must name the folder with the files of {DATASETS[self.dataset].title}; got none.")
         noisy, title = has_noisy_labels(self.dataset), DATASETS[self.dataset].title
         if noisy and self.labels is None:
-            raise ValueError(f"--noisy-labels must name the file with the labels of {title}.")
+            raise ValueError(f"--noisy-labels must name the file with the labels of {title}; got none.")
         if self.labels is not None and not noisy:
-            raise ValueError(f"--noisy-labels can be used only with CIFAR-10N; got --dataset {self.dataset}.")
+            raise ValueError(
+                f"--noisy-labels must be left out except with CIFAR-10N; got it with --dataset {self.dataset}."
+            )
 
     def prepared(self, seed: int) -> PreparedImages:
         """The training task and the test part of a seed."""
@@ -186,12 +189,19 @@ def network_of(method: Method, fitted: Fitted) -> Fitted:
     return fitted if mapped or not isinstance(fitted, Mapped) else fitted.model
 
 
+STORED_NAMES = {"outer_learning_rate": "meta_rate", "outer_batch_size": "meta_batch"}
+"""Fields of methods whose former name goes on in the texts of stored runs, so that these are found again."""
+
+
 def settings_text(method: Method) -> str:
     """A method as text that is the same in every process: without memory addresses of functions.
 
-    Settings that ``repr`` leaves out are added if they are not the default.
+    Settings that ``repr`` leaves out are added if they are not the default. ``STORED_NAMES`` keeps the text equal to
+    that of the stored runs.
     """
     text = re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", repr(method))
+    for name, stored in STORED_NAMES.items():
+        text = re.sub(rf"\b{name}=", f"{stored}=", text)
     own = own_training(method)
     hidden = [f for f in fields(own) if not f.repr and getattr(own, f.name) != f.default]
     return " ".join([text, *(f"{f.name}={getattr(own, f.name)!r}" for f in hidden)])

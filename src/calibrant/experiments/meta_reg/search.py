@@ -18,17 +18,17 @@ from calibrant.methods import Method
 from calibrant.report import Report, Results
 
 BANDWIDTHS, TEMPERATURES, RATES = (0.005, 0.02, 0.05), (0.001, 0.01, 0.1), (0.1, 1.0, 10.0)
-"""h of SECE and multiples of the meta rate (both for ``flg-sece``), and τ of γ-Net (for ``flg-sece-published``)."""
+"""h of SECE and multiples of the outer learning rate (for ``flg-sece``); τ of γ-Net (for ``flg-sece-published``)."""
 SEEDS, QUICK_EPOCHS, QUICK_LIMIT = 2, 3, 600
 CRITERION = "nll_val"
 SUMMARY = """
-One setting is changed at a time: h (the bandwidth of SECE) and the meta rate of `flg-sece`, and τ of
+One setting is changed at a time: h (the bandwidth of SECE) and the outer learning rate of `flg-sece`, and τ of
 `flg-sece-published`. Settings are compared on the validation part, which neither trains the network nor moves outer
 variables. Test images are not used. The best setting has the lowest NLL on the validation part.
 """
 BASES = ("flg-sece", "flg-sece-published")
 HEADINGS = ["setting", "seeds", "NLL", "ECE %", "error %", "γ std"]
-_AXES = {"h": "h", "rate": "meta rate ×", "tau": "τ"}
+_AXES = {"h": "h", "rate": "outer learning rate ×", "tau": "τ"}
 _NAME = re.compile(r"(?P<base>flg-sece(?:-published)?)-(?P<axis>h|rate|tau)-(?P<value>[0-9.e+-]+)")
 
 
@@ -38,7 +38,7 @@ def settings(
     rates: Sequence[float] = RATES,
 ) -> dict[str, Method]:
     """The methods of a search by name: the two defaults, and one method for each other value."""
-    for what, values in (("--bandwidth", bandwidths), ("--tau", temperatures), ("--meta-rate", rates)):
+    for what, values in (("--bandwidth", bandwidths), ("--tau", temperatures), ("--outer-learning-rate", rates)):
         if wrong := [value for value in values if not value > 0]:
             raise ValueError(f"{what} must be positive; got {wrong[0]:g}.")
     base, published = meta("flg-sece"), meta("flg-sece-published")
@@ -52,7 +52,7 @@ def settings(
             found[f"flg-sece-published-tau-{tau:g}"] = replace(published, temperature=tau)
     for factor in rates:
         if factor != 1:
-            found[f"flg-sece-rate-{factor:g}"] = replace(base, meta_rate=base.meta_rate * factor)
+            found[f"flg-sece-rate-{factor:g}"] = replace(base, outer_learning_rate=base.outer_learning_rate * factor)
     return found
 
 
@@ -74,10 +74,11 @@ def sweep(
     export: str | Path | None = None,
     **how: Any,
 ) -> Path:
-    """Try values of h, τ and the meta rate, one at a time; returns the path of the report.
+    """Try values of h, τ and the outer learning rate, one at a time; returns the path of the report.
 
-    ``rates`` are multiples of the default meta rate. ``quick`` uses 600 of scikit-learn's digits and three epochs. The
-    other arguments are those of :func:`calibrant.experiments.meta_reg.reproduce`, which has the same kind of store.
+    ``rates`` are multiples of the default outer learning rate. ``quick`` uses 600 of scikit-learn's digits and three
+    epochs. The other arguments are those of :func:`calibrant.experiments.meta_reg.reproduce`, which has the same kind
+    of store.
     """
     folder = usable_folder(Path("out") / f"{NAME}-sweep" if out is None else out)
     if source:
@@ -118,7 +119,7 @@ def describe(method: str, base: str) -> str:
 
 
 def is_searched(method: str) -> bool:
-    """Whether a method belongs only to a search; some meta rates are part of the ablation too."""
+    """Whether a method belongs only to a search; some outer learning rates are part of the ablation too."""
     found = _NAME.fullmatch(method)
     return found is not None and method not in variants()
 

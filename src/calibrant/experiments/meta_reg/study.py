@@ -140,7 +140,7 @@ def make_runs(
     if not whole:
         tell_user("Time is up. Run the same command again to continue.")
     if not store.current:
-        raise ValueError("no run was finished; run the same command again to continue, or allow more --minutes.")
+        raise ValueError("No run was finished; run the same command again to continue, or allow more --minutes.")
     return export_results(store, arrange)
 
 

@@ -59,8 +59,8 @@ def first(found: Sequence[RunGroup]) -> list[Verdict]:
     ]
     return [
         judge(
-            f"flg-sece: error within {100 * RATE_MARGIN:g} points of ce's at a tenth, once and ten times its meta rate "
-            "(paired difference)",
+            f"flg-sece: error within {100 * RATE_MARGIN:g} points of ce's at a tenth, once and ten times its outer "
+            "learning rate (paired difference)",
             [Case(where, gap, not_above(gap, RATE_MARGIN)) for where, gap in errors],
             digits=4,
         ),

@@ -13,7 +13,7 @@ from calibrant.methods.meta_regularization import FocalControl, MetaRegularizati
 from calibrant.methods.networks import STRIDE
 
 RATES = {"flg-sece-rate-0.1": 0.1, "flg-sece-rate-10": 10.0}
-"""Multiples of the meta rate of ``flg-sece``. By the first target, the error must not depend on that rate."""
+"""Multiples of the outer learning rate of ``flg-sece``. By the first target, the error must not depend on that rate."""
 POSITIVE: tuple[Positive, ...] = ("min-max", "sigmoid", "relu", "softplus")
 """The alternatives to |·| that Section 4.1 of the paper names."""
 AVERAGE = 0.98
@@ -23,12 +23,12 @@ def variants() -> dict[str, Method]:
     """Variants by id, with the default recipe.
 
     ==========================  ===================================================================================
-    ``flg-sece-rate-…``         the meta rate times 0.1, 10 and 100
+    ``flg-sece-rate-…``         the outer learning rate times 0.1, 10 and 100
     ``flg-sece-one-step``       one look-ahead step of the head instead of the solved head
     ``flg-sece-alone``          SECE without cross-entropy as outer loss
     ``flg-sece-average``        with a moving average of the weights
-    ``flg-sece-early``          ten times the meta rate, and held-out data move γ from the start of the run
-    ``flg-sece-low-start``      ten times the meta rate, and γ = 0.1 instead of 1 until held-out data move it
+    ``flg-sece-early``          ten times the outer learning rate, and held-out data move γ from the start of the run
+    ``flg-sece-low-start``      ten times the outer learning rate, and γ = 0.1 instead of 1 until held-out data move it
     ``flg-sece-last``           the same, and γ moves in the last 30 % of the run only
     ``flg-sece-rescaled-…``     the gradient keeps the mean size of cross-entropy's, at 1 and 10 times the meta rate
     ``focal-control-early``     the held-out gap moves γ from the start of the run
@@ -51,10 +51,11 @@ def variants() -> dict[str, Method]:
     averaged = replace(base.recipe, average=AVERAGE)
     gamma = MetaRegularization(averaged, outer_variable="gamma", outer_loss="nll", outer_settings=())
     alone = (("strength", None), *(pair for pair in base.outer_settings if pair[0] != "strength"))
-    fast = replace(base, meta_rate=10 * base.meta_rate)
-    found: dict[str, Method] = {name: replace(base, meta_rate=base.meta_rate * f) for name, f in RATES.items()}
+    rate = base.outer_learning_rate
+    fast = replace(base, outer_learning_rate=10 * rate)
+    found: dict[str, Method] = {name: replace(base, outer_learning_rate=rate * f) for name, f in RATES.items()}
     return found | {
-        "flg-sece-rate-100": replace(base, meta_rate=100 * base.meta_rate),
+        "flg-sece-rate-100": replace(base, outer_learning_rate=100 * rate),
         "flg-sece-one-step": replace(base, hypergradient=OneStep(STRIDE, scope="head")),
         "flg-sece-alone": replace(base, outer_settings=alone),
         "flg-sece-average": replace(base, recipe=averaged),

@@ -79,7 +79,9 @@ def run(
     if source is not None:
         return write_table(usable_folder(out), read_own(source, NAME, arrange))
     if data is None:
-        raise ValueError("data must name a folder of tables, or source a result file to make the report from.")
+        raise ValueError(
+            "data must name a folder of tables, or source a result file to make the report from; got neither."
+        )
     known, place = variants(), resolve_device(device)
     names = list(methods or (*known, TREES))
     if unknown := [name for name in names if name not in {*known, TREES}]:

@@ -79,19 +79,6 @@ def rankings(records: Sequence[Record], methods: Sequence[str]) -> dict[str, Ran
     return {metric: ranking(records, metric, methods) for metric in JUDGED}
 
 
-def earlier(records: Sequence[Record]) -> dict[str, int]:
-    """Return how many runs of each method were measured with an earlier version of the code.
-
-    Their records lack the number of copied test rows. Most of them used an encoder that scaled by mean and standard
-    deviation.
-    """
-    found: dict[str, int] = {}
-    for record in records:
-        if "copied" not in record:
-            found[record["method"]] = found.get(record["method"], 0) + 1
-    return found
-
-
 Values = dict[str, dict[str, dict[int, float]]]
 """A metric by table, method and seed; infinity for failures."""
 

@@ -98,15 +98,6 @@ def predict_seconds_of(records: Sequence[Record], methods: Sequence[str]) -> dic
     return _of(records, methods, lambda record: record.get("predict_seconds"))
 
 
-def earlier_costs(records: Sequence[Record], method: str) -> list[str]:
-    """Return the tables on which a method's cost was measured with an earlier version of the code.
-
-    Those records lack the seconds to predict.
-    """
-    own = (r for r in records if is_cost(r) and r["method"] == method and r["failure"] is None)
-    return [record["table"] for record in own if "predict_seconds" not in record]
-
-
 def _of(
     records: Sequence[Record], methods: Sequence[str], value: Callable[[Record], float | None]
 ) -> dict[str, dict[str, float]]:

@@ -89,7 +89,7 @@ def find_tables(folder: Path, only: Sequence[str] | None = None) -> dict[str, Pa
     if folder.is_file() and only is None:
         return {_ENDING.sub("", folder.name): folder}
     if not folder.is_dir():
-        raise FileNotFoundError(f"data must name a folder of tables; there is no folder {folder}.")
+        raise FileNotFoundError(f"data must name a folder of tables; got {folder}, which does not exist.")
     files = sorted(p for p in folder.iterdir() if p.name.lower().removesuffix(".gz").endswith(ENDINGS))
     found: dict[str, Path] = {}
     for path in files:
@@ -98,7 +98,8 @@ def find_tables(folder: Path, only: Sequence[str] | None = None) -> dict[str, Pa
         found[name] = path
     if not found:
         raise ValueError(
-            f"{folder} holds no tables. Their names must end in {', '.join(ENDINGS)}, optionally with .gz."
+            f"{folder} holds no tables. Give a folder of files whose names end in {', '.join(ENDINGS)}, optionally "
+            "with .gz."
         )
     if unknown := [name for name in only or () if name not in found]:
         raise ValueError(f"only must name tables in {folder}, among {', '.join(found)}; got {', '.join(unknown)}.")
@@ -201,7 +202,7 @@ def examine(tables: Mapping[str, Source], seeds: Sequence[int]) -> Examined:
         if splits and splits[0].notes:
             found.notes[name] = list(splits[0].notes)
     if not found.tables:
-        raise ValueError(f"No table can be used. {' '.join(found.unsuitable.values())}")
+        raise ValueError(f"{' '.join(found.unsuitable.values())} No table can be used; give others.")
     return found
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from calibrant.experiments.common import words
 from calibrant.experiments.common.shared import count, failures, foot
-from calibrant.experiments.tables.compared import JUDGED, Compared, compared, earlier
-from calibrant.experiments.tables.costs import PREDICTED, THREADS, earlier_costs
+from calibrant.experiments.tables.compared import JUDGED, Compared, compared
+from calibrant.experiments.tables.costs import PREDICTED, THREADS
 from calibrant.experiments.tables.data import DEVELOPMENT
 from calibrant.experiments.tables.ids import OWN, STORIES
 from calibrant.experiments.tables.peers import PEERS
@@ -27,6 +27,7 @@ from calibrant.experiments.tables.sheets import (
     significance_sheet,
 )
 from calibrant.experiments.tables.targets import cost_targets, score_targets
+from calibrant.experiments.tables.versions import earlier, earlier_costs
 from calibrant.methods import METHODS
 from calibrant.plots.style import GREY, INK, PALETTE, context
 from calibrant.report import Column, Report, Results, Verdict, to_markdown
@@ -65,12 +66,12 @@ def to_terminal(results: Results) -> str:
     parts = [to_markdown(*rank_sheet(found))]
     if found.partial:
         parts += [PARTIAL, to_markdown(*partial_sheet(found))]
-    parts += _told(found)
+    parts += _told(found, results.config)
     if (others := found.untried()) is not None and OWN in found.methods:
         parts.append(_untried(others))
     for sheet in (rival_sheet(found, overlap), copy_sheet(found, overlap), cost_sheet(results.records)):
         parts += [to_markdown(*sheet)] if sheet[1] else []
-    parts += _old_costs(results.records)
+    parts += _old_costs(results)
     for what, verdicts in targets(results).items():
         rows = [[v.statement, v.shown, v.word, v.note] for v in verdicts if v.holds is not None]
         parts += [to_markdown([what, "measured", "verdict", "95 % interval, and details"], rows)] if rows else []
@@ -110,7 +111,7 @@ def make_report(results: Results) -> Report:
         report.table(*sheet, COPIED)
     report.section("Costs", words.UNEQUAL + words.UNEQUAL_PEERS)
     if (sheet := cost_sheet(results.records))[1]:
-        report.table(*sheet, " ".join([SINGLE, *_old_costs(results.records)]))
+        report.table(*sheet, " ".join([SINGLE, *_old_costs(results)]))
     report.text(
         "The seconds below are means over all tables and seeds of a method. Several runs were measured at the same "
         "time, and our methods were trained as populations."
@@ -131,7 +132,7 @@ def _ranks(report: Report, found: Compared, config: dict[str, Any]) -> None:
     report.table(*rank_sheet(found), _untried(others) if others is not None and OWN in found.methods else "")
     if found.partial:
         report.table(*partial_sheet(found), PARTIAL)
-    for sentence in _told(found):
+    for sentence in _told(found, config):
         report.text(sentence)
     for metric, each in ranked.items():
         if each.tables and len(each.methods) > 1:
@@ -184,18 +185,19 @@ def rank_figure(ranked: Ranking) -> Any:
     return figure
 
 
-def _told(found: Compared) -> list[str]:
+def _told(found: Compared, config: dict[str, Any]) -> list[str]:
     """Return sentences about runs that are missing or old."""
     absent = found.absent()
-    runs = [f"{method} ({number} of its runs)" for method, number in earlier(found.records).items()]
+    old = earlier(found.records, config.get("made_by", {}))
+    runs = [f"{method} ({number} of its runs)" for method, number in old.items()]
     told = [f"Not measured: {', '.join(absent)}."] if absent else []
-    old = [f"These runs were measured with an earlier version of the code: {', '.join(runs)}."] if runs else []
-    return [*told, *old]
+    told += [f"These runs were measured with an earlier version of the code: {', '.join(runs)}."] if runs else []
+    return told
 
 
-def _old_costs(records: Sequence[Record]) -> list[str]:
+def _old_costs(results: Results) -> list[str]:
     """Return a sentence about costs of our method that are old."""
-    old = earlier_costs(records, OWN)
+    old = earlier_costs(results.records, OWN, results.config.get("made_by", {}))
     return [f"The costs of {OWN} were measured with an earlier version of the code on {', '.join(old)}."] if old else []
 
 

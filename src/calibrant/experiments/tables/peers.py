@@ -94,7 +94,7 @@ def peer(method: str, labels: np.ndarray, seed: int) -> Any:
     folds = min(FOLDS, int(np.bincount(labels).min()))
     if folds < 2:
         raise ValueError(
-            "Each class must have two rows or more outside the test part, for cross-fitting; one has a single row."
+            "Each class must have two rows or more outside the test part, for cross-fitting; got one with a single row."
         )
     if how == CROSS:
         return CrossCalibrated(model, cv=StratifiedKFold(folds))  # the same as cv=5 in CalibratedClassifierCV

@@ -104,7 +104,9 @@ def run(
     if source is not None:
         return write_report(usable_folder(out), read_own(source, NAME, arrange))
     if data is None:
-        raise ValueError("data must name a folder of tables, or source a result file to make the report from.")
+        raise ValueError(
+            "data must name a folder of tables, or source a result file to make the report from; got neither."
+        )
     own, place, left_out = table_methods(), resolve_device("cpu" if costs else device), missing_peers()
     if costs:
         methods, seeds = methods or (OWN, FORMER, RIVAL), 1

@@ -42,7 +42,7 @@ def calibrated_columns(calibrator: Calibrator, file: PredictionFile) -> dict[str
     kind = getattr(calibrator, "kind_", None)
     if kind is not None and kind != file.kind:
         raise ValueError(
-            f"{file.path.name} must hold {_WORDS[kind]}, like the file that the calibrator was fitted on; it holds "
+            f"{file.path.name} must hold {_WORDS[kind]}, like the file that the calibrator was fitted on; got "
             f"{_WORDS[file.kind]}."
         )
     names = list(getattr(calibrator, "class_names_", ()))
@@ -68,7 +68,7 @@ def _in_order(file: PredictionFile, names: list[str]) -> np.ndarray:
         return file.values
     if names and file.values.shape[1] != len(names):
         raise ValueError(
-            f"{file.path.name} must have {len(names)} columns, one for each class of the calibrator; it has "
+            f"{file.path.name} must have {len(names)} columns, one for each class of the calibrator; got "
             f"{file.values.shape[1]}."
         )
     given = file.classes
@@ -76,7 +76,7 @@ def _in_order(file: PredictionFile, names: list[str]) -> np.ndarray:
         if given is not None and names and not all(name.isdigit() for name in names):
             raise ValueError(
                 f"{file.path.name} must have columns for the classes {', '.join(names[:10])}, like the file that the "
-                f"calibrator was fitted on; it has {', '.join(given[:10])}. Rename the columns, or fit again."
+                f"calibrator was fitted on; got {', '.join(given[:10])}. Rename the columns, or fit again."
             )
         return file.values
     return file.values[:, [given.index(name) for name in names]]

@@ -99,7 +99,7 @@ def _read_models(
         )
     if pairs:
         if confidence is None or correct is None:
-            raise ValueError("confidence= and correct= must be given together; one of them is missing.")
+            raise ValueError("confidence= and correct= must be given together; got only one of them.")
         many = confidence if isinstance(confidence, Mapping) else {name: confidence}
         hits = correct if isinstance(correct, Mapping) else dict.fromkeys(many, correct)
         if set(many) != set(hits):
@@ -107,7 +107,7 @@ def _read_models(
         samples = {str(key): read_pairs(many[key], hits[key]) for key in many}
     else:
         if probs is None or labels is None:
-            raise ValueError("probs and labels must be given together; one of them is missing.")
+            raise ValueError("probs and labels must be given together; got only one of them.")
         many = probs if isinstance(probs, Mapping) else {name: probs}
         if classes is None:
             many, classes = columns_by_name(many, labels)
@@ -126,7 +126,9 @@ def _read_models(
 def _check_weights(sample_weight: Any, n: int) -> np.ndarray:
     weights = check_weights(sample_weight, n).cpu().numpy()
     if not weights.all():
-        raise ValueError(f"sample_weight must be positive; leave out the {int((weights == 0).sum())} rows of weight 0.")
+        raise ValueError(
+            f"sample_weight must be positive; got {int((weights == 0).sum())} rows of weight 0. Leave them out."
+        )
     return np.asarray(weights)
 
 

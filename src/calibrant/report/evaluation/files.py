@@ -82,7 +82,7 @@ def read_predictions(
     path = Path(path)
     table = _read(path)
     if len({len(column) for column in table.values()}) > 1:
-        raise ValueError(f"{path.name} has arrays of different lengths; each must have one entry per prediction.")
+        raise ValueError(f"The arrays in {path.name} must have one entry per prediction; got different lengths.")
     target = _find_labels(table, labels, path)
     y = None if target is None else table[target]
     wanted, heavy = _required(table, group, path), _required(table, weight, path)
@@ -115,7 +115,10 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
             f"{path.name} is not an npz file of plain arrays; write it with np.savez(…, probs=…, labels=…)."
         ) from None
     if not arrays or any(array.ndim == 0 for array in arrays.values()):
-        raise ValueError(f"{path.name} must hold arrays with one row per prediction, such as probs and labels.")
+        raise ValueError(
+            f"{path.name} must hold arrays with one row per prediction, such as probs and labels; got "
+            f"{', '.join(arrays) or 'none'}."
+        )
     return arrays
 
 
@@ -127,7 +130,7 @@ def _find_labels(table: Mapping[str, Any], labels: str | None, path: Path) -> st
 
 def _required(table: Mapping[str, Any], name: str | None, path: Path) -> str | None:
     if name is not None and name not in table:
-        raise ValueError(f"{path.name} has no column {name!r}. Its columns are {_list(table)}.")
+        raise ValueError(f"{path.name} has no column {name!r}. Name one of its columns: {_list(table)}.")
     return name
 
 
@@ -209,7 +212,7 @@ def _numbers(table: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarr
     try:
         values = np.asarray(table[name], dtype=float)
     except (TypeError, ValueError):
-        raise ValueError(f"Column {name!r} of {path.name} must hold numbers; it has text.") from None
+        raise ValueError(f"Column {name!r} of {path.name} must hold numbers; got text.") from None
     bad = np.flatnonzero(np.isnan(values))
     if len(bad):
         raise ValueError(

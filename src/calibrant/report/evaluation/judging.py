@@ -68,7 +68,7 @@ def _weights(file: PredictionFile) -> np.ndarray | None:
     try:
         return np.asarray(file.weights, dtype=np.float64)
     except (ValueError, TypeError):
-        raise ValueError(f"{file.path.name}: the column of weights must hold numbers only.") from None
+        raise ValueError(f"The column of weights in {file.path.name} must hold numbers only; got text.") from None
 
 
 def known_calibrator(name: str, option: str) -> None:
@@ -83,7 +83,10 @@ def fit_file(file: PredictionFile, name: str, positive: str | None = None) -> Ca
     """Fit a calibrator to all rows of a file; it remembers the classes and the kind of the predictions."""
     values, labels, classes = _columns(file, positive)
     if len(values) < 2:
-        raise ValueError(f"{file.path.name} must have more than one row to fit a calibrator; a few hundred are useful.")
+        raise ValueError(
+            f"{file.path.name} must have more than one row to fit a calibrator; got {len(values)}. A few hundred are "
+            "useful."
+        )
     calibrator = make_calibrator(name, from_probs=not file.is_logits).fit(values, labels)
     calibrator.class_names_ = list(classes or ())
     calibrator.kind_ = file.kind
@@ -128,7 +131,7 @@ def _same_rows(files: Sequence[PredictionFile]) -> None:
     for other in files[1:]:
         names = f"{first.path.name} and {other.path.name}"
         if len(other) != len(first):
-            raise ValueError(f"{names} must predict the same rows; they have {len(first)} and {len(other)} rows.")
+            raise ValueError(f"{names} must predict the same rows; got {len(first)} and {len(other)} rows.")
         if (other.kind == "pairs") != (first.kind == "pairs"):
             raise ValueError(f"{names} must hold the same kind of predictions; give class probabilities in both.")
         if first.kind == "pairs":
@@ -140,4 +143,6 @@ def _same_rows(files: Sequence[PredictionFile]) -> None:
         if set(first.classes or ()) != set(other.classes or ()):
             raise ValueError(f"{names} must have the same classes; got {first.classes} and {other.classes}.")
         if first.classes != other.classes:
-            raise ValueError(f"{names} must have their columns in the same order.")
+            raise ValueError(
+                f"{names} must have their columns in the same order; got {first.classes} and {other.classes}."
+            )

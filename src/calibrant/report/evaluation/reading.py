@@ -77,7 +77,9 @@ def read_matrix(
         values = check_probs(_columns(probs, "probs"))
     p = values.double().cpu().numpy()
     if p.shape[1] < 2:
-        raise ValueError("probs must have a column per class; give one binary probability per row as a 1-D array.")
+        raise ValueError(
+            "probs must have a column per class; got one column. Give one binary probability per row as a 1-D array."
+        )
     _enough(len(p))
     y, names = read_labels(labels, len(p), p.shape[1], classes)
     chosen = p.argmax(axis=1) if predicted is None else _chosen(predicted, p.shape)
@@ -119,9 +121,7 @@ def read_labels(
         y = _plain(y)
     if y.dtype.kind == "f":
         if np.isnan(y).any():
-            raise ValueError(
-                f"labels must not have missing entries; {int(np.isnan(y).sum())} are missing. Drop these rows."
-            )
+            raise ValueError(f"labels must not have missing entries; got {int(np.isnan(y).sum())}. Drop these rows.")
         if (np.abs(y) <= _EXACT).all() and (y == np.floor(y)).all():
             y = y.astype(np.int64)
     if classes is not None:
@@ -177,9 +177,7 @@ def _by_name(y: np.ndarray, classes: Sequence[Any], n_classes: int) -> tuple[np.
 def _plain(y: np.ndarray) -> np.ndarray:
     missing = [i for i, v in enumerate(y.tolist()) if v is None or v != v]
     if missing:
-        raise ValueError(
-            f"labels must not have missing entries; {len(missing)} are missing, first in row {missing[0]}."
-        )
+        raise ValueError(f"labels must not have missing entries; got {len(missing)}, the first in row {missing[0]}.")
     values = y.tolist()
     return np.array(values if all(not isinstance(v, str) for v in values) else [str(v) for v in values])
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import calibrant
 from calibrant.cli import commands, main, shell
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -101,8 +101,8 @@ def test_every_report_is_made_from_a_result_file(calls, tmp_path, command):
 
 
 @pytest.mark.parametrize("command", EXPERIMENTS)
-def test_options_that_do_nothing_beside_from_are_refused_by_name(calls, tmp_path, command):
-    """Every option but --out, from the commands themselves: a new one is refused too. Defaults are no exception."""
+def test_options_without_effect_beside_from_are_refused_by_name(calls, tmp_path, command):
+    """Every option except --out, found in the commands themselves. Default values are refused too."""
     file = tmp_path / "results.json"
     file.write_text("{}")
     values = {"--device": "auto", "--criterion": "bce", "--data": tmp_path, "--settings": file, "--rates": 0.2}
@@ -132,7 +132,7 @@ def test_options_that_do_nothing_beside_from_are_refused_by_name(calls, tmp_path
 def test_a_list_without_a_value_is_said(calls, command, option, rest):
     result = invoke(*command, option, *rest)
     assert result.exit_code == 2
-    assert f"{option} needs at least one value." in plain(result.stderr)
+    assert f"{option} needs at least one value; got none." in plain(result.stderr)
     assert calls.made == []
 
 

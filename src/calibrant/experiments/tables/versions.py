@@ -1,0 +1,44 @@
+"""Which records of a result file were measured with an earlier version of the code, by the digests that they hold.
+
+Each record holds the version of the code that measured it, and ``made_by`` in the config holds the version that
+measured each method last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from calibrant.experiments.tables.costs import is_cost
+from calibrant.report.results import Record
+
+EQUAL: tuple[frozenset[str], ...] = (
+    frozenset({"1c1122e4fe65", "257cc4d36053", "6f4361927b17", "7d1a481c2adc", "adb78653c03e", "eac4406e6255"}),
+    frozenset({"11299d6a067a", "49e75f3c10e6", "58307236b53c", "758434b2e582", "cc9203f68da5"}),
+    frozenset({"0c6deaeb3dd2", "3c84207afd6d", "ede25c97c9d3"}),
+)
+"""Groups of digests whose code gives the same scores: classifiers of other libraries, ``hgb-cross-calibrated``, and
+network baselines. Every edit changes the digest, but few edits change scores. A digest joins a group after runs of
+other members were measured again with its code, on the same machine, and gave the same scores."""
+
+
+def earlier(records: Iterable[Record], made_by: Mapping[str, str]) -> dict[str, int]:
+    """Return how many scores of each method were measured with an earlier version, whose scores may differ."""
+    found: dict[str, int] = {}
+    for record in records:
+        if not is_cost(record) and not _equal(record.get("code", ""), made_by.get(record["method"])):
+            found[record["method"]] = found.get(record["method"], 0) + 1
+    return found
+
+
+def earlier_costs(records: Iterable[Record], method: str, made_by: Mapping[str, str]) -> list[str]:
+    """Return the tables on which a method's cost was measured with an earlier version; any edit may change costs."""
+    own = (r for r in records if is_cost(r) and r["method"] == method and r["failure"] is None)
+    return [record["table"] for record in own if record.get("code", "") != made_by[method]] if method in made_by else []
+
+
+def _equal(version: str, last: str | None) -> bool:
+    """Whether two versions give the same scores. Without a known last version, nothing counts as earlier."""
+    if last is None or version == last:
+        return True
+    (packages, _, digest), (others, _, known) = version.rpartition("code "), last.rpartition("code ")
+    return packages == others and any({digest, known} <= group for group in EQUAL)

@@ -1,0 +1,164 @@
+"""Every error text in the package has one of the forms that CONTRIBUTING states."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+
+import pytest
+
+from .source import FILES, name_of, parse
+
+ADVICE = (
+    "Add|Allow|Call|Change|Check|Choose|Compress|Convert|Copy|Correct|Decrease|Delete|Draw|Download|Drop|Encode|End|Evaluate|Fit|Fix|Free|"
+    "Freeze|Give|Install|Keep|Leave|Make|Move|Name|Normalise|Omit|Pad|Pass|Predict|Put|Read|Reduce|Register|Remove|Rename|Resume|Run|"
+    "Save|Set|Solve|Sort|Start|Take|Train|Try|Turn|Unfreeze|Untie|Use|Wait|Write"
+)
+"""Verbs with which a sentence says what to do."""
+SENTENCE = re.compile(rf"(?:^|[.)}}] )(?:(?:For|To|Otherwise)\b[^.]*, (?i:{ADVICE})\b|(?:{ADVICE})\b)")
+CLAUSE = re.compile(rf"[;:] (?i:{ADVICE})\b")
+ANOTHER = re.compile(r"\{[^{}]*(?:advice|error|hint|instead|message|told)[^{}]*\}", re.IGNORECASE)
+"""The text of another error, or advice that a function finds."""
+START = re.compile(r"[A-ZΑ-Ω]|\{|--[a-z]")
+CALLED = re.compile(r"[a-z_]\w*(?:\(\w*\))? needs\b")
+"""A function and what it needs."""
+ARCHAIC = re.compile(
+    r"\b(?:is had|is none|are none|one a \w+|in which of|of one's own|whereof|thereof|hereby|shall|save for|so as to|"
+    r"be it|lest|ought|upon|thus|hence|nor is|not any)\b"
+)
+
+# Files in which readers raise fragments. The caller completes them: "model.calibrant is damaged: <fragment>."
+FRAGMENTS = {
+    f"src/calibrant/{name}.py"
+    for name in (
+        "_container",
+        "_files",
+        "data/encoder_files",
+        "data/vision/folders",
+        "data/vision/images",
+        "data/vision/readers",
+        "data/vision/unpickling",
+        "estimators/cross_files",
+        "estimators/networks",
+        "estimators/persistence",
+        "estimators/selective",
+        "methods/forest",
+        "methods/lines",
+        "methods/saved",
+    )
+}
+# Texts that others prescribe, with the reason.
+PRESCRIBED = {
+    r"^(module|\{type\(self\).__name__\} object|.*) has no attribute": "Python's own words for a missing attribute",
+    r"is expecting .* features as input": "scikit-learn's checks ask for these words",
+}
+
+
+def text_of(node):
+    """The text of an expression, with its placeholders as they are written in the code; None if it is not a text."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part) or f"{{{ast.unparse(part.value)}}}" for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return "".join(text_of(part) or f"{{{ast.unparse(part)}}}" for part in (node.left, node.right))
+    if isinstance(node, ast.FormattedValue) and isinstance(node.value, ast.IfExp):
+        return text_of(node.value)
+    if isinstance(node, ast.IfExp):
+        return text_of(node.body)
+    if isinstance(node, ast.Name):
+        return constants().get(node.id)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+        return text_of(node.func.value)
+    return None
+
+
+@cache
+def constants():
+    """Texts that a module gives a name, such as NO_VALIDATION_DATA."""
+    assigned = [node for file in FILES for node in parse(file).body if isinstance(node, ast.Assign)]
+    found = {ast.unparse(node.targets[0]): node.value for node in assigned}
+    return {name: text for name, node in found.items() if isinstance(node, ast.Constant) and (text := text_of(node))}
+
+
+@cache
+def arguments():
+    """The names of all arguments and fields of the package."""
+    nodes = [node for file in FILES for node in ast.walk(parse(file))]
+    fields = {node.target.id for node in nodes if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
+    return fields | {node.arg for node in nodes if isinstance(node, ast.arg | ast.keyword)}
+
+
+def raised():
+    """Yield (place, file, text) for every text that the package raises."""
+    for file in FILES:
+        for node in ast.walk(parse(file)):
+            if not (isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args):
+                continue
+            if ast.unparse(node.exc.func) == "AssertionError":  # for developers
+                continue
+            if (text := text_of(node.exc.args[0])) is not None:
+                yield f"{name_of(file)}:{node.lineno}", name_of(file), text
+
+
+def wrong_form(text, fragment=False):
+    """What is wrong with a text, or None. ``fragment`` allows texts that complete a sentence of the caller."""
+    if any(re.search(pattern, text) for pattern in PRESCRIBED):
+        return None
+    if found := ARCHAIC.search(text):
+        return f"write {found[0]!r} in plain words"
+    if fragment and re.match(r"[a-z{]", text) and not text.endswith("."):
+        return None
+    first = re.match(r"[a-z_]\w*", text)
+    if not (START.match(text) or (first and first[0] in arguments()) or CALLED.match(text)):
+        return "start with a capital letter, or with the name of an argument, a function or an option"
+    if not (text.endswith(".") or re.search(ANOTHER.pattern + "$", text, re.IGNORECASE)):
+        return "end with a full stop"
+    required = re.search(r"\b(?:must|needs?)\b.*\bgot\b", text)
+    if not (required or SENTENCE.search(text) or CLAUSE.search(text) or ANOTHER.search(text)):
+        return "write 'x must be …; got …', or say what to do"
+    return None
+
+
+def test_errors_have_a_stated_form():
+    found = list(raised())
+    assert len(found) > 700
+    wrong = {place: (why, text) for place, file, text in found if (why := wrong_form(text, file in FRAGMENTS))}
+    assert not wrong
+
+
+def test_fragments_are_raised_by_readers_of_files_only():
+    """A file leaves the list when it raises no fragment any more."""
+    kept = {file for _, file, text in raised() if wrong_form(text)}
+    assert kept == FRAGMENTS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bins must be a positive integer; got 0.",
+        "leave_one_out=True needs at least 2 predictions; got 1.",
+        "There is no file {path}. Give the path that was given to save.",
+        "{path} is a folder; give the name of a file in it.",
+        "{self.file}: {error}",
+        "Reading tables needs pandas. Install it with: pip install pandas.",
+    ],
+)
+def test_right_forms_pass(text):
+    assert wrong_form(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bins must be a positive integer.",
+        "There is no file {path}.",
+        "bins must be positive; got 0",
+        "both files must have labels; got one.",
+        "Column 'age' is one of numbers, and 'x' is none. Give numbers.",
+        "its checksum does not fit its content",
+    ],
+)
+def test_other_forms_are_found(text):
+    assert wrong_form(text)
