@@ -10,7 +10,7 @@ import importlib
 import json
 from pathlib import Path
 
-from benchmarks.harness import markdown, show, write
+from benchmarks.harness import RESULTS, markdown, show, write
 from calibrant.report.results import read_results, write_results
 
 GROUPS = ("classifiers", "defaults", "engine", "gpu", "large", "metrics", "networks", "pool", "posthoc", "reproduce")
@@ -19,7 +19,7 @@ GROUPS = ("classifiers", "defaults", "engine", "gpu", "large", "metrics", "netwo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], help="which groups to run")
-    parser.add_argument("--out", type=Path, default=Path("results/bench.json"))
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--merge", type=Path, help="import the records of another result file instead of running")
     parser.add_argument("--markdown", action="store_true", help="print the stored records as a Markdown table")
     arguments = parser.parse_args()
@@ -36,7 +36,7 @@ def main() -> None:
     for group in arguments.groups or GROUPS:
         records = importlib.import_module(f"benchmarks.{group}").run()
         if records:
-            write(arguments.out, records, {"command": "python -m benchmarks"})
+            write(arguments.out, records)
             print(f"\n{group}\n{show(records)}", flush=True)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from calibrant.report.results import Record, machine, read_results, versions, write_results
 
+RESULTS = Path("results/bench.json")
+
 
 def record(name: str, value: float, target: float, **details: Any) -> Record:
     """Return the record of one claim, which holds if ``value`` is at most ``target``."""
@@ -30,14 +32,14 @@ def medians(jobs: dict[str, Callable[[], Any]], *, repeats: int, warmups: int = 
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def write(path: Path, records: list[Record], config: dict[str, Any]) -> None:
+def write(path: Path, records: list[Record]) -> None:
     """Write a result file; its existing records with other names are kept, with the machine they came from."""
     stamped = [{**r, "machine": machine(), "versions": versions()} for r in records]
     kept = []
     if path.exists():
         fresh = {r["name"] for r in records}
         kept = [r for r in read_results(path).records if r["name"] not in fresh]
-    write_results(path, config, kept + stamped)
+    write_results(path, {"command": "python -m benchmarks"}, kept + stamped)
 
 
 def show(records: list[Record]) -> str:

@@ -1,20 +1,23 @@
 """Peak memory of the classifier on large tables, each fitted in a separate process.
 
 Networks train for one epoch, because memory does not depend on the number of epochs.
-``python -m benchmarks.large CASE [ROWS]`` fits one case, by default with all rows, and prints its record as JSON.
+``python -m benchmarks.large CASE [ROWS]`` fits one case, by default with all rows, prints its record as JSON, and adds
+it to ``results/bench.json``. The record's name contains the number of rows.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Record, record
+from benchmarks.harness import RESULTS, Record, record, write
 from benchmarks.peak_memory import peak, resident
 from calibrant import SelfCalibratedClassifier
 
@@ -52,32 +55,54 @@ def classes(rows: int) -> tuple[Any, np.ndarray]:
 
 
 CASES = {
-    "numbers": ("1,000,000 rows × 30 numbers", numbers, 1_000_000),
-    "frame": ("1,000,000 rows × 27 numbers, 2 texts and a date", frame, 1_000_000),
-    "classes": ("20,000 rows × 30 numbers, 1,000 classes", classes, 20_000),
+    "numbers": ("30 numbers", numbers, 1_000_000),
+    "frame": ("27 numbers, 2 texts and a date", frame, 1_000_000),
+    "classes": ("30 numbers, 1,000 classes", classes, 20_000),
 }
+"""What the columns hold, the function that draws the rows, and their number."""
 
 
 def run() -> list[Record]:
     """One fit of each case."""
-    return [_measure(case) for case in CASES]
+    return [_alone(case) for case in CASES]
 
 
-def _measure(case: str) -> Record:
-    done = subprocess.run([sys.executable, "-m", "benchmarks.large", case], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    name = f"SelfCalibratedClassifier, {CASES[case][0]}, one epoch, peak gigabytes"
-    return record(name, found.pop("gigabytes"), GIGABYTES, **found)
+def _alone(case: str) -> Record:
+    call = [sys.executable, "-m", "benchmarks.large", case, "--print-only"]
+    done = subprocess.run(call, capture_output=True, text=True, check=True)
+    found: Record = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
-def main(case: str, rows: int | None = None) -> None:
-    _, make, usual = CASES[case]
+def measure(case: str, rows: int | None = None) -> Record:
+    """Fit one case in this process, and return the record of its peak memory."""
+    columns, make, usual = CASES[case]
     X, y = make(rows or usual)
-    before, begin = resident(), time.perf_counter()
-    classifier = SelfCalibratedClassifier(epochs=1, random_state=0).fit(X, y)
-    found = {"gigabytes": peak() / 1024, "before_gigabytes": before / 1024, "seconds": time.perf_counter() - begin}
-    print(json.dumps(found | {"members": getattr(classifier, "members_", None)}))
+    before, begin, worked = resident(), time.perf_counter(), time.process_time()
+    classifier = SelfCalibratedClassifier(epochs=1, random_state=0, device="cpu").fit(X, y)
+    return record(
+        f"SelfCalibratedClassifier, {len(y):,} rows × {columns}, one epoch, peak gigabytes",
+        peak() / 1024,
+        GIGABYTES,
+        before_gigabytes=before / 1024,
+        seconds=time.perf_counter() - begin,
+        processor_seconds=time.process_time() - worked,
+        members=classifier.members_,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("case", choices=CASES)
+    parser.add_argument("rows", nargs="?", type=int, help="the number of rows; default: all")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the result file")
+    parser.add_argument("--print-only", action="store_true", help="do not write to the result file")
+    arguments = parser.parse_args()
+    found = measure(arguments.case, arguments.rows)
+    if not arguments.print_only:
+        write(arguments.out, [found])
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main()

@@ -289,5 +289,5 @@ def test_all_members_predict_at_once(rows):
     assert torch.equal(solution.logits_of_all(np.float32(x)), solution.logits_of_all(x.float()))
     with pytest.raises(ValueError, match=r"each of the 3 members .*; got 20"):
         solution.logits_of_all(x, per_member=True)
-    with pytest.raises(ValueError, match="use logits"):
+    with pytest.raises(ValueError, match="Use logits"):
         solution.member(0).logits_of_all(x)

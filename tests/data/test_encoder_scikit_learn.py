@@ -126,3 +126,13 @@ def test_periods_are_dates():
 def test_complex_columns_are_refused():
     with pytest.raises(ValueError, match="give real and imaginary parts as separate columns"):
         TableEncoder().fit(pd.DataFrame({"z": [1j, 2.0]}))
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"rare": 2}, {"rare": "few"}, {"max_categories": 1}, {"max_categories": "many"}, {"categorical": None}],
+    ids=str,
+)
+def test_bad_settings_are_named(setting):
+    with pytest.raises(ValueError, match=rf"^{next(iter(setting))} must be .*; got "):
+        TableEncoder(**setting).fit(FRAME)

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow
 import pytest
 from sklearn.base import clone
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 
 from calibrant import CrossCalibrated
@@ -164,3 +164,8 @@ def test_folds_without_rows_of_positive_weight_are_left_out(classifier):
 def test_folds_of_other_rows_are_refused(classifier, held):
     with pytest.raises(ValueError, match=r"cv must give folds as row numbers from 0 to 47, or as masks; got"):
         clone(classifier).set_params(cv=[(np.arange(2, 40), held), (np.arange(40), np.arange(40, ROWS))]).fit(VALUES, Y)
+
+
+def test_a_regressor_is_no_base_for_calibration():
+    with pytest.raises(ValueError, match="predict_proba or decision_function; got Ridge, which has neither"):
+        CrossCalibrated(Ridge(), cv=2).fit(VALUES, Y)

@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from calibrant import SelfCalibratedClassifier
+from calibrant.estimators.folds import dealt_splits
 from calibrant.experiments import hostile
 from calibrant.experiments.hostile import docs, study
 from calibrant.experiments.hostile.cases import CASES, Data
-from calibrant.experiments.hostile.contenders import Alone, Frequencies, fitted
+from calibrant.experiments.hostile.contenders import Alone, Frequencies, estimators, fitted
 from calibrant.experiments.hostile.page import best_member, verdicts
+from calibrant.methods import blend
 from calibrant.report import Results, read_results
 from calibrant.report.results import write_results
 
@@ -179,3 +182,21 @@ def test_the_results_section_is_written_from_a_file(tmp_path):
     page.write_text("no marks")
     with pytest.raises(ValueError, match="has no results section"):
         docs.main([str(page), str(file)])
+
+
+def test_members_alone_use_the_folds_of_the_classifier(monkeypatch):
+    """A pool that keeps only one member then predicts the same as this member alone."""
+    data, dealt = CASES["rows once"].make(0), {}
+
+    def spy(kind, rows, folds, seed, promising=None):
+        dealt[type(kind).__name__] = folds, seed
+
+    monkeypatch.setattr(blend, "cross_fit", spy)
+    SelfCalibratedClassifier(epochs=1, repeats=1, embedding=None, random_state=3, device="cpu").fit(data.X, data.y)
+    for name, kind in (("trees", "Trees"), ("linear", "Linear")):
+        alone = estimators(3)[name]()
+        folds, _ = dealt_splits(data.X, data.y, 5, seed=alone.seed)
+        used, seed = dealt[kind]
+        assert seed == alone.seed
+        for pair, other in zip(folds, used, strict=True):
+            assert all(map(np.array_equal, pair, other))

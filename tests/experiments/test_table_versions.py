@@ -7,7 +7,7 @@ from calibrant.experiments.tables.page import make_report, to_terminal
 from calibrant.experiments.tables.versions import EQUAL, earlier, earlier_costs
 from tests.experiments.cases import results_of, scored
 
-FIRST, SECOND = sorted(EQUAL[0])[:2]
+FIRST, SECOND = sorted(EQUAL["trees"])[:2]
 
 
 def made(version, **fields):
@@ -21,7 +21,7 @@ def made(version, **fields):
         ("code aa", "code bb", 1),
         ("", "code aa", 1),
         (f"code {FIRST}", f"code {SECOND}", 0),
-        (f"code {FIRST}", f"code {min(EQUAL[1])}", 1),
+        (f"code {FIRST}", f"code {min(EQUAL['network, baseline'])}", 1),
         (f"scikit-learn 1.9.1, code {FIRST}", f"scikit-learn 1.9.2, code {SECOND}", 1),
         (f"scikit-learn 1.9.1, code {FIRST}", f"scikit-learn 1.9.1, code {SECOND}", 0),
     ],
@@ -43,8 +43,10 @@ def test_costs_of_other_code_are_earlier():
     assert earlier(costs, {"hgb": "code other"}) == {}  # costs are not scores
 
 
-def test_no_digest_is_in_two_groups():
-    assert len(frozenset().union(*EQUAL)) == sum(map(len, EQUAL))
+def test_kinds_of_methods_have_their_own_digests():
+    own, other = sorted(EQUAL["network, baseline"] - EQUAL["ours"])[:2]
+    records = [made(f"code {own}", method=method) for method in ("focal", OWN)]
+    assert earlier(records, {"focal": f"code {other}", OWN: f"code {other}"}) == {OWN: 1}
 
 
 def test_the_report_names_earlier_runs_and_costs():

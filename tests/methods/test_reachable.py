@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from calibrant.methods import reachable
+from calibrant.methods import leaf_tables
 from calibrant.methods.forest import Forest
 
 ROWS = 2_500
@@ -54,12 +54,25 @@ def test_several_threads_and_single_rows_add_up_the_same_leaves():
 def test_columns_with_few_thresholds_share_a_table(monkeypatch):
     _, forest = grown(31, missing=False)
     own, X = forest._evaluator, inputs(4)
-    block = own.blocks[0]
-    tables = list(reachable._tables(block, own.most, own.thresholds, np.zeros(15, dtype=bool)))
-    assert len(tables) < len(block.features)
+    intervals = leaf_tables.Intervals.of(X, own.thresholds)
+    tables = leaf_tables.block_tables(own.blocks[0], intervals)
+    assert len(tables) < len(own.blocks[0].features)
+    assert max(map(len, intervals.groups)) == 9  # the columns of zeros and ones
     shared = own.sums(X, 3)
-    monkeypatch.setattr(reachable, "CELLS", 1)
+    monkeypatch.setattr(leaf_tables, "CELLS", 1)
+    assert not leaf_tables.Intervals.of(X, own.thresholds).groups
     assert own.sums(X, 3) == pytest.approx(shared, abs=1e-12)
+
+
+@pytest.mark.parametrize("trees", [1, 2, 63, 64, 65])
+def test_odd_numbers_of_trees_and_unfinished_steps(trees, monkeypatch):
+    """The last tree without a partner, and rows that do not fill a step or a run of steps."""
+    monkeypatch.setattr(leaf_tables, "_STEPS", 2)
+    X = inputs(6)
+    y = X[:, 0] * X[:, 1] + X[:, 3] > 1
+    model = HistGradientBoostingClassifier(max_iter=trees, max_leaf_nodes=8, early_stopping=False).fit(X, y)
+    forest = Forest.of(model, trees, model._baseline_prediction.ravel(), [0])
+    assert forest.scores(X)[:, 0] == pytest.approx(model.decision_function(X), abs=1e-12)
 
 
 def test_trees_of_one_leaf_and_no_trees_add_constants():

@@ -216,7 +216,7 @@ BAD = {
     "one class beside NA": (
         lambda t: t.assign(**{"left?": ["no", "no", "NA"] * (len(t) // 3) + ["no"] * (len(t) % 3)}),
         [],
-        "one class only, 'no'; a classifier needs at least two. 80 rows have no label; empty, NA, None and ? count as",
+        "one class only, 'no'. 80 rows have no label; empty, NA, None and ? count as",
     ),
     "one row": (lambda t: t.head(1), [], "one row with a label"),
     "few rows": (lambda t: t.head(8), [], "must have at least 10 rows with a label"),

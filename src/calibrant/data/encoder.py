@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
@@ -275,10 +276,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return [str(name) for name in ([self.categorical] if isinstance(self.categorical, str) else self.categorical)]
 
     def _check(self) -> None:
-        if not 0 <= self.rare < 1:
-            raise ValueError(f"rare must be a share of the rows, at least 0 and below 1; got {self.rare}.")
-        if self.max_categories < 2:
-            raise ValueError(f"max_categories must be at least 2; got {self.max_categories}.")
+        if not isinstance(self.categorical, Iterable):
+            raise ValueError(f"categorical must be a list of column names; got {self.categorical!r}.")
+        if not isinstance(self.rare, Real) or not 0 <= self.rare < 1:
+            raise ValueError(f"rare must be a share of the rows, at least 0 and below 1; got {self.rare!r}.")
+        if not isinstance(self.max_categories, Integral) or self.max_categories < 2:
+            raise ValueError(f"max_categories must be a whole number of at least 2; got {self.max_categories!r}.")
         if self.unseen not in ("rare", "error"):
             raise ValueError(f"unseen must be 'rare' or 'error'; got {self.unseen!r}.")
         if self.output not in ("one-hot", "ordinal"):

@@ -330,6 +330,11 @@ def _scores(model: Any, X: Any, classes: np.ndarray, size: int) -> np.ndarray:
         with np.errstate(divide="ignore"):
             found = np.log(np.asarray(model.predict_proba(X), dtype=np.float64))
         missing = np.log(0.5 / max(size, 1))
+    elif not hasattr(model, "decision_function"):
+        raise ValueError(
+            f"estimator must be a classifier with predict_proba or decision_function; got {type(model).__name__}, "
+            "which has neither."
+        )
     else:
         found = np.asarray(model.decision_function(X), dtype=np.float64)
         if found.ndim == 1:

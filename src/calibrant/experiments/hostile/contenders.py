@@ -21,6 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils import check_random_state
 
 from calibrant.data.scaling import fit_scaling
 from calibrant.estimators import CrossCalibrated, SelfCalibratedClassifier
@@ -85,15 +86,24 @@ class Alone(ClassifierMixin, BaseEstimator):
         return np.asarray(self.scaling_.apply(_dense(X)).numpy(), dtype=np.float64)
 
 
+def fold_seed(seed: int) -> int:
+    """Return the seed from which the classifier with this ``random_state`` draws its folds."""
+    return int(check_random_state(seed).randint(np.iinfo(np.int32).max))
+
+
 def estimators(seed: int) -> dict[str, Callable[[], Any]]:
-    """Return a function for each contender that makes it, except for earlier versions."""
+    """Return a function for each contender that makes it, except for earlier versions.
+
+    A member alone uses the folds of the classifier. Other folds would change its loss by chance, and a pool that keeps
+    only this member could then be significantly better or worse than the member.
+    """
     early: dict[str, Any] = {"early_stopping": True, "random_state": seed}
     return {
         OWN: lambda: SelfCalibratedClassifier(random_state=seed, device="cpu"),
         FREQUENCIES: Frequencies,
         "network": lambda: SelfCalibratedClassifier(members=("network",), random_state=seed, device="cpu"),
-        "trees": lambda: Alone("trees", seed),
-        "linear": lambda: Alone("linear", seed),
+        "trees": lambda: Alone("trees", fold_seed(seed)),
+        "linear": lambda: Alone("linear", fold_seed(seed)),
         "cross-calibrated": lambda: CrossCalibrated(HistGradientBoostingClassifier(**early), random_state=seed),
         "hist-gradient-boosting": lambda: HistGradientBoostingClassifier(**early),
         "logistic-regression": lambda: make_pipeline(

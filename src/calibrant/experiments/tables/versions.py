@@ -9,24 +9,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from calibrant.experiments.tables.costs import is_cost
+from calibrant.experiments.tables.ids import kind
 from calibrant.report.results import Record
 
-EQUAL: tuple[frozenset[str], ...] = (
-    frozenset({"1c1122e4fe65", "257cc4d36053", "6f4361927b17", "7d1a481c2adc", "adb78653c03e", "eac4406e6255"}),
-    frozenset({"11299d6a067a", "49e75f3c10e6", "58307236b53c", "758434b2e582", "cc9203f68da5"}),
-    frozenset({"0c6deaeb3dd2", "3c84207afd6d", "ede25c97c9d3"}),
+_LIBRARIES = frozenset(
+    {"1c1122e4fe65", "257cc4d36053", "6f4361927b17", "7d1a481c2adc", "adb78653c03e", "e88236085acf", "eac4406e6255"}
 )
-"""Groups of digests whose code gives the same scores: classifiers of other libraries, ``hgb-cross-calibrated``, and
-network baselines. Every edit changes the digest, but few edits change scores. A digest joins a group after runs of
-other members were measured again with its code, on the same machine, and gave the same scores."""
+EQUAL: dict[str, frozenset[str]] = {
+    "ours": frozenset({"0c6deaeb3dd2", "32a9f504703e", "49bf74f6a7de", "538e1bfd703f", "eb6c9f90529f"})
+    | frozenset({"11299d6a067a", "49e75f3c10e6", "58307236b53c", "758434b2e582", "ac8c7ac29e93", "cc9203f68da5"}),
+    "network, baseline": frozenset({"0c6deaeb3dd2", "32a9f504703e", "3c84207afd6d", "ede25c97c9d3"}),
+    "network, other library": _LIBRARIES,
+    "trees": _LIBRARIES,
+}
+"""Digests whose code gives the same scores, by the kind of the method.
+
+Every edit changes the digest, but few edits change scores. A digest is added after runs of the others were measured
+again with its code, on the same machine, and gave the same scores.
+"""
 
 
 def earlier(records: Iterable[Record], made_by: Mapping[str, str]) -> dict[str, int]:
     """Return how many scores of each method were measured with an earlier version, whose scores may differ."""
     found: dict[str, int] = {}
     for record in records:
-        if not is_cost(record) and not _equal(record.get("code", ""), made_by.get(record["method"])):
-            found[record["method"]] = found.get(record["method"], 0) + 1
+        method = record["method"]
+        if not is_cost(record) and not _equal(record.get("code", ""), made_by.get(method), kind(method)):
+            found[method] = found.get(method, 0) + 1
     return found
 
 
@@ -36,9 +45,9 @@ def earlier_costs(records: Iterable[Record], method: str, made_by: Mapping[str, 
     return [record["table"] for record in own if record.get("code", "") != made_by[method]] if method in made_by else []
 
 
-def _equal(version: str, last: str | None) -> bool:
+def _equal(version: str, last: str | None, group: str) -> bool:
     """Whether two versions give the same scores. Without a known last version, nothing counts as earlier."""
     if last is None or version == last:
         return True
     (packages, _, digest), (others, _, known) = version.rpartition("code "), last.rpartition("code ")
-    return packages == others and any({digest, known} <= group for group in EQUAL)
+    return packages == others and {digest, known} <= EQUAL.get(group, frozenset())
