@@ -64,7 +64,7 @@ def test_features_for_which_gamma_is_zero_cannot_be_rescaled():
     net = GammaNet(12, 4, form="published", positive="relu")
     with torch.no_grad():
         net.weight.zero_()
-    with pytest.raises(ValueError, match="γ is 0"):
+    with pytest.raises(ValueError, match="γ are 0"):
         net.rescale(some())
 
 
