@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from sklearn.model_selection import GroupKFold, KFold
+from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit
 
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier
 
@@ -130,3 +130,12 @@ def test_two_rows_support_no_more_than_three_quarters():
     for members in (("network",), ("network", "trees", "linear")):
         clf = SelfCalibratedClassifier(epochs=30, members=members, random_state=0).fit([[-1.0], [1.0]], [0, 1])
         assert clf.predict_proba([[-100.0], [100.0]]).max() <= 0.75 + 1e-9
+
+
+def test_overlapping_folds_hold_out_all_their_rows():
+    X, y = noisy(80)
+    folds = list(ShuffleSplit(3, test_size=0.25, random_state=0).split(X))
+    clf = SelfCalibratedClassifier(cv=folds, **QUICK | {"members": ("network", "linear")}).fit(X, y)
+    held = np.unique(np.concatenate([rows for _, rows in folds]))
+    assert len(held) < sum(len(rows) for _, rows in folds)
+    assert np.array_equal(np.flatnonzero(np.isfinite(clf.oof_proba_).all(axis=1)), held)

@@ -51,7 +51,7 @@ def test_soft_targets_where_they_have_a_meaning(data):
     for loss in (cross_entropy, brier):
         assert torch.allclose(loss(logits, labels), loss(logits, soft), rtol=1e-13)
         assert loss(logits, labels).shape == (12,)
-    with pytest.raises(ValueError, match=r"one class index for each sample; got shape \(12, 4\)"):
+    with pytest.raises(ValueError, match=r"one class index .* of shape \(12, 4\)"):
         focal(logits, soft, 1.0)
 
 

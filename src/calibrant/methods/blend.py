@@ -187,11 +187,15 @@ def held_shape(rows: Rows) -> tuple[int, int]:
 
 
 def first_deal(fit: CrossFit) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Training and held-out rows of the first set of folds, which ends before any row is held out again."""
+    """Training and held-out rows of the first set of folds, which ends before a fold of known rows only.
+
+    Folds that the user gives may overlap, such as those of ShuffleSplit. A row that is held out twice is predicted by
+    the mean of both.
+    """
     found, seen = [], np.zeros(len(fit.data), dtype=bool)
     for fold in fit.folds:
         held = fold.held.cpu().numpy()
-        if seen[held].any():
+        if seen[held].all():
             break
         seen[held] = True
         found.append((fold.train.cpu().numpy(), held))

@@ -68,12 +68,13 @@ class Setup:
     labels: Path | None = None
 
     def __post_init__(self) -> None:
+        known: Mapping[str, Any]
         for what, name, known in (
             ("--dataset", self.dataset, DATASETS),
             ("--recipe", self.recipe, RECIPES),
-            ("--model", self.network, MODELS),
+            ("--model", self.model, MODELS),
         ):
-            if name not in known:
+            if name is not None and name not in known:
                 raise ValueError(f"{what} must be one of {', '.join(known)}; got {name!r}.")
         for what, number in (("--epochs", self.epochs), ("--limit", self.limit)):
             if number is not None and number < 1:
