@@ -25,8 +25,10 @@ def sentences() -> list[str]:
 
 def _tables_page() -> str:
     """The page with all rows, and the libraries that only this page compares."""
-    page, missing = "[All rows and targets](docs/reproducing.md#twenty-tables)", words(list(tables.unranked()))
-    return f"{page}, also for {missing}, which lack some splits." if missing else f"{page}."
+    page, missing = "[All rows and targets](docs/reproducing.md#twenty-tables)", list(tables.unranked())
+    if not missing:
+        return f"{page}."
+    return f"{page}, also for {words(missing)}, which {'lack' if len(missing) > 1 else 'lacks'} some splits."
 
 
 PAGE = "[All results](docs/meta-regularisation.md#what-we-found)."
