@@ -59,8 +59,10 @@ class NoisyHead(nn.Module):
 def test_a_head_that_draws_random_numbers_cannot_be_solved():
     model = nn.Sequential(nn.Flatten(), nn.Linear(50, 4), NoisyHead()).double()
     one = Bilevel(model, L2(model), **data(), batch_size=8, val_batch_size=5, head="2")
+    state = torch.get_rng_state()
     with pytest.raises(ValueError, match="the head may draw random numbers"):
         steps(one, Implicit(2, "head"))
+    assert torch.equal(state, torch.get_rng_state())
 
 
 class Cosine(nn.Module):

@@ -253,6 +253,6 @@ def _check_interval(initial: float, largest: float) -> None:
 def _nonzero(mean: Tensor) -> Tensor:
     if not bool(mean > 0):
         raise ValueError(
-            "All γ are 0 for the given features, so no scale makes its mean 1. Use other features or a seed."
+            "All γ are 0 for the given features, so no scale makes their mean 1. Use other features or a seed."
         )
     return mean
