@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from calibrant.bilevel import SGD, Adam, Bilevel, Forward, OneStep, Population, SampleWeights, Truncated, Unrolled
+from calibrant.bilevel import (
+    SGD,
+    Adam,
+    Bilevel,
+    Forward,
+    Implicit,
+    OneStep,
+    Population,
+    SampleWeights,
+    Truncated,
+    Unrolled,
+)
+from calibrant.bilevel.detached import constant
 from calibrant.bilevel.outer_step import outer_step
 from calibrant.bilevel.run import Run
 from calibrant.losses import focal
@@ -64,7 +76,14 @@ def gamma_too(net, outer, batch):
     return focal(net.head(features), batch.targets, gamma * (1 + gamma.detach()))
 
 
-LOSSES = [detached, by_data, without_grad, in_place, gamma_too]
+def of_logits(net, outer, batch):
+    """The detached value depends on the head and on φ."""
+    features = net.features(batch.inputs)
+    logits, gamma = net.head(features), outer(features.detach())
+    return focal(logits, batch.targets, gamma) / (1 + (gamma * logits.square().mean(1)).mean()).detach()
+
+
+LOSSES = [detached, by_data, without_grad, in_place, gamma_too, of_logits]
 
 
 def problem(loss, seed=0):
@@ -111,12 +130,46 @@ def test_hypergradients_agree_with_finite_differences(loss, kind):
     torch.testing.assert_close(directions @ run.gradient, slopes, rtol=1e-7, atol=1e-10)
 
 
-def test_members_follow_the_same_path():
-    members = [problem(detached), problem(detached, 1)]
-    together = Run(Population(members), Unrolled(STEPS), SGD(0.5), Adam(0.0), 1)
+@pytest.mark.parametrize("first", ["outer", "inner"])
+@pytest.mark.parametrize("loss", [detached, gamma_too, of_logits])
+def test_the_head_alone_and_the_whole_network_agree(loss, first):
+    found = []
+    for separable in (True, False):
+        one = problem(loss)
+        one.separable = separable
+        run = Run(one, OneStep(2, scope="head", first=first), SGD(0.5, momentum=0.8), Adam(0.0), 1)
+        outer_step(run)
+        found.append(run.gradient)
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+
+
+def test_a_constant_is_not_differentiated():
+    """A factor of the loss that is constant for hypergradients is the same as a number."""
+
+    def scaled(factor):
+        def loss(net, outer, batch):
+            features = net.features(batch.inputs)
+            return factor(outer(features.detach()).mean()) * focal(net.head(features), batch.targets, outer(features))
+
+        return loss
+
+    found = []
+    for factor in (constant, Tensor.item, Tensor.detach):
+        run = Run(problem(scaled(factor)), OneStep(), SGD(0.5), Adam(0.0), 1)
+        outer_step(run)
+        found.append(run.gradient)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(found[0], found[2], rtol=1e-3)
+
+
+@pytest.mark.parametrize("hypergradient", [Unrolled(STEPS), Implicit(STEPS, "head")], ids=["unrolled", "head"])
+@pytest.mark.parametrize("loss", [detached, of_logits])
+def test_members_follow_the_same_path(loss, hypergradient):
+    members = [problem(loss), problem(loss, 1)]
+    together = Run(Population(members), hypergradient, SGD(0.5), Adam(0.0), 1)
     outer_step(together)
     for k, member in enumerate(members):
-        alone = Run(member, Unrolled(STEPS), SGD(0.5), Adam(0.0), 1)
+        alone = Run(member, hypergradient, SGD(0.5), Adam(0.0), 1)
         outer_step(alone)
         torch.testing.assert_close(together.gradient[k], alone.gradient, rtol=1e-9, atol=1e-12)
 

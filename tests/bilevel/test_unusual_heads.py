@@ -6,9 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.bilevel import L2, Bilevel, Direct, Implicit, LogitMap, OneStep
+from calibrant.bilevel import L2, SGD, Adam, Bilevel, Direct, Implicit, LogitMap, OneStep
 from calibrant.bilevel.features import FeatureMemory
+from calibrant.bilevel.outer_step import outer_step
 from calibrant.bilevel.outer_variables.logit_map import BehindMap
+from calibrant.bilevel.run import Run
+from calibrant.bilevel.tracing import replay
+from calibrant.bilevel.tracing.cuda_graph import Captured
 from calibrant.data.batch import Batch
 from calibrant.losses import cross_entropy
 
@@ -55,8 +59,10 @@ class NoisyHead(nn.Module):
 def test_a_head_that_draws_random_numbers_cannot_be_solved():
     model = nn.Sequential(nn.Flatten(), nn.Linear(50, 4), NoisyHead()).double()
     one = Bilevel(model, L2(model), **data(), batch_size=8, val_batch_size=5, head="2")
+    state = torch.get_rng_state()
     with pytest.raises(ValueError, match="the head may draw random numbers"):
         steps(one, Implicit(2, "head"))
+    assert torch.equal(state, torch.get_rng_state())
 
 
 class Cosine(nn.Module):
@@ -103,3 +109,33 @@ def test_features_of_batches_of_several_sizes_are_kept():
     assert batch.inputs is None
     assert batch.targets.tolist() == [2] * 2 + [4] * 8
     assert features[:, 0].tolist() == [7.0] * 2 + [5.0] * 4 + [6.0] * 4
+
+
+@pytest.mark.parametrize("size", [8, 5], ids=["equal batches", "a smaller last batch"])
+def test_a_recorded_step_writes_to_the_tensors_of_the_memory(size, monkeypatch):
+    """Without a GPU: which tensors a recording would write to, and whether one would be used."""
+    used = []
+
+    class Recorded(Captured):
+        def __call__(self, *tensors):
+            before = kept()
+            found = super().__call__(*tensors)
+            if self.calls > 2:  # recorded in the third call and replayed after it
+                self.written = getattr(self, "written", before)
+                assert before == self.written == kept()
+                used.append(self.calls)
+            return found
+
+    def kept():
+        return [id(t) for _, features in run.features.kept for t in features]
+
+    monkeypatch.setattr(replay, "Captured", Recorded)
+    hypergradient = Implicit(1, scope="head", batches=2)
+    run, eager = (Run(problem("weights", batch_size=size), hypergradient, SGD(0.3), Adam(0.05), 12) for _ in range(2))
+    run.replay = replay.Replay(run, record=False)
+    for _ in range(12):
+        outer_step(run)
+        outer_step(eager)
+    torch.testing.assert_close(run.phi, eager.phi, rtol=1e-6, atol=1e-8)
+    assert bool(used) == (size == 8)
+    assert len(run.replay._recorded) <= 2

@@ -14,6 +14,7 @@ from calibrant.methods.confidence import LearnedConfidence
 from calibrant.methods.images import IMAGE_METHODS, Recipe, gamma_of, with_recipe
 from calibrant.methods.loaded import as_part
 from calibrant.methods.meta_regularization import MetaRegularization
+from calibrant.methods.reweighting import Reweighting
 
 CLASSES = 3
 RECIPE = Recipe(epochs=2, batch_size=16, learning_rate=0.05)
@@ -141,6 +142,17 @@ def test_loaders(loader, name):
         assert gamma_of(result.fitted, as_part(loader(), model)).shape == (45,)
 
 
+@pytest.mark.parametrize("select", ["error", "nll"])
+def test_the_best_state_can_be_chosen_by_a_loader(select):
+    choosing = with_recipe(IMAGE_METHODS["ce"].method, Recipe(epochs=4, learning_rate=0.05, select=select))
+    held = rows(30, 1)
+    found = [
+        calibrant.fit(perceptron(), rows(), val, method=choosing).probs(rows()[0])
+        for val in (held, DataLoader(TensorDataset(*held), 7))
+    ]
+    torch.testing.assert_close(*found)
+
+
 def test_mixup_of_a_loader_is_an_error():
     loader = DataLoader(TensorDataset(*rows()), 16)
     with pytest.raises(ValueError, match="mixup needs tensors"):
@@ -173,6 +185,8 @@ WRONG = [
         r"settings of the outer loss 'dece' \(strength, bins.*got strength, ord",
     ),
     (MetaRegularization, {"outer_learning_rate": 0.0}, "outer_learning_rate must be positive"),
+    (MetaRegularization, {"start": 1.0}, "start at least 0 and below 1; got 0.02, 1024 and 1.0"),
+    (Reweighting, {"outer_batch_size": 0}, "outer_batch_size at least 1"),
     (LearnedConfidence, {"outer_loss": "ce"}, "outer_loss must be one of 'nll', 'brier'"),
     (LearnedConfidence, {"distorted": 2.0}, "distorted between 0 and 1"),
     (Recipe, {"schedule": "cosine"}, "schedule must be one of 'one-cycle', 'steps'"),

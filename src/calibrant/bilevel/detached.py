@@ -56,6 +56,12 @@ class _Gated(torch.autograd.Function):
         return (slope if ctx.gate.open else torch.zeros_like(slope)), None
 
 
+def constant(tensor: Tensor) -> Tensor:
+    """A detached tensor that stays a constant for hypergradients, too, because no gate replaces it."""
+    with torch._C.DisableTorchFunction():
+        return tensor.detach()
+
+
 class Watch(TorchFunctionMode):
     """Detects whether a loss detaches anything, by ``detach()``, ``.data`` or ``torch.no_grad()``."""
 

@@ -80,10 +80,10 @@ class DividedLosses(ABC):
         try:
             with torch.enable_grad(), seeded(batch.seed, params):
                 features, _ = self.inner_features(params, buffers, phi, batch)
-            random = generator_states(params)
-            apart = self.inner_of_head(params[self.stretch], params, features, phi.detach(), batch)
-            if not all(map(torch.equal, random, generator_states(params))):
-                return False
+                random = generator_states(params)
+                apart = self.inner_of_head(params[self.stretch], params, features, phi.detach(), batch)
+                if not all(map(torch.equal, random, generator_states(params))):
+                    return False
         except (TypeError, ValueError, AttributeError, IndexError, StopIteration):
             return False
         with torch.no_grad(), seeded(batch.seed, params):

@@ -27,6 +27,8 @@ class FeatureMemory:
     def __init__(self, size: int, axes: Batch | None = None) -> None:
         self.axes = axes
         self.kept: deque[tuple[Batch, list[Tensor]]] = deque(maxlen=size)
+        self.allocated = 0
+        """The number of entries so far that got their own tensors. A recorded step holds until it changes."""
 
     def __len__(self) -> int:
         return len(self.kept)
@@ -42,6 +44,7 @@ class FeatureMemory:
             if isinstance(batch.index, slice):
                 self.kept.clear()  # each full batch contains all samples, so only the newest features are needed
             self.kept.append(map_tensors(torch.clone, (batch, list(features))))
+            self.allocated += 1
 
     def _same_forms(self, batch: Batch, features: Sequence[Tensor]) -> bool:
         """Whether all entries have the shapes of the given one. The last batch of a loader is often smaller."""
@@ -83,6 +86,7 @@ class FeatureMemory:
         for position in positions:
             batch = _with_leaves(like, _numbered(tensors, f"{position}.batch"))
             self.kept.append((batch, list(_numbered(tensors, f"{position}.features"))))
+        self.allocated += len(positions)
 
 
 def join(batches: Sequence[Batch], axes: Batch | None = None) -> Batch:

@@ -50,7 +50,7 @@ class HeadLevels:
         def loss(w: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
             return problem.inner_of_head(w, params, tuple(features), phi, batch), {}
 
-        return Level(loss)
+        return Level(loss, detaches=problem.detaches)
 
     def outer(self, state: State, seen: Seen | None, phi: Tensor, batch: Batch) -> Level:
         """The outer loss as a level in ``w``, with the buffers of ``seen`` if it is given, else those of ``state``."""

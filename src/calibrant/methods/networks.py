@@ -48,9 +48,9 @@ def check_choice(name: str, value: Any, known: Collection[str]) -> None:
 
 def check_meta(outer_learning_rate: float, outer_batch_size: int, start: float) -> None:
     """Raise an error if the settings of the outer level are out of range."""
-    if not outer_learning_rate > 0 or outer_batch_size < 1 or not 0 <= start <= 1:
+    if not outer_learning_rate > 0 or outer_batch_size < 1 or not 0 <= start < 1:
         raise ValueError(
-            "outer_learning_rate must be positive, outer_batch_size at least 1, and start between 0 and 1; "
+            "outer_learning_rate must be positive, outer_batch_size at least 1, and start at least 0 and below 1; "
             f"got {outer_learning_rate}, {outer_batch_size} and {start}."
         )
 
@@ -151,8 +151,9 @@ class MeanOn:
         assert isinstance(problem, Bilevel)
         net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
         with torch.no_grad():
-            logits = torch.cat([net.logits(inputs) for inputs, _ in self.part.pieces()])
-        return self.function(logits, self.part.labels.to(logits.device)).mean()
+            logits, labels = zip(*((net.logits(inputs), own) for inputs, own in self.part.pieces()), strict=True)
+        found = torch.cat(logits)
+        return self.function(found, torch.cat(labels).to(found.device)).mean()
 
 
 @dataclass(frozen=True)

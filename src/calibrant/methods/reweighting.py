@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel import Adam, Bilevel, Hypergradient, Implicit, OneStep, SampleWeights
 from calibrant.methods.adapter import Group, Outcome, Solving
-from calibrant.methods.networks import STRIDE, NetworkTraining
+from calibrant.methods.networks import STRIDE, NetworkTraining, check_meta
 from calibrant.methods.task import Part, Task
 
 SOLVED_HEAD = Implicit(STRIDE, "head")
@@ -58,6 +58,9 @@ class Reweighting(NetworkTraining):
 
     meta_rate = renamed_attribute("meta_rate", "outer_learning_rate")
     meta_batch = renamed_attribute("meta_batch", "outer_batch_size")
+
+    def __post_init__(self) -> None:
+        check_meta(self.outer_learning_rate, self.outer_batch_size, self.start)
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
         return self.pose(model, task, SampleWeights(len(task.train)))

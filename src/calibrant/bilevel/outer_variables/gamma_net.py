@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from calibrant._classes import log_of_others
 from calibrant._renamed import renamed_arguments
+from calibrant.bilevel.detached import constant
 from calibrant.bilevel.outer_variables.base import OuterVariable
 from calibrant.data.batch import Batch, Tensors
 from calibrant.losses.classification import focal
@@ -200,8 +201,9 @@ class FocalWithGamma:
     Parameters
     ----------
     rescaled : bool
-        Multiply the loss of a batch by a constant, so that its gradient in the logits has the mean size of
-        cross-entropy's. Otherwise a larger γ also shortens every training step.
+        Multiply the loss of a batch by a factor, so that its gradient in the logits has the mean size of
+        cross-entropy's. Otherwise a larger γ also shortens every training step. The factor is a constant for gradients
+        and for hypergradients, so a hypergradient does not see that γ changes it.
     """
 
     rescaled: bool = False
@@ -217,7 +219,7 @@ class FocalWithGamma:
 
 def mean_slope(logits: Tensor, labels: Tensor, gamma: Tensor) -> Tensor:
     """:func:`focal_slope` averaged over a batch with the weights 1 − p_y, the sizes of cross-entropy's gradients."""
-    logits, gamma = logits.detach(), gamma.detach()
+    logits, gamma = constant(logits), constant(gamma)
     size = torch.exp(log_of_others(logits, labels))
     smallest = torch.finfo(size.dtype).tiny
     return ((focal_slope(logits, labels, gamma) * size).mean() / size.mean().clamp_min(smallest)).clamp_min(1e-3)
@@ -251,6 +253,6 @@ def _check_interval(initial: float, largest: float) -> None:
 def _nonzero(mean: Tensor) -> Tensor:
     if not bool(mean > 0):
         raise ValueError(
-            "All γ are 0 for the given features, so no scale makes its mean 1. Use other features or a seed."
+            "All γ are 0 for the given features, so no scale makes their mean 1. Use other features or a seed."
         )
     return mean

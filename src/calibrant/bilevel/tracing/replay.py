@@ -118,6 +118,9 @@ _KNOWN = (SGD, Adam)
 class Replay:
     """The outer steps of a run, with one recording for each kind of step and each shape of the batches.
 
+    The memory of features is written in place while all batches have one shape. A batch of another shape replaces
+    tensors, and the steps after it are recorded again.
+
     ``record=False`` runs the same steps in the same fixed memory without recording them; it needs no GPU.
     """
 
@@ -140,10 +143,12 @@ class Replay:
         leaves, structure = pytree.tree_flatten([batch._replace(seed=None) for batch in train + val])
         constants = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        memory = 0 if run.features is None else len(run.features)
+        memory = 0 if run.features is None else run.features.allocated
         forms = tuple((t.shape, t.dtype) for t in tensors)
-        key = (hypergradient.moves, memory, str(structure), str(constants), forms)
+        key = (memory, hypergradient.moves, str(structure), str(constants), forms)
         if key not in self._recorded:
+            # A recording writes to the tensors of the memory, so it is useless after one of them was replaced.
+            self._recorded = {k: recorded for k, recorded in self._recorded.items() if k[0] == memory}
             step = _Step(self, structure, constants, hypergradient.steps)
             self._recorded[key] = Captured(step, record=self.record)
         if not run.deferred:

@@ -190,7 +190,7 @@ def network_of(method: Method, fitted: Fitted) -> Fitted:
 
 
 STORED_NAMES = {"outer_learning_rate": "meta_rate", "outer_batch_size": "meta_batch"}
-"""Fields of methods whose former name goes on in the texts of stored runs, so that these are found again."""
+"""Fields of methods with their former names. The texts of stored runs keep these, so that the runs are found."""
 
 
 def settings_text(method: Method) -> str:

@@ -30,7 +30,7 @@ def variants() -> dict[str, Method]:
     ``flg-sece-early``          ten times the outer learning rate, and held-out data move γ from the start of the run
     ``flg-sece-low-start``      ten times the outer learning rate, and γ = 0.1 instead of 1 until held-out data move it
     ``flg-sece-last``           the same, and γ moves in the last 30 % of the run only
-    ``flg-sece-rescaled-…``     the gradient keeps the mean size of cross-entropy's, at 1 and 10 times the meta rate
+    ``flg-sece-rescaled-…``     the gradient keeps the mean size of cross-entropy's, at 1 and 10 times the rate
     ``focal-control-early``     the held-out gap moves γ from the start of the run
     ``gamma-sece``              one γ for all, moved by the same hypergradient
     ``published-…``             the published γ-Net with another way to keep γ positive
