@@ -51,8 +51,8 @@ def as_columns(data: Any) -> Columns:
 
 def column_names(data: Any) -> list[Any] | None:
     """The names of a table's columns; None for an array."""
-    if hasattr(data, "column_names"):
-        return list(data.column_names)  # those of a PyArrow table, whose columns have no names
+    if _is_arrow(data):
+        return list(data.column_names)  # its attribute columns holds arrays without names
     source = _named(data)
     return None if source is None else list(source if isinstance(source, Mapping) else source.columns)
 
@@ -65,9 +65,14 @@ def check_names(names: Iterable[Any]) -> None:
 
 def readable(data: Any) -> Any:
     """Return a PyArrow table as a data frame, and a masked array with missing values; anything else unchanged."""
-    if hasattr(data, "column_names") and hasattr(data, "to_pandas"):
+    if _is_arrow(data):
         return data.to_pandas()
     return _unmasked(data) if np.ma.isMaskedArray(data) else data
+
+
+def _is_arrow(data: Any) -> bool:
+    """Whether the data are a PyArrow table. The class is asked, as a data frame has its columns as attributes."""
+    return hasattr(type(data), "column_names") and hasattr(type(data), "to_pandas")
 
 
 def _unmasked(values: np.ma.MaskedArray) -> np.ndarray:
@@ -227,7 +232,7 @@ def _column(values: Any) -> np.ndarray:
     if getattr(dtype, "kind", None) == "c":
         raise ValueError("Complex data not supported: give real and imaginary parts as separate columns.")
     if str(dtype).startswith("period"):
-        values = values.dt.to_timestamp()
+        values = getattr(values, "dt", values).to_timestamp()  # a series has dt, an index has not
         dtype = values.dtype
     if str(dtype).startswith(
         ("category", "Categorical", "Enum")
@@ -244,7 +249,8 @@ def _column(values: Any) -> np.ndarray:
     if kind in "biuf":
         return values.to_numpy(dtype=float, na_value=np.nan) if values.isna().any() else values.to_numpy()
     if kind == "M":
-        plain = values.dt.tz_convert("UTC").dt.tz_localize(None) if getattr(values.dt, "tz", None) else values
+        times = getattr(values, "dt", values)
+        plain = times.tz_convert("UTC") if getattr(times, "tz", None) else values
         return plain.to_numpy(dtype="datetime64[ns]")
     return _marked(values.to_numpy(dtype="timedelta64[ns]" if kind == "m" else object))
 

@@ -29,8 +29,8 @@ def as_targets(y: Any) -> Any:
         raise ValueError(_missing(absent, len(values)))
     if all(isinstance(value, Real | np.bool_) for value in values):
         return np.array(values)
-    kinds = {type(value).__name__ for value in values}
-    if len(kinds) > 1 and any(isinstance(value, str) for value in values):
+    kinds = {"str" if isinstance(value, str) else type(value).__name__ for value in values}  # np.str_ is text too
+    if len(kinds) > 1 and "str" in kinds:
         raise ValueError(
             f"y must hold labels of one kind; got {', '.join(sorted(kinds))}. Convert all of them to text, for example "
             "with [str(label) for label in y]."
