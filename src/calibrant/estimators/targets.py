@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.data.columns import is_missing
+
 
 def as_targets(y: Any) -> Any:
     """Check labels before scikit-learn's checks, whose messages about these mistakes are hard to understand.
@@ -21,9 +23,8 @@ def as_targets(y: Any) -> Any:
     except ValueError:  # rows of unequal length: scikit-learn's checks explain it
         return y
     if labels.ndim != 1 or labels.dtype.kind != "O":
-        return (
-            labels if labels.dtype.kind in "biu" else y
-        )  # scikit-learn turns integers of pandas' own type into floats
+        # scikit-learn turns integers of pandas' own type into floats
+        return labels if labels.dtype.kind in "biu" else y
     values = labels.tolist()
     if absent := sum(map(is_absent, values)):
         raise ValueError(_missing(absent, len(values)))
@@ -40,8 +41,7 @@ def as_targets(y: Any) -> Any:
 
 def is_absent(value: Any) -> bool:
     """None, NaN, and the missing values of pandas; empty text is a label."""
-    missing = value is None or type(value).__name__ in ("NAType", "NaTType")
-    return missing or (isinstance(value, float | np.floating) and bool(np.isnan(value)))
+    return not isinstance(value, str) and is_missing(value)
 
 
 def _missing(absent: int, rows: int) -> str:
