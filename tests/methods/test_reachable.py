@@ -1,5 +1,6 @@
 """Fast evaluation of trees: the same sums as scikit-learn's own predictors, whichever route is taken."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -66,9 +67,14 @@ def test_any_layout_of_the_inputs_and_no_rows():
 def test_predictions_at_the_same_time_do_not_share_memory():
     """Two models, several callers each, started before the models' tables exist."""
     models, X = [grown(31, missing=True), grown(16, missing=False)], inputs(8, 6_000)
-    jobs = [(k % 2, X[500 * k : 500 * k + 3_000]) for k in range(6)]
-    with ThreadPoolExecutor(len(jobs)) as pool:
-        found = list(pool.map(lambda job: models[job[0]][1].scores(job[1]), jobs))
+    jobs = [(k % 2, X[50 * k : 50 * k + 3_000]) for k in range(60)]
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads interrupt each other often
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda job: models[job[0]][1].scores(job[1]), jobs))
+    finally:
+        sys.setswitchinterval(usual)
     for (which, rows), scores in zip(jobs, found, strict=True):
         assert scores == pytest.approx(models[which][0]._raw_predict(rows), abs=1e-12)
 
