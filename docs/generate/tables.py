@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from benchmarks.harness import markdown
 from docs.generate.stored import bullets, stored, words
 
 from calibrant.experiments.common.pooled import POOLED
 from calibrant.experiments.common.summary import pivot
 from calibrant.experiments.common.verdicts import Records, datasets, difference
+from calibrant.experiments.label_noise.page import JUDGED as SETS
 from calibrant.experiments.label_noise.page import noise_targets, with_all_seeds
 from calibrant.experiments.tables.bases import base_of
 from calibrant.experiments.tables.compared import JUDGED, Compared, compared
@@ -51,21 +54,27 @@ def noise_sentences() -> list[str]:
 
 def _pooled() -> list[str]:
     """Whether the pool meets its target, where its runs are stored and decide it."""
-    results = stored("bo4sc-noise")
-    own = [r for r in results.records if r["method"] == POOLED]
-    judged = [v for v in noise_targets(results.records, results.config["rates"]) if v.statement.startswith(POOLED)]
-    if not judged or judged[0].holds is None:
-        return []
-    seeds: dict[tuple[str, float], int] = {}
-    for record in own:
-        case = record["dataset"], record["rate"]
-        seeds[case] = seeds.get(case, 0) + 1
-    least, most = min(seeds.values()), max(seeds.values())
-    where = "nowhere" if judged[0].holds else f"({judged[0].note})"
+    told: dict[str, list[str]] = {}
+    for name, which in (
+        ("bo4sc-noise", "seeds"),
+        ("bo4sc-noise-more-seeds", "seeds that were not used in development"),
+    ):
+        results = stored(name)
+        judged = [v for v in noise_targets(results.records, results.config["rates"]) if v.statement.startswith(POOLED)]
+        if judged and judged[0].holds is not None:
+            above = "nowhere" if judged[0].holds else f"({judged[0].note})"
+            told.setdefault(above, []).append(f"with {_number_of_seeds(results.records)} {which}")
     return [
         f"With clean and with flipped labels, the NLL of `{POOLED}`, the default of `SelfCalibratedClassifier`, is "
-        f"{where} significantly above the better of `bo4sc`'s and `standard-stopped`'s ({least} to {most} seeds)."
+        f"{above} significantly above the better of `bo4sc`'s and `standard-stopped`'s, {words(where)}."
+        for above, where in told.items()
     ]
+
+
+def _number_of_seeds(records: Records) -> str:
+    """The least and the largest number of the pool's seeds on a judged set at one rate."""
+    cases = Counter((r["dataset"], r["rate"]) for r in records if r["method"] == POOLED and r["dataset"] in SETS)
+    return " to ".join(str(n) for n in sorted({min(cases.values()), max(cases.values())}))
 
 
 def _better(records: Records, rival: str) -> int:

@@ -19,6 +19,7 @@ STORED = {
     "bo4sc-grid": "bo4sc-grid",
     "bo4sc-ablation": "bo4sc-ablation",
     "bo4sc-noise": "noise",
+    "bo4sc-noise-more-seeds": "noise",
     "bo4sc-tables": "tables",
     "guarantees": "guarantees",
     "hostile": "hostile",
