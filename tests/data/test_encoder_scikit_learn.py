@@ -13,6 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from calibrant.data import TableEncoder
+from calibrant.data.table_forms import as_columns
 
 FRAME = pd.DataFrame({"age": [20.0, 40.0, np.nan, 60.0] * 10, "town": ["Bern", "Rom", "Rom", None] * 10})
 LABELS = np.array([0, 1, 1, 0] * 10)
@@ -121,6 +122,16 @@ def test_periods_are_dates():
     with pytest.warns(UserWarning, match="'month' holds dates"):
         found = TableEncoder(output="ordinal").fit_transform(frame)
     assert np.diff(found[:, 0]).tolist() == [31, 29, 31]
+
+
+@pytest.mark.parametrize("zone", [None, "Asia/Tokyo"])
+def test_dates_of_an_index_are_those_of_a_series(zone):
+    days, months = pd.date_range("2020", periods=4, tz=zone), pd.period_range("2020", periods=4, freq="M")
+    found = as_columns({"day": days, "month": months})
+    expected = as_columns(pd.DataFrame({"day": days, "month": months}))
+    for name, first in (("day", "2019-12-31T15" if zone else "2020-01-01"), ("month", "2020-01-01")):
+        np.testing.assert_array_equal(found[name], expected[name])
+        assert found[name][0] == np.datetime64(first)
 
 
 def test_complex_columns_are_refused():

@@ -147,7 +147,7 @@ def test_constants_travel_with_every_batch():
         (lambda x, y: LoaderStream([(x,)]).batch(0), "A batch must be .* got tuple of length 1"),
         (lambda x, y: LoaderStream([(x, y, y, y)]).batch(0), "A batch holds 3 inputs"),
         (lambda x, y: LoaderStream([3.0]).batch(0), "A batch must be .* got float"),
-        (lambda x, y: LoaderStream([{"inputs": x}]).batch(0), r"labels under 'labels' or .*; it has \['inputs'\]"),
+        (lambda x, y: LoaderStream([{"inputs": x}]).batch(0), r"labels under 'labels' or .*; got \['inputs'\]"),
     ],
 )
 def test_errors_say_what_is_wrong(make, sentence):

@@ -164,6 +164,13 @@ def test_commas_in_a_file_with_commas_are_no_decimal_points(tmp_path):
     assert read_table(tmp_path / "t.csv").columns["x"].tolist() == ["1,5", "2,5"]
 
 
+@pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
+def test_codes_with_leading_zeros_stay_text_between_all_separators(mark, tmp_path):
+    lines = [("a", "code", "y"), ("1", "007", "0"), ("2", "012", "1")]
+    (tmp_path / "t.csv").write_text("\n".join(map(mark.join, lines)) + "\n")
+    assert read_table(tmp_path / "t.csv").columns["code"].tolist() == ["007", "012"]
+
+
 def test_codes_with_leading_zeros_stay_text_in_every_file(tmp_path):
     (tmp_path / "train.csv").write_text("code,x,y\n" + "01,0.5,a\n02,0,b\nA1,00.5,a\n" * 2)
     (tmp_path / "new.csv").write_text("code,x\n02,007\n,0\n01,0\n")

@@ -44,6 +44,14 @@ def test_pyarrow_tables_are_data_frames(classifier, frame):
     assert list(found.feature_names_in_) == list(frame)
 
 
+@both
+def test_columns_may_be_called_like_attributes_of_tables(classifier):
+    frame = pd.DataFrame(VALUES, columns=["column_names", "to_pandas"])
+    found = clone(classifier).fit(frame, Y)
+    assert list(found.feature_names_in_) == list(frame)
+    np.testing.assert_array_equal(found.predict_proba(frame), clone(classifier).fit(FRAME, Y).predict_proba(FRAME))
+
+
 @pytest.mark.filterwarnings("ignore:Column 'd' holds dates")
 @both
 def test_polars_frames_may_mix_numbers_and_dates(classifier):
@@ -119,6 +127,13 @@ def test_classes_have_the_type_of_the_labels(classifier, labels, expected):
     fitted = clone(classifier).fit(VALUES, labels)
     assert fitted.classes_.dtype.kind == ("b" if expected[1] is True else "i")
     assert fitted.classes_.tolist() == expected
+
+
+@both
+def test_text_of_numpy_and_of_python_are_of_one_kind(classifier):
+    labels = np.array([NAMES[k] if k % 3 else str(NAMES[k]) for k in range(ROWS)], dtype=object)
+    assert {type(label) for label in labels} == {str, np.str_}
+    assert clone(classifier).fit(VALUES, labels).classes_.tolist() == ["no", "yes"]
 
 
 @both

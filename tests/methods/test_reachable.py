@@ -1,5 +1,8 @@
 """Fast evaluation of trees: the same sums as scikit-learn's own predictors, whichever route is taken."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -49,6 +52,31 @@ def test_several_threads_and_single_rows_add_up_the_same_leaves():
     whole = own.sums(X, 3, threads=1)
     assert own.sums(X, 3, threads=3) == pytest.approx(whole, abs=1e-12)
     assert np.vstack([own.sums(row[None], 3) for row in X[:50]]) == pytest.approx(whole[:50], abs=1e-12)
+
+
+def test_any_layout_of_the_inputs_and_no_rows():
+    model, forest = grown(31, missing=True)
+    X = np.round(inputs(7), 3).astype(np.float32)
+    expected = model._raw_predict(X.astype(np.float64))
+    wide = np.hstack([X, X])
+    for form in (X, np.asfortranarray(X), wide[:, : X.shape[1]], np.repeat(X, 2, axis=0)[::2]):
+        assert forest.scores(form) == pytest.approx(expected, abs=1e-12)
+    assert forest.scores(X[:0]).shape == (0, 3)
+
+
+def test_predictions_at_the_same_time_do_not_share_memory():
+    """Two models, several callers each, started before the models' tables exist."""
+    models, X = [grown(31, missing=True), grown(16, missing=False)], inputs(8, 6_000)
+    jobs = [(k % 2, X[50 * k : 50 * k + 3_000]) for k in range(60)]
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads interrupt each other often
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda job: models[job[0]][1].scores(job[1]), jobs))
+    finally:
+        sys.setswitchinterval(usual)
+    for (which, rows), scores in zip(jobs, found, strict=True):
+        assert scores == pytest.approx(models[which][0]._raw_predict(rows), abs=1e-12)
 
 
 def test_columns_with_few_thresholds_share_a_table(monkeypatch):

@@ -14,10 +14,11 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from calibrant.data.choosing import choose
-from calibrant.data.columns import Columns, as_columns, column_names
+from calibrant.data.columns import Columns
 from calibrant.data.encoder_files import from_json, read_encoder, to_json, write_encoder
 from calibrant.data.encodings import Categorical, Dropped, Encoding, Numeric, Used, distinct
 from calibrant.data.scaling import LIMIT, Scaling
+from calibrant.data.table_forms import as_columns, column_names
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):

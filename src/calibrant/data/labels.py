@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.data.columns import as_columns, is_numeric, missing_count, numbers, texts
+from calibrant.data.columns import is_numeric, missing_count, numbers, texts
+from calibrant.data.table_forms import as_columns
 
 
 def as_labels(values: Any, *, name: str = "labels") -> np.ndarray:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.data.columns import Columns
-from calibrant.data.tables import check_file, file_kind, frame_columns, read_text, separator
+from calibrant.data.tables import check_file, file_kind, frame_columns
+from calibrant.data.text_tables import read_text, separator
 
 
 def read_chunks(path: str | os.PathLike[str], rows: int, *, text: Collection[str] = ()) -> Iterator[Columns]:

@@ -27,9 +27,9 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
-from calibrant.data.columns import column_names
 from calibrant.data.copies import independent_size
 from calibrant.data.scaling import fit_scaling
+from calibrant.data.table_forms import column_names
 from calibrant.estimators.advice import advice_for
 from calibrant.estimators.folds import (
     Splits,

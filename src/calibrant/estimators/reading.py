@@ -15,9 +15,9 @@ from sklearn.utils.validation import _check_sample_weight, _check_y, check_consi
 
 from calibrant._inputs import shown
 from calibrant.data import TableEncoder
-from calibrant.data.columns import check_names, column_names, readable
 from calibrant.data.scaling import Scaling
 from calibrant.data.splits import group_folds, split_indices
+from calibrant.data.table_forms import check_names, column_names, readable
 from calibrant.estimators.targets import as_targets
 from calibrant.methods import Part
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.data.columns import is_missing
+
 
 def as_targets(y: Any) -> Any:
     """Check labels before scikit-learn's checks, whose messages about these mistakes are hard to understand.
@@ -21,16 +23,15 @@ def as_targets(y: Any) -> Any:
     except ValueError:  # rows of unequal length: scikit-learn's checks explain it
         return y
     if labels.ndim != 1 or labels.dtype.kind != "O":
-        return (
-            labels if labels.dtype.kind in "biu" else y
-        )  # scikit-learn turns integers of pandas' own type into floats
+        # scikit-learn turns integers of pandas' own type into floats
+        return labels if labels.dtype.kind in "biu" else y
     values = labels.tolist()
     if absent := sum(map(is_absent, values)):
         raise ValueError(_missing(absent, len(values)))
     if all(isinstance(value, Real | np.bool_) for value in values):
         return np.array(values)
-    kinds = {type(value).__name__ for value in values}
-    if len(kinds) > 1 and any(isinstance(value, str) for value in values):
+    kinds = {"str" if isinstance(value, str) else type(value).__name__ for value in values}  # np.str_ is text too
+    if len(kinds) > 1 and "str" in kinds:
         raise ValueError(
             f"y must hold labels of one kind; got {', '.join(sorted(kinds))}. Convert all of them to text, for example "
             "with [str(label) for label in y]."
@@ -40,8 +41,7 @@ def as_targets(y: Any) -> Any:
 
 def is_absent(value: Any) -> bool:
     """None, NaN, and the missing values of pandas; empty text is a label."""
-    missing = value is None or type(value).__name__ in ("NAType", "NaTType")
-    return missing or (isinstance(value, float | np.floating) and bool(np.isnan(value)))
+    return not isinstance(value, str) and is_missing(value)
 
 
 def _missing(absent: int, rows: int) -> str:

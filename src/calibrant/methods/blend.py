@@ -187,18 +187,17 @@ def held_shape(rows: Rows) -> tuple[int, int]:
 
 
 def first_deal(fit: CrossFit) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Training and held-out rows of the first set of folds, which ends before a fold of known rows only.
+    """Training and held-out rows of the folds that hold out a row for the first time.
 
-    Folds that the user gives may overlap, such as those of ShuffleSplit. A row that is held out twice is predicted by
-    the mean of both.
+    These are the folds of the first repeat. Folds that the user gives may overlap, such as those of ShuffleSplit. A row
+    that several of them hold out is predicted by the mean of their models.
     """
     found, seen = [], np.zeros(len(fit.data), dtype=bool)
     for fold in fit.folds:
         held = fold.held.cpu().numpy()
-        if seen[held].all():
-            break
-        seen[held] = True
-        found.append((fold.train.cpu().numpy(), held))
+        if not seen[held].all():
+            seen[held] = True
+            found.append((fold.train.cpu().numpy(), held))
     return found
 
 

@@ -17,7 +17,7 @@ from calibrant._words import listed
 from calibrant.data.columns import Columns, each, is_missing
 from calibrant.data.labels import as_labels
 from calibrant.data.table_chunks import read_chunks
-from calibrant.data.tables import need_pandas
+from calibrant.data.text_tables import need_pandas
 from calibrant.metrics.streaming import StreamingECE
 from calibrant.tables.model import TableModel, load_model
 from calibrant.tables.reading import need_column

@@ -15,7 +15,8 @@ import numpy as np
 from calibrant._words import listed
 from calibrant.data.columns import Columns, each, is_missing, is_numeric, set_of
 from calibrant.data.labels import as_labels
-from calibrant.data.tables import need_pandas, read_columns
+from calibrant.data.tables import read_columns
+from calibrant.data.text_tables import need_pandas
 
 MOST_CLASSES = 1000
 MANY_CLASSES = 20

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._whole import whole_file
-from calibrant.data.tables import need_pandas
+from calibrant.data.text_tables import need_pandas
 from calibrant.tables.model import TableModel
 from calibrant.tables.reading import Labelled
 
