@@ -112,6 +112,15 @@ def test_a_killed_process_goes_on(tmp_path):
 LONG = AveragedNetwork(epochs=200)
 
 
+@pytest.fixture
+def terminal():
+    """Ctrl-C as in a terminal; a process that was started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("base", [LONG, Ensemble(LONG), VariedRates(LONG)])
 def test_control_c_returns_the_best_so_far(base):
     model, (train, val), test = small("digits")
@@ -124,6 +133,7 @@ def test_control_c_returns_the_best_so_far(base):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("terminal")
 def test_a_second_control_c_gives_up():
     model, (train, val), _ = small("digits")
 
