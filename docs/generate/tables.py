@@ -66,7 +66,8 @@ def _pooled() -> list[str]:
             told.setdefault(above, []).append(f"with {_number_of_seeds(results.records)} {which}")
     return [
         f"With clean and with flipped labels, the NLL of `{POOLED}`, the default of `SelfCalibratedClassifier`, is "
-        f"{above} significantly above the better of `bo4sc`'s and `standard-stopped`'s, {words(where)}."
+        f"{above} significantly above the better of `bo4sc`'s and `standard-stopped`'s on {words(SETS)}, "
+        f"{words(where)}."
         for above, where in told.items()
     ]
 

@@ -123,7 +123,7 @@ def wrong_form(text, fragment=False):
 
 def test_errors_have_a_stated_form():
     found = list(raised())
-    assert len(found) > 700
+    assert len(found) > 100  # the search finds the texts at all
     wrong = {place: (why, text) for place, file, text in found if (why := wrong_form(text, file in FRAGMENTS))}
     assert not wrong
 

@@ -51,9 +51,7 @@ def predict(
     from calibrant.tables import predict as predict_table
 
     if as_json and out is None:
-        raise ValueError(
-            "--json needs --out FILE, because standard output would hold the predictions; got none. Add --out FILE."
-        )
+        raise ValueError("--json needs --out FILE, because standard output would hold the predictions; got none.")
     own = load_model(model)
     try:
         found = predict_table(
