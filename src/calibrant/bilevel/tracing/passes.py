@@ -9,17 +9,29 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import fx
 
 aten = torch.ops.aten
 
+
+class Form(NamedTuple):
+    """The form of a node's value, ``node.meta["val"]``. ``make_fx`` gives a fake tensor instead."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+
 _COPIES = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.clone.default}
 _VIEWS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
 _TRANSPOSES = {aten.t.default, aten.transpose.int}
 _PRODUCTS = {aten.mm.default: aten.addmm.default, aten.bmm.default: aten.baddbmm.default}
 _ZEROS = {aten.zeros_like.default, aten.zeros.default, aten.new_zeros.default}
+_NUMBERS = {aten.scalar_tensor.default, aten._to_copy.default}
+_BROADCASTING = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor}
 
 
 def simplify(module: fx.GraphModule) -> fx.GraphModule:
@@ -35,6 +47,7 @@ def simplify(module: fx.GraphModule) -> fx.GraphModule:
         _merge_repeats(graph)
         _fold_constants(module)
         _fuse_additions(graph)
+        _shorten(module)
     graph.eliminate_dead_code()
     module.recompile()
     return module
@@ -151,7 +164,7 @@ def _fold_constants(module: fx.GraphModule) -> None:
     for position, (node, value) in enumerate(known.items()):
         if all(user in known for user in node.users):
             continue  # only other constants need it
-        name = f"_constant{position}"
+        name = f"{_FOLDED}{position}"
         module.register_buffer(name, value, persistent=False)
         with graph.inserting_before(node):
             constant = graph.get_attr(name)
@@ -159,6 +172,8 @@ def _fold_constants(module: fx.GraphModule) -> None:
         node.replace_all_uses_with(constant)
 
 
+_FOLDED = "_constant"
+"""The beginning of the names of constants that were computed here. Other constants may change between replays."""
 _FILLS = {
     aten.ones_like.default: torch.ones,
     aten.zeros_like.default: torch.zeros,
@@ -171,10 +186,12 @@ def _constant_value(node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> torch.
     if node.op != "call_function" or _is_random(node.target) or not isinstance(node.target, torch._ops.OpOverload):
         return None
     form = node.meta.get("val")
-    if not isinstance(form, torch.Tensor) or form.device.type == "meta":
+    if not isinstance(form, torch.Tensor | Form) or form.device.type == "meta":
         return None
     if node.target in _FILLS:
         return _FILLS[node.target](form.shape, dtype=form.dtype, device=form.device)
+    if node.target in _NUMBERS and not node.all_input_nodes:  # a Python number as a tensor
+        return node.target(*node.args, **node.kwargs)
     if node.all_input_nodes and all(n in known for n in node.all_input_nodes):
         arguments, keywords = fx.map_arg((node.args, node.kwargs), known.__getitem__)
         return node.target(*arguments, **keywords)
@@ -202,6 +219,61 @@ def _fuse_additions(graph: fx.Graph) -> None:
                 break
 
 
+def _shorten(module: fx.GraphModule) -> None:
+    """Replace pairs of operations by one with exactly the same result.
+
+    This comes last, because without these operations other sums would be fused, and would be rounded differently.
+    """
+    for node in list(module.graph.nodes):
+        if node.target in _BROADCASTING and not node.kwargs:
+            _skip_expansions(node)
+        shorter = _shorter(node, module)
+        if isinstance(shorter, tuple):
+            target, arguments = shorter
+            with module.graph.inserting_before(node):
+                shorter = module.graph.call_function(target, arguments)
+            _set_form(shorter, _shape(node), node)
+        if shorter is not None:
+            node.replace_all_uses_with(shorter)
+            module.graph.erase_node(node)
+
+
+def _skip_expansions(node: fx.Node) -> None:
+    """Use ``x`` instead of ``x.expand(…)`` if the other operand already has the full shape."""
+    left, right = node.args[:2]
+    for operand, other in ((left, right), (right, left)):
+        full = isinstance(other, fx.Node) and other is not operand and _shape(other) == _shape(node)
+        if full and isinstance(operand, fx.Node) and operand.target == aten.expand.default:
+            node.replace_input_with(operand, operand.args[0])  # type: ignore[arg-type]
+            return
+
+
+def _shorter(node: fx.Node, module: fx.GraphModule) -> fx.Node | tuple[Callable, tuple] | None:
+    """An equal node, or an operation and its arguments; None if there is nothing shorter."""
+    if node.target == aten.pow.Tensor_Scalar and node.args[1] == 1 and _same_form(node, node.args[0]):  # type: ignore[arg-type]
+        return node.args[0]  # type: ignore[return-value]
+    if node.target not in _BROADCASTING or node.kwargs or not all(isinstance(a, fx.Node) for a in node.args):
+        return None
+    left, right = node.args
+    for one, other in ((left, right), (right, left)):
+        if node.target == aten.mul.Tensor and _same_form(node, other) and _is_one(one, module):
+            return other
+        if node.target == aten.add.Tensor and one.target == aten.neg.default and _dtype(one) == _dtype(other):
+            return aten.sub.Tensor, (other, one.args[0])
+    if node.target == aten.sub.Tensor and _same_form(node, right) and _is_one(left, module):
+        return aten.rsub.Scalar, (right, 1)
+    return None
+
+
+def _is_one(node: fx.Node, module: fx.GraphModule) -> bool:
+    """Whether all elements are 1: a constant, a filled tensor, or a power of 0."""
+    if node.op == "get_attr" and str(node.target).startswith(_FOLDED):
+        return bool((getattr(module, str(node.target)) == 1).all())
+    return node.target in (aten.fill.Scalar, aten.pow.Tensor_Scalar) and node.args[1] == (
+        1 if node.target == aten.fill.Scalar else 0
+    )
+
+
 def _can_hold(node: fx.Node, product: fx.Node, other: fx.Node) -> bool:
     return _same_form(node, product) and _dtype(other) == _dtype(node) and 0 < len(_shape(other)) <= len(_shape(node))
 
@@ -225,7 +297,7 @@ def _same_form(a: fx.Node, b: fx.Node) -> bool:
 
 
 def _set_form(node: fx.Node, shape: Sequence[int], like: fx.Node) -> None:
-    node.meta = {"val": torch.empty(shape, dtype=_dtype(like), device="meta")}
+    node.meta = {"val": Form(torch.Size(shape), _dtype(like), torch.device("meta"))}
 
 
 def _is_random(target: Callable | str) -> bool:

@@ -1,17 +1,17 @@
 """A level whose derivatives come from graphs that are traced once and then replayed.
 
 Eager autograd builds a new graph in every step. :class:`TracedLevel` records the operations of a step and of its
-second-order product once (``make_fx``). It cuts the joint graph where the adjoint enters, simplifies both halves, and
-from then on runs only the tensor operations; on a GPU, with one launch (``tracing/cuda_graph.py``).
+second-order product once (``tracing/recorder.py``). It cuts the joint graph where the adjoint enters, simplifies both
+halves, and from then on runs only the tensor operations; on a GPU, with one launch (``tracing/cuda_graph.py``).
 ``compiler="inductor"`` also passes the halves to ``torch.compile``, which is faster but takes much longer to compile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -32,6 +32,7 @@ from calibrant.bilevel.level import (
 )
 from calibrant.bilevel.tracing import graph_functions, passes
 from calibrant.bilevel.tracing.cuda_graph import Captured, recordable
+from calibrant.bilevel.tracing.recorder import NotRecordable, record
 from calibrant.data.batch import Batch, Tensors
 from calibrant.models.kernels import without_onednn
 
@@ -180,7 +181,8 @@ class TracedLevel(Level):
             replay = graph_functions.as_function(module)
             return Captured(replay) if recordable(module, device) else replay
         # Inductor's own random numbers depend on the graph, but a step and its replay must draw the same numbers.
-        return self._timed(torch.compile(module, fullgraph=True, dynamic=False, options={"fallback_random": True}))
+        code = fx.GraphModule(module, module.graph)
+        return self._timed(torch.compile(code, fullgraph=True, dynamic=False, options={"fallback_random": True}))
 
     def _timed(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """Add the time of the first call, which compiles, to ``seconds``."""
@@ -235,25 +237,35 @@ def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
     return tensor.shape, tensor.dtype, tensor.device
 
 
-def trace(fn: Callable[..., Any], example: list[Tensor], *, one_fake_mode: bool = True) -> fx.GraphModule:
-    """The simplified graph of ``fn`` at the example's shapes. One fake mode for all operations only saves time."""
+def trace(fn: Callable[..., Any], example: list[Tensor], *, quick: bool = True) -> fx.GraphModule:
+    """The simplified graph of ``fn`` at the example's shapes. With ``quick=False``, ``make_fx`` records it."""
     # New tensors: views of one storage, or tensors that require a gradient, would leak into the trace.
     example = [t.detach().clone() for t in example]
-    with _one_fake_mode() if one_fake_mode else nullcontext(), without_onednn():
-        traced = make_fx(fn)(*example)
+    quick = quick and not any(t.is_cuda for t in example)
+    with without_onednn():
+        traced = _operations(fn, example, quick)
         if not graph_functions.is_pure(traced.graph):
             # Functionalisation does not work with autograd, but the recorded graph no longer contains any.
-            traced = make_fx(torch.func.functionalize(traced, remove="mutations"))(*example)
+            again = graph_functions.as_function(traced)
+            traced = _operations(torch.func.functionalize(again, remove="mutations"), example, quick)
             if not graph_functions.is_pure(traced.graph):
                 raise ValueError("The loss writes into its inputs in a way that cannot be traced. Use compile=None.")
     return passes.simplify(traced)
 
 
-def _one_fake_mode() -> AbstractContextManager[Any]:
+def _operations(fn: Callable[..., Any], example: list[Tensor], quick: bool) -> fx.GraphModule:
+    if quick:
+        with contextlib.suppress(NotRecordable):
+            return record(fn, example)
+    with _one_fake_mode():
+        return make_fx(fn)(*example)
+
+
+def _one_fake_mode() -> contextlib.AbstractContextManager[Any]:
     """A fake mode that ``make_fx`` finds and uses. Without it, ``make_fx`` makes one for every operation."""
     try:
         from torch._guards import TracingContext, tracing
         from torch._subclasses.fake_tensor import FakeTensorMode
     except ImportError:  # private names may move; tracing is slower without them, but works
-        return nullcontext()
+        return contextlib.nullcontext()
     return tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True)))
