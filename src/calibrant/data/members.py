@@ -86,7 +86,8 @@ class _Gathered:
         self.shared = {name: getattr(axes, name) is None for name in ("inputs", "targets", "index", "sample_weight")}
         weights = None if self.whole.sample_weight is None else 0
         self.axes = axes._replace(inputs=0, targets=0, index=0, sample_weight=weights)  # type: ignore[arg-type]
-        self.members = torch.arange(len(streams), device=self.whole.targets.device)[:, None]
+        members = torch.arange(len(streams), device=self.whole.targets.device)[:, None]
+        self.begins = members * streams[0].size  # the first row of each member in a table of all members' rows
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
 
     def __call__(self, step: int) -> tuple[Batch, Batch]:
@@ -94,7 +95,7 @@ class _Gathered:
         epoch, position = divmod(step, first.steps_per_epoch)
         if self._order[0] != epoch:
             orders = torch.stack([s.order(epoch) for s in self.streams])
-            self._order = epoch, orders.to(self.members.device)
+            self._order = epoch, orders.to(self.begins.device)
         rows = self._order[1][:, first.rows_of(position)]
         whole = self.whole
         index = rows if isinstance(whole.index, slice) else self._pick("index", rows)
@@ -106,7 +107,9 @@ class _Gathered:
 
     def _pick(self, name: str, rows: Tensor) -> Tensor:
         values: Tensor = getattr(self.whole, name)
-        return values[rows] if self.shared[name] else values[self.members, rows]
+        if not self.shared[name]:
+            values, rows = values.flatten(0, 1), rows + self.begins
+        return values.index_select(0, rows.flatten()).unflatten(0, rows.shape)
 
 
 def _alike(streams: Sequence[Stream]) -> bool:

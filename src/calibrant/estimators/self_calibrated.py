@@ -49,15 +49,17 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         How many times the data are divided into folds; there are ``folds·repeats`` networks.
     epochs : int, optional
         Passes over the data; the label-noise candidate makes three times as many. Default: 400 steps for the full
-        batch, and 800 steps or 40 epochs, whichever is more, for mini-batches; 1,200 steps or 40 epochs for the
-        label-noise candidate. Training ends with a complete outer step: the number of inner steps (passes, for the
+        batch, and 800 steps or 40 epochs, whichever is more, for mini-batches (400 steps or 40 epochs for more than 100
+        classes, more than 256 columns, or fewer than 50 rows outside the largest class); 1,200 steps or 40 epochs for
+        the label-noise candidate. Training ends with a complete outer step: the number of inner steps (passes, for the
         full batch) is rounded up to a multiple of ``steps``.
     learning_rate : float
         The learning rate of Adam for the network parameters (inner level).
     steps : int
         The number of inner steps per outer step.
     last : int
-        How many of these steps the hypergradient is computed through.
+        How many of these steps the hypergradient is computed through; for wide rows and for more than 100 classes, at
+        most 2.
     outer_learning_rate : float
         The learning rate of Adam for the logarithms of the regularisation strengths (outer level).
     batch_size : int, optional
@@ -224,8 +226,11 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         self.oof_proba_ = np.full((len(samples), len(self.classes_)), np.nan)
         rows = np.concatenate([self.train_indices_, self.validation_indices_])
         self.oof_proba_[rows] = found["held_out"][: len(rows)].numpy()
-        self.suspicion_ = self._suspicion(samples.inputs, samples.codes)  # for rows that were not trained on
+        self.suspicion_ = np.empty(len(samples))
         self.suspicion_[self.train_indices_] = found["suspicion"].double().numpy()
+        other = np.setdiff1d(np.arange(len(samples)), self.train_indices_)
+        if len(other):
+            self.suspicion_[other] = self._suspicion(samples.inputs[other], samples.codes[other])
         self.history_ = as_arrays(runs[0 if self.candidate_ == "pooled" else len(runs) // 2])
         self.l2_ = found["l2"].double().numpy()
         noise = found.get("label_noise")

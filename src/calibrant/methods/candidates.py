@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from calibrant.methods.self_calibrated import SelfCalibrated
 NARROW = 256
 """With more columns than this, the shortest training is enough."""
+MANY_CLASSES = 100
+FEW_CASES = 50
+"""With more classes than ``MANY_CLASSES``, or fewer rows than ``FEW_CASES`` outside the largest class, mini-batch
+training is as short as full-batch training."""
+WIDE = 100
+SHORT = 2
+"""The hypergradient goes through at most this many steps if a step is costly (:func:`costly`)."""
 
 
 @dataclass(frozen=True)
@@ -61,23 +68,47 @@ class Pooled(Method):
         return Bilevel(model, self.strengths(model, task), **self.data(task), seed=task.seed)
 
     def solving(self, group: Group) -> Solving:
-        columns = group.tasks[0].train.inputs
-        narrow = isinstance(columns, Tensor) and columns[0].numel() <= NARROW
-        along_axes = type(group.tasks[0].model) is PlainNetwork
+        task = group.tasks[0]
+        narrow = isinstance(task.train.inputs, Tensor) and task.train.inputs[0].numel() <= NARROW
+        along_axes = type(task.model) is PlainNetwork
         longer = self.given.embedding is not None and group.problems[0].train.batches > 1 and narrow and not along_axes
-        fewest = 800 if longer else 400
+        fewest = 800 if longer and not soon_learned(task) else 400
         return self._solving(group, group.steps(lambda m: m.given.epochs, fewest, 40))
 
     def _solving(self, group: Group, steps: list[int]) -> Solving:
         own, rate = self.given, group.each(lambda m, _: m.given.learning_rate)
         total = steps[0] + own.steps
         return Solving(
-            hypergradient=Truncated(own.steps, min(own.last, own.steps)),
+            hypergradient=Truncated(own.steps, min(own.last, own.steps, SHORT if costly(group.tasks[0]) else own.last)),
             inner_optimizer=Adam(cosine(rate, total, final=0.05 * rate) if own.decay else rate),
             outer_optimizer=Adam(own.outer_learning_rate),
             steps=steps,
             compile="trace" if isinstance(group.tasks[0].model, PlainNetwork) else "auto",
         )
+
+
+def soon_learned(task: Task) -> bool:
+    """Whether a table needs few steps: it has many classes, or nearly all of its rows are of one class."""
+    counts = task.train.labels.bincount()
+    return task.n_classes > MANY_CLASSES or bool(counts.sum() - counts.max() < FEW_CASES)
+
+
+def costly(task: Task) -> bool:
+    """Whether a network for a table takes long for a step: with many classes, or with wide rows.
+
+    Rows are wide if the table has more than ``WIDE`` columns, and these are principal axes, or more than half as many
+    as there are rows.
+    """
+    inputs = task.train.inputs
+    if not (
+        isinstance(inputs, Tensor)
+        and inputs.dim() == 2
+        and (task.model is None or isinstance(task.model, PlainNetwork))
+    ):
+        return False
+    columns, rows = inputs.shape[1], len(task.train) if task.val is None else len(task.train) + len(task.val)
+    wide = columns > WIDE and (type(task.model) is PlainNetwork or rows < 2 * columns)
+    return wide or task.n_classes > MANY_CLASSES
 
 
 @dataclass(frozen=True)

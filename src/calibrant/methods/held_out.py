@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import expit, log_softmax, logit, softmax
+from scipy.special import expit, logit, softmax
 
 from calibrant.data.copies import independent_size
-from calibrant.methods.pool import even_share, least_lapse
+from calibrant.methods.pool import even_share, least_lapse, probabilities
 
 _RARE = -6.0
 """Prior log-odds of a lapse: 0.25 %."""
@@ -60,7 +60,7 @@ def fit_last_step(
 
     def cost(values: np.ndarray) -> tuple[float, np.ndarray]:
         scaled, lapse = logits * np.exp(-values[0]), expit(values[1])
-        probs = np.exp(log_softmax(scaled + values[2:], axis=1))
+        probs = probabilities(scaled + values[2:])
         own = probs[rows, labels]
         mixed = (1 - lapse) * own + lapse / count
         slope = probs

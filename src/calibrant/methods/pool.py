@@ -58,6 +58,13 @@ def pooled(log_probs: np.ndarray, weights: np.ndarray, bias: np.ndarray, lapse: 
     return (1 - lapse) * np.exp(log_softmax(scores, axis=1)) + lapse / len(bias)
 
 
+def probabilities(scores: np.ndarray) -> np.ndarray:
+    """``exp(log_softmax(scores))``, written into ``scores``. For many classes, new arrays take longer than the sums."""
+    scores -= scores.max(axis=1, keepdims=True)
+    scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    return np.exp(scores, out=scores)
+
+
 def bounded(log_probs: np.ndarray) -> np.ndarray:
     """Log-probabilities in float64, at least FLOOR."""
     return np.maximum(np.asarray(log_probs, dtype=np.float64), FLOOR)
@@ -142,7 +149,7 @@ def fit_pool(
     size = independent_size(labels, np.exp(values).mean(0), groups) * even_share(share)
     share = share * (size / share.sum())
     prior = np.log(class_shares(labels, classes, share))
-    evidence = values - prior
+    evidence = np.ascontiguousarray(values - prior)  # rows taken from the middle axis are not contiguous
     objective = Objective(evidence, prior, labels, share, (spread, bias_spread, lapse_spread))
     lowest = logit(least_lapse(size, classes))
     bounds = [(0.0, 20.0)] * members + [(lowest, 3.0)] + [(-5.0, 5.0)] * classes
@@ -223,8 +230,10 @@ class Objective:
     def __call__(self, values: np.ndarray) -> tuple[float, np.ndarray]:
         members, _, classes = self.evidence.shape
         lapse = expit(values[members])
-        scores = np.tensordot(values[:members], self.evidence, axes=1) + self.prior + values[members + 1 :]
-        probs = np.exp(log_softmax(scores, axis=1))
+        scores = np.tensordot(values[:members], self.evidence, axes=1)
+        scores += self.prior
+        scores += values[members + 1 :]
+        probs = probabilities(scores)
         own = probs[self.rows, self.labels]
         mixed = (1 - lapse) * own + lapse / classes
         slope = probs  # d(−log p)/d scores, row by row

@@ -53,12 +53,14 @@ class SelfCalibrated(Method):
     repeats : how often the folds are drawn. With 1, T is fitted to single networks. They need a higher T than their
         mean, so the classifier is under-confident
     epochs : passes over the data; three times as many for the label-noise candidate. None: 400 steps with the full
-        batch; with mini-batches 800 steps or 40 epochs, whichever is more; for the label-noise candidate 1,200 steps or
-        40 epochs, whichever is more
+        batch; with mini-batches 800 steps or 40 epochs, whichever is more, or 400 steps or 40 epochs for more than 100
+        classes, more than 256 columns, or fewer than 50 rows outside the largest class; for the label-noise candidate
+        1,200 steps or 40 epochs, whichever is more
     learning_rate, decay : Adam's learning rate for the networks; with ``decay`` it falls to a twentieth along half a
         cosine
     steps : inner steps per outer step
-    last : number of these steps that the hypergradient differentiates through; all steps if there are fewer
+    last : number of these steps that the hypergradient differentiates through; all steps if there are fewer. For wide
+        rows and for more than 100 classes, it is at most 2, which saves time and gives the same loss
     outer_learning_rate : Adam's learning rate for the logarithms of the L2 strengths and the log-odds of the noise rate
     choose : share of the validation samples that is used only to choose between the candidates
     members : kinds of classifiers in the log-linear pool (:mod:`calibrant.methods.pool`): "network", and optionally

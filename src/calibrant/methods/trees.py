@@ -20,6 +20,10 @@ MANY = 10
 """The learning rate is doubled for more classes than this; with more than ``WIDE`` columns, for more than two."""
 WIDE = 100
 """Trees use at most this many columns: those that separate the classes best, each considered alone."""
+VERY_WIDE = 500
+"""With more columns and more than two classes, the learning rate is doubled again, and each split considers only
+``TRIED`` of the columns. This takes half the time, and the loss is about the same."""
+TRIED = 0.2
 COARSE = 63
 """Bins per column if columns were left out; this takes a quarter of the usual work for each split."""
 MOST = 500
@@ -68,7 +72,7 @@ class Trees:
     Parameters
     ----------
     learning_rate : shrinkage of each tree. It is doubled if an iteration is slow: for more than ten classes, or for
-        wide rows with more than two classes
+        wide rows with more than two classes. It is doubled again for very wide rows with more than two classes
     iterations : the maximum number of boosting iterations
     patience : a fold stops after this many iterations without a better held-out loss, at a learning rate of 0.1
     least : the minimum number of rows in a leaf, or a tenth of the rows if that is smaller
@@ -92,11 +96,12 @@ class Trees:
         few, columns = len(train.labels) < FEW, telling_columns(train)
         wide = len(columns) < train.inputs.shape[1]
         pair = len(present) == 2  # one tree per iteration, for the second class
-        rate = self.learning_rate * (2 if len(present) > (2 if wide else MANY) else 1)
+        quick = train.inputs.shape[1] > VERY_WIDE and not pair
+        rate = self.learning_rate * (4 if quick else 2 if len(present) > (2 if wide else MANY) else 1)
         model = HistGradientBoostingClassifier(
             learning_rate=rate,
             max_leaf_nodes=15 if few else 31,
-            max_features=0.5 if few else 1.0,
+            max_features=TRIED if quick else 0.5 if few else 1.0,
             min_samples_leaf=max(1, min(self.least, len(train.labels) // 10)),
             max_iter=max(1, min(self.iterations, self.trees // (1 if pair else len(present)))),
             early_stopping=True,
