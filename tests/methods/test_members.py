@@ -14,7 +14,7 @@ from calibrant.methods import trees
 from calibrant.methods.forest import Forest
 from calibrant.methods.lines import Line, Linear, LinePath
 from calibrant.methods.members import Rows, best_place, cross_fit, held_out_loss
-from calibrant.methods.trees import MOST, WIDE, Trees, telling_columns
+from calibrant.methods.trees import MOST, TRIED, VERY_WIDE, WIDE, Trees, telling_columns
 
 FEW = Trees(learning_rate=0.1, iterations=30, patience=10)
 
@@ -219,3 +219,15 @@ def test_small_tables_are_grown_by_one_thread(monkeypatch):
     monkeypatch.setattr(trees, "SERIAL", 100)
     FEW.path(rows, rows, 0)
     assert used == [[1], []]
+
+
+@pytest.mark.parametrize(
+    ("columns", "classes", "rate", "tried"),
+    [(VERY_WIDE, 3, 0.2, 0.5), (VERY_WIDE + 1, 3, 0.4, TRIED), (VERY_WIDE + 1, 2, 0.1, 0.5), (WIDE, 3, 0.1, 0.5)],
+)
+def test_trees_for_many_columns_and_classes_take_larger_steps(columns, classes, rate, tried):
+    rng = np.random.default_rng(0)
+    rows = Rows(rng.normal(size=(60, columns)), np.arange(60) % classes, None, classes)
+    model = dataclasses.replace(FEW, iterations=1).path(rows, rows, 0).model
+    assert model.learning_rate == pytest.approx(rate)
+    assert model.max_features == tried

@@ -9,7 +9,16 @@ from scipy.special import log_softmax
 
 from calibrant.methods.blend import SMALL, Judged, pruned
 from calibrant.methods.held_out import fit_last_step
-from calibrant.methods.pool import FLOOR, Objective, class_shares, even_share, fit_pool, least_lapse, pooled
+from calibrant.methods.pool import (
+    FLOOR,
+    Objective,
+    class_shares,
+    even_share,
+    fit_pool,
+    least_lapse,
+    pooled,
+    probabilities,
+)
 
 
 def members(n: int, count: int = 3, classes: int = 3, *, scale: float = 2.0, seed: int = 0) -> np.ndarray:
@@ -228,3 +237,16 @@ def test_uneven_weights_count_as_fewer_samples():
     sure = log_softmax(np.stack([-5.0 * labels, 5.0 * labels], axis=1), axis=1)[None]
     weights = np.where(np.arange(40) < 4, 1000.0, 1.0)
     assert fit_pool(sure, labels, weights).lapse > fit_pool(sure, labels).lapse
+
+
+def test_probabilities_are_those_of_log_softmax():
+    scores = 30 * np.random.default_rng(0).normal(size=(50, 7))
+    np.testing.assert_array_equal(probabilities(scores.copy()), np.exp(log_softmax(scores, axis=1)))
+
+
+def test_the_memory_layout_of_log_probabilities_does_not_matter():
+    rng = np.random.default_rng(0)
+    log_probs, labels = log_softmax(rng.normal(size=(2, 60, 3)), axis=2), rng.integers(0, 3, 60)
+    turned = np.ascontiguousarray(log_probs.transpose(1, 0, 2)).transpose(1, 0, 2)
+    for one, other in zip(fit_pool(log_probs, labels), fit_pool(turned, labels), strict=True):
+        np.testing.assert_array_equal(one, other)

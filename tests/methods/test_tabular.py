@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from calibrant.bilevel import L2, Adam, Bilevel, Population, Truncated, cosine, solve
 from calibrant.methods import Mixture, Part, SelfCalibrated, Task, fit_all
-from calibrant.methods.candidates import weighed
+from calibrant.methods.adapter import Group, build
+from calibrant.methods.candidates import FEW_CASES, SHORT, Pooled, weighed
 from calibrant.methods.crossfit import deal, fold_tasks
 from calibrant.methods.tabular import LEADING, ROWS_PER_COLUMN, WIDE, Rotated, column_strengths, wide_axes
 from calibrant.models import mlp
@@ -150,3 +151,32 @@ def test_the_mean_follows_the_shares(both: Mixture) -> None:
     expected = sum(s * z for s, z in zip(both.shares, each, strict=True)) / sum(both.shares)
     np.testing.assert_allclose(both.mean(inputs), expected)
     np.testing.assert_allclose(both.probs(inputs).sum(1), 1)
+
+
+def how_solved(labels: Tensor, columns: int = 3, n_classes: int = 2) -> tuple[int, int]:
+    """The number of training steps, and the number that the hypergradient goes through."""
+    generator = torch.Generator().manual_seed(0)
+    task = Task(Part(torch.randn(len(labels), columns, generator=generator), labels), None, n_classes, 0)
+    method = Pooled(SelfCalibrated(hidden=(2,)))
+    parts = list(method.parts(task))[:1]
+    how = method.solving(Group([method], parts, build([method], parts)))
+    assert isinstance(how.hypergradient, Truncated)
+    return how.steps[0], how.hypergradient.last
+
+
+def test_tables_that_are_soon_learned_train_for_fewer_steps() -> None:
+    even = torch.arange(800) % 2
+    rare = torch.arange(800) < FEW_CASES
+    assert how_solved(even) == (800, 5)
+    assert how_solved(rare.long()) == (400, 5)  # a fold trains on fewer than all of them
+    assert how_solved(1 - rare.long()) == (400, 5)
+    assert how_solved((torch.arange(800) < 2 * FEW_CASES).long()) == (800, 5)
+
+
+def test_hypergradients_are_short_where_steps_are_costly() -> None:
+    even = torch.arange(240) % 2
+    assert how_solved(even, columns=110)[1] == 5
+    assert how_solved(even, columns=130)[1] == SHORT  # fewer than two rows per column
+    assert how_solved(even[:60], columns=50)[1] == 5  # the same, but a step takes little time
+    assert how_solved(torch.arange(800) % 100, n_classes=100) == (800, 5)
+    assert how_solved(torch.arange(808) % 101, n_classes=101) == (400, SHORT)
