@@ -13,6 +13,7 @@ from calibrant._whole import whole_file
 from calibrant.data.columns import Columns, numbers
 from calibrant.data.encoder import TableEncoder
 from calibrant.data.encodings import Categorical
+from calibrant.data.number_marks import NumberMarks
 from calibrant.estimators import load_classifier
 from calibrant.selective import RejectionRule
 from calibrant.tables.reading import as_frame, similar
@@ -43,6 +44,11 @@ class TableModel:
     def features(self) -> list[str]:
         """The columns that a table needs."""
         return [str(name) for name in getattr(self.classifier, "feature_names_in_", ())]
+
+    @property
+    def marks(self) -> NumberMarks:
+        """Decimal commas and points in the training table; none are known for a model without this information."""
+        return NumberMarks.from_json(self.about.get("marks", {}))
 
     @property
     def encoder(self) -> TableEncoder | None:

@@ -1,0 +1,233 @@
+"""Decimal commas, decimal points, and points between thousands in the columns of a text file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from calibrant.data.columns import NEARLY
+
+_WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*")
+_WITH_POINT = re.compile(r"\s*[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?\s*")
+_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
+_BELOW_THOUSAND = re.compile(r"\s*[+-]?\d{1,3}\s*")
+_COMMA_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}(,\d{3})+\s*")  # 1,200 may be one of these, or 1.2
+_POINT_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}(\.\d{3})+\s*")
+_GROUPED = re.compile(r"\s*[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?\s*")  # beside 0,5
+_SURE_COMMA_THOUSANDS = re.compile(r"\s*[+-]?\d{1,3}(,\d{3})+(,\d{3}|\.\d+)\s*")
+_ADVICE = "Write the numbers without points between thousands."
+
+
+@dataclass
+class NumberMarks:
+    """Names of the columns with decimal commas, with points between thousands, and with decimal points."""
+
+    commas: set[str] = field(default_factory=set)
+    thousands: set[str] = field(default_factory=set)
+    points: set[str] = field(default_factory=set)
+
+    def to_json(self) -> dict[str, list[str]]:
+        """Return the names as lists."""
+        return {kind: sorted(names) for kind, names in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> NumberMarks:
+        """Read what `to_json` returned."""
+        return cls(**{kind.name: set(map(str, content.get(kind.name, ()))) for kind in fields(cls)})
+
+
+class NumberReader:
+    """Read the numbers of one file, which may come in pieces, and remember their marks.
+
+    ``1.200`` is 1200 or 1.2. If all points of a column may separate thousands, these rules decide:
+
+    1. They separate thousands if they did so in this column of the training table.
+    2. A column that had decimal points in training keeps them, unless columns changed from points to commas.
+    3. A column that had decimal commas in training, or any column without a training table: points separate thousands
+       if the file has decimal commas.
+    4. In any other column points also separate thousands if the training table had decimal commas.
+
+    Parameters
+    ----------
+    file : name of the file, for messages
+    known : the marks of the training table
+    used : the columns of the training table; the others are read without it
+    """
+
+    def __init__(self, file: str, known: NumberMarks | None = None, used: Collection[str] | None = None) -> None:
+        self.file = file
+        self.known = NumberMarks() if known is None else known
+        self.used = used
+        self.found = NumberMarks()
+        self.notes: dict[str, str] = {}
+        """By column, a note for the user that its marks differ from those of the training table."""
+        self._pointed: dict[str, str] = {}
+        """By column, a value whose point can only be a decimal point."""
+        self._grouped: dict[str, str] = {}
+        """By column, a value whose points separate thousands."""
+
+    def read(self, frame: Any, raw: Callable[[], Any], *, commas: bool, text: Collection[str]) -> None:
+        """Replace text by numbers in a data frame.
+
+        Parameters
+        ----------
+        raw : function that returns the same frame with all values as text
+        commas : whether every column may have decimal commas; otherwise only those that had them in training
+        text : columns that stay text
+        """
+        names = [str(name).strip() for name in frame.columns]
+        kinds = [dtype.kind for dtype in frame.dtypes]
+        done = set(text)
+        for place, own in enumerate(names):
+            if kinds[place] not in "biuf" and own not in text and (commas or own in self.known.commas):
+                column = _with_points(frame.iloc[:, place], sure=own in self.known.commas | self.found.commas)
+                if column is not None:
+                    done.add(own)
+                    self._check_earlier(own)
+                    self.found.commas.add(own)
+                    if any(isinstance(v, str) and _GROUPED.fullmatch(v) for v in frame.iloc[:, place]):
+                        self.found.thousands.add(own)
+                    frame[frame.columns[place]] = column
+        if self.found.commas or self.known.commas or self.known.thousands:
+            texts = raw()
+            for place, own in enumerate(names):
+                if own not in done and self._separates_thousands(own, texts.iloc[:, place]):
+                    frame[frame.columns[place]] = _without_groups(texts.iloc[:, place])
+        else:
+            for place, own in enumerate(names):
+                if kinds[place] == "f" and own not in done:
+                    self._see(own, frame.iloc[:, place].to_numpy())
+        self._compare()
+
+    def _see(self, own: str, values: np.ndarray) -> None:
+        """Remember a column of numbers with fractions."""
+        values = np.abs(values[np.isfinite(values)])
+        fractions = values[values != np.rint(values)]
+        if not fractions.size:
+            return
+        self.found.points.add(own)
+        clear = (fractions < 1) | (np.abs(fractions * 1e3 - np.rint(fractions * 1e3)) > 1e-6)
+        if clear.any() or values.max() >= 1e3:
+            self._pointed.setdefault(own, f"{fractions[clear.argmax()]:g}")
+
+    def _separates_thousands(self, own: str, column: Any) -> bool:
+        """Whether points separate thousands in a column of texts."""
+        values = {str(value): int(rows) for value, rows in column.value_counts(sort=False).items()}
+        grouped = next((v.strip() for v in values if _POINT_THOUSANDS.fullmatch(v)), None)
+        clear = next(filter(_is_decimal, values), None)
+        if clear is not None:
+            self.found.points.add(own)
+            self._pointed.setdefault(own, clear.strip())
+        if grouped is None:
+            return False
+        if not self._is_used(own):
+            return clear is None and bool(self.found.commas) and _fits(values)
+        sure = own in self.known.thousands | self.found.thousands
+        separates = sure or (own not in self._pointed and self._expected(own) and _fits(values))
+        if separates:
+            self._grouped.setdefault(own, grouped)
+            self._check_earlier(own)
+            self.found.thousands.add(own)
+            if own in self.known.points:
+                self.notes.setdefault(
+                    own,
+                    f"Column {own!r} had decimal points in the training table, but here {grouped!r} is read as "
+                    f"{grouped.replace('.', '')}, because {self.file} has decimal commas.",
+                )
+        else:
+            self.found.points.add(own)
+            if own in self.known.commas and own not in self._pointed:
+                self.notes.setdefault(
+                    own,
+                    f"Column {own!r} had decimal commas in the training table, but here it has points "
+                    f"({grouped!r}), which are read as decimal points.",
+                )
+        return separates
+
+    def _expected(self, own: str) -> bool:
+        """Whether points that may separate thousands do so, by the other columns and the training table."""
+        if own in self.known.points:
+            return bool(self.found.commas & self.known.points)
+        trained = bool(self.known.commas or self.known.thousands) and own not in self.known.commas
+        return trained or bool(self.found.commas)
+
+    def _compare(self) -> None:
+        """Raise an error if points have two meanings, and note columns that differ from those of training."""
+        other = next((name for name in self._pointed if name in self.known.commas), None)
+        for own, grouped in self._grouped.items():
+            if own in self._pointed:
+                raise ValueError(
+                    f"Column {own!r} of {self.file} must have one kind of points; got points between thousands "
+                    f"({grouped!r}) and decimal points ({self._pointed[own]!r}). {_ADVICE}"
+                )
+            if other is not None:
+                raise ValueError(
+                    f"{grouped!r} in column {own!r} of {self.file} is not clear: the training table has decimal commas "
+                    f"and points between thousands, but column {other!r} has decimal points here "
+                    f"({self._pointed[other]!r}). {_ADVICE}"
+                )
+        for own in filter(self._is_used, sorted(self.known.thousands & set(self._pointed))):
+            self.notes.setdefault(
+                own,
+                f"Column {own!r} had points between thousands in the training table, but here it has decimal points "
+                f"({self._pointed[own]!r}), which are read as such.",
+            )
+
+    def _is_used(self, own: str) -> bool:
+        return self.used is None or own in self.used
+
+    def _check_earlier(self, own: str) -> None:
+        """Raise an error if points that separate thousands were read as decimal points in earlier pieces."""
+        if own in self.found.points and own not in self._pointed and self._is_used(own):
+            raise ValueError(
+                f"Points in column {own!r} of {self.file} were read as decimal points, but decimal commas in later "
+                f"rows show that they separate thousands. {_ADVICE}"
+            )
+
+
+def _fits(values: Mapping[str, int]) -> bool:
+    """Whether nearly all texts are whole numbers with points between thousands, and none is without them (1200)."""
+    right = {v for v in values if _BELOW_THOUSAND.fullmatch(v) or _POINT_THOUSANDS.fullmatch(v)}
+    if any(_WHOLE.fullmatch(v) or _WITH_COMMA.fullmatch(v) for v in values if v not in right):
+        return False
+    return sum(values[v] for v in right) >= NEARLY * sum(values.values())
+
+
+def _is_decimal(text: str) -> bool:
+    """Whether a text is a number with a point that cannot separate thousands."""
+    return bool(_WITH_POINT.fullmatch(text)) and not _POINT_THOUSANDS.fullmatch(text)
+
+
+def _without_groups(column: Any) -> Any:
+    """A text column without points between thousands; numbers if all values are whole."""
+    mended = column.map(lambda v: v.replace(".", "") if _POINT_THOUSANDS.fullmatch(v) else v, na_action="ignore")
+    return mended.astype(float) if all(map(_WHOLE.fullmatch, mended.dropna())) else mended
+
+
+def _with_points(column: Any, *, sure: bool = False) -> Any:
+    """A text column with decimal commas replaced by points, if most values are numbers and some clearly have one.
+
+    Points between thousands are removed (1.234,5 becomes 1234.5).
+
+    Returns None if all commas may separate thousands (1,200), unless `sure` is true, if some certainly do, or if points
+    have two meanings (1.200 beside 0.5).
+
+    Most values, not nearly all: a short new file with a typing error must be read like the training file.
+    """
+    values = [v for v in column if isinstance(v, str)]
+    commas = {v for v in values if _WITH_COMMA.fullmatch(v) or (_GROUPED.fullmatch(v) and "," in v)}
+    known = commas | {v for v in values if _WHOLE.fullmatch(v) or _GROUPED.fullmatch(v)}
+    if not commas or 2 * sum(v in known for v in values) < len(values):
+        return None
+    if not sure and all(map(_COMMA_THOUSANDS.fullmatch, commas)):
+        return None
+    if any(map(_SURE_COMMA_THOUSANDS.fullmatch, values)):
+        return None
+    if any(map(_is_decimal, values)) and any(map(_POINT_THOUSANDS.fullmatch, values)):
+        return None
+    mended = column.map(lambda v: v.replace(".", "").replace(",", ".") if v in known else v)
+    return mended.astype(float) if known.issuperset(values) else mended
