@@ -57,7 +57,7 @@ def test_the_training_table_says_what_a_point_is(mark, rows, tmp_path):
     assert plain["n"].tolist() == [1.5, 7, 12]
 
 
-def test_a_comma_that_may_separate_thousands_is_decimal_if_it_was_in_training(tmp_path):
+def test_commas_are_decimal_where_training_had_decimal_commas(tmp_path):
     for text in ("share;n\n1,200;1\n2,125;2\n", 'share,n\n"1,200",1\n"2,125",2\n'):
         assert read(tmp_path, text)[0]["share"].tolist() == ["1,200", "2,125"]
         assert read(tmp_path, text, TRAINING)[0]["share"].tolist() == [1.2, 2.125]

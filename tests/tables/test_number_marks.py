@@ -52,7 +52,7 @@ def probs(model, table, folder, *, sep=";", **options):
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 1000])
-def test_a_file_without_decimal_commas_is_read_like_the_training_table(model, chunk, tmp_path):
+def test_files_without_decimal_commas_are_read_like_the_training_table(model, chunk, tmp_path):
     table = german(12, seed=1).drop(columns="label")
     table["share"] = [v.partition(",")[0] for v in table["share"]]
     wanted, _ = probs(model, plain(table), tmp_path)
