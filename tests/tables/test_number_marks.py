@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("typer")
 import pandas as pd
 
+from calibrant.data.number_marks import NumberMarks
 from calibrant.tables import Order, load_model, predict, save_model, train
 from tests.tables.conftest import make_quick
 from tests.tables.test_train import invoke, refused
@@ -83,7 +84,8 @@ def test_a_plain_english_file_gives_the_same_predictions(model, tmp_path):
 
 def test_the_marks_are_saved_and_models_without_them_load(model, tmp_path):
     loaded = load_model(model)
-    assert loaded.about["marks"] == {"commas": ["share"], "thousands": ["euros"], "points": []}
+    assert loaded.marks == NumberMarks({"share"}, {"euros"})
+    assert loaded.about["marks"]["thousands"] == ["euros"]
     save_model(loaded, tmp_path / "again.calibrant")
     assert load_model(tmp_path / "again.calibrant").marks == loaded.marks
     save_model(

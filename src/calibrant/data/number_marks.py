@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.data.amounts import as_numbers, without_comma_groups, without_sign
 from calibrant.data.columns import NEARLY
 
 _WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*")
@@ -24,20 +25,32 @@ _ADVICE = "Write the numbers without points between thousands."
 
 @dataclass
 class NumberMarks:
-    """Names of the columns with decimal commas, with points between thousands, and with decimal points."""
+    """Names of the columns with decimal commas, with points between thousands, and so on."""
 
     commas: set[str] = field(default_factory=set)
     thousands: set[str] = field(default_factory=set)
     points: set[str] = field(default_factory=set)
+    """Columns with decimal points."""
+    comma_thousands: set[str] = field(default_factory=set)
+    """Columns with commas between thousands (1,234.50)."""
+    signs: dict[str, str] = field(default_factory=dict)
+    """The currency or percent sign of columns that have one."""
 
-    def to_json(self) -> dict[str, list[str]]:
-        """Return the names as lists."""
-        return {kind: sorted(names) for kind, names in asdict(self).items()}
+    @property
+    def changed(self) -> set[str]:
+        """The columns whose text was changed to be read as numbers."""
+        return {*self.commas, *self.thousands, *self.comma_thousands, *self.signs}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the names as lists, and the signs as a dictionary."""
+        return {kind: dict(names) if kind == "signs" else sorted(names) for kind, names in asdict(self).items()}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> NumberMarks:
-        """Read what `to_json` returned."""
-        return cls(**{kind.name: set(map(str, content.get(kind.name, ()))) for kind in fields(cls)})
+        """Read what `to_json` returned; marks that it does not have are empty."""
+        signs = {str(name): str(sign) for name, sign in content.get("signs", {}).items()}
+        kinds = [kind.name for kind in fields(cls) if kind.name != "signs"]
+        return cls(**{kind: set(map(str, content.get(kind, ()))) for kind in kinds}, signs=signs)
 
 
 class NumberReader:
@@ -56,12 +69,22 @@ class NumberReader:
     file : name of the file, for messages
     known : the marks of the training table
     used : the columns of the training table; the others are read without it
+    target : the column of labels, if the file is a training table. In its other columns, amounts with a currency or
+        percent sign, or with commas between thousands, are read as numbers
     """
 
-    def __init__(self, file: str, known: NumberMarks | None = None, used: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        file: str,
+        known: NumberMarks | None = None,
+        used: Collection[str] | None = None,
+        *,
+        target: str | None = None,
+    ) -> None:
         self.file = file
         self.known = NumberMarks() if known is None else known
         self.used = used
+        self.target = target
         self.found = NumberMarks()
         self.notes: dict[str, str] = {}
         """By column, a note for the user that its marks differ from those of the training table."""
@@ -81,27 +104,59 @@ class NumberReader:
         """
         names = [str(name).strip() for name in frame.columns]
         kinds = [dtype.kind for dtype in frame.dtypes]
-        done = set(text)
+        done, unsigned = set(text), {}
         for place, own in enumerate(names):
-            if kinds[place] not in "biuf" and own not in text and (commas or own in self.known.commas):
-                column = _with_points(frame.iloc[:, place], sure=own in self.known.commas | self.found.commas)
-                if column is not None:
-                    done.add(own)
-                    self._check_earlier(own)
-                    self.found.commas.add(own)
-                    if any(isinstance(v, str) and _GROUPED.fullmatch(v) for v in frame.iloc[:, place]):
-                        self.found.thousands.add(own)
-                    frame[frame.columns[place]] = column
+            if kinds[place] in "biuf" or own in text:
+                continue
+            column = frame.iloc[:, place]
+            sign = self.known.signs.get(own, self.found.signs.get(own))
+            may_have = own in self.known.signs or self._may_be_amount(own)
+            if may_have and (found := without_sign(column, sign)) is not None:
+                column, self.found.signs[own] = found
+                unsigned[place] = column
+                frame[frame.columns[place]] = as_numbers(column)
+            if (mended := self._with_points(own, column, commas)) is None:
+                mended = self._without_comma_groups(own, column)
+            if mended is not None:
+                done.add(own)
+                frame[frame.columns[place]] = mended
         if self.found.commas or self.known.commas or self.known.thousands:
             texts = raw()
             for place, own in enumerate(names):
-                if own not in done and self._separates_thousands(own, texts.iloc[:, place]):
-                    frame[frame.columns[place]] = _without_groups(texts.iloc[:, place])
+                column = unsigned.get(place, texts.iloc[:, place])
+                if own not in done and self._separates_thousands(own, column):
+                    frame[frame.columns[place]] = _without_groups(column)
         else:
             for place, own in enumerate(names):
                 if kinds[place] == "f" and own not in done:
                     self._see(own, frame.iloc[:, place].to_numpy())
         self._compare()
+
+    def _may_be_amount(self, own: str) -> bool:
+        """Whether a column of a training table may have signs and commas between thousands."""
+        return self.target is not None and own != self.target
+
+    def _with_points(self, own: str, column: Any, commas: bool) -> Any:
+        """A column with decimal points instead of commas; None if it has no decimal commas."""
+        if not (commas or own in self.known.commas or own in self.found.signs):
+            return None
+        mended = _with_points(column, sure=own in self.known.commas | self.found.commas)
+        if mended is not None:
+            self._check_earlier(own)
+            self.found.commas.add(own)
+            if any(isinstance(v, str) and _GROUPED.fullmatch(v) for v in column):
+                self.found.thousands.add(own)
+        return mended
+
+    def _without_comma_groups(self, own: str, column: Any) -> Any:
+        """A column without commas between thousands; None if it has none."""
+        if not (own in self.known.comma_thousands or self._may_be_amount(own)):
+            return None
+        money = self.found.signs.get(own, "%") not in "%‰"  # 1,200 $ has no three decimals
+        mended = without_comma_groups(column, sure=money or own in self.known.comma_thousands)
+        if mended is not None:
+            self.found.comma_thousands.add(own)
+        return mended
 
     def _see(self, own: str, values: np.ndarray) -> None:
         """Remember a column of numbers with fractions."""

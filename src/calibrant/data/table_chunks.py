@@ -71,7 +71,9 @@ def _text(
         try:
             yield from _frames(lines, rows, kind, text, reader or NumberReader(path.name))
         except UnicodeDecodeError:
-            raise ValueError(f"{path.name} is not text in UTF-8; save it in that encoding.") from None
+            raise ValueError(
+                f"{path.name} is not text in UTF-8; save it in that encoding (in Excel: CSV UTF-8)."
+            ) from None
         except (gzip.BadGzipFile, EOFError):
             raise ValueError(
                 f"{path.name} ends in .gz, but it is not a complete gzip file. Compress it again."

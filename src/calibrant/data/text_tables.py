@@ -48,7 +48,7 @@ def read_text(
     try:
         return _read_text(pd, file, content, separator, text, reader or NumberReader(file), line)
     except UnicodeDecodeError:
-        raise ValueError(f"{file} is not text in UTF-8; save it in that encoding.") from None
+        raise ValueError(f"{file} is not text in UTF-8; save it in that encoding (in Excel: CSV UTF-8).") from None
     except (pd.errors.EmptyDataError, pd.errors.ParserError, pd.errors.ParserWarning) as error:
         raise ValueError(
             f"{file} could not be read as a table: {str(error).strip().rstrip('.')}. Check its first lines."

@@ -65,8 +65,11 @@ class TableModel:
 
     @property
     def text_columns(self) -> set[str]:
-        """Columns that must be read as text: those of categories, and the target if its classes are text."""
-        found = {encoding.name for encoding in self._categories}
+        """Columns that must be read as text: those of categories, and the target if its classes are text.
+
+        Categories that were read as numbers with decimal commas or signs in training are read in the same way again.
+        """
+        found = {encoding.name for encoding in self._categories} - self.marks.changed
         return found | ({self.target} if self.target and self.classifier.classes_.dtype.kind == "U" else set())
 
     def probs(self, columns: Columns, file: str) -> np.ndarray:

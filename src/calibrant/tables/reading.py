@@ -88,7 +88,10 @@ def read_labelled(
     Numbers are read as in the training table ``like``, if it is given.
     """
     path = Path(path)
-    reader = NumberReader(path.name) if like is None else NumberReader(path.name, like.marks, {*like.columns, target})
+    if like is None:
+        reader = NumberReader(path.name, target=target)
+    else:
+        reader = NumberReader(path.name, like.marks, {*like.columns, target})
     columns = read_columns(path, reader=reader)
     for name in (target, *([] if groups is None else [groups]), *drop):
         need_column(columns, name, path.name)
