@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
-from calibrant.data.amounts import as_numbers, without_comma_groups, without_sign
-from calibrant.data.columns import NEARLY
+from calibrant.data.number_texts import (
+    FULL,
+    POINT_THOUSANDS,
+    as_numbers,
+    fits_thousands,
+    has_commas,
+    is_decimal,
+    with_decimal_points,
+    without_comma_groups,
+    without_point_groups,
+    without_sign,
+)
 
-_WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*")
-_WITH_POINT = re.compile(r"\s*[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?\s*")
-_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
-_BELOW_THOUSAND = re.compile(r"\s*[+-]?\d{1,3}\s*")
-_COMMA_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}(,\d{3})+\s*")  # 1,200 may be one of these, or 1.2
-_POINT_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}(\.\d{3})+\s*")
-_GROUPED = re.compile(r"\s*[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?\s*")  # beside 0,5
-_SURE_COMMA_THOUSANDS = re.compile(r"\s*[+-]?\d{1,3}(,\d{3})+(,\d{3}|\.\d+)\s*")
+_ENGLISH = ("$", "£", "¥", "USD", "GBP")
+"""Currencies of countries that separate thousands by commas."""
 _ADVICE = "Write the numbers without points between thousands."
 
 
@@ -108,7 +111,7 @@ class NumberReader:
         for place, own in enumerate(names):
             if kinds[place] in "biuf" or own in text:
                 continue
-            column = frame.iloc[:, place]
+            given = column = frame.iloc[:, place]
             sign = self.known.signs.get(own, self.found.signs.get(own))
             may_have = own in self.known.signs or self._may_be_amount(own)
             if may_have and (found := without_sign(column, sign)) is not None:
@@ -116,16 +119,19 @@ class NumberReader:
                 unsigned[place] = column
                 frame[frame.columns[place]] = as_numbers(column)
             if (mended := self._with_points(own, column, commas)) is None:
-                mended = self._without_comma_groups(own, column)
+                mended = self._without_comma_groups(own, column, commas)
             if mended is not None:
                 done.add(own)
                 frame[frame.columns[place]] = mended
+            elif own not in self.known.signs and any(map(has_commas, unsigned.get(place, ()))):
+                del unsigned[place], self.found.signs[own]  # commas without a clear meaning: the texts stay as they are
+                frame[frame.columns[place]] = given
         if self.found.commas or self.known.commas or self.known.thousands:
             texts = raw()
             for place, own in enumerate(names):
                 column = unsigned.get(place, texts.iloc[:, place])
                 if own not in done and self._separates_thousands(own, column):
-                    frame[frame.columns[place]] = _without_groups(column)
+                    frame[frame.columns[place]] = without_point_groups(column)
         else:
             for place, own in enumerate(names):
                 if kinds[place] == "f" and own not in done:
@@ -140,20 +146,20 @@ class NumberReader:
         """A column with decimal points instead of commas; None if it has no decimal commas."""
         if not (commas or own in self.known.commas or own in self.found.signs):
             return None
-        mended = _with_points(column, sure=own in self.known.commas | self.found.commas)
+        mended = with_decimal_points(column, sure=own in self.known.commas | self.found.commas)
         if mended is not None:
             self._check_earlier(own)
             self.found.commas.add(own)
-            if any(isinstance(v, str) and _GROUPED.fullmatch(v) for v in column):
+            if any(isinstance(v, str) and FULL.fullmatch(v) for v in column):
                 self.found.thousands.add(own)
         return mended
 
-    def _without_comma_groups(self, own: str, column: Any) -> Any:
+    def _without_comma_groups(self, own: str, column: Any, commas: bool) -> Any:
         """A column without commas between thousands; None if it has none."""
         if not (own in self.known.comma_thousands or self._may_be_amount(own)):
             return None
-        money = self.found.signs.get(own, "%") not in "%‰"  # 1,200 $ has no three decimals
-        mended = without_comma_groups(column, sure=money or own in self.known.comma_thousands)
+        english = not commas and self.found.signs.get(own) in _ENGLISH  # but 1,719 € may be the price of petrol
+        mended = without_comma_groups(column, sure=english or own in self.known.comma_thousands)
         if mended is not None:
             self.found.comma_thousands.add(own)
         return mended
@@ -172,17 +178,17 @@ class NumberReader:
     def _separates_thousands(self, own: str, column: Any) -> bool:
         """Whether points separate thousands in a column of texts."""
         values = {str(value): int(rows) for value, rows in column.value_counts(sort=False).items()}
-        grouped = next((v.strip() for v in values if _POINT_THOUSANDS.fullmatch(v)), None)
-        clear = next(filter(_is_decimal, values), None)
+        grouped = next((v.strip() for v in values if POINT_THOUSANDS.fullmatch(v)), None)
+        clear = next(filter(is_decimal, values), None)
         if clear is not None:
             self.found.points.add(own)
             self._pointed.setdefault(own, clear.strip())
         if grouped is None:
             return False
         if not self._is_used(own):
-            return clear is None and bool(self.found.commas) and _fits(values)
+            return clear is None and bool(self.found.commas) and fits_thousands(values)
         sure = own in self.known.thousands | self.found.thousands
-        separates = sure or (own not in self._pointed and self._expected(own) and _fits(values))
+        separates = sure or (own not in self._pointed and self._expected(own) and fits_thousands(values))
         if separates:
             self._grouped.setdefault(own, grouped)
             self._check_earlier(own)
@@ -242,47 +248,3 @@ class NumberReader:
                 f"Points in column {own!r} of {self.file} were read as decimal points, but decimal commas in later "
                 f"rows show that they separate thousands. {_ADVICE}"
             )
-
-
-def _fits(values: Mapping[str, int]) -> bool:
-    """Whether nearly all texts are whole numbers with points between thousands, and none is without them (1200)."""
-    right = {v for v in values if _BELOW_THOUSAND.fullmatch(v) or _POINT_THOUSANDS.fullmatch(v)}
-    if any(_WHOLE.fullmatch(v) or _WITH_COMMA.fullmatch(v) for v in values if v not in right):
-        return False
-    return sum(values[v] for v in right) >= NEARLY * sum(values.values())
-
-
-def _is_decimal(text: str) -> bool:
-    """Whether a text is a number with a point that cannot separate thousands."""
-    return bool(_WITH_POINT.fullmatch(text)) and not _POINT_THOUSANDS.fullmatch(text)
-
-
-def _without_groups(column: Any) -> Any:
-    """A text column without points between thousands; numbers if all values are whole."""
-    mended = column.map(lambda v: v.replace(".", "") if _POINT_THOUSANDS.fullmatch(v) else v, na_action="ignore")
-    return mended.astype(float) if all(map(_WHOLE.fullmatch, mended.dropna())) else mended
-
-
-def _with_points(column: Any, *, sure: bool = False) -> Any:
-    """A text column with decimal commas replaced by points, if most values are numbers and some clearly have one.
-
-    Points between thousands are removed (1.234,5 becomes 1234.5).
-
-    Returns None if all commas may separate thousands (1,200), unless `sure` is true, if some certainly do, or if points
-    have two meanings (1.200 beside 0.5).
-
-    Most values, not nearly all: a short new file with a typing error must be read like the training file.
-    """
-    values = [v for v in column if isinstance(v, str)]
-    commas = {v for v in values if _WITH_COMMA.fullmatch(v) or (_GROUPED.fullmatch(v) and "," in v)}
-    known = commas | {v for v in values if _WHOLE.fullmatch(v) or _GROUPED.fullmatch(v)}
-    if not commas or 2 * sum(v in known for v in values) < len(values):
-        return None
-    if not sure and all(map(_COMMA_THOUSANDS.fullmatch, commas)):
-        return None
-    if any(map(_SURE_COMMA_THOUSANDS.fullmatch, values)):
-        return None
-    if any(map(_is_decimal, values)) and any(map(_POINT_THOUSANDS.fullmatch, values)):
-        return None
-    mended = column.map(lambda v: v.replace(".", "").replace(",", ".") if v in known else v)
-    return mended.astype(float) if known.issuperset(values) else mended

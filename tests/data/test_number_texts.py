@@ -6,8 +6,8 @@ pytest.importorskip("pandas")
 import pandas as pd
 
 from calibrant.data import read_columns
-from calibrant.data.amounts import without_comma_groups, without_sign
 from calibrant.data.number_marks import NumberMarks, NumberReader
+from calibrant.data.number_texts import without_comma_groups, without_sign
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,15 @@ def test_amounts_of_a_training_table_and_of_later_files(tmp_path):
     assert later["paid"].tolist() == ["2500", "7", "7 €"]
     assert later["sum"].tolist()[::2] == [1200, 4]
     assert later["rate"].tolist()[1:] == ["x", "6"]
+
+
+def test_commas_that_may_be_decimal_stay(tmp_path):
+    for text in ("a;y\n1,719 €;0\n1,805 €;1\n", "a;y\n$1,719;0\n$1,805;1\n", 'a,y\n"1,719 €",0\n"1,805 €",1\n'):
+        (tmp_path / "t.csv").write_text(text)
+        reader = NumberReader("t.csv", target="y")
+        columns = read_columns(tmp_path / "t.csv", reader=reader)
+        assert columns["a"][0] in ("1,719 €", "$1,719")
+        assert not reader.found.signs
 
 
 def test_amounts_with_decimal_commas(tmp_path):
