@@ -174,9 +174,9 @@ def test_tables_that_are_soon_learned_train_for_fewer_steps() -> None:
 
 
 def test_hypergradients_are_short_where_steps_are_costly() -> None:
-    even = torch.arange(240) % 2
-    assert how_solved(even, columns=110)[1] == 5
-    assert how_solved(even, columns=130)[1] == SHORT  # fewer than two rows per column
-    assert how_solved(even[:60], columns=50)[1] == 5  # the same, but a step takes little time
+    even = torch.arange(500) % 2
+    assert how_solved(even, columns=240)[1] == 5
+    assert how_solved(even, columns=260)[1] == SHORT  # fewer than two rows per column
+    assert how_solved(even[:100], columns=60)[1] == 5  # the same, but a step takes little time
     assert how_solved(torch.arange(800) % 100, n_classes=100) == (800, 5)
     assert how_solved(torch.arange(808) % 101, n_classes=101) == (400, SHORT)

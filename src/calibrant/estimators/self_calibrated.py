@@ -58,8 +58,8 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     steps : int
         The number of inner steps per outer step.
     last : int
-        How many of these steps the hypergradient is computed through; for wide rows and for more than 100 classes, at
-        most 2.
+        How many of these steps the hypergradient is computed through; for large tables of wide rows and for more than
+        100 classes, at most 2.
     outer_learning_rate : float
         The learning rate of Adam for the logarithms of the regularisation strengths (outer level).
     batch_size : int, optional

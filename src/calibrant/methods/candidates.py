@@ -26,7 +26,7 @@ MANY_CLASSES = 100
 FEW_CASES = 50
 """With more classes than ``MANY_CLASSES``, or fewer rows than ``FEW_CASES`` outside the largest class, mini-batch
 training is as short as full-batch training."""
-WIDE = 100
+CELLS = 100_000
 SHORT = 2
 """The hypergradient goes through at most this many steps if a step is costly (:func:`costly`)."""
 
@@ -96,8 +96,8 @@ def soon_learned(task: Task) -> bool:
 def costly(task: Task) -> bool:
     """Whether a network for a table takes long for a step: with many classes, or with wide rows.
 
-    Rows are wide if the table has more than ``WIDE`` columns, and these are principal axes, or more than half as many
-    as there are rows.
+    Rows are wide if their columns are principal axes, or more than half as many as there are rows. Tables of at most
+    ``CELLS`` cells (rows × columns) are never costly.
     """
     inputs = task.train.inputs
     if not (
@@ -107,7 +107,7 @@ def costly(task: Task) -> bool:
     ):
         return False
     columns, rows = inputs.shape[1], len(task.train) if task.val is None else len(task.train) + len(task.val)
-    wide = columns > WIDE and (type(task.model) is PlainNetwork or rows < 2 * columns)
+    wide = rows * columns > CELLS and (type(task.model) is PlainNetwork or rows < 2 * columns)
     return wide or task.n_classes > MANY_CLASSES
 
 

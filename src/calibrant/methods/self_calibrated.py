@@ -59,8 +59,8 @@ class SelfCalibrated(Method):
     learning_rate, decay : Adam's learning rate for the networks; with ``decay`` it falls to a twentieth along half a
         cosine
     steps : inner steps per outer step
-    last : number of these steps that the hypergradient differentiates through; all steps if there are fewer. For wide
-        rows and for more than 100 classes, it is at most 2, which saves time and gives the same loss
+    last : number of these steps that the hypergradient differentiates through; all steps if there are fewer. For large
+        tables of wide rows and for more than 100 classes, it is at most 2, which saves time
     outer_learning_rate : Adam's learning rate for the logarithms of the L2 strengths and the log-odds of the noise rate
     choose : share of the validation samples that is used only to choose between the candidates
     members : kinds of classifiers in the log-linear pool (:mod:`calibrant.methods.pool`): "network", and optionally

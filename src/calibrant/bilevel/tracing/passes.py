@@ -8,22 +8,15 @@ graphs that ask for a layout (``as_strided``) are not changed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 import torch
 from torch import fx
 
+from calibrant.bilevel.tracing.forms import Form, dtype, same_form, set_form, shape
+from calibrant.bilevel.tracing.shortening import shorten
+
 aten = torch.ops.aten
-
-
-class Form(NamedTuple):
-    """The form of a node's value, ``node.meta["val"]``. ``make_fx`` gives a fake tensor instead."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    device: torch.device
-
 
 _COPIES = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.clone.default}
 _VIEWS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
@@ -31,7 +24,6 @@ _TRANSPOSES = {aten.t.default, aten.transpose.int}
 _PRODUCTS = {aten.mm.default: aten.addmm.default, aten.bmm.default: aten.baddbmm.default}
 _ZEROS = {aten.zeros_like.default, aten.zeros.default, aten.new_zeros.default}
 _NUMBERS = {aten.scalar_tensor.default, aten._to_copy.default}
-_BROADCASTING = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor}
 
 
 def simplify(module: fx.GraphModule) -> fx.GraphModule:
@@ -47,7 +39,7 @@ def simplify(module: fx.GraphModule) -> fx.GraphModule:
         _merge_repeats(graph)
         _fold_constants(module)
         _fuse_additions(graph)
-        _shorten(module)
+        shorten(module, _FOLDED)
     graph.eliminate_dead_code()
     module.recompile()
     return module
@@ -60,7 +52,7 @@ def _drop_no_ops(graph: fx.Graph) -> None:
             source = node.args[0]
             while isinstance(source, fx.Node) and source.target in _VIEWS:
                 source = source.args[0]
-            node.args = (source, list(_shape(node)))
+            node.args = (source, list(shape(node)))
         same = _equal_to(node)
         if same is not None:
             node.replace_all_uses_with(same)
@@ -80,18 +72,18 @@ def _equal_to(node: fx.Node) -> fx.Node | None:
     first = node.args[0]
     if node.target in _COPIES:
         return first
-    if node.target in (aten.reshape.default, aten.expand.default) and _shape(node) == _shape(first):
+    if node.target in (aten.reshape.default, aten.expand.default) and shape(node) == shape(first):
         return first
-    if node.target in (aten.slice.Tensor, aten.slice_backward.default) and _shape(node) == _shape(first):
+    if node.target in (aten.slice.Tensor, aten.slice_backward.default) and shape(node) == shape(first):
         return first  # a slice of everything, or its adjoint: only a step of 1 keeps the shape
-    if node.target == aten.mul.Scalar and node.args[1] == 1 and _same_form(node, first):
+    if node.target == aten.mul.Scalar and node.args[1] == 1 and same_form(node, first):
         return first
     if node.target in _TRANSPOSES and first.target in _TRANSPOSES and _swapped(node) == _swapped(first):
         return first.args[0]  # type: ignore[return-value]
     if node.target == aten.add.Tensor and not node.kwargs:
         for zero, other in (node.args, node.args[::-1]):
             if isinstance(zero, fx.Node) and zero.target in _ZEROS and isinstance(other, fx.Node):
-                return other if _same_form(node, other) else None
+                return other if same_form(node, other) else None
     return None
 
 
@@ -101,15 +93,15 @@ def _hoist_transposes(graph: fx.Graph) -> None:
         if node.target != aten.add.Tensor or node.kwargs or not all(isinstance(a, fx.Node) for a in node.args):
             continue
         left, right = node.args
-        if left.target in _TRANSPOSES and right.target in _TRANSPOSES and _same_form(left, right):
+        if left.target in _TRANSPOSES and right.target in _TRANSPOSES and same_form(left, right):
             if _swapped(left) != _swapped(right):
                 continue
             inner = left.args[0]
             with graph.inserting_before(node):
                 total = graph.call_function(aten.add.Tensor, (inner, right.args[0]))
-                _set_form(total, _shape(inner), node)
+                set_form(total, shape(inner), node)
                 turned = graph.call_function(aten.transpose.int, (total, *sorted(_swapped(left))))
-                _set_form(turned, _shape(node), node)
+                set_form(turned, shape(node), node)
             node.replace_all_uses_with(turned)
             graph.erase_node(node)
 
@@ -120,23 +112,23 @@ def _turn_products(graph: fx.Graph) -> None:
         if node.target not in _TRANSPOSES or not any(user.target == aten.add.Tensor for user in node.users):
             continue
         product = node.args[0]
-        rank = len(_shape(node))
+        rank = len(shape(node))
         if product.target in _PRODUCTS and len(product.users) == 1 and _swapped(node) == {rank - 2, rank - 1}:
             with graph.inserting_before(node):
                 right, left = (_transposed(graph, factor) for factor in product.args)
                 turned = graph.call_function(product.target, (left, right))
-            _set_form(turned, _shape(node), node)
+            set_form(turned, shape(node), node)
             node.replace_all_uses_with(turned)
             graph.erase_node(node)
             graph.erase_node(product)
 
 
 def _transposed(graph: fx.Graph, node: fx.Node) -> fx.Node:
-    shape = list(_shape(node))
-    last = len(shape) - 1
+    size = list(shape(node))
+    last = len(size) - 1
     result = graph.call_function(aten.transpose.int, (node, last - 1, last))
-    shape[-2:] = shape[:-3:-1]
-    _set_form(result, shape, node)
+    size[-2:] = size[:-3:-1]
+    set_form(result, size, node)
     return result
 
 
@@ -211,7 +203,7 @@ def _fuse_additions(graph: fx.Graph) -> None:
             if product.target in _PRODUCTS and alone and _can_hold(node, product, other):
                 with graph.inserting_before(node):
                     fused = graph.call_function(_PRODUCTS[product.target], (other, *product.args))
-                _set_form(fused, _shape(node), node)
+                set_form(fused, shape(node), node)
                 order[fused] = order[node]
                 node.replace_all_uses_with(fused)
                 graph.erase_node(node)
@@ -219,85 +211,14 @@ def _fuse_additions(graph: fx.Graph) -> None:
                 break
 
 
-def _shorten(module: fx.GraphModule) -> None:
-    """Replace pairs of operations by one with exactly the same result.
-
-    This comes last, because without these operations other sums would be fused, and would be rounded differently.
-    """
-    for node in list(module.graph.nodes):
-        if node.target in _BROADCASTING and not node.kwargs:
-            _skip_expansions(node)
-        shorter = _shorter(node, module)
-        if isinstance(shorter, tuple):
-            target, arguments = shorter
-            with module.graph.inserting_before(node):
-                shorter = module.graph.call_function(target, arguments)
-            _set_form(shorter, _shape(node), node)
-        if shorter is not None:
-            node.replace_all_uses_with(shorter)
-            module.graph.erase_node(node)
-
-
-def _skip_expansions(node: fx.Node) -> None:
-    """Use ``x`` instead of ``x.expand(…)`` if the other operand already has the full shape."""
-    left, right = node.args[:2]
-    for operand, other in ((left, right), (right, left)):
-        full = isinstance(other, fx.Node) and other is not operand and _shape(other) == _shape(node)
-        if full and isinstance(operand, fx.Node) and operand.target == aten.expand.default:
-            node.replace_input_with(operand, operand.args[0])  # type: ignore[arg-type]
-            return
-
-
-def _shorter(node: fx.Node, module: fx.GraphModule) -> fx.Node | tuple[Callable, tuple] | None:
-    """An equal node, or an operation and its arguments; None if there is nothing shorter."""
-    if node.target == aten.pow.Tensor_Scalar and node.args[1] == 1 and _same_form(node, node.args[0]):  # type: ignore[arg-type]
-        return node.args[0]  # type: ignore[return-value]
-    if node.target not in _BROADCASTING or node.kwargs or not all(isinstance(a, fx.Node) for a in node.args):
-        return None
-    left, right = node.args
-    for one, other in ((left, right), (right, left)):
-        if node.target == aten.mul.Tensor and _same_form(node, other) and _is_one(one, module):
-            return other
-        if node.target == aten.add.Tensor and one.target == aten.neg.default and _dtype(one) == _dtype(other):
-            return aten.sub.Tensor, (other, one.args[0])
-    if node.target == aten.sub.Tensor and _same_form(node, right) and _is_one(left, module):
-        return aten.rsub.Scalar, (right, 1)
-    return None
-
-
-def _is_one(node: fx.Node, module: fx.GraphModule) -> bool:
-    """Whether all elements are 1: a constant, a filled tensor, or a power of 0."""
-    if node.op == "get_attr" and str(node.target).startswith(_FOLDED):
-        return bool((getattr(module, str(node.target)) == 1).all())
-    return node.target in (aten.fill.Scalar, aten.pow.Tensor_Scalar) and node.args[1] == (
-        1 if node.target == aten.fill.Scalar else 0
-    )
-
-
 def _can_hold(node: fx.Node, product: fx.Node, other: fx.Node) -> bool:
-    return _same_form(node, product) and _dtype(other) == _dtype(node) and 0 < len(_shape(other)) <= len(_shape(node))
+    return same_form(node, product) and dtype(other) == dtype(node) and 0 < len(shape(other)) <= len(shape(node))
 
 
 def _swapped(node: fx.Node) -> set[int]:
     """The two dimensions that a transpose exchanges."""
-    rank = len(_shape(node))
+    rank = len(shape(node))
     return {0, 1} if node.target == aten.t.default else {int(d) % rank for d in node.args[1:3]}  # type: ignore[arg-type]
-
-
-def _shape(node: fx.Node) -> torch.Size:
-    return node.meta["val"].shape
-
-
-def _dtype(node: fx.Node) -> torch.dtype:
-    return node.meta["val"].dtype
-
-
-def _same_form(a: fx.Node, b: fx.Node) -> bool:
-    return _shape(a) == _shape(b) and _dtype(a) == _dtype(b)
-
-
-def _set_form(node: fx.Node, shape: Sequence[int], like: fx.Node) -> None:
-    node.meta = {"val": Form(torch.Size(shape), _dtype(like), torch.device("meta"))}
 
 
 def _is_random(target: Callable | str) -> bool:

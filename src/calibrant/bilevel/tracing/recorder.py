@@ -18,8 +18,8 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from calibrant.bilevel.tracing.forms import Form
 from calibrant.bilevel.tracing.graph_functions import Recording
-from calibrant.bilevel.tracing.passes import Form
 
 aten = torch.ops.aten
 _PLAIN = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
