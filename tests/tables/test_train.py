@@ -21,6 +21,7 @@ from calibrant.tables import Order, load_model, train
 from calibrant.tables.methods import find_method
 from calibrant.tables.parts import divide
 from calibrant.tables.reading import read_labelled
+from calibrant.tables.results import doubtful
 from tests.tables.conftest import churn
 
 FILES = {"model.calibrant", "metrics.json", "predictions.csv", "suspects.csv", "report.html"}
@@ -80,6 +81,11 @@ def test_suspects_are_training_rows_that_another_class_suits_better(trained):
     assert (found["suspicion"].diff().dropna() <= 1e-9).all()
     assert (found["label"].to_numpy() == source["left?"].to_numpy()[found["row"] - 1]).all()
     assert (found["visits"].to_numpy() == source["visits"].to_numpy()[found["row"] - 1]).all()
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["suspects"] == len(found)
+    assert metrics["very_suspect"] == (found["probability_of_label"] < 0.05).sum()
+    assert f"lists {len(found)} training rows for which another class is more likely" in doubtful(metrics)
+    assert doubtful(metrics | {"suspects": 0}) == ""
 
 
 def test_the_report_is_the_page_of_evaluate_with_a_card(trained):
