@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -82,6 +83,15 @@ def predict(
         typer.echo(
             f"Right on {count(found.labelled, 'row')} with a label: {found.accuracy:.1%}{kept}. ECE {found.ece:.2%}.",
             err=True,
+        )
+    if found.labels and found.labelled == found.rows and out is not None:  # evaluate needs all labels
+        kept = (
+            ""
+            if own.target in (keep or ())
+            else f"add {shlex.join(['--keep', str(own.target)])} to this command, then "
+        )
+        typer.echo(
+            f"To evaluate: {kept}{shlex.join(['calibrant', 'evaluate', str(out), '--labels', found.labels])}", err=True
         )
 
 
