@@ -51,6 +51,14 @@ def test_no_hint_without_likeness(seed):
     assert not repeated_cases(table)
 
 
+def test_one_equal_pair_is_no_likeness():
+    rng, patient = np.random.default_rng(7), patients().columns["patient_id"]
+    dose = rng.normal(size=300)
+    first, second = np.flatnonzero(patient == patient[0])[:2]
+    dose[second] = dose[first]  # by chance there would be none
+    assert not repeated_cases(patients(sex=rng.choice(["f", "m"], 300), dose=dose))
+
+
 def test_no_hint_for_other_columns_or_if_groups_are_given():
     assert not repeated_cases(patients(many=4))
     table = patients(patient_id=np.arange(300))

@@ -125,10 +125,10 @@ def test_with_labels_the_command_of_an_evaluation_is_printed(trained, tmp_path):
     command = ("predict", trained[0] / "model.calibrant", trained[1], "--out", out)
     last = invoke(*command).stderr.splitlines()[-1]
     advice = f"calibrant evaluate '{out}' --labels 'left?'"
-    assert last == f"To evaluate: add --keep 'left?' to this command, then {advice}"
+    assert last == f"To evaluate the predictions, add --keep 'left?' to this command, then run: {advice}"
     last = invoke(*command, "--keep", "left?").stderr.splitlines()[-1]
-    assert last == f"To evaluate: {advice}"
-    done = invoke(*shlex.split(last.removeprefix("To evaluate: calibrant ")), "--json")
+    assert last == f"To evaluate the predictions, run: {advice}"
+    done = invoke(*shlex.split(last.partition("calibrant ")[2]), "--json")
     assert done.exit_code == 0, done.output
     assert "calibrant evaluate" not in invoke(*command, "--no-score").stderr
 

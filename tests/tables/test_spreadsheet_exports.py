@@ -97,3 +97,13 @@ def test_evaluate_notes_the_encoding_too(tmp_path):
     done = invoke("evaluate", path)
     assert done.exit_code == 0, done.output
     assert done.stderr.startswith("Note: p.csv is not UTF-8 and was read as Windows-1252")
+
+
+def test_dates_as_categories_are_written_as_in_training(quick, tmp_path):
+    table = visits().assign(when=np.resize(["26.01.2023", "1.2.2023", "03.04.2023"], 120))
+    path = written(table, tmp_path / "t.csv", "")
+    done = invoke("train", path, "--target", "y", "--categorical", "when", "--out", tmp_path / "out")
+    assert "Categories: when (3)" in done.stderr, done.output
+    done = invoke("predict", tmp_path / "out" / "model.calibrant", path, "--out", tmp_path / "p.csv")
+    assert done.exit_code == 0, done.output
+    assert "training did not see" not in done.stderr

@@ -85,14 +85,10 @@ def predict(
             err=True,
         )
     if found.labels and found.labelled == found.rows and out is not None:  # evaluate needs all labels
-        kept = (
-            ""
-            if own.target in (keep or ())
-            else f"add {shlex.join(['--keep', str(own.target)])} to this command, then "
-        )
-        typer.echo(
-            f"To evaluate: {kept}{shlex.join(['calibrant', 'evaluate', str(out), '--labels', found.labels])}", err=True
-        )
+        command = shlex.join(["calibrant", "evaluate", str(out), "--labels", found.labels])
+        keeps = own.target in (keep or ())
+        first = "" if keeps else f" add {shlex.join(['--keep', str(own.target)])} to this command, then"
+        typer.echo(f"To evaluate the predictions,{first} run: {command}", err=True)
 
 
 def register(app: typer.Typer) -> None:
