@@ -7,7 +7,7 @@ blocks use the same buffers, because writing to newly allocated memory is slow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.models.embeddings import EmbeddingLayer, Encoding
+from calibrant.models.threads import share_out
 
 ROWS = 1024
-"""Rows of a block, for each thread."""
+"""Rows of a block."""
 _ACTIVATIONS = (nn.ReLU, nn.SiLU, nn.Tanh)
 
 
@@ -120,18 +121,21 @@ class MeanPerceptron:
         known = [own for own in found if own is not None]
         return cls(known, shares) if known and len(known) == len(found) else None
 
-    @torch.no_grad()
     def logits(self, rows: Tensor) -> Tensor:
         """The mean logits, (n, C), in float64."""
         total = torch.zeros(len(rows), self.n_classes, dtype=torch.float64)
-        pieces = list(zip(*(values.split(ROWS * torch.get_num_threads()) for values in (rows, total)), strict=True))
-        for stack in self.stacks:
-            buffers: tuple[Tensor, ...] = ()
-            for own, sums in pieces:
-                if not buffers or len(buffers[0]) != len(own):
-                    buffers = stack.buffers(len(own))
-                stack.add(own, sums, buffers)
+        share_out(self._add, zip(rows.split(ROWS), total.split(ROWS), strict=True))
         return total
+
+    @torch.no_grad()
+    def _add(self, parts: Iterator[tuple[Tensor, Tensor]]) -> None:
+        """Add the logits of some rows to each of some sums."""
+        buffers: list[tuple[Tensor, ...]] = []
+        for rows, total in parts:
+            if not buffers or len(buffers[0][0]) != len(rows):
+                buffers = [stack.buffers(len(rows)) for stack in self.stacks]
+            for stack, own in zip(self.stacks, buffers, strict=True):
+                stack.add(rows, total, own)
 
 
 def _flat(module: nn.Module) -> list[nn.Module]:
