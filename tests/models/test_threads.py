@@ -17,7 +17,7 @@ def three_threads():
     torch.set_num_threads(before)
 
 
-def test_every_part_is_taken_once_by_threads_that_run_operations_alone():
+def test_every_part_is_taken_once_by_single_threads():
     taken, started, threads = [], threading.Barrier(3), set()
 
     def work(parts):
@@ -41,7 +41,7 @@ def test_one_thread_or_one_part_needs_no_other_threads(count):
     assert calls == [(threading.get_ident(), list(range(count)))]
 
 
-def test_errors_are_raised_and_the_number_of_threads_is_restored():
+def test_errors_are_raised_and_the_number_is_restored():
     def work(parts):
         raise ValueError(f"part {next(parts)}")
 
@@ -50,7 +50,7 @@ def test_errors_are_raised_and_the_number_of_threads_is_restored():
     assert torch.get_num_threads() == 3
 
 
-def test_callers_at_the_same_time_restore_the_number_of_the_first():
+def test_callers_together_restore_the_number_of_the_first():
     """The second caller is a new thread, which starts while the number is 1, and ends last."""
     inside, leave = threading.Event(), threading.Event()
 
