@@ -22,25 +22,28 @@ _callers, _usual = 0, 1
 
 
 @contextmanager
-def single_operations() -> Iterator[int]:
-    """Run operations of new threads on one thread each. Yields the usual number of threads.
+def single_operations() -> Iterator[None]:
+    """Run operations of new threads on one thread each.
 
     torch has one number of threads for the process, which is restored at the end. If several threads use this function
     at the same time, all of them restore the number that the first one found.
     """
     global _callers, _usual
     with _lock:
-        if not _callers:
-            _usual = torch.get_num_threads()
+        usual = _usual = _threads()
         _callers += 1
-        usual = _usual
         torch.set_num_threads(1)
     try:
-        yield usual
+        yield
     finally:
         with _lock:
             _callers -= 1
             torch.set_num_threads(usual)
+
+
+def _threads() -> int:
+    """The number of threads that operations usually have. A thread that starts while the number is 1 would keep it."""
+    return _usual if _callers else torch.get_num_threads()
 
 
 def share_out(work: Callable[[Iterator[Part]], None], parts: Iterable[Part]) -> None:
@@ -49,7 +52,8 @@ def share_out(work: Callable[[Iterator[Part]], None], parts: Iterable[Part]) -> 
     A part must not depend on others. With one thread, ``work`` is called once with all parts.
     """
     left = deque(parts)
-    if len(left) < 2 or torch.get_num_threads() == 1:
+    count = min(_threads(), len(left))
+    if count < 2:
         work(iter(left))
         return
 
@@ -61,6 +65,6 @@ def share_out(work: Callable[[Iterator[Part]], None], parts: Iterable[Part]) -> 
                 return
             yield part
 
-    with single_operations() as threads, ThreadPoolExecutor(min(threads, len(left))) as pool:
-        for done in [pool.submit(lambda: work(untaken())) for _ in range(min(threads, len(left)))]:
+    with single_operations(), ThreadPoolExecutor(count) as pool:
+        for done in [pool.submit(lambda: work(untaken())) for _ in range(count)]:
             done.result()
