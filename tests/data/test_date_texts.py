@@ -87,7 +87,7 @@ def test_later_files_are_read_like_the_training_table(rows, tmp_path):
     assert not reader.remarks
 
 
-def test_dates_that_do_not_exist_are_refused_if_they_are_used(tmp_path):
+def test_dates_that_do_not_exist_are_refused(tmp_path):
     marks = NumberMarks(dates={"eu": DAY_FIRST})
     for value in ("01/26/2023", "31/02/2023"):
         with pytest.raises(ValueError, match=rf"'eu' of t\.csv .* \(day/month/year\); got '{value}'"):

@@ -32,7 +32,7 @@ def test_other_names(name):
     assert not names_case(name)
 
 
-def test_rows_of_one_patient_are_found_by_another_column_or_by_the_labels():
+def test_rows_of_one_patient_are_found():
     table = patients()
     assert repeated_cases(table) == {"patient_id": len(np.unique(table.columns["patient_id"]))}
     patient = {"patient_id": table.columns["patient_id"]}

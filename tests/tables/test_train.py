@@ -308,7 +308,7 @@ def test_bad_tables_and_options_get_a_sentence(case, tmp_path):
         ("t.csv", b"", "t.csv is empty"),
         ("t.csv", "größe,y\n1,2\n".encode() + b"\xff", "not text in UTF-8"),
         ("t.csv", "größe,y\n1,2\n".encode("utf-16")[:-1], "not text in UTF-8"),
-        ("t.csv", b"PK\x03\x04\x14\x00", "is a spreadsheet or an archive, not text; open it and save it as CSV"),
+        ("t.csv", b"PK\x03\x04\x14\x00", "is a spreadsheet or an archive, not text; save it as CSV"),
         ("t.csv", bytes(range(256)) * 4, "not text in UTF-8"),
         ("t.csv", b'a,y\n"1,2\n', "a quotation mark is not closed"),
         ("t.parquet", b"PAR1 nonsense", "could not be read as a Parquet file"),
@@ -316,7 +316,7 @@ def test_bad_tables_and_options_get_a_sentence(case, tmp_path):
         (
             "t.xlsx",
             b"PK",
-            "must end in .csv, .tsv or .parquet, optionally with .gz; got t.xlsx. Open it and save it as CSV",
+            "must end in .csv, .tsv or .parquet, optionally with .gz; got t.xlsx. Save it as CSV",
         ),
     ],
 )

@@ -118,7 +118,7 @@ def file_kind(path: Path) -> tuple[str, bool]:
     kind = "".join((suffixes[:-1] if packed else suffixes)[-1:])
     kind = ".parquet" if kind == ".pq" else kind
     if kind not in (".csv", ".tsv", ".parquet"):
-        advice = " Open it and save it as CSV (CSV UTF-8)." if kind in (".xlsx", ".xls", ".xlsm", ".ods") else ""
+        advice = " Save it as CSV (in Excel: CSV UTF-8)." if kind in (".xlsx", ".xls", ".xlsm", ".ods") else ""
         raise ValueError(
             f"The file name must end in .csv, .tsv or .parquet, optionally with .gz; got {path.name}.{advice}"
         )

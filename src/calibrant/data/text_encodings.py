@@ -37,7 +37,7 @@ def text_encoding(file: str, open_file: Open) -> str:
     with open_file() as binary:
         start = binary.read(4)
     if start.startswith((_ARCHIVE, _OLD_EXCEL)):
-        raise ValueError(f"{file} is a spreadsheet or an archive, not text; open it and save it as CSV (CSV UTF-8).")
+        raise ValueError(f"{file} is a spreadsheet or an archive, not text; save it as CSV (in Excel: CSV UTF-8).")
     if start.startswith(_MARKS_16) and _decodes(open_file, UTF16, null=False):
         return UTF16
     if _decodes(open_file, UTF8):
