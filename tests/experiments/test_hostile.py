@@ -144,7 +144,7 @@ def test_unknown_names_are_an_error(tmp_path):
         hostile.run(before=tmp_path, out=tmp_path, only=["ten rows"])
 
 
-@pytest.mark.parametrize("kind", ["trees", "linear"])
+@pytest.mark.parametrize("kind", ["trees", "linear", "forest"])
 def test_a_member_alone(kind):
     losses = []
     for seed in range(4):
@@ -193,7 +193,7 @@ def test_members_alone_use_the_folds_of_the_classifier(monkeypatch):
 
     monkeypatch.setattr(blend, "cross_fit", spy)
     SelfCalibratedClassifier(epochs=1, repeats=1, embedding=None, random_state=3, device="cpu").fit(data.X, data.y)
-    for name, kind in (("trees", "Trees"), ("linear", "Linear")):
+    for name, kind in (("trees", "Trees"), ("linear", "Linear"), ("forest", "Bagging")):
         alone = estimators(3)[name]()
         folds, _ = dealt_splits(data.X, data.y, 5, seed=alone.seed)
         used, seed = dealt[kind]

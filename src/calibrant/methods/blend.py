@@ -1,4 +1,4 @@
-"""Networks, trees and linear models in one classifier: cross-fitted on the same folds, weighted by held-out labels."""
+"""Networks, trees, linear models and forests in one pool: cross-fitted on the same folds, weighted by held-out labels."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from scipy.special import log_softmax
 from torch import Tensor
 
+from calibrant.methods.bagged import Bagging
 from calibrant.methods.bo4sc import suspicion
 from calibrant.methods.crossfit import CrossFit
 from calibrant.methods.fitted import Fitted, Mixture
@@ -21,11 +22,14 @@ from calibrant.methods.task import Part
 from calibrant.methods.trees import Trees
 
 NETWORK = "network"
-KINDS: dict[str, MemberKind] = {"linear": Linear(), "trees": Trees()}
-"""The members other than the networks, fastest first."""
-MEMBERS = (NETWORK, "trees", "linear")
-MOST_CLASSES = {"trees": 100}
-"""The most classes for a kind of member. Boosting grows a tree per class and iteration, so many classes are slow."""
+KINDS: dict[str, MemberKind] = {"linear": Linear(), "trees": Trees(), "forest": Bagging()}
+"""The members other than the networks, in the order in which they are fitted."""
+MEMBERS = (NETWORK, "trees", "linear", "forest")
+MOST_CLASSES = {"trees": 100, "forest": 30}
+"""The most classes for a kind of member. Boosting grows a tree per class and iteration, so many classes are slow. For a
+forest, predictions are slow."""
+MOST_ROWS = {"forest": 1500}
+"""The most rows for a kind of member. With more rows, a forest rarely improves the pool."""
 SMALL = 0.02
 """A member whose weight is below this share of all weights is left out."""
 MINOR = 0.2
@@ -151,9 +155,7 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
     held = Judged.of(fit, rows.labels)
     known: dict[str, np.ndarray] = {NETWORK: log_softmax(fit.held_out_logits.cpu().numpy(), axis=1)}
     models: dict[str, Model] = {}
-    for name in (
-        name for name in KINDS if name in members and rows.n_classes <= MOST_CLASSES.get(name, rows.n_classes)
-    ):
+    for name in used_kinds(members, rows):
 
         def promising(first: np.ndarray, log_probs: np.ndarray, name: str = name) -> bool:
             full = np.full_like(known[NETWORK], np.nan)
@@ -179,6 +181,16 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
         extras["suspicion"] = torch.where(own.isnan().any(1), extras["suspicion"].double(), doubt.double())
     networks = mixture if NETWORK in known else None
     return Blend(networks, {name: models[name] for name in known if name != NETWORK}, pool, extras)
+
+
+def used_kinds(members: Sequence[str], rows: Rows) -> list[str]:
+    """The kinds other than the networks that a table of this size uses."""
+    size, classes = len(rows.labels), rows.n_classes
+    return [
+        name
+        for name in KINDS
+        if name in members and classes <= MOST_CLASSES.get(name, classes) and size <= MOST_ROWS.get(name, size)
+    ]
 
 
 def held_shape(rows: Rows) -> tuple[int, int]:
