@@ -9,8 +9,8 @@ import torch
 from sklearn.base import clone
 
 from calibrant import SelfCalibratedClassifier
-from calibrant.methods import Mixture, Part, SelfCalibrated, Task
-from calibrant.methods.blend import MOST_CLASSES, MOST_ROWS, Blend
+from calibrant.methods import Mixture, Part, SelfCalibrated, Task, blend
+from calibrant.methods.blend import MOST_CLASSES, Blend, used_kinds
 from tests.estimators.cases import QUICK, three_classes
 
 POOL = QUICK["self-calibrated"]
@@ -37,10 +37,10 @@ def nll(probs: np.ndarray, y: np.ndarray) -> float:
 def test_the_pool_is_the_default_and_says_what_it_kept():
     X, y = three_classes()
     fitted = clone(POOL).fit(X, y)
-    assert POOL.members == ("network", "trees", "linear", "forest")
+    assert POOL.members == "auto"
     assert isinstance(fitted.model_, Blend)
     assert fitted.members_ == fitted.model_.members
-    assert set(fitted.members_) <= set(POOL.members)
+    assert set(fitted.members_) <= {"network", "trees", "linear", "forest"}
     assert len(fitted.pool_weights_) == len(fitted.members_)
     assert (fitted.pool_weights_ > 0).all()
     assert fitted.temperature_ == pytest.approx(1 / fitted.pool_weights_.sum())
@@ -110,7 +110,7 @@ def test_out_of_fold_probabilities_of_a_held_out_part():
         (("trees",), "must include 'network'"),
         (("network", "woods"), "'network', 'linear', 'trees', 'forest', each once; got"),
         (("network", "trees", "trees"), "each once"),
-        ("network", "must be a tuple"),
+        ("network", "must be 'auto' or a tuple"),
     ],
 )
 def test_members_are_checked(members, words):
@@ -144,15 +144,22 @@ def test_a_pool_that_knows_nothing_is_saved_and_read(tmp_path):
     assert np.ptp(again.predict_proba(X), axis=0).max() == 0
 
 
-@pytest.mark.parametrize("kind", ["trees", "forest"])
-def test_many_classes_have_no_trees(monkeypatch, kind):
+def test_many_classes_have_no_trees(monkeypatch):
     X, y = three_classes()
     fitted = {}
     for most in (2, 3):
-        monkeypatch.setitem(MOST_CLASSES, kind, most)
-        fitted[most] = clone(POOL).set_params(members=("network", kind)).fit(X, y).members_
-    assert kind not in fitted[2]
-    assert kind in fitted[3]
+        monkeypatch.setitem(MOST_CLASSES, "trees", most)
+        fitted[most] = clone(POOL).set_params(members=("network", "trees")).fit(X, y).members_
+    assert "trees" not in fitted[2]
+    assert "trees" in fitted[3]
+
+
+@pytest.mark.parametrize(
+    ("rows", "classes", "forest"), [(2500, 3, True), (2501, 3, False), (90, 2, False), (90, 30, True), (90, 31, False)]
+)
+def test_the_forest_is_for_small_tables_of_several_classes(rows, classes, forest):
+    assert used_kinds("auto", rows, classes) == ["linear", "trees", *(["forest"] if forest else [])]
+    assert used_kinds(("network", "forest", "trees"), rows, classes) == ["trees", "forest"]
 
 
 def test_more_rows_have_no_forest(monkeypatch):
@@ -161,13 +168,11 @@ def test_more_rows_have_no_forest(monkeypatch):
     with_forest = clone(POOL).fit(X, y)
     assert "forest" in with_forest.members_
     without = clone(POOL).set_params(members=("network", "trees", "linear")).fit(X, y)
-    monkeypatch.setitem(MOST_ROWS, "forest", 119)
+    monkeypatch.setattr(blend, "FOREST_ROWS", 119)
     limited = clone(POOL).fit(X, y)
     np.testing.assert_array_equal(limited.predict_proba(X), without.predict_proba(X))
     np.testing.assert_array_equal(limited.oof_proba_, without.oof_proba_)
     assert np.abs(with_forest.predict_proba(X) - without.predict_proba(X)).max() > 0
-    monkeypatch.setitem(MOST_ROWS, "forest", 120)
-    np.testing.assert_array_equal(clone(POOL).fit(X, y).predict_proba(X), with_forest.predict_proba(X))
 
 
 def test_a_forest_is_saved_and_read(tmp_path):

@@ -154,6 +154,12 @@ def test_a_member_alone(kind):
     assert np.mean(losses) < 0.72  # new patients: hardly better than chance, and not overconfident
 
 
+def test_a_forest_is_measured_where_the_pool_has_one():
+    for name, case in CASES.items():
+        data = case.make(0)
+        assert case.forest == ("forest" in blend.used_kinds("auto", len(data.y), len(np.unique(data.y)))), name
+
+
 def test_class_frequencies():
     probs = Frequencies().fit(np.zeros((4, 1)), np.array([0, 0, 0, 1])).predict_proba(np.zeros((2, 1)))
     assert probs == pytest.approx(np.array([[0.7, 0.3]] * 2))
@@ -192,7 +198,9 @@ def test_members_alone_use_the_folds_of_the_classifier(monkeypatch):
         dealt[type(kind).__name__] = folds, seed
 
     monkeypatch.setattr(blend, "cross_fit", spy)
-    SelfCalibratedClassifier(epochs=1, repeats=1, embedding=None, random_state=3, device="cpu").fit(data.X, data.y)
+    members = ("network", "trees", "linear", "forest")
+    quick = SelfCalibratedClassifier(epochs=1, repeats=1, embedding=None, members=members, random_state=3, device="cpu")
+    quick.fit(data.X, data.y)
     for name, kind in (("trees", "Trees"), ("linear", "Linear"), ("forest", "Bagging")):
         alone = estimators(3)[name]()
         folds, _ = dealt_splits(data.X, data.y, 5, seed=alone.seed)

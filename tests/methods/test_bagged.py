@@ -1,4 +1,4 @@
-"""Tests of the forest member: frozen trees equal scikit-learn's, shrinkage follows its equation, and costs are bounded."""
+"""Tests of the forest member: frozen trees equal scikit-learn's, and shrinkage follows its equation."""
 
 import dataclasses
 

@@ -5,7 +5,7 @@ Eq. 2). With the nodes ``t_0, …, t_L`` from the root to the leaf, ``N(t)`` tra
 
     q(leaf) = q(t_0) + Σ_l (q(t_l) − q(t_{l−1}))/(1 + λ/N(t_{l−1}))
 
-The mean p of many trees is under-confident where classes are clearly separated, so it is sharpened: ``softmax(β·log p)``.
+The mean p of many trees is under-confident where classes are clearly separated, so it becomes ``softmax(β·log p)``.
 λ and β are chosen by held-out loss. One forest serves all of them, because they do not change the splits.
 """
 
@@ -21,7 +21,7 @@ from calibrant.methods.mean_trees import MeanTrees
 from calibrant.methods.members import Rows, held_out_loss
 from calibrant.methods.trees import telling_columns
 
-MOST = 60
+MOST = 100
 """The most trees in the mean of fold models, to limit prediction time."""
 
 
@@ -104,7 +104,7 @@ def shrunk_shares(model: ExtraTreesClassifier, shrinkages: Sequence[float]) -> n
 
 
 def smoothed(shares: np.ndarray, train: Rows) -> np.ndarray:
-    """Probabilities of all classes, (nodes, C): as if one more row, of no known class, were in each node with all n rows.
+    """Probabilities of all classes, (nodes, C), mixed with even ones: these have the weight of one of n + 1 rows.
 
     Every probability is at least ``1/(C·(n + 1))``, also those of classes that are absent from the training rows.
     """

@@ -41,7 +41,7 @@ CONTENDERS = {
     "network": "the networks of the pool alone",
     "trees": "the trees of the pool alone",
     "linear": "the lines of the pool alone",
-    "forest": "the forest of the pool alone",
+    "forest": "the forest of the pool alone, where the pool has one",
     "cross-calibrated": "CrossCalibrated(HistGradientBoostingClassifier(early_stopping=True))",
     "hist-gradient-boosting": "scikit-learn's HistGradientBoostingClassifier(early_stopping=True)",
     "logistic-regression": "scikit-learn's LogisticRegression(max_iter=1000) of standardised columns",
