@@ -10,7 +10,7 @@ import pytest
 from calibrant import metrics
 from calibrant.data.vision import SHIFTS
 from calibrant.experiments.meta_reg import claims, measured_claims, targets
-from calibrant.experiments.meta_reg.figures import diagram, drop
+from calibrant.experiments.meta_reg.figures import diagram
 from calibrant.experiments.meta_reg.groups import RunGroup, flat, groups, spread
 from calibrant.experiments.meta_reg.measures import diagrams
 from calibrant.experiments.meta_reg.paper import METRICS, claimed_gains, paper, printed, printed_gains, quoted
@@ -152,10 +152,28 @@ def test_the_mean_gain_is_taken_over_data_sets() -> None:
     assert measured_claims.gains(groups([record("ce", 0)])).holds is None
 
 
-def test_rise_after_a_drop_is_later_minus_earlier_mean() -> None:
-    curve = {"epoch": list(range(1, 351)), "ece": [0.02] * 150 + [0.05] * 200}
-    assert drop(curve, 150) == pytest.approx(0.03)
-    assert math.isnan(drop({"epoch": [1, 2], "ece": [0.1, 0.1]}, 150))
+def curve(*levels: float) -> dict[str, list[float]]:
+    """A curve of 350 epochs with one ECE before the first drop, after it, before the second drop, and at the end."""
+    before, after, later, end = levels
+    return {"epoch": list(range(1, 351)), "ece": [before] * 150 + [after] * 50 + [later] * 50 + [end] * 100}
+
+
+def test_ece_around_a_drop_is_a_mean_of_ten_epochs() -> None:
+    found = measured_claims.around_first_drop(curve(0.02, 0.01, 0.05, 0.03))
+    assert found == pytest.approx((0.02, 0.01, 0.05))
+    assert all(map(math.isnan, measured_claims.around_first_drop({"epoch": [1, 2], "ece": [0.1, 0.1]})))
+
+
+@pytest.mark.parametrize(
+    ("flsd", "holds"),
+    [((0.05, 0.02, 0.06, 0.0), True), ((0.05, 0.02, 0.03, 0.0), False), ((0.05, 0.06, 0.02, 0), False)],
+)
+def test_rise_after_the_drop_is_judged_within_the_phase(flsd: tuple[float, ...], holds: bool) -> None:
+    ece = {"ce": curve(0.04, 0.01, 0.03, 0.0), "flsd": curve(*flsd)}
+    (group,) = groups([record(m, 0, recipe="paper", epochs=350, curve=own) for m, own in ece.items()])
+    claim = measured_claims.rises(group)
+    assert claim.holds is holds
+    assert claim.measured.startswith("ce 4.00, 1.00, 3.00; flsd 5.00, ")
 
 
 def test_diagram_from_a_record_has_the_predictions_errors() -> None:

@@ -11,16 +11,21 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from calibrant.bilevel import Callback, NonFiniteError
+from calibrant.bilevel.run import Run
 from calibrant.cli.commands import app
 from calibrant.experiments.common.store import Store
 from calibrant.experiments.meta_reg import ablate, reproduce, sweep
 from calibrant.experiments.meta_reg import training as training_module
+from calibrant.experiments.meta_reg.curves import EpochCurve
 from calibrant.experiments.meta_reg.data import prepare
 from calibrant.experiments.meta_reg.docs import BEGIN, END, results_section, update
 from calibrant.experiments.meta_reg.measures import BINS, SCORES
 from calibrant.experiments.meta_reg.plan import Setup, runs
 from calibrant.experiments.meta_reg.resuming import OutOfTime
 from calibrant.experiments.meta_reg.study import read_all
+from calibrant.methods.fitted import Failed
+from calibrant.methods.images import IMAGE_METHODS
 from tests.experiments.meta_reg.conftest import SMALL
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*images, but .*CIFAR-10 has")
@@ -249,3 +254,29 @@ def test_networks_of_other_processes_are_skipped(images: Path, tmp_path: Path, m
             limit=200,
             out=tmp_path,
         )
+
+
+class Poison(Callback):
+    """Makes the running statistics of normalisation layers NaN, as an overflow would; the weights stay finite."""
+
+    def on_step(self, run: Run) -> None:
+        spoiled = {k: v * torch.nan if v.is_floating_point() else v for k, v in run.state.buffers.items()}
+        run.state = run.state._replace(buffers=spoiled)
+
+
+def test_the_curve_reports_logits_that_are_not_finite(images: Path) -> None:
+    prepared = prepare("cifar10", images, 0, model="small-cnn")
+    method = IMAGE_METHODS["ce"].method
+    with pytest.raises(NonFiniteError, match="logits were not finite after outer step"):
+        method.fit(prepared.task, callbacks=[Poison(), EpochCurve(prepared.test)])
+
+
+def test_a_diverged_run_is_recorded_and_the_study_goes_on(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = [Failed("overflow", 10)]
+    monkeypatch.setattr(training_module, "network_of", lambda wanted, fitted: lost.pop() if lost else fitted)
+    reproduce(**SMALL | {"methods": ["ce", "focal"], "seeds": 1, "epochs": 1}, data=images, out=tmp_path)
+    failures = {r["method"]: r["failure"] for r in records(tmp_path)}
+    assert "logits of the trained network were not finite" in failures["ce"]
+    assert failures["focal"] is None

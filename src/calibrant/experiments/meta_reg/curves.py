@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant import metrics
-from calibrant.bilevel import Bilevel, Callback, FocalWithGamma
+from calibrant.bilevel import Bilevel, Callback, FocalWithGamma, NonFiniteError
 from calibrant.bilevel.run import Run
 from calibrant.methods import Part
 
@@ -65,7 +65,13 @@ class EpochCurve(Callback):
                 logits.append(net.head(features[-1]))
             else:
                 logits.append(net.logits(inputs))
-        probs = torch.cat(logits).double().softmax(-1).cpu()
+        scores = torch.cat(logits).double()
+        if not scores.isfinite().all():
+            run.lookout.look()  # on a GPU, steps are checked with a delay: this names the step that failed
+            raise NonFiniteError(
+                f"The network's logits were not finite after outer step {run.step}. Try a smaller learning rate."
+            )
+        probs = scores.softmax(-1).cpu()
         labels = self.part.labels.cpu()
         found = {
             "error": 1 - float(metrics.accuracy(probs, labels)),  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,10 +103,3 @@ def bin_sweep(group: RunGroup) -> Any:
             thinned = BinSweep(*(getattr(data, name)[keep] for name in ("bins", *means)))
             BinSweepDisplay(thinned, name=method).plot(axes, legend=method == shown(group)[-1])
     return figure
-
-
-def drop(curve: dict[str, list[float]], epoch: int, window: int = 10) -> float:
-    """The rise of ECE from just before an epoch to the end of the curve; NaN if the curve lacks these epochs."""
-    ece, when = np.array(curve.get("ece", [])), np.array(curve.get("epoch", []))
-    before, after = ece[(when > epoch - window) & (when <= epoch)], ece[when > epoch + window]
-    return float(after.mean() - before.mean()) if len(before) and len(after) else math.nan

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from calibrant import metrics
+from calibrant.bilevel import NonFiniteError
 from calibrant.data.vision import SHIFTS
 from calibrant.experiments.meta_reg.data import PreparedImages
 from calibrant.experiments.meta_reg.noisy import weights_by_truth
@@ -72,9 +73,12 @@ def measure(fitted: Fitted, method: Any, prepared: PreparedImages) -> dict[str, 
 
 
 def logits(network: Fitted, part: Part) -> Tensor:
-    """Logits of a part, computed in batches; float64 on the CPU."""
+    """Logits of a part, computed in batches; float64 on the CPU. Logits that are not finite are an error."""
     rows = torch.arange(len(part), device=part.labels.device)
-    return torch.cat([network.logits(next(part[own].pieces())[0]) for own in rows.split(PIECE)]).double().cpu()
+    found = torch.cat([network.logits(next(part[own].pieces())[0]) for own in rows.split(PIECE)]).double().cpu()
+    if not found.isfinite().all():
+        raise NonFiniteError("The logits of the trained network were not finite. Try a smaller learning rate.")
+    return found
 
 
 def softmax(scores: Tensor, temperature: float) -> Probs:

@@ -90,12 +90,16 @@ def train(
         model = wanted.calibrate(model, prepared.task) if isinstance(wanted, Calibrated) else model
         calibrated = time.perf_counter() - begin
         record: Record = dict(own.fields)
-        if fitted.failure:
-            record |= dict.fromkeys((*SCORES, "floor")) | {"failure": fitted.failure}
-        else:
+        failure = fitted.failure
+        if not failure:
             begin = time.perf_counter()
-            record |= measure(model, wanted, prepared) | {"failure": None}
+            try:
+                record |= measure(model, wanted, prepared) | {"failure": None}
+            except NonFiniteError as error:
+                failure = str(error)
             record["measure_seconds"] = time.perf_counter() - begin
+        if failure:
+            record |= dict.fromkeys((*SCORES, "floor")) | {"failure": failure}
         found[own] = record | common | {"seconds": common["train_seconds"] + calibrated}
     if path is not None:
         path.unlink(missing_ok=True)

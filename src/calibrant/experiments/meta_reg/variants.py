@@ -32,6 +32,8 @@ def variants() -> dict[str, Method]:
     ``flg-sece-last``           the same, and γ moves in the last 30 % of the run only
     ``flg-sece-rescaled-…``     the gradient keeps the mean size of cross-entropy's, at 1 and 10 times the rate
     ``focal-control-early``     the held-out gap moves γ from the start of the run
+    ``ce-dece-late``            held-out data move the L2 strengths in the second half only, as they move γ
+    ``ce-sece-late``            the same for SECE
     ``gamma-sece``              one γ for all, moved by the same hypergradient
     ``published-…``             the published γ-Net with another way to keep γ positive
     ``recommended-temperature`` one temperature instead of the map
@@ -65,6 +67,7 @@ def variants() -> dict[str, Method]:
         "flg-sece-rescaled-rate-1": replace(base, rescaled=True),
         "flg-sece-rescaled-rate-10": replace(fast, rescaled=True),
         "focal-control-early": FocalControl(),
+        **{f"{name}-late": replace(meta(name), start=base.start) for name in ("ce-dece", "ce-sece")},
         "gamma-sece": replace(base, outer_variable="gamma"),
         **{f"published-{name}": replace(published, positive=name) for name in POSITIVE},
         "recommended-temperature": replace(recommended, hidden=0),
