@@ -44,7 +44,7 @@ def test_sharpened_probabilities():
 
 
 def test_shares_are_shrunk_along_each_path():
-    """Agarwal et al. 2022, Eq. 2, evaluated node by node."""
+    """The equation of the module, evaluated node by node."""
     rows = table(60)
     model = ExtraTreesClassifier(3, random_state=0).fit(rows.inputs, rows.labels)
     for strength, found in zip((0.0, 5.0), shrunk_shares(model, (0.0, 5.0)), strict=True):
@@ -76,7 +76,7 @@ def test_labels_that_nothing_explains_are_shrunk_to_their_frequencies():
     assert np.abs(np.exp(found.held_out[:, 1]) - 0.3).mean() < 0.1
 
 
-def test_the_mean_is_a_forest_of_the_first_trees_of_each_fold(monkeypatch):
+def test_the_mean_has_the_first_trees_of_each_fold(monkeypatch):
     rows = table(150)
     forests = [PLAIN.path(rows.take(a), rows.take(b), 0).at(0) for a, b in folds(150)]
     expected = np.mean([np.exp(forest.scores(rows.inputs)) for forest in forests], axis=0)

@@ -1,7 +1,7 @@
 """The forest member of the pool: trees grown independently of each other, whose class probabilities are averaged.
 
-Each leaf's probabilities are shrunk towards those of the nodes above it (hierarchical shrinkage, Agarwal et al. 2022,
-Eq. 2). With the nodes ``t_0, …, t_L`` from the root to the leaf, ``N(t)`` training rows and class shares ``q(t)``::
+Each leaf's probabilities are shrunk towards those of the nodes above it (hierarchical shrinkage, Agarwal et al. 2022).
+With the nodes ``t_0, …, t_L`` from the root to the leaf, ``N(t)`` training rows and class shares ``q(t)``::
 
     q(leaf) = q(t_0) + Σ_l (q(t_l) − q(t_{l−1}))/(1 + λ/N(t_{l−1}))
 
