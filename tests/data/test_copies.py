@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from calibrant.data.copies import copy_groups, independent_size, joined, near_copies, near_copy_groups, row_codes
+from calibrant.data.copies import copy_groups, independent_size, joined, row_codes
+from calibrant.data.near_copies import near_copies, near_copy_groups
 
 
 def normal(rows: int, columns: int, seed: int = 0) -> np.ndarray:
@@ -118,6 +119,35 @@ def test_ordinary_rows_raise_no_suspicion(columns):
         assert not near_copies(values).suspicious
     clusters = np.random.default_rng(0).integers(0, 5, 1500)[:, None] * 10.0
     assert not near_copies(normal(1500, columns) + clusters).suspicious
+
+
+def coded(*columns):
+    """Categories as 0/1 columns."""
+    return np.concatenate([np.eye(c.max() + 1)[c] for c in columns], axis=1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_small_cells_of_categories_are_no_near_copies(seed):
+    generator = np.random.default_rng(seed)
+    for rows in (80, 200):
+        index = np.linspace(-1.7, 1.7, rows)[:, None]
+        values = np.concatenate([index, generator.integers(0, 2, (rows, 3))], axis=1)
+        assert not near_copies(values, seed=seed).suspicious
+    variety, year, site = (k.ravel() for k in np.indices((10, 2, 6)))  # every combination once, like a field trial
+    crop = generator.normal(size=120) + generator.normal(0, 1.5, 6)[site] + generator.normal(size=2)[year]
+    crop = ((crop - crop.mean()) / crop.std())[:, None]
+    for known in (coded(year, site), coded(variety, year), coded(variety, site)):
+        assert not near_copies(np.concatenate([crop, known], axis=1), seed=seed).suspicious
+
+
+@pytest.mark.parametrize("categories", [1, 2, 4, 8])
+@pytest.mark.parametrize("copies", [2, 5])
+def test_near_copies_with_equal_categories_are_noticed(categories, copies):
+    rows = 300 // copies
+    known = np.random.default_rng(0).integers(0, 2, (rows, categories))
+    repeated = np.repeat(np.concatenate([normal(rows, 4), known], axis=1), copies, axis=0)
+    repeated[:, :4] += 1e-3 * normal(len(repeated), 4, 1)
+    assert near_copies(repeated).suspicious
 
 
 def test_few_rows_and_exact_copies_are_no_near_copies():

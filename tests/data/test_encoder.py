@@ -1,5 +1,6 @@
 """Tests of the table encoder: small exact cases, columns by name, JSON round trips, and messages about odd columns."""
 
+import re
 import warnings
 from datetime import date
 from decimal import Decimal
@@ -324,3 +325,38 @@ def test_mixed_types_in_one_column_are_categories():
     encoder = TableEncoder().fit(data)
     assert encoder.get_feature_names_out().tolist() == ["x=1", "x=2", "x=a", "x=(rare)", "x=(missing)"]
     assert encoder.transform({"x": ["1", 2, "a", "True", float("nan")]}).tolist() == np.eye(5).tolist()
+
+
+@pytest.mark.parametrize(
+    ("value", "look"),
+    [
+        ("{0:02d}.{1:02d}.2023", "look like dates. Write them as 2024-12-31"),
+        ("{1}/{0}/2023 12:00", "look like dates. Write them as 2024-12-31"),
+        ("K{0}-{1}", "look like names or free text"),
+        ("word {0} of {1}", "look like names or free text"),
+    ],
+)
+def test_notes_say_what_a_left_out_column_looks_like(value, look):
+    texts = [value.format(day, month) for month in range(1, 10) for day in range(1, 29)]
+    with pytest.warns(UserWarning, match=f"252 different texts in 252 rows {re.escape(look)}"):
+        TableEncoder().fit({"x": texts, "y": np.arange(252)})
+
+
+@pytest.mark.parametrize("repeats", [1, 5])
+@pytest.mark.parametrize("value", ["{}.5 kg", "~{}", "{}'000", "{}ml"])
+def test_a_note_on_numbers_with_other_characters(value, repeats):
+    values = [value.format(k) for k in range(100)] * repeats
+    with pytest.warns(UserWarning, match=f"have other characters, such as {re.escape(repr(values[0]))}"):
+        encoder = TableEncoder().fit({"x": values, "y": np.arange(100 * repeats)})
+    assert ("x" in encoder.dropped_) == (repeats == 1)
+
+
+@pytest.mark.parametrize("repeats", [1, 5])
+def test_a_note_on_columns_that_are_mostly_numbers(repeats):
+    values = [*map(str, range(100)), *["-"] * 8, *["unknown"] * 2] * repeats
+    found = rf"{100 * repeats} of its {110 * repeats} values are, but '-', 'unknown' are not\. Leave these empty"
+    with pytest.warns(UserWarning, match=found):
+        TableEncoder().fit({"x": values, "y": np.arange(110 * repeats)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TableEncoder().fit({"x": ["1", "2", "3", "many"] * 10})  # few different values are categories

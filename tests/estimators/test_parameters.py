@@ -96,6 +96,18 @@ def test_former_parameter_of_the_recommended_classifier():
         SelfCalibratedClassifier(outer_rate=0.3, outer_learning_rate=0.3)
 
 
+@pytest.mark.parametrize("cls", [SelfCalibratedClassifier, BO4SCClassifier])
+def test_displaying_a_classifier_does_not_warn(cls):
+    made = cls()
+    made.classes_ = np.arange(2)  # scikit-learn displays attributes of fitted classifiers
+    made.model_ = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "classes_" in made._repr_html_()
+        assert {"fit", "classes_"} <= set(dir(made))
+    assert "outer_rate" not in dir(made)
+
+
 def test_former_attributes_read_the_method():
     made = BO4SCClassifier(method=BO4SC(inner="sgd"))
     with pytest.warns(DeprecationWarning, match=r"is now called BO4SCClassifier\.method\.inner"):

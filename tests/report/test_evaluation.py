@@ -315,3 +315,9 @@ def test_equal_weights_change_nothing():
     for wrong in (np.ones(3), np.zeros(200), -np.ones(200), np.arange(200)):
         with pytest.raises(ValueError, match="sample_weight must be"):
             calibrant.evaluate(probs, labels, sample_weight=wrong)
+
+
+def test_equal_confidences_are_told_once_and_zero_without_sign():
+    text = str(calibrant.evaluate(np.full((40, 2), [0.75, 0.25]), (np.arange(40) % 4 == 0).astype(int), n_resamples=20))
+    assert text.count("of the surest 100%") == 1
+    assert "-0.0000" not in text

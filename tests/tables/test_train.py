@@ -21,6 +21,7 @@ from calibrant.tables import Order, load_model, train
 from calibrant.tables.methods import find_method
 from calibrant.tables.parts import divide
 from calibrant.tables.reading import read_labelled
+from calibrant.tables.results import doubtful
 from tests.tables.conftest import churn
 
 FILES = {"model.calibrant", "metrics.json", "predictions.csv", "suspects.csv", "report.html"}
@@ -80,6 +81,11 @@ def test_suspects_are_training_rows_that_another_class_suits_better(trained):
     assert (found["suspicion"].diff().dropna() <= 1e-9).all()
     assert (found["label"].to_numpy() == source["left?"].to_numpy()[found["row"] - 1]).all()
     assert (found["visits"].to_numpy() == source["visits"].to_numpy()[found["row"] - 1]).all()
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["suspects"] == len(found)
+    assert metrics["very_suspect"] == (found["probability_of_label"] < 0.05).sum()
+    assert f"lists {len(found)} training rows for which another class is more likely" in doubtful(metrics)
+    assert doubtful(metrics | {"suspects": 0}) == ""
 
 
 def test_the_report_is_the_page_of_evaluate_with_a_card(trained):
@@ -185,6 +191,50 @@ def edited(path, **columns):
         source[name] = values
     source.to_csv(path, index=False)
     return path
+
+
+def test_notes_on_values_in_upper_and_lower_case(quick, tmp_path):
+    source = churn()
+    path = edited(tmp_path / "t.csv", member=np.resize(["Yes", "yes", "No"], 240), code=np.resize(["a", "b"], 240))
+    done = invoke("train", path, "--target", "left?", "--out", tmp_path / "out")
+    assert "Column 'member' has values that differ only in upper and lower case (Yes, yes)." in done.stderr
+    assert done.stderr.count("upper and lower case") == 1
+    edited(path, **{"left?": [v.upper() if k < 20 else v for k, v in enumerate(source["left?"])]})
+    done = invoke("train", path, "--target", "left?", "--out", tmp_path / "out")
+    assert "Column 'left?' has values that differ only in upper and lower case" in done.stderr
+
+
+def test_an_export_of_a_spreadsheet(quick, tmp_path):
+    rng = np.random.default_rng(0)
+    amounts, days = rng.integers(100_000, 900_000, 120), rng.integers(1, 28, 120)
+    lines = ["Kunde;Datum;Umsatz in €;Rabatt;Größe;Mandant;Bemerkung;Status"] + [
+        f"K{k};{day:02d}.0{k % 9 + 1}.2023;{v // 1000}.{v % 1000:03d},50 €;{k % 40},5 %;{150 + k % 50},5 cm;1;"
+        f'"Anruf {k},\nkommt; ""wieder""";{"bleibt " if v > 5e5 else "geht"}'
+        for k, (v, day) in enumerate(zip(amounts, days, strict=True))
+    ]
+    (tmp_path / "t.csv").write_bytes(("\ufeff" + "\r\n".join(lines) + "\r\n").encode())
+    done = invoke("train", tmp_path / "t.csv", "--target", "Status", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "Numbers: Umsatz in €, Rabatt." in done.stderr
+    assert "Mandant (constant)" in done.stderr
+    assert "'Datum' is left out: " in done.stderr
+    assert "look like dates. Write them as 2024-12-31 if they matter." in done.stderr
+    assert "look like names or free text." in done.stderr
+    assert "'Größe' is not taken as numbers, because its values have other characters, such as" in done.stderr
+    (tmp_path / "new.csv").write_text("Umsatz in €;Rabatt;Größe\n850.000 €;5 %;150,5 cm\n850000;5;150,5 cm\n")
+    done = invoke("predict", tmp_path / "out" / "model.calibrant", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
+    assert done.exit_code == 0, done.output
+    assert "Note" not in done.stderr.replace("Note: all predictions are withheld", "")
+    found = pd.read_csv(tmp_path / "p.csv")["prob_geht"]
+    assert found[0] == pytest.approx(found[1], abs=1e-6)
+
+
+def test_categories_are_written_as_in_training(quick, tmp_path):
+    path = edited(tmp_path / "t.csv", rate=np.resize(["5%", "7.5%", "10%"], 240))
+    options = ("--target", "left?", "--categorical", "rate", "--out", tmp_path / "out")
+    assert invoke("train", path, *options).exit_code == 0
+    done = invoke("predict", tmp_path / "out" / "model.calibrant", path, "--out", tmp_path / "p.csv")
+    assert "training did not see" not in done.stderr
 
 
 def test_warnings_about_columns(quick, tmp_path):

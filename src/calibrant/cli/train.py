@@ -60,6 +60,7 @@ def train(
     from calibrant.tables import Order
     from calibrant.tables import train as train_on
     from calibrant.tables.parts import share_or_file
+    from calibrant.tables.results import doubtful
 
     order = Order(
         table,
@@ -93,11 +94,8 @@ def train(
         errors = rule["test_errors_among_kept"]
         wrong = "" if errors is None else f", {errors:.1%} of them wrong"
         typer.echo(f"Of the held-out rows {rule['test_kept']:.1%} are kept{wrong}.")
-    if metrics["suspects"]:
-        typer.echo(
-            f"{metrics['suspects']:,} training labels are doubtful, because another class is more likely: suspects.csv "
-            "lists them, the most doubtful first."
-        )
+    if about := doubtful(metrics):
+        typer.echo(about)
     typer.echo(f"\nTrained in {duration(metrics['seconds']['training'])}. Written: {out / 'report.html'}")
     typer.echo(f"Predict other tables: calibrant predict {out / 'model.calibrant'} TABLE")
 

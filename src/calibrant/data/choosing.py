@@ -10,10 +10,25 @@ from math import ceil
 
 import numpy as np
 
-from calibrant.data.columns import days, holds_codes, is_numeric, missing_count, numbers, strays, texts, without_strays
+from calibrant.data.columns import (
+    days,
+    holds_codes,
+    is_numeric,
+    missing_count,
+    numbers,
+    others_than_numbers,
+    set_of,
+    strays,
+    texts,
+    without_strays,
+)
 from calibrant.data.encodings import Categorical, Dropped, Encoding, Numeric, listed, ordinal_encoder
 from calibrant.data.scaling import column_scale
 
+_FEW = 10
+"""Columns with at most this many different values are hardly meant as numbers."""
+_OTHER_DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}([ T].*)?")
+_WITH_UNIT = re.compile(r"[^\w\s]\s?[+-]?\d[\d.,]*|[+-]?\d[\d.,]*(\s?[^\d\s]{1,6}|(['’]\d{3})+[\d.,]*)")
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
 
 
@@ -33,11 +48,13 @@ def choose(
     rows = counts.total()
     if not counts:
         return Dropped(name, "empty"), None
+    mixed = None if coded else _meant_as_numbers(name, column)
     differs = len(counts) > max_categories and 2 * len(counts) > rows
     dates = not coded and all(map(_ISO_DATE.fullmatch, counts))
     alone = len(counts) > 1 and counts.most_common(1)[0][1] < _least(rare, len(values))
     if not codes and (differs or dates or alone):
-        return _not_categories(name, column, len(counts), rows, codes=coded)
+        encoding, note = _not_categories(name, column, len(counts), rows, codes=coded)
+        return encoding, mixed if mixed and isinstance(encoding, Dropped) else note
     common, pooled = _pooled(values, least=_least(rare, len(values)), most=max_categories)
     encoding = Categorical(name, common, bool(pooled), len(values) > rows, pooled)
     if len(encoding.outputs) < 2:
@@ -46,7 +63,7 @@ def choose(
         f"Column {name!r} has {len(counts)} categories: the {len(common)} most frequent have their own input, the "
         "others share one."
     )
-    return encoding, note if len(counts) > max_categories else None
+    return encoding, mixed or (note if len(counts) > max_categories else None)
 
 
 def _least(rare: float, rows: int) -> int:
@@ -102,8 +119,39 @@ def _not_categories(
             return _numeric(name, numbers(column, name), dates=False), None
         with suppress(ValueError):
             return _dates(name, column)
-    note = (
-        f"Column {name!r} is left out: {distinct} different texts in {rows} rows look like names or free text. "
-        "Turn it into numbers or fewer categories if it matters."
-    )
+    note = f"Column {name!r} is left out: {distinct} different texts in {rows} rows look like {_looks(column)}"
     return Dropped(name, "too many categories"), note
+
+
+def _looks(column: np.ndarray) -> str:
+    """What most texts of a column look like, and what to do."""
+    values = [v for v in texts(column) if v is not None]
+    if 2 * sum(bool(_OTHER_DATE.fullmatch(v)) for v in values) > len(values):
+        return "dates. Write them as 2024-12-31 if they matter."
+    return "names or free text. Turn it into numbers or fewer categories if it matters."
+
+
+def _number_with_unit(values: list[str]) -> str | None:
+    """The first number with other characters, if most values are some."""
+    found = [v for v in values if _WITH_UNIT.fullmatch(v)]
+    return found[0] if 2 * len(found) > len(values) else None
+
+
+def _meant_as_numbers(name: str, column: np.ndarray) -> str | None:
+    """A note on a column of texts that may be meant as numbers."""
+    if len(set_of(column)) <= _FEW:
+        return None
+    example = _number_with_unit([v for v in texts(column) if v is not None])
+    if example is not None:
+        return (
+            f"Column {name!r} is not taken as numbers, because its values have other characters, such as {example!r}. "
+            "Write plain numbers if they are quantities."
+        )
+    others = others_than_numbers(column)
+    present = len(column) - missing_count(column)
+    if 2 * len(others) >= present:
+        return None
+    return (
+        f"Column {name!r} is not taken as numbers: {present - len(others)} of its {present} values are, but "
+        f"{listed(list(dict.fromkeys(others)))} are not. Leave these empty if they mean that the number is missing."
+    )

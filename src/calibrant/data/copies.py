@@ -1,4 +1,4 @@
-"""Rows that belong together: exact copies, groups named by the user, and a warning sign for near copies.
+"""Rows that belong together: exact copies, and groups named by the user.
 
 If a copy of a held-out row is in the training data, the row is not really held out. Its loss measures memory, so
 regularisation and temperature are learned from the wrong number. Copies and groups are therefore kept in one fold.
@@ -7,24 +7,17 @@ regularisation and temperature are learned from the wrong number. Copies and gro
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.sparse import coo_array, issparse
 from scipy.sparse.csgraph import connected_components
-from scipy.spatial.distance import cdist
 
 _BLOCK = 1 << 22
 """Numbers that are hashed at once, to bound memory."""
 _EXCUSED = 10.0
 """Copies count as chance if there are at most this many times the pairs that independent columns would give."""
 _SAMPLED = 20_000
-_WORK = 5e7
-"""The number of multiplications that :func:`near_copies` may use, about 0.1 seconds. It checks at least 30 rows."""
-_TILE = 1024
-"""Rows whose distances to all others are in memory at once."""
-_NEIGHBOUR = 20
-_NEAR = 0.1
 
 
 def row_codes(inputs: Any) -> np.ndarray | None:
@@ -109,97 +102,6 @@ def independent_size(labels: np.ndarray, probs: np.ndarray, groups: np.ndarray |
     total = (residuals[several] ** 2).sum()
     correlation = float(np.clip(between.sum() / total, 0, 1)) if total > 0 else 1.0
     return float((sizes / (1 + (sizes - 1) * correlation)).sum())
-
-
-class NearCopies(NamedTuple):
-    """The result of :func:`near_copies`."""
-
-    share: float
-    """The share of rows whose nearest neighbour is suspiciously near."""
-    expected: float
-    """The share to expect without copies, given how the rows are distributed."""
-
-    @property
-    def suspicious(self) -> bool:
-        """Whether far more rows than expected have such a neighbour."""
-        return self.share > self.expected + 0.25
-
-
-def near_copies(values: np.ndarray, *, seed: int = 0) -> NearCopies | None:
-    """Search a sample of the rows for rows that are repeated with small changes.
-
-    Without copies, rows are locally distributed like points in D dimensions. The nearest of k neighbours is then nearer
-    than t times the k-th with probability ``1 − (1 − t^D)^k``. D is estimated from neighbours k to 2k, which near
-    copies do not affect unless each row has k copies. The observed share of such rows is compared with this probability
-    for ``t = 0.1`` and ``k = 20``; exact copies are not counted.
-
-    Parameters
-    ----------
-    values : (n, d) array of standardised numbers
-    seed : seed of the sample
-
-    Returns
-    -------
-    found : None for fewer than 60 different rows
-    """
-    values = np.asarray(values, dtype=np.float32).reshape(len(values), -1)
-    codes = row_codes(values)
-    assert codes is not None
-    values = values[np.unique(codes, return_index=True)[1]]
-    n, columns = values.shape
-    if n < 3 * _NEIGHBOUR or not columns:
-        return None
-    generator = np.random.default_rng(seed)
-    if columns > 64:  # distances survive a random projection
-        values = values @ generator.standard_normal((columns, 64)).astype(np.float32)
-        columns = 64
-    asked = generator.permutation(n)[: int(np.clip(_WORK / (n * columns), 30, 300))]
-    near = np.sort(np.partition(cdist(values[asked], values), 2 * _NEIGHBOUR, axis=1)[:, : 2 * _NEIGHBOUR + 1], axis=1)
-    first, middle, last = (np.maximum(near[:, k], 1e-12) for k in (1, _NEIGHBOUR, 2 * _NEIGHBOUR))
-    dimension = np.log(2) / max(float(np.mean(np.log(last / middle))), 1e-3)
-    expected = 1 - (1 - _NEAR**dimension) ** _NEIGHBOUR
-    return NearCopies(float(np.mean(first < _NEAR * middle)), float(expected))
-
-
-def near_copy_groups(values: np.ndarray) -> np.ndarray | None:
-    """Group near copies: return one group number per row.
-
-    Two rows are linked if their distance is below a tenth of both rows' distances to their 20th neighbours; linked rows
-    form groups. Call this only if :func:`near_copies` is suspicious; otherwise it links rows that are near by chance.
-
-    Parameters
-    ----------
-    values : (n, d) array of standardised numbers
-
-    Returns
-    -------
-    groups : None for more than 20,000 different rows, which would take long, and if links chain a fifth of the rows
-        together, which does not happen with copies
-    """
-    values = np.asarray(values, dtype=np.float32).reshape(len(values), -1)
-    codes = row_codes(values)
-    assert codes is not None
-    _, kept, place = np.unique(codes, return_index=True, return_inverse=True)
-    values = values[kept] - values.mean(0)
-    n = len(values)
-    if not 3 * _NEIGHBOUR <= n <= _SAMPLED:
-        return None
-    squares = (values**2).sum(1)
-    links, limits = [], np.empty(n, dtype=np.float32)
-    for start in range(0, n, _TILE):
-        own = slice(start, start + _TILE)
-        distance = squares[own, None] + squares - 2 * values[own] @ values.T
-        nearest = np.argpartition(distance, _NEIGHBOUR, axis=1)[:, : _NEIGHBOUR + 1]
-        found = np.take_along_axis(distance, nearest, axis=1)
-        limits[own] = _NEAR**2 * found.max(1)
-        rows, columns = np.nonzero(found < limits[own, None])
-        links.append(np.stack([rows + start, nearest[rows, columns], found[rows, columns]]))
-    a, b, distance = np.concatenate(links, axis=1)
-    a, b = a.astype(int), b.astype(int)
-    mutual = distance < limits[b]
-    graph = coo_array((np.ones(mutual.sum(), dtype=bool), (a[mutual], b[mutual])), shape=(n, n))
-    groups = connected_components(graph, directed=False)[1]
-    return None if np.bincount(groups).max() > max(_NEIGHBOUR, n / 5) else groups[place]
 
 
 def _by_chance(inputs: Any, pairs: float) -> bool:

@@ -11,15 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.data.columns import Columns
+from calibrant.data.number_marks import NumberReader
 from calibrant.data.tables import check_file, file_kind, frame_columns
 from calibrant.data.text_tables import read_text, separator
 
 
-def read_chunks(path: str | os.PathLike[str], rows: int, *, text: Collection[str] = ()) -> Iterator[Columns]:
+def read_chunks(
+    path: str | os.PathLike[str],
+    rows: int,
+    *,
+    text: Collection[str] = (),
+    reader: NumberReader | None = None,
+) -> Iterator[Columns]:
     """The columns of a ``.csv``, ``.tsv`` or ``.parquet`` file (also with ``.gz``), ``rows`` rows at a time.
 
     Each piece is read like a separate file, so the type of a column may differ between pieces. For example, a column of
     codes is read as numbers if a piece holds only numbers. ``text`` names columns that are text in every piece.
+    ``reader`` knows how numbers were written in a training table, and collects notes where this file differs.
     """
     if rows < 1:
         raise ValueError(f"The number of rows in a piece must be at least 1; got {rows}.")
@@ -27,7 +35,7 @@ def read_chunks(path: str | os.PathLike[str], rows: int, *, text: Collection[str
     check_file(path)
     kind, packed = file_kind(path)
     found = False
-    for frame in _parquet(path, rows, packed) if kind == ".parquet" else _text(path, rows, kind, packed, text):
+    for frame in _parquet(path, rows, packed) if kind == ".parquet" else _text(path, rows, kind, packed, text, reader):
         found = True
         yield frame_columns(frame, path.name)
     if not found:
@@ -55,26 +63,29 @@ def _parquet(path: Path, rows: int, packed: bool) -> Iterator[Any]:
         ) from None
 
 
-def _text(path: Path, rows: int, kind: str, packed: bool, text: Collection[str]) -> Iterator[Any]:
+def _text(
+    path: Path, rows: int, kind: str, packed: bool, text: Collection[str], reader: NumberReader | None
+) -> Iterator[Any]:
     with gzip.open(path, "rb") if packed else path.open("rb") as binary:
         lines = io.TextIOWrapper(binary, encoding="utf-8-sig", newline="")
         try:
-            yield from _frames(path.name, lines, rows, kind, text)
+            yield from _frames(lines, rows, kind, text, reader or NumberReader(path.name))
         except UnicodeDecodeError:
-            raise ValueError(f"{path.name} is not text in UTF-8; save it in that encoding.") from None
+            raise ValueError(
+                f"{path.name} is not text in UTF-8; save it in that encoding (in Excel: CSV UTF-8)."
+            ) from None
         except (gzip.BadGzipFile, EOFError):
             raise ValueError(
                 f"{path.name} ends in .gz, but it is not a complete gzip file. Compress it again."
             ) from None
 
 
-def _frames(file: str, lines: Iterator[str], rows: int, kind: str, text: Collection[str]) -> Iterator[Any]:
+def _frames(lines: Iterator[str], rows: int, kind: str, text: Collection[str], reader: NumberReader) -> Iterator[Any]:
     """Data frames of at most ``rows`` rows, each read with the header of the file."""
-    records = _Records(file, lines)
+    records = _Records(reader.file, lines)
     header = next((record for record in records if record.strip()), "")
     mark = "\t" if kind == ".tsv" else separator(header.encode())
     records.delimiter = mark
-    commas: set[str] = set()
     while True:
         before, piece = records.line, [header]
         for record in records:
@@ -86,7 +97,7 @@ def _frames(file: str, lines: Iterator[str], rows: int, kind: str, text: Collect
                 return
             continue
         ahead = header.count("\n") or header.count("\r")
-        yield read_text(file, "".join(piece).encode(), mark, text=text, commas=commas, line=before - ahead)
+        yield read_text(reader.file, "".join(piece).encode(), mark, text=text, reader=reader, line=before - ahead)
 
 
 class _Records:

@@ -13,6 +13,7 @@ import numpy as np
 
 from calibrant.data.columns import Columns, each
 from calibrant.data.labels import as_labels
+from calibrant.data.number_marks import NumberReader
 from calibrant.data.table_forms import as_columns
 from calibrant.data.text_tables import MISSING, need_pandas, read_text, separator
 
@@ -46,7 +47,7 @@ def read_table(path: str | os.PathLike[str], *, target: str | None = None) -> La
 
     Numbers that begin with a zero (007) are codes and stay text. In files without commas between columns, a column may
     have decimal commas; a column whose commas may separate thousands (1,200) stays text. If a column has decimal
-    commas, points in other columns of the file separate thousands where they can (1.200 is 1200). Rows must have as
+    commas, points in all columns of the file separate thousands where they can (1.200 is 1200). Rows must have as
     many fields as the header.
     """
     columns = read_columns(path)
@@ -68,9 +69,12 @@ def read_table(path: str | os.PathLike[str], *, target: str | None = None) -> La
     return LabelledTable(columns, labels, name)
 
 
-def read_columns(path: str | os.PathLike[str]) -> Columns:
-    """All columns of a file by name. A first column that has no name and counts rows is left out."""
-    frame = _read_frame(Path(path))
+def read_columns(path: str | os.PathLike[str], *, reader: NumberReader | None = None) -> Columns:
+    """All columns of a file by name. A first column that has no name and counts rows is left out.
+
+    ``reader`` knows how numbers were written in a training table, and remembers how they are written in this file.
+    """
+    frame = _read_frame(Path(path), reader)
     if not len(frame):
         raise ValueError(f"{Path(path).name} holds no rows; give a table with a header and rows below it.")
     columns = frame_columns(frame, Path(path).name)
@@ -114,7 +118,7 @@ def file_kind(path: Path) -> tuple[str, bool]:
     return kind, packed
 
 
-def _read_frame(path: Path) -> Any:
+def _read_frame(path: Path, reader: NumberReader | None) -> Any:
     pd = need_pandas()
     check_file(path)
     kind, packed = file_kind(path)
@@ -134,7 +138,7 @@ def _read_frame(path: Path) -> Any:
             raise ValueError(
                 f"{path.name} could not be read as a Parquet file: {reason}. Write it again, or give another file."
             ) from None
-    return read_text(path.name, content, "\t" if kind == ".tsv" else separator(content))
+    return read_text(path.name, content, "\t" if kind == ".tsv" else separator(content), reader=reader)
 
 
 def _without_marks(column: np.ndarray) -> np.ndarray:

@@ -10,16 +10,11 @@ from collections.abc import Collection
 from typing import Any
 
 from calibrant.data.columns import are_codes
+from calibrant.data.number_marks import NumberReader
 
 MISSING = ("?",)
 """Text of missing values, in addition to pandas' own: empty, NA, NaN, null, None and others."""
 _LEADING_ZERO = re.compile(rb"""(?:^|[,;|\t\s"])0\d""")  # perhaps of a code: worth a look at the columns as text
-_WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*")
-_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
-_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}(,\d{3})+\s*")  # 1,200 may be one of these, or 1.2
-_POINT_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}(\.\d{3})+\s*")
-_BELOW_THOUSAND = re.compile(r"\s*[+-]?\d{1,3}\s*")
-_SURE_THOUSANDS = re.compile(r"\s*[+-]?\d{1,3}((\.\d{3})+(,\d+)?|(,\d{3})+(,\d{3}|\.\d+))\s*")  # beside 0,5
 
 
 def need_pandas() -> Any:
@@ -37,7 +32,7 @@ def read_text(
     separator: str,
     *,
     text: Collection[str] = (),
-    commas: set[str] | None = None,
+    reader: NumberReader | None = None,
     line: int = 0,
 ) -> Any:
     """A data frame from the text of a table.
@@ -46,14 +41,14 @@ def read_text(
     ----------
     file : name of the file, for messages
     text : columns that always stay text
-    commas : columns with decimal commas; those that are found are added
+    reader : what is known of decimal commas and of points in the columns, for a file that is read in pieces
     line : number of the lines before these, for messages
     """
     pd = need_pandas()
     try:
-        return _read_text(pd, file, content, separator, text, set() if commas is None else commas, line)
+        return _read_text(pd, file, content, separator, text, reader or NumberReader(file), line)
     except UnicodeDecodeError:
-        raise ValueError(f"{file} is not text in UTF-8; save it in that encoding.") from None
+        raise ValueError(f"{file} is not text in UTF-8; save it in that encoding (in Excel: CSV UTF-8).") from None
     except (pd.errors.EmptyDataError, pd.errors.ParserError, pd.errors.ParserWarning) as error:
         raise ValueError(
             f"{file} could not be read as a table: {str(error).strip().rstrip('.')}. Check its first lines."
@@ -67,7 +62,7 @@ def separator(content: bytes) -> str:
 
 
 def _read_text(
-    pd: Any, file: str, content: bytes, separator: str, text: Collection[str], commas: set[str], line: int
+    pd: Any, file: str, content: bytes, separator: str, text: Collection[str], reader: NumberReader, line: int
 ) -> Any:
     """A frame from text: columns of numbers as numbers; codes with leading zeros and all others as text."""
 
@@ -98,26 +93,8 @@ def _read_text(
             coded = frame.dtypes.iloc[place].kind in "iufO" and are_codes(raw.iloc[:, place].dropna())  # O: > 64 bits
             if coded or str(name).strip() in text:
                 frame[name] = raw.iloc[:, place]
-    if separator != ",":
-        for place, name in enumerate(frame.columns):
-            own = str(name).strip()
-            if frame.dtypes.iloc[place].kind not in "biuf" and own not in text:
-                mended = _with_points(frame.iloc[:, place], sure=own in commas)
-                if mended is not None:
-                    commas.add(own)
-                    frame[name] = mended
-    if commas:
-        raw = read(dtype=str, **options)
-        for place, name in enumerate(frame.columns):
-            if str(name).strip() not in {*commas, *text} and _has_thousands(raw.iloc[:, place].dropna()):
-                frame[name] = raw.iloc[:, place].str.replace(".", "").astype(float)
+    reader.read(frame, lambda: read(dtype=str, **options), commas=separator != ",", text=text)
     return frame
-
-
-def _has_thousands(values: Any) -> bool:
-    """Whether all values are whole numbers, some with points between thousands (1.200) and none without (1200)."""
-    grouped = [bool(_POINT_THOUSANDS.fullmatch(v)) for v in values]
-    return any(grouped) and all(known or _BELOW_THOUSAND.fullmatch(v) for known, v in zip(grouped, values, strict=True))
 
 
 def _width(file: str, content: bytes, separator: str, line: int = 0) -> int:
@@ -153,24 +130,3 @@ def _width(file: str, content: bytes, separator: str, line: int = 0) -> int:
     except csv.Error:
         pass  # pandas says what is wrong
     return width
-
-
-def _with_points(column: Any, *, sure: bool = False) -> Any:
-    """A text column with decimal commas replaced by points, if most values are numbers and some clearly have one.
-
-    Returns None if all commas may separate thousands (1,200), unless `sure` is true, or if points may do so too
-    (1.200).
-
-    Most values, not nearly all: a short new file with a typing error must be read like the training file.
-    """
-    values = [v for v in column if isinstance(v, str)]
-    commas = sum(bool(_WITH_COMMA.fullmatch(v)) for v in values)
-    whole = sum(bool(_WHOLE.fullmatch(v)) for v in values)
-    if not commas or 2 * (commas + whole) < len(values):
-        return None
-    if not sure and all(_THOUSANDS.fullmatch(v) for v in values if _WITH_COMMA.fullmatch(v)):
-        return None
-    if any(_SURE_THOUSANDS.fullmatch(v) for v in values):
-        return None
-    mended = column.map(lambda v: v.replace(",", ".") if isinstance(v, str) and _WITH_COMMA.fullmatch(v) else v)
-    return mended.astype(float) if commas + whole == len(values) else mended

@@ -6,6 +6,7 @@ import copy
 import functools
 import math
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from numbers import Integral, Real
@@ -66,6 +67,12 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     random_state: Any
     device: str
     verbose: bool
+
+    def __dir__(self) -> list[str]:
+        """Return the names of attributes without former ones, which would warn if scikit-learn displays them."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # scikit-learn reads each attribute
+            return [name for name in super().__dir__() if name not in FORMER]
 
     def fit(
         self,

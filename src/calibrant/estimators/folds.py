@@ -13,7 +13,8 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import check_consistent_length, column_or_1d
 
 from calibrant._inputs import shown
-from calibrant.data.copies import copy_groups, joined, near_copies, near_copy_groups
+from calibrant.data.copies import copy_groups, joined
+from calibrant.data.near_copies import near_copies, near_copy_groups
 from calibrant.estimators.targets import is_absent
 from calibrant.methods.crossfit import deal
 

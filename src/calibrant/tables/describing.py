@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,8 +78,23 @@ def describe(table: Labelled, categorical: list[str]) -> TableDescription:
         f"results below are too good to be true; leave it out with --drop {shlex.quote(name)}."
         for name in leaks(table, kinds)
     ]
+    named = {e.name: [*e.categories, *e.rare] for e in encoder.columns_ if isinstance(e, Categorical)}
+    notes += [
+        f"Column {name!r} has values that differ only in upper and lower case ({listed(words)}). They count as "
+        "different; write them in the same way if they mean the same."
+        for name, values in {table.target: list(table.classes), **named}.items()
+        if (words := respelled(values))
+    ]
     inputs = sum(len(encoding.outputs) for encoding in encoder.columns_)
     return TableDescription(kinds, dropped, tuple(notes), tuple(encoder.notes_), inputs)
+
+
+def respelled(values: Iterable[str]) -> list[str]:
+    """Return the first values that differ only in upper and lower case; none if all differ otherwise too."""
+    spelled: dict[str, list[str]] = {}
+    for value in values:
+        spelled.setdefault(value.casefold(), []).append(value)
+    return next((sorted(words) for words in spelled.values() if len(words) > 1), [])
 
 
 def identifiers(columns: Columns, names: list[str]) -> list[str]:

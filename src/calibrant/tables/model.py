@@ -13,6 +13,7 @@ from calibrant._whole import whole_file
 from calibrant.data.columns import Columns, numbers
 from calibrant.data.encoder import TableEncoder
 from calibrant.data.encodings import Categorical
+from calibrant.data.number_marks import NumberMarks
 from calibrant.estimators import load_classifier
 from calibrant.selective import RejectionRule
 from calibrant.tables.reading import as_frame, similar
@@ -45,6 +46,11 @@ class TableModel:
         return [str(name) for name in getattr(self.classifier, "feature_names_in_", ())]
 
     @property
+    def marks(self) -> NumberMarks:
+        """Decimal commas and points in the training table; none are known for a model without this information."""
+        return NumberMarks.from_json(self.about.get("marks", {}))
+
+    @property
     def encoder(self) -> TableEncoder | None:
         """The encoder of text, categories and dates: the classifier's own, or the first step of its pipelines."""
         if hasattr(self.classifier, "encoder_"):
@@ -59,8 +65,11 @@ class TableModel:
 
     @property
     def text_columns(self) -> set[str]:
-        """Columns that must be read as text: those of categories, and the target if its classes are text."""
-        found = {encoding.name for encoding in self._categories}
+        """Columns that must be read as text: those of categories, and the target if its classes are text.
+
+        Categories that were read as numbers with decimal commas or signs in training are read in the same way again.
+        """
+        found = {encoding.name for encoding in self._categories} - self.marks.changed
         return found | ({self.target} if self.target and self.classifier.classes_.dtype.kind == "U" else set())
 
     def probs(self, columns: Columns, file: str) -> np.ndarray:

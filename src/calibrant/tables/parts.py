@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def divide(
             f"The test part has {count(len(test_rows), 'row')}; at least {FEWEST_TEST_ROWS} are needed to judge the "
             "classifier. Give a larger --test, or more rows."
         )
-    return TableParts(train, held["val"], test_rows, tuple(_notes(table, copies, train)))
+    return TableParts(train, held["val"], test_rows, tuple(_notes(table, copies, train, held)))
 
 
 def with_aside(parts: TableParts, seed: int) -> TableParts:
@@ -122,7 +123,7 @@ def _take(groups: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
 
 def _from_file(path: Path, table: Labelled) -> Labelled:
     """Read the labelled rows of another file, which must have the columns and classes of the table."""
-    found = read_labelled(path, table.target)
+    found = read_labelled(path, table.target, like=table)
     for name in table.columns:
         need_column(found.columns, name, found.file)
     names = {str(value): value for value in np.unique(table.labels).tolist()}
@@ -134,11 +135,13 @@ def _from_file(path: Path, table: Labelled) -> Labelled:
         )
     labels = np.array([names[str(value)] for value in found.labels.tolist()], dtype=table.labels.dtype)
     columns = {name: found.columns[name] for name in table.columns}
-    return Labelled(found.file, found.target, columns, labels, found.numbers, None, found.unlabelled)
+    return replace(found, columns=columns, labels=labels)
 
 
-def _notes(table: Labelled, copies: np.ndarray | None, train: Labelled) -> list[str]:
-    notes = []
+def _notes(
+    table: Labelled, copies: np.ndarray | None, train: Labelled, held: Mapping[str, Labelled | None]
+) -> list[str]:
+    notes = [note for part in held.values() if part is not None for note in part.remarks]
     if table.unlabelled:
         notes.append(f"{count(table.unlabelled, 'row')} without a value in {table.target!r}: left out.")
     if copies is not None:

@@ -16,6 +16,7 @@ from calibrant._whole import whole_file
 from calibrant._words import listed
 from calibrant.data.columns import Columns, each, is_missing
 from calibrant.data.labels import as_labels
+from calibrant.data.number_marks import NumberReader
 from calibrant.data.table_chunks import read_chunks
 from calibrant.data.text_tables import need_pandas
 from calibrant.metrics.streaming import StreamingECE
@@ -100,8 +101,9 @@ def predict(
     summary, errors = Summary(withheld=None if own.rule is None else 0), StreamingECE()
     seen: dict[str, None] = {}
     unseen: dict[str, dict[str, None]] = {}
+    reader = NumberReader(table.name, own.marks, {*own.features, *([own.target] if own.target else [])})
     with _written(out) as put:
-        for columns in read_chunks(table, chunk, text=own.text_columns):
+        for columns in read_chunks(table, chunk, text=own.text_columns, reader=reader):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", UserWarning)
                 probs = own.probs(columns, table.name)
@@ -119,7 +121,7 @@ def predict(
                 summary.withheld += int(found["withheld"].sum())
     if summary.labelled:
         summary.ece = errors.compute()
-    summary.notes += list(seen)
+    summary.notes += [*reader.notes.values(), *seen]
     summary.notes += [
         f"Column {name!r} holds categories that training did not see ({listed(values, SHOWN)}), which count as rare."
         for name, values in unseen.items()

@@ -15,6 +15,7 @@ import numpy as np
 from calibrant._words import listed
 from calibrant.data.columns import Columns, each, is_missing, is_numeric, set_of
 from calibrant.data.labels import as_labels
+from calibrant.data.number_marks import NumberMarks, NumberReader
 from calibrant.data.tables import read_columns
 from calibrant.data.text_tables import need_pandas
 
@@ -37,6 +38,10 @@ class Labelled:
     numbers: np.ndarray = field(repr=False)
     groups: np.ndarray | None = field(default=None, repr=False)
     unlabelled: int = 0
+    marks: NumberMarks = field(default_factory=NumberMarks, repr=False)
+    """Decimal commas and points in the columns of the file."""
+    remarks: tuple[str, ...] = ()
+    """Notes where the marks differ from those of the training table."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -71,11 +76,23 @@ def as_frame(columns: Columns, names: Sequence[str], categorical: Collection[str
 
 
 def read_labelled(
-    path: str | os.PathLike[str], target: str, *, groups: str | None = None, drop: Collection[str] = ()
+    path: str | os.PathLike[str],
+    target: str,
+    *,
+    groups: str | None = None,
+    drop: Collection[str] = (),
+    like: Labelled | None = None,
 ) -> Labelled:
-    """Read a table and split off labels and groups; an unsuitable table raises a ValueError that says why."""
+    """Read a table and split off labels and groups; an unsuitable table raises a ValueError that says why.
+
+    Numbers are read as in the training table ``like``, if it is given.
+    """
     path = Path(path)
-    columns = read_columns(path)
+    if like is None:
+        reader = NumberReader(path.name, target=target)
+    else:
+        reader = NumberReader(path.name, like.marks, {*like.columns, target})
+    columns = read_columns(path, reader=reader)
     for name in (target, *([] if groups is None else [groups]), *drop):
         need_column(columns, name, path.name)
     if target in drop:
@@ -88,7 +105,17 @@ def read_labelled(
     if not kept:
         raise ValueError(f"{path.name} has no column besides {target!r} to predict it from; add some.")
     names = None if groups is None else _groups(columns[groups][known], groups, path.name)
-    return Labelled(path.name, target, kept, labels, np.flatnonzero(known) + 1, names, int((~known).sum()))
+    return Labelled(
+        path.name,
+        target,
+        kept,
+        labels,
+        np.flatnonzero(known) + 1,
+        names,
+        int((~known).sum()),
+        reader.found,
+        tuple(reader.notes.values()),
+    )
 
 
 def need_column(columns: Collection[str], name: str, file: str) -> None:

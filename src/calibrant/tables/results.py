@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._whole import write_text_whole
-from calibrant._words import duration, listed
+from calibrant._words import count, duration, listed
 from calibrant.report import versions
 from calibrant.report.evaluation import Evaluation, evaluate
 from calibrant.tables.describing import TableDescription
@@ -28,6 +28,8 @@ MODEL, METRICS, PREDICTIONS, SUSPECTS, REPORT = (
     "suspects.csv",
     "report.html",
 )
+UNLIKELY = 0.05
+"""A training label with a lower probability counts as very doubtful."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ def judged(order: Order, model: TableModel, parts: TableParts, described: TableD
         },
         "test": evaluation.to_dict(rows=order.rows)["models"][0],
         "suspects": len(wrong),
+        "very_suspect": sum(row["probability_of_label"] < UNLIKELY for row in wrong),
         "seconds": {"training": round(model.about["seconds"], 2)},
     }
     return TrainingResult(order.out, model, evaluation, metrics)
@@ -131,8 +134,19 @@ def card(order: Order, result: TrainingResult, parts: TableParts) -> dict[str, s
         "method": f"{order.method}: {find_method(order.method).summary}",
         "members": members,
         "rejection rule": result.metrics["rule"]["summary"],
-        "doubtful labels": f"{result.metrics['suspects']:,} training rows, in {SUSPECTS}",
+        "doubtful labels": doubtful(result.metrics),
         "notes": " ".join(data["notes"]),
         "training": f"{duration(result.metrics['seconds']['training'])}, seed {order.seed}",
     }
     return {name: fact for name, fact in facts.items() if fact}
+
+
+def doubtful(metrics: dict[str, Any]) -> str:
+    """Say how many training labels are less likely than another class; empty if there are none."""
+    if not metrics["suspects"]:
+        return ""
+    rows, sure = count(metrics["suspects"], "training row"), f"{metrics['very_suspect']:,}"
+    return (
+        f"{SUSPECTS} lists {rows} for which another class is more likely than the label; in {sure} of them the label "
+        f"has a probability below {UNLIKELY:.0%}. Where classes overlap, correct labels are among them."
+    )

@@ -144,6 +144,7 @@ def _fitted(
         "file": train.file,
         "method": order.method,
         "kinds": described.kinds,
+        "marks": train.marks.to_json(),
         "notes": [note for note in notes if note not in described.notes],
         "seconds": seconds,
     }

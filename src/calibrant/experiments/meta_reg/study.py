@@ -218,9 +218,16 @@ def _line(key: Key, record: Record) -> str:
 
 def arrange(results: Results) -> Results:
     """Sort records by set, method and seed, and add the seeds and settings to the config."""
+    records = sort_records(results.records)
+    told = {"seeds": sorted({r["seed"] for r in records}), "methods": settings_of(records)}
+    return results._replace(config=results.config | told, records=records)
+
+
+def sort_records(records: Sequence[Record]) -> list[Record]:
+    """Sort records by set, recipe, method and seed; sets and methods are in the order of the study."""
     order = position(DATASETS, known_methods())
-    records = in_order(
-        results.records,
+    return in_order(
+        records,
         lambda r: (
             order.get(r["dataset"]),
             *(r[name] for name in ("model", "recipe", "limit")),
@@ -228,8 +235,6 @@ def arrange(results: Results) -> Results:
             *(r[name] for name in ("method", "seed")),
         ),
     )
-    told = {"seeds": sorted({r["seed"] for r in records}), "methods": settings_of(records)}
-    return results._replace(config=results.config | told, records=records)
 
 
 def read_all(paths: Sequence[Path]) -> Results:
@@ -242,7 +247,7 @@ def read_all(paths: Sequence[Path]) -> Results:
     for results in found:
         for record in results.records:
             records.setdefault(tuple(record[name] for name in KINDS[NAME].identity), record)
-    return Results(config, found[0].versions, list(records.values()))
+    return Results(config, found[0].versions, sort_records(list(records.values())))
 
 
 def write_report(

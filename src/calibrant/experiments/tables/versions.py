@@ -13,7 +13,16 @@ from calibrant.experiments.tables.ids import kind
 from calibrant.report.results import Record
 
 _LIBRARIES = frozenset(
-    {"1c1122e4fe65", "257cc4d36053", "6f4361927b17", "7d1a481c2adc", "adb78653c03e", "e88236085acf", "eac4406e6255"}
+    {
+        "1c1122e4fe65",
+        "257cc4d36053",
+        "6f4361927b17",
+        "7d1a481c2adc",
+        "adb78653c03e",
+        "b679732cf1b9",
+        "e88236085acf",
+        "eac4406e6255",
+    }
 )
 EQUAL: dict[str, frozenset[str]] = {
     "ours": frozenset({"0c6deaeb3dd2", "32a9f504703e", "49bf74f6a7de", "538e1bfd703f", "eb6c9f90529f"})

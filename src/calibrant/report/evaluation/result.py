@@ -14,6 +14,7 @@ from calibrant.report.evaluation.mistakes import worst_mistakes
 from calibrant.report.evaluation.numbers import Measure, ModelNumbers
 from calibrant.report.evaluation.reading import Sample
 from calibrant.report.evaluation.verdict import CalibrationVerdict, judge
+from calibrant.report.numbers import format_number
 from calibrant.selective import RejectionRule
 
 MOST_GROUPS = 20
@@ -55,13 +56,13 @@ class Evaluation:
             verdict = self.verdicts[name]
             head = f"{name}: " if len(self.models) > 1 else ""
             lines = [head + verdict.sentence, *verdict.notes, "", _text_table(measure_rows(numbers))]
-            split = numbers.split
+            split = {part: format_number(value, 4) for part, value in numbers.split.items()}
             lines.append(
-                f"Brier score {split['brier']:.4f} = miscalibration {split['miscalibration']:.4f} "
-                f"− discrimination {split['discrimination']:.4f} + uncertainty {split['uncertainty']:.4f}"
+                f"Brier score {split['brier']} = miscalibration {split['miscalibration']} "
+                f"− discrimination {split['discrimination']} + uncertainty {split['uncertainty']}"
             )
-            points = ", ".join(f"{p['accuracy']:.1%} of the surest {p['coverage']:.0%}" for p in numbers.risk["points"])
-            parts.append("\n".join([*lines, f"Right: {points}."]))
+            points = [f"{p['accuracy']:.1%} of the surest {p['coverage']:.0%}" for p in numbers.risk["points"]]
+            parts.append("\n".join([*lines, f"Right: {', '.join(dict.fromkeys(points))}."]))
             if numbers.groups:
                 parts.append(_text_table(group_rows(numbers)))
         for entry in self.differences:
