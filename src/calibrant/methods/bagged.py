@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from sklearn.ensemble import ExtraTreesClassifier
@@ -33,14 +34,15 @@ class BaggedPath:
     model: ExtraTreesClassifier
     columns: np.ndarray
     """The columns of the inputs that the trees were fitted to."""
-    probs: np.ndarray
-    """The class probabilities of all nodes for each shrinkage, (shrinkages, nodes, C)."""
-    inverse_temperatures: tuple[float, ...]
+    train: Rows
+    places: tuple[tuple[float, float], ...]
+    """λ and β of each place."""
 
     def at(self, place: int) -> MeanTrees:
-        """The forest with the shrinkage and inverse temperature of one place."""
-        shrinkage, sharpness = divmod(place, len(self.inverse_temperatures))
-        return MeanTrees.of(self.model, self.columns, self.probs[shrinkage], self.inverse_temperatures[sharpness])
+        """The forest with λ and β of one place."""
+        shrinkage, inverse_temperature = self.places[place]
+        probs = smoothed(shrunk_shares(self.model, shrinkage), self.train)
+        return MeanTrees.of(self.model, self.columns, probs, inverse_temperature)
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,14 @@ class Bagging:
         weights = None if train.sample_weight is None else train.sample_weight / train.sample_weight.mean()
         model = ExtraTreesClassifier(self.trees, max_features=self.max_features, random_state=seed)
         model.fit(train.inputs[:, columns], train.labels, weights)
-        probs = np.stack([smoothed(own, train) for own in shrunk_shares(model, self.shrinkages)])
-        losses = np.zeros(len(self.shrinkages) * len(self.inverse_temperatures))
+        places = tuple(product(self.shrinkages, self.inverse_temperatures))
+        losses: list[float] = []
         if len(held.labels):
             leaves = model.apply(held.inputs[:, columns]) + starts_of(model)[:-1]
-            means = [np.log(own[leaves].mean(1)) for own in probs]
-            losses[:] = [held_out_loss(beta * mean, held) for mean in means for beta in self.inverse_temperatures]
-        return BaggedPath(losses, model, columns, probs, self.inverse_temperatures)
+            for shrinkage in self.shrinkages:
+                mean = np.log(smoothed(shrunk_shares(model, shrinkage), train)[leaves].mean(1))
+                losses += [held_out_loss(beta * mean, held) for beta in self.inverse_temperatures]
+        return BaggedPath(np.array(losses or [0.0]), model, columns, train, places)
 
     def mean(self, models: Sequence[MeanTrees]) -> MeanTrees:
         """A forest of the first trees of each model, so that all together do not have too many."""
@@ -84,8 +87,8 @@ def starts_of(model: ExtraTreesClassifier) -> np.ndarray:
     return np.concatenate([[0], np.cumsum([each.tree_.node_count for each in model.estimators_], dtype=np.int64)])
 
 
-def shrunk_shares(model: ExtraTreesClassifier, shrinkages: Sequence[float]) -> np.ndarray:
-    """The class shares of all nodes, shrunk towards those of the nodes above, (shrinkages, nodes, classes)."""
+def shrunk_shares(model: ExtraTreesClassifier, shrinkage: float) -> np.ndarray:
+    """The class shares of all nodes, shrunk towards those of the nodes above, (nodes, classes)."""
     trees, starts = [each.tree_ for each in model.estimators_], starts_of(model)
     own = np.concatenate([tree.value[:, 0, :] for tree in trees])
     size = np.concatenate([tree.weighted_n_node_samples for tree in trees])
@@ -93,12 +96,11 @@ def shrunk_shares(model: ExtraTreesClassifier, shrinkages: Sequence[float]) -> n
         np.concatenate([np.where(c < 0, -1, c + first) for c, first in zip(sides, starts[:-1], strict=True)])
         for sides in ([t.children_left for t in trees], [t.children_right for t in trees])
     ]
-    found = np.tile(own, (len(shrinkages), 1, 1))
-    at = starts[:-1]
+    found, at = own.copy(), starts[:-1]
     while len(at := at[children[0][at] >= 0]):
-        factor = 1 / (1 + np.divide.outer(shrinkages, size[at]))[:, :, None]
+        factor = 1 / (1 + shrinkage / size[at])[:, None]
         for child in children:
-            found[:, child[at]] = found[:, at] + factor * (own[child[at]] - own[at])
+            found[child[at]] = found[at] + factor * (own[child[at]] - own[at])
         at = np.concatenate([child[at] for child in children])
     return found
 
