@@ -96,8 +96,9 @@ class MeanTrees:
 
     @cached_property
     def _trees(self) -> list[tuple[Any, np.ndarray]]:
-        """scikit-learn's compiled trees, and the position in ``probs`` of each of their nodes that is a leaf."""
-        position = np.cumsum(self.left < 0) - 1
+        """scikit-learn's compiled trees, and the probabilities of their nodes; those of inner nodes are not used."""
+        probs = np.zeros((len(self.left), self.probs.shape[1]), dtype=np.float32)
+        probs[self.left < 0] = self.probs
         features = int(self.feature.max(initial=0)) + 1
         found = []
         for a, b in zip(self.starts[:-1], self.starts[1:], strict=True):
@@ -108,14 +109,14 @@ class MeanTrees:
             tree = Tree(features, np.ones(1, dtype=np.intp), 1)
             values = np.zeros((b - a, 1, 1))
             tree.__setstate__({"max_depth": 0, "node_count": b - a, "nodes": nodes, "values": values})
-            found.append((tree, position[a:b]))
+            found.append((tree, probs[a:b]))
         return found
 
     def mean_probs(self, inputs: np.ndarray) -> np.ndarray:
         """The mean of the trees' class probabilities, (n, C)."""
         total = np.zeros((len(inputs), self.probs.shape[1]))
-        for tree, position in self._trees:
-            total += self.probs[position[tree.apply(inputs)]]
+        for tree, probs in self._trees:
+            total += probs.take(tree.apply(inputs), axis=0)
         return total / len(self._trees)
 
     def scores(self, inputs: np.ndarray) -> np.ndarray:
