@@ -16,6 +16,7 @@ from sklearn.utils.estimator_checks import check_dataframe_column_names_consiste
 
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier
 from calibrant.methods import SelfCalibrated
+from calibrant.methods.blend import MEMBERS
 from tests.estimators.cases import QUICK, three_classes
 
 CHECKED = [
@@ -43,7 +44,7 @@ def test_column_names_are_remembered_and_compared(quick):
 
 def test_every_method_setting_is_a_parameter_with_its_default():
     defaults = {name: p.default for name, p in inspect.signature(SelfCalibratedClassifier).parameters.items()}
-    assert defaults.pop("members") == "auto"  # the method is for any network, the classifier for a table
+    assert defaults.pop("members") == MEMBERS  # the method is for any network, the classifier for a table
     defaults["members"] = SelfCalibrated.members
     for field in dataclasses.fields(SelfCalibrated):
         assert defaults["hidden_layer_sizes" if field.name == "hidden" else field.name] == field.default

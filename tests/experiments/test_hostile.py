@@ -144,7 +144,7 @@ def test_unknown_names_are_an_error(tmp_path):
         hostile.run(before=tmp_path, out=tmp_path, only=["ten rows"])
 
 
-@pytest.mark.parametrize("kind", ["trees", "linear", "forest"])
+@pytest.mark.parametrize("kind", ["trees", "linear"])
 def test_a_member_alone(kind):
     losses = []
     for seed in range(4):
@@ -152,12 +152,6 @@ def test_a_member_alone(kind):
         probs = Alone(kind).fit(data.X, data.y, data.groups).predict_proba(data.X_test)
         losses.append(-np.log(probs[np.arange(len(probs)), data.y_test]).mean())
     assert np.mean(losses) < 0.72  # new patients: hardly better than chance, and not overconfident
-
-
-def test_a_forest_is_measured_where_the_pool_has_one():
-    for name, case in CASES.items():
-        data = case.make(0)
-        assert case.forest == ("forest" in blend.used_kinds("auto", len(data.y), len(np.unique(data.y)))), name
 
 
 def test_class_frequencies():
@@ -198,10 +192,8 @@ def test_members_alone_use_the_folds_of_the_classifier(monkeypatch):
         dealt[type(kind).__name__] = folds, seed
 
     monkeypatch.setattr(blend, "cross_fit", spy)
-    members = ("network", "trees", "linear", "forest")
-    quick = SelfCalibratedClassifier(epochs=1, repeats=1, embedding=None, members=members, random_state=3, device="cpu")
-    quick.fit(data.X, data.y)
-    for name, kind in (("trees", "Trees"), ("linear", "Linear"), ("forest", "Bagging")):
+    SelfCalibratedClassifier(epochs=1, repeats=1, embedding=None, random_state=3, device="cpu").fit(data.X, data.y)
+    for name, kind in (("trees", "Trees"), ("linear", "Linear")):
         alone = estimators(3)[name]()
         folds, _ = dealt_splits(data.X, data.y, 5, seed=alone.seed)
         used, seed = dealt[kind]

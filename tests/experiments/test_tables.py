@@ -27,7 +27,7 @@ def test_baselines_use_the_table_setting_and_the_rest_the_registry():
     assert own["label-smoothing"].smoothing == METHODS["label-smoothing"].method.smoothing
     assert own["temperature"].base == own["standard"]
     assert own["ensemble"].base == own["temperature-stopped"].base == own["standard-stopped"]
-    assert own["self-calibrated"] == SelfCalibrated(members="auto")
+    assert own["self-calibrated"] == SelfCalibrated(members=("network", "trees", "linear"))
     assert own["self-calibrated-network"] == SelfCalibrated()
     assert own["bo4sc"] == BO4SC()
     assert own["self-calibrated-former"] == METHODS["self-calibrated"].method == SelfCalibrated(embedding=None)

@@ -17,17 +17,17 @@ from calibrant.estimators.history import as_arrays
 from calibrant.estimators.reading import Samples
 from calibrant.estimators.selective import SelectiveMixin
 from calibrant.methods import Fitted, Method, SelfCalibrated
+from calibrant.methods.blend import MEMBERS
 
 
 @accepts_former_names
 class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     """The recommended classifier: calibrated confidence without tuning.
 
-    It trains networks, boosted trees, a linear model and, for small tables, a forest, each on all but one of K folds of
-    the data. Hypergradients of the networks' held-out losses set the strength of the regularisation. The classifier is
-    a log-linear pool of all members: their weights, the class biases and a lapse rate are fitted to out-of-fold
-    predictions. Members that do not help are dropped. If nothing can be learned, the pool predicts the class
-    frequencies. No data is lost to validation.
+    It trains networks, boosted trees and a linear model, each on all but one of K folds of the data. Hypergradients of
+    the networks' held-out losses set the strength of the regularisation. The classifier is a log-linear pool of all
+    members: their weights, the class biases and a lapse rate are fitted to out-of-fold predictions. Members that do not
+    help are dropped. If nothing can be learned, the pool predicts the class frequencies. No data is lost to validation.
 
     If validation data are given (``X_val``) and the networks agree with their labels more often than with the training
     labels, a second candidate also learns the rate of wrong training labels. Part of the validation data, which neither
@@ -73,8 +73,8 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     members : "auto" or sequence of {"network", "trees", "linear", "forest"}
         The kinds of classifiers in the pool: cross-fitted networks (required), gradient boosting
         (:class:`sklearn.ensemble.HistGradientBoostingClassifier`, for up to 100 classes), logistic regression, and
-        bagged trees (:class:`sklearn.ensemble.ExtraTreesClassifier`). "auto" uses all of them, but the forest only for
-        up to 2,500 rows with 3 to 30 classes.
+        bagged trees (:class:`sklearn.ensemble.ExtraTreesClassifier`). "auto" adds the forest to the other three for up
+        to 2,500 rows with 3 to 30 classes.
         ``("network",)`` uses no pool: it is the mean of the networks with a temperature, class biases and a lapse rate.
     refit : bool
         False trains one network without cross-fitting on the rows that are not held out. The held-out rows, which are
@@ -161,7 +161,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         batch_size: int | None = SelfCalibrated.batch_size,
         embedding: Literal["piecewise", "periodic", "linear"] | None = SelfCalibrated.embedding,  # type: ignore[assignment]
         choose: float = SelfCalibrated.choose,
-        members: Sequence[str] | Literal["auto"] = "auto",
+        members: Sequence[str] | Literal["auto"] = MEMBERS,
         refit: bool = SelfCalibrated.refit,
         decay: bool = SelfCalibrated.decay,
         validation_fraction: float = 0.25,

@@ -24,8 +24,10 @@ from calibrant.methods.trees import Trees
 NETWORK = "network"
 KINDS: dict[str, MemberKind] = {"linear": Linear(), "trees": Trees(), "forest": Bagging()}
 """The members other than the networks, in the order in which they are fitted."""
+MEMBERS = (NETWORK, "trees", "linear")
+"""The default members of :class:`calibrant.SelfCalibratedClassifier`."""
 AUTO: Literal["auto"] = "auto"
-"""The value of ``members`` for all kinds that a table of this size can use."""
+"""The value of ``members`` that adds a forest to the default members if the table is small and has several classes."""
 MOST_CLASSES = {"trees": 100}
 """The most classes for a kind of member. Boosting grows a tree per class and iteration, so many classes are slow."""
 FOREST_ROWS, FOREST_CLASSES = 2500, (3, 30)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 
 from calibrant.methods import SelfCalibrated
-from calibrant.methods.blend import AUTO, used_kinds
 
 START = 1.0
 """Seconds before a network's first step, in which its training step is traced."""
@@ -21,8 +20,6 @@ STEP, STEP_PER_INPUT = 0.03, 0.0008
 """Seconds for one outer step of the ten networks: ten inner steps of 256 rows."""
 TREES, TREES_PER_CELL = 0.3, 5e-6
 """Seconds for the boosted trees of one class in all folds; a cell is one input of one row."""
-FOREST = 0.1
-"""Seconds for the forest in all folds, for each class."""
 BO4SC_STEP, BO4SC_STEP_PER_ROW = 0.01, 5e-6
 REPEATS = 8
 REFERENCE = 0.018
@@ -77,7 +74,6 @@ def estimate(
     trees = 0.0
     if method == "self-calibrated" and n_classes <= 100:
         trees = (1 if n_classes == 2 else n_classes) * (TREES + TREES_PER_CELL * rows * inputs)
-        trees += FOREST * n_classes * ("forest" in used_kinds(AUTO, rows, n_classes))
     return TimeEstimate(slower * networks, slower * (trees + 0.5), runs, 4.0 if val else 2.0, slower * START)
 
 

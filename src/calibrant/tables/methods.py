@@ -28,9 +28,7 @@ class TableMethod:
 
 METHODS: dict[str, TableMethod] = {
     "self-calibrated": TableMethod(
-        SelfCalibratedClassifier,
-        "networks, boosted trees, a linear model and, for small tables, a forest; cross-fitted and pooled",
-        True,
+        SelfCalibratedClassifier, "networks, boosted trees and a linear model, cross-fitted and pooled", True
     ),
     "self-calibrated-network": TableMethod(
         lambda **settings: SelfCalibratedClassifier(members=("network",), **settings), "its networks alone", True

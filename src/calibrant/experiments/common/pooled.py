@@ -6,16 +6,15 @@ from collections.abc import Sequence
 
 from calibrant.experiments.common.shared import checked_methods
 from calibrant.methods import METHODS, Method, SelfCalibrated
-from calibrant.methods.blend import AUTO
+from calibrant.methods.blend import MEMBERS
 
 POOLED = "self-calibrated-pool"
-"""The default of SelfCalibratedClassifier: networks with embedded columns, boosted trees, a linear model, and a forest
-if there are several classes."""
+"""The default of SelfCalibratedClassifier: networks with embedded columns, boosted trees and a linear model."""
 
 
 def synthetic_methods() -> dict[str, Method]:
     """Return all methods that these studies know, by id."""
-    return {name: entry.method for name, entry in METHODS.items()} | {POOLED: SelfCalibrated(members=AUTO)}
+    return {name: entry.method for name, entry in METHODS.items()} | {POOLED: SelfCalibrated(members=MEMBERS)}
 
 
 def chosen_methods(names: Sequence[str] | None) -> dict[str, Method]:

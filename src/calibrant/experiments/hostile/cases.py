@@ -34,8 +34,6 @@ class HostileCase:
     draw: Callable[[Generator], Data]
     slow: tuple[str, ...] = ()
     """Methods that are skipped, because they take many times as long as all others together."""
-    forest: bool = False
-    """Whether the pool of the default classifier has a forest, which is then measured alone as well."""
 
     def make(self, seed: int) -> Data:
         """Draw the data of one seed."""
@@ -236,12 +234,12 @@ CASES = {
     "oversampled": HostileCase("40 rows of a class repeated nine times, to balance 360", oversampled),
     "grouped": HostileCase("60 patients with 10 visits, with groups; new patients are tested", grouped),
     "coin flips": HostileCase("300 rows, two classes at random", coins(2)),
-    "five-sided coins": HostileCase("300 rows, five classes at random", coins(5), forest=True),
+    "five-sided coins": HostileCase("300 rows, five classes at random", coins(5)),
     "200 x 5,000": HostileCase("five informative columns of 5,000", wide),
     "3,200 x 784": HostileCase("ten classes, the size of a small set of images", picture, slow=TREES[1:]),
     "two rows": HostileCase("two rows, two classes", few(2)),
     "ten rows": HostileCase("ten rows, two classes", few(10)),
-    "one lonely row": HostileCase("200 rows of three classes, one row of a fourth", lonely, forest=True),
+    "one lonely row": HostileCase("200 rows of three classes, one row of a fourth", lonely),
     "1 in 1,000": HostileCase("four rows of the second class in 4,000", imbalanced),
     "outliers": HostileCase("one number in a hundred is 1e12", outliers),
     "useless columns": HostileCase("ten constant columns, and five copies of each informative one", useless_columns),

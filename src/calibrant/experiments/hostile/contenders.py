@@ -33,7 +33,7 @@ from calibrant.methods.members import Rows, cross_fit
 from calibrant.methods.pool import class_shares, fit_pool
 
 OWN, BEFORE, FREQUENCIES = "self-calibrated", "before", "class-frequencies"
-MEMBERS = ("network", "trees", "linear", "forest")
+MEMBERS = ("network", "trees", "linear")
 CONTENDERS = {
     OWN: "SelfCalibratedClassifier with default settings",
     BEFORE: "SelfCalibratedClassifier of an earlier version",
@@ -41,7 +41,6 @@ CONTENDERS = {
     "network": "the networks of the pool alone",
     "trees": "the trees of the pool alone",
     "linear": "the lines of the pool alone",
-    "forest": "the forest of the pool alone, where the pool has one",
     "cross-calibrated": "CrossCalibrated(HistGradientBoostingClassifier(early_stopping=True))",
     "hist-gradient-boosting": "scikit-learn's HistGradientBoostingClassifier(early_stopping=True)",
     "logistic-regression": "scikit-learn's LogisticRegression(max_iter=1000) of standardised columns",
@@ -105,7 +104,6 @@ def estimators(seed: int) -> dict[str, Callable[[], Any]]:
         "network": lambda: SelfCalibratedClassifier(members=("network",), random_state=seed, device="cpu"),
         "trees": lambda: Alone("trees", fold_seed(seed)),
         "linear": lambda: Alone("linear", fold_seed(seed)),
-        "forest": lambda: Alone("forest", fold_seed(seed)),
         "cross-calibrated": lambda: CrossCalibrated(HistGradientBoostingClassifier(**early), random_state=seed),
         "hist-gradient-boosting": lambda: HistGradientBoostingClassifier(**early),
         "logistic-regression": lambda: make_pipeline(

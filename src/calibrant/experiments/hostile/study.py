@@ -70,7 +70,7 @@ def run(
         for seed in range(seeds)
         for case in cases
         for method in names
-        if method not in CASES[case].slow and (method != "forest" or CASES[case].forest)
+        if method not in CASES[case].slow
     ]
     config: dict[str, Any] = {"experiment": NAME, "cases": cases, "methods": names, "device": "cpu", **made()}
     missing = begin(store, config, wanted, expected=keys.expected, fresh=fresh)

@@ -18,7 +18,7 @@ CROSSED = f"hgb-{CROSS}"
 OURS = frozenset({OWN, NETWORK_ONLY, FORMER, CROSSED})
 """Classifiers that this library recommends or recommended; they are not rivals of each other."""
 STORIES = {
-    OWN: "networks, boosted trees, a linear model and, on small tables, a forest in one cross-fitted pool",
+    OWN: "networks, boosted trees and a linear model in one cross-fitted pool",
     NETWORK_ONLY: "the networks of self-calibrated without other members",
     FORMER: "perceptrons without embeddings and without other members, as before there was a pool",
 }

@@ -33,7 +33,7 @@ from calibrant.experiments.tables.peers import (
     run_peers,
 )
 from calibrant.methods import METHODS, Calibrated, Ensemble, Method, SelfCalibrated, Standard
-from calibrant.methods.blend import AUTO
+from calibrant.methods.blend import MEMBERS
 from calibrant.report import Results
 from calibrant.report.results import Record
 
@@ -53,7 +53,7 @@ def for_tables(method: Method) -> Method:
     if isinstance(method, Calibrated | Ensemble):
         return replace(method, base=cast(Standard, for_tables(method.base)))
     if isinstance(method, SelfCalibrated):
-        return SelfCalibrated(members=AUTO)
+        return SelfCalibrated(members=MEMBERS)
     return method
 
 
