@@ -62,7 +62,9 @@ PRIVATE_PARTS: dict[str, str] = {
     "sklearn.utils.validation._check_y": "the usual checks of labels (estimators/reading.py)",
     "sklearn.utils.validation._check_feature_names_in": "the usual checks of column names (data/encoder.py)",
     "sklearn.ensemble._hist_gradient_boosting.common.PREDICTOR_RECORD_DTYPE": "nodes of a tree (methods/forest.py)",
-    "sklearn.utils._openmp_helpers._openmp_effective_n_threads": "threads of the trees (methods/forest.py)",
+    "sklearn.utils._openmp_helpers._openmp_effective_n_threads": "threads (methods/forest.py, methods/mean_trees.py)",
+    "sklearn.tree._tree.NODE_DTYPE": "nodes of a tree (methods/mean_trees.py)",
+    "sklearn.tree._tree.Tree": "a compiled tree, made from nodes (methods/mean_trees.py)",
     "sklearn.ensemble.HistGradientBoostingClassifier._predictors": "the trees of a model (methods/forest.py)",
     "sklearn.ensemble.HistGradientBoostingClassifier._baseline_prediction": "its constant part (methods/trees.py)",
 }

@@ -36,8 +36,8 @@ def bad_files(tmp_path):
     for name, content, words in (
         ("empty.csv", b"", "is empty"),
         ("head.csv", b"prob_a,prob_b,label\n", "no rows"),
-        ("encoding.csv", "prob_a,prob_b,label\n0.5,0.5,é\n".encode("utf-16"), "UTF-8"),
-        ("latin.csv", "prob_a,prob_b,label\n0.5,0.5,é\n".encode("latin-1"), "UTF-8"),
+        ("encoding.csv", "prob_a,prob_b,label\n0.5,0.5,é\n".encode("utf-32"), "UTF-8"),
+        ("latin.csv", b"prob_a,prob_b,label\n0.5,0.5,\x81\n", "UTF-8"),
         ("broken.npz", b"PK nothing", "npz file of plain arrays"),
         ("broken.parquet", b"nothing", "Parquet"),
         ("what.xyz", b"a,b\n1,2\n", "must end in"),

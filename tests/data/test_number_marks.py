@@ -8,7 +8,8 @@ import pytest
 pytest.importorskip("pandas")
 
 from calibrant.data import read_columns
-from calibrant.data.number_marks import NumberMarks, NumberReader
+from calibrant.data.number_marks import NumberMarks
+from calibrant.data.number_reader import NumberReader
 from calibrant.data.table_chunks import read_chunks
 
 TRAINING = NumberMarks(commas={"share"}, thousands={"euros"}, points={"rate"})

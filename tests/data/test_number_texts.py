@@ -6,7 +6,8 @@ pytest.importorskip("pandas")
 import pandas as pd
 
 from calibrant.data import read_columns
-from calibrant.data.number_marks import NumberMarks, NumberReader
+from calibrant.data.number_marks import NumberMarks
+from calibrant.data.number_reader import NumberReader
 from calibrant.data.number_texts import without_comma_groups, without_sign
 
 

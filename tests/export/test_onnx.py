@@ -19,9 +19,12 @@ import calibrant
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier, methods
 from calibrant.export import graph, to_onnx
 from calibrant.export.members import OTHERS, scaled
+from calibrant.methods.bagged import Bagging
 from calibrant.methods.blend import Blend
 from calibrant.methods.confidence_map import Mapped
 from calibrant.methods.forest import Forest
+from calibrant.methods.mean_trees import MeanTrees
+from calibrant.methods.members import Rows
 from calibrant.methods.pool import Pool
 from tests.methods.test_confidence_map import moved
 from tests.saved.test_samples import HERE, load
@@ -136,6 +139,18 @@ def _run(build, inputs, classes, tmp_path):
     outputs = {"Y": (value, np.float64, ["n", classes])}
     own.write(tmp_path / "piece.onnx", {"X": (kind, ["n", inputs.shape[1]])}, outputs, {})
     return session(tmp_path / "piece.onnx").run(None, {"X": inputs})[0]
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_a_forest_keeps_small_probabilities(classes, tmp_path):
+    """Its log-probabilities are precise where a class is improbable, and for classes without training rows."""
+    random = np.random.default_rng(0)
+    inputs = random.normal(size=(300, 3)).astype(np.float32)
+    rows = Rows(inputs, (inputs[:, 0] > 0) * (classes - 1), None, classes)
+    forest = Bagging(trees=20, max_features=1.0, shrinkages=(0.01,)).path(rows, rows, 0).at(1)
+    found = _run(lambda own, name: OTHERS[MeanTrees](own, name, forest), inputs, classes, tmp_path)
+    np.testing.assert_allclose(found, forest.scores(inputs), rtol=0, atol=1e-5)
+    assert found.min() < -4
 
 
 def test_thresholds_between_float32_numbers_divide_as_they_did(tmp_path):

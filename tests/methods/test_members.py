@@ -11,12 +11,14 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
 from calibrant.methods import trees
+from calibrant.methods.bagged import Bagging
 from calibrant.methods.forest import Forest
 from calibrant.methods.lines import Line, Linear, LinePath
 from calibrant.methods.members import Rows, best_place, cross_fit, held_out_loss
 from calibrant.methods.trees import MOST, TRIED, VERY_WIDE, WIDE, Trees, telling_columns
 
 FEW = Trees(learning_rate=0.1, iterations=30, patience=10)
+KINDS = [FEW, Linear(), Bagging(trees=20)]
 
 
 def table(n: int = 300, classes: int = 3, seed: int = 0) -> Rows:
@@ -83,7 +85,7 @@ def test_a_forest_that_was_tampered_with_is_refused(name, change):
         dataclasses.replace(forest, **{name: change(getattr(forest, name))}).check(4, 3)
 
 
-@pytest.mark.parametrize("kind", [FEW, Linear()], ids=["trees", "linear"])
+@pytest.mark.parametrize("kind", KINDS, ids=["trees", "linear", "forest"])
 def test_rows_are_judged_by_models_that_never_saw_them(kind):
     """Labels of held-out rows do not move their own predictions, given the place on the path."""
     rows = table(150)
@@ -95,14 +97,14 @@ def test_rows_are_judged_by_models_that_never_saw_them(kind):
         assert log_softmax(own.scores(rows.inputs[held]), axis=1) == pytest.approx(found.held_out[held])
 
 
-@pytest.mark.parametrize("kind", [FEW, Linear()], ids=["trees", "linear"])
+@pytest.mark.parametrize("kind", KINDS, ids=["trees", "linear", "forest"])
 def test_rows_that_no_fold_holds_out_have_no_prediction(kind):
     rows = table(150)
     found = cross_fit(kind, rows, [(np.arange(100), np.arange(100, 120))], 0)
     assert np.isnan(found.held_out).all(1).tolist() == [not 100 <= k < 120 for k in range(150)]
 
 
-@pytest.mark.parametrize("kind", [FEW, Linear()], ids=["trees", "linear"])
+@pytest.mark.parametrize("kind", KINDS, ids=["trees", "linear", "forest"])
 @pytest.mark.parametrize("present", [[0, 1, 2], [1, 3], [0, 3], [2]], ids=str)
 def test_classes_that_a_fold_lacks_are_improbable_and_not_impossible(kind, present):
     rows = table(120)
@@ -116,7 +118,7 @@ def test_classes_that_a_fold_lacks_are_improbable_and_not_impossible(kind, prese
         assert (log_probs.argmax(1) == rows.labels).mean() > 1 / len(present)
 
 
-@pytest.mark.parametrize("kind", [FEW, Linear()], ids=["trees", "linear"])
+@pytest.mark.parametrize("kind", KINDS, ids=["trees", "linear", "forest"])
 def test_a_member_that_fails_the_first_fold_stops_early(kind, monkeypatch):
     rows, seen, trained = table(150), [], []
     path = type(kind).path
@@ -149,7 +151,7 @@ def test_the_line_is_logistic_regression_at_the_chosen_penalty():
     assert path.losses[place] == pytest.approx(held_out_loss(path.at(place).scores(rows.inputs[held]), rows.take(held)))
 
 
-@pytest.mark.parametrize("kind", [FEW, Linear()], ids=["trees", "linear"])
+@pytest.mark.parametrize("kind", KINDS, ids=["trees", "linear", "forest"])
 def test_weights_of_rows_count(kind):
     rows = table(300, 2)
     heavy = rows._replace(sample_weight=np.where(rows.labels == 1, 5.0, 1.0))

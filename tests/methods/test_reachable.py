@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from calibrant.methods import leaf_tables
+from calibrant.methods import leaf_tables, reachable
 from calibrant.methods.forest import Forest
 
 ROWS = 2_500
@@ -83,8 +83,8 @@ def test_columns_with_few_thresholds_share_a_table(monkeypatch):
     _, forest = grown(31, missing=False)
     own, X = forest._evaluator, inputs(4)
     intervals = leaf_tables.Intervals.of(X, own.thresholds)
-    tables = leaf_tables.block_tables(own.blocks[0], intervals)
-    assert len(tables) < len(own.blocks[0].features)
+    tables = leaf_tables.block_tables(own.block(0), intervals)
+    assert len(tables) < len(own.block(0).features)
     assert max(map(len, intervals.groups)) == 9  # the columns of zeros and ones
     shared = own.sums(X, 3)
     monkeypatch.setattr(leaf_tables, "CELLS", 1)
@@ -92,10 +92,12 @@ def test_columns_with_few_thresholds_share_a_table(monkeypatch):
     assert own.sums(X, 3) == pytest.approx(shared, abs=1e-12)
 
 
-@pytest.mark.parametrize("trees", [1, 2, 63, 64, 65])
+@pytest.mark.parametrize("trees", [1, 2, 127, 128, 129])
 def test_odd_numbers_of_trees_and_unfinished_steps(trees, monkeypatch):
-    """The last tree without a partner, and rows that do not fill a step or a run of steps."""
+    """The last tree without a partner, and rows that do not fill a step, a run of steps or a part."""
+    monkeypatch.setattr(leaf_tables, "STEP", 100)
     monkeypatch.setattr(leaf_tables, "STEPS_AT_ONCE", 2)
+    monkeypatch.setattr(reachable, "ROWS", 1_111)
     X = inputs(6)
     y = X[:, 0] * X[:, 1] + X[:, 3] > 1
     model = HistGradientBoostingClassifier(max_iter=trees, max_leaf_nodes=8, early_stopping=False).fit(X, y)

@@ -122,6 +122,9 @@ def test_wide_rows_train_small_networks_that_take_the_columns() -> None:
     direct = found.networks[0].solution.logits(inputs @ found.networks[0].axes)
     torch.testing.assert_close(found.networks[0].logits(inputs), direct)
     assert found.probs(inputs).shape == (20, 2)
+    assert found._perceptrons is not None
+    each = [net.logits(inputs).double() for net in found.networks]
+    np.testing.assert_allclose(found.mean(inputs), torch.stack(each).mean(0), rtol=1e-4, atol=1e-5)
 
 
 def test_a_kind_that_broke_down_is_left_out() -> None:
@@ -149,7 +152,11 @@ def test_the_mean_follows_the_shares(both: Mixture) -> None:
     assert both.shares is not None
     each = [net.logits(inputs).double() for net in both.networks]
     expected = sum(s * z for s, z in zip(both.shares, each, strict=True)) / sum(both.shares)
-    np.testing.assert_allclose(both.mean(inputs), expected)
+    np.testing.assert_allclose(both.mean(inputs), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(both.mean(inputs.numpy()), both.mean(inputs))
+    together = both._perceptrons
+    assert together is not None
+    assert [len(stack.shares) for stack in together.stacks] == [2, 2]
     np.testing.assert_allclose(both.probs(inputs).sum(1), 1)
 
 

@@ -45,6 +45,7 @@ FRAGMENTS = {
         "estimators/selective",
         "methods/forest",
         "methods/lines",
+        "methods/mean_trees",
         "methods/saved",
     )
 }

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -116,6 +117,20 @@ def test_with_labels_the_scores_are_printed(trained, tmp_path):
     done = invoke("predict", trained[0] / "model.calibrant", tmp_path / "labelled.csv")
     assert f"Right on 149 rows with a label: {summary.accuracy:.1%}" in done.stderr
     assert len(done.stdout.splitlines()) == 151
+    assert "calibrant evaluate" not in done.stderr
+
+
+def test_with_labels_the_command_of_an_evaluation_is_printed(trained, tmp_path):
+    out = tmp_path / "my out.csv"
+    command = ("predict", trained[0] / "model.calibrant", trained[1], "--out", out)
+    last = invoke(*command).stderr.splitlines()[-1]
+    advice = f"calibrant evaluate '{out}' --labels 'left?'"
+    assert last == f"To evaluate the predictions, add --keep 'left?' to this command, then run: {advice}"
+    last = invoke(*command, "--keep", "left?").stderr.splitlines()[-1]
+    assert last == f"To evaluate the predictions, run: {advice}"
+    done = invoke(*shlex.split(last.partition("calibrant ")[2]), "--json")
+    assert done.exit_code == 0, done.output
+    assert "calibrant evaluate" not in invoke(*command, "--no-score").stderr
 
 
 def test_a_label_that_the_model_does_not_know(trained, tmp_path):
@@ -153,7 +168,7 @@ def test_bad_input_gets_a_sentence(trained, new, tmp_path):
     (tmp_path / "model.calibrant").write_bytes(model.read_bytes()[:5000])
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "header.csv").write_text(new.read_text().splitlines()[0] + "\n")
-    (tmp_path / "latin.csv").write_bytes(new.read_text().encode("latin-1", errors="replace") + b"\xff\n")
+    (tmp_path / "latin.csv").write_bytes(new.read_bytes() + b"\x81\n")
     text = new.read_text().splitlines()
     (tmp_path / "short.csv").write_text("\n".join([*text[:60], "1,2", *text[60:]]) + "\n")
     frame = pd.read_csv(new, dtype=str)

@@ -217,11 +217,11 @@ def test_an_export_of_a_spreadsheet(quick, tmp_path):
     assert done.exit_code == 0, done.output
     assert "Numbers: Umsatz in €, Rabatt." in done.stderr
     assert "Mandant (constant)" in done.stderr
-    assert "'Datum' is left out: " in done.stderr
-    assert "look like dates. Write them as 2024-12-31 if they matter." in done.stderr
+    assert "Dates: Datum." in done.stderr
     assert "look like names or free text." in done.stderr
     assert "'Größe' is not taken as numbers, because its values have other characters, such as" in done.stderr
-    (tmp_path / "new.csv").write_text("Umsatz in €;Rabatt;Größe\n850.000 €;5 %;150,5 cm\n850000;5;150,5 cm\n")
+    new = "Umsatz in €;Rabatt;Größe;Datum\n850.000 €;5 %;150,5 cm;1.2.2023\n850000;5;150,5 cm;2023-02-01\n"
+    (tmp_path / "new.csv").write_text(new)
     done = invoke("predict", tmp_path / "out" / "model.calibrant", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
     assert done.exit_code == 0, done.output
     assert "Note" not in done.stderr.replace("Note: all predictions are withheld", "")
@@ -306,13 +306,18 @@ def test_bad_tables_and_options_get_a_sentence(case, tmp_path):
     ("name", "content", "sentence"),
     [
         ("t.csv", b"", "t.csv is empty"),
-        ("t.csv", "größe,y\n1,2\n".encode("latin-1"), "not text in UTF-8"),
-        ("t.csv", "größe,y\n1,2\n".encode("utf-16"), "not text in UTF-8"),
+        ("t.csv", "größe,y\n1,2\n".encode() + b"\xff", "not text in UTF-8"),
+        ("t.csv", "größe,y\n1,2\n".encode("utf-16")[:-1], "not text in UTF-8"),
+        ("t.csv", b"PK\x03\x04\x14\x00", "is a spreadsheet or an archive, not text; save it as CSV"),
         ("t.csv", bytes(range(256)) * 4, "not text in UTF-8"),
         ("t.csv", b'a,y\n"1,2\n', "a quotation mark is not closed"),
         ("t.parquet", b"PAR1 nonsense", "could not be read as a Parquet file"),
         ("t.csv.gz", b"a,y\n1,2\n", "not a complete gzip file"),
-        ("t.xlsx", b"PK", "must end in .csv, .tsv or .parquet"),
+        (
+            "t.xlsx",
+            b"PK",
+            "must end in .csv, .tsv or .parquet, optionally with .gz; got t.xlsx. Save it as CSV",
+        ),
     ],
 )
 def test_bad_files_get_a_sentence(name, content, sentence, tmp_path):

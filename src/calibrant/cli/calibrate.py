@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from calibrant.cli.evaluate import AsJson, AsLogits, Columns, Labels, Positive
-from calibrant.cli.shell import Tool, file_argument, print_json
+from calibrant.cli.shell import Tool, file_argument, notes_printed, print_json
 
 
 def calibrate(
@@ -46,7 +46,8 @@ def calibrate(
     from calibrant.report.evaluation.result import plain
 
     known_calibrator(method, "--method")
-    file = read_predictions(predictions, labels=labels, columns=columns or (), logits=logits)
+    with notes_printed():
+        file = read_predictions(predictions, labels=labels, columns=columns or (), logits=logits)
     with whole_file(out) as unfinished:
         calibrator = fit_file(file, method, positive)
         save_calibrator(calibrator, unfinished)
@@ -89,7 +90,8 @@ def apply(
     from calibrant.report.evaluation.files import read_predictions
 
     fitted = load_calibrator(calibrator)
-    file = read_predictions(predictions, columns=columns or (), logits=logits, need_labels=False)
+    with notes_printed():
+        file = read_predictions(predictions, columns=columns or (), logits=logits, need_labels=False)
     apply_file(fitted, file, out)
     if as_json:
         print_json({"rows": len(file), "file": str(out)})

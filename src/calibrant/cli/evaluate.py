@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from calibrant.cli.shell import Tool, print_json
+from calibrant.cli.shell import Tool, notes_printed, print_json
 
 Files = Annotated[
     list[Path],
@@ -79,10 +79,11 @@ def evaluate(
         need_jinja()
     if recalibrate is not None:
         known_calibrator(recalibrate, "--recalibrate")
-    files = [
-        read_predictions(path, labels=labels, group=group, weight=weight, columns=columns or (), logits=logits)
-        for path in predictions
-    ]
+    with notes_printed():
+        files = [
+            read_predictions(path, labels=labels, group=group, weight=weight, columns=columns or (), logits=logits)
+            for path in predictions
+        ]
     result, fitted = judge_files(
         files, recalibrate=recalibrate, positive=positive, rows=rows, level=level, bins=bins, seed=seed
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -83,6 +84,11 @@ def predict(
             f"Right on {count(found.labelled, 'row')} with a label: {found.accuracy:.1%}{kept}. ECE {found.ece:.2%}.",
             err=True,
         )
+    if found.labels and found.labelled == found.rows and out is not None:  # evaluate needs all labels
+        command = shlex.join(["calibrant", "evaluate", str(out), "--labels", found.labels])
+        keeps = own.target in (keep or ())
+        first = "" if keeps else f" add {shlex.join(['--keep', str(own.target)])} to this command, then"
+        typer.echo(f"To evaluate the predictions,{first} run: {command}", err=True)
 
 
 def register(app: typer.Typer) -> None:

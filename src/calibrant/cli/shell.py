@@ -6,7 +6,9 @@ import importlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +161,16 @@ def call(function: str, **arguments: Any) -> None:
     elif isinstance(result, str):
         typer.echo(result)
     typer.echo(f"Done in {duration(time.perf_counter() - begin)}.", err=True)
+
+
+@contextmanager
+def notes_printed() -> Iterator[None]:
+    """Print warnings as notes, one line each."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for note in dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)):
+        typer.echo(f"Note: {note}", err=True)
 
 
 def file_argument(name: str, text: str) -> Any:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.data.columns import Columns
-from calibrant.data.number_marks import NumberReader
-from calibrant.data.tables import check_file, file_kind, frame_columns
+from calibrant.data.number_reader import NumberReader
+from calibrant.data.tables import check_file, file_kind, find_encoding, frame_columns
+from calibrant.data.text_encodings import UTF8
 from calibrant.data.text_tables import read_text, separator
 
 
@@ -66,18 +67,18 @@ def _parquet(path: Path, rows: int, packed: bool) -> Iterator[Any]:
 def _text(
     path: Path, rows: int, kind: str, packed: bool, text: Collection[str], reader: NumberReader | None
 ) -> Iterator[Any]:
-    with gzip.open(path, "rb") if packed else path.open("rb") as binary:
-        lines = io.TextIOWrapper(binary, encoding="utf-8-sig", newline="")
-        try:
+    def open_file() -> Any:
+        return gzip.open(path, "rb") if packed else path.open("rb")
+
+    try:
+        # A pipe can be read only once.
+        encoding = find_encoding(path.name, open_file, reader) if path.is_file() else UTF8
+        with io.TextIOWrapper(open_file(), encoding=encoding, newline="") as lines:
             yield from _frames(lines, rows, kind, text, reader or NumberReader(path.name))
-        except UnicodeDecodeError:
-            raise ValueError(
-                f"{path.name} is not text in UTF-8; save it in that encoding (in Excel: CSV UTF-8)."
-            ) from None
-        except (gzip.BadGzipFile, EOFError):
-            raise ValueError(
-                f"{path.name} ends in .gz, but it is not a complete gzip file. Compress it again."
-            ) from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path.name} is not text in UTF-8; save it in that encoding (in Excel: CSV UTF-8).") from None
+    except (gzip.BadGzipFile, EOFError):
+        raise ValueError(f"{path.name} ends in .gz, but it is not a complete gzip file. Compress it again.") from None
 
 
 def _frames(lines: Iterator[str], rows: int, kind: str, text: Collection[str], reader: NumberReader) -> Iterator[Any]:

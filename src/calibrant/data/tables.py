@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import numpy as np
 
 from calibrant.data.columns import Columns, each
 from calibrant.data.labels import as_labels
-from calibrant.data.number_marks import NumberReader
+from calibrant.data.number_reader import NumberReader
 from calibrant.data.table_forms import as_columns
+from calibrant.data.text_encodings import UTF8, Open, encoding_note, text_encoding
 from calibrant.data.text_tables import MISSING, need_pandas, read_text, separator
 
 TARGET_NAMES = ("target", "class", "label", "y")
@@ -42,6 +44,8 @@ def read_table(path: str | os.PathLike[str], *, target: str | None = None) -> La
 
     ``target`` names the column of the labels. The default is the first that is called target, class, label or y, in
     upper or lower case. Labels must not be missing; other values may.
+
+    Text is read as UTF-8, as UTF-16 if it begins with a byte order mark, or else as Windows-1252, with a warning.
 
     The header shows whether commas, semicolons, tabs or bars separate the columns of a ``.csv`` file.
 
@@ -114,7 +118,10 @@ def file_kind(path: Path) -> tuple[str, bool]:
     kind = "".join((suffixes[:-1] if packed else suffixes)[-1:])
     kind = ".parquet" if kind == ".pq" else kind
     if kind not in (".csv", ".tsv", ".parquet"):
-        raise ValueError(f"The file name must end in .csv, .tsv or .parquet, optionally with .gz; got {path.name}.")
+        advice = " Save it as CSV (in Excel: CSV UTF-8)." if kind in (".xlsx", ".xls", ".xlsm", ".ods") else ""
+        raise ValueError(
+            f"The file name must end in .csv, .tsv or .parquet, optionally with .gz; got {path.name}.{advice}"
+        )
     return kind, packed
 
 
@@ -138,7 +145,21 @@ def _read_frame(path: Path, reader: NumberReader | None) -> Any:
             raise ValueError(
                 f"{path.name} could not be read as a Parquet file: {reason}. Write it again, or give another file."
             ) from None
+    encoding = find_encoding(path.name, lambda: io.BytesIO(content), reader)
+    if encoding != UTF8:
+        content = content.decode(encoding).encode()
     return read_text(path.name, content, "\t" if kind == ".tsv" else separator(content), reader=reader)
+
+
+def find_encoding(file: str, open_file: Open, reader: NumberReader | None) -> str:
+    """The encoding of a text file. A note on it is left to the reader, or is a warning if there is no reader."""
+    encoding = text_encoding(file, open_file)
+    note = encoding_note(file, encoding)
+    if reader is not None:
+        reader.file_note = note
+    elif note is not None:
+        warnings.warn(note, stacklevel=4)  # the caller of read_columns
+    return encoding
 
 
 def _without_marks(column: np.ndarray) -> np.ndarray:

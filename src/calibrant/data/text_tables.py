@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any
 
 from calibrant.data.columns import are_codes
-from calibrant.data.number_marks import NumberReader
+from calibrant.data.number_reader import NumberReader
 
 MISSING = ("?",)
 """Text of missing values, in addition to pandas' own: empty, NA, NaN, null, None and others."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from calibrant.bilevel import Solution
 from calibrant.methods import Fitted, Mixture
 from calibrant.methods.blend import Blend
+from calibrant.methods.fitted import network_module
 from calibrant.methods.tabular import Rotated
 from calibrant.models.embeddings import EmbeddingLayer, FromZero, Periodic, PiecewiseLinear
 
@@ -38,6 +38,11 @@ class Frozen:
         """A tensor on the network's device."""
         return next(self.module.parameters())
 
+    @property
+    def frozen(self) -> nn.Module:
+        """The module."""
+        return self.module
+
     def logits(self, inputs: Tensor) -> Tensor:
         """Logits, (n, C)."""
         with torch.no_grad():
@@ -57,12 +62,8 @@ def _frozen(mixture: Mixture) -> Mixture:
 
 
 def _network(solution: Solution | Rotated) -> Frozen:
-    view = solution.problem.view
-    module = view.export(solution.params, solution.buffers or {}, copy.deepcopy(view.module))
-    if isinstance(solution, Rotated):
-        turn = nn.Linear(solution.axes.shape[0], solution.axes.shape[1], bias=False)
-        turn.weight.data = solution.axes.T.contiguous()
-        module = nn.Sequential(turn, module)
+    module = network_module(solution)
+    assert module is not None
     check_layers(module)
     return Frozen(module.cpu().double().eval().requires_grad_(False))
 

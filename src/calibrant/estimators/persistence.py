@@ -26,6 +26,7 @@ from calibrant.methods import BO4SC, Mixture
 from calibrant.methods.blend import Blend
 from calibrant.methods.forest import Forest
 from calibrant.methods.lines import Line
+from calibrant.methods.mean_trees import MeanTrees
 from calibrant.methods.pool import Pool
 
 Kind = TypeVar("Kind")
@@ -36,7 +37,11 @@ CLASSIFIERS: dict[str, type[Classifier]] = {
 FORMAT = Format("classifier", CLASSIFIERS, "save or `calibrant train`", former={"calibrant.estimators": (2, 3)})
 _METHOD, _MODEL, _SCALING, _ENCODER, _HELD_OUT = "method", "model_", "scaling_", "encoder_", "held_out_"
 POOLS = ("probs", "logits")
-OTHERS: dict[str, type[Forest] | type[Line]] = {"trees": Forest, "linear": Line}
+OTHERS: dict[str, type[Forest] | type[Line] | type[MeanTrees]] = {
+    "trees": Forest,
+    "linear": Line,
+    "forest": MeanTrees,
+}
 """The pool members other than networks, which are stored as dataclasses of arrays."""
 
 

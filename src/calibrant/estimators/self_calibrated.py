@@ -72,9 +72,11 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         three learn an L2 factor for each column. With None, all networks are plain, with one L2 strength per layer.
     choose : float
         The share of the validation part that is kept for choosing between candidates.
-    members : sequence of {"network", "trees", "linear"}
+    members : "auto" or sequence of {"network", "trees", "linear", "forest"}
         The kinds of classifiers in the pool: cross-fitted networks (required), gradient boosting
-        (:class:`sklearn.ensemble.HistGradientBoostingClassifier`, for up to 100 classes) and logistic regression.
+        (:class:`sklearn.ensemble.HistGradientBoostingClassifier`, for up to 100 classes), logistic regression, and
+        bagged trees (:class:`sklearn.ensemble.ExtraTreesClassifier`). "auto" adds the forest to the other three for up
+        to 2,500 rows with 3 to 30 classes.
         ``("network",)`` uses no pool: it is the mean of the networks with a temperature, class biases and a lapse rate.
     refit : bool
         False trains one network without cross-fitting on the rows that are not held out. The held-out rows, which are
@@ -161,7 +163,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         batch_size: int | None = SelfCalibrated.batch_size,
         embedding: Literal["piecewise", "periodic", "linear"] | None = SelfCalibrated.embedding,  # type: ignore[assignment]
         choose: float = SelfCalibrated.choose,
-        members: Sequence[str] = MEMBERS,
+        members: Sequence[str] | Literal["auto"] = MEMBERS,
         refit: bool = SelfCalibrated.refit,
         decay: bool = SelfCalibrated.decay,
         validation_fraction: float = 0.25,

@@ -1,4 +1,4 @@
-"""Networks, trees and linear models as ONNX operators; functions map the name of the inputs to that of the logits."""
+"""Networks and other members as ONNX operators; functions map the name of the inputs to that of the logits."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from calibrant.methods import Mixture
 from calibrant.methods.blend import Blend
 from calibrant.methods.forest import Forest
 from calibrant.methods.lines import Line
+from calibrant.methods.mean_trees import MeanTrees, rounded_down
 from calibrant.methods.pool import FLOOR
 from calibrant.models.embeddings import EmbeddingLayer, Periodic, PiecewiseLinear
 
@@ -115,35 +116,57 @@ def layer(graph: Graph, inputs: str, module: nn.Module) -> str:
 
 
 def _forest(graph: Graph, inputs: str, forest: Forest) -> str:
-    """Write boosted trees. Thresholds rounded down to float32 split float32 inputs exactly as float64 thresholds do."""
+    """Write boosted trees: each leaf adds to the logit of its tree's class."""
     if not len(forest.column):
         return graph.rows(forest.baseline, inputs)
-    sizes, leaf = np.diff(forest.starts), forest.leaf.astype(bool)
+    leaf = forest.leaf.astype(bool)
+    trees = np.repeat(np.arange(len(forest.column)), np.diff(forest.starts))
+    return _sums(graph, inputs, forest, leaf, forest.column[trees[leaf]], forest.value[leaf], forest.baseline)
+
+
+def _mean_trees(graph: Graph, inputs: str, trees: MeanTrees) -> str:
+    """Write a forest: each leaf adds to the probabilities of all classes."""
+    classes, leaf = trees.probs.shape[1], trees.left < 0
+    each = trees.probs.astype(np.float64) / (len(trees.starts) - 1)
+    targets = np.tile(np.arange(classes), len(each))
+    probs = _sums(graph, inputs, trees, leaf, targets, each.ravel(), np.zeros(classes))
+    return graph.add("Mul", graph.add("Log", probs), trees.inverse_temperature)
+
+
+def _sums(
+    graph: Graph,
+    inputs: str,
+    own: Forest | MeanTrees,
+    leaf: np.ndarray,
+    targets: np.ndarray,
+    values: np.ndarray,
+    base: np.ndarray,
+) -> str:
+    """Write sums of leaf values, for leaves that each have the same number of targets."""
+    sizes = np.diff(own.starts)
     trees = np.repeat(np.arange(len(sizes)), sizes)
-    nodes = np.arange(len(trees)) - np.repeat(forest.starts[:-1], sizes)
-    threshold = forest.threshold.astype(np.float32)
-    above = threshold.astype(np.float64) > forest.threshold
-    threshold[above] = np.nextafter(threshold[above], np.float32(-np.inf))
-    logits = graph.add(
+    nodes = np.arange(len(trees)) - np.repeat(own.starts[:-1], sizes)
+    each = len(targets) // leaf.sum()
+    found = graph.add(
         "TreeEnsembleRegressor",
         inputs,
         domain="ai.onnx.ml",
-        n_targets=len(forest.baseline),
-        base_values=forest.baseline.astype(np.float32).tolist(),
+        n_targets=len(base),
+        base_values=base.astype(np.float32).tolist(),
         nodes_treeids=trees.tolist(),
         nodes_nodeids=nodes.tolist(),
-        nodes_featureids=np.where(leaf, 0, forest.feature).tolist(),
+        nodes_featureids=np.where(leaf, 0, own.feature).tolist(),
         nodes_modes=np.where(leaf, "LEAF", "BRANCH_LEQ").tolist(),
-        nodes_values=np.where(leaf, np.float32(0), threshold).tolist(),
-        nodes_truenodeids=np.where(leaf, 0, forest.left).tolist(),
-        nodes_falsenodeids=np.where(leaf, 0, forest.right).tolist(),
-        nodes_missing_value_tracks_true=np.where(leaf, 0, forest.missing_left).astype(int).tolist(),
-        target_treeids=trees[leaf].tolist(),
-        target_nodeids=nodes[leaf].tolist(),
-        target_ids=forest.column[trees[leaf]].astype(int).tolist(),
-        target_weights=forest.value[leaf].astype(np.float32).tolist(),
+        nodes_values=np.where(leaf, np.float32(0), rounded_down(own.threshold)).tolist(),
+        nodes_truenodeids=np.where(leaf, 0, own.left).tolist(),
+        nodes_falsenodeids=np.where(leaf, 0, own.right).tolist(),
+        nodes_missing_value_tracks_true=np.where(leaf, 0, own.missing_left).astype(int).tolist(),
+        target_treeids=np.repeat(trees[leaf], each).tolist(),
+        target_nodeids=np.repeat(nodes[leaf], each).tolist(),
+        target_ids=targets.astype(int).tolist(),
+        target_weights=values.astype(np.float32).tolist(),
     )
-    return graph.cast(logits, np.float64)
+    return graph.cast(found, np.float64)
 
 
 def _line(graph: Graph, inputs: str, line: Line) -> str:
@@ -151,7 +174,7 @@ def _line(graph: Graph, inputs: str, line: Line) -> str:
     return graph.add("Add", product, line.bias)
 
 
-OTHERS: dict[type, Callable[[Graph, str, Any], str]] = {Forest: _forest, Line: _line}
+OTHERS: dict[type, Callable[[Graph, str, Any], str]] = {Forest: _forest, MeanTrees: _mean_trees, Line: _line}
 """The functions that write members other than the networks."""
 
 

@@ -1,16 +1,17 @@
-"""Networks, trees and linear models in one classifier: cross-fitted on the same folds, weighted by held-out labels."""
+"""Networks, trees, linear models and forests in one pool: cross-fitted on the same folds, weighted by their losses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from scipy.special import log_softmax
 from torch import Tensor
 
+from calibrant.methods.bagged import Bagging
 from calibrant.methods.bo4sc import suspicion
 from calibrant.methods.crossfit import CrossFit
 from calibrant.methods.fitted import Fitted, Mixture
@@ -21,36 +22,55 @@ from calibrant.methods.task import Part
 from calibrant.methods.trees import Trees
 
 NETWORK = "network"
-KINDS: dict[str, MemberKind] = {"linear": Linear(), "trees": Trees()}
-"""The members other than the networks, fastest first."""
+KINDS: dict[str, MemberKind] = {"linear": Linear(), "trees": Trees(), "forest": Bagging()}
+"""The members other than the networks, in the order in which they are fitted."""
 MEMBERS = (NETWORK, "trees", "linear")
+"""The default members of :class:`calibrant.SelfCalibratedClassifier`."""
+AUTO: Literal["auto"] = "auto"
+"""The value of ``members`` that adds a forest to the default members if the table is small and has several classes."""
 MOST_CLASSES = {"trees": 100}
 """The most classes for a kind of member. Boosting grows a tree per class and iteration, so many classes are slow."""
+FOREST_ROWS, FOREST_CLASSES = 2500, (3, 30)
+"""With ``AUTO``: the most rows, and the fewest and the most classes, for a forest. With two classes, it did not improve
+the pool (``python -m benchmarks.forest``). Larger tables were not studied, and larger forests predict more slowly."""
+Members = Sequence[str] | Literal["auto"]
 SMALL = 0.02
 """A member whose weight is below this share of all weights is left out."""
 MINOR = 0.2
 """A member whose weight is below this share is left out if the held-out loss does not increase without it."""
 
 
-def check_members(members: Sequence[str]) -> None:
+def check_members(members: Members) -> None:
     """Raise an error unless members are distinct names of kinds and include the network."""
+    if members == AUTO:
+        return
     known = (NETWORK, *KINDS)
     if isinstance(members, str) or set(members) - set(known) or len(set(members)) < len(members):
-        raise ValueError(f"members must be a tuple of {', '.join(map(repr, known))}, each once; got {members!r}.")
+        names = ", ".join(map(repr, known))
+        raise ValueError(f"members must be {AUTO!r} or a tuple of {names}, each once; got {members!r}.")
     if NETWORK not in members:
         raise ValueError(f"members must include 'network', because the others use its folds; got {members!r}.")
 
 
-def check_table(members: Sequence[str], part: Part) -> None:
+def check_table(members: Members, part: Part) -> None:
     """Raise an error if there are members other than the networks and the samples are not rows of numbers."""
     inputs = part.inputs
     if set(members) == {NETWORK} or (isinstance(inputs, Tensor) and inputs.dim() == 2 and part.prepare is None):
         return
     got = f"of shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else f"as a {type(inputs).__name__}"
     raise ValueError(
-        f"members={tuple(members)!r} needs rows of numbers, (samples, features); got inputs {got}. For other inputs, "
-        "use members=('network',)."
+        f"members={members!r} needs rows of numbers, (samples, features); got inputs {got}. For other inputs, use "
+        "members=('network',)."
     )
+
+
+def used_kinds(members: Members, size: int, n_classes: int) -> list[str]:
+    """The kinds other than the networks for a table with this number of rows and classes, in the order of fitting."""
+    least, most = FOREST_CLASSES
+    if members == AUTO:
+        small = size <= FOREST_ROWS and least <= n_classes <= most
+        members = [name for name in KINDS if name != "forest" or small]
+    return [name for name in KINDS if name in members and n_classes <= MOST_CLASSES.get(name, n_classes)]
 
 
 @dataclass(frozen=True)
@@ -138,7 +158,7 @@ def pruned(known: dict[str, np.ndarray], held: Judged) -> tuple[dict[str, np.nda
     return (known, pool) if pool.weights.any() else ({}, Pool(pool.weights[:0], pool.bias, pool.lapse))
 
 
-def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int, seed: int) -> Fitted:
+def blended(members: Members, mixture: Mixture, fit: CrossFit, train: int, seed: int) -> Fitted:
     """Cross-fit the other members on the networks' folds, and pool all members.
 
     If the networks found wrong labels, the other members weight each training label by the probability that it is
@@ -151,9 +171,7 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
     held = Judged.of(fit, rows.labels)
     known: dict[str, np.ndarray] = {NETWORK: log_softmax(fit.held_out_logits.cpu().numpy(), axis=1)}
     models: dict[str, Model] = {}
-    for name in (
-        name for name in KINDS if name in members and rows.n_classes <= MOST_CLASSES.get(name, rows.n_classes)
-    ):
+    for name in used_kinds(members, *held_shape(rows)):
 
         def promising(first: np.ndarray, log_probs: np.ndarray, name: str = name) -> bool:
             full = np.full_like(known[NETWORK], np.nan)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from calibrant.bilevel import Solution
 from calibrant.data.batch import map_tensors
+from calibrant.models.stacked import MeanPerceptron, Perceptron
 
 
 class Fitted:
@@ -91,12 +95,25 @@ class Mixture(Fitted):
             return self.calibrated(self.mean(inputs)).cpu()
         return self.mean(inputs, self.calibrated).cpu()
 
-    def mean(self, inputs: Any, each: Callable[[Tensor], Tensor] = lambda logits: logits) -> Tensor:
+    @cached_property
+    def _perceptrons(self) -> MeanPerceptron | None:
+        """The mean of the networks if all of them are perceptrons on the CPU."""
+        views = (network.problem.view for network in self.networks if isinstance(network, Solution))
+        if any(Perceptron.of(view.module) is None for view in views):  # do not copy large networks
+            return None
+        modules = [network_module(network) for network in self.networks]
+        return MeanPerceptron.of(modules, self.shares or [1.0] * len(modules))
+
+    def mean(self, inputs: Any, each: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """The mean over networks of ``each(logits)``; by default of the logits."""
+        rows = torch.as_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
+        if each is None and self._perceptrons is not None and isinstance(rows, Tensor) and rows.dim() == 2:
+            return self._perceptrons.logits(rows.cpu())
         total: Tensor | None = None
         shares = self.shares or [1.0] * len(self.networks)
         for network, share in zip(self.networks, shares, strict=True):
-            own = share * each(network_logits(network, inputs).double())
+            logits = network_logits(network, inputs).double()
+            own = share * (logits if each is None else each(logits))
             total = own if total is None else total + own
         assert total is not None
         return total / sum(shares)
@@ -123,6 +140,14 @@ class Recalibrated(Fitted):
     @property
     def networks(self) -> tuple[Any, ...]:  # type: ignore[override]
         return self.model.networks
+
+
+def network_module(network: Any) -> nn.Module | None:
+    """A trained network as a module in evaluation mode; None if the network has no such form."""
+    if not isinstance(network, Solution):
+        return getattr(network, "frozen", None)
+    view = network.problem.view
+    return view.export(network.params, network.buffers or {}, copy.deepcopy(view.module)).eval()
 
 
 def network_logits(network: Any, inputs: Any) -> Tensor:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,8 +22,10 @@ CELLS = 512
 _WORDS: tuple[tuple[int, type[np.integer[Any]]], ...] = ((16, np.uint16), (31, np.int32), (63, np.int64))
 """The most leaves of a tree, and the word that has a bit for each. Signed words are converted to floats faster."""
 MOST_LEAVES = _WORDS[-1][0]
-_MANTISSA, _BIAS = 23, 127
-"""The position of a float32's exponent, and the exponent of 1."""
+ROW_BYTES = 256
+"""The most bytes of a table's row. Longer rows need fewer copies, and shorter ones smaller tables."""
+_EXPONENT = 23
+"""The position of a float32's exponent."""
 
 
 def word_for(leaves: int) -> type[np.integer[Any]]:
@@ -70,28 +72,35 @@ class Intervals:
     """The combination of intervals of each row, by group."""
 
     @classmethod
-    def of(cls, inputs: np.ndarray, thresholds: Mapping[int, np.ndarray]) -> Intervals:
-        """Find the intervals of all rows; ``thresholds`` has those of each column, in order."""
-        sizes, missing = {}, {}
-        codes: dict[int, np.ndarray] = {}
-        for k, own in thresholds.items():
-            values = inputs[:, k].astype(np.float64)
+    def of(
+        cls, inputs: np.ndarray, thresholds: Mapping[int, np.ndarray], each: Callable[..., Iterable[Any]] = map
+    ) -> Intervals:
+        """Find the intervals of all rows; ``thresholds`` has those of each column, in order.
+
+        ``each`` calls a function for every column, like ``map``.
+        """
+
+        def column(k: int) -> tuple[np.ndarray, bool]:
+            own, values = thresholds[k], inputs[:, k].astype(np.float64)
             absent = np.isnan(values)
             kind = np.uint16 if len(own) < 2**16 - 1 else np.int64
-            codes[k] = np.searchsorted(own, values, side="left").astype(kind)
-            missing[k] = bool(absent.any())
-            if missing[k]:
-                codes[k][absent] = len(own) + 1
-            sizes[k] = len(own) + 1 + missing[k]
+            found = np.searchsorted(own, values, side="left").astype(kind)
+            found[absent] = len(own) + 1
+            return found, bool(absent.any())
+
+        both = dict(zip(thresholds, each(column, thresholds), strict=True))
+        codes, missing = ({k: pair[part] for k, pair in both.items()} for part in (0, 1))
+        sizes = {k: len(own) + 1 + missing[k] for k, own in thresholds.items()}
         groups = tuple(group for group in joined_columns(sizes) if len(group) > 1)
-        joint = []
-        for group in groups:
-            found = np.zeros(len(inputs), dtype=np.uint16)
+
+        def combined(group: tuple[int, ...]) -> np.ndarray:
+            found = np.zeros(len(inputs), dtype=np.intp)
             for k in group:
-                found *= np.uint16(sizes[k])
+                found *= sizes[k]
                 found += codes[k]
-            joint.append(found)
-        return cls(sizes, missing, codes, groups, tuple(joint))
+            return found
+
+        return cls(sizes, missing, codes, groups, tuple(each(combined, groups)))
 
 
 def joined_columns(sizes: Mapping[int, int]) -> list[tuple[int, ...]]:
@@ -108,21 +117,23 @@ def joined_columns(sizes: Mapping[int, int]) -> list[tuple[int, ...]]:
 
 
 class LeafTable(NamedTuple):
-    """The words of a block's trees for every combination of intervals of some columns.
-
-    The row of the table is the sum of ``offsets[code]`` over the pairs in ``columns``.
-    """
+    """The words of a block's trees for every combination of intervals of some columns."""
 
     words: np.ndarray
     """(combinations, trees)."""
-    columns: list[tuple[np.ndarray, np.ndarray | None]]
-    """The codes of all rows, and the offset of each code; None if the code is the row of the table."""
+    places: np.ndarray | None
+    """The row of the table for each row of the inputs; None if it is the sum of ``offsets[codes]`` over ``columns``."""
+    columns: list[tuple[np.ndarray, np.ndarray]]
+    """The codes of all rows, and the offset of each code."""
 
     def rows(self, part: slice) -> np.ndarray:
         """The row of the table for each of some rows of the inputs."""
-        found = np.zeros(part.stop - part.start, dtype=np.intp)
-        for codes, offsets in self.columns:
-            found += codes[part] if offsets is None else offsets[codes[part]]
+        if self.places is not None:
+            return self.places[part]
+        (codes, offsets), *others = self.columns
+        found = np.take(offsets, codes[part])
+        for codes, offsets in others:
+            found += np.take(offsets, codes[part])
         return found
 
 
@@ -139,16 +150,16 @@ def block_tables(block: Block, rows: Intervals) -> list[LeafTable]:
                     words = (words[:, None] & each[interval]).reshape(-1, words.shape[1])
                 else:
                     words = words.repeat(rows.sizes[k], axis=0)
-            found.append(LeafTable(words, [(codes, None)]))
+            found.append(LeafTable(words, codes, []))
     for group in joined_columns({k: len(words) for k, (words, _) in own.items()}):
         words, cells = own[group[-1]][0], len(own[group[-1]][0])
-        columns: list[tuple[np.ndarray, np.ndarray | None]] = [(rows.codes[group[-1]], own[group[-1]][1])]
+        columns = [(rows.codes[group[-1]], own[group[-1]][1])]
         for k in reversed(group[:-1]):
             each, interval = own[k]
             words = (each[:, None] & words).reshape(-1, words.shape[1])
             columns.append((rows.codes[k], interval * cells))
             cells *= len(each)
-        found.append(LeafTable(words, columns))
+        found.append(LeafTable(words, None, columns))
     return found
 
 
@@ -177,9 +188,23 @@ class PairedValues(NamedTuple):
     """The sums of the leaf values of trees 2k and 2k + 1, for each pair of leaves."""
 
     sums: np.ndarray
-    """(pairs × 2**bits × 2**bits,); the leaf of the first tree changes fastest."""
+    """(pairs × 2**bits × 2**bits,), in the order of :func:`pair_places`."""
     bits: int
     """The number of bits that a leaf's number needs."""
+
+
+def pair_places(powers: np.ndarray, bits: int) -> np.ndarray:
+    """Replace pairs of float32, ``2**a`` and ``2**b``, by a number for each pair (a, b), from 0 to 2**(2·bits) − 1.
+
+    In the bits of both floats, the exponents a + 127 and b + 127 are at 23 and 55. The product moves them to the end of
+    the word, ``bits`` apart, where only their last bits remain. Higher bits of the first exponent are added to the
+    second one. So the order of the numbers is irregular, but no two pairs share a number.
+    """
+    found = powers.view(np.uint64)
+    factor = 2 ** (64 - bits - _EXPONENT - 32) + 2 ** (64 - 2 * bits - _EXPONENT)
+    np.multiply(found, np.uint64(factor), out=found)
+    np.right_shift(found, np.uint64(64 - 2 * bits), out=found)
+    return found.view(np.int64)
 
 
 def paired_values(values: np.ndarray) -> PairedValues:
@@ -188,26 +213,33 @@ def paired_values(values: np.ndarray) -> PairedValues:
     bits = max(1, (leaves - 1).bit_length())
     padded = np.zeros((trees + trees % 2, 2**bits))
     padded[:trees, :leaves] = values
-    return PairedValues((padded[1::2, :, None] + padded[::2, None, :]).ravel(), bits)
+    sums = padded[::2, :, None] + padded[1::2, None, :]
+    powers = np.exp2(np.arange(2**bits, dtype=np.float32))
+    pairs = np.stack(np.meshgrid(powers, powers, indexing="ij"), axis=-1)
+    found = np.empty((len(sums), 4**bits))
+    found[:, pair_places(pairs, bits).ravel()] = sums.reshape(len(sums), -1)
+    return PairedValues(found.ravel(), bits)
 
 
-def add_leaves(tables: Sequence[LeafTable], values: PairedValues, part: slice, result: np.ndarray) -> None:
-    """Add the values of the leaves that some rows reach in the trees of a block."""
+def leaf_sums(tables: Sequence[LeafTable], values: PairedValues, part: slice) -> np.ndarray:
+    """The sums of the values of the leaves that some rows reach in the trees of a block."""
     pairs = len(values.sums) >> 2 * values.bits
+    result = np.empty(part.stop - part.start)
     if not tables:  # every tree is a single leaf
-        result[part] += values.sums[:: 4**values.bits].sum()
-        return
-    size = min(STEP, part.stop - part.start)
+        place = pair_places(np.ones(2, dtype=np.float32), values.bits)[0]
+        result[:] = values.sums[place :: 4**values.bits].sum()
+        return result
+    size = min(STEP, len(result))
     words = np.empty((2, size, 2 * pairs), dtype=tables[0].words.dtype)
-    powers = np.empty((size, 2 * pairs), dtype=np.float32)
-    places, found = np.empty((2, size, pairs), dtype=np.int64), np.empty((size, pairs))
-    first = np.tile((np.arange(pairs) << 2 * values.bits) - _BIAS * (1 + 2**values.bits), (size, 1))
-    for start in range(part.start, part.stop, STEP):
-        rows = slice(start, min(start + STEP, part.stop))
-        now = slice(rows.stop - rows.start)
-        if (start - part.start) % (STEPS_AT_ONCE * STEP) == 0:
-            index = [table.rows(slice(start, min(start + STEPS_AT_ONCE * STEP, part.stop))) for table in tables]
-        own = slice((start - part.start) % (STEPS_AT_ONCE * STEP), None)
+    powers, found = np.empty((size, 2 * pairs), dtype=np.float32), np.empty((size, pairs))
+    first = np.tile(np.arange(pairs) << 2 * values.bits, (size, 1))
+    for start in range(0, len(result), STEP):
+        rows = slice(start, min(start + STEP, len(result)))
+        now = slice(rows.stop - start)
+        if start % (STEPS_AT_ONCE * STEP) == 0:
+            several = slice(part.start + start, min(part.start + start + STEPS_AT_ONCE * STEP, part.stop))
+            index = [table.rows(several) for table in tables]
+        own = slice(start % (STEPS_AT_ONCE * STEP), None)
         left, other = words[:, now]
         np.take(tables[0].words, index[0][own][now], axis=0, out=left, mode="clip")
         for k in range(1, len(tables)):
@@ -215,12 +247,8 @@ def add_leaves(tables: Sequence[LeafTable], values: PairedValues, part: slice, r
             np.bitwise_and(left, other, out=left)
         np.bitwise_and(left, np.negative(left, out=other), out=left)  # the lowest bit
         powers[now] = left
-        # A pair of exponents as one integer, a + 2**32·b, becomes a + 2**bits·b
-        one, two = places[:, now]
-        np.right_shift(powers[now].view(np.int64), _MANTISSA, out=one)
-        np.right_shift(one, 32 - values.bits, out=two)
-        np.add(one, two, out=one)
-        np.bitwise_and(one, 2 ** (8 + values.bits) - 1, out=one)
-        np.add(one, first[now], out=one)
-        np.take(values.sums, one, out=found[now], mode="clip")
-        result[rows] += np.einsum("ij->i", found[now])
+        places = pair_places(powers[now], values.bits)
+        np.add(places, first[now], out=places)
+        np.take(values.sums, places, out=found[now], mode="clip")
+        np.einsum("ij->i", found[now], out=result[rows])
+    return result

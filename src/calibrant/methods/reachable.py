@@ -9,7 +9,7 @@ copies neighbouring words, whereas a walk down a tree waits for one node after t
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -19,17 +19,20 @@ import numpy as np
 
 from calibrant.methods.leaf_tables import (
     MOST_LEAVES,
+    ROW_BYTES,
     STEP,
     Block,
     Intervals,
-    add_leaves,
     block_tables,
+    leaf_sums,
     paired_values,
     word_for,
 )
 
-_TREES = 64
-"""Trees per block: the words of a block's trees lie side by side."""
+ROWS = 2**17
+"""Rows that are evaluated at once, to limit the memory for their intervals."""
+_BALANCED = 8
+"""With fewer blocks per thread, rows are divided among the threads as well, so that all have the same work."""
 _FEW = 32
 """Up to this many rows, walking down all trees at once is faster than making tables."""
 
@@ -87,21 +90,35 @@ class Evaluator:
         return {int(k): np.unique(self.nodes.threshold[inner[feature == k]]) for k in np.unique(feature)}
 
     @cached_property
-    def blocks(self) -> list[Block]:
-        """The trees, in blocks of one class."""
+    def chosen(self) -> list[tuple[int, np.ndarray]]:
+        """The class and the trees of each block. The words of a block's trees lie side by side in tables."""
+        most, found = ROW_BYTES // np.dtype(word_for(self.most)).itemsize, []
+        for column in np.unique(self.nodes.column):
+            same = np.flatnonzero(self.nodes.column == column)
+            found += [(int(column), own) for own in np.array_split(same, -(-len(same) // most))]
+        return found
+
+    @cached_property
+    def by_tree(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The tree of each node, the nodes in the order of their trees, and the end of each tree in this order."""
         tree = np.zeros(len(self.nodes.left), dtype=np.int64)
         tree[self.nodes.roots] = np.arange(len(self.nodes.roots))
         for at in self.levels:
             tree[self.nodes.left[at]] = tree[self.nodes.right[at]] = tree[at]
-        by_tree = np.argsort(tree, kind="stable")
-        ends = np.searchsorted(tree[by_tree], np.arange(len(self.nodes.roots) + 1))
-        found = []
-        for column in np.unique(self.nodes.column):
-            same = np.flatnonzero(self.nodes.column == column)
-            for chosen in np.split(same, range(_TREES, len(same), _TREES)):
-                at = np.concatenate([by_tree[ends[t] : ends[t + 1]] for t in chosen])
-                found.append(self._block(int(column), at, np.searchsorted(chosen, tree[at]), len(chosen)))
-        return found
+        order = np.argsort(tree, kind="stable")
+        return tree, order, np.searchsorted(tree[order], np.arange(len(self.nodes.roots) + 1))
+
+    @cached_property
+    def _made(self) -> dict[int, Block]:
+        return {}
+
+    def block(self, k: int) -> Block:
+        """The k-th block, which is made when it is first needed."""
+        if k not in self._made:
+            (column, chosen), (tree, order, ends) = self.chosen[k], self.by_tree
+            at = np.concatenate([order[ends[t] : ends[t + 1]] for t in chosen])
+            self._made[k] = self._block(column, at, np.searchsorted(chosen, tree[at]), len(chosen))
+        return self._made[k]
 
     def _block(self, column: int, at: np.ndarray, tree: np.ndarray, trees: int) -> Block:
         nodes, (count, first) = self.nodes, self.leaves
@@ -128,26 +145,32 @@ class Evaluator:
 
     def sums(self, inputs: np.ndarray, classes: int, threads: int = 1) -> np.ndarray:
         """The sums of the leaf values for each class, (n, C). NaN is treated as missing."""
-        result = np.zeros((len(inputs), classes))
+        result = np.zeros((classes, len(inputs))).T  # rows of one class are neighbours in memory
         if not len(self.nodes.roots):
             return result
         if len(inputs) <= _FEW or self.most > MOST_LEAVES:
             for start in range(0, len(inputs), _FEW):
                 self._walk(inputs[start : start + _FEW], result[start : start + _FEW])
             return result
-        rows = Intervals.of(inputs, self.thresholds)
-        parts = np.array_split(np.arange(len(inputs)), min(threads, 1 + len(inputs) // (2 * STEP)))
-        slices = [slice(part[0], part[-1] + 1) for part in parts]
-        with ThreadPoolExecutor(len(slices)) as pool:
-            running: list[Future[None]] = []
-            for block in self.blocks:  # the tables of a block are made while the previous block is evaluated
-                tables, values = block_tables(block, rows), paired_values(block.values)
-                for job in running:
-                    job.result()
-                running = [pool.submit(add_leaves, tables, values, part, result[:, block.column]) for part in slices]
-            for job in running:
-                job.result()
+        with ThreadPoolExecutor(threads) as pool:
+            for start in range(0, len(inputs), ROWS):
+                self._add(inputs[start : start + ROWS], result[start : start + ROWS], pool, threads)
         return result
+
+    def _add(self, inputs: np.ndarray, result: np.ndarray, pool: ThreadPoolExecutor, threads: int) -> None:
+        """Add the leaf values of many rows. Each thread evaluates one block after the other."""
+        rows = Intervals.of(inputs, self.thresholds, pool.map)
+        parts = 1 if len(self.chosen) >= _BALANCED * threads else min(threads, 1 + len(inputs) // (2 * STEP))
+        bounds = np.linspace(0, len(inputs), parts + 1).astype(int).tolist()
+        jobs = [(k, slice(a, b)) for k in range(len(self.chosen)) for a, b in pairwise(bounds)]
+        _ = self.leaves, self.by_tree  # made once, not by every thread
+
+        def sums(job: tuple[int, slice]) -> np.ndarray:
+            block = self.block(job[0])
+            return leaf_sums(block_tables(block, rows), paired_values(block.values), job[1])
+
+        for (k, part), found in zip(jobs, pool.map(sums, jobs), strict=True):
+            result[part, self.chosen[k][0]] += found
 
     def _walk(self, inputs: np.ndarray, result: np.ndarray) -> None:
         """Add the leaf values of few rows, which go down all trees at the same time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -64,8 +64,9 @@ class SelfCalibrated(Method):
     outer_learning_rate : Adam's learning rate for the logarithms of the L2 strengths and the log-odds of the noise rate
     choose : share of the validation samples that is used only to choose between the candidates
     members : kinds of classifiers in the log-linear pool (:mod:`calibrant.methods.pool`): "network", and optionally
-        "trees" (gradient boosting) and "linear" (logistic regression), cross-fitted on the networks' folds. With
-        networks alone, there is no pool
+        "trees" (gradient boosting), "linear" (logistic regression) and "forest" (bagged trees), cross-fitted on the
+        networks' folds. "auto": all of them, but the forest only for small tables of several classes. With networks
+        alone, there is no pool
     refit : True uses all labels as described above. False trains one network on the training part, without
         cross-fitting. The validation part, which is then required, is used to learn φ and to fit T, b and λ. There are
         no folds and no search for label noise, so ``folds``, ``repeats`` and ``choose`` are not used
@@ -87,7 +88,7 @@ class SelfCalibrated(Method):
     last: int = 5
     outer_learning_rate: float = 0.2
     choose: float = 1 / 3
-    members: tuple[str, ...] = ("network",)
+    members: tuple[str, ...] | Literal["auto"] = ("network",)
     refit: bool = True
     decay: bool = True
     batch_size: int | None = None

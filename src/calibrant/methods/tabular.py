@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from calibrant.bilevel import ColumnL2, Solution
 from calibrant.methods.crossfit import CrossFit
+from calibrant.methods.fitted import network_module
 from calibrant.methods.task import Part, Task
 from calibrant.models.embeddings import EmbeddingLayer, Encoding, make_encoding
 from calibrant.models.mlp import mlp
@@ -116,6 +117,15 @@ class Rotated:
         if name in ("solution", "axes") or name.startswith("__"):  # accessed while a copy is made
             raise AttributeError(name)
         return getattr(self.solution, name)
+
+    @property
+    def frozen(self) -> nn.Module:
+        """The rotation and the network as one module in evaluation mode."""
+        turn = nn.Linear(self.axes.shape[0], self.axes.shape[1], bias=False)
+        turn.weight.data = self.axes.T.contiguous()
+        inner = network_module(self.solution)
+        assert inner is not None
+        return nn.Sequential(turn, inner).eval()
 
     def logits(self, inputs: Any) -> Tensor:
         """Logits, (n, C)."""

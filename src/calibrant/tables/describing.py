@@ -13,6 +13,7 @@ from calibrant._words import listed
 from calibrant.data.columns import Columns, is_numeric, missing_count, numbers, texts
 from calibrant.data.encoder import TableEncoder
 from calibrant.data.encodings import Categorical, Dropped, Numeric
+from calibrant.tables.grouping import repeated_cases
 from calibrant.tables.reading import Labelled
 
 FEWEST_FOR_HINTS = 50
@@ -72,6 +73,12 @@ def describe(table: Labelled, categorical: list[str]) -> TableDescription:
         f"Column {name!r} looks like a row number or an identifier: {len(table):,} rows, all different whole numbers. "
         f"If it is one, leave it out with --drop {shlex.quote(name)}."
         for name in identifiers(table.columns, list(kinds))
+    ]
+    notes += [
+        f"Column {name!r} has {values:,} values in {len(table):,} rows, and rows of one value are alike. If these "
+        f"are rows of one person or case, keep them together with --groups {shlex.quote(name)}; otherwise the results "
+        "below may be too good."
+        for name, values in (repeated_cases(table) if table.groups is None else {}).items()
     ]
     notes += [
         f"Column {name!r} alone determines the class of every training row. If it is known only after the outcome, the "

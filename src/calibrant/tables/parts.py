@@ -141,7 +141,7 @@ def _from_file(path: Path, table: Labelled) -> Labelled:
 def _notes(
     table: Labelled, copies: np.ndarray | None, train: Labelled, held: Mapping[str, Labelled | None]
 ) -> list[str]:
-    notes = [note for part in held.values() if part is not None for note in part.remarks]
+    notes = list(dict.fromkeys(note for part in (table, *held.values()) if part is not None for note in part.remarks))
     if table.unlabelled:
         notes.append(f"{count(table.unlabelled, 'row')} without a value in {table.target!r}: left out.")
     if copies is not None:

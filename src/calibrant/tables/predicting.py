@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from calibrant._whole import whole_file
 from calibrant._words import listed
 from calibrant.data.columns import Columns, each, is_missing
 from calibrant.data.labels import as_labels
-from calibrant.data.number_marks import NumberReader
+from calibrant.data.number_reader import NumberReader
 from calibrant.data.table_chunks import read_chunks
 from calibrant.data.text_tables import need_pandas
 from calibrant.metrics.streaming import StreamingECE
@@ -43,6 +43,8 @@ class Summary:
     kept: int = 0
     kept_correct: int = 0
     ece: float = float("nan")
+    labels: str | None = None
+    """The name that `keep` gives the column of labels in the output; None if no labels were compared."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -115,13 +117,16 @@ def predict(
                 found["set"] = _sets(own.classes, rule.apply(probs))
             if score and own.target in columns:
                 _add_scores(summary, errors, own, columns, found, probs, table.name)
-            put(_kept(columns, keep, table.name, {"row": summary.rows + 1 + np.arange(len(probs)), **found}))
+            found = {"row": summary.rows + 1 + np.arange(len(probs)), **found}
+            if summary.labelled and own.target is not None:
+                summary.labels = _copied_name(own.target, found)
+            put(_kept(columns, keep, table.name, found))
             summary.rows += len(probs)
             if summary.withheld is not None:
                 summary.withheld += int(found["withheld"].sum())
     if summary.labelled:
         summary.ece = errors.compute()
-    summary.notes += [*reader.notes.values(), *seen]
+    summary.notes += [*reader.remarks, *seen]
     summary.notes += [
         f"Column {name!r} holds categories that training did not see ({listed(values, SHOWN)}), which count as rare."
         for name, values in unseen.items()
@@ -133,8 +138,12 @@ def _kept(columns: Columns, keep: Sequence[str], file: str, found: dict[str, Any
     """Insert copied columns behind the row number; one with the name of another output is called "name (table)"."""
     for name in keep:
         need_column(columns, name, file)
-    copied = {f"{name} (table)" if name in found else name: columns[name] for name in keep}
+    copied = {_copied_name(name, found): columns[name] for name in keep}
     return {"row": found["row"], **copied, **found}
+
+
+def _copied_name(name: str, found: Collection[str]) -> str:
+    return f"{name} (table)" if name in found else name
 
 
 def _sets(classes: list[str], members: np.ndarray) -> np.ndarray:

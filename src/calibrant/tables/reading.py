@@ -15,7 +15,8 @@ import numpy as np
 from calibrant._words import listed
 from calibrant.data.columns import Columns, each, is_missing, is_numeric, set_of
 from calibrant.data.labels import as_labels
-from calibrant.data.number_marks import NumberMarks, NumberReader
+from calibrant.data.number_marks import NumberMarks
+from calibrant.data.number_reader import NumberReader
 from calibrant.data.tables import read_columns
 from calibrant.data.text_tables import need_pandas
 
@@ -39,9 +40,9 @@ class Labelled:
     groups: np.ndarray | None = field(default=None, repr=False)
     unlabelled: int = 0
     marks: NumberMarks = field(default_factory=NumberMarks, repr=False)
-    """Decimal commas and points in the columns of the file."""
+    """How numbers and dates are written in the columns of the file."""
     remarks: tuple[str, ...] = ()
-    """Notes where the marks differ from those of the training table."""
+    """Notes on how the file was read."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -114,7 +115,7 @@ def read_labelled(
         names,
         int((~known).sum()),
         reader.found,
-        tuple(reader.notes.values()),
+        tuple(reader.remarks),
     )
 
 

@@ -1,0 +1,69 @@
+"""Parts are shared out among threads once each, and torch's number of threads is restored."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from calibrant.models.threads import share_out, single_operations
+
+
+@pytest.fixture(autouse=True)
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_every_part_is_taken_once_by_single_threads():
+    taken, started, threads = [], threading.Barrier(3), set()
+
+    def work(parts):
+        started.wait(timeout=60)  # all three threads run at the same time
+        threads.add((threading.get_ident(), torch.get_num_threads()))
+        taken.extend(parts)
+
+    share_out(work, range(100))
+    assert sorted(taken) == list(range(100))
+    assert len(threads) == 3
+    assert {number for _, number in threads} == {1}
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_one_thread_or_one_part_needs_no_other_threads(count):
+    calls = []
+    if count > 1:
+        torch.set_num_threads(1)
+    share_out(lambda parts: calls.append((threading.get_ident(), list(parts))), range(count))
+    assert calls == [(threading.get_ident(), list(range(count)))]
+
+
+def test_errors_are_raised_and_the_number_is_restored():
+    def work(parts):
+        raise ValueError(f"part {next(parts)}")
+
+    with pytest.raises(ValueError, match="part"):
+        share_out(work, range(10))
+    assert torch.get_num_threads() == 3
+
+
+def test_callers_together_restore_the_number_of_the_first():
+    """The second caller is a new thread, which starts while the number is 1, and ends last."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def second():
+        with single_operations():
+            inside.set()
+            leave.wait(timeout=60)
+        return torch.get_num_threads()
+
+    with ThreadPoolExecutor(1) as pool:
+        with single_operations():
+            other = pool.submit(second)
+            assert inside.wait(timeout=60)
+        leave.set()
+        assert other.result() == 3
+    assert torch.get_num_threads() == 3
