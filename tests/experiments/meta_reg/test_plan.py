@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from calibrant.experiments.meta_reg import search
 from calibrant.experiments.meta_reg.data import prepare
 from calibrant.experiments.meta_reg.plan import (
     FIRST,
@@ -61,7 +62,8 @@ def stored_texts() -> set[str]:
 def test_stored_runs_are_found_by_their_settings() -> None:
     """A renamed field would end this: ``STORED_NAMES`` keeps the former name in the text."""
     recipe = replace(RECIPES["short"], epochs=30)
-    present = {settings_text(with_recipe(method, recipe)) for method in known_methods().values()}
+    methods = known_methods() | search.settings()
+    present = {settings_text(with_recipe(method, recipe)) for method in methods.values()}
     fields = {name for text in present for name in re.findall(r"(\w+)=", text)}
     stored = stored_texts()
     assert {name for text in stored for name in re.findall(r"(\w+)=", text)} <= fields

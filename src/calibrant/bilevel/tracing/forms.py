@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 
-class Form(NamedTuple):
+class ValueForm(NamedTuple):
     """The form of a node's value, ``node.meta["val"]``. ``make_fx`` gives a fake tensor instead."""
 
     shape: torch.Size
@@ -34,4 +34,4 @@ def same_form(a: fx.Node, b: fx.Node) -> bool:
 
 def set_form(node: fx.Node, size: Sequence[int], like: fx.Node) -> None:
     """Set the form of a new node. Its value is not a constant, so its device is unknown."""
-    node.meta = {"val": Form(torch.Size(size), dtype(like), torch.device("meta"))}
+    node.meta = {"val": ValueForm(torch.Size(size), dtype(like), torch.device("meta"))}

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import fx
 
-from calibrant.bilevel.tracing.forms import Form, dtype, same_form, set_form, shape
+from calibrant.bilevel.tracing.forms import ValueForm, dtype, same_form, set_form, shape
 from calibrant.bilevel.tracing.shortening import shorten
 
 aten = torch.ops.aten
@@ -178,7 +178,7 @@ def _constant_value(node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> torch.
     if node.op != "call_function" or _is_random(node.target) or not isinstance(node.target, torch._ops.OpOverload):
         return None
     form = node.meta.get("val")
-    if not isinstance(form, torch.Tensor | Form) or form.device.type == "meta":
+    if not isinstance(form, torch.Tensor | ValueForm) or form.device.type == "meta":
         return None
     if node.target in _FILLS:
         return _FILLS[node.target](form.shape, dtype=form.dtype, device=form.device)

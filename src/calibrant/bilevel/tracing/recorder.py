@@ -18,7 +18,7 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from calibrant.bilevel.tracing.forms import Form
+from calibrant.bilevel.tracing.forms import ValueForm
 from calibrant.bilevel.tracing.graph_functions import Recording
 
 aten = torch.ops.aten
@@ -27,7 +27,7 @@ _PLAIN = (int, float, bool, str, complex, type(None), torch.dtype, torch.device,
 
 
 class NotRecordable(Exception):
-    """The function does something that only ``make_fx`` records or refuses properly."""
+    """The function does something that only ``make_fx`` records or refuses properly; no user sees this error."""
 
 
 def record(fn: Callable[..., Any], example: list[Tensor]) -> Recording:
@@ -53,7 +53,7 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.Tag.data_dependent_output in func.tags:
-            raise NotRecordable(f"{func} reads the value of a tensor")
+            raise NotRecordable
         if func is aten.lift_fresh.default:  # the copy keeps later changes in place from the constant
             func = aten.lift_fresh_copy.default
         node = self.graph.call_function(func, self.argument(args), {k: self.argument(v) for k, v in kwargs.items()})
@@ -65,13 +65,13 @@ class _Recorder(TorchDispatchMode):
                 if part is not None:
                     self.place(part, self.graph.call_function(operator.getitem, (node, position)))
         else:
-            raise NotRecordable(f"{func} returns {type(result).__name__}")
+            raise NotRecordable
         return result
 
     def place(self, tensor: Tensor, node: fx.Node) -> None:
         """Remember that ``node`` made this tensor."""
         if type(tensor) is not Tensor:
-            raise NotRecordable(f"a tensor is a {type(tensor).__name__}")
+            raise NotRecordable
         node.meta["val"] = _form(tensor)
         self._nodes[tensor] = node
 
@@ -83,13 +83,13 @@ class _Recorder(TorchDispatchMode):
         if isinstance(value, list | tuple):
             return tuple(map(self.argument, value)) if isinstance(value, tuple) else list(map(self.argument, value))
         if not isinstance(value, _PLAIN):
-            raise NotRecordable(f"an argument is a {type(value).__name__}")
+            raise NotRecordable
         return value
 
     def _constant(self, tensor: Tensor) -> fx.Node:
         """A tensor that the function did not get as an argument: the graph reads it at every replay."""
         if type(tensor) not in (Tensor, nn.Parameter):
-            raise NotRecordable(f"a tensor is a {type(tensor).__name__}")
+            raise NotRecordable
         name = f"_tensor_constant{len(self._kept)}"
         self._kept.append(tensor)
         setattr(self.root, name, tensor)
@@ -99,8 +99,8 @@ class _Recorder(TorchDispatchMode):
         return node
 
 
-def _form(tensor: Tensor) -> Form:
-    return Form(tensor.shape, tensor.dtype, tensor.device)
+def _form(tensor: Tensor) -> ValueForm:
+    return ValueForm(tensor.shape, tensor.dtype, tensor.device)
 
 
 @contextlib.contextmanager
