@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-STEP = 1024
-"""Rows per step, so that the words of all trees of a block stay in the cache."""
-STEPS_AT_ONCE = 16
+STEP = 4096
+"""Rows per step: few enough for the cache, and so many that threads seldom wait for Python's lock."""
+STEPS_AT_ONCE = 4
 """The rows of the tables are found for this many steps at once."""
 CELLS = 512
 """The most entries of a table for several columns. Columns with few thresholds share one table."""
