@@ -32,7 +32,7 @@ MOST_CLASSES = {"trees": 100}
 """The most classes for a kind of member. Boosting grows a tree per class and iteration, so many classes are slow."""
 FOREST_ROWS, FOREST_CLASSES = 2500, (3, 30)
 """With ``AUTO``: the most rows, and the fewest and the most classes, for a forest. With two classes, it did not improve
-the pool (``python -m benchmarks.forest``). Larger tables were not studied, and larger forests predict more slowly."""
+the pool on development data. Larger tables were not studied, and larger forests predict more slowly."""
 Members = Sequence[str] | Literal["auto"]
 SMALL = 0.02
 """A member whose weight is below this share of all weights is left out."""
