@@ -167,6 +167,7 @@ def check_labels(labels: Any, n_rows: int, n_classes: int, device: torch.device 
     tensor = as_tensor(encode_text(labels, n_classes)[0], "labels")
     if tensor.ndim != 1:
         hint = " Use labels.argmax(axis=1) for one-hot labels." if tensor.ndim == 2 else ""
+        hint = " Use labels[:, 0]." if tensor.shape[1:] == (1,) else hint
         raise ValueError(f"labels must be 1-D with {n_rows} entries; got shape {tuple(tensor.shape)}.{hint}")
     if len(tensor) != n_rows:
         raise ValueError(f"labels must have one entry per row: expected {n_rows}, got {len(tensor)}.")

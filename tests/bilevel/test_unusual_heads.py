@@ -84,7 +84,7 @@ def test_a_named_head_is_used_by_losses_of_features(hypergradient):
     one = Bilevel(model, Gamma(), **data(), **settings, head="3")
     assert one.head.name == "3"
     assert not torch.equal(steps(one, hypergradient).phi, one.initial_phi())
-    with pytest.raises(ValueError, match="Name it with head="):
+    with pytest.raises(ValueError, match=r"head='3' \(Cosine\)"):
         Bilevel(model, Gamma(), **data(), **settings)
 
 

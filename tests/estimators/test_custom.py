@@ -115,7 +115,7 @@ def test_what_is_refused():
         calibrant.fit(net(), (x, y), method=Standard(patience=5))
     with pytest.raises(TypeError, match="must be a value such as"):
         calibrant.fit(net(), (x, y), method=SelfCalibrated)
-    with pytest.raises(ValueError, match=r"method must be one of 'standard', .* got 'nothing'"):
+    with pytest.raises(ValueError, match=r"method must be one of .*'standard', .* got 'nothing'"):
         calibrant.fit(net(), (x, y), method="nothing")
     with pytest.raises(TypeError, match="got a generator"):
         calibrant.fit(net(), (pair for pair in [(x, y)]), (x, y))

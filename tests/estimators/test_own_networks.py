@@ -185,7 +185,7 @@ def test_a_frozen_backbone_rests_and_the_head_learns():
 def test_what_cannot_be_frozen():
     x, y = torch.randn(60, 4), torch.arange(60) % 2
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2), nn.LayerNorm(2))
-    with pytest.raises(ValueError, match=r"head could not be found.*Name it with head='…'.*'0', '1'"):
+    with pytest.raises(ValueError, match=r"head could not be found.*name that with head='…'.*'0', '1'"):
         calibrant.fit(net, (x, y), (x[:9], y[:9]), freeze="backbone")
     with pytest.raises(ValueError, match="something follows '1'"):
         calibrant.fit(net, (x, y), (x[:9], y[:9]), freeze="backbone", head="1")

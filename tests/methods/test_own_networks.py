@@ -99,7 +99,7 @@ def test_a_head_can_be_named(name):
 
 
 def test_without_a_head_an_error_tells_how_to_name_it():
-    with pytest.raises(ValueError, match=r"Name it with head='…'\. Linear layers that ran"):
+    with pytest.raises(ValueError, match=r"Name a submodule whose output is the logits: head='last' \(Sequential\)"):
         calibrant.fit(Named(), rows(), rows(30, 1), method=method("flg-sece"))
     result = calibrant.fit(Named(), rows(), rows(30, 1), method=method("recommended"))
     assert result.probs(rows()[0]).isfinite().all()

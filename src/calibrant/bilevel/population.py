@@ -169,6 +169,19 @@ class Population:
         return self.val.batch(step)
 
 
+def vectorises(problems: Sequence[Bilevel]) -> bool:
+    """Whether the first training step of problems can be computed and differentiated as one population."""
+    few = problems[:2]
+    params = torch.stack([p.start for p in few]).requires_grad_()
+    try:
+        whole = Population(few)
+        losses, _ = whole.inner(params, whole.initial_buffers(), whole.initial_phi(), whole.train_batch(0))
+        torch.autograd.grad(losses.sum(), params)
+    except (RuntimeError, NotImplementedError, ValueError):  # no rule for an operation, or control flow on values
+        return False
+    return True
+
+
 def _each_member(fn: LossFunction, axes: Batch) -> LossFunction:
     """``fn`` over all members. An operation that cannot be vectorised raises an error with advice."""
     vectorised = torch.func.vmap(fn, in_dims=(0, 0, 0, axes))

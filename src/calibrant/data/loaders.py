@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -214,10 +215,16 @@ class LoaderStream(Stream):
                     return next(self._iterator)
                 except StopIteration:
                     self._iterator = None
-        raise ValueError("The loader gave no batch. Give one that can be iterated again for every epoch.")
+        raise ValueError(
+            "The loader gave no batch. Give one that can be iterated again for every epoch. With drop_last=True, it "
+            "must hold at least one whole batch."
+        )
 
     def _unpack(self, item: Any) -> Batch:
-        inputs, targets, index = unpack(by_name(item, self.positions, self.needed), self.labels, self.names)
+        item = by_name(item, self.positions, self.needed)
+        whole = takes_mapping(self.positions, self.needed)
+        inputs, targets, index = unpack(item, self.labels, self.names, whole)
+        check_batch(inputs, targets)
         if self.n_classes is not None:
             targets = check_labels(targets, len(targets), self.n_classes)
         batch = Batch(as_dtype(inputs, self.dtype), targets, index, hyper=self.hyper)
@@ -256,16 +263,22 @@ def by_name(item: Any, positions: Sequence[str], needed: int = 1) -> Any:
     """An item of a loader with several inputs as ``(mapping, targets, …)``; other items unchanged.
 
     ``((ids, mask), targets)`` names its inputs by ``positions``. So does ``(ids, mask, targets)`` where the network
-    needs two inputs; otherwise a third entry is the index of the samples.
+    needs two inputs; otherwise a third entry is the index of the samples. A network with one argument gets the tuple
+    ``(ids, mask)`` itself.
     """
     if not isinstance(item, list | tuple) or len(item) < 2:
         return item
     if isinstance(item[0], list | tuple):
-        return (named(item[0], positions), *item[1:])
+        return (arguments(item[0], positions), *item[1:])
     inputs = item[:-1]
     if len(inputs) > 2 or len(inputs) == needed == 2:
         return named(inputs, positions), item[-1]
     return item
+
+
+def arguments(inputs: Sequence[Any], positions: Sequence[str]) -> Any:
+    """Several inputs as a mapping by name, or as one tuple if the network has a single argument."""
+    return tuple(inputs) if len(positions) == 1 < len(inputs) else named(inputs, positions)
 
 
 def named(inputs: Sequence[Any], positions: Sequence[str]) -> dict[str, Any]:
@@ -279,8 +292,10 @@ def named(inputs: Sequence[Any], positions: Sequence[str]) -> dict[str, Any]:
     return dict(zip(positions, inputs, strict=False))
 
 
-def unpack(item: Any, labels: str | None = None, names: Collection[str] | None = None) -> tuple[Any, Any, Any]:
-    """Inputs, targets and index (or None) of one item of a loader; ``names`` selects entries of a mapping."""
+def unpack(
+    item: Any, labels: str | None = None, names: Collection[str] | None = None, whole: bool = False
+) -> tuple[Any, Any, Any]:
+    """Inputs, targets and index (or None) of one item of a loader; ``names`` and ``whole`` as in :func:`selected`."""
     if isinstance(item, list | tuple) and len(item) in (2, 3):
         inputs, targets, index = (*item, None)[:3]
         return inputs, targets, index
@@ -297,12 +312,39 @@ def unpack(item: Any, labels: str | None = None, names: Collection[str] | None =
         )
     if "inputs" in item:
         return item["inputs"], item[name], item.get("index")
-    rest = {k: v for k, v in item.items() if isinstance(v, Tensor) and k not in (name, "index")}
-    if names is not None:
-        rest = {k: v for k, v in rest.items() if k in names}
+    rest = selected(item, (name, "index"), names, whole)
     if not rest:
-        raise ValueError(f"A batch that is a mapping must have tensors besides {name!r}; got {sorted(item)}.")
+        wanted = "" if names is None else f" for the network's arguments ({', '.join(sorted(names))})"
+        raise ValueError(f"A batch that is a mapping must have tensors besides {name!r}{wanted}; got {sorted(item)}.")
     return rest, item[name], item.get("index")
+
+
+def selected(
+    item: Mapping[str, Any], without: Collection[str], names: Collection[str] | None, whole: bool = False
+) -> dict[str, Any]:
+    """The tensors of a mapping that are arguments of the network: those with one of these ``names``.
+
+    With ``whole``, a mapping without such names is the network's one argument, and all its tensors are kept.
+    """
+    rest = {k: v for k, v in item.items() if isinstance(v, Tensor) and k not in without}
+    own = rest if names is None else {k: v for k, v in rest.items() if k in names}
+    return own if own or not whole else rest
+
+
+def takes_mapping(positions: Sequence[str], needed: int) -> bool:
+    """Whether a network with these positional arguments may take a whole mapping as its one argument."""
+    return len(positions) > 0 and needed <= 1
+
+
+def check_batch(inputs: Any, targets: Any) -> None:
+    """Raise an error for a single sample in place of a batch, and for nested tensors."""
+    if isinstance(targets, int | str) or (isinstance(targets, Tensor) and targets.dim() == 0):
+        raise ValueError(
+            "A loader must yield batches; got a single sample, whose label has no dimension. Pass "
+            "DataLoader(dataset, batch_size=…)."
+        )
+    if any(isinstance(t, Tensor) and t.is_nested for t in pytree.tree_leaves(inputs)):
+        raise ValueError("Nested tensors are not supported. Pad the samples of a batch to one length, and pass a mask.")
 
 
 def _length(data: Any) -> int | None:

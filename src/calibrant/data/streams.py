@@ -204,19 +204,33 @@ def as_stream(
     raise TypeError(f"Data must be two tensors or arrays (inputs, targets), a loader, or a Stream; got a {kind}.")
 
 
-def is_pair(data: Any) -> bool:
-    """Whether data is ``(inputs, targets)`` in memory; inputs may be a mapping of tensors or arrays."""
+def is_pair(data: Any, *, tuples: bool = False) -> bool:
+    """Whether data is ``(inputs, targets)`` in memory; inputs may be a mapping, or with ``tuples`` a tuple."""
     if not (isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[1], Tensor | np.ndarray)):
         return False
     parts = list(data[0].values()) if isinstance(data[0], Mapping) else [data[0]]
-    return all(isinstance(part, Tensor | np.ndarray) for part in parts)
+    if tuples and isinstance(data[0], tuple):
+        parts = list(data[0])
+    return len(parts) > 0 and all(isinstance(part, Tensor | np.ndarray) for part in parts)
 
 
 def as_tensors(inputs: Any, device: torch.device | str | None, dtype: torch.dtype | None) -> Any:
     """Inputs as tensors on a device, floating-point ones in a precision."""
     if isinstance(inputs, Mapping):
         return {name: as_tensors(values, device, dtype) for name, values in inputs.items()}
+    if isinstance(inputs, tuple):
+        return tuple(as_tensors(values, device, dtype) for values in inputs)
     return as_dtype(torch.as_tensor(inputs, device=device), dtype)
+
+
+def as_array(values: Any) -> Any:
+    """Data frames, series and lists of numbers or texts as arrays; everything else unchanged."""
+    if hasattr(values, "to_numpy"):
+        return values.to_numpy()
+    first = values
+    while isinstance(first, list) and first:
+        first = first[0]
+    return np.asarray(values) if isinstance(values, list) and isinstance(first, int | float | str) else values
 
 
 def mix(*numbers: int) -> int:

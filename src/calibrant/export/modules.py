@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 import tempfile
@@ -11,15 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from calibrant._whole import whole_file
-from calibrant.data.batch import map_tensors
+from calibrant.data.batch import as_dtype, map_tensors
+from calibrant.data.loaders import arguments
 from calibrant.export.graph import require
 from calibrant.methods import Trained
-from calibrant.models.outputs import call, logits_of
+from calibrant.methods.trained import as_arrays
+from calibrant.models.given import copied, unwrapped
+from calibrant.models.outputs import call, logits_of, positional_names
 
 
 class Probabilities(nn.Module):
@@ -27,8 +29,11 @@ class Probabilities(nn.Module):
 
     def __init__(self, network: nn.Module, temperature: float) -> None:
         super().__init__()
-        self.network = copy.deepcopy(network).cpu().eval()
+        self.network = copied(network).cpu().eval()
         self.temperature = temperature
+        self.dtype = next((p.dtype for p in network.parameters()), torch.float32)
+        if torch.finfo(self.dtype).bits < 32:  # runtimes have few operators for these precisions
+            self.network, self.dtype = self.network.float(), torch.float32
 
     def forward(self, inputs: Any) -> Tensor:
         return (logits_of(call(self.network, inputs)).float() / self.temperature).softmax(1)
@@ -45,16 +50,17 @@ def write_module(model: nn.Module | Trained, path: str | os.PathLike[str], examp
         ) from None
     if example is None:
         raise ValueError("example must be given for a module, as inputs of two rows or more; got None.")
-    inputs = map_tensors(lambda t: t.cpu(), _tensors(example))
-    first = next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs
-    if not isinstance(first, Tensor) or first.dim() < 1 or len(first) < 2:
+    network = model.module if isinstance(model, Trained) else unwrapped(model)
+    whole = Probabilities(network, temperature)
+    inputs = map_tensors(lambda t: t.cpu(), _inputs(example, network, whole.dtype))
+    if any(not isinstance(t, Tensor) or t.dim() < 1 or len(t) < 2 for t in pytree.tree_leaves(inputs)):
         raise ValueError(
             "example must hold tensors or arrays of two rows or more; got fewer, which would fix the batch size."
         )
-    whole = Probabilities(model.module if isinstance(model, Trained) else model, temperature)
-    names = list(inputs) if isinstance(inputs, Mapping) else ["input"]
     batch = torch.export.Dim("n", min=1)
-    shapes = {name: {0: batch} for name in inputs} if isinstance(inputs, Mapping) else {0: batch}
+    names, shapes = ["input"], map_tensors(lambda _: {0: batch}, inputs)  # type: ignore[arg-type,return-value]
+    if isinstance(inputs, Mapping | tuple):
+        names = list(inputs) if isinstance(inputs, Mapping) else [f"input_{k}" for k in range(len(inputs))]
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecation warnings of the exporter itself
         place = Path(folder) / "model.onnx"
@@ -81,11 +87,26 @@ def write_module(model: nn.Module | Trained, path: str | os.PathLike[str], examp
             ) from error
         finally:
             logging.getLogger("torch.onnx").setLevel(level)
+        _check_rows(place)
         with whole_file(path) as target:
             target.write_bytes(place.read_bytes())
 
 
-def _tensors(example: Any) -> Any:
-    if isinstance(example, Mapping):
-        return {name: _tensors(value) for name, value in example.items()}
-    return torch.as_tensor(example) if isinstance(example, np.ndarray) else example
+def _inputs(example: Any, network: nn.Module, dtype: torch.dtype) -> Any:
+    """The example as tensors in the network's precision; several inputs by name."""
+    if isinstance(example, tuple | list):
+        example = arguments(example, positional_names(network)[0])
+    return as_dtype(as_arrays(example), dtype)
+
+
+def _check_rows(path: Path) -> None:
+    """Raise an error if the written graph accepts only as many rows as the example has."""
+    import onnx
+
+    for given in onnx.load(path).graph.input:
+        rows = given.type.tensor_type.shape.dim[0]
+        if not rows.dim_param:
+            raise ValueError(
+                f"PyTorch's exporter fixed the number of rows of {given.name!r} at {rows.dim_value}. The network "
+                "probably uses len(x), which is a constant for the exporter; use x.shape[0]."
+            )

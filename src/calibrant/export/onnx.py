@@ -37,7 +37,8 @@ def to_onnx(
     the names of these columns (``columns``) and of the classes (``classes``).
 
     PyTorch's exporter writes the result of :func:`calibrant.fit`, or any module that returns logits. Its input is
-    called ``input`` (entries of a mapping keep their names), and its output is ``probabilities``.
+    called ``input`` (entries of a mapping and several arguments keep their names), and its output is
+    ``probabilities``. Inputs have the precision of the network, or float32 for networks in half precision.
 
     Parameters
     ----------

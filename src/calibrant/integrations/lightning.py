@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from calibrant.data.batch import map_tensors
-from calibrant.data.loaders import by_name, unpack
+from calibrant.data.loaders import by_name, takes_mapping, unpack
 from calibrant.methods.after_training import calibrate
 from calibrant.methods.loaded import arguments_of
 from calibrant.methods.watching import calibration_scores
+from calibrant.models.given import copied
 from calibrant.models.outputs import call, logits_of
 
 if TYPE_CHECKING:
@@ -81,9 +81,10 @@ class CalibrationCallback(Callback):
         network = self._network(pl_module)
         arguments = arguments_of(network)
         names = arguments.pop("names")
+        whole = takes_mapping(**arguments)
         logits, labels = [], []
         for batch in _loader(trainer):
-            inputs, known, _ = unpack(by_name(batch, **arguments), self.labels, names)
+            inputs, known, _ = unpack(by_name(batch, **arguments), self.labels, names, whole)
             moved = map_tensors(lambda t: t.to(pl_module.device), inputs)
             with torch.no_grad():
                 logits.append(logits_of(call(network, moved)).double().cpu())
@@ -120,6 +121,6 @@ def _detached(network: nn.Module) -> nn.Module:
     kept: dict[str, Any] = {name: own[name] for name in ("_trainer", "_fabric") if name in own}
     try:
         own.update(dict.fromkeys(kept))
-        return copy.deepcopy(network)
+        return copied(network)
     finally:
         own.update(kept)

@@ -24,8 +24,10 @@ from calibrant.bilevel import (
     Solution,
     solve,
 )
+from calibrant.bilevel.population import vectorises
 from calibrant.bilevel.tracing import Compiler
 from calibrant.methods.task import Task, even, tensors, total_steps
+from calibrant.models.given import unwrapped
 
 if TYPE_CHECKING:
     from calibrant.methods.base import Method
@@ -93,7 +95,7 @@ def solve_group(
     """Train the networks of every method and task, and return the outcomes of each task in order.
 
     Networks are trained as one population if that is possible and faster, and otherwise one by one (see
-    :func:`runs_alone`). Networks that share φ are always trained as one population.
+    :func:`needs_single_runs`). Networks that share φ are always trained as one population.
     """
     parts = [list(m.parts(t)) for m, t in zip(methods, tasks, strict=True)]
     each = [m for m, own in zip(methods, parts, strict=True) for _ in own]
@@ -101,13 +103,23 @@ def solve_group(
     first = methods[0]
     group = Group(each, flat, build(each, flat))
     tied = [k for k, own in enumerate(parts) for _ in own] if first.tied else None
-    if len(flat) > 1 and tied is None and (group.problems[0].stochastic or any(map(runs_alone, flat, group.problems))):
+    if len(flat) > 1 and tied is None and needs_single_runs(group):
         singles = [Group([m], [t], [p]) for m, t, p in zip(each, flat, group.problems, strict=True)]
         found = [one for (one,) in map_jobs(_solve, [(g, None, callbacks, compile) for g in singles])]
     else:
         found = _solve(group, tied, callbacks, compile)
     ends = iter(found)
     return [[next(ends) for _ in own] for own in parts]
+
+
+def needs_single_runs(group: Group) -> bool:
+    """Whether networks must be trained one by one: they draw their own random numbers, or torch cannot vectorise them.
+
+    The default perceptron can always be vectorised. Other networks are tried on the first batch.
+    """
+    if group.problems[0].stochastic or any(map(runs_alone, group.tasks, group.problems)):
+        return True
+    return group.tasks[0].model is not None and not vectorises(group.problems)
 
 
 def runs_alone(task: Task, problem: Bilevel) -> bool:
@@ -142,7 +154,7 @@ def _model(method: Method, task: Task) -> nn.Module:
     """A network for one task, on the device of its data."""
     if task.model is None:
         return method.network(task)
-    model = task.model if isinstance(task.model, nn.Module) else task.model(task.seed)
+    model = unwrapped(task.model if isinstance(task.model, nn.Module) else task.model(task.seed))
     device, own = tensors(task.train.inputs)[0].device, next(model.parameters()).device
     return model if own == device else model.to(device)
 

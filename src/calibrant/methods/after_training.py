@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
 from torch import nn
 
-from calibrant.methods.custom import count_classes, example_of, few_inputs
+from calibrant.methods.checks import count_classes
+from calibrant.methods.custom import example_of
 from calibrant.methods.fitted import Mixture, Recalibrated
 from calibrant.methods.loaded import as_part, checked
 from calibrant.methods.plain_modules import form_of
+from calibrant.methods.task import few_inputs
 from calibrant.methods.trained import Calculated, Trained
+from calibrant.models.given import copied
 from calibrant.posthoc import make_calibrator
 
 
@@ -46,10 +48,10 @@ def calibrate(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a trained nn.Module; got {type(model).__name__}.")
-    twin = copy.deepcopy(example_of(model, 0, device)).eval()
+    twin = copied(example_of(model, 0, device)).eval()
     part = as_part(val, twin, labels, "val")
     few = few_inputs(part)
-    part = checked(part, count_classes(twin, few), "val")
+    part = checked(part, count_classes(twin, {"val": few}), "val")
     plain = Mixture((Calculated(twin),))
     scores, known = zip(*((plain.logits(inputs), labels.cpu()) for inputs, labels in part.pieces()), strict=True)
     fitted = make_calibrator(calibrator).fit(torch.cat(scores).numpy(), torch.cat(known).numpy())

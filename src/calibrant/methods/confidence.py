@@ -94,7 +94,7 @@ class LearnedConfidence(NetworkTraining):
 
     def variable(self, task: Task) -> LogitMap:
         """φ, the confidence map."""
-        return LogitMap(self.hidden, samples=len(self.held_out(task)), seed=task.seed)
+        return LogitMap(self.hidden, samples=self.held_out(task).count(), seed=task.seed)
 
     def held_out(self, task: Task) -> Part:
         return task.need_val("A confidence map") if task.meta is None else task.meta
@@ -112,7 +112,7 @@ class LearnedConfidence(NetworkTraining):
         (solution,) = trained.networks
         if trained.failure:
             return trained
-        if self.hidden and self.outer_loss == "nll" and len(self.held_out(task)) < FEW:
+        if self.hidden and self.outer_loss == "nll" and self.held_out(task).count() < FEW:
             return mapped(trained, self.held_out(task), self.hidden)
         values = solution.problem.outer_view.unflatten(solution.phi)
         learned = self.variable(task)

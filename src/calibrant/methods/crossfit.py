@@ -194,8 +194,14 @@ def grouped(task: Task) -> Task:
 
 def _stored(part: Part) -> np.ndarray:
     """Inputs as one array with one row per sample."""
-    found = [t.detach().cpu().reshape(len(t), -1).numpy() for t in tensors(part.inputs)]
+    found = [_numbers(t) for t in tensors(part.inputs)]
     return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+
+
+def _numbers(values: Tensor) -> np.ndarray:
+    """A tensor as rows of numbers; NumPy has no bfloat16."""
+    rows = values.detach().cpu().reshape(len(values), -1)
+    return (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,20 +11,21 @@ import torch
 from torch import nn
 
 from calibrant._device import resolve_device
-from calibrant.bilevel import Callback
+from calibrant.bilevel import Callback, NonFiniteError
 from calibrant.methods.adapter import Compile
 from calibrant.methods.base import Method
+from calibrant.methods.checks import check_precision, count_classes, not_finite, warn_about
 from calibrant.methods.default import Calibration, default_method, one_network, several_networks
 from calibrant.methods.freezing import Freeze, frozen
 from calibrant.methods.loaded import as_part, checked
+from calibrant.methods.names import ALL_METHODS
 from calibrant.methods.newness import is_new
 from calibrant.methods.plain_modules import form_of
-from calibrant.methods.registry import METHODS
 from calibrant.methods.safeguards import Interruptible, Opening, Progress, Resumable
-from calibrant.methods.task import Model, Part, Task, Unchanged, few_inputs
+from calibrant.methods.task import Model, Task, Unchanged, few_inputs
 from calibrant.methods.trained import Trained
 from calibrant.methods.watching import Watcher
-from calibrant.models.outputs import call, logits_of
+from calibrant.models.given import check_module, copied, unwrapped
 
 
 def fit(
@@ -59,7 +58,8 @@ def fit(
         Maps inputs to logits, (n, C). A module is copied and never changed. Training starts from its parameters, so a
         pretrained network is fine-tuned. Parameters with ``requires_grad=False`` are not trained. If a method trains
         several networks from a new module, it redraws the parameters of each as the layers do (see ``redraw``). A
-        function is called once per network.
+        function is called once per network. ``DataParallel`` and ``torch.compile`` are removed: the network inside is
+        trained and returned.
     train, val : ``(inputs, labels)`` as tensors or arrays, or a loader
         Labels are integers from 0 to C − 1. Inputs may be a mapping, which is passed to the model by name, or a tuple,
         which is passed by position. It must be possible to iterate over a loader once per epoch. Its batches are
@@ -69,9 +69,10 @@ def fit(
         ``DataLoader(calibrant.data.Indexed(dataset), …)``. Methods with folds read a loader into memory. ``val`` is
         used to select the best state, to fit the temperature, and for the outer level of bilevel methods. Not all
         methods need it. Keep separate data for testing.
-    method : Method, or its name in ``calibrant.methods.METHODS``
+    method : Method, or its name in ``calibrant.methods.names.ALL_METHODS``
         Default: :func:`calibrant.methods.default_method`. The fields ``hidden`` and ``activation`` of a method are not
-        used. ``batch_size`` is not used with loaders.
+        used. ``batch_size`` is not used with loaders. The second paper's methods, such as "flg-sece", "focal-control",
+        "ce" and "recommended", use SGD with a learning rate for image networks; set ``learning_rate`` for others.
     epochs : int, optional
         Passes over the training data. Default: the method's.
     freeze : "backbone" or names of submodules and parameters, optional
@@ -132,13 +133,14 @@ def fit(
     (torch.Size([80]), torch.Size([120, 2]))
     """
     given = example_of(model, seed, device)
+    check_precision(given)
     first = as_part(train, given, labels)
     second = None if val is None else as_part(val, given, labels, "val")
     few = few_inputs(first)
-    n_classes = count_classes(given, few)
+    n_classes = count_classes(given, {"train": few} | ({} if second is None else {"val": few_inputs(second)}))
     first = checked(first, n_classes)
     second = None if second is None else checked(second, n_classes, "val")
-    warn_about(train, val, first)
+    warn_about(train, val, first, n_classes)
     start: Model = model
     if isinstance(model, nn.Module):
         start = frozen(given, freeze, few, head)
@@ -159,13 +161,16 @@ def fit(
     for watcher in watchers:
         watcher.watch(second)
     with interrupt.listening():
-        fitted = wanted.fit(task, callbacks=[*guards, *callbacks], compile=compile)
+        try:
+            fitted = wanted.fit(task, callbacks=[*guards, *callbacks], compile=compile)
+        except NonFiniteError as error:
+            raise NonFiniteError(f"{error}{not_finite(first, 'train')}{not_finite(second, 'val')}") from error
     if interrupt.pressed and not any(getattr(network, "outer_steps", 1) for network in fitted.networks):
         raise KeyboardInterrupt
     interrupt.tell()
     if resumable is not None and not interrupt.pressed:
         resumable.clear()
-    modules = [network.export(copy.deepcopy(given)).eval() for network in fitted.networks]
+    modules = [network.export(copied(given)).eval() for network in fitted.networks]
     result = Trained(fitted, tuple(modules), form)
     for watcher in watchers:
         watcher.finish(result)
@@ -174,21 +179,25 @@ def fit(
 
 def example_of(model: Model, seed: int, device: str | torch.device | None) -> nn.Module:
     """The network, or one built by the given function, on the training device."""
-    if not isinstance(model, nn.Module) and not callable(model):
-        raise TypeError(f"model must be an nn.Module or a function from a seed to an nn.Module; got {model!r}.")
+    is_class = isinstance(model, type) and issubclass(model, nn.Module)
+    if is_class or not callable(model):
+        advice = " Pass an instance of the class." if is_class else ""
+        raise TypeError(f"model must be an nn.Module or a function from a seed to an nn.Module; got {model!r}.{advice}")
     given = model if isinstance(model, nn.Module) else model(seed)
     if not isinstance(given, nn.Module) or next(given.parameters(), None) is None:
         raise TypeError(f"model must be an nn.Module with trainable parameters; got {type(given).__name__}.")
+    given = unwrapped(given)
+    check_module(given)
     if device is None:
         return given
     where = device if isinstance(device, torch.device) else resolve_device(device)
-    return copy.deepcopy(given).to(where)
+    return copied(given).to(where)
 
 
 def chosen(
     method: Method | str | None, task: Task, networks: int | None = None, calibration: Calibration | None = None
 ) -> Method:
-    """The method to use: a given method, one named in ``METHODS``, or the default."""
+    """The method to use: a given method, one named in ``ALL_METHODS``, or the default."""
     if networks is not None and (method is not None or networks < 1):
         raise ValueError(f"networks must be at least 1, and is for the default method only; got {networks}.")
     if calibration not in (None, "auto", "temperature") or (calibration is not None and method is not None):
@@ -205,9 +214,9 @@ def chosen(
     if method is None:
         return default_method(task.model, task, how)
     if isinstance(method, str):
-        if method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, or a Method; got {method!r}.")
-        return METHODS[method].method
+        if method not in ALL_METHODS:
+            raise ValueError(f"method must be one of {', '.join(map(repr, ALL_METHODS))}, or a Method; got {method!r}.")
+        return ALL_METHODS[method].method
     if not isinstance(method, Method):
         raise TypeError(f"method must be a value such as calibrant.methods.Standard(); got {method!r}.")
     return method
@@ -228,33 +237,3 @@ def with_settings(method: Method, settings: dict[str, Any]) -> Method:
         return dataclasses.replace(method, base=with_settings(base, settings))  # type: ignore[call-arg]
     names = " and ".join(settings)
     raise ValueError(f"{type(method).__name__} has no {names}; leave {names} out and set the fields of the method.")
-
-
-def count_classes(model: nn.Module, inputs: Any) -> int:
-    """The number of logits that the network returns. A copy is called, so that the given network does not change."""
-    with torch.no_grad():
-        logits = logits_of(call(copy.deepcopy(model).eval(), inputs))
-    if logits.dim() != 2 or logits.shape[1] < 2:
-        raise ValueError(
-            "The model must return one row of logits per sample, (samples, classes), with at least two classes; got "
-            f"{tuple(logits.shape)} for two samples. For two classes, let the last layer have two outputs."
-        )
-    return logits.shape[1]
-
-
-def warn_about(train: Any, val: Any, part: Part) -> None:
-    """Warn about data that lead to a poor or over-confident result."""
-    if val is not None and val is train:
-        warnings.warn(
-            "train and val are the same data. The temperature is then fitted to samples that the network was trained "
-            "on, and the probabilities will be over-confident. Hold out some samples for val.",
-            UserWarning,
-            stacklevel=3,
-        )
-    if part.loaded and len(part.labels) >= 8 and len(part.labels.unique()) == 1:
-        warnings.warn(
-            f"All {len(part.labels)} samples of the first training batch are of one class. If the data are sorted by "
-            "class, shuffle them: DataLoader(…, shuffle=True).",
-            UserWarning,
-            stacklevel=3,
-        )

@@ -15,6 +15,7 @@ from calibrant.methods.newness import is_new
 from calibrant.methods.standard import Standard
 from calibrant.methods.task import FULL_BATCH, Model, Task, Unchanged
 from calibrant.methods.varied_rates import VariedRates
+from calibrant.models.given import unwrapped
 
 Calibration = Literal["auto", "temperature"]
 
@@ -96,9 +97,9 @@ def few(task: Task) -> bool:
 
 def example_of(model: Model, task: Task) -> nn.Module:
     """The module, or one built by a factory."""
-    if isinstance(model, nn.Module):
-        return model
-    return model.module if isinstance(model, Unchanged) else model(task.seed)
+    if isinstance(model, Unchanged):
+        return model.module
+    return model if isinstance(model, nn.Module) else unwrapped(model(task.seed))
 
 
 def size_of(module: nn.Module) -> int:

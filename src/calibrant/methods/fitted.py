@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from calibrant.bilevel import Solution
 from calibrant.data.batch import map_tensors
+from calibrant.models.given import copied
 from calibrant.models.stacked import MeanPerceptron, Perceptron
 
 
@@ -147,7 +147,7 @@ def network_module(network: Any) -> nn.Module | None:
     if not isinstance(network, Solution):
         return getattr(network, "frozen", None)
     view = network.problem.view
-    return view.export(network.params, network.buffers or {}, copy.deepcopy(view.module)).eval()
+    return view.export(network.params, network.buffers or {}, copied(view.module)).eval()
 
 
 def network_logits(network: Any, inputs: Any) -> Tensor:

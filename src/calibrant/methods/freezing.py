@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from calibrant.models.given import copied
 from calibrant.models.heads import Head, find_head
 
 Freeze = Literal["backbone"] | Sequence[str]
@@ -28,7 +28,7 @@ def frozen(model: nn.Module, freeze: Freeze | None, inputs: Any, head: str | Non
     inputs : a few inputs, used to find the head
     head : the name of the head; None: find it automatically
     """
-    twin = copy.deepcopy(model)
+    twin = copied(model)
     if freeze is not None:
         backbone = isinstance(freeze, str) and freeze == "backbone"
         names = [freeze] if isinstance(freeze, str) else list(freeze)

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from calibrant._inputs import check_labels
 from calibrant.data.batch import map_tensors
-from calibrant.data.loaders import LoaderStream, named
-from calibrant.data.streams import Stream, TensorStream, as_tensors, is_pair
+from calibrant.data.loaders import LoaderStream, arguments
+from calibrant.data.streams import Stream, TensorStream, as_array, as_tensors, is_pair
 from calibrant.methods.task import Part, tensors
 from calibrant.models.outputs import accepted_names, positional_names
 
@@ -68,6 +69,12 @@ class Loaded(Part):
             stream.release(step + 1)
             yield batch.inputs, batch.targets
 
+    def count(self) -> int:
+        try:
+            return len(self)
+        except ValueError:
+            return sum(len(labels) for _, labels in self.pieces())
+
     def read(self) -> Part:
         inputs, labels = zip(*self.pieces(), strict=True)
         columns = zip(*(tensors(own) for own in inputs), strict=True)
@@ -98,21 +105,27 @@ def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = 
         inputs = as_tensors(data.inputs, like.device, like.dtype)
         moved = map_tensors(lambda t: t.to(like.device), (data.targets, data.sample_weight))
         return Part(inputs, *moved, augment=data.augment, prepare=data.prepare)
+    if isinstance(data, tuple) and len(data) == 2:
+        data = as_array(data[0]), as_array(data[1])
     data = _by_name(data, model)
-    if is_pair(data):
+    if is_pair(data, tuples=True):
         if len(data[1]) == 0:
             raise ValueError(f"{name} must hold at least one sample; got none.")
-        return Part(as_tensors(data[0], like.device, like.dtype), _labels(data[1], like.device, name))
+        try:
+            inputs = as_tensors(data[0], like.device, like.dtype)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"The inputs of {name} must be numbers; got an error from torch: {error}") from None
+        return Part(inputs, _labels(data[1], like.device, name))
     if not is_loader(data):
         raise TypeError(
             f"{name} must be (inputs, labels) as tensors or arrays, or a loader that can be iterated again, such as "
-            f"torch's DataLoader; got a {type(data).__name__}."
+            f"torch's DataLoader; got {_kind(data)}."
         )
     settings = (("device", like.device), ("dtype", like.dtype), ("labels", labels), *arguments_of(model).items())
     empty = Loaded(torch.empty(0), torch.empty(0), source=data, settings=settings)
     try:
         first = empty._stream(0).batch(0)
-    except ValueError as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name} cannot be read: {error}") from error
     if not isinstance(first.targets, Tensor):
         raise ValueError(
@@ -120,6 +133,15 @@ def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = 
             f"{type(first.targets).__name__}. Encode text labels as 0, 1, 2, … in the data set."
         )
     return replace(empty, inputs=first.inputs, labels=first.targets)
+
+
+def _kind(data: Any) -> str:
+    """The kind of data that cannot be used, and what to do with a data set."""
+    if isinstance(data, Dataset):
+        return f"a {type(data).__name__}. Pass DataLoader(dataset, batch_size=128, shuffle=True) instead"
+    if isinstance(data, tuple):
+        return f"a tuple of {', '.join(type(part).__name__ for part in data)}"
+    return f"a {type(data).__name__}"
 
 
 def _labels(values: Any, device: torch.device, name: str) -> Tensor:
@@ -148,9 +170,9 @@ def arguments_of(model: nn.Module) -> dict[str, Any]:
 def _by_name(data: Any, model: nn.Module) -> Any:
     """Replace the tuple of inputs in ``((ids, mask), labels)`` by a mapping; return other data unchanged."""
     several = isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], tuple | list)
-    if not several or not all(isinstance(part, Tensor | np.ndarray) for part in data[0]):
+    if not several or not all(isinstance(part, Tensor | np.ndarray) for part in (*data[0], data[1])):
         return data
-    return named(data[0], positional_names(model)[0]), data[1]
+    return arguments(data[0], positional_names(model)[0]), data[1]
 
 
 def checked(part: Part, n_classes: int, name: str = "train") -> Part:

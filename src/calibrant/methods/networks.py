@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
@@ -33,6 +32,7 @@ from calibrant.losses.classification import cross_entropy
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.base import Method
 from calibrant.methods.task import Part, Task, few_inputs
+from calibrant.models.given import copied
 from calibrant.models.heads import find_head
 from calibrant.models.outputs import call, logits_of
 
@@ -270,7 +270,7 @@ def _at_most(size: int, part: Part) -> int | None:
 def head_and_width(model: nn.Module, task: Task) -> tuple[str, int]:
     """The name of the model's head, and its number of input features."""
     inputs = few_inputs(task.train)
-    twin = copy.deepcopy(model).eval()  # frozen layers of the model stay in evaluation mode
+    twin = copied(model).eval()  # frozen layers of the model stay in evaluation mode
     with torch.no_grad(), torch.random.fork_rng():
         parts = find_head(twin, inputs, task.head)
         width = logits_of(call(parts.body, inputs)).shape[-1]

@@ -21,6 +21,7 @@ from calibrant.bilevel.outer_variables.logit_map import describe
 from calibrant.methods.confidence_map import Mapped
 from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
 from calibrant.methods.freezing import head_of
+from calibrant.models.given import copied
 from calibrant.models.outputs import call, logits_of, takes_by_name
 from calibrant.posthoc.temperature import Temperature
 
@@ -83,7 +84,7 @@ def _followed(link: Link, step: float | LogitMap) -> Link:
 
 def form_of(model: nn.Module, inputs: Any, head: str | None = None) -> Form:
     """The form of a network, found by running it on a few inputs."""
-    twin = copy.deepcopy(model).eval()
+    twin = copied(model).eval()
     with torch.no_grad():
         output = call(twin, inputs)
     kind = "first"
@@ -103,7 +104,7 @@ def plain_module(link: Link, networks: Sequence[nn.Module], form: Form) -> nn.Mo
     bias = link.bias
     scales = [step for step in link.after if isinstance(step, float)]
     if len(networks) == 1 and not link.lapse and form.head is not None and len(scales) == len(link.after):
-        twin = copy.deepcopy(networks[0]).eval()
+        twin = copied(networks[0]).eval()
         head = twin.get_submodule(form.head)
         if bias is None or bool((bias == 0).all()) or head.bias is not None:
             _scale(head, link.temperature, bias, math.prod(scales))
@@ -142,7 +143,7 @@ def _scale(head: Any, temperature: float, bias: Tensor | None, after: float) -> 
 def _graph(link: Link, networks: Sequence[nn.Module], form: Form) -> fx.GraphModule:
     """The networks and the last steps as a graph that torch can run, save, script and export without calibrant."""
     root, graph = nn.Module(), fx.Graph()
-    root.networks = nn.ModuleList(copy.deepcopy(list(networks)))
+    root.networks = nn.ModuleList(map(copied, networks))
     like = next(networks[0].parameters())
     given = [graph.placeholder(name) for name in form.names or ("inputs",)]
     by_name: dict[str, Any] = dict(zip(form.names or (), given, strict=False))

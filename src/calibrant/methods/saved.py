@@ -6,7 +6,6 @@ the file.
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +21,7 @@ from calibrant.methods.confidence_map import Mapped
 from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
 from calibrant.methods.plain_modules import Form
 from calibrant.methods.trained import Calculated, Trained
+from calibrant.models.given import copied, unwrapped
 from calibrant.posthoc.persistence import build_calibrator, calibrator_parts
 
 KIND, WITH_MAP = "Trained", "TrainedWithMap"
@@ -132,7 +132,7 @@ def _module(model: nn.Module, arrays: Arrays, number: int, path: str | os.PathLi
     """A copy of the network with the parameters and buffers of one network in the file."""
     prefix = f"network.{number}."
     values = {k.removeprefix(prefix): torch.from_numpy(v) for k, v in arrays.items() if k.startswith(prefix)}
-    twin = copy.deepcopy(model)
+    twin = copied(unwrapped(model))
     try:
         twin.load_state_dict(values)
     except RuntimeError as error:

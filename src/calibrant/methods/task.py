@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +15,7 @@ from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.data.batch import map_tensors
 from calibrant.data.streams import Augment, AugmentBatch, Prepare, Stream, TensorStream, mix
 from calibrant.models.functional import FunctionalModule
+from calibrant.models.given import copied
 
 FULL_BATCH = 4096
 """Up to this many rows, a step uses all of them, as in the first paper; above, mini-batches are used."""
@@ -100,6 +100,10 @@ class Part:
     def loaded(self) -> bool:
         """Whether the samples come from a loader and are not in memory."""
         return False
+
+    def count(self) -> int:
+        """The number of samples; a loader of unknown length is read once."""
+        return len(self)
 
     def read(self) -> Part:
         """The samples in memory; a loader is read once."""
@@ -216,7 +220,7 @@ class Redrawn:
                 "Pass a function that builds a network, model=lambda seed: …, or use redraw=False to start every "
                 "network from the given one."
             ) from error
-        twin = copy.deepcopy(self.module)
+        twin = copied(self.module)
         for layer in twin.modules():
             if layer.training and isinstance(layer, _NormBase):
                 layer.reset_running_stats()

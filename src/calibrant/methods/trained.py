@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from calibrant.bilevel import Solution
 from calibrant.data.batch import as_dtype, map_tensors
-from calibrant.data.loaders import LABELS, named
+from calibrant.data.loaders import LABELS, arguments, named, selected, takes_mapping
+from calibrant.data.streams import as_array
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.loaded import is_loader
 from calibrant.methods.plain_modules import Form, link_of, plain_module, temperature_of
@@ -103,6 +104,7 @@ class Trained(Fitted):
 
     def _pieces(self, inputs: Any) -> Iterator[Any]:
         """Inputs in the form that the network accepts: a few thousand samples at a time, or the batches of a loader."""
+        inputs = as_array(inputs)
         if is_loader(inputs):
             _warn_if_shuffled(inputs)
             found = False
@@ -119,22 +121,21 @@ class Trained(Fitted):
 
     def _named(self, inputs: Any) -> Any:
         several = isinstance(inputs, tuple | list)
-        return named(inputs, positional_names(self.modules[0])[0]) if several else inputs
+        return arguments(inputs, positional_names(self.modules[0])[0]) if several else inputs
 
     def _inputs_of(self, item: Any) -> Any:
         """The inputs of one batch, with or without labels."""
         if isinstance(item, Mapping):
             if "inputs" in item:
                 return item["inputs"]
-            names = accepted_names(self.modules[0])
-            kept = {k: v for k, v in item.items() if isinstance(v, Tensor) and (names is None or k in names)}
-            return {k: v for k, v in kept.items() if k not in LABELS} or kept
+            names, whole = accepted_names(self.modules[0]), takes_mapping(*positional_names(self.modules[0]))
+            return selected(item, (*LABELS, "index"), names, whole) or selected(item, ("index",), names, whole)
         if not isinstance(item, tuple | list):
             return item
         inputs = item[0]
         positions, needed = positional_names(self.modules[0])
         if isinstance(inputs, tuple | list):
-            return named(inputs, positions)
+            return arguments(inputs, positions)
         if needed > 1 and len(item) >= needed:
             return named(item[:needed], positions)
         return inputs
@@ -161,6 +162,8 @@ def as_arrays(inputs: Any) -> Any:
     """Convert arrays among the inputs to tensors."""
     if isinstance(inputs, Mapping):
         return {name: as_arrays(values) for name, values in inputs.items()}
+    if isinstance(inputs, tuple):
+        return tuple(map(as_arrays, inputs))
     return torch.as_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
 
+from calibrant.models.given import copied
 from calibrant.models.seeding import seeded_start
 
 
@@ -22,7 +22,7 @@ def layer_settings(module: nn.Module) -> tuple[str, list[dict[str, str | int | f
 
 def resettable_copy(module: nn.Module) -> nn.Module:
     """A copy on the CPU in the default precision, checked that all its parameters can be drawn again."""
-    scratch = copy.deepcopy(module).to("cpu", torch.get_default_dtype())
+    scratch = copied(module).to("cpu", torch.get_default_dtype())
     for layer in _as_built(scratch):
         if any(p.numel() for p in layer.parameters(recurse=False)) and _reset(layer) is None:
             raise ValueError(

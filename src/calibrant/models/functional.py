@@ -14,7 +14,6 @@ Other random layers (``F.dropout``, stochastic depth, attention dropout) are rep
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ from calibrant.data.batch import Tensors, map_tensors
 from calibrant.models.architecture import layer_settings, reset_layers, resettable_copy
 from calibrant.models.dropout_masks import DropoutMasks
 from calibrant.models.flat import FlatParameters
+from calibrant.models.given import copied
 from calibrant.models.heads import Head, find_head
 from calibrant.models.network import Dispatch, Network
 from calibrant.models.pure_layers import MaskedDropout, PureNorm, purify
@@ -48,7 +48,7 @@ class FunctionalModule(FlatParameters):
     def __init__(self, module: nn.Module, *, channels_last: bool = False) -> None:
         self.description = layer_settings(module)
         self.parts: Head | None = None
-        self.module = purify(copy.deepcopy(module))
+        self.module = purify(copied(module))
         trainable = {k: p for k, p in self.module.named_parameters() if p.requires_grad}
         dtypes = {p.dtype for p in trainable.values()}
         if len(dtypes) > 1:
@@ -199,7 +199,7 @@ class FunctionalModule(FlatParameters):
 
     def working_copy(self) -> nn.Module:
         """A copy of the module for training in place, with torch's own BatchNorm. Dropout masks stay inputs."""
-        twin = copy.deepcopy(self.module)
+        twin = copied(self.module)
         for layer in twin.modules():
             if isinstance(layer, PureNorm):
                 layer.__class__ = layer.original  # type: ignore[assignment]

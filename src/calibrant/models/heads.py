@@ -48,7 +48,8 @@ def find_head(module: nn.Module, inputs: Any, name: str | None = None) -> Head:
         found = [k for k, layer in module.named_modules() if isinstance(layer, LINEAR) and calls.gives(k, logits)]
         if len(found) != 1:
             raise ValueError(
-                "The head could not be found: the logits are not the output of one linear layer. " + _advice(calls)
+                "The head could not be found: the logits are not the output of one linear layer. "
+                + _advice(calls, logits)
             )
         name = found[0]
     _check(module, name, calls, logits)
@@ -81,14 +82,15 @@ def _shallow(module: nn.Module) -> nn.Module:
 def _check(module: nn.Module, name: str, calls: _Calls, logits: Tensor) -> None:
     modules = dict(module.named_modules())
     if name not in modules:
-        raise ValueError(f"head must be the name of a submodule; got {name!r}. {_advice(calls)}")
+        raise ValueError(f"head must be the name of a submodule; got {name!r}. {_advice(calls, logits)}")
     if len(calls.outputs.get(name, ())) != 1:
         times = len(calls.outputs.get(name, ()))
-        raise ValueError(f"The head must be called once in a pass; got {times} calls of {name!r}. {_advice(calls)}")
+        raise ValueError(
+            f"The head must be called once in a pass; got {times} calls of {name!r}. {_advice(calls, logits)}"
+        )
     if not calls.gives(name, logits):
         raise ValueError(
-            f"The head's output must be the logits; something follows {name or 'it'!r}. Put it and everything after it "
-            "into one submodule, and name that. " + _advice(calls)
+            f"The head's output must be the logits; something follows {name or 'it'!r}. {_advice(calls, logits)}"
         )
     if not calls.takes_tensor(name):
         raise ValueError(f"The head must take one tensor, its features; got other arguments for {name!r}.")
@@ -104,12 +106,27 @@ def _check(module: nn.Module, name: str, calls: _Calls, logits: Tensor) -> None:
                 )
 
 
-def _advice(calls: _Calls) -> str:
-    ran = [f"{k!r} ({type(m).__name__})" for k, m in calls.module.named_modules() if k and calls.outputs.get(k)]
-    linear = [f"{k!r}" for k, m in calls.module.named_modules() if isinstance(m, LINEAR) and calls.outputs.get(k) and k]
-    listed = ", ".join(linear) if linear else "none"
-    last = max(ran, key=lambda k: calls.order.get(k.split("'")[1], -1)) if ran else "none"
-    return f"Name it with head='…'. Linear layers that ran: {listed}; the last layer that ran: {last}."
+def _advice(calls: _Calls, logits: Tensor) -> str:
+    """Which submodules can be the head, or what to do if none can."""
+    named = {k: m for k, m in calls.module.named_modules() if k and calls.outputs.get(k)}
+    # A norm or a scale at the end has as many inputs as outputs; the layer before it belongs to the head.
+    able = [
+        f"head={k!r} ({type(m).__name__})"
+        for k, m in named.items()
+        if calls.gives(k, logits)
+        and len(calls.outputs[k]) == 1
+        and calls.takes_tensor(k)
+        and calls.inputs[k][0].shape != logits.shape
+    ]
+    if able:
+        return f"Name a submodule whose output is the logits: {' or '.join(able)}."
+    linear = [f"{k!r}" for k, m in named.items() if isinstance(m, LINEAR)]
+    last = max(named, key=lambda k: calls.order[k], default=None)
+    told = "none" if last is None else f"{last!r} ({type(named[last]).__name__})"
+    return (
+        "Put the last layer and everything after it into one submodule of the network, and name that with head='…'. "
+        f"Linear layers that ran: {', '.join(linear) or 'none'}; the last layer that ran: {told}."
+    )
 
 
 class _Calls:

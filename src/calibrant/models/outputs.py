@@ -20,9 +20,10 @@ def logits_of(output: Any) -> Tensor:
     else:
         found = output[0] if isinstance(output, list | tuple) and output else None
     if not isinstance(found, Tensor):
+        keys = f" with {', '.join(map(repr, output))}" if isinstance(output, Mapping) else ""
         raise ValueError(
             "A network must return logits: a tensor, (logits, …), a mapping with 'logits' or an object with .logits; "
-            f"got {type(output).__name__}."
+            f"got {type(output).__name__}{keys}."
         )
     return found
 

@@ -67,7 +67,7 @@ class PureBatchNorm(PureNorm, _BatchNorm):
         if input.numel() == input.shape[1]:
             raise ValueError(
                 f"BatchNorm needs more than one value per channel in training; got shape {tuple(input.shape)}. Use "
-                "drop_last=True to leave out a last batch of one sample."
+                "larger batches, and drop_last=True to leave out a last batch of one sample."
             )
         mean, var = self._statistics(input, [d for d in range(input.dim()) if d != 1])
         assert self.num_batches_tracked is not None

@@ -56,7 +56,7 @@ class LogitMap(OuterVariable):
 
     def forward(self, logits: Tensor) -> Tensor:
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return wide * torch.exp(self.log_factor(describe(wide))).unsqueeze(-1)
+        return wide * torch.exp(self.log_factor(describe(wide).to(self.first.dtype))).unsqueeze(-1)
 
     def log_factor(self, described: Tensor) -> Tensor:
         """s, the logarithm of the factor, for descriptions (…, 5) of vectors of logits."""

@@ -1,0 +1,109 @@
+"""Checks of a user's network and data before training, so that mistakes become sentences."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.methods.task import Part, tensors
+from calibrant.models.given import copied
+from calibrant.models.outputs import call, logits_of
+
+
+def count_classes(model: nn.Module, inputs: Mapping[str, Any]) -> int:
+    """The number of logits that the network returns for a few inputs of each part.
+
+    A copy is called, so that the given network does not change.
+    """
+    twin = copied(model).eval()
+    with torch.random.fork_rng(devices=[]):
+        for name, few in inputs.items():
+            logits = _few_logits(twin, few, name)
+            rows = len(tensors(few)[0])
+            if logits.dim() != 2 or logits.shape[1] < 2 or len(logits) != rows:
+                raise ValueError(
+                    "The model must return one row of logits per sample, (samples, classes), with at least two "
+                    f"classes; got {tuple(logits.shape)} for {rows} samples of {name}. For two classes, let the last "
+                    "layer have two outputs."
+                )
+        again = _few_logits(twin, few, name)
+    if type(logits.grad_fn).__name__.startswith("Sigmoid"):
+        warnings.warn(
+            "The network ends in a sigmoid, but losses take logits, so confidences can hardly rise. Remove the sigmoid "
+            "at the end of the network.",
+            UserWarning,
+            stacklevel=3,
+        )
+    if not torch.allclose(logits, again, rtol=1e-3, atol=1e-5, equal_nan=True):
+        warnings.warn(
+            "The model gives different outputs for the same inputs in evaluation mode, so its probabilities are "
+            "random. Switch dropout off in evaluation mode: F.dropout(x, p, training=self.training).",
+            UserWarning,
+            stacklevel=3,
+        )
+    return logits.shape[1]
+
+
+def _few_logits(model: nn.Module, inputs: Any, name: str) -> Tensor:
+    try:
+        return logits_of(call(model, inputs))
+    except (RuntimeError, TypeError, IndexError, KeyError, AttributeError) as error:
+        shown = ", ".join(f"{str(t.dtype).removeprefix('torch.')} of shape {tuple(t.shape)}" for t in tensors(inputs))
+        whole = any(not t.is_floating_point() for t in tensors(inputs))
+        advice = " Integers are not converted; use .float() if they are not indices." if whole else ""
+        raise ValueError(
+            f"The model cannot process two samples of {name} ({shown}): {type(error).__name__}: {error}.{advice}"
+        ) from error
+
+
+def check_precision(model: nn.Module) -> None:
+    """Raise an error if parameters have a precision in which small updates are lost."""
+    half = [name for name, p in model.named_parameters() if p.requires_grad and p.dtype == torch.float16]
+    if half:
+        raise ValueError(
+            f"Trainable parameters must be float32, float64 or bfloat16; got float16 for {half[0]!r}, in which small "
+            "updates are lost. Convert the network: model.float()."
+        )
+
+
+def not_finite(part: Part | None, name: str) -> str:
+    """A sentence about the rows of a part in memory that are not finite; empty if there are none."""
+    if part is None or part.loaded:
+        return ""
+    bad = torch.zeros(len(part), dtype=torch.bool, device=part.labels.device)
+    for values in tensors(part.inputs):
+        bad |= ~values.isfinite().reshape(len(values), -1).all(1)
+    rows = bad.nonzero()[:, 0].tolist()
+    return (
+        f" {len(rows)} of {len(part)} inputs of {name} are not finite; the first is in row {rows[0]}." if rows else ""
+    )
+
+
+def warn_about(train: Any, val: Any, part: Part, n_classes: int) -> None:
+    """Warn about data that lead to a poor or over-confident result."""
+    present = len(part.labels.unique())
+    if not part.loaded and present < n_classes:
+        warnings.warn(
+            f"The network has {n_classes} outputs, but only {present} of these classes occur in train. If the model "
+            "returns several tensors, the logits must be the first or have the name 'logits'.",
+            UserWarning,
+            stacklevel=3,
+        )
+    if val is not None and val is train:
+        warnings.warn(
+            "train and val are the same data. The temperature is then fitted to samples that the network was trained "
+            "on, and the probabilities will be over-confident. Hold out some samples for val.",
+            UserWarning,
+            stacklevel=3,
+        )
+    if part.loaded and len(part.labels) >= 8 and len(part.labels.unique()) == 1:
+        warnings.warn(
+            f"All {len(part.labels)} samples of the first training batch are of one class. If the data are sorted by "
+            "class, shuffle them: DataLoader(…, shuffle=True).",
+            UserWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,52 @@
+"""Modules of users: checked, without wrappers, and copied."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils import _pytree as pytree
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The network inside the wrappers of ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile``.
+
+    Wrappers hide the layers and the names of the arguments. The engine swaps the parameters of the network itself.
+    """
+    while True:
+        if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            module = module.module
+        elif isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):  # the result of torch.compile
+            module = inner
+        else:
+            return module
+
+
+def check_module(module: nn.Module) -> None:
+    """Raise an error for networks that cannot be copied."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise TypeError(
+            "model must be an ordinary nn.Module; got a ScriptModule, whose parameters cannot be replaced. Pass the "
+            "module that it was made from."
+        )
+    lazy = [k for k, t in (*module.named_parameters(), *module.named_buffers()) if is_lazy(t)]
+    if lazy:
+        raise ValueError(
+            f"model has lazy layers without parameters ({', '.join(lazy[:3])}{', …' if lazy[3:] else ''}). Call it "
+            "once on a batch of inputs first."
+        )
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A deep copy. Tensors that the module keeps from earlier calls lose their graph, which cannot be copied.
+
+    Such tensors are the weights of ``torch.nn.utils.weight_norm``, or activations that are stored for later use.
+    """
+    memo: dict[int, Tensor] = {}
+    for layer in module.modules():
+        for value in pytree.tree_leaves(list(vars(layer).values())):
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo[id(value)] = value.detach().clone()
+    return copy.deepcopy(module, memo)
