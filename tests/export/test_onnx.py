@@ -222,6 +222,46 @@ def test_a_module_with_a_temperature(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
 
 
+class Sum(nn.Module):
+    """A network with two inputs by position."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(3, 4), nn.Linear(4, 3)
+
+    def forward(self, left, right):
+        return self.head(self.first(left) + right)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_several_inputs_and_other_precisions(dtype, tmp_path):
+    torch.manual_seed(0)
+    network, given = Sum().to(dtype), (torch.randn(5, 3), torch.randn(5, 4))
+    to_onnx(network, tmp_path / "model.onnx", example=given)
+    expected = network.float()(*given).softmax(1).detach().numpy()
+    kind = np.float64 if dtype == torch.float64 else np.float32
+    feed = {name: t.numpy().astype(kind) for name, t in zip(("left", "right"), given, strict=True)}
+    (probs,) = session(tmp_path / "model.onnx").run(["probabilities"], feed)
+    np.testing.assert_allclose(probs, expected, rtol=0, atol=1e-5)
+
+
+class FixedRows(nn.Module):
+    """A network that hides the number of rows from the exporter."""
+
+    def __init__(self):
+        super().__init__()
+        self.token, self.head = nn.Parameter(torch.zeros(1, 3)), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.head(x + self.token.expand(len(x), -1))
+
+
+def test_a_fixed_number_of_rows_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"fixed the number of rows of 'input' at 4.*use x.shape\[0\]"):
+        to_onnx(FixedRows(), tmp_path / "model.onnx", example=torch.randn(4, 3))
+    assert not list(tmp_path.iterdir())
+
+
 class Named(nn.Module):
     """A network with two inputs by name that returns a mapping, as those of Hugging Face do."""
 

@@ -169,17 +169,17 @@ class Population:
         return self.val.batch(step)
 
 
-def vectorises(problems: Sequence[Bilevel]) -> bool:
-    """Whether the first training step of problems can be computed and differentiated as one population."""
+def why_not_vectorised(problems: Sequence[Bilevel]) -> str | None:
+    """Why the first training step of problems cannot be computed as one population; None if it can."""
     few = problems[:2]
     params = torch.stack([p.start for p in few]).requires_grad_()
     try:
         whole = Population(few)
         losses, _ = whole.inner(params, whole.initial_buffers(), whole.initial_phi(), whole.train_batch(0))
         torch.autograd.grad(losses.sum(), params)
-    except (RuntimeError, NotImplementedError, ValueError):  # no rule for an operation, or control flow on values
-        return False
-    return True
+    except (RuntimeError, NotImplementedError, ValueError) as error:  # no rule for an operation, control flow on values
+        return str(error)
+    return None
 
 
 def _each_member(fn: LossFunction, axes: Batch) -> LossFunction:

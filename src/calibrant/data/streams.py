@@ -226,7 +226,7 @@ def as_tensors(inputs: Any, device: torch.device | str | None, dtype: torch.dtyp
 def as_array(values: Any) -> Any:
     """Data frames, series and lists of numbers or texts as arrays; everything else unchanged."""
     if hasattr(values, "to_numpy"):
-        return values.to_numpy()
+        return np.array(values.to_numpy())  # a copy that torch can write to
     first = values
     while isinstance(first, list) and first:
         first = first[0]

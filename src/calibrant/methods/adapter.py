@@ -24,7 +24,7 @@ from calibrant.bilevel import (
     Solution,
     solve,
 )
-from calibrant.bilevel.population import vectorises
+from calibrant.bilevel.population import why_not_vectorised
 from calibrant.bilevel.tracing import Compiler
 from calibrant.methods.task import Task, even, tensors, total_steps
 from calibrant.models.given import unwrapped
@@ -103,6 +103,11 @@ def solve_group(
     first = methods[0]
     group = Group(each, flat, build(each, flat))
     tied = [k for k, own in enumerate(parts) for _ in own] if first.tied else None
+    if tied and len(flat) > 1 and flat[0].model is not None and (reason := why_not_vectorised(group.problems)):
+        raise ValueError(
+            "This method trains its networks together under torch.func.vmap, which the model does not support. Use "
+            f"another method, such as the default. The reason: {reason}"
+        )
     if len(flat) > 1 and tied is None and needs_single_runs(group):
         singles = [Group([m], [t], [p]) for m, t, p in zip(each, flat, group.problems, strict=True)]
         found = [one for (one,) in map_jobs(_solve, [(g, None, callbacks, compile) for g in singles])]
@@ -119,7 +124,7 @@ def needs_single_runs(group: Group) -> bool:
     """
     if group.problems[0].stochastic or any(map(runs_alone, group.tasks, group.problems)):
         return True
-    return group.tasks[0].model is not None and not vectorises(group.problems)
+    return group.tasks[0].model is not None and why_not_vectorised(group.problems) is not None
 
 
 def runs_alone(task: Task, problem: Bilevel) -> bool:

@@ -23,11 +23,10 @@ def count_classes(model: nn.Module, inputs: Mapping[str, Any]) -> int:
     with torch.random.fork_rng(devices=[]):
         for name, few in inputs.items():
             logits = _few_logits(twin, few, name)
-            rows = len(tensors(few)[0])
-            if logits.dim() != 2 or logits.shape[1] < 2 or len(logits) != rows:
+            if logits.dim() != 2 or logits.shape[1] < 2:
                 raise ValueError(
                     "The model must return one row of logits per sample, (samples, classes), with at least two "
-                    f"classes; got {tuple(logits.shape)} for {rows} samples of {name}. For two classes, let the last "
+                    f"classes; got {tuple(logits.shape)} for two samples of {name}. For two classes, let the last "
                     "layer have two outputs."
                 )
         again = _few_logits(twin, few, name)
@@ -78,9 +77,7 @@ def not_finite(part: Part | None, name: str) -> str:
     for values in tensors(part.inputs):
         bad |= ~values.isfinite().reshape(len(values), -1).all(1)
     rows = bad.nonzero()[:, 0].tolist()
-    return (
-        f" {len(rows)} of {len(part)} inputs of {name} are not finite; the first is in row {rows[0]}." if rows else ""
-    )
+    return f" In {name}, {len(rows)} of {len(part)} inputs are not finite; the first is row {rows[0]}." if rows else ""
 
 
 def warn_about(train: Any, val: Any, part: Part, n_classes: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import CheckpointError
 
 from calibrant._device import resolve_device
 from calibrant.bilevel import Callback, NonFiniteError
@@ -160,11 +161,17 @@ def fit(
     watchers = [callback for callback in callbacks if isinstance(callback, Watcher)]
     for watcher in watchers:
         watcher.watch(second)
-    with interrupt.listening():
+    cuda = [p.device for p in given.parameters() if p.is_cuda][:1]
+    with interrupt.listening(), torch.random.fork_rng(devices=cuda):
         try:
             fitted = wanted.fit(task, callbacks=[*guards, *callbacks], compile=compile)
         except NonFiniteError as error:
             raise NonFiniteError(f"{error}{not_finite(first, 'train')}{not_finite(second, 'val')}") from error
+        except CheckpointError as error:
+            raise ValueError(
+                f"Gradient checkpointing cannot be combined with {type(wanted).__name__}, which differentiates through "
+                "training steps. Switch it off in the network."
+            ) from error
     if interrupt.pressed and not any(getattr(network, "outer_steps", 1) for network in fitted.networks):
         raise KeyboardInterrupt
     interrupt.tell()

@@ -33,10 +33,14 @@ def _looks_drawn(layer: nn.Module) -> bool:
     if is_parametrized(layer):
         return False  # reading the weight of a layer with spectral normalisation would change its buffers
     own = dict(layer.named_parameters(recurse=False))
+    weighted = isinstance(layer, nn.Linear | nn.Bilinear | _ConvNd | nn.Embedding | nn.EmbeddingBag)
+    if weighted and "weight" not in own:
+        return False  # torch.nn.utils.weight_norm computes the weight from parameters that the layer cannot draw
     if isinstance(layer, nn.Linear | nn.Bilinear | _ConvNd):
         return _within(own.values(), 1 / math.sqrt(_fan_in(layer)))
     if isinstance(layer, nn.RNNBase):
-        return _within(own.values(), 1 / math.sqrt(layer.hidden_size))
+        drawn = own.keys() <= set(layer._flat_weights_names)
+        return drawn and _within(own.values(), 1 / math.sqrt(layer.hidden_size))
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         return _standard_normal(layer)
     if isinstance(layer, nn.MultiheadAttention):

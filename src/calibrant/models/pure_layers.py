@@ -149,6 +149,8 @@ def purify(module: nn.Module) -> nn.Module:
     for layer in module.modules():
         if isinstance(layer, nn.SyncBatchNorm):
             raise ValueError("SyncBatchNorm has no pure form. Use BatchNorm.")
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+            layer.sparse = False  # gradients are written into one dense vector
         for kind, pure in _NORMS.items():  # subclasses that override ``forward`` are not changed
             if isinstance(layer, kind) and type(layer).forward is kind.forward:
                 layer.__class__ = pure_class(type(layer), pure)

@@ -1,0 +1,107 @@
+"""``calibrant.fit`` on data as users have them: lists, data frames, data sets, and mistakes."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import calibrant
+
+CLASSES = 3
+TRAIN, VAL = 40, 20
+
+
+def data(n=TRAIN, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 4, generator=generator)
+    return x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+
+
+def fit(train, val=None, **settings):
+    return calibrant.fit(net(), train, data(VAL, 1) if val is None else val, epochs=1, networks=1, **settings)
+
+
+def frame(x, y):
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame(x.numpy()), pandas.Series(y.numpy())
+
+
+FORMS = {
+    "lists": lambda x, y: (x.tolist(), y.tolist()),
+    "labels in a list": lambda x, y: (x, y.tolist()),
+    "data frames": frame,
+    "arrays of float64": lambda x, y: (x.double().numpy(), y.numpy().astype("int32")),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_data_in_memory(form):
+    convert = FORMS[form]
+    expected = fit(data()).probs(data()[0])
+    result = fit(convert(*data()), convert(*data(VAL, 1)))
+    torch.testing.assert_close(result.probs(convert(*data())[0]), expected)
+
+
+def test_a_list_of_two_batches_is_a_loader():
+    batches = [[*batch] for batch in DataLoader(TensorDataset(*data()), TRAIN // 2)]
+    assert len(batches) == 2
+    assert fit(batches, batches).probs(batches).shape == (TRAIN, CLASSES)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(zip(*data(), strict=True))
+
+
+class Texts(Dataset):
+    """Samples that torch cannot put into a batch."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, row):
+        return object(), row % CLASSES
+
+
+def nested(items):
+    return torch.nested.nested_tensor([x for x, _ in items], layout=torch.jagged), torch.stack([y for _, y in items])
+
+
+X, Y = data()
+NAN = X.clone()
+NAN[5, 1] = torch.nan
+WRONG = {
+    "a data set": (TensorDataset(X, Y), r"got a TensorDataset. Pass DataLoader\(dataset, batch_size=128"),
+    "three tensors": ((X, Y, X), "got a tuple of Tensor, Tensor, Tensor"),
+    "single samples": (Stream(), "must yield batches; got a single sample"),
+    "samples without a batch": (DataLoader(TensorDataset(X, Y), batch_size=None), "got a single sample"),
+    "objects": (DataLoader(Texts(), 4), "train cannot be read: .*batch must contain tensors"),
+    "nested tensors": (DataLoader(TensorDataset(X, Y), 4, collate_fn=nested), "Nested tensors are not supported"),
+    "no whole batch": (DataLoader(TensorDataset(X, Y), 64, drop_last=True), "hold at least one whole batch"),
+    "text": ((np.full((TRAIN, 4), "a"), Y), "The inputs of train must be numbers"),
+    "a column of labels": ((X, Y[:, None]), r"got shape \(40, 1\). Use labels\[:, 0\]"),
+    "labels from 1": ((X, Y + 1), "labels must lie in 0..2 for 3 classes; got values from 1 to 3"),
+    "integers": ((X.long(), Y), r"cannot process two samples of train \(int64 .*Integers are not converted"),
+    "too few columns": ((X[:, :3], Y), r"cannot process two samples of train \(float32 of shape \(2, 3\)\)"),
+    "NaN": ((NAN, Y), "In train, 1 of 40 inputs are not finite; the first is row 5"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_with_data_is_a_sentence(case):
+    train, sentence = WRONG[case]
+    with pytest.raises((TypeError, ValueError, FloatingPointError), match=sentence):
+        fit(train)
+
+
+def test_the_part_that_is_wrong_is_named():
+    with pytest.raises(ValueError, match=r"cannot process two samples of val \(float32 of shape \(2, 3\)\)"):
+        fit(data(), (X[:, :3], Y))
+    with pytest.raises(FloatingPointError, match="In val, 1 of 40 inputs are not finite; the first is row 5"):
+        fit(data(), (NAN, Y))
