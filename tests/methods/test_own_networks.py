@@ -105,6 +105,25 @@ def test_without_a_head_an_error_tells_how_to_name_it():
     assert result.probs(rows()[0]).isfinite().all()
 
 
+class Maps(nn.Module):
+    """A network whose head takes maps of features."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Conv1d(1, 4, 3)
+        self.last = nn.Sequential(nn.Conv1d(4, CLASSES, 6), nn.Flatten())
+
+    def forward(self, x):
+        return self.last(torch.relu(self.body(x[:, None])))
+
+
+def test_gamma_net_refuses_features_that_are_not_rows():
+    with pytest.raises(ValueError, match=r"features must have 24 columns; got shape \(\d+, 4, 6\)"):
+        calibrant.fit(Maps(), rows(), rows(30, 1), method=method("flg-sece"), head="last")
+    result = calibrant.fit(Maps(), rows(), rows(30, 1), method=method("focal-control"), head="last")
+    assert result.probs(rows()[0]).isfinite().all()
+
+
 class Pairs(IterableDataset):
     """Samples without a length."""
 

@@ -155,6 +155,11 @@ def test_where_it_is_unclear_the_error_names_candidates(case):
     assert "head='norm'" not in told
 
 
+def test_layers_without_parameters_are_not_suggested():
+    with pytest.raises(ValueError, match="Put the last layer and everything after it into one submodule"):
+        find_head(nn.Sequential(nn.Unflatten(1, (4, 1)), nn.Conv1d(4, 3, 1), nn.Flatten()), X)
+
+
 def test_any_submodule_that_ends_the_network_can_be_named():
     model = nn.Sequential(nn.Linear(4, 5), nn.Sequential(nn.Linear(5, 3), nn.LayerNorm(3)))
     assert find_head(model, X, "1").name == "1"

@@ -268,10 +268,13 @@ def _at_most(size: int, part: Part) -> int | None:
 
 
 def head_and_width(model: nn.Module, task: Task) -> tuple[str, int]:
-    """The name of the model's head, and its number of input features."""
+    """The name of the model's head, and its number of input features.
+
+    Features with further dimensions count as one vector. γ-Net needs rows, so it refuses them by this number.
+    """
     inputs = few_inputs(task.train)
     twin = copied(model).eval()  # frozen layers of the model stay in evaluation mode
     with torch.no_grad(), torch.random.fork_rng():
         parts = find_head(twin, inputs, task.head)
-        width = logits_of(call(parts.body, inputs)).shape[-1]
+        width = logits_of(call(parts.body, inputs)).flatten(1).shape[1]
     return parts.name, width
