@@ -100,6 +100,25 @@ def test_what_is_wrong_with_data_is_a_sentence(case):
         fit(train)
 
 
+def test_inputs_of_predictions():
+    result = fit(data())
+    assert repr(result).startswith("Trained(modules=1 × Sequential, n_classes=3, temperature=")
+    for wrong, sentence in (
+        (X[0], r"cannot process the inputs \(float32 of shape \(4,\)\)"),
+        (X[:, :3], r"cannot process the inputs \(float32 of shape \(40, 3\)\)"),
+        (TensorDataset(X, Y), "or a loader; got a TensorDataset"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=sentence):
+            result.probs(wrong)
+    assert result.probs(X[:1]).shape == (1, CLASSES)
+    assert result.probs(X[:0]).shape == (0, CLASSES)
+
+
+def test_epochs_are_whole_numbers():
+    with pytest.raises(ValueError, match=r"epochs must be at least 1 and a whole number; got 2\.5"):
+        calibrant.fit(net(), data(), data(VAL, 1), epochs=2.5)
+
+
 def test_the_part_that_is_wrong_is_named():
     with pytest.raises(ValueError, match=r"cannot process two samples of val \(float32 of shape \(2, 3\)\)"):
         fit(data(), (X[:, :3], Y))

@@ -233,6 +233,19 @@ def test_a_wrapper_is_removed():
     assert "0.weight" in result.modules[0].state_dict()
 
 
+def test_random_numbers_of_the_user_are_kept():
+    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(), nn.Linear(8, CLASSES))
+    before = torch.get_rng_state()
+    calibrant.fit(model, rows(), rows(24, 1), method="instance-weights", epochs=2)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_lazy_network_cannot_be_loaded_into(tmp_path):
+    calibrant.fit(perceptron(), rows(), rows(24, 1), epochs=1, networks=1).save(tmp_path / "net")
+    with pytest.raises(ValueError, match="lazy layers"):
+        calibrant.Trained.load(tmp_path / "net", lazy())
+
+
 def test_old_weight_norm_is_never_taken_for_a_new_network():
     model = nn.Sequential(nn.utils.spectral_norm(nn.Linear(6, 8)), nn.ReLU(), nn.Linear(8, CLASSES))
     assert not calibrant.methods.newness.is_new(model)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -48,14 +49,24 @@ def count_classes(model: nn.Module, inputs: Mapping[str, Any]) -> int:
 
 
 def _few_logits(model: nn.Module, inputs: Any, name: str) -> Tensor:
-    try:
+    with processing(inputs, f"two samples of {name}"):
         return logits_of(call(model, inputs))
+
+
+@contextlib.contextmanager
+def processing(inputs: Any, what: str) -> Iterator[None]:
+    """Turn errors of a network about its inputs into a sentence that shows their types and shapes."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
     except (RuntimeError, TypeError, IndexError, KeyError, AttributeError) as error:
-        shown = ", ".join(f"{str(t.dtype).removeprefix('torch.')} of shape {tuple(t.shape)}" for t in tensors(inputs))
-        whole = any(not t.is_floating_point() for t in tensors(inputs))
+        given = tensors(inputs)
+        shown = ", ".join(f"{str(t.dtype).removeprefix('torch.')} of shape {tuple(t.shape)}" for t in given)
+        whole = any(not t.is_floating_point() for t in given)
         advice = " Integers are not converted; use .float() if they are not indices." if whole else ""
         raise ValueError(
-            f"The model cannot process two samples of {name} ({shown}): {type(error).__name__}: {error}.{advice}"
+            f"The model cannot process {what} ({shown}): {type(error).__name__}: {error}.{advice}"
         ) from error
 
 

@@ -233,8 +233,8 @@ def with_settings(method: Method, settings: dict[str, Any]) -> Method:
     """The same method with other settings. A method with a base method or a recipe passes them on to it."""
     if not settings:
         return method
-    if settings.get("epochs", 1) < 1:
-        raise ValueError(f"epochs must be at least 1; got {settings['epochs']}.")
+    if (epochs := settings.get("epochs", 1)) < 1 or epochs != int(epochs):
+        raise ValueError(f"epochs must be at least 1 and a whole number; got {epochs}.")
     fields = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
     if settings.keys() <= fields.keys():
         return dataclasses.replace(method, **settings)

@@ -21,7 +21,7 @@ from calibrant.methods.confidence_map import Mapped
 from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
 from calibrant.methods.plain_modules import Form
 from calibrant.methods.trained import Calculated, Trained
-from calibrant.models.given import copied, unwrapped
+from calibrant.models.given import check_module, copied, unwrapped
 from calibrant.posthoc.persistence import build_calibrator, calibrator_parts
 
 KIND, WITH_MAP = "Trained", "TrainedWithMap"
@@ -83,7 +83,7 @@ def load_trained(path: str | os.PathLike[str], model: nn.Module) -> Trained:
     """Load a file that :func:`save_trained` wrote into copies of ``model``."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module of the class that was trained; got a {type(model).__name__}.")
-
+    check_module(unwrapped(model))
     found: list[tuple[dict[str, Any], Arrays]] = []
     FORMAT.read(path, lambda kind, header, arrays: found.append((header, arrays)))
     header, arrays = found[0]

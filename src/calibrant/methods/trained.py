@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
@@ -19,6 +19,7 @@ from calibrant.bilevel import Solution
 from calibrant.data.batch import as_dtype, map_tensors
 from calibrant.data.loaders import LABELS, arguments, named, selected, takes_mapping
 from calibrant.data.streams import as_array
+from calibrant.methods.checks import processing
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.loaded import is_loader
 from calibrant.methods.plain_modules import Form, link_of, plain_module, temperature_of
@@ -29,7 +30,7 @@ ROWS = 4096
 """Samples per forward pass for inputs in memory."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trained(Fitted):
     """The result of :func:`calibrant.fit`: the classifier, and its networks as modules of the given class.
 
@@ -45,11 +46,11 @@ class Trained(Fitted):
 
     def probs(self, inputs: Any) -> Tensor:
         """P(class | input), (n, C), float64 on the CPU. ``inputs`` may be a loader."""
-        return torch.cat([self.fitted.probs(piece) for piece in self._pieces(inputs)])
+        return self._joined(self.fitted.probs, inputs)
 
     def logits(self, inputs: Any) -> Tensor:
         """Logits whose softmax is :meth:`probs`, (n, C)."""
-        return torch.cat([self.fitted.logits(piece) for piece in self._pieces(inputs)])
+        return self._joined(self.fitted.logits, inputs)
 
     def predict(self, inputs: Any) -> Tensor:
         """The most probable class of each input, (n,): the same as :meth:`classes`."""
@@ -102,6 +103,19 @@ class Trained(Fitted):
             raise ValueError(f"solution needs a single network; got {len(self.networks)}. Use networks instead.")
         return self.networks[0]
 
+    def __repr__(self) -> str:
+        temperature = "" if self.temperature is None else f", temperature={self.temperature:.4g}"
+        kind = type(self.modules[0]).__name__
+        return f"Trained(modules={len(self.modules)} × {kind}, n_classes={self.form.n_classes}{temperature})"
+
+    def _joined(self, predict: Callable[[Any], Tensor], inputs: Any) -> Tensor:
+        """Predictions of all pieces of the inputs."""
+        found = []
+        for piece in self._pieces(inputs):
+            with processing(piece, "the inputs"):
+                found.append(predict(piece))
+        return torch.cat(found)
+
     def _pieces(self, inputs: Any) -> Iterator[Any]:
         """Inputs in the form that the network accepts: a few thousand samples at a time, or the batches of a loader."""
         inputs = as_array(inputs)
@@ -115,6 +129,11 @@ class Trained(Fitted):
                 raise ValueError("The loader must yield at least one batch; got none, so there is nothing to predict.")
             return
         given = as_arrays(self._named(inputs))
+        if not tensors(given):
+            raise TypeError(
+                "inputs must be a tensor, an array, a mapping or tuple of them, or a loader; got a "
+                f"{type(inputs).__name__}."
+            )
         for start in range(0, max(len(tensors(given)[0]), 1), ROWS):
             rows = slice(start, start + ROWS)
             yield map_tensors(itemgetter(rows), given)
