@@ -227,10 +227,18 @@ def test_a_module_is_trained_saved_and_exported(case, settings, tmp_path):
         assert torch.equal(pickle.loads(pickle.dumps(result)).probs(inputs), probs)
 
 
-def test_a_wrapper_is_removed():
-    result = calibrant.fit(nn.DataParallel(perceptron()), rows(), rows(24, 1), epochs=1, networks=1)
+@pytest.mark.parametrize("wrap", [nn.DataParallel, lambda net: torch.compile(net, backend="eager")])
+def test_a_wrapper_is_removed(wrap):
+    result = calibrant.fit(wrap(perceptron()), rows(), rows(24, 1), epochs=1, networks=1)
     assert type(result.modules[0]) is nn.Sequential
     assert "0.weight" in result.modules[0].state_dict()
+
+
+def test_sparse_embeddings_can_be_differentiated_twice():
+    method = calibrant.methods.BO4SC(steps=2, epochs=2)
+    result = calibrant.fit(Tokens(), tokens(48, 0), tokens(24, 1), method=method)
+    assert result.modules[0].embed.sparse
+    assert result.probs(tokens(10, 2)[0]).isfinite().all()
 
 
 def test_random_numbers_of_the_user_are_kept():
