@@ -102,7 +102,7 @@ def test_equal_settings_give_equal_losses():
     assert OUTER_LOSSES["sece"](accuracy="soft", strength=1) == OUTER_LOSSES["sece"]()
     assert OUTER_LOSSES["sece"](strength=None) != OUTER_LOSSES["sece"]()
     assert OUTER_LOSSES["dece"](bins=15) == OUTER_LOSSES["dece"]()
-    with pytest.raises(ValueError, match=r"strength must be at least 0, or None for the .* alone; got -1"):
+    with pytest.raises(ValueError, match=r"strength must be at least 0 and finite, or None for the .* alone; got -1"):
         OUTER_LOSSES["sece"](strength=-1)
 
 

@@ -225,7 +225,7 @@ def test_soft_binned_avuc_by_its_definition():
 def test_sece_in_blocks_equals_the_dense_form_with_its_slopes(rows, order, weighted, accuracy):
     logits, labels = draw(30)
     weights = torch.linspace(0, 2, 30, dtype=torch.float64) if weighted else None
-    settings = {"bandwidth": 0.05, "order": order, "weights": weights, "accuracy": accuracy}
+    settings = {"bandwidth": 0.05, "order": order, "sample_weight": weights, "accuracy": accuracy}
     logits.requires_grad_()
     dense, blocks = sece(logits, labels, **settings), sece(logits, labels, rows=rows, **settings)
     torch.testing.assert_close(blocks, dense)
@@ -269,11 +269,11 @@ def test_the_squared_form_is_the_gaps_mean_square():
     ("call", "sentence"),
     [
         (lambda z, y: sece(z, y, order=3), "order must be 1 or 2"),
-        (lambda z, y: sece(z, y, rows=0), "rows at least 1"),
+        (lambda z, y: sece(z, y, rows=0), "rows must be a whole number of at least 1"),
         (lambda z, y: mmce(z, y, width=0), "width must be positive"),
         (lambda z, y: soft_binned_ece(z, y, temperature=0), "temperature must be positive"),
-        (lambda z, y: soft_binned_ece(z, y, order=3), "order 1 or 2"),
-        (lambda z, y: soft_binned_avuc(z, y, threshold=1.0), "threshold must lie in"),
+        (lambda z, y: soft_binned_ece(z, y, order=3), "order must be 1 or 2"),
+        (lambda z, y: soft_binned_avuc(z, y, threshold=1.0), "threshold must lie strictly between"),
     ],
 )
 def test_settings_are_checked(call, sentence):
