@@ -71,10 +71,20 @@ def test_the_gammas_of_flsd_53_are_those_of_its_confidences():
     """Mukhoti et al. round them to 5 and 3."""
     assert round(focal_gamma(0.2)) == 5
     assert round(focal_gamma(0.25)) == 3
-    assert focal_gamma(np.array([0.2, 0.25])).shape == (2,)
+    for several in (np.array([0.2, 0.25]), [0.2, 0.25], torch.tensor([0.2, 0.25])):
+        assert focal_gamma(several).shape == (2,)
+    assert isinstance(focal_gamma(np.float64(0.2)), float)
     for outside in (0.0, 0.5, 0.9):
         with pytest.raises(ValueError, match="strictly between"):
             focal_gamma(outside)
+
+
+@pytest.mark.parametrize("p0", [1e-300, 1e-18, 1e-9, 1e-3])
+def test_gamma_of_a_very_small_confidence(p0):
+    """(1 − p)^γ·(1 − γ·p·log p/(1 − p)) = 1 at p = p0, the definition of this γ, with 1 − p0 rounded to 1."""
+    gamma = focal_gamma(p0)
+    factor = math.exp(gamma * math.log1p(-p0)) * (1 - gamma * p0 * math.log(p0) / (1 - p0))
+    assert factor == pytest.approx(1, rel=1e-9)
 
 
 def test_flsd_takes_5_below_a_fifth_and_3_elsewhere():

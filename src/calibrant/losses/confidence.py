@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 
@@ -31,7 +33,12 @@ def confidence_bce(logits: Tensor, labels: Tensor, alpha: float | Tensor = 30.0)
     probs = torch.softmax(logits, dim=-1)
     share = torch.softmax(alpha * probs, dim=-1)
     correct = correctness(logits, labels) > 0
-    with torch.autocast(probs.device.type, enabled=False):  # half precision has too few digits for 1 − p
-        others = sum_of_others(probs)
-    of_the_outcome = torch.where(correct.unsqueeze(-1), probs, others)
+    of_the_outcome = torch.where(correct.unsqueeze(-1), probs, _complements(probs))
     return -(of_the_outcome * share).sum(-1).clamp_min(torch.finfo(probs.dtype).tiny).log()
+
+
+def _complements(probs: Tensor) -> Tensor:
+    """``1 − p``, by a matrix product that autocast must not compute in half precision."""
+    device = probs.device.type
+    with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
+        return sum_of_others(probs)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-# The most pairs of one block, whatever the number of rows: what stays in a processor's cache, and what keeps a GPU busy.
+# The most pairs of one block, whatever the number of rows: they fit into a processor's cache, or keep a GPU busy.
 _PAIRS, _PAIRS_ON_GPU = 1 << 18, 1 << 24
 
 
