@@ -57,7 +57,7 @@ def test_members_may_differ_in_one_argument_only(batched):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("bandwidth", [1e-12, 1e-25, 1e-200, 5e-324])
 @pytest.mark.parametrize("rows", [3, 1024])
-def test_with_a_very_small_bandwidth_only_the_own_sample_counts(rows, bandwidth, dtype):
+def test_with_a_tiny_bandwidth_only_the_own_sample_counts(rows, bandwidth, dtype):
     """The paper's Dirac kernel: the mean of |π − z|, and for order 2 the Brier score of the confidence."""
     torch.manual_seed(0)
     logits, labels = torch.randn(8, 4, dtype=dtype, requires_grad=True), torch.arange(8) % 4
@@ -72,7 +72,7 @@ def test_with_a_very_small_bandwidth_only_the_own_sample_counts(rows, bandwidth,
 
 
 @pytest.mark.parametrize("rows", [3, 1024])
-def test_with_a_very_large_bandwidth_all_samples_count_alike(rows):
+def test_with_a_huge_bandwidth_all_samples_count_alike(rows):
     points, values, _, weights = draw()
     for dtype in (torch.float32, torch.float64):
         own = points.to(dtype).requires_grad_()
@@ -91,7 +91,7 @@ def test_equal_points_share_their_values():
         assert torch.equal(torch.autograd.grad(found.sum(), points)[0], torch.zeros_like(points))
 
 
-def test_a_sample_without_weight_far_from_all_others_does_no_harm():
+def test_a_far_sample_without_weight_does_no_harm():
     """Its own mean is 0/0, which must not reach the error or a slope."""
     logits = torch.tensor([[9.0, 0.0], [9.1, 0.0], [0.1, 0.0]], requires_grad=True)
     labels, weights = torch.tensor([0, 1, 0]), torch.tensor([1.0, 1.0, 0.0], requires_grad=True)

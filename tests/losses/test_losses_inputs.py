@@ -66,7 +66,7 @@ def draw(*shape, seed=0):
 
 
 @pytest.mark.parametrize("loss", [focal, dual_focal, smoothed_cross_entropy, focal_slope])
-def test_a_setting_per_sample_is_never_broadcast_over_pairs_of_samples(loss):
+def test_settings_per_sample_are_not_broadcast_over_pairs(loss):
     """γ-Net's output of shape (n, 1) would give n × n losses."""
     logits, labels = draw()
     values = torch.linspace(0.1, 0.9, CLASSES, dtype=torch.float64)
@@ -104,7 +104,7 @@ def test_classes_are_the_last_axis(loss, shape):
     torch.testing.assert_close(loss(logits, labels), flat.reshape(shape))
 
 
-def test_classes_are_the_last_axis_of_soft_targets_and_of_one_sample():
+def test_classes_are_the_last_axis_of_soft_targets():
     logits, _ = draw(3, CLASSES)
     soft = draw(3, CLASSES, seed=1)[0].softmax(-1)
     for loss in (cross_entropy, brier, lambda z, t: smoothed_cross_entropy(z, t, 0.1)):
@@ -114,7 +114,7 @@ def test_classes_are_the_last_axis_of_soft_targets_and_of_one_sample():
 
 
 @pytest.mark.parametrize("loss", WHOLE_BATCH.values(), ids=WHOLE_BATCH)
-def test_a_loss_of_a_whole_batch_takes_one_axis_of_samples(loss):
+def test_losses_of_a_batch_take_one_axis_of_samples(loss):
     for shape in ((3, CLASSES), ()):
         logits, labels = torch.zeros(*shape, CLASSES), torch.zeros(shape, dtype=torch.long)
         with pytest.raises(ValueError, match=r"logits must have shape \(samples, classes\)"):
@@ -180,7 +180,7 @@ def test_soft_accuracy_checks_its_labels():
 
 
 @pytest.mark.parametrize("loss", [cross_entropy, brier, focal, entropy, binary_discrimination, avuc, soft_binned_avuc])
-def test_a_class_excluded_by_a_logit_of_minus_infinity_does_not_count(loss):
+def test_a_class_with_logit_minus_infinity_does_not_count(loss):
     logits, labels = draw(8)
     labels = labels.clamp_max(CLASSES - 2)
     inputs = {focal: (labels, 0.7), entropy: ()}.get(loss, (labels,))
@@ -212,7 +212,7 @@ def test_sample_weights_of_every_type(error):
 
 
 @CALIBRATION
-def test_samples_without_any_weight_have_no_error_and_no_slope(error):
+def test_samples_without_weight_have_no_error_and_slope(error):
     logits, labels = draw(5)
     logits.requires_grad_()
     value = error(logits, labels, sample_weight=torch.zeros(5))
@@ -249,7 +249,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("loss", SETTINGS.values(), ids=SETTINGS)
-def test_settings_as_tensors_have_slopes_and_may_differ_between_members(loss):
+def test_settings_as_tensors_have_slopes_and_a_batched_form(loss):
     logits, labels = draw(7)
     values = torch.tensor([0.3, 0.4], dtype=torch.float64, requires_grad=True)
     expected = [loss(logits, labels, v.item()) for v in values]
@@ -258,7 +258,7 @@ def test_settings_as_tensors_have_slopes_and_may_differ_between_members(loss):
     assert torch.autograd.grad(loss(logits, labels, values[0]), values)[0][0] != 0
 
 
-def test_no_setting_makes_eager_code_read_a_tensor_on_the_host():
+def test_no_loss_reads_a_tensor_on_the_host():
     """On a GPU that would wait for all queued work. The meta device raises an error instead."""
     logits, labels = torch.zeros(5, CLASSES, device="meta"), torch.zeros(5, dtype=torch.long, device="meta")
     setting = torch.tensor(0.3, device="meta")
@@ -284,7 +284,7 @@ def test_outer_losses_compile_as_one_graph(loss):
 
 
 @pytest.mark.parametrize("low", [5.0, 4.7])
-def test_flsd_uses_its_gammas_in_the_precision_of_the_logits(low):
+def test_gammas_of_flsd_have_the_precision_of_logits(low):
     logits, labels = draw(20)
     expected = focal(logits, labels, low)
     rare = cross_entropy(logits, labels) > -math.log(0.3)

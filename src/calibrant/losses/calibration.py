@@ -57,7 +57,8 @@ def sece(
 
     As h → 0 only a sample's own accuracy remains: with ``order=2`` and hard accuracy this is the Brier score of the
     confidence. Time is O(n²), memory is not: with more than `rows` samples, pairs are computed in blocks of at most
-    `rows` rows, for the value and its gradient. The metric of the same name is :func:`calibrant.metrics.sece`.
+    `rows` rows, for the value and its gradient. Forward-mode differentiation needs `rows` of at least the number of
+    samples. The metric of the same name is :func:`calibrant.metrics.sece`.
     """
     bandwidth, rows = positive_number("bandwidth", bandwidth), whole_number("rows", rows)
     one_of("order", order, (1, 2))
@@ -83,7 +84,7 @@ def dece(
         s_i = softmax((z_i·W + b)/τ),  W = (1, …, M),  b_m = −Σ_{k<m} k/M,  τ = `temperature`
 
     The second form does not divide by the mass of a bin, so empty bins need no special case. The authors' code adds
-    1e-6 to every s_im before it divides, which changes the value by about 1e-5. As τ → 0 a bin becomes
+    1e-6 to every s_im before it divides, which changes the value by at most about M·1e-6. As τ → 0 a bin becomes
     [(m − 1)/M, m/M]. z, π, `accuracy` and `sample_weight` are as in :func:`sece`.
     """
     bins, temperature = whole_number("bins", bins), positive_number("temperature", temperature)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import torch
 from torch import Tensor
 
@@ -40,5 +38,7 @@ def confidence_bce(logits: Tensor, labels: Tensor, alpha: float | Tensor = 30.0)
 def _complements(probs: Tensor) -> Tensor:
     """``1 − p``, by a matrix product that autocast must not compute in half precision."""
     device = probs.device.type
-    with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return sum_of_others(probs)
+    with torch.autocast(device, enabled=False):
         return sum_of_others(probs)

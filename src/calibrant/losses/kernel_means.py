@@ -71,7 +71,7 @@ class _KernelMeans(torch.autograd.Function):
         return for_points, for_values, for_width, for_weights, None
 
 
-class _Block(NamedTuple):
+class _PairBlock(NamedTuple):
     """Some rows of all pairs: distances z_i − z_j, kernels, kernels times weights, and the sums of the latter."""
 
     distance: Tensor
@@ -84,12 +84,12 @@ class _Block(NamedTuple):
         return (self.weighted * values).sum(1) / self.total
 
 
-def _block(points: Tensor, own: slice, width: Tensor, weights: Tensor | None) -> _Block:
+def _block(points: Tensor, own: slice, width: Tensor, weights: Tensor | None) -> _PairBlock:
     distance = points[own].unsqueeze(1) - points
     kernel = torch.exp(-0.5 * (distance / width).square())  # Eq. (6)
     weighted = kernel if weights is None else kernel * weights
     total = weighted.sum(1)  # at least w_i, by the self term
-    return _Block(distance, kernel, weighted, total if weights is None else torch.where(total > 0, total, 1))
+    return _PairBlock(distance, kernel, weighted, total if weights is None else torch.where(total > 0, total, 1))
 
 
 def _slices(points: Tensor, rows: int) -> Iterator[slice]:

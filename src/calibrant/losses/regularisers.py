@@ -26,7 +26,8 @@ def logit_margin(logits: Tensor, targets: Tensor | None = None, *, margin: float
     """``(1/C) Σ_k max(0, max_j l_j − l_k − m)``: margin-based label smoothing (Liu et al. 2022, Eq. (10)).
 
     Their equation has a sum over classes. Their code, with its weight of 0.1, takes the mean, and so does this
-    function. Margin 0 is their form without a margin; its gradient is that of label smoothing up to a factor.
+    function. Margin 0 is their form without a margin. If the label has the largest logit, cross-entropy plus ε times
+    this form has the gradient of label smoothing with ε.
     """
     margin, logits = positive_number("margin", margin, zero=True), full_precision(logits)
     distance = logits.amax(-1, keepdim=True) - logits
