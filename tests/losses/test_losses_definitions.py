@@ -1,5 +1,6 @@
 """Tests of each loss against its published formula, written as loops, or against a defining property."""
 
+import itertools
 import math
 
 import numpy as np
@@ -215,6 +216,16 @@ def test_avuc_by_its_definition(threshold):
     assert all(counts.values())
     expected = math.log(1 + (counts["AU"] + counts["IC"]) / (counts["AC"] + counts["IU"]))
     assert avuc(logits, labels, threshold=threshold).item() == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_avuc_counts_equal_predictions_as_certain(dtype):
+    """Their entropies do not exceed their mean, however the mean is rounded."""
+    for rows, classes in itertools.product((3, 7, 64, 100, 300), (3, 7, 10)):
+        logits, labels = draw(1, classes, seed=classes)
+        logits, labels = logits.to(dtype).expand(rows, -1), torch.arange(rows) % classes
+        expected = avuc(logits, labels, threshold=2 * math.log(classes))
+        torch.testing.assert_close(avuc(logits, labels), expected)
 
 
 def test_soft_binned_avuc_by_its_definition():

@@ -1,9 +1,9 @@
 """Accuracy versus uncertainty: AvUC and its soft-binned form, one number for a batch.
 
 A good prediction is right and certain, or wrong and uncertain. Both losses are ``log(1 + (n_AU + n_IC)/(n_AC + n_IU))``
-with soft counts of accurate (A) or inaccurate (I) and certain (C) or uncertain (U) predictions. 1e-10 is added to both
-logarithms of the quotient, so the losses are finite. They have almost no gradient if all good counts are below that, as
-in a batch of sure and wrong predictions.
+with soft counts of accurate (A) or inaccurate (I) and certain (C) or uncertain (U) predictions. The counts are
+increased by 1e-10, so that the losses are finite. They have almost no gradient if the good counts are smaller than
+that, as in a batch of sure and wrong predictions.
 """
 
 from __future__ import annotations
@@ -58,11 +58,14 @@ def soft_binned_avuc(
 
 
 def _middle(u: Tensor, right: Tensor) -> Tensor:
-    """The middle between the mean u of right and of wrong predictions; one of the means if the other group is empty."""
+    """The middle between the mean u of right and of wrong predictions; one of the means if the other group is empty.
+
+    It is rounded up, so that equal predictions are all certain.
+    """
     counts = torch.stack([right.sum(-1), (1 - right).sum(-1)])
     means = torch.stack([(right * u).sum(-1), ((1 - right) * u).sum(-1)]) / counts.clamp_min(1)
     there = (counts > 0).to(u.dtype)
-    return (means * there).sum(0) / there.sum(0)
+    return (means * there).sum(0) / there.sum(0) * (1 + 64 * torch.finfo(u.dtype).eps)
 
 
 def _log_ratio(right: Tensor, uncertain: Tensor, spread: Tensor, if_right: Tensor, if_wrong: Tensor) -> Tensor:
