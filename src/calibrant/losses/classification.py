@@ -15,7 +15,7 @@ from calibrant._classes import log_of_others
 from calibrant.losses.inputs import class_shares, for_each_sample, known_labels, sample_inputs
 
 # No label is ignored. By default torch gives a label of −100 a loss of 0.
-_IGNORED = torch.iinfo(torch.int64).min
+_IGNORED = -(1 << 62)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
