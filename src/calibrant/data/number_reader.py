@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.data.date_texts import DOTS, date_form, is_date, iso_date, with_iso_dates
+from calibrant.data.date_texts import date_forms, date_note, is_date, iso_date, order_of, with_iso_dates
 from calibrant.data.number_marks import NumberMarks
 from calibrant.data.number_texts import (
     FULL,
@@ -131,15 +131,28 @@ class NumberReader:
             wrong = next((v for v in column if is_date(v, form) and iso_date(v, form) is None), None)
             if wrong is not None and self._is_used(own):
                 raise ValueError(
-                    f"Column {own!r} of {self.file} must hold dates as in the training table ({form}); got {wrong!r}. "
-                    "Correct it, or leave it empty."
+                    f"Column {own!r} of {self.file} must hold dates as in the training table ({order_of(form)}); "
+                    f"got {wrong!r}. Correct it, or leave it empty."
                 )
-        elif not self._may_be_amount(own) or (form := date_form(column)) is None:
+        elif not self._may_be_amount(own) or (form := self._date_form(own, column)) is None:
             return None
-        elif form != DOTS:
-            self.notes[own] = f"Dates in column {own!r} are read as {form}, because some numbers are above 12."
         self.found.dates[own] = form
         return with_iso_dates(column, form)
+
+    def _date_form(self, own: str, column: Any) -> str | None:
+        """The form of the dates of a training column, with a note; None without dates, or if it is not clear."""
+        forms = date_forms(column)
+        if len(forms) > 1:
+            example = next(v for v in column if isinstance(v, str) and v.strip())
+            self.notes[own] = (
+                f"Dates in column {own!r} stay text, because their order is not clear: {example!r} may be "
+                f"{' or '.join(map(order_of, forms))}. Write them as 2024-12-31."
+            )
+        if len(forms) != 1:
+            return None
+        if (note := date_note(forms[0])) is not None:
+            self.notes[own] = f"Dates in column {own!r} {note}"
+        return forms[0]
 
     def _with_points(self, own: str, column: Any, commas: bool) -> Any:
         """A column with decimal points instead of commas; None if it has no decimal commas."""
