@@ -7,7 +7,8 @@ pytest.importorskip("pandas")
 import pandas as pd
 
 from calibrant.data import read_columns
-from calibrant.data.date_texts import DAY_FIRST, DOTS, MONTH_FIRST, NAMED, date_forms, iso_date, order_of
+from calibrant.data.date_columns import date_forms
+from calibrant.data.date_texts import DAY_FIRST, DOTS, MONTH_FIRST, NAMED, iso_date, order_of
 from calibrant.data.number_marks import NumberMarks
 from calibrant.data.number_reader import NumberReader
 from calibrant.data.table_chunks import read_chunks

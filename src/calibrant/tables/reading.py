@@ -94,6 +94,8 @@ def read_labelled(
     else:
         reader = NumberReader(path.name, like.marks, {*like.columns, target})
     columns = read_columns(path, reader=reader)
+    for name in (groups, *drop):
+        reader.notes.pop(str(name), None)  # not a feature, so its form does not matter
     for name in (target, *([] if groups is None else [groups]), *drop):
         need_column(columns, name, path.name)
     if target in drop:
