@@ -58,7 +58,16 @@ def test_the_forms_of_a_column(values, forms):
         (["03.11.24", "26.01.23 9:30"], [DOTS]),
         (["03-11-24", "31-01-23"], [DAY_DASH]),
         (["11-03-24", "01-31-23"], [MONTH_DASH]),
-        (["24-11-03", "23-01-31"], [YEAR_DASH]),  # a day, not the year 31
+        ([f"{22 + k % 3}-03-{k:02d}" for k in range(9, 32)], [YEAR_DASH]),
+        ([f"24/03/{k:02d}" for k in range(9, 32)], ["year/month/day"]),
+        (["24-11-03", "23-01-31"], [DAY_DASH, YEAR_DASH]),
+        ([f"01-{k:02d}-30" for k in range(3, 13)], [DAY_DASH, MONTH_DASH, YEAR_DASH]),  # in 2030, or on the 30th
+        ([f"{k % 20 + 4:02d}-03-{(1, 15)[k % 2]:02d}" for k in range(60)], [DAY_DASH, YEAR_DASH]),
+        ([f"{(1, 15)[k % 2]:02d}.03.{k % 20 + 4:02d}" for k in range(60)], [DOTS]),
+        ([f"{k:02d}-03-01" for k in range(5, 24)], [DAY_DASH, YEAR_DASH]),
+        ([f"{10 + k % 11}-03-{30 + k % 2}" for k in range(22)], [DAY_DASH, YEAR_DASH]),
+        ([f"{(1, 15)[k % 2]:02d}-03-{k:02d}" for k in range(9, 32)], [DAY_DASH, YEAR_DASH]),
+        (["03-11-24", "15-11-24"], [DAY_DASH]),
         (["3/11/24", "26/1/23"], [DAY_FIRST]),
         (["3-Nov-24", "26-Jan-23"], [NAMED]),
         (["26.01.23", "03.11.2024"], [DOTS]),

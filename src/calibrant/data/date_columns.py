@@ -10,6 +10,8 @@ from calibrant.data.date_texts import ORDERS, Written, is_date, is_iso, iso_date
 
 _LATEST = 2049
 """Years of two digits in a training table are not later than this."""
+_FEWEST_DAYS = 8
+"""Fewer different numbers at the end of dates, such as 29 to 31, may be years."""
 _EITHER = (*ORDERS["/"][:2], *ORDERS["-"][:2])
 """Orders that another order of day and month resembles."""
 
@@ -18,8 +20,8 @@ def date_forms(column: Iterable[Any]) -> list[str]:
     """The forms in which all values of a text column are dates: one if it is clear, and none if they are not dates.
 
     The whole column decides. The first number of a date with dots is the day, or a year of four digits. With slashes
-    and dashes, some number above 12 must show which one is the day. If years have two digits, the numbers of the day
-    reach 29 or more, or have more different values than those of the year.
+    and dashes, some number above 12 must show which one is the day. If years have two digits, they are last unless
+    the numbers show that they are first, or that both are possible.
     """
     values: list[str] = []
     found: list[Written] = []
@@ -103,13 +105,21 @@ def _like_codes(found: Collection[Written]) -> bool:
 
 
 def _year_place(found: Collection[Written]) -> int | None:
-    """The place of years of two digits: 0, 2, or None if it is not clear. Days reach 31, and years vary less."""
-    first, last = ({int(written.parts[place]) for written in found} for place in (0, 2))
-    days_last, days_first = max(last) > 28, max(first) > 28
-    if days_last != days_first:
-        return 0 if days_last else 2
-    if 1 < len(last) <= len(first) / 2:
+    """The place of years of two digits: 0, 2, or None if it is not clear.
+
+    With dots and with names of months, the year is last. Otherwise days reach 31, and years are few and without gaps.
+    That days are few is no evidence, as payments may all be on the first day of a month.
+    """
+    if next(iter(found)).mark in ". ":
         return 2
-    if 1 < len(first) <= len(last) / 2:
+    first, last = ({int(written.parts[place]) for written in found} for place in (0, 2))
+    years_last = _without_gaps(last) and 2 * len(last) <= len(first) and last not in ({1}, {15})
+    if max(last) <= 28 and (max(first) > 28 or years_last):
+        return 2
+    if max(first) <= 28 < max(last) and len(last) >= _FEWEST_DAYS and _without_gaps(first):
         return 0
-    return 2 if next(iter(found)).mark in ". " else None
+    return None
+
+
+def _without_gaps(numbers: Collection[int]) -> bool:
+    return max(numbers) - min(numbers) + 1 == len(numbers)
