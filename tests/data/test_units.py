@@ -168,3 +168,33 @@ def test_units_behind_decimal_commas(tmp_path):
     unclear, reader = read(tmp_path, 'a,y\n"1,719 kg",0\n"1,805 kg",1\n', target="y")
     assert unclear["a"].tolist() == ["1,719 kg", "1,805 kg"]
     assert not reader.remarks
+
+
+def test_codes_stay_as_they_are(tmp_path):
+    codes = {
+        "letter first": [f"A{k}" for k in range(30)],
+        "letter last": [f"{k}B" for k in range(30)],
+        "id": [f"{k:05d}-{k % 7}" for k in range(30)],
+        "phone": [f"0171 {k + 4000}" for k in range(30)],
+        "abroad": [f"+49 30 {k + 4000}" for k in range(30)],
+        "dashes": [f"{k + 100}-{k + 1000}" for k in range(30)],
+        "version": [f"3.{k % 12}.{k}" for k in range(30)],
+        "minor": [f"3.{k % 12}.{k % 20 + 10}" for k in range(30)],
+        "address": [f"192.168.0.{k}" for k in range(30)],
+        "postcode": [f"SW1A {k % 9}AA" for k in range(30)],
+        "Dutch": [f"{k + 1012} AB" for k in range(30)],
+        "place": [f"{k + 10115} Berlin" for k in range(30)],
+        "clock": [f"{k % 24}:30" for k in range(30)],
+        "half": [f"{k % 12 + 1} pm" for k in range(30)],
+        "gene": [f"{k % 28 + 1}-Mar" for k in range(30)],
+        "fraction": [f"{k % 12 + 1}/{k % 7 + 1}" for k in range(30)],
+        "range": [f"{k}-{k + 5}" for k in range(30)],
+        "rank": [f"{k + 4}th" for k in range(16)] * 2,
+        "sort code": [f"{k + 20}-{k + 30}-{k + 10}" for k in range(30)],
+        "week": [f"2024W{k + 10}" for k in range(30)],
+    }
+    table = pd.DataFrame({name: values[:30] for name, values in codes.items()} | {"y": [0, 1] * 15})
+    columns, reader = read(tmp_path, table.to_csv(index=False), target="y")
+    assert all(columns[name].tolist() == values[:30] for name, values in codes.items())
+    assert reader.found == NumberMarks()
+    assert not reader.remarks
