@@ -103,7 +103,9 @@ def test_several_units(values, units):
 
 def test_columns_with_several_units_are_categories_with_a_note():
     weights = ["500 g", "1 kg", "2 kg"] * 4
-    with pytest.warns(UserWarning, match=r"'w' is not taken as numbers, because they have different units \(g, kg\)\."):
+    with pytest.warns(
+        UserWarning, match=r"'w' is not taken as numbers, because its values have different units \(g, kg\)\."
+    ):
         encoder = TableEncoder().fit({"w": weights})
     assert encoder.get_feature_names_out().tolist() == ["w=1 kg", "w=2 kg", "w=500 g"]
 

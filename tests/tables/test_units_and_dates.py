@@ -66,8 +66,8 @@ def test_training_says_how_columns_are_read(models):
     for note in (
         "Column 'weight' has the unit 'kg' and is read as numbers.",
         "Column 'share' has the unit '%' and is read as numbers.",
-        "Column 'pack' is not taken as numbers, because they have different units (g, kg). Write them in one unit if "
-        "they are quantities.",
+        "Column 'pack' is not taken as numbers, because its values have different units (g, kg). Write them in one "
+        "unit if they are quantities.",
         "Dates in column 'sent' are read as day-month-year, because some numbers are above 12. Years of two digits are "
         "read as 1973 to 2072.",
     ):

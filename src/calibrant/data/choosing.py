@@ -143,8 +143,8 @@ def _meant_as_numbers(name: str, column: np.ndarray) -> str | None:
     values = [v for v in texts(column) if v is not None]
     if units := several_units(values):
         return (
-            f"Column {name!r} is not taken as numbers, because they have different units ({', '.join(units)}). Write "
-            "them in one unit if they are quantities."
+            f"Column {name!r} is not taken as numbers, because its values have different units ({', '.join(units)}). "
+            "Write them in one unit if they are quantities."
         )
     if len(set_of(column)) <= _FEW:
         return None
