@@ -305,5 +305,5 @@ def test_the_body_learns_from_a_mixture_of_losses(share):
 
 
 def test_the_share_of_the_focal_loss_is_checked():
-    with pytest.raises(ValueError, match="body_share must be between 0 and 1; got 1.5"):
+    with pytest.raises(ValueError, match=r"body_share must be between 0 and 1; got 1\.5"):
         FocalWithGamma(body_share=1.5)
