@@ -118,9 +118,7 @@ def load_images(name: str, folder: str | os.PathLike[str], *, part: Part = "trai
 
 def load_parts(name: str, folder: str | os.PathLike[str], *, download: bool = False) -> tuple[Images, Images]:
     """The training part and the test part of a data set; arguments as in :func:`load_images`."""
-    if name not in SOURCES:
-        raise ValueError(f"name must be one of {', '.join(map(repr, SOURCES))}; got {name!r}.")
-    source = SOURCES[name]
+    source = _source(name)
     arrays, names = _arrays(source, folder, download)
     shapes = [pixels.shape[1:] for pixels, _ in arrays]
     if shapes[0] != shapes[1]:
@@ -136,6 +134,11 @@ def load_parts(name: str, folder: str | os.PathLike[str], *, download: bool = Fa
     return train, test
 
 
+def download_missing(name: str, folder: str | os.PathLike[str]) -> None:
+    """Fetch the published files of a data set into a folder, which is created, if it does not hold them already."""
+    _download_missing(_source(name), Path(folder).expanduser())
+
+
 def split(images: Images, seed: int, sizes: tuple[float, float, float] = (0.8, 0.1, 0.1)) -> Parts:
     """Training, validation and meta-validation parts, 8:1:1 as in the second paper, every class in proportion.
 
@@ -145,15 +148,24 @@ def split(images: Images, seed: int, sizes: tuple[float, float, float] = (0.8, 0
     return Parts(*(images.select(part) for part in rows))
 
 
+def _source(name: str) -> Source:
+    if name not in SOURCES:
+        raise ValueError(f"name must be one of {', '.join(map(repr, SOURCES))}; got {name!r}.")
+    return SOURCES[name]
+
+
+def _download_missing(source: Source, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if not all(find_files(source, folder, part) for part in PARTS):
+        download_archives(source.archives, folder)
+
+
 def _arrays(source: Source, folder: str | os.PathLike[str], download: bool) -> tuple[list[Arrays], tuple[str, ...]]:
     """The pixels and labels of the training and test parts, and the names of the classes."""
     if download:
-        Path(folder).expanduser().mkdir(parents=True, exist_ok=True)
+        _download_missing(source, Path(folder).expanduser())
     folder, shown = checked_folder(folder), ""
     found = [find_files(source, folder, part) for part in PARTS]
-    if download and not all(found):
-        download_archives(source.archives, folder)
-        found = [find_files(source, folder, part) for part in PARTS]
     with ExitStack() as stack:
         if not any(found) and (archive := find_archive(source, folder)) is not None:
             inside = Path(stack.enter_context(TemporaryDirectory(prefix="calibrant-")))
