@@ -188,7 +188,7 @@ def notes_at_once() -> Iterator[None]:
             file: TextIO | None = None,
             line: str | None = None,
         ) -> None:
-            if category is UserWarning:
+            if issubclass(category, UserWarning):
                 typer.echo(f"Note: {message}", err=True)
             else:
                 usual(message, category, filename, lineno, file, line)

@@ -113,6 +113,7 @@ def curves(group: RunGroup) -> Any | None:
                     ax.plot([], [], gid="model", **look)
             ax.set(xlabel="epoch", title=title)
             ax.set_ylim(bottom=0)
+            ax.xaxis.get_major_locator().set_params(integer=True)
         handles, names = axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=len(names))
     return figure
