@@ -35,7 +35,7 @@ def test_variants_have_a_table_of_their_own() -> None:
     assert [row[0] for row in tables.methods_table([group]).rows] == group.methods
 
 
-def test_failed_runs_and_the_papers_recipe_are_named_below_table_1() -> None:
+def test_failed_runs_and_recipe_are_named_below_table_1() -> None:
     (group,) = groups([record("ce", 0), record("ce-dece", 2, failure="overflow")])
     caption = tables.table1(group).caption
     assert "Failed runs are left out: ce-dece, seed 2." in caption
@@ -45,7 +45,7 @@ def test_failed_runs_and_the_papers_recipe_are_named_below_table_1() -> None:
     assert "Failed" not in tables.table1(paper).caption
 
 
-def test_tables_2_and_3_are_shown_only_with_runs_of_ours() -> None:
+def test_tables_2_and_3_need_runs_of_ours() -> None:
     (none,) = groups([record(name, 0) for name in ("ce", "flg-sece")])
     assert not tables.table2(none).rows
     assert not tables.table3(none).rows
@@ -121,7 +121,7 @@ def curve(*spreads: float) -> dict[str, list[float]]:
         ((0.0, 0.0), False, "0.000 after the last"),
     ],
 )
-def test_the_spread_of_gamma_counts_from_the_epoch_in_which_it_moves(spreads, holds, text) -> None:
+def test_the_spread_of_gamma_counts_once_it_moves(spreads, holds, text) -> None:
     (group,) = groups([record("flg-sece", 0, curve=curve(*spreads))])
     claim = measured_claims.spread_grows(group)
     assert claim.holds is holds
@@ -165,7 +165,7 @@ def drawn_group(names=figures.SHOWN):
 @pytest.mark.parametrize(
     ("bins", "names"), [((15,), figures.SHOWN), ((15,), ("ce",)), (DIAGRAMS[1:], ("ce", "flg-sece"))]
 )
-def test_no_title_or_label_of_the_diagrams_is_cut_off(bins, names, tmp_path) -> None:
+def test_no_text_of_the_diagrams_is_cut_off(bins, names, tmp_path) -> None:
     pytest.importorskip("matplotlib")
     from matplotlib import pyplot as plt
 
@@ -184,7 +184,7 @@ def test_diagrams_show_a_seed_that_all_methods_have() -> None:
     assert figures.common_seed(apart) is None
 
 
-def test_curves_leave_out_confidences_that_are_ready_only_at_the_end() -> None:
+def test_curves_leave_out_methods_that_calibrate_at_the_end() -> None:
     pytest.importorskip("matplotlib")
     from matplotlib import pyplot as plt
 

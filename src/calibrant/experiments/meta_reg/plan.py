@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from calibrant.methods import Calibrated, Fitted, Method
 from calibrant.methods.confidence import LearnedConfidence, Mapped
 from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, with_recipe
 from calibrant.methods.networks import NetworkTraining
-from calibrant.tables.reading import similar
 
 FIRST = ("ce", "ce-ts", "ce-average", "ce-average-ts", "focal", "focal-control", "flg-sece", "recommended")
 """The methods of the targets; they run first and with the most seeds."""
@@ -154,8 +154,8 @@ def runs(
 def chosen_methods(methods: Sequence[str], known: Mapping[str, Method]) -> list[str]:
     """The chosen methods, in the order of ``known``; for an unknown id, the error suggests similar ones."""
     if unknown := [name for name in methods if name not in known]:
-        near = similar(unknown[0].replace("_", "-"), known)
-        hint = f" Did you mean {near}?" if near else ""
+        near = get_close_matches(unknown[0].lower().replace("_", "-"), known, n=3, cutoff=0.75)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise ValueError(f"methods must be among {listed(known, len(IMAGE_METHODS))}; got {', '.join(unknown)}.{hint}")
     return [name for name in known if name in methods]
 
