@@ -108,6 +108,14 @@ def test_measured_targets_have_the_unit_of_their_statement() -> None:
     assert "cifar10 (1000 bins) 1.20" in third.shown
 
 
+def test_times_of_a_single_seed_are_marked() -> None:
+    names = ("ce", "recommended", "ce-average-ts")
+    for seeds in (1, 2):
+        found = targets.second(groups([record(name, seed) for name in names for seed in range(seeds)]))
+        (time,) = [v for v in found if "training time" in v.statement]
+        assert ("one seed on cifar10" in time.note) == (seeds == 1)
+
+
 def curve(*spreads: float) -> dict[str, list[float]]:
     return {"epoch": list(range(1, len(spreads) + 1)), "gamma_std": list(spreads)}
 

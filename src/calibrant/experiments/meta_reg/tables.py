@@ -64,7 +64,12 @@ def variants_table(group: RunGroup) -> Table:
         for method in group.methods
         if method in variants()
     ]
-    return Table(columns, rows, "Mean ± standard deviation over seeds, on the test images.")
+    return Table(
+        columns,
+        rows,
+        "Mean ± standard deviation over seeds, on the test images. Each variant is trained on its own. On a GPU, two "
+        "runs with the same seed differ, so small differences from Table 1 can be chance.",
+    )
 
 
 def methods_table(found: Sequence[RunGroup]) -> Table:

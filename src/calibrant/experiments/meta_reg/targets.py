@@ -112,6 +112,8 @@ def second(found: Sequence[RunGroup]) -> list[Verdict]:
         return judge(statement, parts, digits=digits)
 
     ratios = [(g.name, _time_ratio(g)) for g in found]
+    alone = [where for where, value in ratios if math.isnan(value.low) and not math.isnan(value.value)]
+    single = [f"one seed on {', '.join(alone)}"] if alone else []
     return [
         verdict(
             f"recommended: ECE without any post-hoc step not above {RIVAL}'s (paired difference, points)",
@@ -135,7 +137,9 @@ def second(found: Sequence[RunGroup]) -> list[Verdict]:
         judge(
             f"recommended: at most {TIME:g} × the training time of ce (ratio)",
             [Case(where, value, not_above(value, TIME)) for where, value in ratios],
-            note="without compilation: an epoch that takes twice as long as the median counts as a mean epoch",
+            note="; ".join(
+                ["without compilation: an epoch of more than twice the median counts as a mean epoch", *single]
+            ),
         ),
     ]
 
