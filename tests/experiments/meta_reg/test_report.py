@@ -24,6 +24,7 @@ def test_every_method_has_a_description_that_stands_alone() -> None:
         assert not describe(name).startswith("the same"), name
     assert describe("ce-average-ts") == "like ce-average, then temperature scaling"
     assert describe("flg-sece-rescaled-rate-1") != describe("flg-sece-rate-10")
+    assert describe("flg-sece-mixed-rate-10") == describe("flg-mixed")
     assert describe("unheard-of") == ""
 
 

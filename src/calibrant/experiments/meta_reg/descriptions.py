@@ -18,9 +18,15 @@ def describe(method: str) -> str:
     known = _known()
     if method in known:
         return known[method]
-    starts = (name for name in known if name.endswith(_REST) and method.startswith(name.removesuffix(_REST)))
-    longest = max(starts, key=len, default=None)
+    several = (name for name in known if _REST in name and _pattern(name).match(method))
+    longest = max(several, key=len, default=None)
     return "" if longest is None else known[longest]
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    """The ids that a name with "…" stands for, such as ``published-…`` or ``…-mixed``; further parts may follow."""
+    end = "" if name.endswith(_REST) else "(-|$)"
+    return re.compile(".+".join(map(re.escape, name.split(_REST))) + end)
 
 
 @cache
