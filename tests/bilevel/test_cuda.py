@@ -98,12 +98,13 @@ def test_bfloat16_forward_pass():
     assert (half.params - full.params).norm() < 0.1 * full.params.norm()
 
 
+@pytest.mark.parametrize("body_share", [1.0, 0.0])
 @pytest.mark.parametrize(
     "hypergradient",
     [Plain(2), OneStep(1, scope="head"), OneStep(2, scope="head"), Implicit(2, "head"), OneStep(2), Direct(2, "head")],
     ids=["plain", "one-step", "every-second", "solved", "all", "direct"],
 )
-def test_recorded_outer_steps_equal_the_cpu(hypergradient):
+def test_recorded_outer_steps_equal_the_cpu(hypergradient, body_share):
     """The third and later outer steps are replays of a CUDA graph."""
 
     def found(device, compile):
@@ -111,7 +112,7 @@ def test_recorded_outer_steps_equal_the_cpu(hypergradient):
         net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.BatchNorm1d(8), nn.Linear(8, 3)).to(device, torch.float64)
         x, y = torch.randn(60, 6, dtype=torch.float64), torch.randint(0, 3, (60,))
         data = {"train": (x[:32].to(device), y[:32].to(device)), "val": (x[32:].to(device), y[32:].to(device))}
-        outer, losses = GammaNet(8, 3), {"inner_loss": FocalWithGamma()}
+        outer, losses = GammaNet(8, 3), {"inner_loss": FocalWithGamma(body_share=body_share)}
         if hypergradient.direct:
             outer, losses = LogitMap(4).double(), {"outer_loss": BehindMap()}
         elif not hypergradient.moves:

@@ -10,6 +10,7 @@ from calibrant.bilevel import (
     SGD,
     Adam,
     Bilevel,
+    FocalWithGamma,
     Forward,
     Implicit,
     OneStep,
@@ -83,7 +84,8 @@ def of_logits(net, outer, batch):
     return focal(logits, batch.targets, gamma) / (1 + (gamma * logits.square().mean(1)).mean()).detach()
 
 
-LOSSES = [detached, by_data, without_grad, in_place, gamma_too, of_logits]
+divided = FocalWithGamma(body_share=0.25)  # the gradient of the body is not that of any loss
+LOSSES = [detached, by_data, without_grad, in_place, gamma_too, of_logits, divided]
 
 
 def problem(loss, seed=0):
@@ -131,7 +133,7 @@ def test_hypergradients_agree_with_finite_differences(loss, kind):
 
 
 @pytest.mark.parametrize("first", ["outer", "inner"])
-@pytest.mark.parametrize("loss", [detached, gamma_too, of_logits])
+@pytest.mark.parametrize("loss", [detached, gamma_too, of_logits, divided])
 def test_the_head_alone_and_the_whole_network_agree(loss, first):
     found = []
     for separable in (True, False):
@@ -163,7 +165,7 @@ def test_a_constant_is_not_differentiated():
 
 
 @pytest.mark.parametrize("hypergradient", [Unrolled(STEPS), Implicit(STEPS, "head")], ids=["unrolled", "head"])
-@pytest.mark.parametrize("loss", [detached, of_logits])
+@pytest.mark.parametrize("loss", [detached, of_logits, divided])
 def test_members_follow_the_same_path(loss, hypergradient):
     members = [problem(loss), problem(loss, 1)]
     together = Run(Population(members), hypergradient, SGD(0.5), Adam(0.0), 1)

@@ -274,3 +274,36 @@ def test_rescaled_focal_loss_keeps_the_size_of_gradients():
     rescaled = gradient(FocalWithGamma(rescaled=True)(Parts(), outer, batch))
     torch.testing.assert_close(size(rescaled), size(gradient(cross_entropy(logits, targets).mean())))
     torch.testing.assert_close(rescaled / rescaled.norm(), plain / plain.norm())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_the_body_learns_from_a_mixture_of_losses(share):
+    """The head's gradient is the focal loss's. The body's is a mixture with cross-entropy's."""
+    torch.manual_seed(0)
+    body, weight = torch.randn(6, 5, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
+    leaves = body.requires_grad_(), weight.requires_grad_()
+    batch = Batch(torch.randn(30, 6, dtype=torch.float64), torch.arange(30) % 3)
+
+    class Parts:
+        def features(self, inputs):
+            return torch.tanh(inputs @ body)
+
+        def head(self, found):
+            return found @ weight
+
+    def gradients(loss):
+        return torch.autograd.grad(loss, leaves, retain_graph=True)
+
+    logits = Parts().head(Parts().features(batch.inputs))
+    whole = focal(logits, batch.targets, 2.5).mean()
+    of_focal, of_plain = gradients(whole), gradients(cross_entropy(logits, batch.targets).mean())
+    loss = FocalWithGamma(body_share=share)(Parts(), ConstantGamma(2.5), batch)
+    of_body, of_head = gradients(loss)
+    torch.testing.assert_close(loss, whole)
+    torch.testing.assert_close(of_head, of_focal[1])
+    torch.testing.assert_close(of_body, share * of_focal[0] + (1 - share) * of_plain[0])
+
+
+def test_the_share_of_the_focal_loss_is_checked():
+    with pytest.raises(ValueError, match=r"body_share must be between 0 and 1; got 1\.5"):
+        FocalWithGamma(body_share=1.5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -20,11 +22,13 @@ from calibrant.bilevel import (
     Unrolled,
     WeightNetwork,
     composed,
+    confidence_gap_loss,
     neighbourhood,
     solve,
 )
 from calibrant.bilevel.objectives import DEFAULT_OUTER_LOSS
 from calibrant.data import TensorStream
+from calibrant.data.batch import Batch
 from calibrant.losses import brier, confidence_bce, cross_entropy, dece, focal, sece
 
 TRAIN, VAL, CLASSES = 20, 16, 3
@@ -102,8 +106,52 @@ def test_equal_settings_give_equal_losses():
     assert OUTER_LOSSES["sece"](accuracy="soft", strength=1) == OUTER_LOSSES["sece"]()
     assert OUTER_LOSSES["sece"](strength=None) != OUTER_LOSSES["sece"]()
     assert OUTER_LOSSES["dece"](bins=15) == OUTER_LOSSES["dece"]()
-    with pytest.raises(ValueError, match=r"strength must be at least 0, or None for the .* alone; got -1"):
+    with pytest.raises(ValueError, match=r"strength must be at least 0 and finite, or None for the .* alone; got -1"):
         OUTER_LOSSES["sece"](strength=-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "sentence"),
+    [
+        ("bce", {"alpha": 0.0}, "alpha must be positive and finite; got 0.0"),
+        ("sece", {"strength": math.inf}, "strength must be at least 0 and finite, or None"),
+        ("sece", {"bandwidth": 0.0}, "bandwidth must be positive and finite; got 0.0"),
+        ("sece", {"order": 3}, "order must be 1 or 2; got 3"),
+        ("sece", {"accuracy": "both"}, "accuracy must be 'soft' or 'hard'; got 'both'"),
+        ("dece", {"accuracy": "both"}, "accuracy must be 'soft' or 'hard'; got 'both'"),
+        ("dece", {"bins": 2.5}, "bins must be a whole number of at least 1; got 2.5"),
+        ("dece", {"temperature": -1.0}, "temperature must be positive and finite; got -1.0"),
+    ],
+)
+def test_settings_are_checked_when_the_loss_is_made(name, settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        OUTER_LOSSES[name](**settings)
+
+
+class Given:
+    """A network with given logits."""
+
+    def __init__(self, logits):
+        self.given = logits
+
+    def logits(self, inputs):
+        return self.given
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_the_gap_has_the_precision_of_float32(dtype):
+    """In bfloat16 a confidence of 0.998 would be 1, and the gap of right predictions 0."""
+    logits = torch.tensor([[6.25, 0.0], [0.0, 6.25], [6.25, 0.0]], dtype=dtype)
+    batch = Batch(inputs=None, targets=torch.tensor([0, 1, 1]), sample_weight=torch.tensor([1.0, 1.0, 0.0]))
+    found = confidence_gap_loss()(Given(logits), None, batch)
+    assert found.item() == pytest.approx(-2 / 3 / (1 + math.exp(6.25)), rel=1e-4)
+
+
+def test_the_gap_needs_class_indices():
+    """Two samples and two classes: class probabilities would be compared with predictions, element by element."""
+    batch = Batch(inputs=None, targets=torch.eye(2))
+    with pytest.raises(ValueError, match="labels must be one class index"):
+        confidence_gap_loss()(Given(torch.eye(2)), None, batch)
 
 
 SETTINGS = {"hypergradient": Unrolled(4), "inner_optimizer": Adam(0.05), "outer_steps": 4}

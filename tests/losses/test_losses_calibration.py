@@ -98,9 +98,9 @@ def test_descent_on_the_error_finds_the_temperature(error):
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda *data: sece(*data, bandwidth=0.0), "bandwidth must be positive; got 0.0"),
-        (lambda *data: dece(*data, bins=0), "bins must be at least 1 and temperature positive; got 0 and 0.01"),
-        (lambda *data: dece(*data, temperature=-1.0), "got 15 and -1.0"),
+        (lambda *data: sece(*data, bandwidth=0.0), "bandwidth must be positive and finite; got 0.0"),
+        (lambda *data: dece(*data, bins=0), "bins must be a whole number of at least 1; got 0"),
+        (lambda *data: dece(*data, temperature=-1.0), "temperature must be positive and finite; got -1.0"),
         (lambda *data: sece(*data, accuracy="both"), "accuracy must be 'soft' or 'hard'; got 'both'"),
     ],
 )

@@ -1,5 +1,6 @@
 """Tests of each loss against its published formula, written as loops, or against a defining property."""
 
+import itertools
 import math
 
 import numpy as np
@@ -26,6 +27,7 @@ from calibrant.losses import (
     mmce,
     negative_entropy,
     sece,
+    smoothed_cross_entropy,
     soft_binned_avuc,
     soft_binned_ece,
 )
@@ -71,10 +73,20 @@ def test_the_gammas_of_flsd_53_are_those_of_its_confidences():
     """Mukhoti et al. round them to 5 and 3."""
     assert round(focal_gamma(0.2)) == 5
     assert round(focal_gamma(0.25)) == 3
-    assert focal_gamma(np.array([0.2, 0.25])).shape == (2,)
+    for several in (np.array([0.2, 0.25]), [0.2, 0.25], torch.tensor([0.2, 0.25])):
+        assert focal_gamma(several).shape == (2,)
+    assert isinstance(focal_gamma(np.float64(0.2)), float)
     for outside in (0.0, 0.5, 0.9):
         with pytest.raises(ValueError, match="strictly between"):
             focal_gamma(outside)
+
+
+@pytest.mark.parametrize("p0", [1e-300, 1e-18, 1e-9, 1e-3])
+def test_gamma_of_a_very_small_confidence(p0):
+    """(1 − p)^γ·(1 − γ·p·log p/(1 − p)) = 1 at p = p0, the definition of this γ, with 1 − p0 rounded to 1."""
+    gamma = focal_gamma(p0)
+    factor = math.exp(gamma * math.log1p(-p0)) * (1 - gamma * p0 * math.log(p0) / (1 - p0))
+    assert factor == pytest.approx(1, rel=1e-9)
 
 
 def test_flsd_takes_5_below_a_fifth_and_3_elsewhere():
@@ -110,12 +122,13 @@ def test_the_margin_penalty_by_its_definition(margin):
 
 
 def test_without_a_margin_the_slope_is_that_of_label_smoothing():
-    """Where the label has the largest logit: both push the label's logit down and all others up alike."""
+    """Where the label has the largest logit."""
     logits, labels = draw()
     logits = logits.scatter(1, labels[:, None], 10.0).requires_grad_()
-    (slope,) = torch.autograd.grad(logit_margin(logits, margin=0.0).sum(), logits)
-    uniform = -torch.full_like(slope, 1 / 4)
-    torch.testing.assert_close(slope, uniform.scatter(1, labels[:, None], 3 / 4))
+    penalised = cross_entropy(logits, labels) + 0.1 * logit_margin(logits, margin=0.0)
+    smoothed = smoothed_cross_entropy(logits, labels, 0.1)
+    slopes = [torch.autograd.grad(loss.sum(), logits)[0] for loss in (penalised, smoothed)]
+    torch.testing.assert_close(slopes[0], slopes[1])
 
 
 def test_pairwise_losses_by_their_definitions():
@@ -205,6 +218,16 @@ def test_avuc_by_its_definition(threshold):
     assert avuc(logits, labels, threshold=threshold).item() == pytest.approx(expected, rel=1e-8)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_avuc_counts_equal_predictions_as_certain(dtype):
+    """Their entropies do not exceed their mean, however the mean is rounded."""
+    for rows, classes in itertools.product((3, 7, 64, 100, 300), (3, 7, 10)):
+        logits, labels = draw(1, classes, seed=classes)
+        logits, labels = logits.to(dtype).expand(rows, -1), torch.arange(rows) % classes
+        expected = avuc(logits, labels, threshold=2 * math.log(classes))
+        torch.testing.assert_close(avuc(logits, labels), expected)
+
+
 def test_soft_binned_avuc_by_its_definition():
     logits, labels = draw(60)
     _, right = (t.tolist() for t in confidence_and_right(logits, labels))
@@ -225,7 +248,7 @@ def test_soft_binned_avuc_by_its_definition():
 def test_sece_in_blocks_equals_the_dense_form_with_its_slopes(rows, order, weighted, accuracy):
     logits, labels = draw(30)
     weights = torch.linspace(0, 2, 30, dtype=torch.float64) if weighted else None
-    settings = {"bandwidth": 0.05, "order": order, "weights": weights, "accuracy": accuracy}
+    settings = {"bandwidth": 0.05, "order": order, "sample_weight": weights, "accuracy": accuracy}
     logits.requires_grad_()
     dense, blocks = sece(logits, labels, **settings), sece(logits, labels, rows=rows, **settings)
     torch.testing.assert_close(blocks, dense)
@@ -269,11 +292,11 @@ def test_the_squared_form_is_the_gaps_mean_square():
     ("call", "sentence"),
     [
         (lambda z, y: sece(z, y, order=3), "order must be 1 or 2"),
-        (lambda z, y: sece(z, y, rows=0), "rows at least 1"),
+        (lambda z, y: sece(z, y, rows=0), "rows must be a whole number of at least 1"),
         (lambda z, y: mmce(z, y, width=0), "width must be positive"),
         (lambda z, y: soft_binned_ece(z, y, temperature=0), "temperature must be positive"),
-        (lambda z, y: soft_binned_ece(z, y, order=3), "order 1 or 2"),
-        (lambda z, y: soft_binned_avuc(z, y, threshold=1.0), "threshold must lie in"),
+        (lambda z, y: soft_binned_ece(z, y, order=3), "order must be 1 or 2"),
+        (lambda z, y: soft_binned_avuc(z, y, threshold=1.0), "threshold must lie strictly between"),
     ],
 )
 def test_settings_are_checked(call, sentence):

@@ -98,6 +98,8 @@ def test_the_mean_has_the_first_trees_of_each_fold(monkeypatch):
         ("feature", lambda v: v - 4),
         ("starts", lambda v: v[1:]),
         ("starts", lambda v: v[:1]),
+        ("starts", lambda v: v[:0]),
+        ("starts", lambda v: v + 1),
         ("threshold", lambda v: v[1:]),
         ("probs", lambda v: v[1:]),
         ("probs", lambda v: v[:, 1:]),

@@ -72,6 +72,8 @@ def test_the_mean_of_forests_has_the_mean_of_their_logits():
         ("feature", lambda v: -1 - v),
         ("column", lambda v: v + 3),
         ("starts", lambda v: v[1:]),
+        ("starts", lambda v: v[:0]),
+        ("starts", lambda v: v + 1),
         ("value", lambda v: v[1:]),
         ("baseline", lambda v: v[1:]),
     ],

@@ -215,12 +215,12 @@ def test_an_export_of_a_spreadsheet(quick, tmp_path):
     (tmp_path / "t.csv").write_bytes(("\ufeff" + "\r\n".join(lines) + "\r\n").encode())
     done = invoke("train", tmp_path / "t.csv", "--target", "Status", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
-    assert "Numbers: Umsatz in €, Rabatt." in done.stderr
+    assert "Numbers: Umsatz in €, Rabatt, Größe." in done.stderr
     assert "Mandant (constant)" in done.stderr
     assert "Dates: Datum." in done.stderr
     assert "look like names or free text." in done.stderr
-    assert "'Größe' is not taken as numbers, because its values have other characters, such as" in done.stderr
-    new = "Umsatz in €;Rabatt;Größe;Datum\n850.000 €;5 %;150,5 cm;1.2.2023\n850000;5;150,5 cm;2023-02-01\n"
+    assert "Column 'Größe' has the unit 'cm' and is read as numbers." in done.stderr
+    new = "Umsatz in €;Rabatt;Größe;Datum\n850.000 €;5 %;150,5 cm;1.2.2023\n850000;5;150,5;2023-02-01\n"
     (tmp_path / "new.csv").write_text(new)
     done = invoke("predict", tmp_path / "out" / "model.calibrant", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
     assert done.exit_code == 0, done.output
@@ -232,7 +232,9 @@ def test_an_export_of_a_spreadsheet(quick, tmp_path):
 def test_categories_are_written_as_in_training(quick, tmp_path):
     path = edited(tmp_path / "t.csv", rate=np.resize(["5%", "7.5%", "10%"], 240))
     options = ("--target", "left?", "--categorical", "rate", "--out", tmp_path / "out")
-    assert invoke("train", path, *options).exit_code == 0
+    done = invoke("train", path, *options)
+    assert done.exit_code == 0
+    assert "read as numbers" not in done.stderr
     done = invoke("predict", tmp_path / "out" / "model.calibrant", path, "--out", tmp_path / "p.csv")
     assert "training did not see" not in done.stderr
 

@@ -14,12 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant._classes import full_precision
 from calibrant.bilevel.objectives import DEFAULT_OUTER_LOSS, UserLoss, averaged
 from calibrant.bilevel.outer_variables import add_prior
 from calibrant.data.batch import Batch
 from calibrant.losses.calibration import Accuracy, dece, sece
 from calibrant.losses.classification import brier, cross_entropy
 from calibrant.losses.confidence import confidence_bce
+from calibrant.losses.inputs import one_of, positive_number, whole_number
+from calibrant.losses.trainable import confidence_and_right
 from calibrant.models.network import Network
 
 
@@ -29,7 +32,7 @@ def bce_loss(*, alpha: float = 30.0) -> UserLoss:
     Its target is whether the prediction is correct. ``batch.hyper["alpha"]`` overrides `alpha`, so the members of a
     population may have different values.
     """
-    return ConfidenceBCE(float(alpha))
+    return ConfidenceBCE(float(positive_number("alpha", alpha)))
 
 
 def nll_loss() -> UserLoss:
@@ -50,7 +53,10 @@ def sece_loss(
     ``strength=None`` gives SECE alone, as the second paper prints it. SECE alone is smallest for a network that has
     learned nothing, so use it only if training itself keeps the accuracy high.
     """
-    settings = (("bandwidth", float(bandwidth)), ("accuracy", accuracy), ("order", order))
+    one_of("accuracy", accuracy, ("soft", "hard"))
+    one_of("order", order, (1, 2))
+    width = float(positive_number("bandwidth", bandwidth))
+    settings = (("bandwidth", width), ("accuracy", accuracy), ("order", order))
     return BesideCrossEntropy(sece, _strength(strength), settings)
 
 
@@ -58,7 +64,9 @@ def dece_loss(
     *, strength: float | None = 1.0, bins: int = 15, temperature: float = 0.01, accuracy: Accuracy = "soft"
 ) -> UserLoss:
     """``CE + strength·DECE`` (Bohdal et al. 2021, who use 0.5). None gives DECE alone, as in :func:`sece_loss`."""
-    settings = (("bins", bins), ("temperature", float(temperature)), ("accuracy", accuracy))
+    one_of("accuracy", accuracy, ("soft", "hard"))
+    bins, sharpness = whole_number("bins", bins), float(positive_number("temperature", temperature))
+    settings = (("bins", bins), ("temperature", sharpness), ("accuracy", accuracy))
     return BesideCrossEntropy(dece, _strength(strength), settings)
 
 
@@ -72,9 +80,7 @@ def variance_loss(*, strength: float = 1.0, draws: int = 5) -> UserLoss:
     """
     if draws < 2:
         raise ValueError(f"draws must be at least 2 for a variance; got {draws}.")
-    if not 0 <= strength < math.inf:
-        raise ValueError(f"strength must be at least 0 and finite; got {strength}.")
-    return DropoutVariance(float(strength), draws)
+    return DropoutVariance(float(positive_number("strength", strength, zero=True)), draws)
 
 
 def confidence_gap_loss() -> UserLoss:
@@ -110,8 +116,8 @@ class ConfidenceGap:
     """See :func:`confidence_gap_loss`."""
 
     def __call__(self, net: Network, variables: Any, batch: Batch) -> Tensor:
-        confidence, predicted = net.logits(batch.inputs).softmax(-1).max(-1)
-        return batch.weighted(confidence - (predicted == batch.targets).to(confidence.dtype)).mean()
+        confidence, right = confidence_and_right(net.logits(batch.inputs), batch.targets)
+        return batch.weighted(confidence - right).mean()
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,7 @@ class DropoutVariance:
     def __call__(self, net: Network, variables: Any, batch: Batch) -> Tensor:
         logits = torch.stack([net.logits(batch.inputs) for _ in range(self.draws)])
         losses = torch.stack([cross_entropy(own, batch.targets) for own in logits.unbind()]).mean(0)
-        variance = logits.softmax(-1).var(0).sum(-1)
+        variance = full_precision(logits).softmax(-1).var(0).sum(-1)
         return add_prior(batch.weighted(losses + self.strength * variance).mean(), variables)
 
 
@@ -145,6 +151,8 @@ class BesideCrossEntropy:
 
 
 def _strength(value: float | None) -> float | None:
-    if value is not None and not value >= 0:
-        raise ValueError(f"strength must be at least 0, or None for the calibration error alone; got {value}.")
+    if value is not None and not 0 <= value < math.inf:
+        raise ValueError(
+            f"strength must be at least 0 and finite, or None for the calibration error alone; got {value}."
+        )
     return None if value is None else float(value)

@@ -71,7 +71,12 @@ Fresh = Annotated[
 Images = Annotated[ImageData, typer.Option(help="Image data set; digits come with scikit-learn and need no --data.")]
 Folder = Annotated[
     Path | None,
-    typer.Option(exists=True, file_okay=False, help="Folder with the files of the data set, in any common layout."),
+    typer.Option(
+        file_okay=False, help="Folder with the files of the data set, in any common layout or as downloaded archives."
+    ),
+]
+Download = Annotated[
+    bool, typer.Option("--download", help="Download the published files into --data if they are not there.")
 ]
 NoisyLabels = Annotated[
     Path | None,
@@ -116,3 +121,11 @@ Sources = Annotated[
         "Combine it only with --out and --export.",
     ),
 ]
+
+
+def check_quick(quick: bool, dataset: ImageData, data: Path | None) -> None:
+    """Raise an error if --quick, which has its own images, is combined with other images."""
+    if quick and (data is not None or dataset not in (ImageData.cifar10, ImageData.digits)):
+        raise typer.BadParameter(
+            "The quick run uses scikit-learn's digits; leave out --dataset and --data.", param_hint="--quick"
+        )

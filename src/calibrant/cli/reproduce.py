@@ -9,6 +9,7 @@ import typer
 
 from calibrant.cli.options import (
     Device,
+    Download,
     Epochs,
     Export,
     FirstSeed,
@@ -28,6 +29,7 @@ from calibrant.cli.options import (
     Source,
     Sources,
     Training,
+    check_quick,
 )
 from calibrant.cli.shell import Experiment, call
 
@@ -79,6 +81,7 @@ def reproduce_bo4sc(
 def reproduce_meta_reg(
     dataset: Images = ImageData.cifar10,
     data: Folder = None,
+    download: Download = False,
     model: Network = None,
     recipe: Training = RecipeName.short,
     methods: Annotated[
@@ -111,10 +114,7 @@ def reproduce_meta_reg(
     source: Sources = None,
 ) -> None:
     """Reproduce Tables 1 to 3 and Figures 2 to 5 of the second paper (γ-Net, SECE), with claims and targets."""
-    if quick and (data is not None or dataset not in (ImageData.cifar10, ImageData.digits)):
-        raise typer.BadParameter(
-            "The quick run uses scikit-learn's digits; leave out --dataset and --data.", param_hint="--quick"
-        )
+    check_quick(quick, dataset, data)
     call(
         "meta_reg.reproduce",
         dataset=dataset.value,
@@ -132,6 +132,7 @@ def reproduce_meta_reg(
         minutes=minutes,
         fresh=fresh,
         shared=shared,
+        download=download,
         export=export,
         source=source or None,
     )

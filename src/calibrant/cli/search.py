@@ -10,6 +10,7 @@ import typer
 from calibrant.cli.options import (
     Criterion,
     Device,
+    Download,
     Epochs,
     Export,
     Folder,
@@ -28,6 +29,7 @@ from calibrant.cli.options import (
     Source,
     Sources,
     Training,
+    check_quick,
 )
 from calibrant.cli.shell import Experiment, call
 
@@ -97,6 +99,7 @@ def sweep_meta_reg(
     ] = None,
     dataset: Images = ImageData.cifar10,
     data: Folder = None,
+    download: Download = False,
     model: Network = None,
     recipe: Training = RecipeName.short,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; default: 2, or 1 with --quick.")] = None,
@@ -117,6 +120,7 @@ def sweep_meta_reg(
     Each of these three options takes several values, such as `--tau 0.001 0.1`. Options that are not given keep their
     default values.
     """
+    check_quick(quick, dataset, data)
     call(
         "meta_reg.sweep",
         bandwidths=bandwidth or None,
@@ -124,6 +128,7 @@ def sweep_meta_reg(
         rates=outer_learning_rate or None,
         dataset=dataset.value,
         data=data,
+        download=download,
         model=model,
         recipe=recipe.value,
         seeds=seeds,
@@ -192,12 +197,16 @@ def ablate_tables(
 def ablate_meta_reg(
     dataset: Images = ImageData.cifar10,
     data: Folder = None,
+    download: Download = False,
     model: Network = None,
     recipe: Training = RecipeName.short,
-    seeds: Seeds = 3,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; default: 3, or 1 with --quick.")] = None,
     epochs: Epochs = None,
     limit: Limit = None,
     device: On = Device.auto,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use 600 of scikit-learn's digits; takes a few minutes on two cores.")
+    ] = False,
     out: Out = Path("out/meta-reg-ablation"),
     minutes: Minutes = None,
     fresh: Fresh = False,
@@ -205,16 +214,19 @@ def ablate_meta_reg(
     source: Sources = None,
 ) -> None:
     """Compare variants of the second paper's methods: φ, outer loss and rate, hypergradient, moving average, γ."""
+    check_quick(quick, dataset, data)
     call(
         "meta_reg.ablate",
         dataset=dataset.value,
         data=data,
+        download=download,
         model=model,
         recipe=recipe.value,
         seeds=seeds,
         epochs=epochs,
         limit=limit,
         device=device.value,
+        quick=quick,
         out=out,
         minutes=minutes,
         fresh=fresh,

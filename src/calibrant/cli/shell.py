@@ -10,15 +10,15 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from calibrant._words import duration
 
-# The user can fix wrong values, missing files and missing packages; a sentence helps more than a traceback.
-EXPECTED = (ValueError, FileNotFoundError, ImportError, TimeoutError)
+# The user can fix wrong values, files and connections, and missing packages; a sentence helps more than a traceback.
+EXPECTED = (ValueError, ImportError, OSError)
 
 
 class Sentences(TyperGroup):
@@ -28,7 +28,7 @@ class Sentences(TyperGroup):
         try:
             return super().invoke(ctx)
         except EXPECTED as error:
-            if ctx.params.get("debug"):
+            if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
                 raise
             typer.echo(f"calibrant: {one_line(error)}", err=True)
             raise typer.Exit(1) from None
@@ -62,7 +62,7 @@ class Tool(_Command):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (*EXPECTED, OSError, MemoryError) as error:
+        except (*EXPECTED, MemoryError) as error:
             if ctx.find_root().params.get("debug"):
                 raise
             typer.echo(f"calibrant: {one_line(error)}", err=True)
@@ -152,7 +152,8 @@ def call(function: str, **arguments: Any) -> None:
     module, _, name = function.rpartition(".")
     begin = time.perf_counter()
     try:
-        result = getattr(importlib.import_module(f"calibrant.experiments.{module}"), name)(**arguments)
+        with notes_at_once():
+            result = getattr(importlib.import_module(f"calibrant.experiments.{module}"), name)(**arguments)
     except KeyboardInterrupt:
         typer.echo("Interrupted. Run the same command again to continue.", err=True)
         raise typer.Exit(130) from None
@@ -171,6 +172,29 @@ def notes_printed() -> Iterator[None]:
         yield
     for note in dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)):
         typer.echo(f"Note: {note}", err=True)
+
+
+@contextmanager
+def notes_at_once() -> Iterator[None]:
+    """Print warnings for users as notes when they arise, without the line of code; for commands that take long."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, UserWarning):
+                typer.echo(f"Note: {message}", err=True)
+            else:
+                usual(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        yield
 
 
 def file_argument(name: str, text: str) -> Any:

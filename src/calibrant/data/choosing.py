@@ -24,6 +24,7 @@ from calibrant.data.columns import (
 )
 from calibrant.data.encodings import Categorical, Dropped, Encoding, Numeric, listed, ordinal_encoder
 from calibrant.data.scaling import column_scale
+from calibrant.data.units import several_units
 
 _FEW = 10
 """Columns with at most this many different values are hardly meant as numbers."""
@@ -139,9 +140,15 @@ def _number_with_unit(values: list[str]) -> str | None:
 
 def _meant_as_numbers(name: str, column: np.ndarray) -> str | None:
     """A note on a column of texts that may be meant as numbers."""
+    values = [v for v in texts(column) if v is not None]
+    if units := several_units(values):
+        return (
+            f"Column {name!r} is not taken as numbers, because its values have different units ({', '.join(units)}). "
+            "Write them in one unit if they are quantities."
+        )
     if len(set_of(column)) <= _FEW:
         return None
-    example = _number_with_unit([v for v in texts(column) if v is not None])
+    example = _number_with_unit(values)
     if example is not None:
         return (
             f"Column {name!r} is not taken as numbers, because its values have other characters, such as {example!r}. "

@@ -18,7 +18,7 @@ class NumberMarks:
     comma_thousands: set[str] = field(default_factory=set)
     """Columns with commas between thousands (1,234.50)."""
     signs: dict[str, str] = field(default_factory=dict)
-    """The currency or percent sign of columns that have one."""
+    """The unit of columns that have one: a currency, a percent sign, kg and so on."""
     dates: dict[str, str] = field(default_factory=dict)
     """How dates are written, such as "day.month.year", in columns whose dates are not in the ISO format."""
 
@@ -28,7 +28,7 @@ class NumberMarks:
         return {*self.commas, *self.thousands, *self.comma_thousands, *self.signs, *self.dates}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the names as lists, and the signs and dates as dictionaries."""
+        """Return the names as lists, and the units and dates as dictionaries."""
         return {kind: names if isinstance(names, dict) else sorted(names) for kind, names in asdict(self).items()}
 
     @classmethod

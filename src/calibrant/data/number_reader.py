@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.data.date_texts import DOTS, date_form, is_date, iso_date, with_iso_dates
+from calibrant.data.date_columns import check_dates, form_of_dates
+from calibrant.data.date_texts import with_iso_dates
 from calibrant.data.number_marks import NumberMarks
 from calibrant.data.number_texts import (
     FULL,
@@ -19,8 +20,8 @@ from calibrant.data.number_texts import (
     with_decimal_points,
     without_comma_groups,
     without_point_groups,
-    without_sign,
 )
+from calibrant.data.units import check_unit, without_unit
 
 _ENGLISH = ("$", "£", "¥", "USD", "GBP")
 """Currencies of countries that separate thousands by commas."""
@@ -43,8 +44,8 @@ class NumberReader:
     file : name of the file, for messages
     known : the marks of the training table
     used : the columns of the training table; the others are read without it
-    target : the column of labels, if the file is a training table. In its other columns, amounts with a currency or
-        percent sign, or with commas between thousands, are read as numbers, and dates such as 26.01.2023 as dates
+    target : the column of labels, if the file is a training table. In its other columns, numbers with a unit or with
+        commas between thousands are read as numbers, and dates such as 26.01.2023 as dates
     """
 
     def __init__(
@@ -94,9 +95,7 @@ class NumberReader:
                 done.add(own)
                 frame[frame.columns[place]] = dates
                 continue
-            sign = self.known.signs.get(own, self.found.signs.get(own))
-            may_have = own in self.known.signs or self._may_be_amount(own)
-            if may_have and (found := without_sign(column, sign)) is not None:
+            if (found := self._without_unit(own, column)) is not None:
                 column, self.found.signs[own] = found
                 unsigned[place] = column
                 frame[frame.columns[place]] = as_numbers(column)
@@ -119,27 +118,36 @@ class NumberReader:
                 if kinds[place] == "f" and own not in done:
                     self._see(own, frame.iloc[:, place].to_numpy())
         self._compare()
+        for own, unit in self.found.signs.items():
+            if own not in self.known.signs:
+                self.notes[own] = f"Column {own!r} has the unit {unit!r} and is read as numbers."
 
     def _may_be_amount(self, own: str) -> bool:
-        """Whether a column of a training table may have signs and commas between thousands."""
+        """Whether a column of a training table may have dates, a unit, and commas between thousands."""
         return self.target is not None and own != self.target
 
     def _with_dates(self, own: str, column: Any) -> Any:
         """A column with dates in the ISO format; None if it has no dates in another form."""
         form = self.known.dates.get(own)
-        if form is not None:
-            wrong = next((v for v in column if is_date(v, form) and iso_date(v, form) is None), None)
-            if wrong is not None and self._is_used(own):
-                raise ValueError(
-                    f"Column {own!r} of {self.file} must hold dates as in the training table ({form}); got {wrong!r}. "
-                    "Correct it, or leave it empty."
-                )
-        elif not self._may_be_amount(own) or (form := date_form(column)) is None:
+        if form is not None and self._is_used(own):
+            check_dates(own, column, form, self.file)
+        elif form is None and self._may_be_amount(own):
+            form, note = form_of_dates(own, column)
+            if note is not None:
+                self.notes[own] = note
+        if form is None:
             return None
-        elif form != DOTS:
-            self.notes[own] = f"Dates in column {own!r} are read as {form}, because some numbers are above 12."
         self.found.dates[own] = form
         return with_iso_dates(column, form)
+
+    def _without_unit(self, own: str, column: Any) -> tuple[Any, str] | None:
+        """A column without its unit, and the unit; None if it has none. Units must be those of the training table."""
+        known = self.known.signs.get(own)
+        if known is None:
+            return without_unit(column, self.found.signs.get(own)) if self._may_be_amount(own) else None
+        if self._is_used(own):
+            check_unit(own, column, known, self.file)
+        return without_unit(column, known)
 
     def _with_points(self, own: str, column: Any, commas: bool) -> Any:
         """A column with decimal points instead of commas; None if it has no decimal commas."""

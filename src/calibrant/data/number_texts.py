@@ -1,4 +1,4 @@
-"""Numbers in text columns: decimal commas, points or commas between thousands, currency and percent signs."""
+"""Numbers in text columns: decimal commas, and points or commas between thousands."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from calibrant.data.columns import NEARLY
+from calibrant.data.units import split_unit
 
 _WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*")
 _WITH_POINT = re.compile(r"\s*[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?\s*")
@@ -16,29 +17,8 @@ _COMMA_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}(,\d{3})+\s*")  # 1,200 may 
 POINT_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}(\.\d{3})+\s*")
 FULL = re.compile(r"\s*[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?\s*")  # beside 0,5
 _SURE_COMMA_THOUSANDS = re.compile(r"\s*[+-]?\d{1,3}(,\d{3})+(,\d{3}|\.\d+)\s*")
-_SIGN = "[€$£¥%‰]|EUR|USD|GBP|CHF"
-_SIGNED = re.compile(rf"\s*([+-]?)\s*(?:({_SIGN})\s*)?([+-]?\d[\d.,]*|[.]\d+)\s*({_SIGN})?\s*")
 _PLAIN = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)\s*")
 _GROUPED = re.compile(r"\s*[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?\s*")
-
-
-def without_sign(column: Any, known: str | None = None) -> tuple[Any, str] | None:
-    """A text column without its currency or percent sign, and the sign.
-
-    None if the values have no sign, or several, or if more than 5 % are not numbers. If the sign is ``known``, only it
-    is removed, and the other values may be anything.
-    """
-    parts = {v: _parts(v) for v in set(column) if isinstance(v, str)}
-    signs = {sign for _, sign in filter(None, parts.values()) if sign}
-    if known is None:
-        read = sum(parts.get(v) is not None for v in column)
-        if len(signs) != 1 or read < NEARLY * sum(isinstance(v, str) for v in column):
-            return None
-        known = signs.pop()
-    elif known not in signs:
-        return None
-    numbers = {v: found[0] for v, found in parts.items() if found is not None and found[1] in (known, "")}
-    return column.map(lambda v: numbers.get(v, v)), known
 
 
 def without_comma_groups(column: Any, *, sure: bool = False) -> Any:
@@ -60,14 +40,6 @@ def as_numbers(column: Any) -> Any:
     return column.astype(float) if plain else column
 
 
-def _parts(text: str) -> tuple[str, str] | None:
-    """The number and the sign of a text; None if it is no number with at most one sign."""
-    found = _SIGNED.fullmatch(text)
-    if found is None or (found[2] and found[4]) or (found[1] and found[3][0] in "+-"):
-        return None
-    return found[1] + found[3], found[2] or found[4] or ""
-
-
 def fits_thousands(values: Mapping[str, int]) -> bool:
     """Whether nearly all texts are whole numbers with points between thousands, and none is without them (1200)."""
     right = {v for v in values if _BELOW_THOUSAND.fullmatch(v) or POINT_THOUSANDS.fullmatch(v)}
@@ -78,7 +50,7 @@ def fits_thousands(values: Mapping[str, int]) -> bool:
 
 def has_commas(value: Any) -> bool:
     """Whether a value is the text of a number with commas."""
-    return isinstance(value, str) and "," in value and _parts(value) is not None
+    return isinstance(value, str) and "," in value and split_unit(value) is not None
 
 
 def is_decimal(text: str) -> bool:

@@ -12,10 +12,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant._classes import batch_inputs, one_hot
 from calibrant._renamed import renamed_arguments
+from calibrant.losses.inputs import (
+    batch_inputs,
+    correctness,
+    known_labels,
+    one_of,
+    positive_number,
+    sample_inputs,
+    sample_weights,
+    whole_number,
+)
 from calibrant.losses.kernel_means import kernel_means
-from calibrant.metrics.kernel import nadaraya_watson
 
 Accuracy = Literal["soft", "hard"]
 
@@ -25,7 +33,7 @@ def sece(
     logits: Tensor,
     labels: Tensor,
     *,
-    bandwidth: float = 0.01,
+    bandwidth: float | Tensor = 0.01,
     accuracy: Accuracy = "soft",
     sample_weight: Tensor | None = None,
     order: int = 1,
@@ -43,21 +51,21 @@ def sece(
     gradient changes confidences only. ``order=2`` is the squared form, without a root: the gradient of the absolute
     value does not shrink with the error, that of the square does.
 
-    Time is O(n²). With more than `rows` samples, pairs are computed in blocks of `rows` rows, and memory is O(rows·n)
-    for the value and its gradient. The metric of the same name is :func:`calibrant.metrics.sece`.
+    `sample_weight` has one weight ≥ 0 for each sample. It multiplies K in Eq. (12) and the terms of Eq. (7), so that a
+    weight of 2 counts a sample twice. The scale of the weights does not matter. The error is 0 if all weights are 0,
+    and NaN if one is negative.
+
+    As h → 0 only a sample's own accuracy remains: with ``order=2`` and hard accuracy this is the Brier score of the
+    confidence. Time is O(n²), memory is not: with more than `rows` samples, pairs are computed in blocks of at most
+    `rows` rows, for the value and its gradient. Forward-mode differentiation needs `rows` of at least the number of
+    samples. The metric of the same name is :func:`calibrant.metrics.sece`.
     """
-    if not bandwidth > 0:
-        raise ValueError(f"bandwidth must be positive; got {bandwidth}.")
-    if order not in (1, 2) or rows < 1:
-        raise ValueError(f"order must be 1 or 2 and rows at least 1; got {order} and {rows}.")
+    bandwidth, rows = positive_number("bandwidth", bandwidth), whole_number("rows", rows)
+    one_of("order", order, (1, 2))
     confidence, right = _confidence_and_accuracy(logits, labels, accuracy)
-    if confidence.shape[0] <= rows:
-        means = nadaraya_watson(confidence, right, bandwidth, weight=sample_weight)  # Eq. (12)
-    else:
-        log_weights = torch.zeros_like(confidence) if sample_weight is None else sample_weight.log()
-        means = kernel_means(confidence, right, bandwidth, log_weights, rows)
-    gap = means - confidence
-    return _mean(gap.abs() if order == 1 else gap.square(), sample_weight)  # Eq. (7)
+    weights = None if sample_weight is None else sample_weights(sample_weight, confidence)
+    gap = kernel_means(confidence, right, bandwidth, weights, rows=rows) - confidence
+    return _mean(gap.abs() if order == 1 else gap.square(), weights)  # Eq. (7)
 
 
 @renamed_arguments(weights="sample_weight")
@@ -66,7 +74,7 @@ def dece(
     labels: Tensor,
     *,
     bins: int = 15,
-    temperature: float = 0.01,
+    temperature: float | Tensor = 0.01,
     accuracy: Accuracy = "soft",
     sample_weight: Tensor | None = None,
 ) -> Tensor:
@@ -75,16 +83,17 @@ def dece(
         DECE = Σ_m (Σ_i s_im / n)·|acc_m − conf_m| = (1/n) Σ_m |Σ_i s_im (π_i − z_i)|
         s_i = softmax((z_i·W + b)/τ),  W = (1, …, M),  b_m = −Σ_{k<m} k/M,  τ = `temperature`
 
-    The second form does not divide by the mass of a bin, so empty bins need no special case. As τ → 0 a bin becomes
+    The second form does not divide by the mass of a bin, so empty bins need no special case. The authors' code adds
+    1e-6 to every s_im before it divides, which changes the value by at most about M·1e-6. As τ → 0 a bin becomes
     [(m − 1)/M, m/M]. z, π, `accuracy` and `sample_weight` are as in :func:`sece`.
     """
-    if bins < 1 or not temperature > 0:
-        raise ValueError(f"bins must be at least 1 and temperature positive; got {bins} and {temperature}.")
+    bins, temperature = whole_number("bins", bins), positive_number("temperature", temperature)
     confidence, right = _confidence_and_accuracy(logits, labels, accuracy)
+    weights = None if sample_weight is None else sample_weights(sample_weight, confidence)
     slopes = torch.arange(1, bins + 1, dtype=confidence.dtype, device=confidence.device)
     offsets = -torch.cumsum((slopes - 1) / bins, dim=0)
     share = torch.softmax((confidence.unsqueeze(-1) * slopes + offsets) / temperature, dim=-1)
-    return _mean(share * (right - confidence).unsqueeze(-1), sample_weight).abs().sum()
+    return _mean(share * (right - confidence).unsqueeze(-1), weights).abs().sum()
 
 
 def soft_accuracy(probs: Tensor, labels: Tensor, steepness: float = 100.0) -> Tensor:
@@ -93,25 +102,24 @@ def soft_accuracy(probs: Tensor, labels: Tensor, steepness: float = 100.0) -> Te
     ``relu(2 − rank)`` with ``rank = ½ + Σ_j σ(100·(p_j − p_y))``, where j runs over all classes including y. It is 1 if
     the label has the largest probability by a margin, and ½ in a tie of two.
     """
-    own = (probs * one_hot(labels, probs.shape[-1], probs.dtype)).sum(-1, keepdim=True)
+    probs, labels = sample_inputs(probs, labels)
+    with known_labels(probs.shape[-1]):
+        own = probs.gather(-1, labels.unsqueeze(-1))
     rank = 0.5 + torch.sigmoid(steepness * (probs - own)).sum(-1)
     return torch.relu(2 - rank)
 
 
 def _confidence_and_accuracy(logits: Tensor, labels: Tensor, accuracy: Accuracy) -> tuple[Tensor, Tensor]:
+    one_of("accuracy", accuracy, ("soft", "hard"))
     logits, labels = batch_inputs(logits, labels)
     probs = torch.softmax(logits, dim=-1)
-    if accuracy == "soft":
-        right = soft_accuracy(probs, labels)
-    elif accuracy == "hard":
-        right = (probs.argmax(-1) == labels).to(probs.dtype)
-    else:
-        raise ValueError(f"accuracy must be 'soft' or 'hard'; got {accuracy!r}.")
-    return probs.amax(-1), right
+    return probs.amax(-1), soft_accuracy(probs, labels) if accuracy == "soft" else correctness(logits, labels)
 
 
 def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
-    """The mean over samples, the first axis."""
+    """The mean over samples, the first axis; 0 if all weights are 0."""
     if weights is None:
         return values.mean(0)
-    return torch.tensordot(weights, values, dims=1) / weights.sum()
+    total = weights.sum()
+    by_row = weights.unsqueeze(-1) if values.dim() > 1 else weights
+    return (by_row * values).sum(0) / torch.where(total > 0, total, 1)

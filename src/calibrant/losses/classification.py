@@ -1,7 +1,8 @@
 """Per-sample classification losses: ``loss(logits, targets)`` returns one value for each sample, without reduction.
 
 All losses work on logits in log space. Their values and slopes are finite for every confidence. Logits in half
-precision are converted to float32, so the values are float32.
+precision are converted to float32, so the values are float32. Classes are the last axis of the logits. Labels are class
+indices; a label that is not a class is an error.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant._classes import log_of_others, loss_inputs, one_hot
+from calibrant._classes import log_of_others
+from calibrant.losses.inputs import class_shares, for_each_sample, known_labels, sample_inputs
+
+# No label is ignored. By default torch gives a label of −100 a loss of 0.
+_IGNORED = -(1 << 62)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -18,7 +23,12 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
     The paper's "final logit for class c" must be read as the probability.
     """
-    return F.cross_entropy(*loss_inputs(logits, targets, soft=True), reduction="none")
+    logits, targets = sample_inputs(logits, targets, soft=True)
+    if logits.dim() > 2:  # torch expects classes on the second axis
+        logits = logits.movedim(-1, 1)
+        targets = targets.movedim(-1, 1) if targets.is_floating_point() else targets
+    with known_labels(logits.shape[1 if logits.dim() > 1 else 0]):
+        return F.cross_entropy(logits, targets, reduction="none", ignore_index=_IGNORED)
 
 
 nll = cross_entropy
@@ -27,16 +37,16 @@ nll = cross_entropy
 
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor, epsilon: float | Tensor) -> Tensor:
     """Cross-entropy with the target ``(1 − ε)·onehot + ε/C`` (Szegedy et al. 2016); ε is a number or one per sample."""
-    logits, labels = loss_inputs(logits, labels, soft=True)
+    logits, labels = sample_inputs(logits, labels, soft=True)
+    epsilon = for_each_sample("epsilon", epsilon, logits[..., 0], largest=1.0)
     uniform = -torch.log_softmax(logits, dim=-1).mean(-1)
     return (1 - epsilon) * cross_entropy(logits, labels) + epsilon * uniform
 
 
 def brier(logits: Tensor, targets: Tensor) -> Tensor:
     """``Σ_c (p_c − t_c)²`` (Brier 1950), between 0 and 2, for class indices or soft targets."""
-    logits, targets = loss_inputs(logits, targets, soft=True)
-    hard = one_hot(targets, logits.shape[-1], logits.dtype) if targets.dim() < logits.dim() else targets
-    return (torch.softmax(logits, dim=-1) - hard).square().sum(-1)
+    logits, targets = sample_inputs(logits, targets, soft=True)
+    return (torch.softmax(logits, dim=-1) - class_shares(targets, logits)).square().sum(-1)
 
 
 def focal(logits: Tensor, labels: Tensor, gamma: float | Tensor) -> Tensor:
@@ -49,4 +59,6 @@ def focal(logits: Tensor, labels: Tensor, gamma: float | Tensor) -> Tensor:
     (``log_of_others``). If p rounds to 1, the power ``(1 − p)^γ`` has an infinite slope in p for γ < 1, and its
     slope in γ is ``0·(−∞)``.
     """
+    logits, labels = sample_inputs(logits, labels)
+    gamma = for_each_sample("gamma", gamma, labels)
     return torch.exp(gamma * log_of_others(logits, labels)) * cross_entropy(logits, labels)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from calibrant._classes import loss_inputs, sum_of_others
+from calibrant._classes import sum_of_others
+from calibrant.losses.inputs import correctness, positive_number, sample_inputs
 
 
 def smooth_max(probs: Tensor, alpha: float | Tensor) -> Tensor:
@@ -25,9 +26,19 @@ def confidence_bce(logits: Tensor, labels: Tensor, alpha: float | Tensor = 30.0)
     logarithm suffers from rounding if the confidence is close to 1. α limits the loss: ``1 − p̂`` is never below about
     ``e^−α``, so a wrong prediction costs at most about α, and its gradient vanishes there.
     """
-    logits, labels = loss_inputs(logits, labels)
+    alpha = positive_number("alpha", alpha)
+    logits, labels = sample_inputs(logits, labels)
     probs = torch.softmax(logits, dim=-1)
     share = torch.softmax(alpha * probs, dim=-1)
-    correct = probs.argmax(-1) == labels
-    of_the_outcome = torch.where(correct.unsqueeze(-1), probs, sum_of_others(probs))
+    correct = correctness(logits, labels) > 0
+    of_the_outcome = torch.where(correct.unsqueeze(-1), probs, _complements(probs))
     return -(of_the_outcome * share).sum(-1).clamp_min(torch.finfo(probs.dtype).tiny).log()
+
+
+def _complements(probs: Tensor) -> Tensor:
+    """``1 − p``, by a matrix product that autocast must not compute in half precision."""
+    device = probs.device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return sum_of_others(probs)
+    with torch.autocast(device, enabled=False):
+        return sum_of_others(probs)

@@ -7,7 +7,6 @@ once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from calibrant.losses.classification import brier, cross_entropy, focal, smoothed_cross_entropy
 from calibrant.losses.focal_family import dual_focal, flsd
+from calibrant.losses.inputs import number_below_one, positive_number, whole_number
 from calibrant.losses.regularisers import binary_discrimination, binary_exclusion, logit_margin, negative_entropy
 from calibrant.losses.trainable import mdca, mmce, soft_binned_ece
 from calibrant.losses.uncertainty import avuc, soft_binned_avuc
@@ -39,9 +39,8 @@ class Loss:
 
     def plus(self, strength: float, function: Function, **settings: Any) -> Loss:
         """The sum of this loss and one more term."""
-        if not 0 <= strength < math.inf:
-            raise ValueError(f"strength must be at least 0 and finite; got {strength}.")
-        return Loss(self.function, self.settings, (*self.terms, (float(strength), loss(function, **settings))))
+        factor = float(positive_number("strength", strength, zero=True))
+        return Loss(self.function, self.settings, (*self.terms, (factor, loss(function, **settings))))
 
 
 def loss(function: Function, **settings: Any) -> Loss:
@@ -68,7 +67,7 @@ def label_smoothing_loss(*, epsilon: float = 0.05) -> Loss:
 
 def focal_loss(*, gamma: float = 1.0) -> Loss:
     """Focal loss with one γ (Lin et al. 2017); the second paper uses 1."""
-    return loss(focal, gamma=_gamma(gamma))
+    return loss(focal, gamma=float(positive_number("gamma", gamma, zero=True)))
 
 
 def flsd_loss() -> Loss:
@@ -78,7 +77,7 @@ def flsd_loss() -> Loss:
 
 def dual_focal_loss(*, gamma: float = 5.0) -> Loss:
     """Dual focal loss (Tao et al. 2023)."""
-    return loss(dual_focal, gamma=_gamma(gamma))
+    return loss(dual_focal, gamma=float(positive_number("gamma", gamma, zero=True)))
 
 
 def confidence_penalty_loss(*, strength: float = 0.1) -> Loss:
@@ -88,9 +87,8 @@ def confidence_penalty_loss(*, strength: float = 0.1) -> Loss:
 
 def margin_loss(*, margin: float = 10.0, strength: float = 0.1) -> Loss:
     """Margin-based label smoothing (Liu et al. 2022); margin 0 is their form without a margin."""
-    if not 0 <= margin < math.inf:
-        raise ValueError(f"margin must be at least 0 and finite; got {margin}.")
-    return cross_entropy_loss().plus(strength, logit_margin, margin=float(margin))
+    margin = float(positive_number("margin", margin, zero=True))
+    return cross_entropy_loss().plus(strength, logit_margin, margin=margin)
 
 
 def pairwise_loss(*, discrimination: float = 1.0, exclusion: float = 1.0) -> Loss:
@@ -100,7 +98,8 @@ def pairwise_loss(*, discrimination: float = 1.0, exclusion: float = 1.0) -> Los
 
 def mmce_loss(*, strength: float = 1.0, width: float = 0.4, weighted: bool = False) -> Loss:
     """``CE + strength·MMCE`` (Kumar et al. 2018), plain or weighted."""
-    return cross_entropy_loss().plus(strength, mmce, width=float(width), weighted=weighted)
+    width = float(positive_number("width", width))
+    return cross_entropy_loss().plus(strength, mmce, width=width, weighted=bool(weighted))
 
 
 def mdca_loss(*, strength: float = 1.0, gamma: float = 0.0) -> Loss:
@@ -112,7 +111,8 @@ def soft_binned_ece_loss(
     *, strength: float = 1.0, gamma: float = 0.0, bins: int = 15, temperature: float = 0.01
 ) -> Loss:
     """``focal + strength·SB-ECE`` (Karandikar et al. 2021, who choose the strength by search)."""
-    return _base(gamma).plus(strength, soft_binned_ece, bins=bins, temperature=float(temperature))
+    bins, temperature = whole_number("bins", bins), float(positive_number("temperature", temperature))
+    return _base(gamma).plus(strength, soft_binned_ece, bins=bins, temperature=temperature)
 
 
 def avuc_loss(*, strength: float = 3.0, threshold: float | None = None) -> Loss:
@@ -120,14 +120,17 @@ def avuc_loss(*, strength: float = 3.0, threshold: float | None = None) -> Loss:
 
     In the first epochs most predictions are wrong, and this loss would make them uncertain instead of right.
     """
-    return cross_entropy_loss().plus(strength, avuc, threshold=threshold)
+    limit = None if threshold is None else float(positive_number("threshold", threshold, zero=True))
+    return cross_entropy_loss().plus(strength, avuc, threshold=limit)
 
 
 def soft_binned_avuc_loss(
     *, strength: float = 1.0, gamma: float = 0.0, threshold: float = 0.5, temperature: float = 0.1
 ) -> Loss:
     """``focal + strength·SB-AvUC`` (Karandikar et al. 2021)."""
-    return _base(gamma).plus(strength, soft_binned_avuc, threshold=float(threshold), temperature=float(temperature))
+    threshold = float(number_below_one("threshold", threshold))
+    temperature = float(positive_number("temperature", temperature))
+    return _base(gamma).plus(strength, soft_binned_avuc, threshold=threshold, temperature=temperature)
 
 
 LOSSES: dict[str, Callable[..., Loss]] = {
@@ -150,9 +153,3 @@ LOSSES: dict[str, Callable[..., Loss]] = {
 
 def _base(gamma: float) -> Loss:
     return focal_loss(gamma=gamma) if gamma else cross_entropy_loss()
-
-
-def _gamma(gamma: float) -> float:
-    if not 0 <= gamma < math.inf:
-        raise ValueError(f"gamma must be at least 0 and finite; got {gamma}.")
-    return float(gamma)

@@ -9,23 +9,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from calibrant._classes import batch_inputs, one_hot
+from calibrant.losses.inputs import batch_inputs, class_shares, correctness, one_of, positive_number, whole_number
 
 # A bin with a smaller share of the samples counts too little, by at most this share. The cube of this number is still a
 # float32, so that second derivatives are finite.
 _SMALLEST_MASS = 1e-12
 
 
-def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4, weighted: bool = False) -> Tensor:
+def mmce(logits: Tensor, labels: Tensor, *, width: float | Tensor = 0.4, weighted: bool = False) -> Tensor:
     """Maximum mean calibration error (Kumar et al. 2018) with the kernel ``k(r, r') = exp(−|r − r'|/width)``. ::
 
         MMCE² = Σ_ij a_i a_j k(r_i, r_j),   a_i = (c_i − r_i)/m
 
     r is the confidence, c says whether the prediction is right, and m is the number of samples. ``weighted=True`` is
     their MMCE_w, which gives right and wrong predictions the same total weight: a_i = (1 − r_i)/n for the n right ones
-    and −r_i/(m − n) for the wrong ones. The root has slope 0 at an error of 0.
+    and −r_i/(m − n) for the wrong ones. If all predictions are right, or all are wrong, the empty group adds 0.
+
+    The value is the root, as in the authors' training objective. It has slope 0 at an error of 0. Widely used code
+    differs: it leaves out the root of the plain form, divides twice by the sizes of the groups in the weighted form,
+    and makes the weighted form 0 if a group is empty.
     """
-    _positive("width", width)
+    width = positive_number("width", width)
     confidence, right = confidence_and_right(logits, labels)
     if weighted:
         share = right / right.sum().clamp_min(1) + (1 - right) / (1 - right).sum().clamp_min(1)
@@ -33,7 +37,8 @@ def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4, weighted: bool =
         share = torch.full_like(right, 1 / right.shape[0])
     gap = share * (right - confidence)
     kernel = torch.exp(-(confidence.unsqueeze(-1) - confidence.unsqueeze(-2)).abs() / width)
-    return _root(gap @ kernel @ gap)
+    # a sum instead of matrix products, which autocast would compute in half precision
+    return _root((gap.unsqueeze(-1) * kernel * gap).sum())
 
 
 def mdca(logits: Tensor, targets: Tensor) -> Tensor:
@@ -42,12 +47,11 @@ def mdca(logits: Tensor, targets: Tensor) -> Tensor:
     `targets` are class indices or class probabilities.
     """
     logits, targets = batch_inputs(logits, targets, soft=True)
-    soft = one_hot(targets, logits.shape[-1], logits.dtype) if targets.dim() < logits.dim() else targets
-    return (torch.softmax(logits, dim=-1) - soft).mean(-2).abs().mean(-1)
+    return (torch.softmax(logits, dim=-1) - class_shares(targets, logits)).mean(-2).abs().mean(-1)
 
 
 def soft_binned_ece(
-    logits: Tensor, labels: Tensor, *, bins: int = 15, temperature: float = 0.01, order: int = 2
+    logits: Tensor, labels: Tensor, *, bins: int = 15, temperature: float | Tensor = 0.01, order: int = 2
 ) -> Tensor:
     """SB-ECE (Karandikar et al. 2021): ``(Σ_m S_m/n·|A_m − C_m|^order)^(1/order)`` with soft bins. ::
 
@@ -55,9 +59,8 @@ def soft_binned_ece(
 
     S_m, A_m and C_m are the mass, accuracy and confidence of a soft bin. `order` is 1 or 2; the authors use 2.
     """
-    _positive("temperature", temperature)
-    if bins < 1 or order not in (1, 2):
-        raise ValueError(f"bins must be at least 1 and order 1 or 2; got {bins} and {order}.")
+    temperature, bins = positive_number("temperature", temperature), whole_number("bins", bins)
+    one_of("order", order, (1, 2))
     confidence, right = confidence_and_right(logits, labels)
     centres = (torch.arange(bins, dtype=confidence.dtype, device=confidence.device) + 0.5) / bins
     member = torch.softmax(-(confidence.unsqueeze(-1) - centres).square() / temperature, dim=-1)
@@ -70,16 +73,10 @@ def soft_binned_ece(
 def confidence_and_right(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The largest probability, and whether its class is the label, as 0 or 1."""
     logits, labels = batch_inputs(logits, labels)
-    probs = torch.softmax(logits, dim=-1)
-    return probs.amax(-1), (logits.argmax(-1) == labels).to(probs.dtype)
+    return torch.softmax(logits, dim=-1).amax(-1), correctness(logits, labels)
 
 
 def _root(square: Tensor) -> Tensor:
     """``√x`` with slope 0 if x is 0 or, by rounding, negative."""
     positive = square > 0
     return torch.where(positive, torch.where(positive, square, 1).sqrt(), 0)
-
-
-def _positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise ValueError(f"{name} must be positive; got {value}.")

@@ -1,7 +1,9 @@
 """Accuracy versus uncertainty: AvUC and its soft-binned form, one number for a batch.
 
 A good prediction is right and certain, or wrong and uncertain. Both losses are ``log(1 + (n_AU + n_IC)/(n_AC + n_IU))``
-with soft counts of accurate (A) or inaccurate (I) and certain (C) or uncertain (U) predictions.
+with soft counts of accurate (A) or inaccurate (I) and certain (C) or uncertain (U) predictions. The counts are
+increased by 1e-10, so that the losses are finite. They have almost no gradient if the good counts are smaller than
+that, as in a batch of sure and wrong predictions.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ import math
 import torch
 from torch import Tensor
 
+from calibrant.losses.inputs import number_below_one, positive_number
 from calibrant.losses.regularisers import entropy
 from calibrant.losses.trainable import confidence_and_right
 
 _SMALL = 1e-10
 
 
-def avuc(logits: Tensor, labels: Tensor, *, threshold: float | None = None) -> Tensor:
+def avuc(logits: Tensor, labels: Tensor, *, threshold: float | Tensor | None = None) -> Tensor:
     """AvUC (Krishnan & Tickoo 2020, Eq. (2) and Eq. (3)) with the entropy u of a prediction as its uncertainty. ::
 
         n_AC = Σ p·(1 − tanh u)     n_AU = Σ p·tanh u            p the confidence; sums over right predictions
@@ -29,12 +32,14 @@ def avuc(logits: Tensor, labels: Tensor, *, threshold: float | None = None) -> T
     """
     confidence, right = confidence_and_right(logits, labels)
     u = entropy(logits)
-    limit = _middle(u, right) if threshold is None else threshold
+    limit = _middle(u, right) if threshold is None else positive_number("threshold", threshold, zero=True)
     uncertain = (u > limit).to(u.dtype)
     return _log_ratio(right, uncertain, torch.tanh(u), confidence, 1 - confidence)
 
 
-def soft_binned_avuc(logits: Tensor, labels: Tensor, *, threshold: float = 0.5, temperature: float = 0.1) -> Tensor:
+def soft_binned_avuc(
+    logits: Tensor, labels: Tensor, *, threshold: float | Tensor = 0.5, temperature: float | Tensor = 0.1
+) -> Tensor:
     """SB-AvUC (Karandikar et al. 2021, Eq. (15)): AvUC with a soft decision between certain and uncertain. ::
 
         t(v) = σ((logit v − logit κ)/T),   v = u/log C,  κ = `threshold` in (0, 1),  T = `temperature`
@@ -42,22 +47,25 @@ def soft_binned_avuc(logits: Tensor, labels: Tensor, *, threshold: float = 0.5, 
 
     As in their equation, the counts have no factor of confidence. The authors choose κ and T by search.
     """
-    if not 0 < threshold < 1 or not temperature > 0:
-        raise ValueError(f"threshold must lie in (0, 1) and temperature be positive; got {threshold}, {temperature}.")
+    threshold, temperature = number_below_one("threshold", threshold), positive_number("temperature", temperature)
     _, right = confidence_and_right(logits, labels)
     u = entropy(logits)
-    share = (u / math.log(logits.shape[-1])).clamp(1e-6, 1 - 1e-6)
-    uncertain = torch.sigmoid((torch.logit(share) - math.log(threshold / (1 - threshold))) / temperature)
+    share = (u / math.log(max(2, logits.shape[-1]))).clamp(1e-6, 1 - 1e-6)
+    limit = torch.logit(threshold if isinstance(threshold, Tensor) else u.new_full((), threshold))
+    uncertain = torch.sigmoid((torch.logit(share) - limit) / temperature)
     one = torch.ones_like(u)
     return _log_ratio(right, uncertain, torch.tanh(u), one, one)
 
 
 def _middle(u: Tensor, right: Tensor) -> Tensor:
-    """The middle between the mean u of right and of wrong predictions; one of the means if the other group is empty."""
+    """The middle between the mean u of right and of wrong predictions; one of the means if the other group is empty.
+
+    It is rounded up, so that equal predictions are all certain.
+    """
     counts = torch.stack([right.sum(-1), (1 - right).sum(-1)])
     means = torch.stack([(right * u).sum(-1), ((1 - right) * u).sum(-1)]) / counts.clamp_min(1)
     there = (counts > 0).to(u.dtype)
-    return (means * there).sum(0) / there.sum(0)
+    return (means * there).sum(0) / there.sum(0) * (1 + 64 * torch.finfo(u.dtype).eps)
 
 
 def _log_ratio(right: Tensor, uncertain: Tensor, spread: Tensor, if_right: Tensor, if_wrong: Tensor) -> Tensor:

@@ -92,24 +92,46 @@ class Forest:
 
     def check(self, features: int, n_classes: int) -> None:
         """Raise an error if the arrays are inconsistent, for example because a child does not exist."""
-        nodes = (self.feature, self.threshold, self.missing_left, self.left, self.right, self.leaf, self.value)
-        sizes = np.diff(self.starts)
-        count = len(self.feature)
-        if any(part.shape != (count,) for part in nodes) or self.baseline.shape != (n_classes,):
-            raise ValueError("the arrays of a forest differ in length")
-        if self.starts[0] != 0 or self.starts[-1] != count or (sizes < 1).any() or len(sizes) != len(self.column):
-            raise ValueError("the trees of a forest do not match its nodes")
-        inner = self.leaf == 0
-        room = np.repeat(sizes, sizes)
-        own = np.arange(count) - np.repeat(self.starts[:-1], sizes)
-        for child in (self.left, self.right):
-            if ((child <= own) | (child >= room))[inner].any():  # children come later, so no loops
-                raise ValueError("a tree of a forest refers to a child that does not exist")
-        if ((self.feature < 0) | (self.feature >= features))[inner].any():
-            raise ValueError(f"a tree of a forest splits a column that does not exist; there are {features}")
+        if self.baseline.shape != (n_classes,) or len(self.starts) != len(self.column) + 1:
+            raise ValueError("the trees of a forest do not match its classes")
+        others = (self.threshold, self.missing_left, self.leaf, self.value)
+        check_nodes(self.feature, self.left, self.right, self.leaf == 0, self.starts, features, others)
         if ((self.column < 0) | (self.column >= n_classes)).any():
             raise ValueError("a tree of a forest belongs to a class that does not exist")
 
     def scores(self, inputs: np.ndarray) -> np.ndarray:
         """Logits, (n, C). NaN is treated as missing."""
         return self.baseline + self._evaluator.sums(inputs, len(self.baseline), _openmp_effective_n_threads())
+
+
+def check_nodes(
+    feature: np.ndarray,
+    left: np.ndarray,
+    right: np.ndarray,
+    inner: np.ndarray,
+    starts: np.ndarray,
+    features: int,
+    others: Sequence[np.ndarray],
+) -> None:
+    """Raise an error if the nodes of concatenated trees are inconsistent, for example because a child does not exist.
+
+    Parameters
+    ----------
+    left, right : the children of each node, counted from the first node of its tree
+    inner : whether a node has children
+    starts : the index of the first node of each tree, followed by the total number of nodes
+    features : the number of columns of the inputs
+    others : further arrays with one value for each node
+    """
+    count, sizes = len(feature), np.diff(starts)
+    if any(part.shape != (count,) for part in (feature, left, right, inner, *others)):
+        raise ValueError("the arrays of a forest differ in length")
+    if starts[0] != 0 or starts[-1] != count or (sizes < 1).any():
+        raise ValueError("the trees of a forest do not match its nodes")
+    room = np.repeat(sizes, sizes)
+    own = np.arange(count) - np.repeat(starts[:-1], sizes)
+    for child in (left, right):
+        if ((child <= own) | (child >= room))[inner].any():  # children come later, so no loops
+            raise ValueError("a tree of a forest refers to a child that does not exist")
+    if ((feature < 0) | (feature >= features))[inner].any():
+        raise ValueError(f"a tree of a forest splits a column that does not exist; there are {features}")

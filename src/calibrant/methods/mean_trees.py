@@ -13,6 +13,8 @@ from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.tree._tree import NODE_DTYPE, Tree
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 
+from calibrant.methods.forest import check_nodes
+
 _SPLITS = ("feature", "threshold", "missing_left", "left", "right")
 _ROWS = 8192
 """Rows per step."""
@@ -77,22 +79,15 @@ class MeanTrees:
 
     def check(self, features: int, n_classes: int) -> None:
         """Raise an error if the arrays are inconsistent, for example because a child does not exist."""
-        count, sizes, leaf = len(self.left), np.diff(self.starts), self.left < 0
-        if any(getattr(self, name).shape != (count,) for name in _SPLITS):
-            raise ValueError("the arrays of a forest differ in length")
-        if len(sizes) < 1 or self.starts[0] != 0 or self.starts[-1] != count or (sizes < 1).any():
-            raise ValueError("the trees of a forest do not match its nodes")
+        leaf = self.left < 0
+        if len(self.starts) < 2:
+            raise ValueError("a forest must have at least one tree")
+        others = (self.threshold, self.missing_left)
+        check_nodes(self.feature, self.left, self.right, ~leaf, self.starts, features, others)
         if self.probs.shape != (leaf.sum(), n_classes) or not ((self.probs > 0) & (self.probs <= 1)).all():
             raise ValueError(f"a forest must have probabilities of {n_classes} classes for each leaf")
         if not 0 < self.inverse_temperature < np.inf:
             raise ValueError("a forest must have a positive inverse temperature")
-        room = np.repeat(sizes, sizes)
-        own = np.arange(count) - np.repeat(self.starts[:-1], sizes)
-        for child in (self.left, self.right):
-            if ((child <= own) | (child >= room))[~leaf].any():  # children come later, so no loops
-                raise ValueError("a tree of a forest refers to a child that does not exist")
-        if ((self.feature < 0) | (self.feature >= features))[~leaf].any():
-            raise ValueError(f"a tree of a forest splits a column that does not exist; there are {features}")
 
     @cached_property
     def _trees(self) -> list[tuple[Any, np.ndarray]]:

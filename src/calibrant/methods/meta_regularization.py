@@ -78,14 +78,17 @@ class MetaRegularization(NetworkTraining):
         The form of γ-Net.
     positive : str
         How the published γ-Net keeps γ positive.
-    initial : float
-        The initial γ.
+    initial, largest : float
+        The initial γ, and its upper bound in the bounded form.
     temperature : float
         τ of the published γ-Net.
     anneal : bool
         Reduce the learning rate of φ to zero along a cosine.
     rescaled : bool
         Keep the mean size of cross-entropy's gradient for every γ (:class:`calibrant.bilevel.FocalWithGamma`).
+    body_share : float
+        The share of the focal loss in the loss that trains the layers before the head; the rest is cross-entropy. With
+        0, γ acts on the head only.
     """
 
     outer_variable: Variable = "gamma-net"
@@ -98,9 +101,11 @@ class MetaRegularization(NetworkTraining):
     form: Literal["bounded", "published"] = "bounded"
     positive: Literal["abs", "min-max", "sigmoid", "relu", "softplus"] = "abs"
     initial: float = 1.0
+    largest: float = field(default=5.0, repr=False)
     temperature: float = field(default=0.01, repr=False)
     anneal: bool = field(default=False, repr=False)
     rescaled: bool = field(default=False, repr=False)
+    body_share: float = field(default=1.0, repr=False)
 
     meta_rate = renamed_attribute("meta_rate", "outer_learning_rate")
     meta_batch = renamed_attribute("meta_batch", "outer_batch_size")
@@ -150,9 +155,9 @@ class MetaRegularization(NetworkTraining):
         found: list[OuterVariable] = []
         for part in self.outer_variable.split("+"):
             if part == "gamma":
-                found.append(ConstantGamma(self.initial))
+                found.append(ConstantGamma(self.initial, largest=self.largest))
             elif part == "gamma-net":
-                names = ("form", "positive", "temperature", "initial")
+                names = ("form", "positive", "temperature", "initial", "largest")
                 settings: dict[str, Any] = {name: getattr(self, name) for name in names}
                 found.append(GammaNet(width, task.n_classes, **settings, seed=task.seed))
             else:
@@ -161,7 +166,9 @@ class MetaRegularization(NetworkTraining):
 
     def inner(self) -> UserLoss:
         """The training loss: the focal loss with γ from φ (Eq. (2)), or cross-entropy with the penalty from φ."""
-        return FocalWithGamma(self.rescaled) if self.outer_variable.startswith("gamma") else DEFAULT_INNER_LOSS
+        if self.outer_variable.startswith("gamma"):
+            return FocalWithGamma(self.rescaled, self.body_share)
+        return DEFAULT_INNER_LOSS
 
     def outer(self) -> UserLoss:
         """The outer objective on held-out data."""

@@ -74,16 +74,18 @@ def describe(table: Labelled, categorical: list[str]) -> TableDescription:
         f"If it is one, leave it out with --drop {shlex.quote(name)}."
         for name in identifiers(table.columns, list(kinds))
     ]
+    cases = repeated_cases(table) if table.groups is None else {}
     notes += [
         f"Column {name!r} has {values:,} values in {len(table):,} rows, and rows of one value are alike. If these "
         f"are rows of one person or case, keep them together with --groups {shlex.quote(name)}; otherwise the results "
         "below may be too good."
-        for name, values in (repeated_cases(table) if table.groups is None else {}).items()
+        for name, values in cases.items()
     ]
     notes += [
         f"Column {name!r} alone determines the class of every training row. If it is known only after the outcome, the "
         f"results below are too good to be true; leave it out with --drop {shlex.quote(name)}."
         for name in leaks(table, kinds)
+        if name not in cases
     ]
     named = {e.name: [*e.categories, *e.rare] for e in encoder.columns_ if isinstance(e, Categorical)}
     notes += [

@@ -6,7 +6,11 @@ import re
 
 import numpy as np
 
-from calibrant.data.columns import missing_count, texts
+from calibrant.data.columns import is_numeric, missing_count, numbers, set_of, strays, texts
+from calibrant.data.copies import row_codes
+from calibrant.data.date_columns import date_forms
+from calibrant.data.date_texts import is_iso
+from calibrant.data.units import several_units
 from calibrant.tables.reading import Labelled
 
 FEWEST_GROUPS = 10
@@ -15,9 +19,14 @@ MOST_ROWS_EACH = 50
 FEWEST_ROWS_EACH = 1.2
 CLEAR, LARGE = 6.0, 0.1
 """Rows of one value are alike if their equal pairs exceed chance by this many deviations and this share of pairs."""
+STRONG = 0.5
+"""From this agreement of labels on, a column with any name may name cases; that of ordinary categories is lower."""
+_LONGEST = 40
+"""Longer texts are not codes."""
 
 _WHO = {
     *(
+        "pat",
         "patient",
         "patienten",
         "subject",
@@ -31,28 +40,95 @@ _WHO = {
     ),
     *("kunde", "kunden", "student", "employee", "household", "speaker", "driver", "animal"),
 }
-_WHICH = {"id", "uuid", "no", "nr", "num", "number", "code", "key", "name"}
+_WHICH = {"id", "uuid", "no", "nr", "num", "number", "nummer", "code", "key", "name"}
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def repeated_cases(table: Labelled) -> dict[str, int]:
     """Return the columns that name persons or cases with several similar rows, with their numbers of values.
 
-    Such a column is called "patient", "customer_id", "subjectNo" or similar, has few rows per value, and rows of one
-    value have equal labels, or equal values in another column, clearly more often than by chance.
+    Columns called "patient", "customer_id", "subjectNo" or similar come first: they have few rows per value, and rows
+    of one value have equal labels, or equal values in another column, clearly more often than by chance. Without such a
+    column, one with another name is found by its structure; see :func:`case_column`.
     """
     found = {}
     for name, column in table.columns.items():
-        if not names_case(name) or missing_count(column):
+        if not names_case(name) or missing_count(column) or not _few_rows_each(column):
             continue
         groups = _codes(column)
-        many = int(groups.max()) + 1
-        if many < FEWEST_GROUPS or not FEWEST_ROWS_EACH <= len(table) / many <= MOST_ROWS_EACH:
-            continue
-        others = (own for other, own in table.columns.items() if other != name)
-        if any(alike(groups, _codes(own)) for own in (table.labels, *others)):
-            found[name] = many
+        rest = (own for key, own in table.columns.items() if key != name)
+        if any(alike(groups, _codes(own)) for own in (table.labels, *rest)):
+            found[name] = int(groups.max()) + 1
+    if not found and (other := case_column(table)) is not None:
+        found[other] = len(set_of(table.columns[other]))
     return found
+
+
+def case_column(table: Labelled) -> str | None:
+    """Return the column of whole numbers or codes (S01, 4f2a) that most likely names cases, whatever it is called.
+
+    It has few rows per value, and rows of one value have equal labels much more often than by chance, and than rows of
+    neighbouring values: a quantity such as an age says as much about the labels of its neighbours. Copies of a row
+    count once.
+    """
+    names = [name for name, column in table.columns.items() if _may_name_cases(column) and not missing_count(column)]
+    if not names:
+        return None
+    distinct = row_codes(table.frame(list(table.columns)))
+    rows = np.arange(len(table)) if distinct is None else np.sort(np.unique(distinct, return_index=True)[1])
+    labels = np.unique(table.labels[rows], return_inverse=True)[1]
+    found = {}
+    for name in names:
+        column = table.columns[name][rows]
+        if _few_rows_each(column):
+            ordered = np.unique(numbers(column, name), return_inverse=True)[1] if is_numeric(column) else None
+            found[name] = label_agreement(_codes(column) if ordered is None else ordered, labels, ordered is not None)
+    best = max(found, key=found.__getitem__, default=None)
+    return best if best is not None and found[best] >= STRONG else None
+
+
+def label_agreement(groups: np.ndarray, labels: np.ndarray, ordered: bool) -> float:
+    """Return how much more often rows of one group have equal labels than by chance: 0 if never, 1 if always.
+
+    ``ordered`` groups are also compared with rows of the next group, as numbers of a quantity are similar to their
+    neighbours. The result is 0 if the difference may be due to chance.
+    """
+    classes = int(labels.max()) + 1
+    keys, counts = np.unique(groups * classes + labels, return_counts=True)
+    pairs, base = _pairs(groups), _pairs(labels) / _pairs(np.zeros_like(labels))
+    if ordered:
+        sizes = np.bincount(groups).astype(float)
+        place = np.minimum(np.searchsorted(keys, keys + classes), len(keys) - 1)
+        same = float((counts * counts[place] * (keys[place] == keys + classes)).sum())
+        base = max(base, same / max((sizes[1:] * sizes[:-1]).sum(), 1.0))
+    if not pairs or base >= 1:
+        return 0.0
+    excess = float((counts * (counts - 1.0)).sum()) / 2 / pairs - base
+    clear = excess > max(CLEAR * np.sqrt(base * (1 - base) / pairs), LARGE)
+    return excess / (1 - base) if clear else 0.0
+
+
+def _few_rows_each(column: np.ndarray) -> bool:
+    """Whether a column has many values, each in several rows but not in too many."""
+    many = len(np.unique(column) if column.dtype.kind in "iuf" else set_of(column))
+    return many >= FEWEST_GROUPS and FEWEST_ROWS_EACH <= len(column) / many <= MOST_ROWS_EACH
+
+
+def _may_name_cases(column: np.ndarray) -> bool:
+    """Whether the values are whole numbers from 0 on, or texts with digits that are no dates and no quantities.
+
+    There are several rows for each value.
+    """
+    if column.dtype.kind in "iuf":  # without a loop, as tables can have many rows
+        return bool(np.all((column >= 0) & (column == np.rint(column)))) and _few_rows_each(column)
+    if column.dtype.kind != "O" or not _few_rows_each(column):
+        return False
+    if is_numeric(column):
+        return _may_name_cases(numbers(column, "x"))
+    words = [str(v) for v in set_of(column)]
+    if not all(any(map(str.isdigit, v)) and len(v) <= _LONGEST for v in words):
+        return False
+    return not (strays(column) is not None or date_forms(words) or all(map(is_iso, words)) or several_units(words))
 
 
 def names_case(name: str) -> bool:

@@ -82,11 +82,13 @@ def read_labelled(
     *,
     groups: str | None = None,
     drop: Collection[str] = (),
+    categorical: Collection[str] = (),
     like: Labelled | None = None,
 ) -> Labelled:
     """Read a table and split off labels and groups; an unsuitable table raises a ValueError that says why.
 
-    Numbers are read as in the training table ``like``, if it is given.
+    Numbers are read as in the training table ``like``, if it is given. Columns in ``categorical`` hold categories, so
+    there are no notes on how their numbers are read.
     """
     path = Path(path)
     if like is None:
@@ -94,6 +96,8 @@ def read_labelled(
     else:
         reader = NumberReader(path.name, like.marks, {*like.columns, target})
     columns = read_columns(path, reader=reader)
+    for name in (groups, *drop, *categorical):
+        reader.notes.pop(str(name), None)
     for name in (target, *([] if groups is None else [groups]), *drop):
         need_column(columns, name, path.name)
     if target in drop:

@@ -54,7 +54,9 @@ def train(order: Order, tell: Tell = lambda line: None, *, show_progress: bool =
 
 
 def _train(order: Order, folder: Path, tell: Tell, show_progress: bool) -> TrainingResult:
-    table = read_labelled(order.table, order.target, groups=order.groups, drop=order.drop)
+    table = read_labelled(
+        order.table, order.target, groups=order.groups, drop=order.drop, categorical=order.categorical
+    )
     for name in order.categorical:
         need_column(table.columns, name, table.file)
     parts = divide(table, val=order.val, test=order.test, seed=order.seed)

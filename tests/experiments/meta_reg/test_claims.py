@@ -126,8 +126,9 @@ def test_gains_of_sece_are_paired_by_seed() -> None:
     (group,) = made(flg_sece={"ece": 0.02}, flg_dece={"ece": 0.03})
     row = table2(group).rows[0]
     assert row[0] == "flg-sece − flg-dece"
-    assert row[3].value == pytest.approx(-1.0)  # percentage points
-    assert row[3].high - row[3].low == pytest.approx(0.0, abs=1e-9)
+    assert row[1] == "3"
+    assert row[4].value == pytest.approx(-1.0)  # percentage points
+    assert row[4].high - row[4].low == pytest.approx(0.0, abs=1e-9)
 
 
 def test_measured_claims_say_what_was_not_run() -> None:

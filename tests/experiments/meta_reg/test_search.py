@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from calibrant.cli.commands import app
 from calibrant.experiments.meta_reg.groups import groups
 from calibrant.experiments.meta_reg.plan import known_methods, settings_text
-from calibrant.experiments.meta_reg.search import best, describe, settings, sweep
+from calibrant.experiments.meta_reg.search import settings, sweep
+from calibrant.experiments.meta_reg.searched import best, describe
 from tests.experiments.meta_reg.test_claims import record
 
 

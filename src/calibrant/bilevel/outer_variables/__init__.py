@@ -17,7 +17,8 @@ in ``batch.hyper``, so the members of a population can have different ones.
 """
 
 from calibrant.bilevel.outer_variables.base import OuterVariable, OuterVariables, add_prior
-from calibrant.bilevel.outer_variables.gamma_net import ConstantGamma, FocalWithGamma, GammaNet
+from calibrant.bilevel.outer_variables.focal_with_gamma import FocalWithGamma
+from calibrant.bilevel.outer_variables.gamma_net import ConstantGamma, GammaNet
 from calibrant.bilevel.outer_variables.label_noise import LabelNoise
 from calibrant.bilevel.outer_variables.label_smoothing import LabelSmoothing
 from calibrant.bilevel.outer_variables.logit_map import LogitMap

@@ -1,4 +1,4 @@
-"""A learned focal γ, per sample (γ-Net) or one for all samples, and the training loss that uses it.
+"""A learned focal γ, per sample (γ-Net) or one for all samples.
 
 Equations are those of "Towards Unbiased Calibration using Meta-Regularization". These networks are used during training
 only; the trained classifier does not need them.
@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant._classes import log_of_others
 from calibrant._renamed import renamed_arguments
-from calibrant.bilevel.detached import constant
 from calibrant.bilevel.outer_variables.base import OuterVariable
-from calibrant.data.batch import Batch, Tensors
-from calibrant.losses.classification import focal
-from calibrant.losses.focal_family import focal_slope
+from calibrant.data.batch import Tensors
 
 Form = Literal["bounded", "published"]
 Positive = Literal["abs", "min-max", "sigmoid", "relu", "softplus"]
@@ -179,50 +174,6 @@ class ConstantGamma(OuterVariable):
 
     def project(self, values: Tensors) -> Tensors:
         return _project(values, "gamma", self.largest)
-
-
-class HeadedNetwork(Protocol):
-    """A network that consists of a body and a head."""
-
-    def features(self, inputs: Any) -> Tensor: ...
-
-    def head(self, features: Tensor) -> Tensor: ...
-
-
-@dataclass(frozen=True)
-class FocalWithGamma:
-    """The inner loss of the second paper: the mean focal loss with γ from the outer module (Eq. (2)).
-
-    ``outer`` is a :class:`GammaNet`, a :class:`ConstantGamma`, or any module that maps features to one γ per sample.
-    Its features are detached, so the classifier is not trained to change γ. Hypergradients over several steps still
-    differentiate γ with respect to the features (:mod:`calibrant.bilevel.detached`). An :class:`OuterVariable` can also
-    change the logits that the loss sees (``outputs``).
-
-    Parameters
-    ----------
-    rescaled : bool
-        Multiply the loss of a batch by a factor, so that its gradient in the logits has the mean size of
-        cross-entropy's. Otherwise a larger γ also shortens every training step. The factor is a constant for gradients
-        and for hypergradients, so a hypergradient does not see that γ changes it.
-    """
-
-    rescaled: bool = False
-
-    def __call__(self, net: HeadedNetwork, outer: Any, batch: Batch) -> Tensor:
-        features = net.features(batch.inputs)
-        gamma, logits = outer(features.detach()), net.head(features)
-        if isinstance(outer, OuterVariable):
-            logits = outer.outputs(logits, batch)
-        loss = batch.weighted(focal(logits, batch.targets, gamma)).mean()
-        return loss / mean_slope(logits, batch.targets, gamma) if self.rescaled else loss
-
-
-def mean_slope(logits: Tensor, labels: Tensor, gamma: Tensor) -> Tensor:
-    """:func:`focal_slope` averaged over a batch with the weights 1 − p_y, the sizes of cross-entropy's gradients."""
-    logits, gamma = constant(logits), constant(gamma)
-    size = torch.exp(log_of_others(logits, labels))
-    smallest = torch.finfo(size.dtype).tiny
-    return ((focal_slope(logits, labels, gamma) * size).mean() / size.mean().clamp_min(smallest)).clamp_min(1e-3)
 
 
 def _min_max(raw: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from calibrant.data.vision.augment import CropAndFlip, Mixup, Normalise
 from calibrant.data.vision.distort import Distort
-from calibrant.data.vision.images import Images, Parts, load_images, load_parts, split
+from calibrant.data.vision.images import Images, Parts, download_missing, load_images, load_parts, split
 from calibrant.data.vision.noisy import NOISY_LABELS, load_noisy_labels
 from calibrant.data.vision.shifts import SHIFTS, Shift, brightness, contrast, gaussian_blur, gaussian_noise
 from calibrant.data.vision.sources import SOURCES
@@ -20,6 +20,7 @@ __all__ = [
     "Shift",
     "brightness",
     "contrast",
+    "download_missing",
     "gaussian_blur",
     "gaussian_noise",
     "load_images",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import tarfile
 import urllib.error
 import urllib.request
-import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from calibrant.data.vision.finding import ENDINGS, unpack
 from calibrant.data.vision.sources import Archive
 
 _CHUNK = 1 << 20
@@ -26,12 +25,8 @@ def download_archives(archives: Iterable[Archive], folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not (path.is_file() and _md5(path) == archive.md5):
             _fetch(archive, path)
-        if path.name.endswith(".tar.gz"):
-            with tarfile.open(path) as tar:
-                tar.extractall(path.parent, filter="data")
-        elif path.suffix == ".zip":
-            with zipfile.ZipFile(path) as file:
-                file.extractall(path.parent)
+        if path.name.endswith(ENDINGS):
+            unpack(path, path.parent)
 
 
 def _fetch(archive: Archive, path: Path) -> None:

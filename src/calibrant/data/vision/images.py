@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import pickle
+import struct
+import tarfile
 import warnings
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
@@ -19,14 +25,20 @@ from torch import Tensor
 from calibrant._renamed import renamed_attribute
 from calibrant.data.splits import split_indices
 from calibrant.data.vision.download import download_archives
+from calibrant.data.vision.finding import Found, checked_folder, find_archive, find_files, missing_files, unpack
 from calibrant.data.vision.folders import class_names
 from calibrant.data.vision.readers import Arrays, Part
-from calibrant.data.vision.sources import SOURCES, Layout, Source
+from calibrant.data.vision.sources import SOURCES, Source
 
+PARTS: tuple[Part, Part] = ("train", "test")
+PIECE = 1000
+"""Number of images whose pixels are counted at once."""
 _DAMAGED = (
-    *(EOFError, ValueError, LookupError, TypeError, AttributeError, OSError),
-    *(pickle.UnpicklingError, zlib.error, zipfile.BadZipFile),
+    *(EOFError, ValueError, LookupError, TypeError, AttributeError, OSError, ArithmeticError, NotImplementedError),
+    *(pickle.UnpicklingError, struct.error, tarfile.TarError, zlib.error, zipfile.BadZipFile),
 )
+_OF_CONTENT = (None, errno.EINVAL, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+"""Numbers of system errors that damaged or missing files cause; a full disk or missing rights have others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +101,7 @@ def load_images(name: str, folder: str | os.PathLike[str], *, part: Part = "trai
     Parameters
     ----------
     name : {"cifar10", "cifar100", "tiny-imagenet", "fashion-mnist", "mnist"}
-    folder : the folder with the files, or the one above it
+    folder : the folder with the files, or one above it; a published archive in it need not be unpacked
     part : {"train", "test"}
         Tiny-ImageNet's labelled validation folder is its test part. The training part is read in both cases, because
         the constants of normalisation come from it; :func:`load_parts` reads both parts once.
@@ -106,28 +118,25 @@ def load_images(name: str, folder: str | os.PathLike[str], *, part: Part = "trai
 
 def load_parts(name: str, folder: str | os.PathLike[str], *, download: bool = False) -> tuple[Images, Images]:
     """The training part and the test part of a data set; arguments as in :func:`load_images`."""
-    if name not in SOURCES:
-        raise ValueError(f"name must be one of {', '.join(map(repr, SOURCES))}; got {name!r}.")
-    source, folder = SOURCES[name], Path(folder)
-    parts: tuple[Part, Part] = ("train", "test")
-    found = [_find(source, folder, part) for part in parts]
-    if download and not all(found):
-        download_archives(source.archives, folder)
-        found = [_find(source, folder, part) for part in parts]
-    arrays = [_read(source, folder, part, where) for part, where in zip(parts, found, strict=True)]
+    source = _source(name)
+    arrays, names = _arrays(source, folder, download)
     shapes = [pixels.shape[1:] for pixels, _ in arrays]
     if shapes[0] != shapes[1]:
         raise ValueError(
             f"The training and test images of {source.title} in {folder} must have one shape; got {shapes[0]} and "
             f"{shapes[1]}."
         )
-    names = source.names or _names(found[0], arrays)
     mean, std = _channel_statistics(arrays[0][0])
     train, test = (
         Images(torch.from_numpy(np.array(x.transpose(0, 3, 1, 2), order="C")), torch.from_numpy(y), names, mean, std)
         for x, y in arrays
     )
     return train, test
+
+
+def download_missing(name: str, folder: str | os.PathLike[str]) -> None:
+    """Fetch the published files of a data set into a folder, which is created, if it does not hold them already."""
+    _download_missing(_source(name), Path(folder).expanduser())
 
 
 def split(images: Images, seed: int, sizes: tuple[float, float, float] = (0.8, 0.1, 0.1)) -> Parts:
@@ -139,34 +148,65 @@ def split(images: Images, seed: int, sizes: tuple[float, float, float] = (0.8, 0
     return Parts(*(images.select(part) for part in rows))
 
 
-def _find(source: Source, folder: Path, part: Part) -> tuple[Layout, list[Path]] | None:
-    """The first layout with all files present."""
-    for layout in source.layouts:
-        for inside in (*layout.folders, ""):
-            paths = [_existing(folder / inside / file) for file in layout.files(part)]
-            if all(paths):
-                return layout, [path for path in paths if path is not None]
-    return None
+def _source(name: str) -> Source:
+    if name not in SOURCES:
+        raise ValueError(f"name must be one of {', '.join(map(repr, SOURCES))}; got {name!r}.")
+    return SOURCES[name]
 
 
-def _existing(path: Path) -> Path | None:
-    """The path itself or its compressed form, if there is one."""
-    return next((p for p in (path, path.with_name(path.name + ".gz")) if p.exists()), None)
+def _download_missing(source: Source, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if not all(find_files(source, folder, part) for part in PARTS):
+        download_archives(source.archives, folder)
 
 
-def _read(source: Source, folder: Path, part: Part, where: tuple[Layout, list[Path]] | None) -> Arrays:
-    if where is None:
-        raise FileNotFoundError(_missing(source, folder, part))
-    layout, paths = where
-    listed = ", ".join(map(str, paths))
+def _arrays(source: Source, folder: str | os.PathLike[str], download: bool) -> tuple[list[Arrays], tuple[str, ...]]:
+    """The pixels and labels of the training and test parts, and the names of the classes."""
+    if download:
+        _download_missing(source, Path(folder).expanduser())
+    folder, shown = checked_folder(folder), ""
+    found = [find_files(source, folder, part) for part in PARTS]
+    with ExitStack() as stack:
+        if not any(found) and (archive := find_archive(source, folder)) is not None:
+            inside = Path(stack.enter_context(TemporaryDirectory(prefix="calibrant-")))
+            with _reported(source, shown := str(archive)):
+                unpack(archive, inside)
+                found = [find_files(source, inside, part) for part in PARTS]
+                if not all(found):
+                    raise ValueError("it does not hold the files of both parts")
+        arrays = []
+        for part, where in zip(PARTS, found, strict=True):
+            if where is None:
+                raise FileNotFoundError(missing_files(source, folder, part))
+        for part, where in zip(PARTS, found, strict=True):
+            assert where is not None
+            arrays.append(_read(source, part, where, shown))
+        return arrays, source.names or _names(found[0], arrays)
+
+
+@contextmanager
+def _reported(source: Source, listed: str) -> Iterator[None]:
+    """Turn the many errors of readers into one sentence with the names of the files and with what to do."""
     try:
-        pixels, labels = _checked(*layout.read(paths, part), None if source.names is None else len(source.names))
+        yield
     except _DAMAGED as error:
+        if isinstance(error, OSError) and error.errno not in _OF_CONTENT:
+            raise OSError(f"{listed}: could not be read ({error}).") from error
         raise ValueError(f"{listed}: damaged, or not {source.title} ({error}). Download it again.") from error
+
+
+def _read(source: Source, part: Part, where: Found, shown: str) -> Arrays:
+    """The arrays of a part; ``shown`` names the files in messages, if not their paths."""
+    layout, paths = where
+    names = ",".join(path.name for path in paths)
+    listed = shown or (f"{paths[0].parent}/{{{names}}}" if len(paths) > 1 else str(paths[0]))
+    with _reported(source, listed):
+        pixels, labels = _checked(*layout.read(paths, part), None if source.names is None else len(source.names))
     count, digest = source.counts[part], source.digests.get(part)
     if len(labels) != count:
         warnings.warn(
-            f"{listed} has {len(labels):,} images, but this part of {source.title} has {count:,}. It is used anyway.",
+            f"{listed}: {len(labels):,} images, but the {'training' if part == 'train' else 'test'} part of "
+            f"{source.title} has {count:,}. They are used anyway.",
             stacklevel=4,
         )
     elif digest is not None and _digest(pixels, labels) != digest:
@@ -197,23 +237,7 @@ def _digest(pixels: np.ndarray, labels: np.ndarray) -> str:
     return found.hexdigest()
 
 
-def _missing(source: Source, folder: Path, part: Part) -> str:
-    ways = []
-    for layout in source.layouts:
-        inside = f"{layout.folders[0]}/" if layout.folders else ""
-        files = layout.files(part)
-        text = f"{inside}{{{','.join(files)}}}" if len(files) > 1 else f"{inside}{files[0]}"
-        keys = f" with the arrays x_{part} and y_{part}" if files[0].endswith(".npz") else ""
-        ways.append(text + keys)
-    which = "training" if part == "train" else "test"
-    published = ", ".join(archive.urls[0] for archive in source.archives)
-    return (
-        f"The {which} part of {source.title} was not found in {folder}. Expected files there: {'; or '.join(ways)}. "
-        f"load_images(…, download=True) fetches them, or download them yourself from {published}."
-    )
-
-
-def _names(where: tuple[Layout, list[Path]] | None, arrays: list[Arrays]) -> tuple[str, ...]:
+def _names(where: Found | None, arrays: list[Arrays]) -> tuple[str, ...]:
     """The names of the classes from the files of Tiny-ImageNet, or numbers if there are none."""
     if where is not None and where[1][0].name == "wnids.txt":
         return class_names(where[1][0], where[1][0].with_name("words.txt"))
@@ -222,10 +246,12 @@ def _names(where: tuple[Layout, list[Path]] | None, arrays: list[Arrays]) -> tup
 
 def _channel_statistics(pixels: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel, exactly, from the counts of the 256 values."""
-    values = np.arange(256) / 255
-    mean, std = [], []
-    for channel in range(pixels.shape[-1]):
-        share = np.bincount(pixels[..., channel].reshape(-1), minlength=256) / pixels[..., 0].size
-        mean.append(float(share @ values))
-        std.append(float(np.sqrt(share @ (values - mean[-1]) ** 2)))
-    return tuple(mean), tuple(std)
+    channels = range(pixels.shape[-1])
+    counts = np.zeros((len(channels), 256))
+    for begin in range(0, len(pixels), PIECE):  # bincount needs eight bytes for each pixel
+        piece = pixels[begin : begin + PIECE]
+        counts += [np.bincount(piece[..., channel].reshape(-1), minlength=256) for channel in channels]
+    share, values = counts / counts.sum(1, keepdims=True), np.arange(256) / 255
+    mean = share @ values
+    std = np.sqrt([own @ (values - middle) ** 2 for own, middle in zip(share, mean, strict=True)])
+    return tuple(mean.tolist()), tuple(std.tolist())

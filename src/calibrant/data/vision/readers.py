@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,10 @@ from calibrant.data.vision.unpickling import unpickle
 
 Part = Literal["train", "test"]
 Arrays = tuple[np.ndarray, np.ndarray]
+_NO_PICKLE = (
+    *(EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, ImportError),
+    pickle.UnpicklingError,
+)
 
 
 def read_cifar_pickles(paths: Sequence[Path], part: Part) -> Arrays:
@@ -35,29 +40,36 @@ def read_cifar100_binary(paths: Sequence[Path], part: Part) -> Arrays:
 def read_idx(paths: Sequence[Path], part: Part) -> Arrays:
     """MNIST's format: one file of images and one of labels, compressed or not."""
     images, labels = (_idx(path) for path in paths)
+    if (images.ndim, labels.ndim) != (3, 1):
+        raise ValueError(
+            f"{paths[0].name} must have three axes and {paths[1].name} one; got {images.ndim} and {labels.ndim}"
+        )
     return images[..., None], labels
 
 
 def read_npz(paths: Sequence[Path], part: Part) -> Arrays:
     """One file with ``x_train``, ``y_train``, ``x_test`` and ``y_test``; grey images may lack the last axis."""
     with np.load(paths[0], allow_pickle=False) as file:
-        x, y = file[f"x_{part}"], file[f"y_{part}"]
+        names = (f"x_{part}", f"y_{part}")
+        if not set(names) <= set(file.files):
+            raise ValueError(f"it must hold the arrays {' and '.join(names)}; got {', '.join(file.files) or 'none'}")
+        x, y = (file[name] for name in names)
     return (x[..., None] if x.ndim == 3 else x), y.reshape(-1)
 
 
 def read_tiny_imagenet(paths: Sequence[Path], part: Part) -> Arrays:
     """Folders of JPEG files; the labelled ``val`` folder serves as the test part. Needs Pillow."""
-    from calibrant.data.vision.folders import read_labelled_files, test_files, train_files
+    from calibrant.data.vision.folders import files_by_class, read_labelled_files, test_files
 
-    classes = {name: k for k, name in enumerate(paths[0].read_text().split())}
-    listed = train_files(paths[1], classes) if part == "train" else test_files(paths[1], classes)
+    classes = {name: k for k, name in enumerate(paths[0].read_text(encoding="utf-8").split())}
+    listed = files_by_class(paths[1], classes) if part == "train" else test_files(paths[1], classes)
     return read_labelled_files(listed)
 
 
 def _cifar_pickle(path: Path) -> Arrays:
     try:
         content = unpickle(path)
-    except (EOFError, ValueError, LookupError, TypeError, AttributeError, pickle.UnpicklingError) as error:
+    except _NO_PICKLE as error:
         raise ValueError(f"{path.name} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path.name} must hold a dict; got a {type(content).__name__}")
@@ -74,8 +86,8 @@ def _cifar_records(paths: Sequence[Path], labels: int) -> Arrays:
     size, parts = labels + 3072, []
     for path in paths:
         content = np.fromfile(path, dtype=np.uint8)
-        if len(content) % size:
-            raise ValueError(f"{path.name} must hold records of {size} bytes; got {len(content):,} bytes")
+        if len(content) % size or not len(content):
+            raise ValueError(f"{path.name} must hold records of {size:,} bytes; got {len(content):,} bytes")
         parts.append(content.reshape(-1, size))
     raw = np.concatenate(parts)
     return _from_planes(raw[:, labels:]), raw[:, labels - 1]
@@ -90,7 +102,11 @@ def _idx(path: Path) -> np.ndarray:
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         content = file.read()
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
-        raise ValueError("its first bytes must be those of an idx file of bytes")
-    axes = content[3]
-    shape = np.frombuffer(content, dtype=">u4", count=axes, offset=4)
-    return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * axes).reshape(shape)
+        raise ValueError(f"the first bytes of {path.name} must be those of an idx file of bytes")
+    begin = 4 + 4 * content[3]
+    shape = [int(size) for size in np.frombuffer(content[4:begin], dtype=">u4")]
+    if len(content) - begin != math.prod(shape):
+        raise ValueError(
+            f"{path.name} must hold {math.prod(shape):,} values by its first bytes; got {len(content) - begin:,}"
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=begin).reshape(shape)

@@ -19,6 +19,7 @@ class Layout:
     folders: tuple[str, ...]
     """Subfolders that may hold the files; the given folder itself is always tried too."""
     train: tuple[str, ...]
+    """The files of the training part; a slash at the end of a name marks a folder."""
     test: tuple[str, ...]
     read: Read
 
@@ -47,14 +48,19 @@ class Source:
     digests: Mapping[Part, str]
     """MD5 of the pixels (n, height, width, channels) followed by the labels, all as bytes: the same in any layout."""
     archives: tuple[Archive, ...]
+    packed: tuple[str, ...] = ()
+    """The names of published archives without their endings; one that is not unpacked yet is read too."""
 
 
 def _npz(name: str) -> Layout:
     return Layout((), (f"{name}.npz",), (f"{name}.npz",), readers.read_npz)
 
 
-def _idx(*folders: str) -> Layout:
-    train, test = ((f"{start}-images-idx3-ubyte", f"{start}-labels-idx1-ubyte") for start in ("train", "t10k"))
+def _idx(*folders: str, mark: str = "-") -> Layout:
+    """The four files of MNIST's format; some copies have ``train-images.idx3-ubyte`` with a dot as ``mark``."""
+    train, test = (
+        (f"{start}-images{mark}idx3-ubyte", f"{start}-labels{mark}idx1-ubyte") for start in ("train", "t10k")
+    )
     return Layout(folders, train, test, readers.read_idx)
 
 
@@ -92,6 +98,7 @@ SOURCES: dict[str, Source] = {
         {"train": 50_000, "test": 10_000},
         {"train": "378e89c2e5f724dfd1d9f9b32a07fc0d", "test": "a2d03300dfff0d937e0bb7840d48d8b7"},
         (Archive((f"{_TORONTO}cifar-10-python.tar.gz",), "c58f30108f718f92721af3b95e74349a"),),
+        ("cifar-10-python", "cifar-10-binary"),
     ),
     "cifar100": Source(
         "CIFAR-100",
@@ -104,22 +111,28 @@ SOURCES: dict[str, Source] = {
         {"train": 50_000, "test": 10_000},
         {"train": "e745bf4d84e038a65f6bc18194310c7e", "test": "17bafb4bc22b4ecc716941d25a6501ce"},
         (Archive((f"{_TORONTO}cifar-100-python.tar.gz",), "eb9058c3a382ffc7106e4002c42a8d85"),),
+        ("cifar-100-python", "cifar-100-binary"),
     ),
     "tiny-imagenet": Source(
         "Tiny-ImageNet",
         None,
         (
-            Layout(("tiny-imagenet-200",), ("wnids.txt", "train"), ("wnids.txt", "val"), readers.read_tiny_imagenet),
+            Layout(("tiny-imagenet-200",), ("wnids.txt", "train/"), ("wnids.txt", "val/"), readers.read_tiny_imagenet),
             _npz("tiny-imagenet"),
         ),
         {"train": 100_000, "test": 10_000},
         {},  # decoders of JPEG files differ in their rounding, so that only the archive has a checksum
         (Archive(("http://cs231n.stanford.edu/tiny-imagenet-200.zip",), "90528d7ca1a48142e341f4ef8d21d0de"),),
+        ("tiny-imagenet-200",),
     ),
     "fashion-mnist": Source(
         "Fashion-MNIST",
         ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
-        (_idx("fashion-mnist", "FashionMNIST/raw"), _npz("fashion-mnist")),
+        (
+            _idx("fashion-mnist", "FashionMNIST/raw"),
+            _idx("fashion-mnist", "FashionMNIST/raw", mark="."),
+            _npz("fashion-mnist"),
+        ),
         {"train": 60_000, "test": 10_000},
         {"train": "819d6ae9214abbc30bd601cb4ad304c0", "test": "2bdc83e1b78e813df8547ccd14b70d8f"},
         _idx_archives(
@@ -136,7 +149,7 @@ SOURCES: dict[str, Source] = {
     "mnist": Source(
         "MNIST",
         tuple("0123456789"),
-        (_idx("mnist", "MNIST/raw"), _npz("mnist")),
+        (_idx("mnist", "MNIST/raw"), _idx("mnist", "MNIST/raw", mark="."), _npz("mnist")),
         {"train": 60_000, "test": 10_000},
         {"train": "365dab9bac26085dc69f1022fe166e2f", "test": "a9c5e64a683c5dd2f6a9bf7c61b53e6f"},
         _idx_archives(

@@ -17,6 +17,7 @@ from calibrant.experiments.meta_reg.paper import claimed_gains, paper, printed_g
 from calibrant.losses.calibration import dece, sece
 from calibrant.metrics.kernel import nadaraya_watson
 from calibrant.models import resnet18
+from calibrant.report import format_number
 
 BANDWIDTH = 0.01
 """The paper's bandwidth h."""
@@ -87,7 +88,7 @@ def upper_bound() -> Claim:
     return Claim(
         "SECE is an upper bound of ECE (Eq. 9–11)",
         "SECE ≥ ECE always",
-        f"in {share:.0%} of {len(gaps)} simulated samples; lowest difference {min(gaps):.4f}",
+        f"in {100 * share:.0f} % of {len(gaps)} simulated samples; lowest difference {format_number(min(gaps), 4)}",
         share == 1,
         "2,000 predictions each, from under- to over-confident; ECE with 15 bins, h = 0.01. Eq. (10) replaces ECE by a "
         "product of two integrals, each at most 1",

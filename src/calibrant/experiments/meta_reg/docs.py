@@ -16,10 +16,9 @@ from calibrant.experiments.meta_reg.claims import computed
 from calibrant.experiments.meta_reg.groups import RunGroup, groups
 from calibrant.experiments.meta_reg.measured_claims import measured
 from calibrant.experiments.meta_reg.noisy import has_noisy_labels, noisy_table, noisy_targets
-from calibrant.experiments.meta_reg.search import BASES, HEADINGS, best, is_searched, rows
+from calibrant.experiments.meta_reg.searched import CAPTION, HEADINGS, best, rows, searches, without_searches
 from calibrant.experiments.meta_reg.study import read_all
-from calibrant.experiments.meta_reg.targets import judged, targets
-from calibrant.methods.images import TABLE_3
+from calibrant.experiments.meta_reg.targets import TARGETS, judged, targets
 from calibrant.report import Results, Table, to_markdown
 
 PAGE, RESULTS = Path("docs/meta-regularisation.md"), Path("results")
@@ -28,19 +27,19 @@ BEGIN, END = "<!-- results: written by calibrant.experiments.meta_reg.docs -->",
 
 def results_section(results: Results) -> str:
     """The number of runs, targets, claims and tables as Markdown."""
-    found = groups(record for record in results.records if not is_searched(record["method"]))
+    found = groups(without_searches(results.records))
     clean = [group for group in found if not has_noisy_labels(group.dataset)]
     verdicts = [[v.statement, v.shown, v.word, v.note or None] for v in targets(judged(clean) or clean)]
     verdicts += [[v.statement, v.shown, v.word, v.note or None] for v in noisy_targets(found)]
-    claims = [[c.statement, c.paper, c.measured, c.verdict] for c in (*computed(), *measured(found))]
+    claims = [[c.statement, c.paper, c.measured, c.verdict, c.note or None] for c in (*computed(), *measured(found))]
     parts = [
         "### Runs",
         runs_in_words(found),
         "### Targets",
-        "Paired over seeds, with 95 % intervals (Student's t) for two or more seeds.",
+        TARGETS,
         to_markdown(["target", "measured", "verdict", "note"], verdicts),
         "### Which of the paper's claims hold",
-        to_markdown(["claim", "paper", "measured here", "holds"], claims),
+        to_markdown(["claim", "paper", "measured here", "holds", "remark"], claims),
     ]
     for group in found:
         parts += [f"### {group.label}", *_tables(group)]
@@ -48,25 +47,26 @@ def results_section(results: Results) -> str:
 
 
 def _tables(group: RunGroup) -> list[str]:
-    """Table 1, and Tables 2 and 3 if their methods were run; for noisy labels, their own table."""
+    """Table 1, and Tables 2 and 3 and the variants if they were run; for noisy labels, their own table."""
     if has_noisy_labels(group.dataset):
         return _markdown(noisy_table(group))
     parts = _markdown(tables.table1(group))
-    if any({a, b} <= set(group.methods) for a, b in tables.RIVALS):
-        parts += ["The gain from SECE (Table 2):", *_markdown(tables.table2(group))]
-    if any(name in TABLE_3 for name in group.methods):
-        parts += ["Table 3:", *_markdown(tables.table3(group))]
+    for title, table in (
+        ("The gain from SECE (Table 2):", tables.table2(group)),
+        ("Table 3:", tables.table3(group)),
+        ("Variants of the methods:", tables.variants_table(group)),
+    ):
+        if table.rows:
+            parts += [title, *_markdown(table)]
     return parts
 
 
 def _searches(results: Results) -> list[str]:
     """The results of `calibrant sweep meta-reg`, if it was run."""
     parts: list[str] = []
-    for group in groups(results.records):
-        for base in BASES:
-            if any(is_searched(name) and name.startswith(base) for name in group.methods):
-                parts += [f"### Settings of `{base}` on the validation part, {group.label}"]
-                parts += [to_markdown(HEADINGS, rows(group, base)), f"Lowest NLL: {best(group, base)}."]
+    for group, base in searches(results.records):
+        parts += [f"### Settings of `{base}` on the validation part, {group.label}"]
+        parts += [to_markdown(HEADINGS, rows(group, base)), f"{CAPTION} Lowest NLL: {best(group, base)}."]
     return parts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,12 +12,22 @@ from scipy.stats import binom
 from calibrant.experiments.meta_reg.groups import RunGroup
 from calibrant.plots import style
 from calibrant.plots.bin_sweep import BinSweep, BinSweepDisplay
-from calibrant.plots.reliability import Reliability, ReliabilityDisplay
+from calibrant.plots.reliability import Reliability, ReliabilityDisplay, legend_handles
 from calibrant.report.results import Record
 
 SHOWN = ("ce", "ce-ts", "flsd", "ce-dece", "flg-dece", "flg-sece", "focal-control", "recommended")
 """The methods that the figures show, if they were run."""
+AT_THE_END = ("ce-ts", "recommended")
+"""Methods whose confidences are ready only at the end of training, so that Figure 3 cannot show them."""
+EIGHTH = "#8C564B"
+"""The colour of a method beyond the palette."""
 LEVEL = 0.95
+BANDED = 20
+"""Up to this number of bins, diagrams have the range of a calibrated model."""
+COLOURS = (
+    "Orange: confidence above accuracy. Hatched red: accuracy above confidence. Black bars: where 95 % of the "
+    "accuracies of a calibrated model would lie."
+)
 
 
 def shown(group: RunGroup) -> list[str]:
@@ -41,30 +52,45 @@ def diagram(record: Record, bins: int) -> Reliability:
     return Reliability(edges[:-1], edges[1:], *means, LEVEL, ece, mce, None, record["test_size"])
 
 
+def common_seed(group: RunGroup) -> int | None:
+    """The last seed that all shown methods have; None if they share none."""
+    seeds = [{record["seed"] for record in group.of(method)} for method in shown(group)]
+    return max(set.intersection(*seeds), default=None) if seeds else None
+
+
 def reliability(group: RunGroup, bins: Sequence[int]) -> Any:
-    """Reliability diagrams of the last seed of each method, with one row per number of bins."""
-    methods = shown(group)
+    """Reliability diagrams of one seed of each method; a single number of bins is wrapped into rows of four."""
+    methods, seed = shown(group), common_seed(group)
+    across = min(len(methods), 4) if len(bins) == 1 else len(methods)
+    places = [(count, method) for count in bins for method in methods]
+    down = math.ceil(len(places) / across)
+    drawn = []
     with style.context() as plt:
         figure, axes = plt.subplots(
-            len(bins),
-            len(methods),
-            figsize=(2.3 * len(methods), 2.6 * len(bins)),
+            down,
+            across,
+            figsize=(max(2.3 * across, 4.6), 2.75 * down + 0.6),
             layout="constrained",
             squeeze=False,
         )
-        for row, count in zip(axes, bins, strict=True):
-            for ax, method in zip(row, methods, strict=True):
-                record = group.of(method)[-1]
-                name = f"{method} ({100 * record['error']:.2f} % error)"
-                ReliabilityDisplay(diagram(record, count), name=name).plot(ax, band=count <= 20, legend=False)
-                ax.title.set_fontsize(8)
-                ax.label_outer()
+        for ax, (count, method) in zip(axes.flat, places, strict=False):
+            own = [r for r in group.of(method) if seed is None or r["seed"] == seed]
+            record = own[-1]
+            name = f"{method} ({100 * record['error']:.2f} % error)"
+            drawn.append(diagram(record, count))
+            ReliabilityDisplay(drawn[-1], name=name).plot(ax, band=count <= BANDED, legend=False)
+            ax.title.set_fontsize(8)
+            ax.label_outer()
+        for ax in axes.flat[len(places) :]:
+            ax.remove()
+        handles = legend_handles(drawn, band=min(bins) <= BANDED)
+        figure.legend(handles=handles, loc="outside lower center", ncols=2 if across < 3 else len(handles))
     return figure
 
 
 def curves(group: RunGroup) -> Any | None:
     """Figure 3: test error, ECE, mean and standard deviation of γ by epoch, as means over seeds; None without data."""
-    methods = [m for m in shown(group) if not m.endswith("-ts") and group.of(m)[0].get("curve", {}).get("epoch")]
+    methods = [m for m in shown(group) if m not in AT_THE_END and group.of(m)[0].get("curve", {}).get("epoch")]
     if not methods:
         return None
     panels = {
@@ -74,7 +100,7 @@ def curves(group: RunGroup) -> Any | None:
         "gamma_std": "standard deviation of γ",
     }
     with style.context() as plt:
-        figure, axes = plt.subplots(1, 4, figsize=(13, 3.2), layout="constrained")
+        figure, axes = plt.subplots(1, 4, figsize=(13, 3.6), layout="constrained")
         for ax, (name, title) in zip(axes, panels.items(), strict=True):
             for method in methods:
                 look = style.next_look(ax)
@@ -87,19 +113,29 @@ def curves(group: RunGroup) -> Any | None:
                     ax.plot([], [], gid="model", **look)
             ax.set(xlabel="epoch", title=title)
             ax.set_ylim(bottom=0)
-        axes[0].legend(loc="upper right", frameon=False)
+            ax.xaxis.get_major_locator().set_params(integer=True)
+        handles, names = axes[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=len(names))
     return figure
 
 
 def bin_sweep(group: RunGroup) -> Any:
     """Figure 5: ECE and MCE by number of bins, as means over seeds, with noise floors."""
     with style.context() as plt:
-        figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
-        for method in shown(group):
+        figure, axes = plt.subplots(1, 2, figsize=(9, 4.4), layout="constrained")
+        for position, method in enumerate(shown(group)):
             tables = [record["bins"] for record in group.of(method)]
             means = {n: np.mean([t[n] for t in tables], axis=0) for n in ("ece", "mce", "ece_floor", "mce_floor")}
             data = BinSweep(np.array(tables[0]["bins"]), **means)
             keep = data.bins != 15
             thinned = BinSweep(*(getattr(data, name)[keep] for name in ("bins", *means)))
-            BinSweepDisplay(thinned, name=method).plot(axes, legend=method == shown(group)[-1])
+            BinSweepDisplay(thinned, name=method).plot(axes, legend=False)
+            if position >= len(style.PALETTE):  # otherwise it would have the colour of the first method
+                for line in (line for ax in axes for line in ax.lines[-2:]):
+                    line.set_color(EIGHTH)
+        for ax in axes:  # the legend is outside and needs no room in the axes
+            ax.set_ylim(0, 1.05 * max(np.max(line.get_ydata()) for line in ax.lines))
+        handles, names = axes[0].get_legend_handles_labels()
+        handles.append(plt.Line2D([], [], color=style.GREY, linewidth=1, linestyle=":", marker="_"))
+        figure.legend(handles, [*names, "noise floor of each"], loc="outside lower center", ncols=5)
     return figure

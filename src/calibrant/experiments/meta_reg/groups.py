@@ -21,6 +21,8 @@ class RunGroup(NamedTuple):
     label: str
     dataset: str
     records: list[Record]
+    failed: tuple[str, ...] = ()
+    """The runs that failed, such as "ce-dece, seed 0"; they are not among the records."""
 
     @property
     def name(self) -> str:
@@ -43,14 +45,30 @@ class RunGroup(NamedTuple):
         return [r[metric] for r in self.of(method) if r.get(metric) is not None]
 
 
+SETUP = ("dataset", "model", "recipe", "epochs", "limit")
+"""The fields that the runs of a group share."""
+
+
+def setup_of(record: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The setup of a record: its values of ``SETUP``."""
+    return tuple(record[name] for name in SETUP)
+
+
 def groups(records: Iterable[Mapping[str, Any]]) -> list[RunGroup]:
-    """Group records by setup; failed runs are left out, and nested values become fields."""
+    """Group records by setup; failed runs are only named, and nested values become fields.
+
+    The groups of a data set with the short recipe, which the targets are set for, come before its other groups.
+    """
     found: dict[tuple[Any, ...], list[Record]] = {}
+    failed: dict[tuple[Any, ...], list[str]] = {}
     for record in records:
-        if not record.get("failure"):
-            place = tuple(record[name] for name in ("dataset", "model", "recipe", "epochs", "limit"))
-            found.setdefault(place, []).append(flat(record))
-    return [RunGroup(label(*place), place[0], own) for place, own in found.items()]
+        if record.get("failure"):
+            failed.setdefault(setup_of(record), []).append(f"{record['method']}, seed {record['seed']}")
+        else:
+            found.setdefault(setup_of(record), []).append(flat(record))
+    datasets = list(dict.fromkeys(place[0] for place in found))
+    places = sorted(found, key=lambda place: (datasets.index(place[0]), place[2] != "short"))
+    return [RunGroup(label(*place), place[0], found[place], tuple(failed.get(place, ()))) for place in places]
 
 
 def label(dataset: str, model: str, recipe: str, epochs: int, limit: int) -> str:

@@ -77,14 +77,14 @@ def noisy_targets(found: Sequence[RunGroup]) -> list[Verdict]:
     rivals = [(g.name, difference(g.records, "error", g.dataset, "weights", "ce-clean")) for g in own]
     return [
         judge(
-            f"weights: error at least {100 * GAIN:g} points below ce's (paired difference)",
-            [Case(where, gap, not_above(gap, -GAIN)) for where, gap in gaps],
-            digits=4,
+            f"weights: error at least {100 * GAIN:g} points below ce's (paired difference, points)",
+            [Case(where, times(gap, 100), not_above(gap, -GAIN)) for where, gap in gaps],
+            digits=2,
         ),
         judge(
-            "weights: error below that of ce-clean, which trains on the clean parts (paired difference)",
-            [Case(where, gap, not_above(gap, 0.0)) for where, gap in rivals],
-            digits=4,
+            "weights: error below that of ce-clean, which trains on the clean parts (paired difference, points)",
+            [Case(where, times(gap, 100), not_above(gap, 0.0)) for where, gap in rivals],
+            digits=2,
         ),
     ]
 
@@ -103,5 +103,12 @@ def noisy_table(group: RunGroup) -> Table:
         seconds = spread(group.values(method, "train_seconds"), 0)
         rows.append([method, str(len(group.of(method))), *shown, gap, *weights, seconds])
     share = group.values(group.methods[0], "wrong_share")
-    caption = f"{share[0]:.1%} of the training labels are wrong; all other parts have clean labels. " if share else ""
-    return Table(columns, rows, f"{caption}Weights are means over the training samples with a right or a wrong label.")
+    caption = (
+        f"{100 * share[0]:.1f} % of the training labels are wrong; all other parts have clean labels. " if share else ""
+    )
+    return Table(
+        columns,
+        rows,
+        f"{caption}Scores are mean ± standard deviation over seeds; differences are paired, with 95 % intervals. "
+        "Weights are means over the training samples with a right or a wrong label.",
+    )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from calibrant._words import listed
 from calibrant.experiments.common.keys import make_key
 from calibrant.experiments.common.runs import Planned
-from calibrant.experiments.common.shared import checked_methods
 from calibrant.experiments.meta_reg.data import DATASETS, MODELS, PreparedImages, digest, prepare
 from calibrant.experiments.meta_reg.noisy import COMPARED, NOISY_METHODS, has_noisy_labels
 from calibrant.experiments.meta_reg.noisy import SEEDS as NOISY_SEEDS
@@ -81,6 +82,8 @@ class Setup:
                 raise ValueError(f"{what} must be at least 1; got {number}.")
         if self.folder is None and DATASETS[self.dataset].files:
             raise ValueError(f"--data must name the folder with the files of {DATASETS[self.dataset].title}; got none.")
+        if self.folder is not None and not self.folder.is_dir():
+            raise ValueError(f"--data must be an existing folder; got {self.folder}. With --download it is created.")
         noisy, title = has_noisy_labels(self.dataset), DATASETS[self.dataset].title
         if noisy and self.labels is None:
             raise ValueError(f"--noisy-labels must name the file with the labels of {title}; got none.")
@@ -129,7 +132,7 @@ def runs(
     if seeds is not None and seeds < 1:
         raise ValueError(f"--seeds must be at least 1; got {seeds}.")
     known = known_methods() | dict(further or {})
-    names = checked_methods(methods, known) if methods is not None else default_methods(setup.dataset)
+    names = chosen_methods(methods, known) if methods is not None else default_methods(setup.dataset)
     if seeds is None and has_noisy_labels(setup.dataset):
         seeds = NOISY_SEEDS
     recipe, data = setup.trained_by(), digest(setup.dataset, setup.folder, setup.labels)
@@ -146,6 +149,15 @@ def runs(
         )
         found.append((key, chosen[name]))
     return found
+
+
+def chosen_methods(methods: Sequence[str], known: Mapping[str, Method]) -> list[str]:
+    """The chosen methods, in the order of ``known``; for an unknown id, the error suggests similar ones."""
+    if unknown := [name for name in methods if name not in known]:
+        near = get_close_matches(unknown[0].lower().replace("_", "-"), known, n=3, cutoff=0.75)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise ValueError(f"methods must be among {listed(known, len(IMAGE_METHODS))}; got {', '.join(unknown)}.{hint}")
+    return [name for name in known if name in methods]
 
 
 def in_order(names: Sequence[str], seeds: int | None) -> Iterator[tuple[str, int]]:

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from calibrant.experiments.common.command import usable_folder
-from calibrant.experiments.meta_reg.groups import RunGroup, groups, spread
+from calibrant.experiments.meta_reg.groups import groups
 from calibrant.experiments.meta_reg.noisy import has_noisy_labels
 from calibrant.experiments.meta_reg.plan import Setup, runs
-from calibrant.experiments.meta_reg.study import NAME, make_runs, write_report
-from calibrant.experiments.meta_reg.variants import meta, variants
+from calibrant.experiments.meta_reg.searched import BASES, CAPTION, HEADINGS, best, rows
+from calibrant.experiments.meta_reg.study import NAME, TRIAL_EPOCHS, TRIAL_LIMIT, data_folder, make_runs, write_report
+from calibrant.experiments.meta_reg.variants import meta
 from calibrant.methods import Method
 from calibrant.report import Report, Results
 
 BANDWIDTHS, TEMPERATURES, RATES = (0.005, 0.02, 0.05), (0.001, 0.01, 0.1), (0.1, 1.0, 10.0)
 """h of SECE and multiples of the outer learning rate (for ``flg-sece``); τ of γ-Net (for ``flg-sece-published``)."""
-SEEDS, QUICK_EPOCHS, QUICK_LIMIT = 2, 3, 600
-CRITERION = "nll_val"
+SEEDS = 2
 SUMMARY = """
 One setting is changed at a time: h (the bandwidth of SECE) and the outer learning rate of `flg-sece`, and τ of
 `flg-sece-published`. Settings are compared on the validation part, which neither trains the network nor moves outer
 variables. Test images are not used. The best setting has the lowest NLL on the validation part.
 """
-BASES = ("flg-sece", "flg-sece-published")
-HEADINGS = ["setting", "seeds", "NLL", "ECE %", "error %", "γ std"]
-_AXES = {"h": "h", "rate": "outer learning rate ×", "tau": "τ"}
-_NAME = re.compile(r"(?P<base>flg-sece(?:-published)?)-(?P<axis>h|rate|tau)-(?P<value>[0-9.e+-]+)")
 
 
 def settings(
@@ -72,6 +67,7 @@ def sweep(
     out: str | Path | None = None,
     source: Sequence[str | Path] | None = None,
     export: str | Path | None = None,
+    download: bool = False,
     **how: Any,
 ) -> Path:
     """Try values of h, τ and the outer learning rate, one at a time; returns the path of the report.
@@ -86,8 +82,8 @@ def sweep(
     if has_noisy_labels(dataset):
         raise ValueError(f"--dataset must have its published labels in a search; got {dataset!r}.")
     if quick:
-        dataset, seeds, epochs, limit = "digits", seeds or 1, epochs or QUICK_EPOCHS, limit or QUICK_LIMIT
-    setup = Setup(dataset, None if data is None else Path(data), model, recipe, epochs, limit)
+        dataset, seeds, epochs, limit = "digits", seeds or 1, epochs or TRIAL_EPOCHS, limit or TRIAL_LIMIT
+    setup = Setup(dataset, data_folder(dataset, data, download), model, recipe, epochs, limit)
     methods = settings(bandwidths or BANDWIDTHS, temperatures or TEMPERATURES, rates or RATES)
     planned = runs(setup, list(methods), seeds or SEEDS, methods)
     return write_report([make_runs(setup, planned, folder, **how)], folder, tell=tell, export=export)
@@ -101,48 +97,5 @@ def tell(results: Results) -> Report:
         for base in BASES:
             if tried := rows(group, base):
                 report.text(f"`{base}`, best: {best(group, base)}")
-                report.table(HEADINGS, tried)
+                report.table(HEADINGS, tried, CAPTION)
     return report
-
-
-def best(group: RunGroup, base: str) -> str:
-    """The setting of a method with the lowest mean NLL on the validation part."""
-    tried = {m: group.values(m, CRITERION) for m in _tried(group, base)}
-    means = {m: sum(values) / len(values) for m, values in tried.items() if values}
-    return describe(min(means, key=lambda m: means[m]), base)
-
-
-def describe(method: str, base: str) -> str:
-    """A short description of a setting."""
-    found = _NAME.fullmatch(method)
-    return "default" if method == base or found is None else f"{_AXES[found['axis']]} {float(found['value']):g}"
-
-
-def is_searched(method: str) -> bool:
-    """Whether a method belongs only to a search; some outer learning rates are part of the ablation too."""
-    found = _NAME.fullmatch(method)
-    return found is not None and method not in variants()
-
-
-def _tried(group: RunGroup, base: str) -> list[str]:
-    """The settings of a method: the default first, then sorted by axis and value."""
-
-    def place(method: str) -> tuple[str, float]:
-        found = _NAME.fullmatch(method)
-        return ("", 0.0) if found is None else (found["axis"], float(found["value"]))
-
-    own = [m for m in group.methods if m == base or ((f := _NAME.fullmatch(m)) is not None and f["base"] == base)]
-    return sorted(own, key=place)
-
-
-def rows(group: RunGroup, base: str) -> list[list[Any]]:
-    """The settings of a method, with their scores on the validation part."""
-    shown = ((CRITERION, 4, 1.0), ("ece_val", 2, 100.0), ("error_val", 2, 100.0), ("gamma_std", 3, 1.0))
-    return [
-        [
-            describe(method, base),
-            str(len(group.of(method))),
-            *(spread(group.values(method, name), digits, scale) for name, digits, scale in shown),
-        ]
-        for method in _tried(group, base)
-    ]

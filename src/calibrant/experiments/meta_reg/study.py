@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from calibrant.data.vision import download_missing
 from calibrant.experiments.common.command import begin, open_store, tell_user, usable_folder
 from calibrant.experiments.common.command import export as export_results
 from calibrant.experiments.common.contents import KINDS, in_order, position, read_own, settings_of
@@ -31,6 +32,8 @@ NAME = "meta-reg"
 SMALL, SMALL_EPOCHS = 10_000, 15
 """Up to this many training images, a study has this many epochs, and the methods and seeds of a quick study."""
 QUICK_SEEDS, QUICK_EPOCHS, ABLATION_SEEDS = 2, 12, 3
+TRIAL_EPOCHS, TRIAL_LIMIT = 3, 600
+"""Epochs and training images of ``--quick`` in a search or an ablation, which have many runs."""
 
 
 def reproduce(
@@ -53,6 +56,7 @@ def reproduce(
     checkpoint_every: float = EVERY,
     export: str | Path | None = None,
     shared: bool = False,
+    download: bool = False,
 ) -> Path:
     """Train the missing runs of the study, and write its report; returns the path of the report.
 
@@ -74,6 +78,7 @@ def reproduce(
     checkpoint_every : seconds between two checkpoints of a run
     shared : whether other programs use the device; the training times of these runs are then not compared
     export : also write the results to this file, such as ``results/meta-reg-cifar10.json``
+    download : fetch the published files into ``data`` if they are not there
     """
     if quick:
         dataset, seeds, epochs = "digits", seeds or QUICK_SEEDS, epochs or QUICK_EPOCHS
@@ -85,8 +90,8 @@ def reproduce(
     if source:
         return write_report([Path(path) for path in source], usable_folder(folder), export=export)
     usable_folder(folder)
-    paths = [None if path is None else Path(path) for path in (data, noisy_labels)]
-    setup = Setup(dataset, paths[0], model, recipe, epochs, limit, paths[1])
+    labels = None if noisy_labels is None else Path(noisy_labels)
+    setup = Setup(dataset, data_folder(dataset, data, download), model, recipe, epochs, limit, labels)
     planned = runs(setup, methods, seeds)
     results = make_runs(
         setup,
@@ -144,8 +149,23 @@ def make_runs(
     return export_results(store, arrange)
 
 
-def ablate(*, seeds: int | None = None, out: str | Path | None = None, **settings: Any) -> Path:
-    """Compare variants of the methods; arguments are those of :func:`reproduce`, with three seeds by default."""
+def data_folder(dataset: str, data: str | Path | None, download: bool) -> Path | None:
+    """The folder of a data set, after its files were downloaded if that is wanted and they are missing."""
+    folder = None if data is None else Path(data).expanduser()
+    if download and folder is not None and dataset in DATASETS and DATASETS[dataset].files:
+        download_missing("cifar10" if has_noisy_labels(dataset) else dataset, folder)
+    return folder
+
+
+def ablate(*, seeds: int | None = None, out: str | Path | None = None, quick: bool = False, **settings: Any) -> Path:
+    """Compare variants of the methods; arguments are those of :func:`reproduce`, with three seeds by default.
+
+    ``quick`` uses one seed, three epochs and 600 of scikit-learn's digits.
+    """
+    if quick:
+        trial = {"epochs": TRIAL_EPOCHS, "limit": TRIAL_LIMIT}
+        settings |= {"dataset": "digits"} | {name: settings.get(name) or value for name, value in trial.items()}
+        seeds = seeds or 1
     if has_noisy_labels(dataset := settings.get("dataset", "cifar10")):
         raise ValueError(f"--dataset must have its published labels in an ablation; got {dataset!r}.")
     methods = [*ABLATION, *variants()]
@@ -201,8 +221,8 @@ def work(
         except OutOfTime:
             return False
         store.add(found)
-        asked -= found.keys()
         for own, record in found.items():
+            asked.discard(own)
             tell_user(f"[{total - len(asked)}/{total}] {_line(own, record)}")
     return True
 

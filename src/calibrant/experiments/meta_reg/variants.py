@@ -31,9 +31,12 @@ def variants() -> dict[str, Method]:
     ``flg-sece-low-start``      ten times the outer learning rate, and γ = 0.1 instead of 1 until held-out data move it
     ``flg-sece-last``           the same, and γ moves in the last 30 % of the run only
     ``flg-sece-rescaled-…``     the gradient keeps the mean size of cross-entropy's, at 1 and 10 times the rate
+    ``flg-sece-head-rate-10``   the focal loss trains the head only, and cross-entropy the layers before it
+    ``flg-sece-half-…``         the mean of both losses trains the layers before the head, at several rates
+    ``…-mixed``                 the same with 10 as largest γ and ten times the outer learning rate
     ``focal-control-early``     the held-out gap moves γ from the start of the run
-    ``ce-dece-late``            held-out data move the L2 strengths in the second half only, as they move γ
-    ``ce-sece-late``            the same for SECE
+    ``ce-dece-early``           held-out data move the L2 strengths from the start of the run
+    ``ce-sece-early``           the same for SECE
     ``gamma-sece``              one γ for all, moved by the same hypergradient
     ``published-…``             the published γ-Net with another way to keep γ positive
     ``recommended-temperature`` one temperature instead of the map
@@ -66,8 +69,15 @@ def variants() -> dict[str, Method]:
         "flg-sece-last": replace(fast, start=0.7, initial=0.1),
         "flg-sece-rescaled-rate-1": replace(base, rescaled=True),
         "flg-sece-rescaled-rate-10": replace(fast, rescaled=True),
+        "flg-sece-head-rate-10": replace(fast, body_share=0.0),
+        "flg-sece-half-rate-0.1": replace(base, body_share=0.5, outer_learning_rate=0.1 * rate),
+        "flg-sece-half-rate-1": replace(base, body_share=0.5),
+        "flg-sece-half-rate-10": replace(fast, body_share=0.5),
+        **{f"{name}-mixed": mixed(meta(name), 10 * rate) for name in ("flg", "flg-dece", "flg-sece")},
+        **{f"flg-sece-mixed-rate-{f:g}": mixed(base, 10 * f * rate) for f in RATES.values()},
+        "focal-control-mixed": mixed(meta("focal-control")),
         "focal-control-early": FocalControl(),
-        **{f"{name}-late": replace(meta(name), start=base.start) for name in ("ce-dece", "ce-sece")},
+        **{f"{name}-early": replace(meta(name), start=0.0) for name in ("ce-dece", "ce-sece")},
         "gamma-sece": replace(base, outer_variable="gamma"),
         **{f"published-{name}": replace(published, positive=name) for name in POSITIVE},
         "recommended-temperature": replace(recommended, hidden=0),
@@ -80,6 +90,12 @@ def variants() -> dict[str, Method]:
         "average-gamma-net": replace(gamma, outer_variable="gamma-net"),
         "average-feedback": FocalControl(averaged),
     }
+
+
+def mixed(method: MetaRegularization, outer_learning_rate: float | None = None) -> MetaRegularization:
+    """A method with half the weight of cross-entropy in the body's loss, which needs a larger γ."""
+    rate = method.outer_learning_rate if outer_learning_rate is None else outer_learning_rate
+    return replace(method, body_share=0.5, largest=10.0, outer_learning_rate=rate)
 
 
 def meta(name: str) -> MetaRegularization:
