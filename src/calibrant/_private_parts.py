@@ -48,6 +48,7 @@ PRIVATE_PARTS: dict[str, str] = {
     "torch.nn.MultiheadAttention._reset_parameters": "draws new parameters of attention (models/architecture.py)",
     "torch.nn.Module._modules": "replaces the head in a shallow copy (models/heads.py)",
     "torch.nn.Module._parameters": "absent parameters (estimators/networks.py, methods/plain_modules.py)",
+    "torch._dynamo.eval_frame.OptimizedModule._orig_mod": "the network inside torch.compile (models/given.py)",
     # calibrant.methods and calibrant.data
     "torch.nn.modules.conv._ConvNd": "the base class of convolutions (methods/newness.py)",
     "torch.nn.init._calculate_fan_in_and_fan_out": "bounds of fresh parameters (methods/newness.py)",

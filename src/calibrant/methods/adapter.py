@@ -105,8 +105,8 @@ def solve_group(
     tied = [k for k, own in enumerate(parts) for _ in own] if first.tied else None
     if tied and len(flat) > 1 and flat[0].model is not None and (reason := why_not_vectorised(group.problems)):
         raise ValueError(
-            "This method trains its networks together under torch.func.vmap, which the model does not support. Use "
-            f"another method, such as the default. The reason: {reason}"
+            "This method trains its networks together under torch.func.vmap, which the model does not support: "
+            f"{reason.rstrip(' .')}. Use another method, such as the default."
         )
     if len(flat) > 1 and tied is None and needs_single_runs(group):
         singles = [Group([m], [t], [p]) for m, t, p in zip(each, flat, group.problems, strict=True)]

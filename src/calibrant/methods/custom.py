@@ -166,11 +166,12 @@ def fit(
         try:
             fitted = wanted.fit(task, callbacks=[*guards, *callbacks], compile=compile)
         except NonFiniteError as error:
-            raise NonFiniteError(f"{error}{not_finite(first, 'train')}{not_finite(second, 'val')}") from error
+            hint = not_finite(first, "train") + not_finite(second, "val")
+            raise NonFiniteError(f"{error}{hint}") from error
         except CheckpointError as error:
             raise ValueError(
                 f"Gradient checkpointing cannot be combined with {type(wanted).__name__}, which differentiates through "
-                "training steps. Switch it off in the network."
+                "training steps. Turn it off in the network."
             ) from error
     if interrupt.pressed and not any(getattr(network, "outer_steps", 1) for network in fitted.networks):
         raise KeyboardInterrupt

@@ -39,7 +39,7 @@ def _looks_drawn(layer: nn.Module) -> bool:
     if isinstance(layer, nn.Linear | nn.Bilinear | _ConvNd):
         return _within(own.values(), 1 / math.sqrt(_fan_in(layer)))
     if isinstance(layer, nn.RNNBase):
-        drawn = own.keys() <= set(layer._flat_weights_names)
+        drawn = all(name.rpartition("_l")[2].removesuffix("_reverse").isdigit() for name in own)  # weight_ih_l0, …
         return drawn and _within(own.values(), 1 / math.sqrt(layer.hidden_size))
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         return _standard_normal(layer)

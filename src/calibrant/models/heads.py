@@ -114,7 +114,7 @@ def _advice(calls: _Calls, logits: Tensor) -> str:
         f"head={k!r} ({type(m).__name__})"
         for k, m in named.items()
         if calls.gives(k, logits)
-        and any(p.requires_grad for p in m.parameters())
+        and next(m.parameters(), None) is not None
         and len(calls.outputs[k]) == 1
         and calls.takes_tensor(k)
         and calls.inputs[k][0].shape != logits.shape
