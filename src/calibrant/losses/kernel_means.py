@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 # The most pairs of one block, whatever the number of rows: they fit into a processor's cache, or keep a GPU busy.
 _PAIRS, _PAIRS_ON_GPU = 1 << 18, 1 << 24
+_LOG2_E = math.log2(math.e)
 
 
 def kernel_means(
@@ -86,7 +88,8 @@ class _PairBlock(NamedTuple):
 
 def _block(points: Tensor, own: slice, width: Tensor, weights: Tensor | None) -> _PairBlock:
     distance = points[own].unsqueeze(1) - points
-    kernel = torch.exp(-0.5 * (distance / width).square())  # Eq. (6)
+    # Eq. (6), as a power of two: on a processor, exp is ten times slower where its values are almost 0.
+    kernel = torch.exp2(distance.square() * (-0.5 * _LOG2_E / width.square()))
     weighted = kernel if weights is None else kernel * weights
     total = weighted.sum(1)  # at least w_i, by the self term
     return _PairBlock(distance, kernel, weighted, total if weights is None else torch.where(total > 0, total, 1))
