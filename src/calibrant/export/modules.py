@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from calibrant._whole import whole_file
 from calibrant.data.batch import as_dtype, map_tensors
-from calibrant.data.loaders import arguments
+from calibrant.data.items import arguments
 from calibrant.export.graph import require
 from calibrant.methods import Trained
 from calibrant.methods.trained import as_arrays

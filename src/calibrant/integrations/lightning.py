@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from calibrant.data.batch import map_tensors
-from calibrant.data.loaders import by_name, takes_mapping, unpack
+from calibrant.data.items import by_name, takes_mapping, unpack
 from calibrant.methods.after_training import calibrate
 from calibrant.methods.loaded import arguments_of
 from calibrant.methods.watching import calibration_scores

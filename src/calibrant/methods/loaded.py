@@ -13,7 +13,8 @@ from torch.utils.data import Dataset
 
 from calibrant._inputs import check_labels
 from calibrant.data.batch import map_tensors
-from calibrant.data.loaders import LoaderStream, arguments
+from calibrant.data.items import arguments
+from calibrant.data.loaders import LoaderStream
 from calibrant.data.streams import Stream, TensorStream, as_array, as_tensors, is_pair
 from calibrant.methods.task import Part, tensors
 from calibrant.models.outputs import accepted_names, positional_names

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from calibrant.bilevel import Solution
 from calibrant.data.batch import as_dtype, map_tensors
-from calibrant.data.loaders import LABELS, arguments, named, selected, takes_mapping
+from calibrant.data.items import LABELS, arguments, named, selected, takes_mapping
 from calibrant.data.streams import as_array
 from calibrant.methods.checks import processing
 from calibrant.methods.fitted import Fitted
