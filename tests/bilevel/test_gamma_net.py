@@ -224,7 +224,7 @@ def test_arguments_are_checked():
         GammaNet(12, 4, spread=1.5)
     with pytest.raises(ValueError, match="prior_strength must be"):
         GammaNet(12, 4, prior_strength=-1)
-    with pytest.raises(ValueError, match="12 columns"):
+    with pytest.raises(ValueError, match=r"\(samples, 12\)"):
         GammaNet(12, 4)(some(features=5))
     with pytest.raises(ValueError, match="temperature positive"):
         GammaNet(12, 4, temperature=0)

@@ -126,8 +126,11 @@ class GammaNet(OuterVariable):
 
     def forward(self, features: Tensor) -> Tensor:
         """One γ for each row of `features`, which should be detached from the classifier."""
-        if features.shape[-1] != self.features:
-            raise ValueError(f"features must have {self.features} columns; got shape {tuple(features.shape)}.")
+        if features.dim() != 2 or features.shape[1] != self.features:
+            raise ValueError(
+                f"features must have shape (samples, {self.features}), one row for each sample; got "
+                f"{tuple(features.shape)}. For feature maps, name a head that follows the pooling: head='…'."
+            )
         if self.form == "bounded":
             return bounded_gamma(features, self.centre, self.weight, spread=self.spread, largest=self.largest)
         raw = published_gamma(features, self.attention, self.weight, self.temperature)
