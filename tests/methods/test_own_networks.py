@@ -118,7 +118,7 @@ class Maps(nn.Module):
 
 
 def test_gamma_net_refuses_features_that_are_not_rows():
-    with pytest.raises(ValueError, match=r"features must have shape \(samples, 24\), one row for each sample; got \(\d+, 4, 6\)"):
+    with pytest.raises(ValueError, match=r"shape \(samples, 24\), one row for each sample; got \(\d+, 4, 6\)"):
         calibrant.fit(Maps(), rows(), rows(30, 1), method=method("flg-sece"), head="last")
     result = calibrant.fit(Maps(), rows(), rows(30, 1), method=method("focal-control"), head="last")
     assert result.probs(rows()[0]).isfinite().all()
