@@ -24,6 +24,8 @@ reproduce: setup ## both papers' experiments on a small scale: reports in out/bo
 	$(PY) -m calibrant reproduce bo4sc --quick
 	$(PY) -m calibrant reproduce meta-reg --quick
 
+# One thread per process: pytest already uses two processes, and threads beyond the cores only wait for one another.
+test test-all: export OMP_NUM_THREADS ?= 1
 test: setup     ## the fast tests
 	$(PY) -m pytest -n 2 --dist loadfile --durations=10
 
