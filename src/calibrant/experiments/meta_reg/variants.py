@@ -33,7 +33,7 @@ def variants() -> dict[str, Method]:
     ``flg-sece-rescaled-…``     the gradient keeps the mean size of cross-entropy's, at 1 and 10 times the rate
     ``flg-sece-head-rate-10``   the focal loss trains the head only, and cross-entropy the layers before it
     ``flg-sece-half-…``         the mean of both losses trains the layers before the head, at several rates
-    ``…-mixed``                 the same with 10 as largest γ and ten times the outer learning rate
+    ``…-mixed``                 the same with 10 as largest γ and five times the outer learning rate
     ``focal-control-early``     the held-out gap moves γ from the start of the run
     ``ce-dece-early``           held-out data move the L2 strengths from the start of the run
     ``ce-sece-early``           the same for SECE
@@ -73,8 +73,8 @@ def variants() -> dict[str, Method]:
         "flg-sece-half-rate-0.1": replace(base, body_share=0.5, outer_learning_rate=0.1 * rate),
         "flg-sece-half-rate-1": replace(base, body_share=0.5),
         "flg-sece-half-rate-10": replace(fast, body_share=0.5),
-        **{f"{name}-mixed": mixed(meta(name), 10 * rate) for name in ("flg", "flg-dece", "flg-sece")},
-        **{f"flg-sece-mixed-rate-{f:g}": mixed(base, 10 * f * rate) for f in RATES.values()},
+        **{f"{name}-mixed": mixed(meta(name), 5 * rate) for name in ("flg", "flg-dece", "flg-sece")},
+        **{f"flg-sece-mixed-rate-{f:g}": mixed(base, 5 * f * rate) for f in RATES.values()},
         "focal-control-mixed": mixed(meta("focal-control")),
         "focal-control-early": FocalControl(),
         **{f"{name}-early": replace(meta(name), start=0.0) for name in ("ce-dece", "ce-sece")},
