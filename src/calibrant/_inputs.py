@@ -56,11 +56,16 @@ def as_tensor(values: Any, name: str) -> Tensor:
         )
     if array.dtype == np.longdouble:
         array = array.astype(np.float64)
-    if not array.dtype.isnative or any(step < 0 for step in array.strides):
-        array = array.astype(array.dtype.newbyteorder("="), order="C")
-    if not array.flags.writeable:
-        array = array.copy()  # torch has no read-only tensors and would warn
-    return torch.from_numpy(array)
+    return torch.from_numpy(shareable(array))
+
+
+def shareable(values: Any) -> Any:
+    """An array that torch can share memory with, copied if necessary; anything else unchanged."""
+    if not isinstance(values, np.ndarray):
+        return values
+    if not values.dtype.isnative or any(step < 0 for step in values.strides):
+        values = values.astype(values.dtype.newbyteorder("="), order="C")
+    return values if values.flags.writeable else values.copy()  # torch has no read-only tensors and would warn
 
 
 def like(result: Tensor, reference: Any) -> Any:
