@@ -343,3 +343,12 @@ def test_rows_are_paired_by_position_and_another_order_is_noticed():
         calibrant.evaluate(frame.iloc[::-1], series.iloc[::-1], n_resamples=20)
         calibrant.evaluate(frame, series.set_axis(range(100, 160)), n_resamples=20)
         calibrant.evaluate(frame, series.set_axis([*range(59), "last"]), n_resamples=20)
+
+
+def test_classes_name_the_columns_of_whole_numbers(over):
+    probs, labels, plain = over
+    named = calibrant.evaluate(probs, labels, classes=["cat", "dog", "emu"], n_resamples=20).models["model"]
+    assert [part["name"] for part in named.classes] == ["cat", "dog", "emu"]
+    assert named.measures == plain.models["model"].measures
+    with pytest.raises(ValueError, match="labels must be among the classes 1, 2, 3; got '0'"):
+        calibrant.evaluate(probs, labels, classes=[1, 2, 3])

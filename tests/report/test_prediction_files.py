@@ -7,6 +7,7 @@ pytest.importorskip("pandas")
 import pandas as pd
 
 from calibrant.report.evaluation.files import read_predictions
+from calibrant.report.evaluation.judging import judge_files
 
 PROBS = np.array([[0.125, 0.875], [0.75, 0.25], [0.5, 0.5], [0.4, 0.6]])
 LABELS = np.array([1, 0, 1, 1])
@@ -106,3 +107,13 @@ def test_columns_named_by_numbers_and_files_without_a_header():
     pd.DataFrame(PROBS).to_csv("a.csv", index=False, header=False)
     with pytest.raises(ValueError, match="numbers in its first line; put a header"):
         read_predictions("a.csv")
+
+
+@pytest.mark.parametrize(("labels", "classes"), [([0, 1, 0, 1], ("a", "b")), ([1, 2, 1, 2], None)])
+def test_columns_with_names_and_labels_with_numbers(labels, classes):
+    frame(label=labels).to_csv("a.csv", index=False)
+    file = read_predictions("a.csv")
+    assert file.classes == classes
+    result, _ = judge_files([file])
+    assert result.models["a"].measures["accuracy"].value == 0.5
+    assert [part["name"] for part in result.models["a"].classes] == (["a", "b"] if classes else ["1", "2"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -56,14 +57,20 @@ def class_names(wnids: Path, words: Path) -> tuple[str, ...]:
     return tuple(known.get(name, name).split(",")[0] for name in wnids.read_text(encoding="utf-8").split())
 
 
-def read_labelled_files(listed: Listed) -> tuple[np.ndarray, np.ndarray]:
-    """All images as ``(n, height, width, 3)``; grey ones get three equal channels."""
+def pillow() -> Any:
+    """The module ``PIL.Image``; without Pillow, an error that says how to install it."""
     try:
         from PIL import Image
     except ImportError:
         raise ImportError(
             "Reading image files needs Pillow. Install it with: pip install 'calibrant[vision]'."
         ) from None
+    return Image
+
+
+def read_labelled_files(listed: Listed) -> tuple[np.ndarray, np.ndarray]:
+    """All images as ``(n, height, width, 3)``; grey ones get three equal channels."""
+    Image = pillow()
     if not listed:
         raise ValueError("it lists no images")
     images: np.ndarray | None = None

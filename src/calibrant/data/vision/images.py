@@ -126,7 +126,7 @@ def load_parts(name: str, folder: str | os.PathLike[str], *, download: bool = Fa
             f"The training and test images of {source.title} in {folder} must have one shape; got {shapes[0]} and "
             f"{shapes[1]}."
         )
-    mean, std = _channel_statistics(arrays[0][0])
+    mean, std = channel_statistics(arrays[0][0])
     train, test = (
         Images(torch.from_numpy(np.array(x.transpose(0, 3, 1, 2), order="C")), torch.from_numpy(y), names, mean, std)
         for x, y in arrays
@@ -244,7 +244,7 @@ def _names(where: Found | None, arrays: list[Arrays]) -> tuple[str, ...]:
     return tuple(map(str, range(1 + max(int(y.max()) for _, y in arrays))))
 
 
-def _channel_statistics(pixels: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def channel_statistics(pixels: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel, exactly, from the counts of the 256 values."""
     channels = range(pixels.shape[-1])
     counts = np.zeros((len(channels), 256))

@@ -46,8 +46,9 @@ def evaluate(
     probs : (n, C) probabilities; (n,) for the probability of class 1 of two; or a dict from model names to these, to
         compare several models on the same rows. Differences are relative to the first.
     labels : (n,) true classes: columns 0..C-1, or text or other numbers that `classes` names in the order of the
-        columns. Without `classes`, the columns of a data frame are matched by their names if these are the labels;
-        otherwise such labels are assigned to the columns in sorted order.
+        columns. If no class is a number, `classes` can also just name the columns. Without `classes`, the columns of a
+        data frame are matched by their names if these are the labels; otherwise such labels are assigned to the columns
+        in sorted order.
     confidence, correct : another form: the probability of the predicted class, and whether it was right. Both may be
         dicts for several models.
     predicted : (n,) the column of the class that the model predicts, if that is not always the one with the largest

@@ -221,9 +221,12 @@ def _class_of(name: str) -> str:
 
 
 def _classes(names: Sequence[str], y: np.ndarray | None) -> tuple[str, ...] | None:
-    """The names of the columns; None if the labels are column numbers."""
-    if y is not None and y.dtype.kind in "biuf" and not all(_whole(v) in names for v in np.unique(y).tolist()):
-        return None
+    """The names of the columns; None if the labels are other numbers, which are assigned to the columns in order."""
+    if y is not None and y.dtype.kind in "biuf":
+        seen = [_whole(v) for v in np.unique(y).tolist()]
+        columns = {str(k) for k in range(len(names))}
+        if not set(seen) <= set(names) and (not set(seen) <= columns or any(map(_is_number, names))):
+            return None
     return tuple(names)
 
 

@@ -119,7 +119,8 @@ def read_labels(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """The column of each label, and the names of the columns.
 
-    `classes` names the columns in their order. Without it, labels that are whole numbers below C are column numbers.
+    `classes` names the columns in their order. Labels are then these names, or column numbers if no name is a number.
+    Without it, labels that are whole numbers below C are column numbers.
     Other labels, for instance text, are assigned to the columns in sorted order if there are C different ones.
     """
     y = class_names(labels)
@@ -135,7 +136,7 @@ def read_labels(
             y = y.astype(np.int64)
     if classes is not None:
         return _by_name(y, classes, n_classes)
-    if y.dtype.kind in "biu" and y.min() >= 0 and y.max() < n_classes:
+    if _are_columns(y, n_classes):
         return y.astype(np.int64), tuple(str(k) for k in range(n_classes))
     seen = np.unique(y)
     if len(seen) != n_classes:
@@ -168,10 +169,25 @@ def columns_by_name(models: Mapping[str, Any], labels: Any) -> tuple[Mapping[str
     return found, names
 
 
+def _are_columns(y: np.ndarray, n_classes: int) -> bool:
+    """Whether the labels can be column numbers."""
+    return y.dtype.kind in "biu" and len(y) > 0 and bool(y.min() >= 0 and y.max() < n_classes)
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return name in ("True", "False")
+    return True
+
+
 def _by_name(y: np.ndarray, classes: Sequence[Any], n_classes: int) -> tuple[np.ndarray, tuple[str, ...]]:
     names = [str(c) for c in classes]
     if len(names) != n_classes or len(set(names)) != n_classes:
         raise ValueError(f"classes must hold {n_classes} different names, one per column; got {names}.")
+    if _are_columns(y, n_classes) and not any(_is_number(name) for name in names):
+        return y.astype(np.int64), tuple(names)
     place = {name: column for column, name in enumerate(names)}
     text = [str(v) for v in y.tolist()]
     unknown = sorted({name for name in text if name not in place})
