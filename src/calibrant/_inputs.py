@@ -50,9 +50,10 @@ def as_tensor(values: Any, name: str) -> Tensor:
     except ValueError:
         raise ValueError(f"{name} must be a rectangular array of numbers; got rows of unequal length.") from None
     if array.dtype.kind not in "biufc":
+        order = f" The order of arguments is {name}, labels." if name in ("probs", "logits") else ""
         raise ValueError(
             f"{name} must be an array of numbers; got {type(values).__name__} of dtype {array.dtype}. "
-            "Encode string labels as integers first; convert object arrays with .astype(...)."
+            f"Encode string labels as integers first; convert object arrays with .astype(...).{order}"
         )
     if array.dtype == np.longdouble:
         array = array.astype(np.float64)
@@ -157,7 +158,7 @@ def check_probs(probs: Any, *, from_logits: bool = False) -> Tensor:
     """
     if from_logits or isinstance(probs, Logits):
         return torch.softmax(check_logits(probs).double(), dim=1)
-    raw = _floating(probs, "probs", "Hard predictions are not probabilities; cast to float if these really are.")
+    raw = _floating(probs, "probs", "Hard predictions are not probabilities, and labels come second.")
     if raw.ndim != 2:
         hint = (
             "For binary problems with one probability per row, pass binary='positive' or binary='predicted' if the "

@@ -352,3 +352,11 @@ def test_classes_name_the_columns_of_whole_numbers(over):
     assert named.measures == plain.models["model"].measures
     with pytest.raises(ValueError, match="labels must be among the classes 1, 2, 3; got '0'"):
         calibrant.evaluate(probs, labels, classes=[1, 2, 3])
+
+
+def test_labels_before_probabilities_are_explained(over):
+    probs, labels, _ = over
+    with pytest.raises(ValueError, match="labels come second"):
+        calibrant.evaluate(labels, probs)
+    with pytest.raises(ValueError, match=r"The order of arguments is probs, labels\."):
+        calibrant.evaluate(np.array(["a", "b", "c"])[labels], probs)
