@@ -328,3 +328,27 @@ def test_many_draws_at_once_score_as_one_by_one(arguments, weighted):
     assert inside.mean == at_once.mean
     with pytest.raises(TypeError, match="no argument 'bin'"):
         metrics.noise_floor(confidence=confidence, n_resamples=60, bin=3)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("arguments", [{}, {"bins": 7, "norm": "l2"}, {"debias": True}])
+def test_many_draws_of_labels_at_once_score_as_one_by_one(arguments, weighted):
+    probs, _ = random_probs(300, 5)
+    weight = {"sample_weight": np.random.default_rng(0).uniform(0.1, 2, 300)} if weighted else {}
+
+    def slow(p, labels, **given):
+        return metrics.classwise_ece(p, labels, **arguments, **given)
+
+    at_once = metrics.noise_floor(probs, metric=metrics.classwise_ece, n_resamples=40, **arguments, **weight)
+    one_by_one = metrics.noise_floor(probs, metric=slow, n_resamples=40, **weight)
+    for name in ("mean", "low", "high"):
+        assert getattr(at_once, name) == pytest.approx(getattr(one_by_one, name), rel=1e-12)
+
+
+@pytest.mark.parametrize("metric", [metrics.nll, metrics.brier], ids=name_of)
+def test_intervals_of_scores_that_cannot_be_negative_end_at_zero(metric):
+    probs = np.array([[0.999, 0.001]] * 19 + [[0.9, 0.1]])
+    found = metrics.asymptotic_interval(probs, np.zeros(20, dtype=int), metric=metric)
+    assert found.low == 0 < found.value < found.high
+    gap = metrics.asymptotic_interval(probs, np.zeros(20, dtype=int), metric=metrics.confidence_gap)
+    assert gap.low < gap.value < 0

@@ -282,6 +282,11 @@ BAD = {
     "one row": (lambda t: t.head(1), [], "one row with a label"),
     "few rows": (lambda t: t.head(8), [], "must have at least 10 rows with a label"),
     "no labels": (lambda t: t.assign(**{"left?": np.nan}), [], "240 of the 240 rows"),
+    "a class called NA": (
+        lambda t: t.assign(**{"left?": np.where(np.arange(240) % 5 < 3, "NA", "no")}),
+        [],
+        "remove the rows without a label. Empty, NA, None and ? count as missing; give a class with such a name another",
+    ),
     "a quantity": (lambda t: t, ["--target", "spent (€)"], "numbers with fractions"),
     "a count": (lambda t: t.assign(n=np.arange(240) * 3), ["--target", "n"], "240 different values in 240 rows"),
     "free text": (lambda t: t.assign(n=[f"t{k}" for k in range(240)]), ["--target", "n"], "names or free text"),

@@ -195,6 +195,23 @@ def width_sums(probs: Tensor, labels: Tensor, weight: Tensor | None, bins: int) 
     return BinSums(*sums.view(4, classes, bins))
 
 
+def classwise_of_draws(
+    p: Predictions, draws: Iterable[Tensor], bins: int = 15, norm: Norm = "l1", debias: bool = False
+) -> Tensor:
+    """`classwise_ece` of the same probabilities for several draws of labels; equal-width bins are computed once."""
+    assert p.probs is not None
+    assert p.labels is not None
+    sums = width_sums(p.probs, p.labels, p.weight, bins)
+    edges = bin_edges(p.probs, bins, "width")
+    values = []
+    for labels in draws:
+        own = p.probs.gather(1, labels[:, None])[:, 0]
+        index = bin_index(own, edges, "width") + labels * len(edges)
+        hits = histogram(index, sums.correct.numel(), p.weight).view(sums.correct.shape)
+        values.append(calibration_error(replace(sums, correct=hits), norm, debias).mean())
+    return torch.stack(values).cpu()
+
+
 @metric(top_label=True)
 def overconfidence(
     probs: Any = None, labels: Any = None, bins: int = 15, scheme: Scheme = "width", **given: Unpack[Given]

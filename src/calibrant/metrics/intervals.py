@@ -117,7 +117,8 @@ def asymptotic_interval(
 
     These are `ece`, `mce`, `ace`, `nll`, `brier`, `accuracy` and `confidence_gap`.
 
-    The last four are means of independent terms: value ± z·(standard error), with Wilson's form for the accuracy.
+    The last four are means of independent terms: value ± z·(standard error), with Wilson's form for the accuracy. `nll`
+    and `brier` cannot be negative, so their intervals end at 0.
 
     The binned errors are norms ‖g‖ of the vector of gaps, and ĝ is g plus nearly normal noise e. From below,
     ‖g‖ ≥ ‖ĝ‖ − ‖e‖, so the lower end subtracts a quantile of ‖e‖. From above, with u the dual vector of g,
@@ -151,7 +152,7 @@ def asymptotic_interval(
             f"metric must be one of {known}; got {getattr(metric, '__name__', metric)!r}. "
             "Use bootstrap_interval for other metrics."
         )
-    return _normal_interval(p, terms(p), level)
+    return _normal_interval(p, terms(p), level, lowest=-math.inf if marked(metric, "signed") else 0.0)
 
 
 _MEANS: dict[Metric, Callable[[Predictions], Tensor]] = {
@@ -165,7 +166,7 @@ def _effective(p: Predictions) -> float:
     return float(len(p)) if p.weight is None else (p.weight.sum() ** 2 / (p.weight**2).sum()).item()
 
 
-def _normal_interval(p: Predictions, terms: Tensor, level: float) -> Estimate:
+def _normal_interval(p: Predictions, terms: Tensor, level: float, lowest: float) -> Estimate:
     value = p.mean(terms)
     if not math.isfinite(value):
         raise ValueError(f"metric must be finite on this sample; got {value}. Pass logits instead of probabilities.")
@@ -173,7 +174,7 @@ def _normal_interval(p: Predictions, terms: Tensor, level: float) -> Estimate:
     n = _effective(p)
     spread = (share**2 * (terms - value) ** 2).sum().item() * n / (n - 1) if n > 1 else math.inf
     half = normal.ppf((1 + level) / 2) * math.sqrt(spread)
-    return Estimate(value, value - half, value + half, level, "normal limit")
+    return Estimate(value, max(lowest, value - half), value + half, level, "normal limit")
 
 
 def _wilson(p: Predictions, level: float) -> Estimate:

@@ -21,7 +21,7 @@ from calibrant.metrics._resampling import (
     tail_p_value,
     unwrapped,
 )
-from calibrant.metrics.binned import ece, ece_of_draws
+from calibrant.metrics.binned import classwise_ece, classwise_of_draws, ece, ece_of_draws
 from calibrant.metrics.predictions import Binary, Predictions
 
 
@@ -119,6 +119,8 @@ def null_values(p: Predictions, metric: Metric, arguments: dict[str, Any], n_res
     function, given = unwrapped(metric, arguments)
     if function is ece and given.keys() <= {"bins", "scheme", "norm", "debias"}:
         return ece_of_draws(p, (drawn.correct for drawn in draws), **given)
+    if function is classwise_ece and p.probs is not None and given.keys() <= {"bins", "norm", "debias"}:
+        return classwise_of_draws(p, (drawn.labels for drawn in draws if drawn.labels is not None), **given)
     return torch.tensor([call(metric, drawn, arguments) for drawn in draws], dtype=torch.float64)
 
 

@@ -162,7 +162,8 @@ def _labels(column: np.ndarray, known: np.ndarray, target: str, file: str) -> np
     if absent > MOST_UNLABELLED * len(known):
         raise ValueError(
             f"{absent:,} of the {len(known):,} rows of {file} have no value in {target!r}. Name another column, or "
-            "remove the rows without a label."
+            "remove the rows without a label. Empty, NA, None and ? count as missing; give a class with such a name "
+            "another one."
         )
     present = column[known]
     if len(present) < 2:
