@@ -285,7 +285,7 @@ BAD = {
     "a class called NA": (
         lambda t: t.assign(**{"left?": np.where(np.arange(240) % 5 < 3, "NA", "no")}),
         [],
-        "remove the rows without a label. Empty, NA, None and ? count as missing; give a class with such a name another",
+        "Empty, NA, None and ? count as missing; give a class with such a name another one",
     ),
     "a quantity": (lambda t: t, ["--target", "spent (€)"], "numbers with fractions"),
     "a count": (lambda t: t.assign(n=np.arange(240) * 3), ["--target", "n"], "240 different values in 240 rows"),
