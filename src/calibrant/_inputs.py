@@ -7,6 +7,7 @@ input raises a ValueError that says what was expected, what was given, and what 
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -183,12 +184,20 @@ def check_probs(probs: Any, *, from_logits: bool = False) -> Tensor:
     return tensor
 
 
-def check_labels(labels: Any, n_rows: int, n_classes: int, device: torch.device | None = None) -> Tensor:
+def check_labels(
+    labels: Any,
+    n_rows: int,
+    n_classes: int,
+    device: torch.device | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+) -> Tensor:
     """Return int64 labels in 0..C-1, one per row. Two classes can also be bool.
 
-    Text labels must name every class; they are numbered in sorted order, as in scikit-learn.
+    Text labels must be among the names of the `columns`, or name every class; they are then numbered in sorted order,
+    as in scikit-learn.
     """
-    tensor = as_tensor(encode_text(labels, n_classes)[0], "labels")
+    tensor = as_tensor(encode_text(labels, n_classes, columns)[0], "labels")
     if tensor.ndim != 1:
         shape = tuple(tensor.shape)
         raise ValueError(f"labels must be 1-D with {n_rows} entries; got shape {shape}.{one_dimension_hint(shape)}")
@@ -215,14 +224,40 @@ def one_dimension_hint(shape: tuple[int, ...]) -> str:
     return " Use labels[:, 0]." if shape[1] == 1 else " Use labels.argmax(axis=1) for one-hot labels."
 
 
-def encode_text(labels: Any, n_classes: int) -> tuple[Any, np.ndarray | None]:
-    """Number text labels 0..C-1 in sorted order, and return the names; return other labels unchanged, with None."""
+def column_names(values: Any) -> list[str] | None:
+    """The names of a data frame's columns if they are different texts; None for anything else."""
+    given = getattr(values.values if isinstance(values, Logits) else values, "columns", None)
+    if given is None or callable(given):
+        return None
+    names = list(given)
+    return names if all(isinstance(name, str) for name in names) and len(set(names)) == len(names) else None
+
+
+def classes_of_columns(columns: Sequence[str], labels: set[str]) -> list[str] | None:
+    """The class of each column, without a common beginning such as ``prob_``; None if the labels are not among them."""
+    start = re.match(r".*?[_ .:-]", columns[0]) if columns else None
+    shared = start is not None and all(name.startswith(start[0]) for name in columns)
+    for names in (list(columns), [name[start.end() :] if start and shared else name for name in columns]):
+        if labels <= set(names) and len(set(names)) == len(names):
+            return names
+    return None
+
+
+def encode_text(labels: Any, n_classes: int, columns: Sequence[str] | None = None) -> tuple[Any, np.ndarray | None]:
+    """Number text labels 0..C-1, and return the names in this order; return other labels unchanged, with None.
+
+    If `columns` are named like the labels (cat, or prob_cat), these are their numbers. Otherwise the order is sorted.
+    """
     if isinstance(labels, Tensor):
         return labels, None
     names = np.asarray(labels)
     if names.ndim != 1 or names.dtype.kind not in "UOT" or not all(isinstance(name, str) for name in names.tolist()):
         return labels, None
     known, codes = np.unique(names.astype(str), return_inverse=True)
+    classes = None if columns is None else classes_of_columns(columns, set(known.tolist()))
+    if classes is not None:
+        place = {name: number for number, name in enumerate(classes)}
+        return np.array([place[name] for name in known.tolist()], dtype=np.int64)[codes], np.array(classes)
     if len(known) != n_classes:
         raise ValueError(
             f"text labels must name every class; got {len(known)} classes for {n_classes} columns. The columns must be "

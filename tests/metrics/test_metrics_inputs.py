@@ -321,3 +321,16 @@ def test_probabilities_given_as_logits_are_noticed(metric):
 def test_three_decimals_are_enough():
     probs = np.array([[0.333, 0.333, 0.333], [0.2, 0.3, 0.5]])
     assert 0 <= metrics.ece(probs, [0, 2]) <= 1
+
+
+@pytest.mark.parametrize("metric", [metrics.nll, metrics.classwise_ece, metrics.ece], ids=name_of)
+def test_columns_of_a_data_frame_are_classes_by_their_names(metric):
+    pd = pytest.importorskip("pandas")
+    names = np.array(["ant", "bee", "cat"])
+    frame = pd.DataFrame(PROBS, columns=names)[["cat", "ant", "bee"]]
+    assert metric(frame, names[LABELS]) == pytest.approx(metric(PROBS, LABELS))
+    few = LABELS < 2  # not every class occurs
+    assert metric(frame[few], names[LABELS[few]]) == pytest.approx(metric(PROBS[few], LABELS[few]))
+    assert metric(frame.add_prefix("prob_"), names[LABELS]) == pytest.approx(metric(PROBS, LABELS))
+    other = frame.rename(columns=str.upper)
+    assert metric(other, names[LABELS]) == pytest.approx(metric(frame.to_numpy(), LABELS))  # in sorted order

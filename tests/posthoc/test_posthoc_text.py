@@ -32,3 +32,24 @@ def test_text_labels_survive_a_file(tmp_path):
     )
     with pytest.raises(ValueError, match="2 classes for 3 columns"):
         posthoc.Temperature().fit(logits, np.where(labels == "ant", "ant", "bee"))
+
+
+@pytest.mark.parametrize("name", ["temperature", "vector", "isotonic", "auto"])
+def test_columns_of_a_data_frame_are_classes_by_their_names(name, tmp_path):
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(2)
+    logits, names = 2 * rng.normal(size=(150, 3)), np.array(["ant", "bee", "cat"])
+    labels = (logits + [0, 1, -1] + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    turned, order = pd.DataFrame(logits, columns=names)[["cat", "ant", "bee"]], [2, 0, 1]
+    plain = make_calibrator(name).fit(logits[:, order], np.argsort(order)[labels])
+    framed = make_calibrator(name).fit(turned, names[labels])
+    assert list(framed.classes_) == ["cat", "ant", "bee"]
+    expected = plain.predict_proba(logits[:, order])
+    np.testing.assert_array_equal(framed.predict_proba(turned), expected)
+    np.testing.assert_array_equal(framed.predict_proba(turned[["ant", "bee", "cat"]]), expected)
+    posthoc.save_calibrator(framed, tmp_path / "c")
+    again = posthoc.load_calibrator(tmp_path / "c")
+    np.testing.assert_array_equal(again.predict(turned[["bee", "cat", "ant"]]), framed.predict(turned))
+    with pytest.raises(ValueError, match="must have the columns cat, ant, bee, as in fit; got cat, ant, dog"):
+        framed.predict_proba(turned.rename(columns={"bee": "dog"}))
+    assert not hasattr(framed.fit(logits, labels), "feature_names_in_")

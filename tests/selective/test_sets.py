@@ -249,3 +249,15 @@ def test_errors_are_sentences():
     for wrong in ({"k_reg": -1}, {"penalty": -0.1}, {"penalty": math.inf}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
             RAPS(**wrong)
+
+
+def test_columns_of_a_data_frame_are_classes_by_their_names():
+    pd = pytest.importorskip("pandas")
+    probs, labels = World(1.0).sample(np.random.default_rng(0), 200)
+    names = np.array(["ant", "bee", "cat", "dog", "emu"])
+    frame = pd.DataFrame(probs, columns=names)[names[::-1]]
+    expected = conformal_rule(probs[:, ::-1], 4 - labels, 0.9)
+    assert conformal_rule(frame, names[labels], 0.9) == expected
+    folds = np.arange(200) % 2
+    found = cross_conformal_rule(frame, names[labels], folds, 0.9)
+    assert found.to_json() == cross_conformal_rule(probs[:, ::-1], 4 - labels, folds, 0.9).to_json()

@@ -20,6 +20,7 @@ from calibrant._inputs import (
     check_logits,
     check_probs,
     check_weights,
+    column_names,
     shown,
     top_label,
 )
@@ -121,10 +122,11 @@ def read(
 
 
 def _read_matrix(probs: Any, labels: Any, from_logits: bool) -> Predictions:
+    columns = column_names(probs)
     probs = _two_columns(probs, from_logits)
     logits = check_logits(probs).double() if from_logits or isinstance(probs, Logits) else None
     matrix = check_probs(probs) if logits is None else torch.softmax(logits, dim=1)
-    targets = check_labels(labels, len(matrix), matrix.shape[1], matrix.device)
+    targets = check_labels(labels, len(matrix), matrix.shape[1], matrix.device, columns=columns)
     return Predictions(*top_label(matrix, targets), probs=matrix, labels=targets, logits=logits)
 
 

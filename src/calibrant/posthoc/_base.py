@@ -17,6 +17,7 @@ from calibrant._inputs import (
     check_logits,
     check_probs,
     check_weights,
+    column_names,
     encode_text,
     like,
 )
@@ -65,7 +66,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):
         logits : (n, C) array or tensor, C ≥ 2; probabilities if the calibrator was made with ``from_probs=True``. For
             two classes also (n,): the logit, or the probability, of class 1.
         labels : (n,) integers, the column of the true class; or text that names every class. Columns are then in the
-            sorted order of the names, and ``predict`` returns names.
+            sorted order of the names, unless ``logits`` is a data frame whose columns have these names. ``predict``
+            returns names.
         sample_weight : (n,) weights, not negative; an integer weight counts as that many equal rows.
         """
         raw, top = self._raw(logits)
@@ -75,7 +77,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):
                 "logits must have at least two columns, one per class; got one. Give one binary logit per row as a "
                 "1-D array: logits[:, 0]."
             )
-        labels, names = encode_text(labels, n_classes)
+        columns = column_names(logits)
+        labels, names = encode_text(labels, n_classes, columns)
         y = check_labels(labels, n, n_classes).cpu().numpy()
         if sample_weight is None:
             weights = np.ones(n)
@@ -85,6 +88,10 @@ class Calibrator(ClassifierMixin, BaseEstimator):
         raw, top, y, weights = raw[rows], top[rows], y[rows], weights[rows]
         self.classes_ = np.arange(n_classes) if names is None else names
         self.n_features_in_ = n_classes
+        if columns is not None:
+            self.feature_names_in_ = np.array(columns)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
         self.mask_gap_ = _mask_gap(raw)
         raw = _unmask(raw, self.mask_gap_)
         self.zero_gap_ = _zero_gap(raw)
@@ -111,13 +118,23 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
     def _top_and_probs(self, logits: Any) -> tuple[np.ndarray, Floats]:
         check_is_fitted(self)
-        raw, top = self._raw(logits)
+        raw, top = self._raw(self._in_order(logits))
         if raw.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"logits must have {self.n_features_in_} columns, as in fit of {type(self).__name__}; got "
                 f"{raw.shape[1]}. Use the model that it was fitted for, or fit it again."
             )
         return self._answer(_finite_log_probs(_unmask(raw, self.mask_gap_), top, self.zero_gap_), top)
+
+    def _in_order(self, logits: Any) -> Any:
+        """The columns of a data frame in the order of ``fit``."""
+        expected, given = getattr(self, "feature_names_in_", None), column_names(logits)
+        if expected is None or given is None or given == list(expected):
+            return logits
+        if sorted(given) != sorted(expected):
+            raise ValueError(f"logits must have the columns {', '.join(expected)}, as in fit; got {', '.join(given)}.")
+        values = logits.values if isinstance(logits, Logits) else logits
+        return np.asarray(values)[:, [given.index(name) for name in expected]]
 
     def _answer(self, scores: Floats, top: np.ndarray) -> tuple[np.ndarray, Floats]:
         """The input of `_decide`, and the calibrated probabilities."""

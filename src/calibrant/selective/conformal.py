@@ -33,7 +33,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.stats import binom
 
-from calibrant._inputs import check_fraction, check_labels, check_probs
+from calibrant._inputs import check_fraction, check_labels, check_probs, column_names
 from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.selective.set_scores import (
     Ranked,
@@ -165,7 +165,7 @@ def conformal_rule(
         For randomised scores only.
     """
     checked = check_probs(probs)
-    codes = check_labels(labels, *checked.shape).cpu().numpy()
+    codes = check_labels(labels, *checked.shape, columns=column_names(probs)).cpu().numpy()
     values = as_probs(checked)
     parts = [rank_classes(values[rows]).at(codes[rows]) for rows in blocks(values.shape)]
     ranked = Ranked(*map(np.concatenate, zip(*parts, strict=True)))

@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibrant._inputs import check_fraction, check_labels, check_probs
+from calibrant._inputs import check_fraction, check_labels, check_probs, column_names
 from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.selective.conformal import (
     Seed,
@@ -169,7 +169,7 @@ def cross_conformal_rule(
         As in `conformal_rule`.
     """
     checked = check_probs(oof_probs)
-    codes = check_labels(labels, *checked.shape).cpu().numpy()
+    codes = check_labels(labels, *checked.shape, columns=column_names(oof_probs)).cpu().numpy()
     numbers = np.asarray(folds)
     if numbers.shape != codes.shape or numbers.dtype.kind not in "iu" or (len(numbers) and numbers.min() < 0):
         raise ValueError(

@@ -15,6 +15,7 @@ from calibrant._inputs import (
     check_logits,
     check_probs,
     class_names,
+    classes_of_columns,
     one_dimension_hint,
 )
 
@@ -156,16 +157,17 @@ def columns_by_name(models: Mapping[str, Any], labels: Any) -> tuple[Mapping[str
     frames = [model for model in models.values() if hasattr(model, "columns") and hasattr(model, "iloc")]
     if not frames or len(frames) < len(models):
         return models, None
-    names = [str(name) for name in frames[0].columns]
+    columns = [str(name) for name in frames[0].columns]
     seen = {str(label) for label in class_names(labels).ravel().tolist()}
-    if not seen <= set(names) or len(set(names)) < len(names):
+    names = classes_of_columns(columns, seen)
+    if names is None:
         return models, None
     found = {}
     for key, frame in models.items():
         own = [str(name) for name in frame.columns]
-        if sorted(own) != sorted(names):
-            raise ValueError(f"All models must have the columns {names}; got {own} for {key!r}.")
-        found[key] = frame.iloc[:, [own.index(name) for name in names]]
+        if sorted(own) != sorted(columns):
+            raise ValueError(f"All models must have the columns {columns}; got {own} for {key!r}.")
+        found[key] = frame.iloc[:, [own.index(name) for name in columns]]
     return found, names
 
 
