@@ -257,3 +257,14 @@ def test_the_documented_keys_are_printed(table):
     difference = next(line for line in page.splitlines() if line.startswith("| `differences`"))
     wanted = set(re.findall(r"`(\w+)`", difference.split("|")[2]))
     assert wanted <= {*content["differences"][0], *content["differences"][0]["nll"]}
+
+
+def test_a_score_of_the_other_class_is_a_note(tmp_path):
+    rng = np.random.default_rng(0)
+    score = rng.random(200)
+    table = pd.DataFrame({"score": score, "label": np.where(rng.random(200) < score, "churn", "stay")})
+    table.to_csv(tmp_path / "a.csv", index=False)
+    done = invoke("evaluate", tmp_path / "a.csv")
+    assert "Note: The scores are read as probabilities of 'stay'" in done.stderr
+    assert "--positive churn" in done.stderr
+    assert "Note" not in invoke("evaluate", tmp_path / "a.csv", "--positive", "churn").stderr

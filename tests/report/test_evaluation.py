@@ -360,3 +360,19 @@ def test_labels_before_probabilities_are_explained(over):
         calibrant.evaluate(labels, probs)
     with pytest.raises(ValueError, match=r"The order of arguments is probs, labels\."):
         calibrant.evaluate(np.array(["a", "b", "c"])[labels], probs)
+
+
+def test_a_score_of_the_other_class_is_noticed():
+    rng = np.random.default_rng(0)
+    score = rng.random(200)
+    labels = np.where(rng.random(200) < score, "churn", "stay")
+    with pytest.warns(
+        UserWarning, match=r"probabilities of 'stay', but they are lower for 'stay' .*classes=\['stay', 'churn'\]"
+    ):
+        calibrant.evaluate(score, labels, n_resamples=20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        right = calibrant.evaluate(score, labels, classes=["stay", "churn"], n_resamples=20)
+        calibrant.evaluate(rng.random(200), labels, n_resamples=20)  # no better than chance
+        calibrant.evaluate(score[:8], labels[:8], n_resamples=20)
+    assert right.models["model"].measures["nll"].value < np.log(2)

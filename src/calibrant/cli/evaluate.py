@@ -87,9 +87,10 @@ def evaluate(
             read_predictions(path, labels=labels, group=group, weight=weight, columns=columns or (), logits=logits)
             for path in predictions
         ]
-    result, fitted = judge_files(
-        files, recalibrate=recalibrate, positive=positive, rows=rows, level=level, bins=bins, seed=seed
-    )
+    with notes_printed():
+        result, fitted = judge_files(
+            files, recalibrate=recalibrate, positive=positive, rows=rows, level=level, bins=bins, seed=seed
+        )
     choices = {name: calibrator.choice_ for name, calibrator in fitted.items() if hasattr(calibrator, "choice_")}
     if as_json:
         content = result.to_dict(rows=rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ from calibrant._inputs import (
 FEWEST = 2
 # Whole numbers up to here are exact in float64.
 _EXACT = 2.0**53
+# Fewer rows of a class do not show that a score belongs to the other one.
+_ENOUGH_TO_SEE = 10
 
 
 @dataclass(frozen=True)
@@ -91,9 +94,27 @@ def read_matrix(
         )
     _enough(len(p))
     y, names = read_labels(labels, len(p), p.shape[1], classes)
+    if np.ndim(probs.values if isinstance(probs, Logits) else probs) == 1:
+        _warn_of_other_class(p[:, 1], y, names)
     chosen = p.argmax(axis=1) if predicted is None else _chosen(predicted, p.shape)
     confidence = p[np.arange(len(p)), chosen]
     return Sample(confidence, chosen == y, p, logits, y, chosen, names)
+
+
+def _warn_of_other_class(score: np.ndarray, y: np.ndarray, names: tuple[str, ...]) -> None:
+    """Warn if one score per row looks like the probability of the other class."""
+    positive = y == 1
+    if min(positive.sum(), (~positive).sum()) < _ENOUGH_TO_SEE:
+        return
+    inside, outside = score[positive], score[~positive]
+    error = np.sqrt(inside.var() / len(inside) + outside.var() / len(outside))
+    if inside.mean() < outside.mean() - 3 * error:
+        warnings.warn(
+            f"The scores are read as probabilities of {names[1]!r}, but they are lower for {names[1]!r} (mean "
+            f"{inside.mean():.3g}) than for {names[0]!r} ({outside.mean():.3g}). If they are probabilities of "
+            f"{names[0]!r}, pass classes=[{names[1]!r}, {names[0]!r}] (on the command line --positive {names[0]}).",
+            stacklevel=2,
+        )
 
 
 def _chosen(predicted: Any, shape: tuple[int, ...]) -> np.ndarray:
