@@ -1,5 +1,7 @@
 """``calibrant.fit`` on data as users have them: lists, data frames, data sets, and mistakes."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -147,3 +149,12 @@ def test_the_part_that_is_wrong_is_named():
         fit(data(), (X[:, :3], Y))
     with pytest.raises(FloatingPointError, match="In val, 1 of 40 inputs are not finite; the first is row 5"):
         fit(data(), (NAN, Y))
+
+
+@pytest.mark.parametrize("end", [nn.Softmax(1), nn.LogSoftmax(1)])
+def test_a_softmax_at_the_end_of_a_trained_network_is_noticed(end):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        calibrant.calibrate(nn.Sequential(net(), end), data(VAL, 1))
+    noticed = any("ends in a softmax, but calibration takes logits" in str(w.message) for w in caught)
+    assert noticed == isinstance(end, nn.Softmax)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from calibrant.methods.checks import count_classes
+from calibrant.methods.checks import count_classes, warn_of_softmax
 from calibrant.methods.custom import example_of
 from calibrant.methods.fitted import Mixture, Recalibrated
 from calibrant.methods.loaded import as_part, checked
@@ -52,6 +52,7 @@ def calibrate(
     part = as_part(val, twin, labels, "val")
     few = few_inputs(part)
     part = checked(part, count_classes(twin, {"val": few}), "val")
+    warn_of_softmax(twin, few)
     plain = Mixture((Calculated(twin),))
     scores, known = zip(*((plain.logits(inputs), labels.cpu()) for inputs, labels in part.pieces()), strict=True)
     fitted = make_calibrator(calibrator).fit(torch.cat(scores).numpy(), torch.cat(known).numpy())

@@ -48,6 +48,17 @@ def count_classes(model: nn.Module, inputs: Mapping[str, Any]) -> int:
     return logits.shape[1]
 
 
+def warn_of_softmax(model: nn.Module, few: Any) -> None:
+    """Warn if a network that is calibrated without training returns probabilities instead of logits."""
+    if type(_few_logits(model, few, "val").grad_fn).__name__.startswith("Softmax"):
+        warnings.warn(
+            "The network ends in a softmax, but calibration takes logits. Remove the softmax at its end, or "
+            "use calibrant.posthoc.Temperature(from_probs=True) on its probabilities.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
 def _few_logits(model: nn.Module, inputs: Any, name: str) -> Tensor:
     with processing(inputs, f"two samples of {name}"):
         return logits_of(call(model, inputs))
