@@ -34,7 +34,7 @@ def small_cnn(
     n_classes: int,
     *,
     channels: int = 1,
-    widths: Sequence[int] = (32, 64),
+    widths: Sequence[int] = (16, 32, 64),
     batch_norm: bool = True,
     seed: int = 0,
 ) -> SmallCNN:
