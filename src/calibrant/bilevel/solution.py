@@ -27,8 +27,10 @@ class Solution:
 
     problem: Bilevel | Population
     params: Tensor
+    """The trained parameters, as one flat vector."""
     buffers: dict[str, Tensor]
     phi: Tensor
+    """The outer variables, as one flat vector."""
     outer_steps: int
     seconds: float
     reasons: dict[int, str]

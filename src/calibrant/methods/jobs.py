@@ -36,7 +36,7 @@ def fit_all(
     ----------
     jobs : sequence of (Method, Task)
         Jobs may differ in seed, data set and settings; a grid search is a longer list.
-    device : optional
+    device : str or torch.device, optional
         The device for training.
     callbacks : callable ``description -> callbacks``, optional
         Creates the callbacks of each population (a progress bar, for example) in the process that trains it.

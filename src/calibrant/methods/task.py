@@ -35,6 +35,7 @@ class Part:
     inputs: Any
     """A tensor with one row for each sample, or a mapping of such tensors."""
     labels: Tensor
+    """Class indices, one for each sample."""
     sample_weight: Tensor | None = None
     augment: Augment | None = field(default=None, kw_only=True)
     """Random augmentation of a training batch, ``(inputs, generator) -> inputs``."""
@@ -158,6 +159,7 @@ class Task:
     val: Part | None
     n_classes: int
     seed: int = 0
+    """Seed of the initial parameters, the order of batches and the folds."""
     model: Model | None = None
     """The network: a module, whose parameters are the starting point, or ``callable(seed) -> module``. None: the
     default perceptron of the method."""

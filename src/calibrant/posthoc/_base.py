@@ -36,8 +36,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
     A subclass defines ``_fit(scores, labels, weights)`` and ``_predict(scores)``. Both receive finite log-probabilities
     in float64, one row per sample. Logits matter only up to a constant per row, so the log-softmax loses nothing, and
-    logits and probabilities of a model give the same calibration.
-
+    logits and probabilities of a model give the same calibration. Every calibrator has the parameter ``from_probs``:
+    True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
     Class attributes
     ----------------
     can_change_prediction : whether ``predict`` may differ from the class that the logits rank first (the first one, if
@@ -62,11 +62,14 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
         Parameters
         ----------
-        logits : (n, C) array or tensor, C ≥ 2; probabilities if the calibrator was made with ``from_probs=True``. For
-            two classes also (n,): the logit, or the probability, of class 1.
-        labels : (n,) integers, the column of the true class; or text that names every class. Columns are then in the
-            sorted order of the names, and ``predict`` returns names.
-        sample_weight : (n,) weights, not negative; an integer weight counts as that many equal rows.
+        logits : array or tensor of shape (n, C) or (n,)
+            Logits of C ≥ 2 classes; probabilities if the calibrator was made with ``from_probs=True``. For two classes
+            also (n,): the logit, or the probability, of class 1.
+        labels : array or tensor of shape (n,)
+            Integers, the column of the true class; or text that names every class. Columns are then in the sorted order
+            of the names, and ``predict`` returns names.
+        sample_weight : array or tensor of shape (n,), optional
+            Weights, not negative; an integer weight counts as that many equal rows.
         """
         raw, top = self._raw(logits)
         n, n_classes = raw.shape

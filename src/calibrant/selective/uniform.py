@@ -44,9 +44,9 @@ class UniformRiskBound:
 
     Attributes
     ----------
-    n, level
+    n, level : int and float
         Sample size and confidence level.
-    two_sided
+    two_sided : bool
         Whether windows with a finite `low` are covered; if not, the bound for thresholds is tighter.
     """
 
@@ -149,13 +149,13 @@ def uniform_risk_bound(
 
     Parameters
     ----------
-    confidence, correct
+    confidence, correct : arrays or tensors of shape (n,)
         A sample that was not used to train or calibrate the model, shape (n,) each. `confidence` may be any score in
         [0, 1], for instance the probability of class 1 of two; `correct` says whether the prediction made from it is
         right.
-    level
+    level : float
         Probability with which all the bounds hold together.
-    two_sided
+    two_sided : bool
         Cover windows with a lower limit too; False gives tighter bounds on thresholds alone.
     """
     level = check_fraction(level, "level")
