@@ -23,14 +23,15 @@ _ROWS, _ENTRIES = 65_536, 2**22
 
 @dataclasses.dataclass(frozen=True)
 class Solution:
-    """The result of :func:`solve`. For a population, tensors have a leading axis; ``member(k)`` gives one member."""
+    """The result of :func:`solve`. For a population, tensors have a leading axis; ``member(k)`` gives one member.
+
+    ``params`` holds the trained parameters and ``phi`` the outer variables, each as one flat vector.
+    """
 
     problem: Bilevel | Population
     params: Tensor
-    """The trained parameters, as one flat vector."""
     buffers: dict[str, Tensor]
     phi: Tensor
-    """The outer variables, as one flat vector."""
     outer_steps: int
     seconds: float
     reasons: dict[int, str]

@@ -35,7 +35,6 @@ class Part:
     inputs: Any
     """A tensor with one row for each sample, or a mapping of such tensors."""
     labels: Tensor
-    """Class indices, one for each sample."""
     sample_weight: Tensor | None = None
     augment: Augment | None = field(default=None, kw_only=True)
     """Random augmentation of a training batch, ``(inputs, generator) -> inputs``."""
@@ -153,13 +152,15 @@ class Part:
 @renamed_arguments(classes="n_classes")
 @dataclass(frozen=True)
 class Task:
-    """One training problem. ``val`` may be None for methods that do not need it or hold out their own data."""
+    """One training problem. ``val`` may be None for methods that do not need it or hold out their own data.
+
+    ``seed`` determines the initial parameters, the order of batches and the folds.
+    """
 
     train: Part
     val: Part | None
     n_classes: int
     seed: int = 0
-    """Seed of the initial parameters, the order of batches and the folds."""
     model: Model | None = None
     """The network: a module, whose parameters are the starting point, or ``callable(seed) -> module``. None: the
     default perceptron of the method."""
