@@ -64,7 +64,7 @@ def ece(
         The norm of the gaps, see above.
     debias : bool
         Subtract the contribution of sampling noise. For l2 this gives the unbiased estimate of the square (Kumar et al.
-        2019). For l1 it subtracts the bias of |gap| under a normal approximation, in closed form. Both are cut off at
+        2019). For l1 it subtracts the bias of `|gap|` under a normal approximation, in closed form. Both are cut off at
         0. Bins with a single prediction are left out.
     confidence, correct : arrays or tensors of shape (n,)
         Predictions in another form, instead of probs and labels: the probability of the predicted class, and whether it

@@ -38,18 +38,21 @@ class Calibrator(ClassifierMixin, BaseEstimator):
     in float64, one row per sample. Logits matter only up to a constant per row, so the log-softmax loses nothing, and
     logits and probabilities of a model give the same calibration. Every calibrator has the parameter ``from_probs``:
     True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
-    Class attributes
-    ----------------
-    can_change_prediction : whether ``predict`` may differ from the class that the logits rank first (the first one, if
-        several are equal).
-    can_fall_below_chance : whether ``confidence``, the probability of the class that ``predict`` returns, may be below
-        1/C. This happens only if the class is kept although its probability is no longer the largest.
 
     An exact zero (a logit of -inf, a probability of 0) has no logarithm. It is replaced by half the smallest ratio to
     the top class in the calibration set, and by at most ``1 / (2 (n + 1))``, which n samples can resolve. Numbers that
     represent -inf in masked logits (-1e9, the least float32) are read as -inf. These are logits whose probability is
     exactly 0 in float64 and that lie 100 times further below the top of their row than any other logit of the
     calibration set.
+
+    Attributes
+    ----------
+    can_change_prediction : bool
+        Whether ``predict`` may differ from the class that the logits rank first (the first one, if several are equal).
+        It is the same for all objects of a class.
+    can_fall_below_chance : bool
+        Whether ``confidence``, the probability of the class that ``predict`` returns, may be below 1/C. This happens
+        only if the class is kept although its probability is no longer the largest.
     """
 
     can_change_prediction: ClassVar[bool] = True
