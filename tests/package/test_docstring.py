@@ -8,13 +8,18 @@ import pytest
 from calibrant import bilevel
 
 EXAMPLES = (
+    "calibrant.data.load_problem",
     "calibrant.evaluate",
+    "calibrant.methods.fit_all",
     "calibrant.metrics.compare",
     "calibrant.metrics.ece",
     "calibrant.metrics.noise_floor",
+    "calibrant.posthoc.Auto",
+    "calibrant.posthoc.CalibratedModel",
     "calibrant.posthoc.Temperature",
     "calibrant.selective.conformal_rule",
     "calibrant.selective.threshold_for_risk",
+    "calibrant.selective.uniform_risk_bound",
 )
 """Public names whose docstrings have an example that is tested here."""
 

@@ -61,7 +61,10 @@ def split_indices(samples: int, sizes: Sequence[float], *, seed: int, stratify: 
 
 
 def folds(samples: int, number: int, *, seed: int, stratify: Any = None) -> np.ndarray:
-    """The fold of each sample, 0 to ``number − 1``; sizes, and counts of each class, differ by at most one."""
+    """The fold of each sample, 0 to ``number − 1``; sizes, and counts of each class, differ by at most one.
+
+    ``stratify`` holds one label per sample. The same ``seed`` gives the same folds.
+    """
     if not 2 <= number <= samples:
         raise ValueError(f"number must be from 2 to the number of samples ({samples}); got {number}.")
     generator = np.random.default_rng(seed)

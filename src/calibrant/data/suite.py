@@ -50,7 +50,25 @@ class SyntheticProblem:
 
 
 def load_problem(name: str, seed: int, *, sizes: tuple[int, int, int] = (700, 300, 1000)) -> SyntheticProblem:
-    """Draw the set of this name (one of ``SETS``), with new samples for each seed; the paper's sizes by default."""
+    """Draw the set of this name, with new samples for each seed.
+
+    Parameters
+    ----------
+    name : str
+        One of ``SETS``: "blobs-1.3", "blobs-1.7", "spirals-2.5", "spirals-3.5" or "bac".
+    seed : int
+        Seed of the samples.
+    sizes : tuple of int
+        Number of training, validation and test samples; by default the paper's.
+
+    Examples
+    --------
+    >>> from calibrant.data import load_problem
+    >>> problem = load_problem("spirals-2.5", seed=0)
+    >>> X, y = problem.train
+    >>> X.shape, problem.n_classes, problem.posterior(X).shape
+    ((700, 2), 2, (700, 2))
+    """
     data = _draw(name, sum(sizes), seed, _SPLITS)
     train, val, test = data.split(*sizes)
     return SyntheticProblem(

@@ -68,8 +68,9 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     embedding : {"piecewise", "periodic", "linear"} or None
         How the networks of every second repeat embed the columns. The networks of the other repeats are plain
         perceptrons, and held-out labels set the weight of each kind. "piecewise" adds piecewise linear functions of
-        each column to the first layer, "periodic" adds sine waves of learned frequency, and "linear" adds nothing; all
-        three learn an L2 factor for each column. With None, all networks are plain, with one L2 strength per layer.
+        each column to the first layer, "periodic" adds sine waves of learned frequency, and "linear" adds nothing; with
+        at least 20 rows per column, all three learn an L2 factor for each column. With None, all networks are plain,
+        with one L2 strength per layer.
     choose : float
         The share of the validation part that is kept for choosing between candidates.
     members : "auto" or sequence of {"network", "trees", "linear", "forest"}

@@ -84,9 +84,10 @@ class SelfCalibrated(Method):
         at most 4,096, else 512.
     embedding : {"piecewise", "periodic", "linear"} or None
         In the first, third, … repeat, the networks embed the columns of a table in this way
-        (:mod:`calibrant.models.embeddings`; "linear" does not embed) and learn an L2 factor for each column. The other
-        networks are plain perceptrons. The share of each kind in the mean is chosen by held-out loss. None: all
-        networks are plain, with an L2 strength per layer. A model given with the task is not embedded.
+        (:mod:`calibrant.models.embeddings`; "linear" does not embed) and learn an L2 factor for each column, if there
+        are at least 20 rows per column. The other networks are plain perceptrons. The share of each kind in the mean is
+        chosen by held-out loss. None: all networks are plain, with an L2 strength per layer. A model given with the
+        task is not embedded.
     """
 
     hidden: tuple[int, ...] = (64, 64)

@@ -59,6 +59,16 @@ class Auto(Calibrator):
     comparison_ : list of dict
         One dict per candidate, best first: name, nll, difference to the raw scores, standard_error of that difference,
         seconds, chosen, note. `summary` returns it as text.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant.posthoc import Auto
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(2000, 3))
+    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    >>> Auto(candidates=["temperature", "vector"]).fit(3 * logits, labels).choice_
+    'temperature'
     """
 
     can_change_prediction = True

@@ -39,6 +39,17 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
         The classifier's own classes; 0..C-1 for a torch module.
     calibrator_ : Calibrator
         The fitted calibrator, which `save_calibrator` can write.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from calibrant.posthoc import CalibratedModel, Temperature
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = GaussianNB().fit(X[::2], y[::2])
+    >>> calibrated = CalibratedModel(model, Temperature()).fit(X[1::2], y[1::2])
+    >>> calibrated.predict_proba(X).shape
+    (150, 3)
     """
 
     def __init__(

@@ -157,6 +157,20 @@ def uniform_risk_bound(
         Probability with which all the bounds hold together.
     two_sided : bool
         Cover windows with a lower limit too; False gives tighter bounds on thresholds alone.
+
+    Returns
+    -------
+    UniformRiskBound
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant.selective import uniform_risk_bound
+    >>> rng = np.random.default_rng(0)
+    >>> confidence = rng.uniform(0.5, 1, 2000)
+    >>> bound = uniform_risk_bound(confidence, rng.uniform(size=2000) < confidence)
+    >>> bool(bound.risk(high=0.9) < bound.risk(high=0.5) < 1)
+    True
     """
     level = check_fraction(level, "level")
     conf, hits = as_pair(confidence, correct)
