@@ -27,7 +27,8 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     It trains networks, boosted trees and a linear model, each on all but one of K folds of the data. Hypergradients of
     the networks' held-out losses set the strength of the regularisation. The classifier is a log-linear pool of all
     members: their weights, the class biases and a lapse rate are fitted to out-of-fold predictions. Members that do not
-    help are dropped. If nothing can be learned, the pool predicts the class frequencies. Every row is used for training.
+    help are dropped. If nothing can be learned, the pool predicts the class frequencies. Every row is used for
+    training.
 
     If validation data are given (``X_val``) and the networks agree with their labels more often than with the training
     labels, a second candidate also learns the rate of wrong training labels. Part of the validation data, which neither
