@@ -27,7 +27,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Logits:
-    """Marks an array as logits: ``ece(Logits(x), labels)`` equals ``ece(x, labels, from_logits=True)``."""
+    """An array of logits: ``ece(Logits(x), labels)`` equals ``ece(x, labels, from_logits=True)``."""
 
     values: Array
 

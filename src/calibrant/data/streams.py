@@ -51,7 +51,8 @@ class TensorStream(Stream):
 
     Parameters
     ----------
-    inputs, targets : tensors with one row for each sample; ``inputs`` may be a mapping of such tensors
+    inputs, targets : tensors
+        Tensors with one row for each sample; ``inputs`` may be a mapping of such tensors.
     batch_size : int, optional
         None (the default) gives all samples at every step. A single sample that is left over at the end of an epoch
         joins the last batch.

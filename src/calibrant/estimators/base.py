@@ -166,7 +166,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     def suspects(
         self, X: Any = None, y: Any = None, n: int | None = None, *, return_scores: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Samples whose labels look wrong, most suspect first.
+        """Return the rows whose labels look wrong, most suspicious first.
 
         Parameters
         ----------
@@ -180,7 +180,8 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
 
         Returns
         -------
-        indices : row numbers in X; with ``return_scores``, followed by an array of their scores
+        indices : array of int
+            Row numbers in X. With ``return_scores``, a pair of these and an array of their scores.
 
         Notes
         -----

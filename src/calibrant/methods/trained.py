@@ -35,7 +35,9 @@ class Trained(Fitted):
     """The result of :func:`calibrant.fit`: the classifier, and its networks as modules of the given class.
 
     ``probs``, ``predict``, ``confidence`` and ``logits`` accept inputs in the form that the network accepts (a tensor,
-    an array, a mapping, or a tuple for several arguments), or a loader, whose labels are ignored.
+    an array, a mapping, or a tuple for several arguments), or a loader, whose labels are ignored. :attr:`module` is the
+    calibrated classifier as a plain torch module, and ``sample_weights`` holds the learned weight of each training
+    sample.
     """
 
     fitted: Fitted
@@ -71,14 +73,17 @@ class Trained(Fitted):
 
     @property
     def extras(self) -> dict[str, Any]:  # type: ignore[override]
+        """What the method learned besides the network: ``sample_weights``, ``history``, ``confidence``, …"""
         return self.fitted.extras
 
     @property
     def failure(self) -> str | None:  # type: ignore[override]
+        """Why training failed, or None."""
         return self.fitted.failure
 
     @property
     def networks(self) -> tuple[Any, ...]:  # type: ignore[override]
+        """The trained networks; each has ``logits(inputs)``. :attr:`modules` are the same as torch modules."""
         return self.fitted.networks
 
     @cached_property
