@@ -182,7 +182,7 @@ def test_mixup_of_a_loader_is_an_error():
 
 def test_text_labels_are_an_error_that_says_what_to_do():
     x, _ = rows()
-    with pytest.raises(ValueError, match=r"labels of train must be integers .* Encode text labels"):
+    with pytest.raises(ValueError, match=r"labels of train must be integers .* Number the classes"):
         calibrant.fit(perceptron(), (x.numpy(), np.array(["a"] * len(x))), rows(30, 1))
 
 

@@ -86,6 +86,11 @@ class Bilevel(DividedLosses):
     ) -> None:
         if outer_mode not in ("eval", "train"):
             raise ValueError(f"outer_mode must be 'eval' or 'train'; got {outer_mode!r}.")
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be an nn.Module; got {model!r}.")
+        for name, loss in (("inner_loss", inner_loss), ("outer_loss", outer_loss)):
+            if loss is not None:
+                checks.check_loss(loss, name)
         self.view = FunctionalModule(model, channels_last=channels_last)
         if self.view.size == 0:
             raise ValueError("The model must have trainable parameters; got none. Set requires_grad=True for some.")

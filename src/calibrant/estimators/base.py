@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from calibrant._device import resolve_device
 from calibrant._files import fitted_state
-from calibrant._inputs import class_columns, shown
+from calibrant._inputs import class_columns, shown, warn_of_other_order
 from calibrant._renamed import renamed_attribute, warn_renamed
 from calibrant.bilevel import Callback, History, ProgressBar
 from calibrant.data.copies import copy_groups, joined
@@ -109,6 +109,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         callbacks : sequence of :class:`calibrant.bilevel.Callback`
             Called between outer steps.
         """
+        warn_of_other_order(X, y, "X and y")
         fresh = copy.copy(self)
         for name in fitted_state(self):
             delattr(fresh, name)

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.sparse import issparse
 from scipy.special import log_softmax, softmax
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone, is_regressor
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.utils import _safe_indexing, check_random_state, get_tags, indexable
@@ -27,6 +27,7 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
+from calibrant._inputs import warn_of_other_order
 from calibrant.data.copies import independent_size
 from calibrant.data.scaling import fit_scaling
 from calibrant.data.table_forms import column_names
@@ -144,6 +145,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         **fit_params
             For the estimator's ``fit``; with scikit-learn's metadata routing, for every object that requested them.
         """
+        warn_of_other_order(X, y, "X and y")
         X, y = indexable(as_table(X), as_targets(y))
         y = column_or_1d(y, warn=True)
         if not len(y):
@@ -249,7 +251,12 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         return make_calibrator(auto if self.calibrator == "auto" else self.calibrator)
 
     def _get_estimator(self) -> Any:
+        if isinstance(self.estimator, type):
+            name = self.estimator.__name__
+            raise TypeError(f"estimator must be an instance of a classifier; got the class {name}. Pass {name}().")
         if self.estimator is not None:
+            if is_regressor(self.estimator):
+                raise ValueError(f"estimator must be a classifier; got the regressor {type(self.estimator).__name__}.")
             return self.estimator
         trees = HistGradientBoostingClassifier(learning_rate=0.03, max_iter=1000, early_stopping=True, random_state=0)
         return trees.set_fit_request(sample_weight=True) if _routing_enabled() else trees

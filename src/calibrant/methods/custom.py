@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,11 @@ def chosen(
         return default_method(task.model, task, how)
     if isinstance(method, str):
         if method not in ALL_METHODS:
-            raise ValueError(f"method must be one of {', '.join(map(repr, ALL_METHODS))}, or a Method; got {method!r}.")
+            near = get_close_matches(method.lower().replace("_", "-"), ALL_METHODS, n=1, cutoff=0.75)
+            raise ValueError(
+                f"method must be one of {', '.join(map(repr, ALL_METHODS))}, or a Method; got {method!r}."
+                + "".join(f" Did you mean {name!r}?" for name in near)
+            )
         return ALL_METHODS[method].method
     if not isinstance(method, Method):
         raise TypeError(f"method must be a value such as calibrant.methods.Standard(); got {method!r}.")

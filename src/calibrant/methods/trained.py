@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler
 
+from calibrant._inputs import shareable
 from calibrant.bilevel import Solution
 from calibrant.data.batch import as_dtype, map_tensors
 from calibrant.data.items import LABELS, arguments, named, selected, takes_mapping
@@ -188,7 +189,7 @@ def as_arrays(inputs: Any) -> Any:
         return {name: as_arrays(values) for name, values in inputs.items()}
     if isinstance(inputs, tuple):
         return tuple(map(as_arrays, inputs))
-    return torch.as_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
+    return torch.as_tensor(shareable(inputs)) if isinstance(inputs, np.ndarray) else inputs
 
 
 def _warn_if_shuffled(loader: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._inputs import check_weights, class_names
+from calibrant._inputs import check_weights, class_names, warn_of_other_order
 from calibrant.report.evaluation.comparing import paired_differences
 from calibrant.report.evaluation.mistakes import check_numbers, check_rows
 from calibrant.report.evaluation.numbers import measure_model
@@ -142,6 +142,8 @@ def _read_models(
         if probs is None or labels is None:
             raise ValueError("probs and labels must be given together; got only one of them.")
         many = probs if isinstance(probs, Mapping) else {name: probs}
+        for one in many.values():
+            warn_of_other_order(one, labels, "probs and labels")
         if classes is None:
             many, classes = columns_by_name(many, labels)
         how: dict[str, Any] = {"from_logits": from_logits, "classes": classes}
