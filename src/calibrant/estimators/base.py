@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 import os
@@ -20,7 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant._device import resolve_device
-from calibrant._files import fitted_state
+from calibrant._fitted import unfitted
 from calibrant._inputs import class_columns, shown
 from calibrant._renamed import renamed_attribute, warn_renamed
 from calibrant.bilevel import Callback, History, ProgressBar
@@ -109,9 +108,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         callbacks : sequence of :class:`calibrant.bilevel.Callback`
             Called between outer steps.
         """
-        fresh = copy.copy(self)
-        for name in fitted_state(self):
-            delattr(fresh, name)
+        fresh = unfitted(self)
         fresh._fit(X, y, sample_weight, groups, (X_val, y_val, sample_weight_val), callbacks)
         self.__dict__ = fresh.__dict__
         return self
