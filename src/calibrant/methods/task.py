@@ -87,8 +87,9 @@ class Part:
         """The same samples on another device."""
         if device is None:
             return self
-        moved = map_tensors(lambda t: t.to(device), (self.inputs, self.labels, self.sample_weight))
-        return replace(self, inputs=moved[0], labels=moved[1], sample_weight=moved[2])
+        own = self.inputs, self.labels, self.sample_weight, self.groups
+        inputs, labels, weights, groups = map_tensors(lambda t: t.to(device), own)
+        return replace(self, inputs=inputs, labels=labels, sample_weight=weights, groups=groups)
 
     @property
     def shape(self) -> tuple[Any, ...]:
