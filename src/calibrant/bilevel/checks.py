@@ -21,6 +21,7 @@ from calibrant.bilevel.outer_variables import OuterVariable
 from calibrant.data.batch import Tensors
 from calibrant.data.loaders import Indexed, LoaderStream
 from calibrant.data.streams import Stream, TensorStream
+from calibrant.models.seeding import generators_restored
 
 
 def check_samples(variables: nn.Module, train: Stream) -> None:
@@ -69,8 +70,7 @@ def check_augment(stream: Stream | None) -> None:
     """Raise an error if an augmentation does not draw all its random numbers from the given generator."""
     if not isinstance(stream, TensorStream) or (stream.augment is None and stream.augment_batch is None):
         return
-    cuda = [stream.targets.device] if stream.targets.is_cuda else []
-    with foreign_generators_restored(), torch.random.fork_rng(devices=cuda):
+    with foreign_generators_restored(), generators_restored(stream.targets):
         drawn = [stream.draw(0) for _ in range(2)]
     first, second = (pytree.tree_leaves((batch.inputs, batch.targets)) for batch in drawn)
     if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True)):

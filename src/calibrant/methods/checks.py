@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from calibrant.methods.task import Part, tensors
 from calibrant.models.given import copied
 from calibrant.models.outputs import call, logits_of
+from calibrant.models.seeding import generators_restored
 
 
 def count_classes(model: nn.Module, inputs: Mapping[str, Any]) -> int:
@@ -21,7 +22,7 @@ def count_classes(model: nn.Module, inputs: Mapping[str, Any]) -> int:
     A copy is called, so that the given network does not change.
     """
     twin = copied(model).eval()
-    with torch.random.fork_rng(devices=[]):
+    with generators_restored(next(twin.parameters())):
         for name, few in inputs.items():
             logits = _few_logits(twin, few, name)
             if logits.dim() != 2 or logits.shape[1] < 2:

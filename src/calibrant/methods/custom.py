@@ -27,6 +27,7 @@ from calibrant.methods.task import Model, Task, Unchanged, few_inputs
 from calibrant.methods.trained import Trained
 from calibrant.methods.watching import Watcher
 from calibrant.models.given import check_module, copied, unwrapped
+from calibrant.models.seeding import generators_restored
 
 
 def fit(
@@ -161,8 +162,7 @@ def fit(
     watchers = [callback for callback in callbacks if isinstance(callback, Watcher)]
     for watcher in watchers:
         watcher.watch(second)
-    cuda = [p.device for p in given.parameters() if p.is_cuda][:1]
-    with interrupt.listening(), torch.random.fork_rng(devices=cuda):
+    with interrupt.listening(), generators_restored(next(given.parameters())):
         try:
             fitted = wanted.fit(task, callbacks=[*guards, *callbacks], compile=compile)
         except NonFiniteError as error:

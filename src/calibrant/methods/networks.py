@@ -35,6 +35,7 @@ from calibrant.methods.task import Part, Task, few_inputs
 from calibrant.models.given import copied
 from calibrant.models.heads import find_head
 from calibrant.models.outputs import call, logits_of
+from calibrant.models.seeding import generators_restored
 
 STRIDE = 4
 """Training steps per outer step."""
@@ -274,7 +275,7 @@ def head_and_width(model: nn.Module, task: Task) -> tuple[str, int]:
     """
     inputs = few_inputs(task.train)
     twin = copied(model).eval()  # frozen layers of the model stay in evaluation mode
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), generators_restored(next(twin.parameters())):
         parts = find_head(twin, inputs, task.head)
         width = logits_of(call(parts.body, inputs)).flatten(1).shape[1]
     return parts.name, width

@@ -30,6 +30,7 @@ from calibrant.models.given import copied
 from calibrant.models.heads import Head, find_head
 from calibrant.models.network import Dispatch, Network
 from calibrant.models.pure_layers import MaskedDropout, PureNorm, purify
+from calibrant.models.seeding import generators_restored
 
 
 class FunctionalModule(FlatParameters):
@@ -142,7 +143,7 @@ class FunctionalModule(FlatParameters):
     def locate(self, inputs: Any, name: str | None = None) -> Head:
         """Find the head by running the module on ``inputs``, or take the one called ``name``; see ``find_head``."""
         if self.parts is None or (name is not None and self.parts.name != name):
-            with torch.random.fork_rng(devices=_cuda_devices(self._initial)):
+            with generators_restored(self._initial):
                 self.parts = find_head(self.module, inputs, name)
             self._body, self._head = Dispatch(self.parts.body), Dispatch(self.parts.head)
         return self.parts
@@ -263,10 +264,6 @@ class FunctionalModule(FlatParameters):
 
         key = (kind, *(x.shape for x in pytree.tree_leaves(inputs) if isinstance(x, Tensor)))
         return self._masks.draw(seed, key, run, self._initial)
-
-
-def _cuda_devices(tensor: Tensor) -> list[torch.device]:
-    return [tensor.device] if tensor.is_cuda else []
 
 
 def _on_module(part: Dispatch, fn: Callable[..., Any], *args: Any) -> Any:
