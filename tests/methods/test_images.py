@@ -13,7 +13,8 @@ from calibrant.methods import Calibrated
 from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, gamma_of, with_recipe
 from calibrant.methods.meta_regularization import MetaRegularization
 from calibrant.methods.networks import MeanOn, NetworkTraining, error, head_and_width
-from calibrant.methods.task import Part, Task
+from calibrant.methods.part import Part
+from calibrant.methods.task import Task
 from calibrant.models import small_cnn
 
 CLASSES, EACH = 3, 60

@@ -11,8 +11,8 @@ from calibrant.methods.checks import count_classes
 from calibrant.methods.custom import example_of
 from calibrant.methods.fitted import Mixture, Recalibrated
 from calibrant.methods.loaded import as_part, checked
+from calibrant.methods.part import few_inputs
 from calibrant.methods.plain_modules import form_of
-from calibrant.methods.task import few_inputs
 from calibrant.methods.trained import Calculated, Trained
 from calibrant.models.given import copied
 from calibrant.posthoc import make_calibrator

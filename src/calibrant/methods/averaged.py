@@ -16,7 +16,8 @@ from calibrant.bilevel.finite import NonFiniteError
 from calibrant.bilevel.run import Run
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.base import Method
-from calibrant.methods.task import Part, Task, streams, total_steps
+from calibrant.methods.part import Part
+from calibrant.methods.task import Task, streams, total_steps
 
 STRIDE = 5
 """Training steps between two updates of the average."""

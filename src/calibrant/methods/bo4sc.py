@@ -36,12 +36,12 @@ from calibrant.bilevel import (
     WeightNetwork,
     neighbourhood,
 )
-from calibrant.data.batch import Batch
+from calibrant.data.batch import Batch, tensors_of
 from calibrant.data.loaders import LoaderStream
 from calibrant.data.streams import TensorStream
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.base import Method
-from calibrant.methods.task import Task, streams, tensors
+from calibrant.methods.task import Task, streams
 
 Companion = Literal["l2", "l2-unit", "label-smoothing", "label-noise"]
 
@@ -239,7 +239,7 @@ class BO4SC(Method):
 
     def constants(self, task: Task) -> dict[str, Tensor]:
         """Constants for the losses: α, and the neighbourhood used to smooth weights."""
-        device = tensors(task.train.inputs)[0].device
+        device = tensors_of(task.train.inputs)[0].device
         own = {"alpha": torch.tensor(float(self.alpha), device=device)} if self.outer_loss == "bce" else {}
         if self.weights != "neighbours":
             return own

@@ -19,7 +19,8 @@ from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.confidence_map import Mapped, mapped
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.networks import STRIDE, NetworkTraining, check_choice, check_meta
-from calibrant.methods.task import Part, Task
+from calibrant.methods.part import Part
+from calibrant.methods.task import Task
 
 FEW = 2000
 """With fewer held-out samples, the map of the training run is replaced by one fitted after training."""

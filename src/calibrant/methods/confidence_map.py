@@ -23,7 +23,8 @@ from calibrant.bilevel.outer_variables.logit_map import describe
 from calibrant.methods.adapter import Compile
 from calibrant.methods.base import Method
 from calibrant.methods.fitted import Fitted
-from calibrant.methods.task import Part, Task
+from calibrant.methods.part import Part
+from calibrant.methods.task import Task
 
 HIDDEN = 16
 FEWEST = 1000

@@ -21,12 +21,14 @@ import torch
 from torch import Tensor
 
 from calibrant.bilevel import Solution
+from calibrant.data.batch import tensors_of
 from calibrant.data.copies import copy_groups, joined
 from calibrant.data.splits import folds, group_folds
 from calibrant.data.streams import mix
 from calibrant.methods.adapter import Outcome
 from calibrant.methods.fitted import network_logits
-from calibrant.methods.task import Part, Task, cycled, tensors
+from calibrant.methods.part import Part, cycled
+from calibrant.methods.task import Task
 
 USES = ("judge", "choose")
 
@@ -194,7 +196,7 @@ def grouped(task: Task) -> Task:
 
 def _stored(part: Part) -> np.ndarray:
     """Inputs as one array with one row per sample."""
-    found = [_numbers(t) for t in tensors(part.inputs)]
+    found = [_numbers(t) for t in tensors_of(part.inputs)]
     return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
 

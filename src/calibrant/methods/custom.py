@@ -21,9 +21,10 @@ from calibrant.methods.freezing import Freeze, frozen
 from calibrant.methods.loaded import as_part, checked
 from calibrant.methods.names import ALL_METHODS
 from calibrant.methods.newness import is_new
+from calibrant.methods.part import few_inputs
 from calibrant.methods.plain_modules import form_of
 from calibrant.methods.safeguards import Interruptible, Opening, Progress, Resumable
-from calibrant.methods.task import Model, Task, Unchanged, few_inputs
+from calibrant.methods.task import Model, Task, Unchanged
 from calibrant.methods.trained import Trained
 from calibrant.methods.watching import Watcher
 from calibrant.models.given import check_module, copied, unwrapped

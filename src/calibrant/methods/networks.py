@@ -31,7 +31,8 @@ from calibrant.losses import Loss
 from calibrant.losses.classification import cross_entropy
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.base import Method
-from calibrant.methods.task import Part, Task, few_inputs
+from calibrant.methods.part import Part, few_inputs
+from calibrant.methods.task import Task
 from calibrant.models.given import copied
 from calibrant.models.heads import find_head
 from calibrant.models.outputs import call, logits_of

@@ -12,7 +12,8 @@ from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel import Adam, Bilevel, Hypergradient, Implicit, OneStep, SampleWeights
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.networks import STRIDE, NetworkTraining, check_meta
-from calibrant.methods.task import Part, Task
+from calibrant.methods.part import Part
+from calibrant.methods.task import Task
 
 SOLVED_HEAD = Implicit(STRIDE, "head")
 NEXT_STEP = OneStep(1, "head", learning_rate=1.0)

@@ -18,8 +18,9 @@ from calibrant.methods.candidates import LabelNoisy, Pooled, cross_fits, prefera
 from calibrant.methods.crossfit import FoldTask, grouped
 from calibrant.methods.distinct import for_all_rows, merged
 from calibrant.methods.fitted import Fitted
+from calibrant.methods.part import batch_size
 from calibrant.methods.tabular import EMBEDDINGS, TabularNetwork, bare, pooled_part, tabular_network, wide_axes
-from calibrant.methods.task import Task, batch_size
+from calibrant.methods.task import Task
 from calibrant.methods.wrong_labels import labels_differ
 
 FULL_BATCH, BATCH = 512, 256

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from calibrant.bilevel import ColumnL2, Solution
 from calibrant.methods.crossfit import CrossFit
 from calibrant.methods.fitted import network_module
-from calibrant.methods.task import Part, Task
+from calibrant.methods.part import Part
+from calibrant.methods.task import Task
 from calibrant.models.embeddings import EmbeddingLayer, Encoding, make_encoding
 from calibrant.models.mlp import mlp
 

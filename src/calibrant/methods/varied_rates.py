@@ -19,7 +19,8 @@ from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.base import Method
 from calibrant.methods.baselines import begun
 from calibrant.methods.fitted import Failed, Fitted, Mixture, network_logits
-from calibrant.methods.task import Part, Task
+from calibrant.methods.part import Part
+from calibrant.methods.task import Task
 
 _BASE = AveragedNetwork()
 FACTOR = 3.0

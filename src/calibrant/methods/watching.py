@@ -12,7 +12,7 @@ from torch import Tensor
 from calibrant import metrics
 from calibrant.bilevel import Bilevel, Callback
 from calibrant.bilevel.run import Run
-from calibrant.methods.task import Part
+from calibrant.methods.part import Part
 from calibrant.posthoc.temperature import Temperature
 
 if TYPE_CHECKING:
