@@ -121,7 +121,7 @@ def test_head_and_width_leave_the_model_alone(task):
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
 
 
-def test_head_and_width_use_no_gpu_for_a_model_on_the_cpu(task, monkeypatch):
+def test_head_and_width_read_no_generator_of_other_devices(task, monkeypatch):
     """Without a list of devices, torch saves the generators of all GPUs, and warns if there are several."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: pytest.fail("a generator of a GPU was read"))

@@ -138,7 +138,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         if splits is None and not len(held):
             near = near_groups(part.inputs.numpy(), groups, seed=seed, stacklevel=4)
             part = part if near is None else replace(part, groups=torch.from_numpy(near))
-        task = Task(part, val and val.part(scaling), len(classes), seed, splits=splits)
+        task = Task(part, None if val is None else val.part(scaling), len(classes), seed, splits=splits)
         fitted, runs = self._train(task, callbacks)
         self.classes_, self.scaling_, self.model_ = classes, scaling, freeze(fitted)
         self.train_indices_, self.validation_indices_ = rows, held

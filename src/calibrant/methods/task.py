@@ -50,12 +50,7 @@ class Task:
 
     def to(self, device: torch.device | str | None) -> Task:
         """The same task on another device."""
-        held: dict[str, Any] = {name: part and part.to(device) for name, part in self._held.items()}
-        return replace(self, train=self.train.to(device), **held)
-
-    @property
-    def _held(self) -> dict[str, Part | None]:
-        return {"val": self.val, "meta": self.meta}
+        return self._each(lambda part: part.to(device))
 
     def need_val(self, who: str) -> Part:
         """The validation part. If there is none, raise an error that says what needs it."""
@@ -67,8 +62,12 @@ class Task:
 
     def read(self) -> Task:
         """The same task with all samples in memory."""
-        held: dict[str, Any] = {name: part and part.read() for name, part in self._held.items()}
-        return replace(self, train=self.train.read(), **held)
+        return self._each(lambda part: part.read())
+
+    def _each(self, change: Callable[[Part], Part]) -> Task:
+        """The same task with every part changed."""
+        val, meta = (None if part is None else change(part) for part in (self.val, self.meta))
+        return replace(self, train=change(self.train), val=val, meta=meta)
 
     def again(self, seed: int) -> Task:
         """The task for one of several networks; each starts from parameters drawn with its own seed."""
