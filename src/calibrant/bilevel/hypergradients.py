@@ -40,6 +40,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from calibrant._settings import check_choice
 from calibrant.bilevel.dynamics import Cotangent, Draws, Dynamics, State
 from calibrant.bilevel.features import FeatureMemory
 from calibrant.bilevel.head_levels import HeadLevels
@@ -175,8 +176,7 @@ class Truncated(Hypergradient):
         super().__post_init__()
         if not 1 <= self.last <= self.steps:
             raise ValueError(f"last must be between 1 and steps={self.steps}; got {self.last}.")
-        if self.memory not in ("auto", "graphs", "states", "checkpoints"):
-            raise ValueError(f"memory must be 'auto', 'graphs', 'states' or 'checkpoints'; got {self.memory!r}.")
+        check_choice("memory", self.memory, ("auto", "graphs", "states", "checkpoints"))
 
     @property
     def sees_start(self) -> bool:
@@ -270,7 +270,5 @@ def outer_gradient(given: HypergradientInput, state: State, phi: Tensor) -> tupl
 
 def check_choices(scope: str, first: str) -> None:
     """Raise an error for unknown values of ``scope`` or ``first``."""
-    if scope not in ("all", "head"):
-        raise ValueError(f"scope must be 'all' or 'head'; got {scope!r}.")
-    if first not in ("inner", "outer"):
-        raise ValueError(f"first must be 'inner' or 'outer'; got {first!r}.")
+    check_choice("scope", scope, ("all", "head"))
+    check_choice("first", first, ("inner", "outer"))

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from calibrant._settings import check_choice
 from calibrant.bilevel import checks
 from calibrant.bilevel.divided_losses import DividedLosses
 from calibrant.bilevel.level import seeded
@@ -84,8 +85,7 @@ class Bilevel(DividedLosses):
         hyper: Tensors | None = None,
         seed: int = 0,
     ) -> None:
-        if outer_mode not in ("eval", "train"):
-            raise ValueError(f"outer_mode must be 'eval' or 'train'; got {outer_mode!r}.")
+        check_choice("outer_mode", outer_mode, ("eval", "train"))
         self.view = FunctionalModule(model, channels_last=channels_last)
         if self.view.size == 0:
             raise ValueError("The model must have trainable parameters; got none. Set requires_grad=True for some.")

@@ -20,8 +20,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from calibrant._device import resolve_device
 from calibrant._fitted import unfitted
-from calibrant._inputs import class_columns, shown
+from calibrant._inputs import class_columns
 from calibrant._renamed import renamed_attribute, warn_renamed
+from calibrant._settings import check_whole, shown
 from calibrant.bilevel import Callback, History, ProgressBar
 from calibrant.data.copies import copy_groups, joined
 from calibrant.data.scaling import fit_scaling
@@ -275,14 +276,14 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         if not isinstance(sizes, Integral | Sequence | np.ndarray) or isinstance(sizes, str):
             raise ValueError(f"hidden_layer_sizes must be a whole number or a tuple of them; got {shown(sizes)}.")
         sizes = (sizes,) if isinstance(sizes, Integral) else tuple(sizes)
-        settings["hidden"] = tuple(_whole("hidden_layer_sizes", size) for size in sizes)
+        settings["hidden"] = tuple(check_whole("hidden_layer_sizes", size) for size in sizes)
         optional = {field.name for field in fields(base) if field.default is None}
         for name in set(settings) & {*WHOLE, *POSITIVE}:
             value = settings[name]
             if value is None and name in optional:
                 continue
             if name in WHOLE:
-                settings[name] = _whole(name, value)
+                settings[name] = check_whole(name, value)
             elif not (isinstance(value, Real) and 0 < float(value) < math.inf):
                 raise ValueError(f"{name} must be a positive number; got {shown(value)}.")
         return replace(base, **settings)
@@ -309,10 +310,3 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         """Return ``1 − w·p(y | x)``; w is 1 if there are no weights, and for rows without a learned weight (NaN)."""
         weights = np.ones(len(codes)) if weights is None else np.nan_to_num(weights, nan=1.0)
         return suspicion(*map(torch.from_numpy, (weights, self._probs(X), codes))).numpy()
-
-
-def _whole(name: str, value: Any) -> int:
-    """Check that a setting is a positive integer and return it as an int; bools are refused."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a positive whole number; got {shown(value)}.")
-    return int(value)

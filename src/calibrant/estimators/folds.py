@@ -13,7 +13,7 @@ from scipy.sparse import issparse
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_consistent_length, column_or_1d
 
-from calibrant._inputs import shown
+from calibrant._settings import shown
 from calibrant.data.copies import copy_groups, joined
 from calibrant.data.near_copies import near_copies, near_copy_groups
 from calibrant.data.scaling import fit_scaling

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._inputs import shown
+from calibrant._settings import shown
 from calibrant.selective import RejectionRule, Window
 
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant._inputs import shown
 from calibrant._renamed import renamed_arguments, renamed_attribute
+from calibrant._settings import check_choice, shown
 from calibrant.bilevel import (
     CG,
     L2,
@@ -145,8 +145,7 @@ class BO4SC(Method):
             "weights": (None, *_WEIGHTS),
         }
         for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {getattr(self, name)!r}.")
+            check_choice(name, getattr(self, name), allowed)
         self._refuse_idle_settings()
         self._check_companions()
         if self.steps < 1:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant._renamed import renamed_arguments, renamed_attribute
+from calibrant._settings import check_choice
 from calibrant.bilevel import Adam, Bilevel, Direct, Hypergradient, LogitMap
 from calibrant.bilevel.outer_variables.logit_map import BehindMap
 from calibrant.data.streams import Augment
@@ -18,7 +19,7 @@ from calibrant.losses.classification import brier, cross_entropy
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.confidence_map import Mapped, mapped
 from calibrant.methods.fitted import Fitted
-from calibrant.methods.networks import STRIDE, NetworkTraining, check_choice, check_meta
+from calibrant.methods.networks import STRIDE, NetworkTraining, check_meta
 from calibrant.methods.part import Part
 from calibrant.methods.task import Task
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant._renamed import renamed_arguments, renamed_attribute
+from calibrant._settings import check_choice
 from calibrant.bilevel import (
     L2,
     OUTER_LOSSES,
@@ -43,7 +44,7 @@ from calibrant.bilevel.run import Run
 from calibrant.data.batch import map_tensors
 from calibrant.methods.adapter import Group, Solving
 from calibrant.methods.fitted import Fitted
-from calibrant.methods.networks import STRIDE, NetworkTraining, check_choice, check_meta, head_and_width
+from calibrant.methods.networks import STRIDE, NetworkTraining, check_meta, head_and_width
 from calibrant.methods.task import Part, Task
 
 SOLVED = Implicit(STRIDE, "head")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
+from calibrant._settings import check_choice
 from calibrant.bilevel import (
     SGD,
     Adam,
@@ -40,12 +41,6 @@ from calibrant.models.seeding import generators_restored
 
 STRIDE = 4
 """Training steps per outer step."""
-
-
-def check_choice(name: str, value: Any, known: Collection[str]) -> None:
-    """Raise an error if a setting is not one of the known values."""
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
 
 
 def check_meta(outer_learning_rate: float, outer_batch_size: int, start: float) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from calibrant._renamed import renamed_arguments
+from calibrant._settings import check_choice
 from calibrant.models.embeddings import EmbeddingLayer, Encoding
 from calibrant.models.seeding import seeded_start
 
@@ -34,8 +35,7 @@ def mlp(
     The first paper (Sanguin et al. 2024, Section 4) only says "a feed forward neural network". Two hidden layers of 64
     ReLU units reproduce its accuracies.
     """
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}; got {activation!r}.")
+    check_choice("activation", activation, ACTIVATIONS)
     if features < 1 or n_classes < 1 or any(width < 1 for width in hidden):
         raise ValueError(
             "features, n_classes and every hidden width must be at least 1; "
