@@ -12,9 +12,9 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from calibrant.methods.bagged import Bagging
-from calibrant.methods.bo4sc import suspicion
 from calibrant.methods.crossfit import CrossFit
 from calibrant.methods.fitted import Fitted, Mixture
+from calibrant.methods.learned import suspicion
 from calibrant.methods.lines import Linear
 from calibrant.methods.members import MemberKind, Model, Rows, cross_fit
 from calibrant.methods.part import Part

@@ -161,6 +161,18 @@ def few_inputs(part: Part) -> Any:
     return inputs if part.prepare is None else part.prepare(inputs)
 
 
+def entries(part: Part, who: str) -> int:
+    """The number of values per input. Raise an error unless the inputs are one tensor in memory."""
+    inputs = part.inputs
+    if part.loaded:
+        raise ValueError(f"{who} needs all training inputs in memory; give tensors instead of a loader.")
+    if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+        raise ValueError(
+            f"{who} needs numeric inputs in one tensor; got {getattr(inputs, 'dtype', type(inputs).__name__)}."
+        )
+    return inputs[0].numel()
+
+
 def joined_inputs(parts: Sequence[Any]) -> Any:
     """The inputs of several parts or batches, concatenated."""
     columns = zip(*(tensors_of(part) for part in parts), strict=True)
