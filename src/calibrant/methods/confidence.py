@@ -99,7 +99,7 @@ class LearnedConfidence(NetworkTraining):
         return LogitMap(self.hidden, samples=self.held_out(task).count(), seed=task.seed)
 
     def held_out(self, task: Task) -> Part:
-        return task.need_val("A confidence map") if task.meta is None else task.meta
+        return task.need_meta("A confidence map")
 
     def held_out_batch(self) -> int:
         return self.outer_batch_size

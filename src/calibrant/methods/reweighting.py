@@ -75,7 +75,7 @@ class Reweighting(NetworkTraining):
         )
 
     def held_out(self, task: Task) -> Part:
-        return task.need_val("A weight for each sample") if task.meta is None else task.meta
+        return task.need_meta("A weight for each sample")
 
     def held_out_batch(self) -> int:
         return self.outer_batch_size

@@ -60,6 +60,10 @@ class Task:
             )
         return self.val
 
+    def need_meta(self, who: str) -> Part:
+        """The part that outer variables are learned from: ``meta``, or ``val`` if there is none."""
+        return self.need_val(who) if self.meta is None else self.meta
+
     def read(self) -> Task:
         """The same task with all samples in memory."""
         return self._each(lambda part: part.read())
