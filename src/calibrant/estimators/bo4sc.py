@@ -13,7 +13,8 @@ from numpy.random import RandomState
 from calibrant._renamed import warn_renamed
 from calibrant._settings import shown
 from calibrant.bilevel import History
-from calibrant.estimators.base import NetworkClassifier, accepts_former_names
+from calibrant.estimators.base import NetworkClassifier
+from calibrant.estimators.former_parameters import accepts_former_names
 from calibrant.estimators.reading import Samples
 from calibrant.methods import BO4SC, Fitted
 

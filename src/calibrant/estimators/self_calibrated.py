@@ -11,8 +11,9 @@ import numpy as np
 from numpy.random import RandomState
 
 from calibrant.bilevel import History
-from calibrant.estimators.base import NetworkClassifier, accepts_former_names
+from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.folds import Splits, fold_count, named_splits
+from calibrant.estimators.former_parameters import accepts_former_names
 from calibrant.estimators.history import as_arrays
 from calibrant.estimators.reading import Samples
 from calibrant.estimators.selective import SelectiveMixin
