@@ -22,7 +22,8 @@ class Tracker(Watcher):
 
     Names are ``train/loss``, ``val/nll``, ``val/smooth_ece``, ``val/accuracy``, ``val/temperature`` and
     ``val/nll_calibrated``; at the end, ``calibrated/nll`` and similar names describe the result on the validation data.
-    If several networks are trained, the names of each start with ``network-0/``, ``network-1/`` and so on.
+    If several networks are trained one after the other, the names of the second start with ``network-1/``, those of the
+    third with ``network-2/``, and so on.
 
     Parameters
     ----------
@@ -52,11 +53,9 @@ class Tracker(Watcher):
         self.log, self._close = connect(to, settings)
         self.every = every
         self._run, self._step = -1, 0
-        self._several = False
 
     def on_start(self, run: Run) -> None:
         self._run += 1
-        self._several = self._several or self._run > 0
 
     def on_step(self, run: Run) -> None:
         if run.step % self.every and run.step < run.outer_steps:
