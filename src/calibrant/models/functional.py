@@ -20,9 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils import _pytree as pytree
 
-from calibrant.data.batch import Tensors, map_tensors
+from calibrant.data.batch import Tensors, map_tensors, tensors_of
 from calibrant.models.architecture import layer_settings, reset_layers, resettable_copy
 from calibrant.models.dropout_masks import DropoutMasks
 from calibrant.models.flat import FlatParameters
@@ -262,7 +261,7 @@ class FunctionalModule(FlatParameters):
             point = self._initial, self.initial_buffers()
             return self.bind(*point, train=True)(*inputs) if evaluate is None else evaluate(*point)
 
-        key = (kind, *(x.shape for x in pytree.tree_leaves(inputs) if isinstance(x, Tensor)))
+        key = (kind, *(t.shape for t in tensors_of(inputs)))
         return self._masks.draw(seed, key, run, self._initial)
 
 
