@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from calibrant.bilevel.level import seeded
 from calibrant.bilevel.outer_variables import OuterVariable
 from calibrant.data.batch import Tensors
-from calibrant.data.loaders import Indexed, LoaderStream
+from calibrant.data.loaders import Indexed, LoaderStream, length_of
 from calibrant.data.streams import Stream, TensorStream
 from calibrant.models.seeding import generators_restored
 
@@ -48,12 +48,7 @@ def check_samples(variables: nn.Module, train: Stream) -> None:
 def _indexed_size(train: Stream) -> int | None:
     """The length of the data set that a loader's indices refer to, if it is known."""
     dataset = getattr(train.loader, "dataset", None) if isinstance(train, LoaderStream) else None
-    if not isinstance(dataset, Indexed):
-        return None
-    try:
-        return len(dataset)
-    except TypeError:
-        return None
+    return length_of(dataset) if isinstance(dataset, Indexed) else None
 
 
 def check_outer_module(module: nn.Module) -> None:

@@ -65,7 +65,6 @@ class Bilevel(DividedLosses):
     members: int | None = None
     ties: None = None
     val: Stream | None
-    _hyper: Tensors = {}  # noqa: RUF012 (replaced, never written to)
 
     def __init__(
         self,
@@ -104,6 +103,7 @@ class Bilevel(DividedLosses):
         self.outer_loss = outer_loss or DEFAULT_OUTER_LOSS
         self.outer_mode, self.autocast, self.seed = outer_mode, autocast, seed
         self._batch_sizes = batch_size, val_batch_size
+        self._hyper: Tensors = {}
         self._take((train, val), self._batch_sizes, hyper)
         self._kernels = FusedKernels(self.view.module)
         self.known: dict[str, Any] = {}  # results of checks of the losses, shared with replicas

@@ -210,7 +210,7 @@ class SelectiveMixin(RejectMixin):
         rule = self.set_rule(
             coverage, method, by_class=by_class, allow_empty=allow_empty, groups=groups, random_state=generator
         )
-        return rule.apply(self.predict_proba(X), seed=generator)  # type: ignore[attr-defined]
+        return rule.apply(self.predict_proba(X), seed=generator)
 
     def _out_of_fold(self, asked: str, groups: Any = None) -> HeldOut:
         """Return the rows with out-of-fold probabilities; one row of each group, always the same one."""

@@ -186,7 +186,7 @@ def metric(*, top_label: bool = False, signed: bool = False, predicted_only: boo
             for name in kwargs:
                 if name not in full.parameters:
                     raise TypeError(
-                        f"{function.__name__}() has no argument {name!r}. Use one of  {', '.join(full.parameters)}."
+                        f"{function.__name__}() has no argument {name!r}. Use one of {', '.join(full.parameters)}."
                     )
             if predicted_only and kwargs.get("binary") == "positive":
                 raise ValueError(f"binary must be 'predicted' for {function.__name__}; got 'positive'.")
