@@ -8,9 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
-from calibrant.bilevel import Adam, Bilevel, Plain, solve
 from calibrant.methods import CrossFitted, Part, Task, default_method
-from calibrant.methods.averaged import BestAverage
 from calibrant.methods.confidence_map import WithConfidenceMap
 from calibrant.methods.default import NEW, PLAIN, TUNED, TUNED_LARGE
 from calibrant.methods.loaded import as_part
@@ -146,18 +144,3 @@ def test_large_data_default_is_no_worse_than_plain_training(draw, model):
     train, val, test = (draw(count, generator) for count in (4200, 800, 4000))
     default, plain = (calibrant.fit(model(0), train, val, method=method) for method in (None, PLAIN))
     assert float(nll(default.probs(test[0]), test[1])) <= float(nll(plain.probs(test[0]), test[1]))
-
-
-def test_weights_of_the_validation_part_count_in_every_piece(monkeypatch):
-    monkeypatch.setattr("calibrant.methods.part.PIECE", 8)
-    generator = torch.Generator().manual_seed(0)
-    x, weights = torch.randn(20, 2, generator=generator), torch.rand(20, generator=generator)
-    y = (x[:, 0] > 0).long()
-    lowest = []
-    for prepare in (None, lambda inputs: inputs):  # inputs that are prepared are predicted in pieces
-        best = BestAverage(Part(x, y, weights, prepare=prepare))
-        problem = Bilevel(nn.Linear(2, 2), train=(x, y))
-        problem = problem.replicate(torch.linspace(-1, 1, 6))
-        solve(problem, hypergradient=Plain(1), inner_optimizer=Adam(0.1), outer_steps=3, callbacks=[best])
-        lowest.append(best.nll)
-    assert lowest[0] == pytest.approx(lowest[1], rel=1e-5)

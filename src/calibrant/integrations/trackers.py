@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from calibrant.bilevel.run import Run
 from calibrant.methods.watching import Watcher, calibration_scores
 
@@ -68,9 +66,7 @@ class Tracker(Watcher):
 
     def finish(self, result: Trained) -> None:
         if self.part is not None:
-            parts = [(result.logits(inputs), labels.cpu()) for inputs, labels in self.part.pieces()]
-            logits, labels = zip(*parts, strict=True)
-            found = calibration_scores(_joined(logits), _joined(labels))
+            found = calibration_scores(*self.part.predicted(result.logits))
             kept = {f"calibrated/{name}": found[name] for name in ("nll", "smooth_ece", "accuracy")}
             if result.temperature is not None:
                 kept["calibrated/temperature"] = result.temperature
@@ -141,7 +137,3 @@ _OPENERS: dict[str, Callable[[dict[str, Any]], tuple[Log, Callable[[], Any]]]] =
     "mlflow": _mlflow,
     "wandb": _wandb,
 }
-
-
-def _joined(parts: Any) -> Any:
-    return torch.cat(list(parts))

@@ -132,13 +132,16 @@ RECIPES = {
 
 
 def error(logits: Tensor, labels: Tensor) -> Tensor:
-    """The share of wrong predictions."""
-    return (logits.argmax(-1) != labels).double().mean()
+    """1 for each wrong prediction, 0 for each right one."""
+    return (logits.argmax(-1) != labels).double()
 
 
 @dataclass(frozen=True)
 class MeanOn:
-    """A criterion for early stopping: the mean of ``function(logits, labels)`` on a part, for a single network."""
+    """A criterion for early stopping: the (weighted) mean of ``function(logits, labels)`` on a part.
+
+    The function gives one value per sample. The run trains a single network.
+    """
 
     part: Part
     function: Callable[[Tensor, Tensor], Tensor]
@@ -150,7 +153,11 @@ class MeanOn:
         with torch.no_grad():
             logits, labels = zip(*((net.logits(inputs), own) for inputs, own in self.part.pieces()), strict=True)
         found = torch.cat(logits)
-        return self.function(found, torch.cat(labels).to(found.device)).mean()
+        values = self.function(found, torch.cat(labels).to(found.device))
+        if self.part.sample_weight is None:
+            return values.mean()
+        weights = self.part.sample_weight.to(values)
+        return (weights * values).sum() / weights.sum()
 
 
 @dataclass(frozen=True)

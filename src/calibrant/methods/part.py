@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -141,6 +141,11 @@ class Part:
         for start in range(0, len(self), PIECE):
             rows = slice(start, start + PIECE)
             yield self.prepare(_rows(self.inputs, rows)), self.labels[rows]
+
+    def predicted(self, function: Callable[[Any], Tensor]) -> tuple[Tensor, Tensor]:
+        """``function(inputs)`` for all samples, computed in pieces, and their labels; both on the CPU."""
+        outputs, labels = zip(*((function(inputs).cpu(), own.cpu()) for inputs, own in self.pieces()), strict=True)
+        return torch.cat(outputs), torch.cat(labels)
 
 
 def batch_size(samples: int, wanted: int | None = None) -> int | None:
