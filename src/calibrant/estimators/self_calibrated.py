@@ -152,7 +152,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         self,
         hidden_layer_sizes: tuple[int, ...] | int = SelfCalibrated.hidden,
         *,
-        activation: Literal["relu", "silu", "tanh"] = SelfCalibrated.activation,  # type: ignore[assignment]
+        activation: Literal["relu", "silu", "tanh"] = SelfCalibrated.activation,
         folds: int = SelfCalibrated.folds,
         cv: Any = None,
         repeats: int = SelfCalibrated.repeats,
@@ -162,7 +162,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         last: int = SelfCalibrated.last,
         outer_learning_rate: float = SelfCalibrated.outer_learning_rate,
         batch_size: int | None = SelfCalibrated.batch_size,
-        embedding: Literal["piecewise", "periodic", "linear"] | None = SelfCalibrated.embedding,  # type: ignore[assignment]
+        embedding: Literal["piecewise", "periodic", "linear"] | None = SelfCalibrated.embedding,
         choose: float = SelfCalibrated.choose,
         members: Sequence[str] | Literal["auto"] = MEMBERS,
         refit: bool = SelfCalibrated.refit,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import nn
 
@@ -13,6 +14,7 @@ from calibrant._settings import check_choice
 from calibrant.models.embeddings import EmbeddingLayer, Encoding
 from calibrant.models.seeding import seeded_start
 
+Activation = Literal["relu", "silu", "tanh"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
 
