@@ -10,7 +10,7 @@ from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, TimeSeriesS
 from calibrant.data.streams import TensorStream
 from calibrant.methods import CrossFitted, Part, SelfCalibrated, Standard, Task
 from calibrant.methods.candidates import LabelNoisy, Pooled
-from calibrant.methods.crossfit import deal, row_groups
+from calibrant.methods.dealing import deal, row_groups
 from calibrant.methods.task import even
 
 

@@ -16,7 +16,8 @@ from calibrant.methods.base import Method
 from calibrant.methods.blend import blended, check_members, check_table
 from calibrant.methods.calibrated_mean import calibrated_mean
 from calibrant.methods.candidates import LabelNoisy, Pooled, cross_fits, preferable
-from calibrant.methods.crossfit import FoldTask, grouped
+from calibrant.methods.crossfit import FoldTask
+from calibrant.methods.dealing import grouped
 from calibrant.methods.distinct import for_all_rows, merged
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.part import batch_size
