@@ -15,7 +15,8 @@ import calibrant
 from benchmarks.harness import Record, record
 from calibrant.methods import Calibrated
 from calibrant.methods.default import BEST, PLAIN, default_method
-from calibrant.methods.task import Part, Task
+from calibrant.methods.part import Part
+from calibrant.methods.task import Task
 from calibrant.metrics import nll
 from calibrant.models import small_cnn
 

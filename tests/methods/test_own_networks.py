@@ -208,10 +208,10 @@ WRONG = [
     (MetaRegularization, {"outer_learning_rate": 0.0}, "outer_learning_rate must be positive"),
     (MetaRegularization, {"start": 1.0}, "start at least 0 and below 1; got 0.02, 1024 and 1.0"),
     (Reweighting, {"outer_batch_size": 0}, "outer_batch_size at least 1"),
-    (LearnedConfidence, {"outer_loss": "ce"}, "outer_loss must be one of 'nll', 'brier'"),
+    (LearnedConfidence, {"outer_loss": "ce"}, "outer_loss must be 'nll' or 'brier'"),
     (LearnedConfidence, {"distorted": 2.0}, "distorted between 0 and 1"),
-    (Recipe, {"schedule": "cosine"}, "schedule must be one of 'one-cycle', 'steps'"),
-    (Recipe, {"select": "ece"}, "select must be one of"),
+    (Recipe, {"schedule": "cosine"}, "schedule must be 'one-cycle' or 'steps'"),
+    (Recipe, {"select": "ece"}, "select must be 'last', 'error' or 'nll'"),
     (Recipe, {"epochs": 0}, "epochs must be at least 1"),
     (Recipe, {"learning_rate": -1.0}, "learning_rate must be positive"),
 ]

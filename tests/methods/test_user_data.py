@@ -147,3 +147,10 @@ def test_the_part_that_is_wrong_is_named():
         fit(data(), (X[:, :3], Y))
     with pytest.raises(FloatingPointError, match="In val, 1 of 40 inputs are not finite; the first is row 5"):
         fit(data(), (NAN, Y))
+
+
+def test_a_loader_without_a_length_can_be_the_validation_part():
+    """Methods with folds read it into memory. Its number of samples is not known before."""
+    method = calibrant.methods.SelfCalibrated(folds=2, repeats=1, epochs=1, embedding=None)
+    in_memory, loaded = (calibrant.fit(net(), data(), val, method=method) for val in (data(), DataLoader(Stream(), 16)))
+    torch.testing.assert_close(loaded.probs(data()[0]), in_memory.probs(data()[0]))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._inputs import shown
+from calibrant._settings import shown
 
 
 def train_val_test(

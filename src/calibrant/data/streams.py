@@ -17,7 +17,7 @@ from torch import Tensor
 
 from calibrant._inputs import shareable
 from calibrant._renamed import renamed_arguments, renamed_attribute
-from calibrant.data.batch import Batch, Recent, Tensors, as_dtype, map_tensors
+from calibrant.data.batch import Batch, Recent, Tensors, as_dtype, map_tensors, tensors_of
 
 Augment = Callable[[Any, torch.Generator], Any]
 AugmentBatch = Callable[[Any, Tensor, torch.Generator], tuple[Any, Tensor]]
@@ -95,8 +95,7 @@ class TensorStream(Stream):
         drop_last: bool = False,
         hyper: Tensors | None = None,
     ) -> None:
-        given: list[Tensor] = []
-        map_tensors(lambda t: given.append(t) or t, inputs)  # type: ignore[func-returns-value]
+        given = tensors_of(inputs)
         for values in given:
             if len(values) != len(targets):
                 raise ValueError(

@@ -10,10 +10,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.random import RandomState
 
-from calibrant._inputs import shown
 from calibrant._renamed import warn_renamed
+from calibrant._settings import shown
 from calibrant.bilevel import History
-from calibrant.estimators.base import NetworkClassifier, accepts_former_names
+from calibrant.estimators.base import NetworkClassifier
+from calibrant.estimators.former_parameters import accepts_former_names
 from calibrant.estimators.reading import Samples
 from calibrant.methods import BO4SC, Fitted
 

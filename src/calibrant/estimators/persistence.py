@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant._files import Arrays, Format, Tree, fitted_state, pack, unpack
+from calibrant._files import Arrays, Format, Tree, pack, unpack
+from calibrant._fitted import fitted_state
 from calibrant.data import TableEncoder
 from calibrant.data.scaling import Scaling
 from calibrant.estimators.base import NetworkClassifier

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.random import RandomState
 
 from calibrant.bilevel import History
-from calibrant.estimators.base import NetworkClassifier, accepts_former_names
+from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.folds import Splits, fold_count, named_splits
+from calibrant.estimators.former_parameters import accepts_former_names
 from calibrant.estimators.history import as_arrays
 from calibrant.estimators.reading import Samples
 from calibrant.estimators.selective import SelectiveMixin
@@ -153,7 +154,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         self,
         hidden_layer_sizes: tuple[int, ...] | int = SelfCalibrated.hidden,
         *,
-        activation: Literal["relu", "silu", "tanh"] = SelfCalibrated.activation,  # type: ignore[assignment]
+        activation: Literal["relu", "silu", "tanh"] = SelfCalibrated.activation,
         folds: int = SelfCalibrated.folds,
         cv: Any = None,
         repeats: int = SelfCalibrated.repeats,
@@ -163,7 +164,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         last: int = SelfCalibrated.last,
         outer_learning_rate: float = SelfCalibrated.outer_learning_rate,
         batch_size: int | None = SelfCalibrated.batch_size,
-        embedding: Literal["piecewise", "periodic", "linear"] | None = SelfCalibrated.embedding,  # type: ignore[assignment]
+        embedding: Literal["piecewise", "periodic", "linear"] | None = SelfCalibrated.embedding,
         choose: float = SelfCalibrated.choose,
         members: Sequence[str] | Literal["auto"] = MEMBERS,
         refit: bool = SelfCalibrated.refit,

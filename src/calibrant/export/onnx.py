@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from calibrant._settings import check_choice
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.export.graph import Graph
 from calibrant.export.members import probabilities, scaled
@@ -77,8 +78,7 @@ def to_onnx(
 
 
 def _write_classifier(classifier: Any, path: str | os.PathLike[str], dtype: str) -> None:
-    if dtype not in ("float32", "float64"):
-        raise ValueError(f"dtype must be 'float32' or 'float64'; got {dtype!r}.")
+    check_choice("dtype", dtype, ("float32", "float64"))
     check_is_fitted(classifier)
     graph, kind, classes = Graph(), np.dtype(dtype), classifier.classes_
     columns = len(classifier.scaling_.mean)

@@ -9,7 +9,8 @@ from calibrant.bilevel import Callback
 from calibrant.methods.adapter import Compile
 from calibrant.methods.base import Method
 from calibrant.methods.calibrated_mean import calibrated_mean
-from calibrant.methods.crossfit import CrossFit, fold_tasks, folds_of, grouped
+from calibrant.methods.crossfit import CrossFit, fold_tasks
+from calibrant.methods.dealing import folds_of, grouped
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.standard import Standard
 from calibrant.methods.task import Task

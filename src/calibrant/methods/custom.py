@@ -23,12 +23,14 @@ from calibrant.methods.loaded import as_part, checked
 from calibrant.methods.names import ALL_METHODS
 from calibrant.methods.networks import Recipe
 from calibrant.methods.newness import is_new
+from calibrant.methods.part import few_inputs
 from calibrant.methods.plain_modules import form_of
 from calibrant.methods.safeguards import Interruptible, Opening, Progress, Resumable
-from calibrant.methods.task import Model, Task, Unchanged, few_inputs
+from calibrant.methods.task import Model, Task, Unchanged
 from calibrant.methods.trained import Trained
 from calibrant.methods.watching import Watcher
 from calibrant.models.given import check_module, copied, unwrapped
+from calibrant.models.seeding import generators_restored
 
 
 def fit(
@@ -167,8 +169,7 @@ def fit(
     watchers = [callback for callback in callbacks if isinstance(callback, Watcher)]
     for watcher in watchers:
         watcher.watch(second)
-    cuda = [p.device for p in given.parameters() if p.is_cuda][:1]
-    with interrupt.listening(), torch.random.fork_rng(devices=cuda):
+    with interrupt.listening(), generators_restored(next(given.parameters())):
         try:
             fitted = wanted.fit(task, callbacks=[*guards, *callbacks], compile=compile)
         except NonFiniteError as error:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
+from calibrant._settings import check_choice
 from calibrant.bilevel import (
     SGD,
     Adam,
@@ -31,19 +32,15 @@ from calibrant.losses import Loss
 from calibrant.losses.classification import cross_entropy
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.base import Method
-from calibrant.methods.task import Part, Task, few_inputs
+from calibrant.methods.part import Part, few_inputs
+from calibrant.methods.task import Task
 from calibrant.models.given import copied
 from calibrant.models.heads import find_head
 from calibrant.models.outputs import call, logits_of
+from calibrant.models.seeding import generators_restored
 
 STRIDE = 4
 """Training steps per outer step."""
-
-
-def check_choice(name: str, value: Any, known: Collection[str]) -> None:
-    """Raise an error if a setting is not one of the known values."""
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
 
 
 def check_meta(outer_learning_rate: float, outer_batch_size: int, start: float) -> None:
@@ -143,13 +140,16 @@ RECIPES = {
 
 
 def error(logits: Tensor, labels: Tensor) -> Tensor:
-    """The share of wrong predictions."""
-    return (logits.argmax(-1) != labels).double().mean()
+    """1 for each wrong prediction, 0 for each right one."""
+    return (logits.argmax(-1) != labels).double()
 
 
 @dataclass(frozen=True)
 class MeanOn:
-    """A criterion for early stopping: the mean of ``function(logits, labels)`` on a part, for a single network."""
+    """A criterion for early stopping: the (weighted) mean of ``function(logits, labels)`` on a part.
+
+    The function gives one value per sample. The run trains a single network.
+    """
 
     part: Part
     function: Callable[[Tensor, Tensor], Tensor]
@@ -161,7 +161,11 @@ class MeanOn:
         with torch.no_grad():
             logits, labels = zip(*((net.logits(inputs), own) for inputs, own in self.part.pieces()), strict=True)
         found = torch.cat(logits)
-        return self.function(found, torch.cat(labels).to(found.device)).mean()
+        values = self.function(found, torch.cat(labels).to(found.device))
+        if self.part.sample_weight is None:
+            return values.mean()
+        weights = self.part.sample_weight.to(values)
+        return (weights * values).sum() / weights.sum()
 
 
 @dataclass(frozen=True)
@@ -282,7 +286,7 @@ def head_and_width(model: nn.Module, task: Task) -> tuple[str, int]:
     """
     inputs = few_inputs(task.train)
     twin = copied(model).eval()  # frozen layers of the model stay in evaluation mode
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), generators_restored(next(twin.parameters())):
         parts = find_head(twin, inputs, task.head)
         width = logits_of(call(parts.body, inputs)).flatten(1).shape[1]
     return parts.name, width

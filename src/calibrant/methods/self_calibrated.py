@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from torch import Tensor
 
 from calibrant._renamed import renamed_arguments, renamed_attribute
+from calibrant._settings import check_choice
 from calibrant.bilevel import Callback
 from calibrant.methods.adapter import Compile
 from calibrant.methods.base import Method
 from calibrant.methods.blend import blended, check_members, check_table
 from calibrant.methods.calibrated_mean import calibrated_mean
 from calibrant.methods.candidates import LabelNoisy, Pooled, cross_fits, preferable
-from calibrant.methods.crossfit import FoldTask, grouped
+from calibrant.methods.crossfit import FoldTask
+from calibrant.methods.dealing import grouped
 from calibrant.methods.distinct import for_all_rows, merged
 from calibrant.methods.fitted import Fitted
-from calibrant.methods.tabular import EMBEDDINGS, TabularNetwork, bare, pooled_part, tabular_network, wide_axes
-from calibrant.methods.task import Task, batch_size
+from calibrant.methods.part import batch_size
+from calibrant.methods.tabular import ColumnEmbedding, TabularNetwork, bare, pooled_part, tabular_network, wide_axes
+from calibrant.methods.task import Task
 from calibrant.methods.wrong_labels import labels_differ
+from calibrant.models.mlp import Activation
 
 FULL_BATCH, BATCH = 512, 256
 """A step uses all rows if there are at most ``FULL_BATCH``, and otherwise ``BATCH`` rows."""
@@ -91,7 +95,7 @@ class SelfCalibrated(Method):
     """
 
     hidden: tuple[int, ...] = (64, 64)
-    activation: str = "silu"
+    activation: Activation = "silu"
     folds: int = 5
     repeats: int = 2
     epochs: int | None = None
@@ -104,7 +108,7 @@ class SelfCalibrated(Method):
     refit: bool = True
     decay: bool = True
     batch_size: int | None = None
-    embedding: str | None = "piecewise"
+    embedding: ColumnEmbedding | None = "piecewise"
 
     varying: ClassVar[frozenset[str]] = frozenset({"learning_rate"})
 
@@ -118,9 +122,7 @@ class SelfCalibrated(Method):
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
         if not 0 < self.choose < 1:
             raise ValueError(f"choose must lie strictly between 0 and 1; got {self.choose}.")
-        if self.embedding is not None and self.embedding not in EMBEDDINGS:
-            known = ", ".join(map(repr, EMBEDDINGS))
-            raise ValueError(f"embedding must be one of {known}, or None; got {self.embedding!r}.")
+        check_choice("embedding", self.embedding, (*get_args(ColumnEmbedding), None))
         check_members(self.members)
 
     @property

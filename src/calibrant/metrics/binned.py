@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant._inputs import Array, like
+from calibrant._settings import check_choice
 from calibrant.metrics.bins import (
     CHUNK,
     BinSums,
@@ -165,8 +166,7 @@ def classwise_ece(
     `average=None` returns the C values instead of their mean, in the kind of array that was given. Other arguments are
     as in `ece`. Pairs are not accepted, since the probability of every class is judged.
     """
-    if average not in ("macro", None):
-        raise ValueError(f"average must be 'macro' or None; got {average!r}.")
+    check_choice("average", average, ("macro", None))
     if average is None:
         if given.pop("groups", None) is not None:
             raise ValueError("average=None cannot be combined with groups; evaluate one group at a time.")

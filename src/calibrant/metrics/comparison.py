@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from calibrant._settings import check_choice
 from calibrant.metrics._gap_noise import dual_deviation, noise_norms
 from calibrant.metrics._resampling import (
     Metric,
@@ -107,8 +108,7 @@ def compare(
     True
     """
     check_level(level, n_resamples)
-    if test not in ("auto", "bound", "bootstrap", "swap"):
-        raise ValueError(f"test must be 'auto', 'bound', 'bootstrap' or 'swap'; got {test!r}.")
+    check_choice("test", test, ("auto", "bound", "bootstrap", "swap"))
     metric, metric_arguments = unwrapped(metric, metric_arguments)
     bounded = metric in (ece, mce, ace) and not metric_arguments.get("debias", False)
     if test == "bound" and not bounded:

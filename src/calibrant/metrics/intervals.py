@@ -11,6 +11,7 @@ import torch
 from scipy.stats import norm as normal
 from torch import Tensor
 
+from calibrant._settings import check_choice
 from calibrant.metrics._gap_noise import dual_deviation, noise_norms
 from calibrant.metrics._resampling import (
     Metric,
@@ -74,8 +75,7 @@ def bootstrap_interval(
     `metric`, `seed` and `metric_arguments` are as in `noise_floor`, the other arguments as in `ece`.
     """
     check_level(level, n_resamples)
-    if method not in ("basic", "percentile"):
-        raise ValueError(f"method must be 'basic' or 'percentile'; got {method!r}.")
+    check_choice("method", method, ("basic", "percentile"))
     p = read_for(
         metric,
         probs,

@@ -11,6 +11,7 @@ from sklearn.isotonic import isotonic_regression
 from torch import Tensor
 
 from calibrant._inputs import check_confidence, check_probs, check_weights
+from calibrant._settings import check_choice
 from calibrant.metrics.bins import Scheme, bin_edges, bin_sums
 from calibrant.metrics.predictions import Given, Grouped, Predicted, Predictions, evaluate, metric, read
 
@@ -149,8 +150,7 @@ def brier_decomposition(
 
     Keywords are as in `ece`, except `groups`.
     """
-    if method not in ("isotonic", "width", "mass"):
-        raise ValueError(f"method must be 'isotonic', 'width' or 'mass'; got {method!r}.")
+    check_choice("method", method, ("isotonic", "width", "mass"))
     p = read(probs, labels, **given)
     if p.probs is None or p.labels is None:
         columns = [p]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import nn
 
 from calibrant._renamed import renamed_arguments
+from calibrant._settings import check_choice
 from calibrant.models.embeddings import EmbeddingLayer, Encoding
 from calibrant.models.seeding import seeded_start
 
+Activation = Literal["relu", "silu", "tanh"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
 
@@ -46,8 +49,7 @@ def mlp(
     seed : int
         Seed of the initial parameters.
     """
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}; got {activation!r}.")
+    check_choice("activation", activation, ACTIVATIONS)
     if features < 1 or n_classes < 1 or any(width < 1 for width in hidden):
         raise ValueError(
             "features, n_classes and every hidden width must be at least 1; "

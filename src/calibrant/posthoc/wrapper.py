@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant._inputs import check_probs, class_columns
+from calibrant._settings import check_choice
 from calibrant.posthoc._base import Calibrator
 from calibrant.posthoc.temperature import Temperature
 
@@ -95,8 +96,7 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
     def _logits(self, X: Any) -> np.ndarray:
         if isinstance(self.model, torch.nn.Module):
             return _as_two_columns(_module_outputs(self.model, X, self.batch_size))
-        if self.scores not in ("auto", "predict_proba", "decision_function"):
-            raise ValueError(f'scores must be "auto", "predict_proba" or "decision_function"; got {self.scores!r}.')
+        check_choice("scores", self.scores, ("auto", "predict_proba", "decision_function"))
         wanted = ("predict_proba", "decision_function") if self.scores == "auto" else (self.scores,)
         method = next((name for name in wanted if hasattr(self.model, name)), None)
         if method is None or not hasattr(self.model, "classes_"):

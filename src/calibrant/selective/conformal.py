@@ -33,8 +33,9 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.stats import binom
 
-from calibrant._inputs import check_fraction, check_labels, check_probs
+from calibrant._inputs import check_labels, check_probs
 from calibrant._renamed import renamed_arguments, renamed_attribute
+from calibrant._settings import check_fraction
 from calibrant.selective.set_scores import (
     Ranked,
     SetScore,

@@ -30,8 +30,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibrant._inputs import check_fraction, check_labels, check_probs
+from calibrant._inputs import check_labels, check_probs
 from calibrant._renamed import renamed_arguments, renamed_attribute
+from calibrant._settings import check_fraction
 from calibrant.selective.conformal import (
     Seed,
     blocks,

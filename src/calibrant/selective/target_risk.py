@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-from calibrant._inputs import check_fraction
+from calibrant._settings import check_choice, check_fraction
 from calibrant.selective._arrays import accepted_counts, as_pair, on_sample
 from calibrant.selective.rule import RejectionRule, Window
 from calibrant.selective.uniform import uniform_risk_bound
@@ -94,8 +94,7 @@ def threshold_for_risk(
     (True, False)
     """
     risk, level = check_fraction(risk, "risk"), check_fraction(level, "level")
-    if method not in _METHODS:
-        raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}; got {method!r}.")
+    check_choice("method", method, _METHODS)
     if (thresholds is not None) != (method == "grid"):
         raise ValueError(
             "thresholds must be given for method='grid' and only there, as a list fixed without this sample; got "

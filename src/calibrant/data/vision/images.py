@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from calibrant._renamed import renamed_attribute
+from calibrant._settings import check_choice
 from calibrant.data.splits import split_indices
 from calibrant.data.vision.download import download_archives
 from calibrant.data.vision.finding import Found, checked_folder, find_archive, find_files, missing_files, unpack
@@ -112,8 +113,7 @@ def load_images(name: str, folder: str | os.PathLike[str], *, part: Part = "trai
     download : bool
         Fetch the published files into ``folder`` if they are not there.
     """
-    if part not in ("train", "test"):
-        raise ValueError(f"part must be 'train' or 'test'; got {part!r}.")
+    check_choice("part", part, ("train", "test"))
     return load_parts(name, folder, download=download)[part == "test"]
 
 
@@ -151,8 +151,7 @@ def split(images: Images, seed: int, sizes: tuple[float, float, float] = (0.8, 0
 
 
 def _source(name: str) -> Source:
-    if name not in SOURCES:
-        raise ValueError(f"name must be one of {', '.join(map(repr, SOURCES))}; got {name!r}.")
+    check_choice("name", name, SOURCES)
     return SOURCES[name]
 
 
