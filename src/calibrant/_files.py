@@ -142,11 +142,6 @@ def read_about(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{path} is not a file of calibrant, or is damaged. Give a file that save wrote.") from None
 
 
-def fitted_state(estimator: Any) -> dict[str, Any]:
-    """The fitted attributes of an estimator: those whose names end with an underscore, as in scikit-learn."""
-    return {key: value for key, value in vars(estimator).items() if key.endswith("_") and not key.startswith("_")}
-
-
 def pack(value: Any, key: str, arrays: Arrays) -> Tree:
     """Return a value as JSON; its arrays go into ``arrays``, and the JSON holds references to them."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":

@@ -29,7 +29,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Logits:
-    """Marks an array as logits: ``ece(Logits(x), labels)`` equals ``ece(x, labels, from_logits=True)``."""
+    """An array of logits: ``ece(Logits(x), labels)`` equals ``ece(x, labels, from_logits=True)``."""
 
     values: Array
 
@@ -344,16 +344,6 @@ def check_weights(sample_weight: Any, n_rows: int, device: torch.device | None =
     return tensor
 
 
-def check_fraction(value: float, name: str, *, closed: bool = False) -> float:
-    """Return `value` if it lies in (0, 1), or in [0, 1] with `closed`; an error otherwise."""
-    value = float(value)
-    inside = 0 <= value <= 1 if closed else 0 < value < 1
-    if not inside:
-        interval = "[0, 1]" if closed else "(0, 1)"
-        raise ValueError(f"{name} must be a fraction in {interval}; got {value:g}.")
-    return value
-
-
 def top_label(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return the confidence of the predicted class and whether it was right, Eq. (1) of Sanguin et al. 2024.
 
@@ -361,16 +351,3 @@ def top_label(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """
     confidence, predicted = probs.max(dim=1)
     return confidence, predicted == labels
-
-
-def shown(value: Any) -> str:
-    """Format a value for a message: its repr without numpy's type names, so 0 instead of np.int64(0)."""
-    if isinstance(value, np.generic | np.ndarray):
-        return repr(value.tolist())
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{shown(key)}: {shown(item)}" for key, item in value.items()) + "}"
-    if type(value) is list:
-        return f"[{', '.join(map(shown, value))}]"
-    if type(value) is tuple:
-        return f"({', '.join(map(shown, value))}{',' if len(value) == 1 else ''})"
-    return repr(value)

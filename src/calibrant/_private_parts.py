@@ -55,10 +55,10 @@ PRIVATE_PARTS: dict[str, str] = {
     "torch.utils.data.dataloader._BaseDataLoaderIter._next_index": "skips batches without reading (data/loaders.py)",
     "torch._standard_gamma": "Gamma draws from a given generator, for mixup (data/vision/augment.py)",
     # scikit-learn
-    "sklearn.utils._safe_indexing": "rows of arrays, frames and lists (estimators/cross_calibrated.py)",
+    "sklearn.utils._safe_indexing": "rows of any table (estimators/cross_calibrated.py, estimators/fold_models.py)",
     "sklearn.utils._metadata_requests._routing_enabled": "metadata routing (estimators/cross_calibrated.py)",
-    "sklearn.utils.validation._check_method_params": "rows of fit parameters (estimators/cross_calibrated.py)",
-    "sklearn.utils.validation._num_samples": "rows of any table (estimators/cross_calibrated.py)",
+    "sklearn.utils.validation._check_method_params": "rows of fit parameters (estimators/fold_models.py)",
+    "sklearn.utils.validation._num_samples": "rows of any table (estimators/fold_models.py)",
     "sklearn.utils.validation._check_sample_weight": "the usual checks of weights (estimators/reading.py)",
     "sklearn.utils.validation._check_y": "the usual checks of labels (estimators/reading.py)",
     "sklearn.utils.validation._check_feature_names_in": "the usual checks of column names (data/encoder.py)",

@@ -177,3 +177,9 @@ def test_rows_that_err_together_count_once():
 
 def test_certain_predictions_that_were_right_give_no_division_by_zero():
     assert independent_size(np.zeros(6, dtype=int), np.eye(2)[np.zeros(6, dtype=int)], np.arange(6) // 3) == 2
+
+
+def test_hashing_does_not_change_a_sparse_matrix():
+    matrix = sparse.csr_matrix((np.ones(3), np.array([1, 0, 1]), np.array([0, 3])), shape=(1, 2))
+    assert row_codes(matrix) == row_codes(sparse.csr_matrix([[1.0, 2.0]]))
+    assert matrix.indices.tolist() == [1, 0, 1]

@@ -19,6 +19,7 @@ from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from calibrant import CrossCalibrated
+from calibrant.estimators.selective import HeldOut
 from calibrant.posthoc import Temperature
 from tests.estimators.cases import three_classes
 
@@ -240,3 +241,24 @@ def test_it_beats_scikit_learns_calibration_of_an_overconfident_classifier():
 def test_scaling_in_a_pipeline():
     X, y = three_classes()
     assert cross_val_score(CrossCalibrated(make_pipeline(StandardScaler(), SVC())), X, y, cv=3).mean() > 0.8
+
+
+def test_a_new_fit_keeps_nothing_of_an_earlier_one():
+    X, y = three_classes()
+    clf = CrossCalibrated(LogisticRegression(), random_state=0).fit(pd.DataFrame(X).add_prefix("x"), y)
+    clf.held_out_ = HeldOut.of(clf.oof_proba_, clf.oof_labels_)  # as in files of large tables
+    clf.fit(X[::2], y[::2])
+    fresh = CrossCalibrated(LogisticRegression(), random_state=0).fit(X[::2], y[::2])
+    assert vars(clf).keys() == vars(fresh).keys()
+    assert not hasattr(clf, "feature_names_in_")
+    assert clf.rejection_rule(risk=0.2) == fresh.rejection_rule(risk=0.2)
+
+
+def test_a_failed_fit_leaves_the_classifier_unchanged():
+    X, y = three_classes()
+    clf = CrossCalibrated(LogisticRegression(), random_state=0).fit(X, y)
+    before = vars(clf).copy()
+    with pytest.raises(TypeError, match="no_such_parameter"):
+        clf.fit(X, np.array(["a", "b", "c"])[y], no_such_parameter=1)
+    assert vars(clf) == before
+    assert clf.predict(X).dtype == y.dtype

@@ -10,7 +10,7 @@ from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, TimeSeriesS
 from calibrant.data.streams import TensorStream
 from calibrant.methods import CrossFitted, Part, SelfCalibrated, Standard, Task
 from calibrant.methods.candidates import LabelNoisy, Pooled
-from calibrant.methods.crossfit import deal, row_groups
+from calibrant.methods.dealing import deal, row_groups
 from calibrant.methods.task import even
 
 
@@ -137,3 +137,12 @@ def test_one_group_cannot_be_dealt():
     part = Part(own.train.inputs, own.train.labels, groups=torch.zeros(120, dtype=torch.long))
     with pytest.raises(ValueError, match="groups must name at least two"):
         SelfCalibrated(hidden=(4,), epochs=5).fit(Task(part, None, 3))
+
+
+def test_all_tensors_of_a_part_move_to_a_device():
+    """The part without groups numbers its rows on its own device, so those of the other must be there as well."""
+    inputs, labels = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
+    grouped = Part(inputs, labels, torch.ones(4), groups=torch.tensor([0, 0, 1, 1])).to("meta")
+    both = grouped + Part(inputs, labels).to("meta")
+    for part in (grouped, both):
+        assert {t.device.type for t in (part.inputs, part.labels, part.sample_weight, part.groups)} == {"meta"}

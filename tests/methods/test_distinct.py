@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from calibrant.methods import Part, SelfCalibrated, Task
-from calibrant.methods.crossfit import grouped
+from calibrant.methods.dealing import grouped
 from calibrant.methods.distinct import merged
 
 QUICK = SelfCalibrated(hidden=(4,), epochs=20, members=("network", "trees", "linear"))

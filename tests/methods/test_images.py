@@ -13,7 +13,8 @@ from calibrant.methods import Calibrated
 from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, gamma_of, with_recipe
 from calibrant.methods.meta_regularization import MetaRegularization
 from calibrant.methods.networks import MeanOn, NetworkTraining, error, head_and_width
-from calibrant.methods.task import Part, Task
+from calibrant.methods.part import Part
+from calibrant.methods.task import Task
 from calibrant.models import small_cnn
 
 CLASSES, EACH = 3, 60
@@ -95,7 +96,7 @@ def test_the_best_validation_error_is_returned(task):
 
         fitted = method.fit(hard, callbacks=[Watch()])
         assert len(seen) == 6  # states are compared every four steps, which is an epoch
-        assert float(error(fitted.logits(hard.val.inputs), hard.val.labels)) == min(seen)
+        assert float(error(fitted.logits(hard.val.inputs), hard.val.labels).mean()) == min(seen)
 
 
 def test_the_validation_part_not_the_meta_part_chooses_states(task):
@@ -118,3 +119,10 @@ def test_head_and_width_leave_the_model_alone(task):
     assert model.training
     assert not model.body[1].training
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+def test_head_and_width_read_no_generator_of_other_devices(task, monkeypatch):
+    """Without a list of devices, torch saves the generators of all GPUs, and warns if there are several."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: pytest.fail("a generator of a GPU was read"))
+    assert head_and_width(make(3), task) == ("fc", 8)

@@ -14,7 +14,9 @@ from calibrant.methods.confidence import LearnedConfidence
 from calibrant.methods.images import IMAGE_METHODS, Recipe, gamma_of, with_recipe
 from calibrant.methods.loaded import as_part
 from calibrant.methods.meta_regularization import MetaRegularization
+from calibrant.methods.networks import NetworkTraining
 from calibrant.methods.reweighting import Reweighting
+from calibrant.models import small_cnn
 
 CLASSES = 3
 RECIPE = Recipe(epochs=2, batch_size=16, learning_rate=0.05)
@@ -206,10 +208,10 @@ WRONG = [
     (MetaRegularization, {"outer_learning_rate": 0.0}, "outer_learning_rate must be positive"),
     (MetaRegularization, {"start": 1.0}, "start at least 0 and below 1; got 0.02, 1024 and 1.0"),
     (Reweighting, {"outer_batch_size": 0}, "outer_batch_size at least 1"),
-    (LearnedConfidence, {"outer_loss": "ce"}, "outer_loss must be one of 'nll', 'brier'"),
+    (LearnedConfidence, {"outer_loss": "ce"}, "outer_loss must be 'nll' or 'brier'"),
     (LearnedConfidence, {"distorted": 2.0}, "distorted between 0 and 1"),
-    (Recipe, {"schedule": "cosine"}, "schedule must be one of 'one-cycle', 'steps'"),
-    (Recipe, {"select": "ece"}, "select must be one of"),
+    (Recipe, {"schedule": "cosine"}, "schedule must be 'one-cycle' or 'steps'"),
+    (Recipe, {"select": "ece"}, "select must be 'last', 'error' or 'nll'"),
     (Recipe, {"epochs": 0}, "epochs must be at least 1"),
     (Recipe, {"learning_rate": -1.0}, "learning_rate must be positive"),
 ]
@@ -219,3 +221,25 @@ WRONG = [
 def test_settings_are_checked(kind, settings, sentence):
     with pytest.raises(ValueError, match=sentence):
         kind(**settings)
+
+
+class Stopped(Exception):
+    """Raised in place of training, with the recipe of the method."""
+
+
+@pytest.mark.parametrize("name", ["recommended", "ce-ts"])
+@pytest.mark.parametrize(
+    ("network", "compile", "eagerly"),
+    [(perceptron, "auto", True), (perceptron, "inductor", False), (lambda: small_cnn(3), "auto", False)],
+    ids=["your module", "on demand", "a network of the library"],
+)
+def test_your_modules_are_not_compiled_unasked(monkeypatch, network, compile, eagerly, name):
+    def stop(self, *_args, **_kwargs):
+        raise Stopped(self.recipe.eager)
+
+    monkeypatch.setattr(NetworkTraining, "pose", stop)
+    x, y = rows()
+    x = x if network is perceptron else x.new_zeros(len(x), 1, 8, 8)
+    with pytest.raises(Stopped) as caught:
+        calibrant.fit(network(), (x, y), (x + 1, y), method=name, compile=compile)
+    assert caught.value.args == (eagerly,)

@@ -10,8 +10,9 @@ from torch import nn
 
 from calibrant.bilevel import Hypergradient
 from calibrant.methods.networks import AllPartsTraining, NetworkTraining, Recipe
+from calibrant.methods.part import Part
 from calibrant.methods.reweighting import NEXT_STEP, SOLVED_HEAD, Reweighting
-from calibrant.methods.task import Part, Task
+from calibrant.methods.task import Task
 
 CLASSES, TRAIN, HELD = 4, 480, 160
 RECIPE = Recipe(epochs=12, batch_size=40, learning_rate=0.1)

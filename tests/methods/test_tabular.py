@@ -9,7 +9,8 @@ from calibrant.bilevel import L2, Adam, Bilevel, Population, Truncated, cosine, 
 from calibrant.methods import Mixture, Part, SelfCalibrated, Task, fit_all
 from calibrant.methods.adapter import Group, build
 from calibrant.methods.candidates import FEW_CASES, SHORT, Pooled, weighed
-from calibrant.methods.crossfit import deal, fold_tasks
+from calibrant.methods.crossfit import fold_tasks
+from calibrant.methods.dealing import deal
 from calibrant.methods.tabular import LEADING, ROWS_PER_COLUMN, WIDE, Rotated, column_strengths, wide_axes
 from calibrant.models import mlp
 from calibrant.models.embeddings import EmbeddingLayer
@@ -143,7 +144,7 @@ def test_a_kind_that_broke_down_is_left_out() -> None:
 
 
 def test_unknown_embeddings_are_an_error() -> None:
-    with pytest.raises(ValueError, match="embedding must be one of 'piecewise'"):
+    with pytest.raises(ValueError, match="embedding must be 'piecewise', 'periodic', 'linear' or None"):
         SelfCalibrated(embedding="fourier")
 
 

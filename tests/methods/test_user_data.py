@@ -158,3 +158,10 @@ def test_a_softmax_at_the_end_of_a_trained_network_is_noticed(end):
         calibrant.calibrate(nn.Sequential(net(), end), data(VAL, 1))
     noticed = any("ends in a softmax, but calibration takes logits" in str(w.message) for w in caught)
     assert noticed == isinstance(end, nn.Softmax)
+
+
+def test_a_loader_without_a_length_can_be_the_validation_part():
+    """Methods with folds read it into memory. Its number of samples is not known before."""
+    method = calibrant.methods.SelfCalibrated(folds=2, repeats=1, epochs=1, embedding=None)
+    in_memory, loaded = (calibrant.fit(net(), data(), val, method=method) for val in (data(), DataLoader(Stream(), 16)))
+    torch.testing.assert_close(loaded.probs(data()[0]), in_memory.probs(data()[0]))

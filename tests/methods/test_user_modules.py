@@ -249,6 +249,19 @@ def test_random_numbers_of_the_user_are_kept():
     assert torch.equal(before, torch.get_rng_state())
 
 
+class AlwaysRandom(nn.Module):
+    def forward(self, x):
+        return nn.functional.dropout(x)
+
+
+@pytest.mark.filterwarnings("ignore:The model gives different outputs")
+def test_networks_that_are_random_in_evaluation_keep_them_too():
+    model = nn.Sequential(nn.Linear(6, 8), AlwaysRandom(), nn.Linear(8, CLASSES))
+    before = torch.get_rng_state()
+    calibrant.fit(model, rows(), rows(24, 1), epochs=1, networks=1)
+    assert torch.equal(before, torch.get_rng_state())
+
+
 def test_a_lazy_network_cannot_be_loaded_into(tmp_path):
     calibrant.fit(perceptron(), rows(), rows(24, 1), epochs=1, networks=1).save(tmp_path / "net")
     with pytest.raises(ValueError, match="lazy layers"):

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from calibrant.methods import Part
-from calibrant.methods.crossfit import CrossFit, Fold
+from calibrant.methods.crossfit import CrossFit
+from calibrant.methods.dealing import Fold
 from calibrant.methods.wrong_labels import flip_rate, labels_differ, wrong_label
 
 

@@ -166,7 +166,7 @@ def test_chows_rule_is_near_the_cheapest_where_confidence_is_calibrated():
     [
         ({"risk": 5}, "must be a fraction"),
         ({"risk": 0.1, "level": 95}, "must be a fraction"),
-        ({"risk": 0.1, "method": "sgr"}, "method must be one of"),
+        ({"risk": 0.1, "method": "sgr"}, "method must be 'ranks', 'fixed-sequence', 'grid' or 'uniform'"),
         ({"risk": 0.1, "method": "grid"}, "thresholds must be given"),
         ({"risk": 0.1, "thresholds": [0.5]}, "thresholds must be given"),
         ({"risk": 0.1, "method": "grid", "thresholds": []}, "non-empty"),

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from calibrant._container import check, read_arrays, read_bytes, read_content, read_metadata, write_container
-from calibrant._renamed import warn_renamed
+from calibrant._renamed import former_names
 from calibrant.bilevel.dynamics import State
 from calibrant.bilevel.fingerprint import differences, present_name
 
@@ -117,13 +117,7 @@ def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return content["run"], read_arrays(raw, tensors=True)
 
 
-def __getattr__(name: str) -> Any:
-    """The old names ``save`` and ``load``, which keep working for one version."""
-    renamed = {"save": save_run, "load": load_run}
-    if name not in renamed:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warn_renamed(f"calibrant.bilevel.checkpoint.{name}", renamed[name].__name__, stacklevel=3)
-    return renamed[name]
+__getattr__ = former_names(__name__, save="save_run", load="load_run")
 
 
 def _tensors(run: Run) -> dict[str, Tensor]:

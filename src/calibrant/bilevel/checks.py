@@ -20,8 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from calibrant.bilevel.level import seeded
 from calibrant.bilevel.outer_variables import OuterVariable
 from calibrant.data.batch import Tensors
-from calibrant.data.loaders import Indexed, LoaderStream
+from calibrant.data.loaders import Indexed, LoaderStream, length_of
 from calibrant.data.streams import Stream, TensorStream
+from calibrant.models.seeding import generators_restored
 
 
 def check_samples(variables: nn.Module, train: Stream) -> None:
@@ -48,12 +49,7 @@ def check_samples(variables: nn.Module, train: Stream) -> None:
 def _indexed_size(train: Stream) -> int | None:
     """The length of the data set that a loader's indices refer to, if it is known."""
     dataset = getattr(train.loader, "dataset", None) if isinstance(train, LoaderStream) else None
-    if not isinstance(dataset, Indexed):
-        return None
-    try:
-        return len(dataset)
-    except TypeError:
-        return None
+    return length_of(dataset) if isinstance(dataset, Indexed) else None
 
 
 def check_loss(loss: Any, name: str) -> None:
@@ -98,8 +94,7 @@ def check_augment(stream: Stream | None) -> None:
     """Raise an error if an augmentation does not draw all its random numbers from the given generator."""
     if not isinstance(stream, TensorStream) or (stream.augment is None and stream.augment_batch is None):
         return
-    cuda = [stream.targets.device] if stream.targets.is_cuda else []
-    with foreign_generators_restored(), torch.random.fork_rng(devices=cuda):
+    with foreign_generators_restored(), generators_restored(stream.targets):
         drawn = [stream.draw(0) for _ in range(2)]
     first, second = (pytree.tree_leaves((batch.inputs, batch.targets)) for batch in drawn)
     if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True)):

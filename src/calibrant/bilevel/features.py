@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from calibrant.data.batch import Batch, Tensors, map_tensors
+from calibrant.data.batch import Batch, Tensors, map_tensors, tensors_of
 
 
 class FeatureMemory:
@@ -112,7 +112,7 @@ def join(batches: Sequence[Batch], axes: Batch | None = None) -> Batch:
 
 def _of_one_shape(parts: Sequence[Any]) -> bool:
     """Whether the tensors of all parts have the same shape except for the number of samples."""
-    return len({tuple(t.shape[1:] for t in pytree.tree_leaves(part) if isinstance(t, Tensor)) for part in parts}) == 1
+    return len({tuple(t.shape[1:] for t in tensors_of(part)) for part in parts}) == 1
 
 
 def join_answers(answers: Sequence[Sequence[Any]], population: bool) -> list[Any]:
@@ -125,7 +125,7 @@ def join_answers(answers: Sequence[Sequence[Any]], population: bool) -> list[Any
 
 
 def _leaves(batch: Batch) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(batch._replace(seed=None)) if isinstance(leaf, Tensor)]
+    return tensors_of(batch._replace(seed=None))
 
 
 def _with_leaves(like: Batch, tensors: Iterator[Tensor]) -> Batch:

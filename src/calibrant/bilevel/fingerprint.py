@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from calibrant.bilevel.optimizers import Optimizer
+from calibrant.data.batch import tensors_of
 from calibrant.data.loaders import LoaderStream
 from calibrant.data.members import MemberStream
 from calibrant.data.streams import Stream, TensorStream
@@ -115,7 +115,7 @@ def _stream(stream: Stream) -> Settings:
         batch = stream.batch(0)
         tensors = {"inputs": batch.inputs, "targets": batch.targets, "index": batch.index, "hyper": batch.hyper}
     for name, tree in tensors.items():
-        found[name] = [_tensor(leaf) for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+        found[name] = list(map(_tensor, tensors_of(tree)))
     return found
 
 

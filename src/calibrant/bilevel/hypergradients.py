@@ -40,6 +40,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from calibrant._settings import check_choice
 from calibrant.bilevel.dynamics import Cotangent, Draws, Dynamics, State
 from calibrant.bilevel.features import FeatureMemory
 from calibrant.bilevel.head_levels import HeadLevels
@@ -55,20 +56,26 @@ MemoryPolicy = Literal["auto", "graphs", "states", "checkpoints"]
 class HypergradientInput(NamedTuple):
     """The input of a hypergradient: training as a map, the outer loss, and the data of one outer step.
 
-    ``pull_initial`` and ``push_initial`` differentiate Φ_0 if the starting point depends on φ. ``stretch`` is the slice
-    of the parameter vector that holds the head. ``heads`` has the losses as functions of the head alone, and
-    ``features`` the features of recent batches.
+    ``outer_batch`` is None if φ does not move. ``pull_initial`` and ``push_initial`` differentiate Φ_0 if the starting
+    point depends on φ. ``stretch`` is the slice of the parameter vector that holds the head. ``heads`` has the losses
+    as functions of the head alone, and ``features`` the features of recent batches.
     """
 
     dynamics: Dynamics
     outer: Level
     draws: Draws
-    outer_batch: Batch
+    outer_batch: Batch | None
     pull_initial: Callable[[Tensor], Tensor] | None = None
     push_initial: Callable[[Tensor], Tensor] | None = None
     stretch: slice | None = None
     heads: HeadLevels | None = None
     features: FeatureMemory | None = None
+
+    @property
+    def judge(self) -> Batch:
+        """The batch on which the outer loss is differentiated."""
+        assert self.outer_batch is not None, "a hypergradient that moves φ needs an outer batch"
+        return self.outer_batch
 
 
 class HypergradientResult(NamedTuple):
@@ -166,6 +173,16 @@ class Truncated(Hypergradient):
 
     It differentiates the map in which φ enters the loss of the last K steps and is a constant before them.
     ``Truncated(T, T)`` equals ``Unrolled(T)``.
+
+    Parameters
+    ----------
+    steps : int
+        T, the number of inner steps per outer step.
+    last : int
+        K, the number of steps that are differentiated.
+    memory : {"auto", "graphs", "states", "checkpoints"}
+        What is kept for the backward pass: the graph of each step, the state of each step, or 2·√K states. "auto" keeps
+        graphs if they fit into 2 GiB (on a GPU, half of its free memory), and otherwise checkpoints.
     """
 
     last: int = 1
@@ -175,8 +192,7 @@ class Truncated(Hypergradient):
         super().__post_init__()
         if not 1 <= self.last <= self.steps:
             raise ValueError(f"last must be between 1 and steps={self.steps}; got {self.last}.")
-        if self.memory not in ("auto", "graphs", "states", "checkpoints"):
-            raise ValueError(f"memory must be 'auto', 'graphs', 'states' or 'checkpoints'; got {self.memory!r}.")
+        check_choice("memory", self.memory, ("auto", "graphs", "states", "checkpoints"))
 
     @property
     def sees_start(self) -> bool:
@@ -195,16 +211,19 @@ class Truncated(Hypergradient):
         tape = Tape(dynamics, given.draws, phi, entry, self.last, memory)
         state, more = tape.forward()
         outer, adjoint = outer_gradient(given, state, phi)
-        whole = self.sees_start and given.pull_initial is not None
-        adjoint, share = tape.sweep(adjoint, to_start=whole)
+        pull_initial = given.pull_initial if self.sees_start else None
+        adjoint, share = tape.sweep(adjoint, to_start=pull_initial is not None)
         gradient = outer.phi + share
-        if whole and given.pull_initial is not None:
-            gradient = gradient + given.pull_initial(adjoint.params)
+        if pull_initial is not None:
+            gradient = gradient + pull_initial(adjoint.params)
         return HypergradientResult(outer.loss, gradient, losses + more, state, {"memory": memory})
 
 
 class Unrolled(Truncated):
-    """Reverse mode through all ``steps`` inner steps: the exact hypergradient of Eq. (6)."""
+    """Reverse mode through all ``steps`` inner steps: the exact hypergradient of Eq. (6).
+
+    ``memory`` is that of :class:`Truncated`.
+    """
 
     def __init__(self, steps: int, *, memory: MemoryPolicy = "auto") -> None:
         super().__init__(steps, steps, memory=memory)
@@ -263,14 +282,12 @@ class Forward(Hypergradient):
 
 def outer_gradient(given: HypergradientInput, state: State, phi: Tensor) -> tuple[FullGradient, Cotangent]:
     """First derivatives of the outer loss, and the adjoint of the state after training."""
-    outer = given.outer.gradients(state.params, state.buffers, phi, given.outer_batch)
+    outer = given.outer.gradients(state.params, state.buffers, phi, given.judge)
     zero = given.dynamics.zero(state)
     return outer, Cotangent(outer.params, zero.moments, outer.buffers)
 
 
 def check_choices(scope: str, first: str) -> None:
     """Raise an error for unknown values of ``scope`` or ``first``."""
-    if scope not in ("all", "head"):
-        raise ValueError(f"scope must be 'all' or 'head'; got {scope!r}.")
-    if first not in ("inner", "outer"):
-        raise ValueError(f"first must be 'inner' or 'outer'; got {first!r}.")
+    check_choice("scope", scope, ("all", "head"))
+    check_choice("first", first, ("inner", "outer"))

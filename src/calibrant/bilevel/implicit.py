@@ -109,7 +109,7 @@ class Implicit(Hypergradient):
             return HypergradientResult(None, torch.zeros_like(phi), losses, state)
         batch, features = memory.joined()
         w = state.params[..., heads.stretch].clone()
-        outer = heads.outer(state, None, phi, given.outer_batch).gradients(w, {}, phi, given.outer_batch)
+        outer = heads.outer(state, None, phi, given.judge).gradients(w, {}, phi, given.judge)
         here = heads.inner(state, features).linearize(w, {}, phi, batch)
         share, details = self._solved(here, outer.params, given.dynamics.optimizer.on(heads.stretch))
         return HypergradientResult(outer.loss, outer.phi - share, losses, state, details)

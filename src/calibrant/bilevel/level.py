@@ -23,6 +23,7 @@ from torch import Tensor
 from calibrant.bilevel.detached import Gate, Keep
 from calibrant.bilevel.footprint import live_bytes
 from calibrant.data.batch import Batch, Tensors
+from calibrant.models.seeding import generators_restored
 
 LossFunction = Callable[[Tensor, Tensors, Tensor, Batch], tuple[Tensor, Tensors]]
 
@@ -195,7 +196,7 @@ _NOTHING = contextlib.nullcontext()
 
 @contextlib.contextmanager
 def _seeded(seed: int, like: Tensor) -> Iterator[None]:
-    with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
+    with generators_restored(like):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed every GPU as well
         if like.is_cuda:
             with torch.cuda.device(like.device):

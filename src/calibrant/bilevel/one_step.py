@@ -109,7 +109,7 @@ class OneStep(Hypergradient):
         if not self.lookahead:
             state, more = self.train(given, start, phi, 1)
             losses, seen, ahead = [*losses, *more], None, state.params[..., at]
-        outer = heads.outer(state, seen, phi, given.outer_batch).gradients(ahead, {}, phi, given.outer_batch)
+        outer = heads.outer(state, seen, phi, given.judge).gradients(ahead, {}, phi, given.judge)
         zero = tuple(torch.zeros_like(m) for m in after)
         with torch.no_grad():
             line = Linearization(w, moments, after, here.grad, start.step + 1)
@@ -152,7 +152,7 @@ class Direct(Hypergradient):
 
     def __call__(self, given: HypergradientInput, start: State, phi: Tensor) -> HypergradientResult:
         state, losses = self.train(given, start, phi, self.steps)
-        batch = given.outer_batch
+        batch = given.judge
         if given.heads is not None:
             w = state.params[..., given.heads.stretch]
             outer = given.heads.outer(state, None, phi, batch).gradients(w, {}, phi, batch)
@@ -176,7 +176,7 @@ class Feedback(Hypergradient):
 
     def __call__(self, given: HypergradientInput, start: State, phi: Tensor) -> HypergradientResult:
         state, losses = self.train(given, start, phi, self.steps)
-        batch = given.outer_batch
+        batch = given.judge
         if given.heads is not None:
             w = state.params[..., given.heads.stretch]
             value, _ = given.heads.outer(state, None, phi, batch).value(w, {}, phi, batch)

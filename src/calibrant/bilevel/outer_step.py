@@ -76,7 +76,7 @@ def _present_input(run: Run, taken: int) -> tuple[hg.HypergradientInput, State]:
         run.dynamics,
         run.outer_level,
         lambda step: problem.train_batch(step + offset),
-        problem.val_batch(run.step) if hypergradient.moves else None,  # type: ignore[arg-type]
+        problem.val_batch(run.step) if hypergradient.moves else None,
         pull_initial(problem, run.phi) if problem.moves_start and at_origin else None,
         push_initial(problem, run.phi) if problem.moves_start and at_origin else None,
         problem.stretch if hypergradient.of_head and not hypergradient.direct else None,
@@ -125,10 +125,14 @@ def compute_outcome(
 def _of_crowd(given: hg.HypergradientInput, crowd: Crowd, problem: Bilevel | Population) -> hg.HypergradientInput:
     """The input of a hypergradient for some of the members."""
     assert isinstance(problem, Population)
+    outer_batch = given.outer_batch
+    if outer_batch is not None:
+        assert problem.val is not None
+        outer_batch = crowd.batch(outer_batch, problem.val.axes)
     return given._replace(
         dynamics=Dynamics(given.dynamics.level, crowd.optimizer(given.dynamics.optimizer)),
         draws=lambda step: crowd.batch(given.draws(step), problem.train.axes),
-        outer_batch=crowd.batch(given.outer_batch, problem.val.axes) if problem.val and given.outer_batch else None,  # type: ignore[arg-type]
+        outer_batch=outer_batch,
     )
 
 

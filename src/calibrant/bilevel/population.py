@@ -35,6 +35,9 @@ class Population:
         The weight of each member in the mean of its group. By default all weights are equal.
     """
 
+    stochastic = False
+    """Whether the inner loss draws random numbers that cannot be passed in; such problems are refused."""
+
     def __init__(
         self,
         problems: Sequence[Bilevel],

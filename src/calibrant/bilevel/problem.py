@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from calibrant._settings import check_choice
 from calibrant.bilevel import checks
 from calibrant.bilevel.divided_losses import DividedLosses
 from calibrant.bilevel.level import seeded
@@ -64,7 +65,6 @@ class Bilevel(DividedLosses):
     members: int | None = None
     ties: None = None
     val: Stream | None
-    _hyper: Tensors = {}  # noqa: RUF012 (replaced, never written to)
 
     def __init__(
         self,
@@ -84,8 +84,7 @@ class Bilevel(DividedLosses):
         hyper: Tensors | None = None,
         seed: int = 0,
     ) -> None:
-        if outer_mode not in ("eval", "train"):
-            raise ValueError(f"outer_mode must be 'eval' or 'train'; got {outer_mode!r}.")
+        check_choice("outer_mode", outer_mode, ("eval", "train"))
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be an nn.Module; got {model!r}.")
         for name, loss in (("inner_loss", inner_loss), ("outer_loss", outer_loss)):
@@ -109,6 +108,7 @@ class Bilevel(DividedLosses):
         self.outer_loss = outer_loss or DEFAULT_OUTER_LOSS
         self.outer_mode, self.autocast, self.seed = outer_mode, autocast, seed
         self._batch_sizes = batch_size, val_batch_size
+        self._hyper: Tensors = {}
         self._take((train, val), self._batch_sizes, hyper)
         self._kernels = FusedKernels(self.view.module)
         self.known: dict[str, Any] = {}  # results of checks of the losses, shared with replicas

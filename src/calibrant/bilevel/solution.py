@@ -24,7 +24,10 @@ _ROWS, _ENTRIES = 65_536, 2**22
 
 @dataclasses.dataclass(frozen=True)
 class Solution:
-    """The result of :func:`solve`. For a population, tensors have a leading axis; ``member(k)`` gives one member."""
+    """The result of :func:`solve`. For a population, tensors have a leading axis; ``member(k)`` gives one member.
+
+    ``params`` holds the trained parameters and ``phi`` the outer variables, each as one flat vector.
+    """
 
     problem: Bilevel | Population
     params: Tensor

@@ -85,6 +85,11 @@ def map_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
     return pytree.tree_map(lambda leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
+def tensors_of(tree: Any) -> list[Tensor]:
+    """The tensors of a nested structure, in order."""
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
 def as_dtype(inputs: Any, dtype: torch.dtype | None) -> Any:
     """``inputs`` in the network's precision; whole numbers, such as tokens, are not converted."""
     return inputs if dtype is None else map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, inputs)

@@ -124,7 +124,7 @@ def _columns(inputs: Any) -> Iterator[np.ndarray]:
         yield from (some[:, [k]].toarray().ravel() for k in range(some.shape[1]))
     elif hasattr(inputs, "iloc"):
         some = _frame(inputs).iloc[rows]
-        yield from (row_codes(some.iloc[:, [k]]) for k in range(some.shape[1]))  # type: ignore[misc]
+        yield from (_frame_codes(some.iloc[:, [k]]) for k in range(some.shape[1]))
     else:
         yield from np.asarray(inputs).reshape(len(inputs), -1)[rows].T
 
@@ -152,7 +152,9 @@ def _mixed(x: np.ndarray) -> np.ndarray:
 
 
 def _sparse_codes(matrix: Any) -> np.ndarray:
-    matrix.sum_duplicates()
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()  # it may be the user's own
+        matrix.sum_duplicates()
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     kept = matrix.data != 0
     mixed = _mixed(_bits(matrix.data[kept]) ^ _keys(matrix.shape[1])[matrix.indices[kept]])

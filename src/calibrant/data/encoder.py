@@ -13,6 +13,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
+from calibrant._settings import check_choice
 from calibrant.data.choosing import choose
 from calibrant.data.columns import Columns
 from calibrant.data.encoder_files import from_json, read_encoder, to_json, write_encoder
@@ -61,8 +62,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         Whether an output belongs to a category: its code (``output="ordinal"``) or one of its 0/1 inputs.
     scaling_ : calibrant.data.scaling.Scaling
         From ordinal to one-hot outputs.
-    dropped_ : dict
-        The columns that are left out, with the reason.
     notes_ : list of str
         The warnings of ``fit``.
     n_features_in_, feature_names_in_ : as everywhere in scikit-learn
@@ -283,7 +282,5 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             raise ValueError(f"rare must be a share of the rows, at least 0 and below 1; got {self.rare!r}.")
         if not isinstance(self.max_categories, Integral) or self.max_categories < 2:
             raise ValueError(f"max_categories must be a whole number of at least 2; got {self.max_categories!r}.")
-        if self.unseen not in ("rare", "error"):
-            raise ValueError(f"unseen must be 'rare' or 'error'; got {self.unseen!r}.")
-        if self.output not in ("one-hot", "ordinal"):
-            raise ValueError(f"output must be 'one-hot' or 'ordinal'; got {self.output!r}.")
+        check_choice("unseen", self.unseen, ("rare", "error"))
+        check_choice("output", self.output, ("one-hot", "ordinal"))

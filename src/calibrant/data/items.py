@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from calibrant.data.batch import tensors_of
 
 LABELS = ("labels", "label", "targets", "target", "y")
 """Names of the labels in a mapping, tried in this order."""
@@ -96,5 +97,5 @@ def check_batch(inputs: Any, targets: Any) -> None:
             "A loader must yield batches; got a single sample, whose label has no dimension. Pass "
             "DataLoader(dataset, batch_size=…)."
         )
-    if any(isinstance(t, Tensor) and t.is_nested for t in pytree.tree_leaves(inputs)):
+    if any(t.is_nested for t in tensors_of(inputs)):
         raise ValueError("Nested tensors are not supported. Pad the samples of a batch to one length, and pass a mask.")

@@ -102,7 +102,7 @@ class LoaderStream(Stream):
     @property
     def length(self) -> int | None:
         """Number of batches in an epoch; None if it is unknown without reading them."""
-        return self._given_batches if self._given_batches is not None else _length(self.loader)
+        return self._given_batches if self._given_batches is not None else length_of(self.loader)
 
     @cached_property
     def batches(self) -> int:
@@ -116,7 +116,7 @@ class LoaderStream(Stream):
     @property
     def samples(self) -> int:
         """Number of samples in the loader's data set."""
-        found = _length(getattr(self.loader, "dataset", None))
+        found = length_of(getattr(self.loader, "dataset", None))
         if found is None:
             raise ValueError(
                 "The loader must have a dataset with a length, to know the number of samples; got none. Give tensors "
@@ -257,7 +257,7 @@ class Indexed(Dataset):
         return len(self.dataset)  # type: ignore[arg-type]
 
 
-def _length(data: Any) -> int | None:
+def length_of(data: Any) -> int | None:
     """``len(data)``, or None; a DataLoader over data without a length raises TypeError."""
     try:
         return len(data)

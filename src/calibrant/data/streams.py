@@ -17,7 +17,7 @@ from torch import Tensor
 
 from calibrant._inputs import shareable
 from calibrant._renamed import renamed_arguments, renamed_attribute
-from calibrant.data.batch import Batch, Recent, Tensors, as_dtype, map_tensors
+from calibrant.data.batch import Batch, Recent, Tensors, as_dtype, map_tensors, tensors_of
 
 Augment = Callable[[Any, torch.Generator], Any]
 AugmentBatch = Callable[[Any, Tensor, torch.Generator], tuple[Any, Tensor]]
@@ -52,7 +52,8 @@ class TensorStream(Stream):
 
     Parameters
     ----------
-    inputs, targets : tensors with one row for each sample; ``inputs`` may be a mapping of such tensors
+    inputs, targets : tensors
+        Tensors with one row for each sample; ``inputs`` may be a mapping of such tensors.
     batch_size : int, optional
         None (the default) gives all samples at every step. A single sample that is left over at the end of an epoch
         joins the last batch.
@@ -94,8 +95,7 @@ class TensorStream(Stream):
         drop_last: bool = False,
         hyper: Tensors | None = None,
     ) -> None:
-        given: list[Tensor] = []
-        map_tensors(lambda t: given.append(t) or t, inputs)  # type: ignore[func-returns-value]
+        given = tensors_of(inputs)
         for values in given:
             if len(values) != len(targets):
                 raise ValueError(

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 import math
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from numbers import Integral, Real
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant._device import resolve_device
-from calibrant._files import fitted_state
-from calibrant._inputs import class_columns, shown, warn_of_other_order
-from calibrant._renamed import renamed_attribute, warn_renamed
+from calibrant._fitted import unfitted
+from calibrant._inputs import class_columns, warn_of_other_order
+from calibrant._settings import check_whole, shown
 from calibrant.bilevel import Callback, History, ProgressBar
 from calibrant.data.copies import copy_groups, joined
 from calibrant.data.scaling import fit_scaling
 from calibrant.estimators.folds import Splits, group_numbers, near_groups
+from calibrant.estimators.former_parameters import FormerNames
 from calibrant.estimators.history import Runs
 from calibrant.estimators.networks import freeze
 from calibrant.estimators.reading import Samples, as_weights, category_counts, digest, encode, hold_out, read
@@ -35,31 +33,14 @@ from calibrant.methods import Fitted, Method, Task, suspicion
 
 WHOLE = ("steps", "epochs", "batch_size", "folds", "repeats", "last")
 POSITIVE = ("learning_rate", "outer_learning_rate", "also_learning_rate", "alpha")
-FORMER = {"outer_rate": "outer_learning_rate", "also_rate": "also_learning_rate"}
-"""Parameters by their former names."""
-Classifier = TypeVar("Classifier", bound="NetworkClassifier")
 
 
-def accepts_former_names(cls: type[Classifier]) -> type[Classifier]:
-    """Decorate a classifier so that its constructor accepts former names of parameters, with a DeprecationWarning."""
-    original = cls.__init__
-
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **params: Any) -> None:
-        original(self, *args, **cls._present_params(params, stacklevel=3))
-
-    cls.__init__ = init  # type: ignore[method-assign]
-    return cls
-
-
-class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
+class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
     """Base class. A subclass gives its method in ``_base``, and stores the learned values as attributes in ``_keep``.
 
     A parameter with the name of a field of the method sets this field. ``hidden_layer_sizes``, the name in
     scikit-learn, sets ``hidden``.
     """
-
-    outer_rate = renamed_attribute("outer_rate", "outer_learning_rate")
 
     hidden_layer_sizes: Any
     class_weight: Any
@@ -67,12 +48,6 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     random_state: Any
     device: str
     verbose: bool
-
-    def __dir__(self) -> list[str]:
-        """Return the names of attributes without former ones, which would warn if scikit-learn displays them."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # scikit-learn reads each attribute
-            return [name for name in super().__dir__() if name not in FORMER]
 
     def fit(
         self,
@@ -110,9 +85,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
             Called between outer steps.
         """
         warn_of_other_order(X, y, "X and y")
-        fresh = copy.copy(self)
-        for name in fitted_state(self):
-            delattr(fresh, name)
+        fresh = unfitted(self)
         fresh._fit(X, y, sample_weight, groups, (X_val, y_val, sample_weight_val), callbacks)
         self.__dict__ = fresh.__dict__
         return self
@@ -142,7 +115,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         if splits is None and not len(held):
             near = near_groups(part.inputs.numpy(), groups, seed=seed, stacklevel=4)
             part = part if near is None else replace(part, groups=torch.from_numpy(near))
-        task = Task(part, val and val.part(scaling), len(classes), seed, splits=splits)
+        task = Task(part, None if val is None else val.part(scaling), len(classes), seed, splits=splits)
         fitted, runs = self._train(task, callbacks)
         self.classes_, self.scaling_, self.model_ = classes, scaling, freeze(fitted)
         self.train_indices_, self.validation_indices_ = rows, held
@@ -167,7 +140,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     def suspects(
         self, X: Any = None, y: Any = None, n: int | None = None, *, return_scores: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Samples whose labels look wrong, most suspect first.
+        """Return the rows whose labels look wrong, most suspicious first.
 
         Parameters
         ----------
@@ -181,7 +154,8 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
 
         Returns
         -------
-        indices : row numbers in X; with ``return_scores``, followed by an array of their scores
+        indices : array of int
+            Row numbers in X. With ``return_scores``, a pair of these and an array of their scores.
 
         Notes
         -----
@@ -203,26 +177,6 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
                 scores = self._suspicion(X, codes)
         listed = np.argsort(-scores, kind="stable")[: int((scores > 0.5).sum()) if n is None else n]
         return (listed, scores[listed]) if return_scores else listed
-
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters, as in scikit-learn; former names work for one version, with a DeprecationWarning."""
-        super().set_params(**self._present_params(params, getattr(self, "method", None), stacklevel=3))
-        return self
-
-    @classmethod
-    def _present_params(
-        cls, params: Mapping[str, Any], method: Any = None, *, stacklevel: int | None = None
-    ) -> dict[str, Any]:
-        """Parameters by their present names. A former name causes a warning, unless ``stacklevel`` is None."""
-        found = {}
-        for name, value in params.items():
-            present = FORMER.get(name, name)
-            if present != name and present in params:
-                raise TypeError(f"{cls.__name__} got both {present} and its old name {name}; give {present} only.")
-            if present != name and stacklevel is not None:
-                warn_renamed(f"the parameter {name} of {cls.__name__}", present, stacklevel=stacklevel + 1)
-            found[present] = value
-        return found
 
     def save(self, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None) -> None:
         """Write the fitted classifier to one file: arrays as safetensors, the rest as JSON in its header.
@@ -279,14 +233,14 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         if not isinstance(sizes, Integral | Sequence | np.ndarray) or isinstance(sizes, str):
             raise ValueError(f"hidden_layer_sizes must be a whole number or a tuple of them; got {shown(sizes)}.")
         sizes = (sizes,) if isinstance(sizes, Integral) else tuple(sizes)
-        settings["hidden"] = tuple(_whole("hidden_layer_sizes", size) for size in sizes)
+        settings["hidden"] = tuple(check_whole("hidden_layer_sizes", size) for size in sizes)
         optional = {field.name for field in fields(base) if field.default is None}
         for name in set(settings) & {*WHOLE, *POSITIVE}:
             value = settings[name]
             if value is None and name in optional:
                 continue
             if name in WHOLE:
-                settings[name] = _whole(name, value)
+                settings[name] = check_whole(name, value)
             elif not (isinstance(value, Real) and 0 < float(value) < math.inf):
                 raise ValueError(f"{name} must be a positive number; got {shown(value)}.")
         return replace(base, **settings)
@@ -313,10 +267,3 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         """Return ``1 − w·p(y | x)``; w is 1 if there are no weights, and for rows without a learned weight (NaN)."""
         weights = np.ones(len(codes)) if weights is None else np.nan_to_num(weights, nan=1.0)
         return suspicion(*map(torch.from_numpy, (weights, self._probs(X), codes))).numpy()
-
-
-def _whole(name: str, value: Any) -> int:
-    """Check that a setting is a positive integer and return it as an int; bools are refused."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a positive whole number; got {shown(value)}.")
-    return int(value)

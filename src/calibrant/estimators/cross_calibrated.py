@@ -8,30 +8,20 @@ from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
-from scipy.optimize import minimize_scalar
-from scipy.sparse import issparse
 from scipy.special import log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone, is_regressor
-from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.utils import _safe_indexing, check_random_state, get_tags, indexable
 from sklearn.utils._metadata_requests import _routing_enabled
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import (
-    _check_method_params,
-    _num_samples,
-    check_is_fitted,
-    column_or_1d,
-    has_fit_parameter,
-)
+from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_parameter
 
+from calibrant._fitted import unfitted
 from calibrant._inputs import warn_of_other_order
 from calibrant.data.copies import independent_size
-from calibrant.data.scaling import fit_scaling
-from calibrant.data.table_forms import column_names
-from calibrant.estimators.advice import advice_for
+from calibrant.estimators.fold_models import fit_model, held_out_scores, logit_scale, mean_scores
 from calibrant.estimators.folds import (
     Splits,
     dealt_splits,
@@ -39,11 +29,12 @@ from calibrant.estimators.folds import (
     group_numbers,
     named_splits,
     near_groups,
+    standardised,
 )
 from calibrant.estimators.reading import as_table, as_weights, encode
 from calibrant.estimators.selective import SelectiveMixin
 from calibrant.estimators.targets import as_targets
-from calibrant.methods.members import Rows, held_out_loss
+from calibrant.methods.members import Rows
 from calibrant.methods.pool import fit_pool
 from calibrant.posthoc import make_calibrator
 
@@ -132,6 +123,8 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, **fit_params: Any) -> Self:
         """Fit a clone of the estimator on each fold, and the calibration to the out-of-fold predictions.
 
+        A new fit replaces an earlier one; a failed fit leaves the classifier unchanged.
+
         Parameters
         ----------
         X : array-like, sparse matrix or data frame of shape (n_samples, n_features)
@@ -146,6 +139,13 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
             For the estimator's ``fit``; with scikit-learn's metadata routing, for every object that requested them.
         """
         warn_of_other_order(X, y, "X and y")
+        fresh = unfitted(self)
+        fresh._fit(X, y, sample_weight, groups, fit_params)
+        self.__dict__ = fresh.__dict__
+        return self
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, groups: Any, fit_params: dict[str, Any]) -> None:
+        """Fit an unfitted classifier; after an error it may be partly fitted, so ``fit`` calls this on a copy."""
         X, y = indexable(as_table(X), as_targets(y))
         y = column_or_1d(y, warn=True)
         if not len(y):
@@ -157,40 +157,48 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         to_fit, to_split = self._routed(estimator, weights, groups, fit_params)
         used = np.ones(len(y), dtype=bool) if weights is None else weights > 0
         splits, together = self._splits(X, y, codes, used, groups, to_split)
-        fit_one = delayed(_fit_one)
         train_rows = [train for train, _ in splits] + [np.flatnonzero(used)] * (not self.ensemble)
-        models = Parallel(n_jobs=self.n_jobs)(fit_one(clone(estimator), X, y, rows, to_fit) for rows in train_rows)
-        sizes = [len(rows) for rows in train_rows]
-        held = self._held_out(X, models, sizes, splits, len(y))
-        known = np.flatnonzero(~np.isnan(held).any(axis=1))
-        counted = np.ones(len(known)) if weights is None else weights[known]
-        together = None if together is None else together[known]
-        size = independent_size(codes[known], softmax(held[known], axis=1), together)
-        counted = counted * (size / counted.sum())
-        proba = all(hasattr(model, "predict_proba") for model in models)
-        self._scale = 1.0 if proba else _scale(Rows(held[known], codes[known], counted, len(self.classes_)))
-        self.calibrator_ = self._get_calibrator()
-        if self.calibrator_ is not None:
-            self.calibrator_.fit(log_softmax(self._scale * held[known], axis=1), codes[known], counted)
-        log_probs = self._log_probs(held[known])
-        self.pool_ = fit_pool(log_probs[None], codes[known], counted, groups=together)
+        models = Parallel(n_jobs=self.n_jobs)(
+            delayed(fit_model)(clone(estimator), X, y, rows, to_fit) for rows in train_rows
+        )
+        sizes, of_folds = [len(rows) for rows in train_rows], slice(len(splits))
+        scores, self._least = held_out_scores(models[of_folds], sizes[of_folds], X, splits, self.classes_)
+        known = np.flatnonzero(~np.isnan(scores).any(axis=1))
+        own_weights, own_groups = (None if values is None else values[known] for values in (weights, together))
+        are_log_probs = all(hasattr(model, "predict_proba") for model in models)
+        self.oof_proba_ = np.full(scores.shape, np.nan)
+        self.oof_proba_[known] = self._calibrate(scores[known], codes[known], own_weights, own_groups, are_log_probs)
         self.oof_labels_, self.oof_groups_ = codes, group_numbers(groups, X)
-        self.oof_proba_ = np.full(held.shape, np.nan)
-        self.oof_proba_[known] = self.pool_.probs(log_probs[None])
         self.estimators_ = models if self.ensemble else models[-1:]
         self._sizes = sizes if self.ensemble else sizes[-1:]
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(models[0], name):
                 setattr(self, name, getattr(models[0], name))
-        return self
+
+    def _calibrate(
+        self,
+        scores: np.ndarray,
+        codes: np.ndarray,
+        weights: np.ndarray | None,
+        groups: np.ndarray | None,
+        are_log_probs: bool,
+    ) -> np.ndarray:
+        """Fit the calibration to out-of-fold scores, and return the calibrated probabilities of these rows."""
+        counted = np.ones(len(codes)) if weights is None else weights
+        counted = counted * (independent_size(codes, softmax(scores, axis=1), groups) / counted.sum())
+        self._scale = 1.0 if are_log_probs else logit_scale(Rows(scores, codes, counted, len(self.classes_)))
+        self.calibrator_ = self._get_calibrator()
+        if self.calibrator_ is not None:
+            self.calibrator_.fit(log_softmax(self._scale * scores, axis=1), codes, counted)
+        log_probs = self._log_probs(scores)[None]
+        self.pool_ = fit_pool(log_probs, codes, counted, groups=groups)
+        return self.pool_.probs(log_probs)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """P(class | x), one column for each entry of ``classes_``."""
         check_is_fitted(self)
         X = as_table(X)
-        scores = np.zeros((_num_samples(X), len(self.classes_)))
-        for model, size in zip(self.estimators_, self._sizes, strict=True):
-            scores += np.maximum(_scores(model, X, self.classes_, size), self._least) / len(self.estimators_)
+        scores = mean_scores(self.estimators_, self._sizes, X, self.classes_, self._least)
         return self.pool_.probs(self._log_probs(scores)[None])
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
@@ -282,87 +290,9 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         if not isinstance(self.cv, Integral):
             return named_splits(self.cv, X, y, used=used, **to_split), numbers
         number, own = fold_count(self.cv), _safe_indexing(X, rows)
-        named = near_groups(_standardised(own), None, seed=seed, stacklevel=4) if numbers is None else numbers[rows]
+        named = near_groups(standardised(own), None, seed=seed, stacklevel=5) if numbers is None else numbers[rows]
         splits, found = dealt_splits(own, codes[rows], number, seed=seed, groups=named)
         together = None if found is None else np.zeros(len(y), dtype=int)
         if together is not None:
             together[rows] = found
         return tuple((rows[a], rows[b]) for a, b in splits), together
-
-    def _held_out(self, X: Any, models: list[Any], sizes: list[int], splits: Splits, rows: int) -> np.ndarray:
-        """Return the mean out-of-fold scores of each row, (n, C); NaN for rows that every model was trained on.
-
-        A probability of 0 becomes half of the smallest positive one: a forest of 100 trees cannot predict 1e-10.
-        """
-        total, count = np.zeros((rows, len(self.classes_))), np.zeros((rows, 1))
-        judged = [(m, n, held) for m, n, (_, held) in zip(models, sizes, splits, strict=False) if len(held)]
-        each = [_scores(m, _safe_indexing(X, held), self.classes_, n) for m, n, held in judged]
-        self._least = min(float(s[np.isfinite(s)].min()) for s in each) - np.log(2)
-        for scores, (_, _, held) in zip(each, judged, strict=True):
-            total[held] += np.maximum(scores, self._least)
-            count[held] += 1
-        return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
-
-
-def _fit_one(estimator: Any, X: Any, y: np.ndarray, rows: np.ndarray, params: dict[str, Any]) -> Any:
-    """Fit a clone to some of the rows; if they have only one class, return a classifier that always predicts it."""
-    own, labels = _safe_indexing(X, rows), y[rows]
-    if len(np.unique(labels)) < 2:
-        return DummyClassifier(strategy="prior").fit(own, labels)
-    try:
-        return estimator.fit(own, labels, **_check_method_params(X, params=params, indices=rows))
-    except (ValueError, TypeError) as error:
-        if advice := advice_for(own, estimator, error):
-            reason = " ".join(str(error).split()).split(". ")[0][:200].rstrip(".")
-            raise ValueError(f"{advice} The model itself reports: {reason}.") from error
-        raise
-
-
-def _standardised(X: Any) -> np.ndarray | None:
-    """Return numeric inputs as an array for the search for near copies; None for other inputs."""
-    if issparse(X) or column_names(X) is not None or hasattr(X, "iloc"):
-        return None
-    values = np.asarray(X)
-    if values.dtype.kind not in "fiu" or values.ndim != 2 or not np.isfinite(values).all():
-        return None
-    return fit_scaling(values.astype(np.float64)).apply(values).numpy()
-
-
-def _scores(model: Any, X: Any, classes: np.ndarray, size: int) -> np.ndarray:
-    """Return the log-probabilities or decision values of one model, (n, C).
-
-    Classes that are missing from its ``size`` training rows get the probability of half a row.
-    """
-    if hasattr(model, "predict_proba"):
-        with np.errstate(divide="ignore"):
-            found = np.log(np.asarray(model.predict_proba(X), dtype=np.float64))
-        missing = np.log(0.5 / max(size, 1))
-    elif not hasattr(model, "decision_function"):
-        raise ValueError(
-            f"estimator must be a classifier with predict_proba or decision_function; got {type(model).__name__}, "
-            "which has neither."
-        )
-    else:
-        found = np.asarray(model.decision_function(X), dtype=np.float64)
-        if found.ndim == 1:
-            found = np.stack([np.zeros_like(found), found], axis=1)
-        missing = found.min()
-    columns = np.searchsorted(classes, model.classes_)
-    if found.shape[1] != len(columns):
-        raise ValueError(
-            f"{type(model).__name__} must give one score for each of the {len(columns)} classes; got {found.shape[1]} "
-            "columns. Use decision_function_shape='ovr' in support vector machines."
-        )
-    scores = np.full((len(found), len(classes)), missing)
-    scores[:, columns] = found
-    return scores
-
-
-def _scale(held: Rows) -> float:
-    """Return the factor with the lowest loss that turns decision values into logits, within a factor of 100."""
-    scores = held.inputs
-    unit = max(float(np.abs(scores - scores.mean(axis=1, keepdims=True)).mean()), 1e-12)
-    found = minimize_scalar(
-        lambda v: held_out_loss(np.exp(v) / unit * scores, held), bounds=(np.log(0.1), np.log(10.0)), method="bounded"
-    )
-    return float(np.exp(found.x) / unit)

@@ -9,14 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_consistent_length, column_or_1d
 
-from calibrant._inputs import shown
+from calibrant._settings import shown
 from calibrant.data.copies import copy_groups, joined
 from calibrant.data.near_copies import near_copies, near_copy_groups
+from calibrant.data.scaling import fit_scaling
+from calibrant.data.table_forms import column_names
 from calibrant.estimators.targets import is_absent
-from calibrant.methods.crossfit import deal
+from calibrant.methods.dealing import deal
 
 Splits = tuple[tuple[np.ndarray, np.ndarray], ...]
 
@@ -132,3 +135,13 @@ def near_groups(values: Any, groups: Any, *, seed: int = 0, stacklevel: int = 3)
         stacklevel=stacklevel,
     )
     return found
+
+
+def standardised(X: Any) -> np.ndarray | None:
+    """Return numeric inputs as an array for :func:`near_groups`; None for other inputs."""
+    if issparse(X) or column_names(X) is not None or hasattr(X, "iloc"):
+        return None
+    values = np.asarray(X)
+    if values.dtype.kind not in "fiu" or values.ndim != 2 or not np.isfinite(values).all():
+        return None
+    return fit_scaling(values.astype(np.float64)).apply(values).numpy()

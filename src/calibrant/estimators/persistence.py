@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant._files import Arrays, Format, Tree, fitted_state, pack, unpack
+from calibrant._files import Arrays, Format, Tree, pack, unpack
+from calibrant._fitted import fitted_state
 from calibrant.data import TableEncoder
 from calibrant.data.scaling import Scaling
 from calibrant.estimators.base import NetworkClassifier
@@ -82,7 +83,7 @@ def save_classifier(
 
 
 def load_classifier(path: str | os.PathLike[str]) -> Classifier:
-    """Read a file written by :func:`save_classifier`; any other file raises a ValueError that says what is wrong."""
+    """Read a classifier that its ``save`` wrote; any other file raises a ValueError that says what is wrong."""
     classifier: Classifier = FORMAT.read(path, _build)
     return classifier
 

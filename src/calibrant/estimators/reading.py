@@ -13,7 +13,7 @@ from scipy import sparse
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import _check_sample_weight, _check_y, check_consistent_length, validate_data
 
-from calibrant._inputs import shown
+from calibrant._settings import shown
 from calibrant.data import TableEncoder
 from calibrant.data.scaling import Scaling
 from calibrant.data.splits import group_folds, split_indices

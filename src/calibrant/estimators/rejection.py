@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrant._inputs import shown
+from calibrant._settings import shown
 from calibrant.selective import RejectionRule, Window
 
 
 class RejectMixin:
-    """``predict`` with a reject option, and ``confidence``; needs ``predict_proba`` and ``classes_``."""
+    """``predict`` with a reject option, and ``confidence``; a classifier defines ``predict_proba`` and ``classes_``."""
 
     classes_: np.ndarray
+
+    if TYPE_CHECKING:  # a method here would hide that of a class further to the right
+
+        def predict_proba(self, X: Any) -> np.ndarray:
+            """P(class | x), one column for each entry of ``classes_``."""
 
     def predict(
         self,
@@ -50,7 +55,7 @@ class RejectMixin:
                 f"reject must be a RejectionRule or a Window; got {type(reject).__name__}. "
                 "Give a number as reject_below."
             )
-        probs: np.ndarray = self.predict_proba(X)  # type: ignore[attr-defined]
+        probs = self.predict_proba(X)
         predicted, confidence = self.classes_[probs.argmax(axis=1)], probs.max(axis=1)
         if reject is None and reject_below is None:
             return predicted
@@ -59,8 +64,7 @@ class RejectMixin:
 
     def confidence(self, X: Any) -> np.ndarray:
         """Return the largest probability of each row, the second output of Eq. (9) of Sanguin et al. 2024."""
-        probs: np.ndarray = self.predict_proba(X)  # type: ignore[attr-defined]
-        return probs.max(axis=1)
+        return self.predict_proba(X).max(axis=1)
 
 
 def reaches(confidence: np.ndarray, threshold: Any) -> np.ndarray:

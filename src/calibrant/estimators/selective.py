@@ -47,8 +47,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant._inputs import check_fraction
 from calibrant._renamed import renamed_arguments
+from calibrant._settings import check_choice, check_fraction
 from calibrant.estimators.rejection import RejectMixin
 from calibrant.selective import RejectionRule, SetRule, threshold_for_risk
 from calibrant.selective.conformal import Seed, blocks, rule_of_ranked
@@ -144,8 +144,7 @@ class SelectiveMixin(RejectMixin):
         RejectionRule
             For ``predict(X, reject=rule)``. Its ``found`` is False if no threshold meets the target.
         """
-        if method not in ("ranks", "fixed-sequence", "uniform"):
-            raise ValueError(f"method must be 'ranks', 'fixed-sequence' or 'uniform'; got {method!r}.")
+        check_choice("method", method, ("ranks", "fixed-sequence", "uniform"))
         confidence = check_fraction(confidence, "confidence")
         held = self._out_of_fold("rejection_rule", groups)
         return threshold_for_risk(held.confidence, held.correct, risk, level=confidence, method=method)
@@ -211,7 +210,7 @@ class SelectiveMixin(RejectMixin):
         rule = self.set_rule(
             coverage, method, by_class=by_class, allow_empty=allow_empty, groups=groups, random_state=generator
         )
-        return rule.apply(self.predict_proba(X), seed=generator)  # type: ignore[attr-defined]
+        return rule.apply(self.predict_proba(X), seed=generator)
 
     def _out_of_fold(self, asked: str, groups: Any = None) -> HeldOut:
         """Return the rows with out-of-fold probabilities; one row of each group, always the same one."""

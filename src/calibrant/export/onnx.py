@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from calibrant._settings import check_choice
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.export.graph import Graph
 from calibrant.export.members import probabilities, scaled
@@ -42,9 +43,12 @@ def to_onnx(
 
     Parameters
     ----------
-    model : a fitted classifier, the result of :func:`calibrant.fit`, or an nn.Module that returns logits
-    path : where to write the file
-    example : inputs of the module with two rows or more; needed for modules, not for classifiers
+    model : classifier, Trained or nn.Module
+        A fitted classifier, the result of :func:`calibrant.fit`, or a module that returns logits.
+    path : path
+        Where to write the file.
+    example : tensor, mapping or tuple of tensors, optional
+        Inputs of the module with two rows or more; needed for modules, not for classifiers.
     temperature : float
         The logits of an nn.Module are divided by it; use ``temperature_`` of :class:`calibrant.posthoc.Temperature`.
     dtype : {"float32", "float64"}
@@ -74,8 +78,7 @@ def to_onnx(
 
 
 def _write_classifier(classifier: Any, path: str | os.PathLike[str], dtype: str) -> None:
-    if dtype not in ("float32", "float64"):
-        raise ValueError(f"dtype must be 'float32' or 'float64'; got {dtype!r}.")
+    check_choice("dtype", dtype, ("float32", "float64"))
     check_is_fitted(classifier)
     graph, kind, classes = Graph(), np.dtype(dtype), classifier.classes_
     columns = len(classifier.scaling_.mean)

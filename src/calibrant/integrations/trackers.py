@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from calibrant.bilevel.run import Run
 from calibrant.methods.watching import Watcher, calibration_scores
 
@@ -18,11 +16,12 @@ Log = Callable[[dict[str, float], int], Any]
 
 
 class Tracker(Watcher):
-    """Sends the training loss, validation scores and the fitted temperature to a tracker.
+    """Send the training loss, validation scores and the fitted temperature to a tracker.
 
     Names are ``train/loss``, ``val/nll``, ``val/smooth_ece``, ``val/accuracy``, ``val/temperature`` and
     ``val/nll_calibrated``; at the end, ``calibrated/nll`` and similar names describe the result on the validation data.
-    If several networks are trained, the names of each start with ``network-0/``, ``network-1/`` and so on.
+    If several networks are trained one after the other, the names of the second start with ``network-1/``, those of the
+    third with ``network-2/``, and so on.
 
     Parameters
     ----------
@@ -30,7 +29,7 @@ class Tracker(Watcher):
         An object may be a function ``(values, step) -> None``, torch's ``SummaryWriter``, or a run of Weights & Biases.
     every : int
         The number of outer steps between two evaluations of the validation data. An outer step is a few training steps.
-    settings :
+    **settings
         For the name of a tracker: arguments of ``SummaryWriter``, ``mlflow.start_run`` or ``wandb.init``.
 
     Examples
@@ -52,11 +51,9 @@ class Tracker(Watcher):
         self.log, self._close = connect(to, settings)
         self.every = every
         self._run, self._step = -1, 0
-        self._several = False
 
     def on_start(self, run: Run) -> None:
         self._run += 1
-        self._several = self._several or self._run > 0
 
     def on_step(self, run: Run) -> None:
         if run.step % self.every and run.step < run.outer_steps:
@@ -69,9 +66,7 @@ class Tracker(Watcher):
 
     def finish(self, result: Trained) -> None:
         if self.part is not None:
-            parts = [(result.logits(inputs), labels.cpu()) for inputs, labels in self.part.pieces()]
-            logits, labels = zip(*parts, strict=True)
-            found = calibration_scores(_joined(logits), _joined(labels))
+            found = calibration_scores(*self.part.predicted(result.logits))
             kept = {f"calibrated/{name}": found[name] for name in ("nll", "smooth_ece", "accuracy")}
             if result.temperature is not None:
                 kept["calibrated/temperature"] = result.temperature
@@ -142,7 +137,3 @@ _OPENERS: dict[str, Callable[[dict[str, Any]], tuple[Log, Callable[[], Any]]]] =
     "mlflow": _mlflow,
     "wandb": _wandb,
 }
-
-
-def _joined(parts: Any) -> Any:
-    return torch.cat(list(parts))

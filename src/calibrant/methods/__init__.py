@@ -3,16 +3,18 @@
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.base import Method
 from calibrant.methods.baselines import Calibrated, Ensemble
-from calibrant.methods.bo4sc import BO4SC, suspicion
+from calibrant.methods.bo4sc import BO4SC
 from calibrant.methods.cross_fitted import CrossFitted
 from calibrant.methods.default import default_method
 from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
 from calibrant.methods.instance_weights import InstanceWeights
 from calibrant.methods.jobs import Job, fit_all
+from calibrant.methods.learned import suspicion
+from calibrant.methods.part import Part
 from calibrant.methods.registry import METHODS, Entry
 from calibrant.methods.self_calibrated import SelfCalibrated
 from calibrant.methods.standard import Standard
-from calibrant.methods.task import Part, Task
+from calibrant.methods.task import Task
 from calibrant.methods.trained import Trained
 
 __all__ = [

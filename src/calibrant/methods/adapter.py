@@ -26,7 +26,8 @@ from calibrant.bilevel import (
 )
 from calibrant.bilevel.population import why_not_vectorised
 from calibrant.bilevel.tracing import Compiler
-from calibrant.methods.task import Task, even, tensors, total_steps
+from calibrant.data.batch import tensors_of
+from calibrant.methods.task import Task, even, total_steps
 from calibrant.models.given import unwrapped
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def _model(method: Method, task: Task) -> nn.Module:
     if task.model is None:
         return method.network(task)
     model = unwrapped(task.model if isinstance(task.model, nn.Module) else task.model(task.seed))
-    device, own = tensors(task.train.inputs)[0].device, next(model.parameters()).device
+    device, own = tensors_of(task.train.inputs)[0].device, next(model.parameters()).device
     return model if own == device else model.to(device)
 
 

@@ -9,10 +9,10 @@ from torch import nn
 
 from calibrant.methods.checks import count_classes, warn_of_softmax
 from calibrant.methods.custom import example_of
-from calibrant.methods.fitted import Mixture, Recalibrated
+from calibrant.methods.fitted import Mixture, Recalibrated, held_out_logits
 from calibrant.methods.loaded import as_part, checked
+from calibrant.methods.part import few_inputs
 from calibrant.methods.plain_modules import form_of
-from calibrant.methods.task import few_inputs
 from calibrant.methods.trained import Calculated, Trained
 from calibrant.models.given import copied
 from calibrant.posthoc import make_calibrator
@@ -33,10 +33,16 @@ def calibrate(
     ----------
     model : nn.Module
         Maps inputs to logits, (n, C). It is copied.
-    val : ``(inputs, labels)`` or a loader, as in :func:`calibrant.fit`
+    val : ``(inputs, labels)`` or a loader
+        Data that the network was not trained on, in a form that :func:`calibrant.fit` accepts.
     calibrator : str
         A name in :data:`calibrant.posthoc.CALIBRATORS`. The result has a ``module`` only with "temperature".
     head, device, labels : as in :func:`calibrant.fit`
+
+    Returns
+    -------
+    Trained
+        The calibrated classifier, as from :func:`calibrant.fit`.
 
     Examples
     --------
@@ -54,6 +60,6 @@ def calibrate(
     part = checked(part, count_classes(twin, {"val": few}), "val")
     warn_of_softmax(twin, few)
     plain = Mixture((Calculated(twin),))
-    scores, known = zip(*((plain.logits(inputs), labels.cpu()) for inputs, labels in part.pieces()), strict=True)
-    fitted = make_calibrator(calibrator).fit(torch.cat(scores).numpy(), torch.cat(known).numpy())
+    scores, known, weights = held_out_logits(plain, part)
+    fitted = make_calibrator(calibrator).fit(scores.numpy(), known.numpy(), weights)
     return Trained(Recalibrated(plain, fitted), (twin,), form_of(twin, few, head))

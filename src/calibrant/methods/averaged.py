@@ -16,7 +16,8 @@ from calibrant.bilevel.finite import NonFiniteError
 from calibrant.bilevel.run import Run
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.base import Method
-from calibrant.methods.task import Part, Task, streams, total_steps
+from calibrant.methods.part import Part
+from calibrant.methods.task import Task, streams, total_steps
 
 STRIDE = 5
 """Training steps between two updates of the average."""
@@ -34,9 +35,12 @@ class AveragedNetwork(Method):
 
     Parameters
     ----------
-    epochs : passes over the training data; None: ``steps`` steps or ``passes`` epochs, whichever is more
-    learning_rate : the largest rate of the schedule
-    batch_size : samples per step for data in memory; a loader uses its own batch size
+    epochs : int, optional
+        Passes over the training data; None: ``steps`` steps or ``passes`` epochs, whichever is more.
+    learning_rate : float
+        The largest rate of the schedule.
+    batch_size : int, optional
+        Samples per step for data in memory; a loader uses its own batch size.
     """
 
     one_by_one: ClassVar[bool] = True
@@ -126,16 +130,14 @@ class BestAverage(Callback):
         assert isinstance(problem, Bilevel)
         assert state is not None
         net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
-        total, count = 0.0, 0.0
+        total, count, seen = 0.0, 0.0, 0
         with torch.no_grad():
             for inputs, labels in part.pieces():
                 own = F.cross_entropy(net.logits(inputs).double(), labels.to(state.params.device), reduction="none")
-                if part.sample_weight is not None and len(part.sample_weight) == len(own):
-                    own = own * part.sample_weight.to(own)
-                    count += float(part.sample_weight.sum())
-                else:
-                    count += len(own)
-                total += float(own.sum())
+                weights = torch.ones_like(own)
+                if part.sample_weight is not None:
+                    weights = part.sample_weight[seen : seen + len(own)].to(own)
+                total, count, seen = total + float((own * weights).sum()), count + float(weights.sum()), seen + len(own)
         return total / count
 
     def state_dict(self) -> dict[str, Any]:

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from calibrant.bilevel import Callback
 from calibrant.data.streams import mix
 from calibrant.methods.adapter import Compile
 from calibrant.methods.base import Method
-from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
+from calibrant.methods.fitted import Fitted, Mixture, Recalibrated, held_out_logits
 from calibrant.methods.standard import Standard
 from calibrant.methods.task import Task
 from calibrant.posthoc import make_calibrator
@@ -94,9 +92,6 @@ class Calibrated(Method):
         assert task.val is not None
         if model.failure:
             return model
-        val = task.val
-        scores, labels = zip(*((model.logits(x), y.cpu()) for x, y in val.pieces()), strict=True)
-        weights = None if val.sample_weight is None else val.sample_weight.cpu().numpy()
-        calibrator = make_calibrator(self.calibrator)
-        calibrator.fit(torch.cat(scores).numpy(), torch.cat(labels).numpy(), sample_weight=weights)
+        scores, labels, weights = held_out_logits(model, task.val)
+        calibrator = make_calibrator(self.calibrator).fit(scores.numpy(), labels.numpy(), weights)
         return Recalibrated(model, calibrator, extras=model.extras)

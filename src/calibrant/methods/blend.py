@@ -12,13 +12,13 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from calibrant.methods.bagged import Bagging
-from calibrant.methods.bo4sc import suspicion
 from calibrant.methods.crossfit import CrossFit
 from calibrant.methods.fitted import Fitted, Mixture
+from calibrant.methods.learned import suspicion
 from calibrant.methods.lines import Linear
 from calibrant.methods.members import MemberKind, Model, Rows, cross_fit
+from calibrant.methods.part import Part
 from calibrant.methods.pool import Pool, fit_pool
-from calibrant.methods.task import Part
 from calibrant.methods.trees import Trees
 
 NETWORK = "network"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from calibrant._inputs import shown
 from calibrant._renamed import renamed_arguments, renamed_attribute
+from calibrant._settings import check_choice, shown
 from calibrant.bilevel import (
     CG,
     L2,
@@ -30,19 +31,19 @@ from calibrant.bilevel import (
     OuterVariables,
     SampleWeights,
     SmoothedWeights,
-    Solution,
     Truncated,
     Unrolled,
     WeightNetwork,
     neighbourhood,
 )
-from calibrant.data.batch import Batch
-from calibrant.data.loaders import LoaderStream
-from calibrant.data.streams import TensorStream
+from calibrant.data.batch import tensors_of
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.base import Method
-from calibrant.methods.task import Task, streams, tensors
+from calibrant.methods.learned import read_outer, variables_of, weights_at
+from calibrant.methods.part import entries
+from calibrant.methods.task import Task, streams
 
+Weights = Literal["sample", "prior", "neighbours", "network"]
 Companion = Literal["l2", "l2-unit", "label-smoothing", "label-noise"]
 
 
@@ -120,7 +121,7 @@ class BO4SC(Method):
     last: int = 2
     damping: float = 0.01
     outer_loss: Literal["bce", "nll", "brier", "sece", "dece"] = "bce"
-    weights: Literal["sample", "prior", "neighbours", "network"] | None = "sample"
+    weights: Weights | None = "sample"
     prior_strength: float | None = None
     form: Literal["clip", "sigmoid"] = "clip"
     initial_weight: float | None = None
@@ -142,11 +143,10 @@ class BO4SC(Method):
             "inner": ("adam", "sgd"),
             "hypergradient": ("unrolled", "truncated", "implicit"),
             "outer_loss": tuple(OUTER_LOSSES),
-            "weights": (None, *_WEIGHTS),
+            "weights": (None, *get_args(Weights)),
         }
         for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {getattr(self, name)!r}.")
+            check_choice(name, getattr(self, name), allowed)
         self._refuse_idle_settings()
         self._check_companions()
         if self.steps < 1:
@@ -223,9 +223,19 @@ class BO4SC(Method):
         """φ: the weights first, then the variables in ``also``."""
         parts: list[OuterVariable] = []
         if self.weights is not None:
-            parts.append(_WEIGHTS[self.weights](self, task))
+            parts.append(self.weight_variable(task))
         parts += [_ALSO[name](model, task) for name in self.also]
         return parts[0] if len(parts) == 1 else OuterVariables(*parts)
+
+    def weight_variable(self, task: Task) -> OuterVariable:
+        """The weights of the training samples."""
+        strength = self.prior_strength or 0.0
+        if self.weights == "network":
+            return WeightNetwork(entries(task.train, "weights='network'"), task.n_classes, prior_strength=strength)
+        if self.weights == "prior" and self.prior_strength is None:
+            strength = 0.01
+        kind = SmoothedWeights if self.weights == "neighbours" else SampleWeights
+        return kind(len(task.train), form=self.form, initial_weight=self.initial_weight, prior_strength=strength)
 
     def outer_optimizer(self, group: Group) -> Optimizer:
         """Gradient descent for the weights, Adam for everything else (including the parameters of a weight network)."""
@@ -233,17 +243,17 @@ class BO4SC(Method):
         adam = Adam(self.also_learning_rate)
         groups = [
             (sum(p.numel() for p in part.parameters()), _descent(group) if isinstance(part, SampleWeights) else adam)
-            for part in _parts(variables)
+            for part in variables_of(variables)
         ]
         return groups[0][1] if len(groups) == 1 else GroupedOptimizer(parts=tuple(groups))
 
     def constants(self, task: Task) -> dict[str, Tensor]:
         """Constants for the losses: α, and the neighbourhood used to smooth weights."""
-        device = tensors(task.train.inputs)[0].device
+        device = tensors_of(task.train.inputs)[0].device
         own = {"alpha": torch.tensor(float(self.alpha), device=device)} if self.outer_loss == "bce" else {}
         if self.weights != "neighbours":
             return own
-        entries(task, "weights='neighbours'")
+        entries(task.train, "weights='neighbours'")
         return own | neighbourhood(task.train.inputs.flatten(1), task.train.labels)
 
     def learned(self, outcome: Outcome) -> dict[str, Any]:
@@ -264,75 +274,7 @@ def _descent(group: Group) -> SGD:
     return SGD(group.each(lambda m, t: 1.5 * len(t.train) if m.outer_learning_rate is None else m.outer_learning_rate))
 
 
-def entries(task: Task, who: str) -> int:
-    """The number of values per input. Raise an error unless the training inputs are one tensor in memory."""
-    inputs = task.train.inputs
-    if task.train.loaded:
-        raise ValueError(f"{who} needs all training inputs in memory; give tensors instead of a loader.")
-    if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
-        raise ValueError(
-            f"{who} needs numeric inputs in one tensor; got {getattr(inputs, 'dtype', type(inputs).__name__)}."
-        )
-    return inputs[0].numel()
-
-
-@torch.no_grad()
-def weights_at(phi: Tensor, solution: Solution) -> Tensor:
-    """The weight of every training sample for a given φ of a solved problem."""
-    stream = solution.problem.train
-    assert isinstance(stream, TensorStream | LoaderStream)
-    whole = stream.whole
-    return solution.problem.outer_view.run(phi.to(solution.phi), lambda outer: _weights(outer, whole)).cpu()
-
-
-def suspicion(weights: Tensor, probs: Tensor, labels: Tensor) -> Tensor:
-    """How wrong a training label looks, 0 to 1: ``1 − w_i·p(y_i | x_i)``.
-
-    A label is trusted if training kept its weight *and* the trained network agrees with it.
-    """
-    return 1 - weights.double() * probs.double().gather(1, labels.cpu().unsqueeze(1)).squeeze(1)
-
-
-def _parts(outer: nn.Module) -> list[nn.Module]:
-    return list(outer.parts) if isinstance(outer, OuterVariables) else [outer]
-
-
-def _weights(outer: nn.Module, whole: Batch) -> Tensor:
-    """The weight of every training sample."""
-    dtype = next(outer.parameters()).dtype
-    (part,) = (part for part in _parts(outer) if isinstance(part, SampleWeights | WeightNetwork))
-    return part.weigh(torch.ones(len(whole.targets), device=whole.targets.device, dtype=dtype), whole)
-
-
-def read_outer(outer: nn.Module) -> dict[str, Tensor]:
-    """The outer variables other than the weights, by name, on their natural scale."""
-    found = {}
-    for part in _parts(outer):
-        if isinstance(part, L2):
-            found["l2"] = part.coefficients().cpu()
-        elif isinstance(part, LabelSmoothing):
-            found["label_smoothing"] = part.smoothing().cpu()
-        elif isinstance(part, LabelNoise):
-            found["label_noise"] = part.rate().cpu()
-    return found
-
-
-_WEIGHTS: dict[str, Any] = {
-    "sample": lambda m, t: SampleWeights(len(t.train), form=m.form, initial_weight=m.initial_weight),
-    "prior": lambda m, t: SampleWeights(
-        len(t.train),
-        form=m.form,
-        initial_weight=m.initial_weight,
-        prior_strength=0.01 if m.prior_strength is None else m.prior_strength,
-    ),
-    "neighbours": lambda m, t: SmoothedWeights(
-        len(t.train), form=m.form, initial_weight=m.initial_weight, prior_strength=m.prior_strength or 0.0
-    ),
-    "network": lambda m, t: WeightNetwork(
-        entries(t, "weights='network'"), t.n_classes, prior_strength=m.prior_strength or 0.0
-    ),
-}
-_ALSO: dict[str, Any] = {
+_ALSO: dict[Companion, Callable[[nn.Module, Task], OuterVariable]] = {
     "l2": lambda model, task: L2(model),
     "l2-unit": lambda model, task: L2(model, per="unit"),
     "label-smoothing": lambda model, task: LabelSmoothing(task.n_classes, per="class"),

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from calibrant.methods.base import failure
-from calibrant.methods.bo4sc import read_outer, suspicion
 from calibrant.methods.crossfit import CrossFit
 from calibrant.methods.fitted import Mixture
 from calibrant.methods.held_out import LastStep, fit_last_step
-from calibrant.methods.task import Part
+from calibrant.methods.learned import read_outer, suspicion
+from calibrant.methods.part import Part
 from calibrant.methods.wrong_labels import flip_rate, wrong_label
 
 

@@ -13,7 +13,8 @@ from calibrant.bilevel import L2, Adam, Bilevel, Callback, LabelNoise, OuterVari
 from calibrant.methods.adapter import Compile, Group, Solving, solve_group
 from calibrant.methods.base import Method, failure
 from calibrant.methods.calibrated_mean import held_out_losses, last_step
-from calibrant.methods.crossfit import CrossFit, FoldTask, deal, fold_tasks, folds_of, row_groups
+from calibrant.methods.crossfit import CrossFit, FoldTask, fold_tasks
+from calibrant.methods.dealing import deal, folds_of, row_groups
 from calibrant.methods.fitted import Mixture
 from calibrant.methods.tabular import PlainNetwork, TabularNetwork, column_strengths, pooled_part, rotated, rotated_back
 from calibrant.methods.task import Task

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.methods.task import Part, tensors
+from calibrant.data.batch import tensors_of
+from calibrant.methods.part import Part
 from calibrant.models.given import copied
 from calibrant.models.outputs import call, logits_of
+from calibrant.models.seeding import generators_restored
 
 
 def count_classes(model: nn.Module, inputs: Mapping[str, Any]) -> int:
@@ -21,7 +23,7 @@ def count_classes(model: nn.Module, inputs: Mapping[str, Any]) -> int:
     A copy is called, so that the given network does not change.
     """
     twin = copied(model).eval()
-    with torch.random.fork_rng(devices=[]):
+    with generators_restored(next(twin.parameters())):
         for name, few in inputs.items():
             logits = _few_logits(twin, few, name)
             if logits.dim() != 2 or logits.shape[1] < 2:
@@ -72,7 +74,7 @@ def processing(inputs: Any, what: str) -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, TypeError, IndexError, KeyError, AttributeError) as error:
-        given = tensors(inputs)
+        given = tensors_of(inputs)
         shown = ", ".join(f"{str(t.dtype).removeprefix('torch.')} of shape {tuple(t.shape)}" for t in given)
         whole = any(not t.is_floating_point() for t in given)
         advice = " Integers are not converted; use .float() if they are not indices." if whole else ""
@@ -96,7 +98,7 @@ def not_finite(part: Part | None, name: str) -> str:
     if part is None or part.loaded:
         return ""
     bad = torch.zeros(len(part), dtype=torch.bool, device=part.labels.device)
-    for values in tensors(part.inputs):
+    for values in tensors_of(part.inputs):
         bad |= ~values.isfinite().reshape(len(values), -1).all(1)
     rows = bad.nonzero()[:, 0].tolist()
     return f" In {name}, {len(rows)} of {len(part)} inputs are not finite; the first is row {rows[0]}." if rows else ""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant._renamed import renamed_arguments, renamed_attribute
+from calibrant._settings import check_choice
 from calibrant.bilevel import Adam, Bilevel, Direct, Hypergradient, LogitMap
 from calibrant.bilevel.outer_variables.logit_map import BehindMap
 from calibrant.data.streams import Augment
@@ -18,8 +19,9 @@ from calibrant.losses.classification import brier, cross_entropy
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.confidence_map import Mapped, mapped
 from calibrant.methods.fitted import Fitted
-from calibrant.methods.networks import STRIDE, NetworkTraining, check_choice, check_meta
-from calibrant.methods.task import Part, Task
+from calibrant.methods.networks import STRIDE, NetworkTraining, check_meta
+from calibrant.methods.part import Part
+from calibrant.methods.task import Task
 
 FEW = 2000
 """With fewer held-out samples, the map of the training run is replaced by one fitted after training."""
@@ -97,7 +99,7 @@ class LearnedConfidence(NetworkTraining):
         return LogitMap(self.hidden, samples=self.held_out(task).count(), seed=task.seed)
 
     def held_out(self, task: Task) -> Part:
-        return task.need_val("A confidence map") if task.meta is None else task.meta
+        return task.need_meta("A confidence map")
 
     def held_out_batch(self) -> int:
         return self.outer_batch_size

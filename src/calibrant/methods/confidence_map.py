@@ -22,8 +22,9 @@ from calibrant.bilevel import Callback, LogitMap
 from calibrant.bilevel.outer_variables.logit_map import describe
 from calibrant.methods.adapter import Compile
 from calibrant.methods.base import Method
-from calibrant.methods.fitted import Fitted
-from calibrant.methods.task import Part, Task
+from calibrant.methods.fitted import Fitted, held_out_logits
+from calibrant.methods.part import Part
+from calibrant.methods.task import Task
 
 HIDDEN = 16
 FEWEST = 1000
@@ -80,9 +81,12 @@ def choose_map(logits: Tensor, labels: Tensor, sample_weight: Tensor | None = No
 
     Parameters
     ----------
-    logits, labels : held-out rows, (n, C) and (n,)
-    sample_weight : (n,), optional; its scale does not matter
-    hidden : the width of the map's hidden layer; 0 always gives a temperature
+    logits, labels : tensors of shape (n, C) and (n,)
+        Held-out rows.
+    sample_weight : tensor of shape (n,), optional
+        Weights of the rows; their scale does not matter.
+    hidden : int
+        The width of the map's hidden layer; 0 always gives a temperature.
     """
     logits, labels, share = _prepared(logits, labels, sample_weight)
     if hidden == 0 or len(labels) < FEWEST:
@@ -126,12 +130,6 @@ def fit_map(logits: Tensor, labels: Tensor, sample_weight: Tensor | None = None,
         best = minimize(cost, start, jac=True, method="L-BFGS-B", options={"maxiter": 100})
     _set(values, best.x)
     return found.requires_grad_(False)
-
-
-def held_out_logits(model: Fitted, part: Part) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Logits, labels and weights of a part, on the CPU."""
-    logits, labels = zip(*((model.logits(x).cpu(), y.cpu()) for x, y in part.pieces()), strict=True)
-    return torch.cat(logits), torch.cat(labels), None if part.sample_weight is None else part.sample_weight.cpu()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from calibrant.bilevel import Callback
 from calibrant.methods.adapter import Compile
 from calibrant.methods.base import Method
 from calibrant.methods.calibrated_mean import calibrated_mean
-from calibrant.methods.crossfit import CrossFit, fold_tasks, folds_of, grouped
+from calibrant.methods.crossfit import CrossFit, fold_tasks
+from calibrant.methods.dealing import folds_of, grouped
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.standard import Standard
 from calibrant.methods.task import Task
@@ -28,9 +29,12 @@ class CrossFitted(Method):
 
     Parameters
     ----------
-    base : any method that trains one network with a training and a validation part
-    folds : K
-    repeats : how often new folds are drawn; ``folds·repeats`` networks are trained
+    base : Method
+        Any method that trains one network with a training and a validation part.
+    folds : int
+        K, the number of folds.
+    repeats : int
+        How often new folds are drawn; ``folds·repeats`` networks are trained.
     """
 
     base: Method = _PLAIN

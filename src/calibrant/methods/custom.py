@@ -21,13 +21,16 @@ from calibrant.methods.default import Calibration, default_method, one_network, 
 from calibrant.methods.freezing import Freeze, frozen
 from calibrant.methods.loaded import as_part, checked
 from calibrant.methods.names import ALL_METHODS
+from calibrant.methods.networks import Recipe
 from calibrant.methods.newness import is_new
+from calibrant.methods.part import few_inputs
 from calibrant.methods.plain_modules import form_of
 from calibrant.methods.safeguards import Interruptible, Opening, Progress, Resumable
-from calibrant.methods.task import Model, Task, Unchanged, few_inputs
+from calibrant.methods.task import Model, Task, Unchanged
 from calibrant.methods.trained import Trained
 from calibrant.methods.watching import Watcher
 from calibrant.models.given import check_module, copied, unwrapped
+from calibrant.models.seeding import generators_restored
 
 
 def fit(
@@ -95,8 +98,10 @@ def fit(
     seed : int
         Seed for the order of batches, dropout, augmentation, and redrawn parameters.
     compile : {"auto", None, "trace", "inductor"}
-        See :func:`calibrant.bilevel.solve`. ``"auto"`` lets the method decide; most methods run your modules eagerly.
-        ``"trace"`` is faster for small networks and long runs.
+        See :func:`calibrant.bilevel.solve`. ``"auto"`` runs your modules eagerly and in their own precision.
+        ``"trace"`` is faster for small networks and long runs. On a GPU, ``"inductor"`` makes the methods of
+        :mod:`calibrant.methods.images` use bfloat16 and the channels-last format, too. This is faster, but not every
+        module allows it: with channels last, ``view`` fails where ``reshape`` works.
     labels : str, optional
         The key of the labels if a loader yields mappings. Default: the first of "labels", "label", "targets", "target"
         and "y" that is present.
@@ -156,14 +161,15 @@ def fit(
     wanted = with_settings(
         chosen(method, task, networks, calibration), {k: v for k, v in settings.items() if v is not None}
     )
+    if compile != "inductor" and not is_own(given):
+        wanted = eager(wanted)
     resumable = None if checkpoint is None else Resumable(checkpoint, checkpoint_seconds)
     interrupt = Interruptible()
     guards: list[Callback] = [Opening(resumable), *([resumable] if resumable else []), interrupt, Progress(verbose)]
     watchers = [callback for callback in callbacks if isinstance(callback, Watcher)]
     for watcher in watchers:
         watcher.watch(second)
-    cuda = [p.device for p in given.parameters() if p.is_cuda][:1]
-    with interrupt.listening(), torch.random.fork_rng(devices=cuda):
+    with interrupt.listening(), generators_restored(next(given.parameters())):
         try:
             fitted = wanted.fit(task, callbacks=[*guards, *callbacks], compile=compile)
         except NonFiniteError as error:
@@ -232,6 +238,21 @@ def chosen(
         return ALL_METHODS[method].method
     if not isinstance(method, Method):
         raise TypeError(f"method must be a value such as calibrant.methods.Standard(); got {method!r}.")
+    return method
+
+
+def is_own(module: nn.Module) -> bool:
+    """Whether a network is one of :mod:`calibrant.models`, which can be compiled in any format and precision."""
+    return type(module).__module__.startswith("calibrant.models.")
+
+
+def eager(method: Method) -> Method:
+    """The same method without compilation, bfloat16 and channels last on a GPU. Many methods never use these."""
+    recipe, base = (getattr(method, name, None) for name in ("recipe", "base"))
+    if isinstance(recipe, Recipe):
+        return dataclasses.replace(method, recipe=dataclasses.replace(recipe, eager=True))  # type: ignore[call-arg]
+    if isinstance(base, Method):
+        return dataclasses.replace(method, base=eager(base))  # type: ignore[call-arg]
     return method
 
 

@@ -12,8 +12,9 @@ from calibrant.methods.baselines import Ensemble
 from calibrant.methods.confidence_map import WithConfidenceMap
 from calibrant.methods.cross_fitted import CrossFitted
 from calibrant.methods.newness import is_new
+from calibrant.methods.part import FULL_BATCH
 from calibrant.methods.standard import Standard
-from calibrant.methods.task import FULL_BATCH, Model, Task, Unchanged
+from calibrant.methods.task import Model, Task, Unchanged
 from calibrant.methods.varied_rates import VariedRates
 from calibrant.models.given import unwrapped
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from calibrant._inputs import shareable
 from calibrant.bilevel import Solution
 from calibrant.data.batch import map_tensors
+from calibrant.methods.part import Part
 from calibrant.models.given import copied
 from calibrant.models.stacked import MeanPerceptron, Perceptron
 
@@ -141,6 +142,12 @@ class Recalibrated(Fitted):
     @property
     def networks(self) -> tuple[Any, ...]:  # type: ignore[override]
         return self.model.networks
+
+
+def held_out_logits(model: Fitted, part: Part) -> tuple[Tensor, Tensor, Tensor | None]:
+    """A model's logits on a part, and the labels and weights of the part, on the CPU."""
+    weights = None if part.sample_weight is None else part.sample_weight.cpu()
+    return *part.predicted(model.logits), weights
 
 
 def network_module(network: Any) -> nn.Module | None:

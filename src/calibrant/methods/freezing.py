@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from calibrant.models.given import copied
 from calibrant.models.heads import Head, find_head
+from calibrant.models.seeding import generators_restored
 
 Freeze = Literal["backbone"] | Sequence[str]
 
@@ -50,7 +50,7 @@ def frozen(model: nn.Module, freeze: Freeze | None, inputs: Any, head: str | Non
 
 def head_of(model: nn.Module, inputs: Any, name: str | None = None) -> Head:
     """The head of a network, found automatically or by name, without a change of torch's random numbers."""
-    with torch.random.fork_rng(devices=[]):
+    with generators_restored(next(model.parameters())):
         return find_head(model, inputs, name)
 
 

@@ -11,7 +11,8 @@ from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel import Adam, Bilevel, Unrolled, WeightNetwork, variance_loss
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.base import Method
-from calibrant.methods.bo4sc import entries, weights_at
+from calibrant.methods.learned import weights_at
+from calibrant.methods.part import entries
 from calibrant.methods.task import Task
 
 
@@ -33,11 +34,16 @@ class InstanceWeights(Method):
 
     Parameters
     ----------
-    dropout : dropout rate of the default network; your own model needs ``nn.Dropout`` layers
-    draws, strength : number of passes for the variance, and its weight relative to the cross-entropy
-    steps : inner steps per outer step
-    epochs : passes over the training data; None: as in :class:`BO4SC`
-    outer_learning_rate : Adam's learning rate for g
+    dropout : float
+        Dropout rate of the default network; your own model needs ``nn.Dropout`` layers.
+    draws, strength : int and float
+        Number of passes for the variance, and its weight relative to the cross-entropy.
+    steps : int
+        Inner steps per outer step.
+    epochs : int, optional
+        Passes over the training data; None: as in :class:`BO4SC`.
+    outer_learning_rate : float
+        Adam's learning rate for g.
     """
 
     hidden: tuple[int, ...] = (64, 64)
@@ -65,7 +71,7 @@ class InstanceWeights(Method):
         task.need_val("InstanceWeights")
         problem = Bilevel(
             model,
-            WeightNetwork(entries(task, "InstanceWeights"), task.n_classes, labels=False),
+            WeightNetwork(entries(task.train, "InstanceWeights"), task.n_classes, labels=False),
             **self.data(task),
             outer_loss=variance_loss(strength=self.strength, draws=self.draws),
             outer_mode="train",  # the outer loss uses dropout too, with new masks each time

@@ -16,7 +16,7 @@ from calibrant.data.batch import map_tensors
 from calibrant.data.items import arguments
 from calibrant.data.loaders import LoaderStream
 from calibrant.data.streams import Stream, TensorStream, as_array, as_tensors, is_pair
-from calibrant.methods.task import Part, tensors
+from calibrant.methods.part import Part, joined_inputs
 from calibrant.models.outputs import accepted_names, positional_names
 
 _NOT_LOADERS = (str, bytes, Mapping, tuple, Tensor, np.ndarray, Iterator)
@@ -78,15 +78,14 @@ class Loaded(Part):
 
     def read(self) -> Part:
         inputs, labels = zip(*self.pieces(), strict=True)
-        columns = zip(*(tensors(own) for own in inputs), strict=True)
         try:
-            joined = iter([torch.cat(column) for column in columns])
+            joined = joined_inputs(inputs)
         except RuntimeError as error:
             raise ValueError(
                 "This method reads the loader into memory, so its batches must have the same shape except for the "
                 f"number of samples. Pad all batches to one length, for example. {error}"
             ) from error
-        return Part(map_tensors(lambda _: next(joined), inputs[0]), torch.cat(labels))
+        return Part(joined, torch.cat(labels))
 
     def _stream(self, seed: int, hyper: dict[str, Tensor] | None = None) -> LoaderStream:
         settings: dict[str, Any] = dict(self.settings)

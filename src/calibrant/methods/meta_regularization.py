@@ -9,14 +9,14 @@ layer as solved to optimality instead.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from calibrant._renamed import renamed_arguments, renamed_attribute
+from calibrant._settings import check_choice
 from calibrant.bilevel import (
     L2,
     OUTER_LOSSES,
@@ -43,8 +43,9 @@ from calibrant.bilevel.run import Run
 from calibrant.data.batch import map_tensors
 from calibrant.methods.adapter import Group, Solving
 from calibrant.methods.fitted import Fitted
-from calibrant.methods.networks import STRIDE, NetworkTraining, check_choice, check_meta, head_and_width
-from calibrant.methods.task import Part, Task
+from calibrant.methods.networks import STRIDE, NetworkTraining, check_meta, head_and_width
+from calibrant.methods.part import Part
+from calibrant.methods.task import Task
 
 SOLVED = Implicit(STRIDE, "head")
 Variable = Literal["gamma-net", "gamma", "gamma-net+scale", "gamma+scale", "scale", "l2-head", "l2-units", "l2-all"]
@@ -130,17 +131,18 @@ class MetaRegularization(NetworkTraining):
         return self.pose(model, task, self.variable(model, task), inner_loss=self.inner(), outer_loss=self.outer())
 
     def solving(self, group: Group) -> Solving:
-        callbacks = [Rescale()] if self.form == "published" and self.outer_variable == "gamma-net" else []
         how = self.solve_by(
             group,
             hypergradient=self.hypergradient,
             outer_optimizer=self.outer_optimizer(group),
             settings={"start": self.start},
         )
-        return _with_callbacks(how, callbacks)
+        if self.form == "published" and self.outer_variable == "gamma-net":
+            return replace(how, callbacks=[Rescale(), *how.callbacks])
+        return how
 
     def held_out(self, task: Task) -> Part:
-        return task.need_val("Regularisation learned from held-out data") if task.meta is None else task.meta
+        return task.need_meta("Regularisation learned from held-out data")
 
     def held_out_batch(self) -> int:
         return self.outer_batch_size
@@ -187,8 +189,8 @@ class MetaRegularization(NetworkTraining):
 class FocalControl(MetaRegularization):
     """One focal γ controlled by the held-out gap between confidence and accuracy, without a gradient.
 
-    Every few steps ``γ ← clip(γ + gain·gap, 0, 5)``, where the gap is a moving average with decay 0.8. This is a simple
-    alternative to a learned γ.
+    Every few steps ``γ ← clip(γ + gain·gap, 0, largest)``, where the gap is a moving average with decay 0.8. This is a
+    simple alternative to a learned γ.
     """
 
     outer_variable: Variable = "gamma"
@@ -229,8 +231,3 @@ def gamma_of(fitted: Fitted, part: Part) -> Tensor:
     with torch.no_grad():
         features = torch.cat([net.features(map_tensors(lambda t: t.to(device), x)) for x, _ in part.pieces()])
         return problem.outer_view.run(solution.phi, lambda outer: outer(features)).cpu()
-
-
-def _with_callbacks(how: Solving, more: Sequence[Callback]) -> Solving:
-    how.callbacks[:0] = more  # type: ignore[index]
-    return how

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
+from calibrant._settings import check_choice
 from calibrant.bilevel import (
     SGD,
     Adam,
@@ -31,19 +32,15 @@ from calibrant.losses import Loss
 from calibrant.losses.classification import cross_entropy
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.base import Method
-from calibrant.methods.task import Part, Task, few_inputs
+from calibrant.methods.part import Part, few_inputs
+from calibrant.methods.task import Task
 from calibrant.models.given import copied
 from calibrant.models.heads import find_head
 from calibrant.models.outputs import call, logits_of
+from calibrant.models.seeding import generators_restored
 
 STRIDE = 4
 """Training steps per outer step."""
-
-
-def check_choice(name: str, value: Any, known: Collection[str]) -> None:
-    """Raise an error if a setting is not one of the known values."""
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
 
 
 def check_meta(outer_learning_rate: float, outer_batch_size: int, start: float) -> None:
@@ -61,16 +58,24 @@ class Recipe:
 
     Parameters
     ----------
-    epochs, batch_size : passes over the training part, and samples per step; a smaller last batch is dropped
-    learning_rate, momentum, nesterov, weight_decay : settings of SGD
-    schedule : "one-cycle" (Smith 2018), or "steps": divide the rate by ten at each of ``milestones``, in epochs
-    warmup : share of a one-cycle run in which the rate rises
-    select : "last" returns the last state. "error" and "nll" return the state with the lowest error or NLL on the
-        validation part, which is evaluated after each epoch
-    average : decay of a moving average of the weights, updated every four steps in the second half of the run. The
-        average is then the result. None: no average
-    adam : use Adam with this learning rate and schedule instead of SGD, without momentum and weight decay
-    eager : on a GPU, keep the precision of the parameters and do not compile: slower, but works for every module
+    epochs, batch_size : int
+        Passes over the training part, and samples per step; a smaller last batch is dropped.
+    learning_rate, momentum, nesterov, weight_decay : float, float, bool and float
+        Settings of SGD.
+    schedule : {"one-cycle", "steps"}
+        "one-cycle" (Smith 2018), or "steps": divide the rate by ten at each of ``milestones``, in epochs.
+    warmup : float
+        Share of a one-cycle run in which the rate rises.
+    select : {"last", "error", "nll"}
+        "last" returns the last state. "error" and "nll" return the state with the lowest error or NLL on the validation
+        part, which is evaluated after each epoch.
+    average : float, optional
+        Decay of a moving average of the weights, updated every four steps in the second half of the run. The average is
+        then the result. None: no average.
+    adam : bool
+        Use Adam with this learning rate and schedule instead of SGD, without momentum and weight decay.
+    eager : bool
+        On a GPU, keep the precision of the parameters and do not compile: slower, but works for every module.
     """
 
     epochs: int = 30
@@ -135,13 +140,16 @@ RECIPES = {
 
 
 def error(logits: Tensor, labels: Tensor) -> Tensor:
-    """The share of wrong predictions."""
-    return (logits.argmax(-1) != labels).double().mean()
+    """1 for each wrong prediction, 0 for each right one."""
+    return (logits.argmax(-1) != labels).double()
 
 
 @dataclass(frozen=True)
 class MeanOn:
-    """A criterion for early stopping: the mean of ``function(logits, labels)`` on a part, for a single network."""
+    """A criterion for early stopping: the (weighted) mean of ``function(logits, labels)`` on a part.
+
+    The function gives one value per sample. The run trains a single network.
+    """
 
     part: Part
     function: Callable[[Tensor, Tensor], Tensor]
@@ -153,7 +161,11 @@ class MeanOn:
         with torch.no_grad():
             logits, labels = zip(*((net.logits(inputs), own) for inputs, own in self.part.pieces()), strict=True)
         found = torch.cat(logits)
-        return self.function(found, torch.cat(labels).to(found.device)).mean()
+        values = self.function(found, torch.cat(labels).to(found.device))
+        if self.part.sample_weight is None:
+            return values.mean()
+        weights = self.part.sample_weight.to(values)
+        return (weights * values).sum() / weights.sum()
 
 
 @dataclass(frozen=True)
@@ -274,7 +286,7 @@ def head_and_width(model: nn.Module, task: Task) -> tuple[str, int]:
     """
     inputs = few_inputs(task.train)
     twin = copied(model).eval()  # frozen layers of the model stay in evaluation mode
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), generators_restored(next(twin.parameters())):
         parts = find_head(twin, inputs, task.head)
         width = logits_of(call(parts.body, inputs)).flatten(1).shape[1]
     return parts.name, width

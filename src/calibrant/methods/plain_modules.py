@@ -23,6 +23,7 @@ from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
 from calibrant.methods.freezing import head_of
 from calibrant.models.given import copied
 from calibrant.models.outputs import call, logits_of, takes_by_name
+from calibrant.models.seeding import generators_restored
 from calibrant.posthoc.temperature import Temperature
 
 
@@ -84,7 +85,11 @@ def _followed(link: Link, step: float | LogitMap) -> Link:
 
 def form_of(model: nn.Module, inputs: Any, head: str | None = None) -> Form:
     """The form of a network, found by running it on a few inputs."""
-    twin = copied(model).eval()
+    with generators_restored(next(model.parameters())):
+        return _form_of(copied(model).eval(), inputs, head)
+
+
+def _form_of(twin: nn.Module, inputs: Any, head: str | None) -> Form:
     with torch.no_grad():
         output = call(twin, inputs)
     kind = "first"

@@ -12,7 +12,8 @@ from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel import Adam, Bilevel, Hypergradient, Implicit, OneStep, SampleWeights
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.networks import STRIDE, NetworkTraining, check_meta
-from calibrant.methods.task import Part, Task
+from calibrant.methods.part import Part
+from calibrant.methods.task import Task
 
 SOLVED_HEAD = Implicit(STRIDE, "head")
 NEXT_STEP = OneStep(1, "head", learning_rate=1.0)
@@ -74,7 +75,7 @@ class Reweighting(NetworkTraining):
         )
 
     def held_out(self, task: Task) -> Part:
-        return task.need_val("A weight for each sample") if task.meta is None else task.meta
+        return task.need_meta("A weight for each sample")
 
     def held_out_batch(self) -> int:
         return self.outer_batch_size

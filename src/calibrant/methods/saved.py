@@ -94,8 +94,8 @@ def load_trained(path: str | os.PathLike[str], model: nn.Module) -> Trained:
         state = unpack(header["state"], arrays)
         bias = state.pop("bias")
         networks = tuple(Calculated(module) for module in modules)
-        fitted: Fitted = Mixture(networks, bias=None if bias is None else torch.from_numpy(bias), **state)
-        if not (fitted.temperature > 0 and 0 <= fitted.lapse <= 1 and fitted.pool in ("probs", "logits")):  # type: ignore[attr-defined]
+        mean = Mixture(networks, bias=None if bias is None else torch.from_numpy(bias), **state)
+        if not (mean.temperature > 0 and 0 <= mean.lapse <= 1 and mean.pool in ("probs", "logits")):
             raise ValueError("temperature, lapse or pool is out of range")
         steps: list[Callable[[Fitted], Fitted]] = []
         if header["calibrator"] is not None:
@@ -104,6 +104,7 @@ def load_trained(path: str | os.PathLike[str], model: nn.Module) -> Trained:
         if header.get("map") is not None:
             learned = _build_map(header["map"], arrays)
             steps.append(lambda model: Mapped(model, learned))
+        fitted: Fitted = mean
         for step in reversed(steps) if header.get("map_first") else steps:
             fitted = step(fitted)
         head, names, output = header["form"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from calibrant.bilevel import ColumnL2, Solution
 from calibrant.methods.crossfit import CrossFit
 from calibrant.methods.fitted import network_module
-from calibrant.methods.task import Part, Task
+from calibrant.methods.part import Part
+from calibrant.methods.task import Task
 from calibrant.models.embeddings import EmbeddingLayer, Encoding, make_encoding
 from calibrant.models.mlp import mlp
 
-EMBEDDINGS = ("piecewise", "periodic", "linear")
+ColumnEmbedding = Literal["piecewise", "periodic", "linear"]
 PRECISION = 1.0
 """L2 strengths start at this number divided by the number of rows: a Gaussian prior of variance 1 on the weights."""
 EMBEDDED_PRECISION = 30.0
@@ -66,10 +67,10 @@ class TabularNetwork(PlainNetwork):
 
 
 def tabular_network(
-    inputs: Tensor, n_classes: int, embedding: str, hidden: tuple[int, ...], activation: str
+    inputs: Tensor, n_classes: int, embedding: ColumnEmbedding, hidden: tuple[int, ...], activation: str
 ) -> TabularNetwork:
     """The factory of networks for a table with these rows; "linear" does not embed the columns."""
-    encoding = None if embedding == "linear" else make_encoding(inputs, embedding)  # type: ignore[arg-type]
+    encoding = None if embedding == "linear" else make_encoding(inputs, embedding)
     return TabularNetwork(inputs.shape[1], n_classes, hidden, activation, inputs.dtype, encoding)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,147 +12,22 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from calibrant._renamed import renamed_arguments, renamed_attribute
-from calibrant.data.batch import map_tensors
-from calibrant.data.streams import Augment, AugmentBatch, Prepare, Stream, TensorStream, mix
+from calibrant.data.streams import mix
+from calibrant.methods.part import Part
 from calibrant.models.functional import FunctionalModule
 from calibrant.models.given import copied
-
-FULL_BATCH = 4096
-"""Up to this many rows, a step uses all of them, as in the first paper; above, mini-batches are used."""
-BATCH = 512
-PIECE = 4096
-"""Rows that are prepared at once for prediction."""
 
 Factory = Callable[[int], nn.Module]
 Model = nn.Module | Factory
 
 
-@renamed_arguments(weights="sample_weight")
-@dataclass(frozen=True)
-class Part:
-    """Samples in memory: inputs in the form that the network accepts, class indices, and optional sample weights."""
-
-    inputs: Any
-    """A tensor with one row for each sample, or a mapping of such tensors."""
-    labels: Tensor
-    sample_weight: Tensor | None = None
-    augment: Augment | None = field(default=None, kw_only=True)
-    """Random augmentation of a training batch, ``(inputs, generator) -> inputs``."""
-    prepare: Prepare | None = field(default=None, kw_only=True)
-    """A function that converts stored inputs to network inputs, batch by batch: bytes to normalised numbers, say."""
-
-    groups: Tensor | None = field(default=None, kw_only=True)
-    """A group number per row. Rows of one group (a patient, a photograph) are never on both sides of a fold."""
-
-    weights = renamed_attribute("weights", "sample_weight")
-
-    def __post_init__(self) -> None:
-        for values in tensors(self.inputs):
-            if len(values) != len(self.labels):
-                raise ValueError(
-                    f"inputs and labels must have the same length; got {len(values)} and {len(self.labels)}."
-                )
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, rows: Any) -> Part:
-        own = {name: None if (v := getattr(self, name)) is None else v[rows] for name in ("sample_weight", "groups")}
-        return replace(self, inputs=_rows(self.inputs, rows), labels=self.labels[rows], **own)
-
-    def __add__(self, other: Part) -> Part:
-        """Both parts joined. Weights are relative within each part; each part counts in proportion to its size."""
-        weights = None
-        if self.sample_weight is not None or other.sample_weight is not None:
-            weights = torch.cat([_mean_one(self), _mean_one(other)])
-        groups = None
-        if self.groups is not None or other.groups is not None:
-            groups = torch.cat([_numbered(self, 0), _numbered(other, len(self))])
-        return replace(
-            self,
-            inputs=_joined([self.inputs, other.inputs]),
-            labels=torch.cat([self.labels, other.labels]),
-            sample_weight=weights,
-            groups=groups,
-        )
-
-    def filled(self, size: int) -> Part:
-        """The part padded to ``size`` rows. Padding rows are repeated rows with weight 0, which do not change means."""
-        rows = cycled(torch.arange(len(self), device=self.labels.device), size)
-        weights = _mean_one(self)[rows]
-        weights[len(self) :] = 0.0
-        return replace(self[rows], sample_weight=weights)
-
-    def to(self, device: torch.device | str | None) -> Part:
-        """The same samples on another device."""
-        if device is None:
-            return self
-        moved = map_tensors(lambda t: t.to(device), (self.inputs, self.labels, self.sample_weight))
-        return replace(self, inputs=moved[0], labels=moved[1], sample_weight=moved[2])
-
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        """What must be equal for parts that are trained together."""
-        kinds = tuple((tuple(t.shape), t.dtype) for t in tensors(self.inputs))
-        return kinds, self.sample_weight is None, self.augment, self.prepare
-
-    @property
-    def loaded(self) -> bool:
-        """Whether the samples come from a loader and are not in memory."""
-        return False
-
-    def count(self) -> int:
-        """The number of samples; a loader of unknown length is read once."""
-        return len(self)
-
-    def read(self) -> Part:
-        """The samples in memory; a loader is read once."""
-        return self
-
-    def batch_size(self, wanted: int | None) -> int | None:
-        """Samples per training step: ``wanted`` if given; None (all samples) up to FULL_BATCH; else BATCH."""
-        return batch_size(len(self), wanted)
-
-    def stream(
-        self,
-        *,
-        batch_size: int | None = None,
-        seed: int = 0,
-        index: Tensor | None = None,
-        hyper: dict[str, Tensor] | None = None,
-        augment: bool = False,
-        augment_batch: AugmentBatch | None = None,
-        drop_last: bool = False,
-    ) -> Stream:
-        """Batches of these samples for the engine. ``augment`` applies the part's augmentation, if it has one."""
-        return TensorStream(
-            self.inputs,
-            self.labels,
-            sample_weight=self.sample_weight,
-            index=index,
-            batch_size=batch_size,
-            seed=seed,
-            hyper=hyper,
-            augment=self.augment if augment else None,
-            augment_batch=augment_batch,
-            prepare=self.prepare,
-            drop_last=drop_last,
-        )
-
-    def pieces(self) -> Iterator[tuple[Any, Tensor]]:
-        """All inputs and labels once, in order, as the network accepts them; in pieces if inputs must be prepared."""
-        if self.prepare is None:
-            yield self.inputs, self.labels
-            return
-        for start in range(0, len(self), PIECE):
-            rows = slice(start, start + PIECE)
-            yield self.prepare(_rows(self.inputs, rows)), self.labels[rows]
-
-
 @renamed_arguments(classes="n_classes")
 @dataclass(frozen=True)
 class Task:
-    """One training problem. ``val`` may be None for methods that do not need it or hold out their own data."""
+    """One training problem. ``val`` may be None for methods that do not need it or hold out their own data.
+
+    ``seed`` determines the initial parameters, the order of batches and the folds.
+    """
 
     train: Part
     val: Part | None
@@ -178,12 +53,7 @@ class Task:
 
     def to(self, device: torch.device | str | None) -> Task:
         """The same task on another device."""
-        held: dict[str, Any] = {name: part and part.to(device) for name, part in self._held.items()}
-        return replace(self, train=self.train.to(device), **held)
-
-    @property
-    def _held(self) -> dict[str, Part | None]:
-        return {"val": self.val, "meta": self.meta}
+        return self._each(lambda part: part.to(device))
 
     def need_val(self, who: str) -> Part:
         """The validation part. If there is none, raise an error that says what needs it."""
@@ -193,10 +63,18 @@ class Task:
             )
         return self.val
 
+    def need_meta(self, who: str) -> Part:
+        """The part that outer variables are learned from: ``meta``, or ``val`` if there is none."""
+        return self.need_val(who) if self.meta is None else self.meta
+
     def read(self) -> Task:
         """The same task with all samples in memory."""
-        held: dict[str, Any] = {name: part and part.read() for name, part in self._held.items()}
-        return replace(self, train=self.train.read(), **held)
+        return self._each(lambda part: part.read())
+
+    def _each(self, change: Callable[[Part], Part]) -> Task:
+        """The same task with every part changed."""
+        val, meta = (None if part is None else change(part) for part in (self.val, self.meta))
+        return replace(self, train=change(self.train), val=val, meta=meta)
 
     def again(self, seed: int) -> Task:
         """The task for one of several networks; each starts from parameters drawn with its own seed."""
@@ -266,18 +144,6 @@ def even(tasks: Sequence[Task]) -> list[Task]:
     return list(tasks)
 
 
-def cycled(rows: Tensor, size: int) -> Tensor:
-    """The first ``size`` entries of ``rows``, repeated as often as needed."""
-    return rows if len(rows) == size else rows[torch.arange(size, device=rows.device) % len(rows)]
-
-
-def batch_size(samples: int, wanted: int | None = None) -> int | None:
-    """Rows per step: ``wanted`` if given; None (all rows) up to FULL_BATCH; else BATCH."""
-    if wanted is not None:
-        return wanted
-    return None if samples <= FULL_BATCH else BATCH
-
-
 def total_steps(samples: int, epochs: int | None, size: int | None, default: int, passes: int = 20) -> int:
     """Inner steps for ``epochs`` passes over the data.
 
@@ -288,40 +154,3 @@ def total_steps(samples: int, epochs: int | None, size: int | None, default: int
     if epochs is not None:
         return epochs * per_epoch
     return max(default, passes * per_epoch) if per_epoch > 1 else default
-
-
-def tensors(inputs: Any) -> list[Tensor]:
-    """The tensors of an input, in order."""
-    found: list[Tensor] = []
-    map_tensors(lambda t: found.append(t) or t, inputs)  # type: ignore[func-returns-value]
-    return found
-
-
-def few_inputs(part: Part) -> Any:
-    """The first two inputs of a part, in the form that the network accepts."""
-    inputs = _rows(part.inputs, slice(2))
-    return inputs if part.prepare is None else part.prepare(inputs)
-
-
-def _rows(inputs: Any, rows: Any) -> Any:
-    return map_tensors(lambda t: t[rows], inputs)
-
-
-def _joined(parts: list[Any]) -> Any:
-    """The inputs of several parts, concatenated."""
-    columns = zip(*(tensors(part) for part in parts), strict=True)
-    joined = iter([torch.cat(list(column)) for column in columns])
-    return map_tensors(lambda _: next(joined), parts[0])
-
-
-def _numbered(part: Part, start: int) -> Tensor:
-    """The groups of a part. If it has none, each row is a group with a unique number."""
-    if part.groups is not None:
-        return part.groups
-    return -1 - torch.arange(start, start + len(part), device=part.labels.device)
-
-
-def _mean_one(part: Part) -> Tensor:
-    if part.sample_weight is None:
-        return torch.ones(len(part), dtype=torch.float64, device=part.labels.device)
-    return part.sample_weight.double() / part.sample_weight.double().mean()

@@ -17,14 +17,13 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from calibrant._inputs import shareable
 from calibrant.bilevel import Solution
-from calibrant.data.batch import as_dtype, map_tensors
+from calibrant.data.batch import as_dtype, map_tensors, tensors_of
 from calibrant.data.items import LABELS, arguments, named, selected, takes_mapping
 from calibrant.data.streams import as_array
 from calibrant.methods.checks import processing
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.loaded import is_loader
 from calibrant.methods.plain_modules import Form, link_of, plain_module, temperature_of
-from calibrant.methods.task import tensors
 from calibrant.models.outputs import accepted_names, call, logits_of, positional_names
 
 ROWS = 4096
@@ -36,7 +35,9 @@ class Trained(Fitted):
     """The result of :func:`calibrant.fit`: the classifier, and its networks as modules of the given class.
 
     ``probs``, ``predict``, ``confidence`` and ``logits`` accept inputs in the form that the network accepts (a tensor,
-    an array, a mapping, or a tuple for several arguments), or a loader, whose labels are ignored.
+    an array, a mapping, or a tuple for several arguments), or a loader, whose labels are ignored. :attr:`module` is the
+    calibrated classifier as a plain torch module, and ``sample_weights`` holds the learned weight of each training
+    sample.
     """
 
     fitted: Fitted
@@ -72,14 +73,17 @@ class Trained(Fitted):
 
     @property
     def extras(self) -> dict[str, Any]:  # type: ignore[override]
+        """What the method learned besides the network: ``sample_weights``, ``history``, ``confidence``, …"""
         return self.fitted.extras
 
     @property
     def failure(self) -> str | None:  # type: ignore[override]
+        """Why training failed, or None."""
         return self.fitted.failure
 
     @property
     def networks(self) -> tuple[Any, ...]:  # type: ignore[override]
+        """The trained networks; each has ``logits(inputs)``. :attr:`modules` are the same as torch modules."""
         return self.fitted.networks
 
     @cached_property
@@ -130,12 +134,12 @@ class Trained(Fitted):
                 raise ValueError("The loader must yield at least one batch; got none, so there is nothing to predict.")
             return
         given = as_arrays(self._named(inputs))
-        if not tensors(given):
+        if not tensors_of(given):
             raise TypeError(
                 "inputs must be a tensor, an array, a mapping or tuple of them, or a loader; got a "
                 f"{type(inputs).__name__}."
             )
-        for start in range(0, max(len(tensors(given)[0]), 1), ROWS):
+        for start in range(0, max(len(tensors_of(given)[0]), 1), ROWS):
             rows = slice(start, start + ROWS)
             yield map_tensors(itemgetter(rows), given)
 

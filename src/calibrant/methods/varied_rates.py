@@ -19,7 +19,8 @@ from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.base import Method
 from calibrant.methods.baselines import begun
 from calibrant.methods.fitted import Failed, Fitted, Mixture, network_logits
-from calibrant.methods.task import Part, Task
+from calibrant.methods.part import Part
+from calibrant.methods.task import Task
 
 _BASE = AveragedNetwork()
 FACTOR = 3.0
@@ -39,8 +40,10 @@ class VariedRates(Method):
 
     Parameters
     ----------
-    base : the method that trains each network
-    members : the number of networks
+    base : AveragedNetwork
+        The method that trains each network.
+    members : int
+        The number of networks.
     """
 
     base: AveragedNetwork = _BASE
@@ -78,7 +81,7 @@ class VariedRates(Method):
                 continue
             networks += fitted.networks
             probs, labels = held_out_probs(fitted.networks[0], val)
-            tried[rate] = _nll([probs], labels)
+            tried[rate] = _nll([probs], labels, val.sample_weight)
         if not networks:
             return Failed(failures[0], task.n_classes)
         kept = best_subset(begun(networks), val)
@@ -95,9 +98,7 @@ def next_rate(tried: Mapping[float, float], first: float) -> float:
 
 def held_out_probs(network: Any, part: Part) -> tuple[Tensor, Tensor]:
     """A network's probabilities on a part, and the labels, on the CPU."""
-    pieces = [(network_logits(network, x).double().softmax(1).cpu(), y.cpu()) for x, y in part.pieces()]
-    probs, labels = zip(*pieces, strict=True)
-    return torch.cat(probs), torch.cat(labels)
+    return part.predicted(lambda inputs: network_logits(network, inputs).double().softmax(1))
 
 
 def best_subset(networks: Sequence[Any], part: Part) -> tuple[Any, ...]:
@@ -106,9 +107,12 @@ def best_subset(networks: Sequence[Any], part: Part) -> tuple[Any, ...]:
     probs, labels = [own for own, _ in found], found[0][1]
     numbers = range(len(networks))
     subsets = [own for size in range(1, len(networks) + 1) for own in combinations(numbers, size)]
-    chosen = min(subsets, key=lambda own: _nll([probs[k] for k in own], labels))
+    chosen = min(subsets, key=lambda own: _nll([probs[k] for k in own], labels, part.sample_weight))
     return tuple(networks[k] for k in chosen)
 
 
-def _nll(probs: Sequence[Tensor], labels: Tensor) -> float:
-    return float(F.nll_loss(torch.stack(list(probs)).mean(0).clamp_min(1e-300).log(), labels))
+def _nll(probs: Sequence[Tensor], labels: Tensor, weights: Tensor | None = None) -> float:
+    """The (weighted) mean log-loss of the mean of several networks' probabilities."""
+    losses = F.nll_loss(torch.stack(list(probs)).mean(0).clamp_min(1e-300).log(), labels, reduction="none")
+    share = torch.ones_like(losses) if weights is None else weights.to(losses)
+    return float((share * losses).sum() / share.sum())

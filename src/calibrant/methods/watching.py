@@ -12,7 +12,7 @@ from torch import Tensor
 from calibrant import metrics
 from calibrant.bilevel import Bilevel, Callback
 from calibrant.bilevel.run import Run
-from calibrant.methods.task import Part
+from calibrant.methods.part import Part
 from calibrant.posthoc.temperature import Temperature
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ class Watcher(Callback):
             return {}
         net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
         with torch.no_grad():
-            parts = [(net.logits(inputs).double().cpu(), labels.cpu()) for inputs, labels in self.part.pieces()]
-        logits, labels = zip(*parts, strict=True)
-        return calibration_scores(torch.cat(logits), torch.cat(labels))
+            return calibration_scores(*self.part.predicted(lambda inputs: net.logits(inputs).double()))
 
 
 def calibration_scores(logits: Any, labels: Any) -> dict[str, float]:

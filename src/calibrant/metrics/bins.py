@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant._inputs import shown
+from calibrant._settings import check_choice, shown
 
 Scheme = Literal["width", "mass"]
 Norm = Literal["l1", "l2", "max"]
@@ -53,11 +53,10 @@ def bin_edges(confidence: Tensor, bins: int, scheme: Scheme, weight: Tensor | No
     order, and bins can be empty.
     """
     bins = check_bins(bins)
+    check_choice("scheme", scheme, ("width", "mass"))
     if scheme == "width":
         edges = torch.arange(1, bins + 1, dtype=torch.float64, device=confidence.device) / bins
         return edges.to(confidence.dtype)
-    if scheme != "mass":
-        raise ValueError(f"scheme must be 'width' or 'mass'; got {scheme!r}.")
     ordered, order = confidence.sort()
     if weight is None:
         ranks = torch.arange(1, bins + 1, dtype=torch.int64, device=confidence.device) * len(ordered)
@@ -112,8 +111,7 @@ def bin_sums(confidence: Tensor, correct: Tensor, weight: Tensor | None, edges: 
 
 def calibration_error(sums: BinSums, norm: Norm, debias: bool) -> Tensor:
     """Calibration error from the sums, over the last axis; see `calibrant.metrics.ece` for the formulas."""
-    if norm not in ("l1", "l2", "max"):
-        raise ValueError(f"norm must be 'l1', 'l2' or 'max'; got {norm!r}.")
+    check_choice("norm", norm, ("l1", "l2", "max"))
     share, gap = sums.share, sums.gap
     if not debias:
         if norm == "l1":

@@ -11,6 +11,7 @@ import torch
 from scipy.stats import norm as normal
 from torch import Tensor
 
+from calibrant._settings import check_choice
 from calibrant.metrics._gap_noise import dual_deviation, noise_norms
 from calibrant.metrics._resampling import (
     Metric,
@@ -30,7 +31,7 @@ from calibrant.metrics.scores import accuracy, brier, brier_terms, confidence_ga
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its confidence interval."""
+    """A value with its confidence interval [`low`, `high`] of the given `level`; `method` names how it was computed."""
 
     value: float
     low: float
@@ -68,15 +69,13 @@ def bootstrap_interval(
     negative. method="percentile" is [q_low, q_high], for metrics without such a bias.
 
     Both need a metric that is smooth around the true value. A calibration error is not smooth if a gap is no larger
-    than its noise: with 1,000 predictions in 10 bins, a nominal 90 % interval of the basic kind covered 76 % at a true
-    error of 0.05, and 56 % for a calibrated model. For `ece`, `mce` and `ace` use `asymptotic_interval`, which is valid
-    there too.
+    than its noise. The interval then covers the true error less often than its level says, most of all for a calibrated
+    model. For `ece`, `mce` and `ace` use `asymptotic_interval`, which is valid there too.
 
     `metric`, `seed` and `metric_arguments` are as in `noise_floor`, the other arguments as in `ece`.
     """
     check_level(level, n_resamples)
-    if method not in ("basic", "percentile"):
-        raise ValueError(f"method must be 'basic' or 'percentile'; got {method!r}.")
+    check_choice("method", method, ("basic", "percentile"))
     p = read_for(
         metric,
         probs,

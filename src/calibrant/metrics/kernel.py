@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._settings import check_choice
 from calibrant.metrics._grid import (
     MIN_BANDWIDTH,
     cosine_coefficients,
@@ -153,8 +154,7 @@ def kde_ece(
     """
     if not 1 <= d < math.inf:
         raise ValueError(f"d, the order, must be at least 1 and finite; got {d}.")
-    if mode not in ("top", "full"):
-        raise ValueError(f"mode must be 'top' or 'full'; got {mode!r}.")
+    check_choice("mode", mode, ("top", "full"))
     h = None if bandwidth is None else _check_bandwidth(bandwidth)
     if h is not None and mode == "top" and h < MIN_BANDWIDTH:
         raise ValueError(f"bandwidth must be at least {MIN_BANDWIDTH:.3g}, the grid's resolution; got {h}.")

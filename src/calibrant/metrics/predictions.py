@@ -21,9 +21,9 @@ from calibrant._inputs import (
     check_probs,
     check_weights,
     column_names,
-    shown,
     top_label,
 )
+from calibrant._settings import check_choice, shown
 
 Binary = Literal["positive", "predicted"]
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -142,8 +142,7 @@ def _two_columns(probs: Any, from_logits: bool) -> Any:
 
 
 def _read_binary(probs: Any, labels: Any, from_logits: bool, binary: Binary) -> Predictions:
-    if binary not in get_args(Binary):
-        raise ValueError(f"binary must be 'positive' or 'predicted'; got {binary!r}.")
+    check_choice("binary", binary, get_args(Binary))
     is_logits = from_logits or isinstance(probs, Logits)
     p = as_tensor(probs.values if isinstance(probs, Logits) else probs, "probs")
     if p.ndim != 1:

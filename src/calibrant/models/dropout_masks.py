@@ -11,6 +11,7 @@ from torch import Tensor
 
 from calibrant.data.batch import Tensors
 from calibrant.models.pure_layers import MaskedDropout
+from calibrant.models.seeding import generators_restored
 
 
 class DropoutMasks:
@@ -40,7 +41,7 @@ class DropoutMasks:
         for layer in self.layers.values():
             layer.probe = []
         try:
-            with torch.no_grad(), torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
+            with torch.no_grad(), generators_restored(like):
                 run()
             return {name: layer.probe for name, layer in self.layers.items() if layer.probe is not None}
         finally:

@@ -20,9 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils import _pytree as pytree
 
-from calibrant.data.batch import Tensors, map_tensors
+from calibrant.data.batch import Tensors, map_tensors, tensors_of
 from calibrant.models.architecture import layer_settings, reset_layers, resettable_copy
 from calibrant.models.dropout_masks import DropoutMasks
 from calibrant.models.flat import FlatParameters
@@ -30,6 +29,7 @@ from calibrant.models.given import copied
 from calibrant.models.heads import Head, find_head
 from calibrant.models.network import Dispatch, Network
 from calibrant.models.pure_layers import MaskedDropout, PureNorm, purify
+from calibrant.models.seeding import generators_restored
 
 
 class FunctionalModule(FlatParameters):
@@ -142,7 +142,7 @@ class FunctionalModule(FlatParameters):
     def locate(self, inputs: Any, name: str | None = None) -> Head:
         """Find the head by running the module on ``inputs``, or take the one called ``name``; see ``find_head``."""
         if self.parts is None or (name is not None and self.parts.name != name):
-            with torch.random.fork_rng(devices=_cuda_devices(self._initial)):
+            with generators_restored(self._initial):
                 self.parts = find_head(self.module, inputs, name)
             self._body, self._head = Dispatch(self.parts.body), Dispatch(self.parts.head)
         return self.parts
@@ -247,7 +247,8 @@ class FunctionalModule(FlatParameters):
         ----------
         seed : int or sequence of int
             Several seeds give masks with a leading axis.
-        inputs : the module's arguments
+        inputs : tensors
+            The module's arguments.
         evaluate : callable ``(params, buffers)``, optional
             The computation that uses the masks, if it is not just ``module(*inputs)``: a loss that takes inputs apart,
             or calls the network several times.
@@ -261,12 +262,8 @@ class FunctionalModule(FlatParameters):
             point = self._initial, self.initial_buffers()
             return self.bind(*point, train=True)(*inputs) if evaluate is None else evaluate(*point)
 
-        key = (kind, *(x.shape for x in pytree.tree_leaves(inputs) if isinstance(x, Tensor)))
+        key = (kind, *(t.shape for t in tensors_of(inputs)))
         return self._masks.draw(seed, key, run, self._initial)
-
-
-def _cuda_devices(tensor: Tensor) -> list[torch.device]:
-    return [tensor.device] if tensor.is_cuda else []
 
 
 def _on_module(part: Dispatch, fn: Callable[..., Any], *args: Any) -> Any:

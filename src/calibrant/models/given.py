@@ -7,7 +7,8 @@ import copy
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils import _pytree as pytree
+
+from calibrant.data.batch import tensors_of
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -46,7 +47,7 @@ def copied(module: nn.Module) -> nn.Module:
     """
     memo: dict[int, Tensor] = {}
     for layer in module.modules():
-        for value in pytree.tree_leaves(list(vars(layer).values())):
-            if isinstance(value, Tensor) and not value.is_leaf:
+        for value in tensors_of(list(vars(layer).values())):
+            if not value.is_leaf:
                 memo[id(value)] = value.detach().clone()
     return copy.deepcopy(module, memo)

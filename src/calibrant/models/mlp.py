@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import nn
 
 from calibrant._renamed import renamed_arguments
+from calibrant._settings import check_choice
 from calibrant.models.embeddings import EmbeddingLayer, Encoding
 from calibrant.models.seeding import seeded_start
 
+Activation = Literal["relu", "silu", "tanh"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
 
@@ -28,14 +31,25 @@ def mlp(
 ) -> nn.Sequential:
     """A multilayer perceptron with one logit per class. The initial parameters are a pure function of ``seed``.
 
-    ``dropout`` is the share of hidden units that each training pass leaves out. With an ``encoding``, the first layer
-    is a :class:`calibrant.models.embeddings.EmbeddingLayer`.
-
     The first paper (Sanguin et al. 2024, Section 4) only says "a feed forward neural network". Two hidden layers of 64
     ReLU units reproduce its accuracies.
+
+    Parameters
+    ----------
+    features, n_classes : int
+        Number of inputs and of classes.
+    hidden : sequence of int
+        Units of each hidden layer.
+    activation : {"relu", "silu", "tanh"}
+        Activation of the hidden units.
+    dropout : float
+        Share of hidden units that each training pass leaves out.
+    encoding : Encoding, optional
+        Makes the first layer a :class:`calibrant.models.embeddings.EmbeddingLayer`.
+    seed : int
+        Seed of the initial parameters.
     """
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}; got {activation!r}.")
+    check_choice("activation", activation, ACTIVATIONS)
     if features < 1 or n_classes < 1 or any(width < 1 for width in hidden):
         raise ValueError(
             "features, n_classes and every hidden width must be at least 1; "

@@ -144,7 +144,7 @@ class Dispatch(nn.Module):
         super().__init__()
         self.module = module
         self.norms = [(k, m) for k, m in module.named_modules() if isinstance(m, PureNorm)]
-        self.owners = {k: _owner(module, k) for k, _ in module.named_buffers()}
+        self.owners = {k: owner_of(module, k) for k, _ in module.named_buffers()}
         tensors = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
         self.known = {f"module.{k}" for k, _ in tensors}
         self._layers = {f"module.{k}" for k, _ in module.named_modules(remove_duplicate=False)}
@@ -174,7 +174,7 @@ def _call_and_read(part: Dispatch, args: tuple, kwargs: dict, names: tuple[str, 
     return output, fresh
 
 
-def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+def owner_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     """The submodule that owns a buffer, and the buffer's name in it."""
     path, _, leaf = name.rpartition(".")
     return module.get_submodule(path), leaf

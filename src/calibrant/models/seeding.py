@@ -1,11 +1,17 @@
-"""Starting parameters as a pure function of a seed."""
+"""torch's global random generators: seeded or used inside a block, and restored after it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
+from torch import Tensor
+
+
+def generators_restored(like: Tensor) -> AbstractContextManager[None]:
+    """Restore torch's global generators after the block: that of the CPU, and that of the device of ``like``."""
+    return torch.random.fork_rng(devices=[like.device] if like.is_cuda else [])
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant._files import Arrays, Format, fitted_state, pack, unpack
+from calibrant._files import Arrays, Format, pack, unpack
+from calibrant._fitted import fitted_state
 from calibrant.posthoc._base import Calibrator
 from calibrant.posthoc.auto import Auto
 from calibrant.posthoc.registry import CALIBRATORS

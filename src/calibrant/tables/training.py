@@ -38,7 +38,23 @@ Tell = Callable[[str], None]
 def train(order: Order, tell: Tell = lambda line: None, *, show_progress: bool = False) -> TrainingResult:
     """Train on a table and write model, metrics, predictions, suspects and report into ``order.out``.
 
-    ``tell`` is called with each message for the user. An invalid order raises a ValueError.
+    Parameters
+    ----------
+    order : Order
+        The table, its target and all options.
+    tell : callable
+        Called with each message for the user, such as ``print``. By default, messages are not shown.
+    show_progress : bool
+        Show the time left on standard error.
+
+    Returns
+    -------
+    TrainingResult
+
+    Raises
+    ------
+    ValueError
+        If the order or the table is not valid; the message says what to do.
     """
     find_method(order.method)
     if not 0 < order.risk < 1:

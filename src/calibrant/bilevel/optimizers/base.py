@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant._renamed import renamed_arguments, renamed_attribute
+from calibrant._settings import check_choice
 
 Moments = tuple[Tensor, ...]
 LearningRate = float | Tensor | Callable[[int], float | Tensor]
@@ -48,8 +49,7 @@ class Optimizer:
         if not callable(self.learning_rate):
             check_rate("learning_rate", self.learning_rate)
         check_rate("weight_decay", self.weight_decay)
-        if self.decay_on not in ("all", "weights"):
-            raise ValueError(f"decay_on must be 'all' or 'weights'; got {self.decay_on!r}.")
+        check_choice("decay_on", self.decay_on, ("all", "weights"))
 
     def bound(self, weights: Callable[[], Tensor]) -> Self:
         """The optimiser for one network. ``weights()`` is 1 for entries of matrices and kernels, and 0 for others."""

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant._renamed import renamed_arguments
+from calibrant._settings import check_choice
 from calibrant.bilevel.outer_variables.base import OuterVariable
 from calibrant.data.batch import Tensors
 
@@ -96,10 +97,8 @@ class GammaNet(OuterVariable):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if form not in ("bounded", "published"):
-            raise ValueError(f"form must be 'bounded' or 'published'; got {form!r}.")
-        if positive not in _POSITIVE:
-            raise ValueError(f"positive must be one of {', '.join(map(repr, _POSITIVE))}; got {positive!r}.")
+        check_choice("form", form, ("bounded", "published"))
+        check_choice("positive", positive, _POSITIVE)
         if features < 1 or n_classes < 1 or not temperature > 0:
             raise ValueError(
                 "features and n_classes must be at least 1 and temperature positive; "

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from calibrant._classes import logsumexp_of_others
 from calibrant._renamed import renamed_arguments, renamed_attribute
+from calibrant._settings import check_choice
 from calibrant.bilevel.outer_variables.base import OuterVariable, of_batch
 from calibrant.data.batch import Batch, Tensors
 
@@ -54,8 +55,7 @@ class LabelNoise(OuterVariable):
         largest: float = 0.95,
     ) -> None:
         super().__init__()
-        if per not in ("model", "class", "matrix"):
-            raise ValueError(f"per must be 'model', 'class' or 'matrix'; got {per!r}.")
+        check_choice("per", per, ("model", "class", "matrix"))
         if n_classes < 2:
             raise ValueError(f"n_classes must be at least 2; got {n_classes}.")
         if not 0 < initial < largest < 1:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant._classes import one_hot
+from calibrant._settings import check_choice
 from calibrant.bilevel.outer_variables.base import OuterVariable, of_batch
 from calibrant.data.batch import Batch, Tensors
 
@@ -34,8 +35,7 @@ class LabelSmoothing(OuterVariable):
         largest: float = 1.0,
     ) -> None:
         super().__init__()
-        if per not in ("sample", "class"):
-            raise ValueError(f"per must be 'sample' or 'class'; got {per!r}.")
+        check_choice("per", per, ("sample", "class"))
         if not 0 < initial < largest <= 1:
             raise ValueError(
                 f"initial and largest must satisfy 0 < initial < largest <= 1; got {initial=}, {largest=}."

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from calibrant._settings import check_choice
 from calibrant.bilevel.outer_variables.base import OuterVariable
 from calibrant.data.batch import Tensors
 from calibrant.models.functional import FunctionalModule
@@ -40,8 +41,7 @@ class L2(OuterVariable):
         only: str | None = None,
     ) -> None:
         super().__init__()
-        if per not in ("layer", "unit", "model"):
-            raise ValueError(f"per must be 'layer', 'unit' or 'model'; got {per!r}.")
+        check_choice("per", per, ("layer", "unit", "model"))
         if initial <= 0:
             raise ValueError(f"initial must be positive; got {initial}.")
         self.per = per

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from calibrant._settings import check_choice
 from calibrant.bilevel.outer_variables.base import OuterVariable, of_batch
 from calibrant.data.batch import Batch, Tensors
 
@@ -41,8 +42,7 @@ class SampleWeights(OuterVariable):
         prior_strength: float = 0.0,
     ) -> None:
         super().__init__()
-        if form not in ("clip", "sigmoid"):
-            raise ValueError(f"form must be 'clip' or 'sigmoid'; got {form!r}.")
+        check_choice("form", form, ("clip", "sigmoid"))
         weight = (1.0 if form == "clip" else 0.9) if initial_weight is None else initial_weight
         inside = 0 <= weight <= 1 if form == "clip" else 0 < weight < 1
         if not inside:

@@ -24,7 +24,7 @@ from calibrant.bilevel.level import seeded
 from calibrant.bilevel.optimizers import Optimizer
 from calibrant.data.batch import Batch, Tensors, map_tensors
 from calibrant.models.heads import Head, divide
-from calibrant.models.network import Divided
+from calibrant.models.network import Divided, owner_of
 from calibrant.models.outputs import call, logits_of
 from calibrant.models.pure_layers import MaskedDropout
 
@@ -60,7 +60,7 @@ class Trainer:
         self.named = {name: own[name] for name in view.names}
         self.dropouts = {k: m for k, m in self.module.named_modules() if isinstance(m, MaskedDropout) and m.p > 0}
         self._always_eval = [self.module.get_submodule(k) for k in view.always_eval]
-        self._buffers = [(k, *_owner(self.module, k)) for k in problem.start_buffers]
+        self._buffers = [(k, *owner_of(self.module, k)) for k in problem.start_buffers]
         self._parts: Head | None = None
         self._compiled: dict[str, Callable[..., Any]] = {}
         self._last: State | None = None
@@ -266,8 +266,3 @@ def _plain_errors() -> Iterator[None]:
         if "more than 1 value per channel" in str(error):
             raise ValueError(f"{error}. Use drop_last=True to leave out a last batch of one sample.") from error
         raise
-
-
-def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    path, _, leaf = name.rpartition(".")
-    return module.get_submodule(path), leaf

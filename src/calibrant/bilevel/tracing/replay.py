@@ -105,7 +105,7 @@ def can_replay(run: Run, compile: str | None) -> bool:
         and run.state.params.is_cuda
         and not run.restart
         and not run.problem.moves_start
-        and not run.problem.stochastic  # type: ignore[union-attr]
+        and not run.problem.stochastic
         and not (run.features is not None and isinstance(run.problem.train, LoaderStream))  # batches of several sizes
         and type(run.dynamics.optimizer) in _KNOWN
         and (outer is None or type(outer) in _KNOWN)
@@ -203,7 +203,7 @@ class _Step:
                 Dynamics(run.dynamics.level, timed, trainer),
                 run.outer_level,
                 lambda step: batches[step],
-                batches[self.steps] if len(batches) > self.steps else None,  # type: ignore[arg-type]
+                batches[self.steps] if len(batches) > self.steps else None,
                 stretch=run.problem.stretch if run.present.of_head and not run.present.direct else None,
                 heads=run.heads,
                 features=run.features,

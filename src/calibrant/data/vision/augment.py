@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant._renamed import renamed_arguments, renamed_attribute
+from calibrant._settings import check_choice
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,7 @@ class CropAndFlip:
     def __post_init__(self) -> None:
         if self.pad < 0:
             raise ValueError(f"pad must be at least 0; got {self.pad}.")
-        if self.padding not in ("zero", "reflect"):
-            raise ValueError(f"padding must be 'zero' or 'reflect'; got {self.padding!r}.")
+        check_choice("padding", self.padding, ("zero", "reflect"))
 
     def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
         count, _, height, width = inputs.shape

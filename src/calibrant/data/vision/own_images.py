@@ -31,15 +31,23 @@ def load_folder(
 
     Parameters
     ----------
-    folder : the folder with a subfolder for each class
+    folder : str or path
+        The folder with a subfolder for each class.
     size : int or (height, width), optional
         Each image is scaled to cover this size, and cropped around its centre. None keeps the images as they are; they
         must then have the same size.
     names : sequence of str, optional
         The classes in their order, such as ``train.names`` for a folder of test images. By default the subfolders.
 
-    ``mean`` and ``std`` of the result are those of these images. For test images, normalise with those of the training
-    images.
+    Returns
+    -------
+    Images
+        ``mean`` and ``std`` are those of these images. Normalise test images with those of the training images.
+
+    Raises
+    ------
+    ValueError
+        If there are no classes or images, or a file is damaged; the message names it.
     """
     place = Path(folder).expanduser()
     classes = _classes(place, names)

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from calibrant._settings import check_choice
 from calibrant.data.vision.augment import unit_range
 
 
@@ -75,8 +76,7 @@ class Shift:
     strength: float
 
     def __post_init__(self) -> None:
-        if self.kind not in _KINDS:
-            raise ValueError(f"kind must be one of {', '.join(map(repr, _KINDS))}; got {self.kind!r}.")
+        check_choice("kind", self.kind, _KINDS)
 
     def __call__(self, images: Tensor, seed: int = 0) -> Tensor:
         return _KINDS[self.kind](images, self.strength, seed=seed)

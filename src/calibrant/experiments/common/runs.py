@@ -62,9 +62,6 @@ class FinishedRun(Generic[Given]):
         return {"dataset": measured.pop("dataset"), "method": self.method, **measured, **asdict(self.cost)}
 
 
-Run = FinishedRun
-"""The former name, for modules that still use it."""
-
 Planned = tuple[Key, Method]
 """A run to make: its key, whose field ``method`` holds the method's id, and the method."""
 

@@ -61,7 +61,7 @@ def made_by(methods: Sequence[str]) -> dict[str, str]:
     """Return the code version of each method's records: a digest of our code and, for peers, scikit-learn's version."""
     data = "experiments/tables/data.py"
     here = data, "experiments/tables/bases.py", "experiments/tables/peers.py"
-    ours = "estimators/cross_calibrated.py", "estimators/folds.py"
+    ours = "estimators/cross_calibrated.py", "estimators/fold_models.py", "estimators/folds.py"
 
     def theirs(name: str) -> str:
         base, how = base_of(name)

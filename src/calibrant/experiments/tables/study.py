@@ -16,7 +16,7 @@ from calibrant.experiments.common.contents import in_order, position, read_own
 from calibrant.experiments.common.jobs import Job, ambient_workers, run_jobs
 from calibrant.experiments.common.keys import Key, make_key
 from calibrant.experiments.common.records import predict, resolve_device
-from calibrant.experiments.common.runs import Planned, Run, Training, populations
+from calibrant.experiments.common.runs import FinishedRun, Planned, Training, populations
 from calibrant.experiments.common.shared import checked_methods, made
 from calibrant.experiments.common.store import Store
 from calibrant.experiments.tables.costs import THREADS, cost_jobs
@@ -204,7 +204,7 @@ def split_of(paths: Mapping[str, Source], key: Key) -> Split:
     return prepare(key["table"], paths[key["table"]], key["seed"])
 
 
-def measure(device: str, key: Key, run: Run[Split]) -> Record:
+def measure(device: str, key: Key, run: FinishedRun[Split]) -> Record:
     """Return one record."""
     split = run.prepared
     found = None if run.fitted.failure else predict(run.fitted, split.inputs)

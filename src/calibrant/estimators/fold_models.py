@@ -1,0 +1,97 @@
+"""The models of ``CrossCalibrated``: clones of one classifier, each fitted to the training rows of a fold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from sklearn.dummy import DummyClassifier
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import _check_method_params, _num_samples
+
+from calibrant.estimators.advice import advice_for
+from calibrant.estimators.folds import Splits
+from calibrant.methods.members import Rows, held_out_loss
+
+
+def fit_model(estimator: Any, X: Any, y: np.ndarray, rows: np.ndarray, params: dict[str, Any]) -> Any:
+    """Fit a clone to some of the rows; if they have only one class, return a classifier that always predicts it."""
+    own, labels = _safe_indexing(X, rows), y[rows]
+    if len(np.unique(labels)) < 2:
+        return DummyClassifier(strategy="prior").fit(own, labels)
+    try:
+        return estimator.fit(own, labels, **_check_method_params(X, params=params, indices=rows))
+    except (ValueError, TypeError) as error:
+        if advice := advice_for(own, estimator, error):
+            reason = " ".join(str(error).split()).split(". ")[0][:200].rstrip(".")
+            raise ValueError(f"{advice} The model itself reports: {reason}.") from error
+        raise
+
+
+def model_scores(model: Any, X: Any, classes: np.ndarray, size: int) -> np.ndarray:
+    """Return the log-probabilities or decision values of one model, (n, C).
+
+    Classes that are missing from its ``size`` training rows get the probability of half a row.
+    """
+    if hasattr(model, "predict_proba"):
+        with np.errstate(divide="ignore"):
+            found = np.log(np.asarray(model.predict_proba(X), dtype=np.float64))
+        missing = np.log(0.5 / max(size, 1))
+    elif not hasattr(model, "decision_function"):
+        raise ValueError(
+            f"estimator must be a classifier with predict_proba or decision_function; got {type(model).__name__}, "
+            "which has neither."
+        )
+    else:
+        found = np.asarray(model.decision_function(X), dtype=np.float64)
+        if found.ndim == 1:
+            found = np.stack([np.zeros_like(found), found], axis=1)
+        missing = found.min()
+    columns = np.searchsorted(classes, model.classes_)
+    if found.shape[1] != len(columns):
+        raise ValueError(
+            f"{type(model).__name__} must give one score for each of the {len(columns)} classes; got {found.shape[1]} "
+            "columns. Use decision_function_shape='ovr' in support vector machines."
+        )
+    scores = np.full((len(found), len(classes)), missing)
+    scores[:, columns] = found
+    return scores
+
+
+def held_out_scores(
+    models: Sequence[Any], sizes: Sequence[int], X: Any, splits: Splits, classes: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Return the mean score of each row by the models that were not trained on it, and the smallest allowed score.
+
+    Rows that every model was trained on have NaN. A probability of 0 becomes half of the smallest positive one: a
+    forest of 100 trees cannot predict 1e-10.
+    """
+    rows = _num_samples(X)
+    total, count = np.zeros((rows, len(classes))), np.zeros((rows, 1))
+    judged = [(m, n, held) for m, n, (_, held) in zip(models, sizes, splits, strict=True) if len(held)]
+    each = [model_scores(m, _safe_indexing(X, held), classes, n) for m, n, held in judged]
+    least = min(float(s[np.isfinite(s)].min()) for s in each) - np.log(2)
+    for scores, (_, _, held) in zip(each, judged, strict=True):
+        total[held] += np.maximum(scores, least)
+        count[held] += 1
+    return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0), least
+
+
+def mean_scores(models: Sequence[Any], sizes: Sequence[int], X: Any, classes: np.ndarray, least: float) -> np.ndarray:
+    """Return the models' mean scores of new rows, (n, C); each score counts as at least ``least``."""
+    total = np.zeros((_num_samples(X), len(classes)))
+    for model, size in zip(models, sizes, strict=True):
+        total += np.maximum(model_scores(model, X, classes, size), least) / len(models)
+    return total
+
+
+def logit_scale(held: Rows) -> float:
+    """Return the factor with the lowest loss that turns decision values into logits, within a factor of 100."""
+    scores = held.inputs
+    unit = max(float(np.abs(scores - scores.mean(axis=1, keepdims=True)).mean()), 1e-12)
+    found = minimize_scalar(
+        lambda v: held_out_loss(np.exp(v) / unit * scores, held), bounds=(np.log(0.1), np.log(10.0)), method="bounded"
+    )
+    return float(np.exp(found.x) / unit)
