@@ -51,10 +51,10 @@ def as_tensor(values: Any, name: str) -> Tensor:
     except ValueError:
         raise ValueError(f"{name} must be a rectangular array of numbers; got rows of unequal length.") from None
     if array.dtype.kind not in "biufc":
-        order = f" The order of arguments is {name}, labels." if name in ("probs", "logits") else ""
+        hint = f" The order of arguments is {name}, labels." if name in ("probs", "logits") else ""
         raise ValueError(
             f"{name} must be an array of numbers; got {type(values).__name__} of dtype {array.dtype}. "
-            f"Encode string labels as integers first; convert object arrays with .astype(...).{order}"
+            f"Encode string labels as integers first; convert object arrays with .astype(...).{hint}"
         )
     if array.dtype == np.longdouble:
         array = array.astype(np.float64)

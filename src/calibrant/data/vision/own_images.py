@@ -57,7 +57,7 @@ def load_folder(
     files = [(path, label) for label, name in enumerate(classes) for path in _files(place / name)]
     if not files:
         raise ValueError(
-            f"The folders of classes in {place} have no images; expected files ending in {', '.join(ENDINGS)}."
+            f"The folders of classes in {place} must hold files ending in {', '.join(ENDINGS)}; got no such file."
         )
     pixels = _read([path for path, _ in files], height_width)
     inputs = torch.from_numpy(np.array(pixels.transpose(0, 3, 1, 2), order="C"))
@@ -67,7 +67,7 @@ def load_folder(
 
 def _classes(place: Path, names: Sequence[str] | None) -> list[str]:
     if not place.is_dir():
-        raise ValueError(f"folder must be a folder with a subfolder for each class; there is no folder {place}.")
+        raise ValueError(f"There is no folder {place}. Give a folder with a subfolder for each class.")
     found = sorted(path.name for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not found:
         raise ValueError(f"{place} must have a subfolder for each class; got none.")
