@@ -152,7 +152,7 @@ def test_the_part_that_is_wrong_is_named():
 
 
 @pytest.mark.parametrize("end", [nn.Softmax(1), nn.LogSoftmax(1)])
-def test_a_softmax_at_the_end_of_a_trained_network_is_noticed(end):
+def test_a_softmax_at_the_end_is_noticed(end):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         calibrant.calibrate(nn.Sequential(net(), end), data(VAL, 1))

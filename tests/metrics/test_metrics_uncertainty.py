@@ -332,7 +332,7 @@ def test_many_draws_at_once_score_as_one_by_one(arguments, weighted):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("arguments", [{}, {"bins": 7, "norm": "l2"}, {"debias": True}])
-def test_many_draws_of_labels_at_once_score_as_one_by_one(arguments, weighted):
+def test_many_draws_of_labels_at_once(arguments, weighted):
     probs, _ = random_probs(300, 5)
     weight = {"sample_weight": np.random.default_rng(0).uniform(0.1, 2, 300)} if weighted else {}
 

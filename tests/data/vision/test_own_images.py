@@ -57,7 +57,7 @@ def test_mistakes_are_sentences(tmp_path):
     (tmp_path / "train").mkdir()
     with pytest.raises(ValueError, match=r"got parts of a data set \(train\). Load each of them"):
         load_folder(tmp_path)
-    with pytest.raises(ValueError, match="must hold files ending in .* got no such file"):
+    with pytest.raises(ValueError, match=r"must hold files ending in .* got no such file"):
         load_folder(tmp_path, names=["train"])
     write_image(tmp_path / "train" / "a" / "1.png", (4, 4), 0)
     with pytest.raises(ValueError, match="size must be a positive number of pixels"):
