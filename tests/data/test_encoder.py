@@ -125,7 +125,9 @@ def test_dates_become_days(dates):
     step = np.sqrt(3 / 2)
     assert encoder.transform({"when": dates})[:, 0] == pytest.approx([-step, 0, step])
     assert encoder.transform({"when": ["2024-01-04"]})[0, 0] == pytest.approx(step / 2)
-    with pytest.raises(ValueError, match="must hold dates such as 2024-12-31; got 'soon'"):
+    with pytest.raises(
+        ValueError, match=r"must hold dates such as 2024-12-31; got 'soon'\. Correct it, or leave it empty"
+    ):
         encoder.transform({"when": ["soon"]})
 
 

@@ -144,6 +144,12 @@ def test_a_label_that_the_model_does_not_know(trained, tmp_path):
     assert invoke("predict", model, tmp_path / "t.csv", "--no-score", "--out", tmp_path / "out.csv").exit_code == 0
 
 
+def test_a_coverage_in_percent_is_refused(trained, new):
+    done = invoke("predict", trained[0] / "model.calibrant", new, "--set-coverage", "90")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--set-coverage must be a fraction in (0, 1); got 90." in done.stderr
+
+
 def test_sets_hold_the_predicted_class(trained, new, tmp_path):
     found = predictions(trained, new, tmp_path / "out.csv", set_coverage=0.9)
     assert all(p in s.split("|") for p, s in zip(found["predicted"], found["set"], strict=True))

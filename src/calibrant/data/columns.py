@@ -196,7 +196,9 @@ def _day(value: Any, name: str) -> float:
             moment = datetime(moment.year, moment.month, moment.day)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / 86_400
     except (AttributeError, TypeError, ValueError):
-        raise ValueError(f"Column {name!r} must hold dates such as 2024-12-31; got {value!r}.") from None
+        raise ValueError(
+            f"Column {name!r} must hold dates such as 2024-12-31; got {value!r}. Correct it, or leave it empty."
+        ) from None
 
 
 def _text(value: Any) -> str:

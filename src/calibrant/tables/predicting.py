@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from calibrant._settings import check_fraction
 from calibrant._whole import whole_file
 from calibrant._words import listed
 from calibrant.data.columns import Columns, each, is_missing
@@ -111,7 +112,7 @@ def predict(
                 "Prediction sets need a cross-fitted classifier; train with --method self-calibrated instead of "
                 f"{own.about.get('method', type(own.classifier).__name__)}."
             )
-        rule = own.classifier.set_rule(set_coverage)
+        rule = own.classifier.set_rule(check_fraction(set_coverage, "--set-coverage"))
     summary, errors = Summary(withheld=None if own.rule is None else 0), StreamingECE()
     seen: dict[str, None] = {}
     unseen: dict[str, dict[str, None]] = {}
