@@ -51,7 +51,9 @@ class LoaderStream(Stream):
     Parameters
     ----------
     loader : iterable of batches
+        It is iterated again for each epoch.
     seed : int
+        Seed of the random numbers of each batch.
     device, dtype : optional
         Device of the batches, and precision of floating-point inputs.
     hyper : dict of tensors

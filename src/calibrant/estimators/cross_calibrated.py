@@ -86,7 +86,8 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         :meth:`rejection_rule` and :meth:`predict_set` use them.
     oof_labels_, oof_groups_ : (n_samples,) arrays
         The column number of each training row's class, and the number of its group (None without groups).
-    calibrator_ : fitted calibrator, or None
+    calibrator_ : Calibrator or None
+        The fitted calibrator.
     pool_ : :class:`calibrant.methods.pool.Pool`
         The last step: ``weights`` (w), ``bias`` and ``lapse``.
 
