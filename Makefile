@@ -13,7 +13,7 @@ setup: $(STAMP) ## make .venv with the tested versions (seconds when nothing cha
 
 # torch first and by its pin: a bare requirement would let the resolver take a larger build.
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "calibrant needs Python 3.11 or newer; set PYTHON=python3.12, say"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "calibrant needs Python 3.11 or newer; set PYTHON=python3.12, for example"; exit 1; }
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(PY) -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' constraints.txt)

@@ -42,7 +42,7 @@ def small() -> Record:
         cut = np.cumsum([0, TRAIN, VAL, len(x) - TRAIN - VAL])
         train, val, test = ((x[order[a:b]], y[order[a:b]]) for a, b in itertools.pairwise(cut))
         both = tuple(torch.cat(parts) for parts in zip(train, val, strict=True))
-        model = small_cnn(10, seed=seed)
+        model = small_cnn(10, widths=(32, 64), seed=seed)
         chosen = repr(default_method(model, Task(Part(*train), Part(*val), 10, seed, model)))
         jobs = {
             "default": lambda m=model, t=train, v=val, s=seed: calibrant.fit(m, t, v, seed=s),

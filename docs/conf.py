@@ -41,6 +41,7 @@ autosummary_generate = True
 autosummary_ignore_module_all = False
 autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
+strip_signature_backslash = True  # napoleon writes the attribute ``classes_`` as ``classes\_``
 
 # Types in docstrings are words such as "(n, 2) array"; "n" need not be the name of something documented.
 suppress_warnings = ["ref.python"]

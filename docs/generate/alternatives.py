@@ -27,6 +27,9 @@ NAMES = {
     "torchopt": "exact, torchopt",
 }
 
+FIRST = 10
+"""How many methods the table of classifiers shows; docs/reproducing.md shows all."""
+
 
 def metric_speed() -> str:
     """Seconds of the metrics on one large sample, compared with the library of the record."""
@@ -71,13 +74,13 @@ def posthoc() -> str:
 
 
 def classifiers() -> str:
-    """Mean ranks and, table by table, NLL over that of the best rival."""
+    """Mean ranks of the best methods and, table by table, NLL over that of the best rival."""
     found = on_tables().rankings()
     nll, by_table = found["nll"], _ratios()
     values = sorted(by_table.values())
     rows = [
         [f"`{method}`", *(found[metric].mean_ranks[method] for metric in JUDGED), nll.wins(method)]
-        for method in sorted(nll.methods, key=nll.mean_ranks.__getitem__)
+        for method in sorted(nll.methods, key=nll.mean_ranks.__getitem__)[:FIRST]
     ]
     columns = [
         "method",
@@ -87,7 +90,9 @@ def classifiers() -> str:
     above = [name for name, ratio in by_table.items() if ratio > 1]
     return (
         to_markdown(columns, rows)
-        + f"\n\nNLL of `{OWN}` divided by that of the best rival of each table: from {values[0]:.2f} to "
+        + f"\n\nThese are the first {len(rows)} of {len(nll.methods)} methods, by the mean rank in NLL. "
+        "[Twenty tables](reproducing.md#twenty-tables) has all of them."
+        f"\n\nNLL of `{OWN}` divided by that of the best rival of each table: from {values[0]:.2f} to "
         f"{values[-1]:.2f}, median {median(values):.2f}. It is above 1 on {len(above)} of {len(values)} tables"
         + (f" ({', '.join(above)})." if above else ".")
         + _time()

@@ -7,6 +7,7 @@ input raises a ValueError that says what was expected, what was given, and what 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -20,14 +21,14 @@ Array: TypeAlias = np.ndarray | Tensor | Sequence[Any]
 # Rounding can push a probability this far outside [0, 1]; larger excess is an error.
 _RANGE_SLACK = 1e-6
 # Largest accepted distance of a row sum from 1; predictions are often stored with few digits.
-_ROW_SUM_SLACK = 1e-3
+_ROW_SUM_SLACK = 1e-3 + 1e-9
 _ROW_SUM_SLACK_HALF = 1e-2
 _HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
 class Logits:
-    """Marks an array as logits: ``ece(Logits(x), labels)`` equals ``ece(x, labels, from_logits=True)``."""
+    """An array of logits: ``ece(Logits(x), labels)`` equals ``ece(x, labels, from_logits=True)``."""
 
     values: Array
 
@@ -55,11 +56,16 @@ def as_tensor(values: Any, name: str) -> Tensor:
         )
     if array.dtype == np.longdouble:
         array = array.astype(np.float64)
-    if not array.dtype.isnative or any(step < 0 for step in array.strides):
-        array = array.astype(array.dtype.newbyteorder("="), order="C")
-    if not array.flags.writeable:
-        array = array.copy()  # torch has no read-only tensors and would warn
-    return torch.from_numpy(array)
+    return torch.from_numpy(shareable(array))
+
+
+def shareable(values: Any) -> Any:
+    """An array that torch can share memory with, copied if necessary; anything else unchanged."""
+    if not isinstance(values, np.ndarray):
+        return values
+    if not values.dtype.isnative or any(step < 0 for step in values.strides):
+        values = values.astype(values.dtype.newbyteorder("="), order="C")
+    return values if values.flags.writeable else values.copy()  # torch has no read-only tensors and would warn
 
 
 def like(result: Tensor, reference: Any) -> Any:
@@ -96,7 +102,7 @@ def _unit_interval(tensor: Tensor, name: str) -> Tensor:
     if low < -_RANGE_SLACK or high > 1 + _RANGE_SLACK:
         raise ValueError(
             f"{name} must lie in [0, 1]; got values from {low:.6g} to {high:.6g}. "
-            "If these are logits, pass from_logits=True or Logits(...)."
+            "If these are logits, pass from_logits=True or Logits(...). Divide percentages by 100."
         )
     return tensor.clamp(0.0, 1.0) if low < 0 or high > 1 else tensor
 
@@ -117,7 +123,23 @@ def check_logits(logits: Any) -> Tensor:
             "Each row of logits must have at least one finite value; got -inf for every class in row "
             f"{int(ruled_out.nonzero()[0])}."
         )
+    if are_probs(tensor):
+        warnings.warn(
+            "These logits are probabilities: each row lies in [0, 1] and sums to 1. Leave out from_logits and "
+            "Logits(...) for a metric, and pass from_probs=True to a calibrator.",
+            stacklevel=2,
+        )
     return tensor
+
+
+def are_probs(tensor: Tensor) -> bool:
+    """Whether all rows are probabilities; a few rows, or rows of zeros and ones, can also be logits."""
+    if len(tensor) < 10 or tensor.shape[1] < 2:
+        return False
+    low, high = (bound.item() for bound in torch.aminmax(tensor))
+    if low < 0 or high > 1 or bool(((tensor == 0) | (tensor == 1)).all()):
+        return False
+    return bool(((tensor.sum(dim=1, dtype=torch.float64) - 1).abs() < _ROW_SUM_SLACK).all())
 
 
 def _check_logit_values(tensor: Tensor) -> None:
@@ -149,9 +171,10 @@ def check_probs(probs: Any, *, from_logits: bool = False) -> Tensor:
     worst = int(gap.argmax())
     if gap[worst] > (_ROW_SUM_SLACK_HALF if raw.dtype in _HALF else _ROW_SUM_SLACK):
         hint = (
-            "With one column per row, give the probability of class 1 as a 1-D array with binary='positive'."
+            "For the probability of class 1 of two, pass a 1-D array: probs[:, 0]."
             if tensor.shape[1] == 1
-            else "Normalise the rows, or pass from_logits=True if these are logits."
+            else "Pass from_logits=True if these are logits. If they are rounded, divide each row by its sum: "
+            "probs / probs.sum(axis=1, keepdims=True)."
         )
         raise ValueError(
             f"Each row of probs must sum to 1; got {tensor[worst].double().sum().item():.6g} in row {worst}. {hint}"
@@ -166,9 +189,8 @@ def check_labels(labels: Any, n_rows: int, n_classes: int, device: torch.device 
     """
     tensor = as_tensor(encode_text(labels, n_classes)[0], "labels")
     if tensor.ndim != 1:
-        hint = " Use labels.argmax(axis=1) for one-hot labels." if tensor.ndim == 2 else ""
-        hint = " Use labels[:, 0]." if tensor.shape[1:] == (1,) else hint
-        raise ValueError(f"labels must be 1-D with {n_rows} entries; got shape {tuple(tensor.shape)}.{hint}")
+        shape = tuple(tensor.shape)
+        raise ValueError(f"labels must be 1-D with {n_rows} entries; got shape {shape}.{one_dimension_hint(shape)}")
     if len(tensor) != n_rows:
         raise ValueError(f"labels must have one entry per row: expected {n_rows}, got {len(tensor)}.")
     if tensor.is_floating_point() or tensor.is_complex():
@@ -183,6 +205,13 @@ def check_labels(labels: Any, n_rows: int, n_classes: int, device: torch.device 
             f"got values from {low} to {high}. Encode the classes in the order of the columns."
         )
     return tensor
+
+
+def one_dimension_hint(shape: tuple[int, ...]) -> str:
+    """How to make labels of this shape 1-D, as the end of a message; empty if they are or nothing is known."""
+    if len(shape) != 2:
+        return ""
+    return " Use labels[:, 0]." if shape[1] == 1 else " Use labels.argmax(axis=1) for one-hot labels."
 
 
 def encode_text(labels: Any, n_classes: int) -> tuple[Any, np.ndarray | None]:
@@ -220,6 +249,24 @@ def class_columns(y: Any, classes: Any) -> np.ndarray:
 def class_names(labels: Any) -> np.ndarray:
     """Return class labels of any kind, strings included, as an array."""
     return labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+
+
+def warn_of_other_order(first: Any, second: Any, names: str) -> None:
+    """Warn if two pandas objects have the same index in different orders, because rows are paired by position."""
+    one: Any = getattr(first, "index", None)
+    other: Any = getattr(second, "index", None)
+    if not (hasattr(one, "equals") and hasattr(other, "equals")) or len(one) != len(other) or one.equals(other):
+        return
+    try:
+        permuted = one.sort_values().equals(other.sort_values())
+    except TypeError:  # an index of several types has no order
+        return
+    if permuted:
+        warnings.warn(
+            f"{names} have the same index in different orders. Rows are paired by position, not by index; to pair them "
+            "by index, use .loc[…] first.",
+            stacklevel=3,
+        )
 
 
 def check_confidence(confidence: Any, correct: Any) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import calibrant
 from calibrant.bilevel import (
     SGD,
     Bilevel,
@@ -281,3 +282,47 @@ def test_running_statistics_in_the_outer_module_are_refused(layer):
     scores.norm.eval()
     if isinstance(layer, nn.BatchNorm1d):
         run(problem(outer=scores, inner_loss=loss), hypergradient=Unrolled(2))
+
+
+LOSSES = {
+    "two arguments": (lambda net, batch: 0.0, r"got <lambda>\(net, batch\), which cannot be called with three"),
+    "a function of torch": (torch.nn.functional.cross_entropy, r"got torch's cross_entropy\. For a loss of logits"),
+    "a module of torch": (torch.nn.CrossEntropyLoss(), r"got torch's CrossEntropyLoss\. For a loss of logits"),
+    "a name": ("cross-entropy", "got 'cross-entropy'"),
+}
+
+
+@pytest.mark.parametrize(("name", "wrapper"), [("inner_loss", "composed"), ("outer_loss", "averaged")])
+@pytest.mark.parametrize("case", LOSSES)
+def test_losses_of_another_form_are_refused(case, name, wrapper):
+    loss, words = LOSSES[case]
+    x, y = torch.randn(6, 2), torch.tensor([0, 1] * 3)
+    with pytest.raises(TypeError, match=f"{name} must be a function of .net, outer, batch.; {words}"):
+        Bilevel(torch.nn.Linear(2, 2), SampleWeights(6), train=(x, y), val=(x, y), **{name: loss})
+    if case == "a function of torch":
+        wrapped = getattr(calibrant.bilevel, wrapper)(lambda z, t: loss(z, t, reduction="none"))
+        Bilevel(torch.nn.Linear(2, 2), SampleWeights(6), train=(x, y), val=(x, y), **{name: wrapped})
+
+
+def test_model_and_outer_must_be_modules():
+    x, y = torch.randn(6, 2), torch.tensor([0, 1] * 3)
+    with pytest.raises(TypeError, match=r"outer must be an nn\.Module, .*; got a Tensor\. .*ParameterDict"):
+        Bilevel(torch.nn.Linear(2, 2), torch.zeros(6), train=(x, y), val=(x, y))
+    with pytest.raises(TypeError, match=r"model must be an nn\.Module; got 'net'"):
+        Bilevel("net", train=(x, y))
+
+
+def test_a_parameter_dictionary_can_be_the_outer_module():
+    x, y = torch.randn(6, 2), torch.tensor([0, 1] * 3)
+
+    def inner(net, outer, batch):
+        losses = torch.nn.functional.cross_entropy(net(batch.inputs), batch.targets, reduction="none")
+        return outer["scale"].exp() * losses
+
+    outer = torch.nn.ParameterDict({"scale": torch.tensor(0.5)})
+    problem = Bilevel(torch.nn.Linear(2, 2), outer, inner_loss=inner, train=(x, y), val=(x, y))
+    solution = solve(
+        problem, hypergradient=Unrolled(2), inner_optimizer=SGD(0.1), outer_optimizer=SGD(0.1), outer_steps=1
+    )
+    assert solution.outer_variables()["scale"] != 0.5
+    assert repr(solution).startswith("Solution(6 parameters and 1 outer variable; 1 outer step in ")

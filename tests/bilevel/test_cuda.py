@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import calibrant
 from calibrant.bilevel import (
     SGD,
     Adam,
@@ -129,3 +130,24 @@ def test_recorded_outer_steps_equal_the_cpu(hypergradient, body_share):
         recorded = found("cuda", "inductor")
     assert torch.allclose(recorded.params.cpu(), expected.params, rtol=1e-7, atol=1e-9)
     assert torch.allclose(recorded.phi.cpu(), expected.phi, rtol=1e-6, atol=1e-8)
+
+
+class Views(nn.Module):
+    """A network as in many tutorials: ``view`` fails on images in the channels-last format."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(64, 3)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.conv(x)).view(-1, 64))
+
+
+@pytest.mark.parametrize("method", ["recommended", "flg-sece"])
+def test_fit_trains_a_network_with_views(method):
+    torch.manual_seed(0)
+    x, y = torch.randn(300, 1, 4, 4), torch.randint(0, 3, (300,))
+    result = calibrant.fit(
+        Views(), (x[:200], y[:200]), (x[200:], y[200:]), method=method, epochs=2, learning_rate=0.05, device="cuda"
+    )
+    assert torch.isfinite(result.probs(x)).all()

@@ -22,7 +22,7 @@ def bad_files(tmp_path):
         "no labels": (probs, "--labels"),
         "no predictions": ({"x": [1, 2, 3], "label": ["a", "b", "a"]}, "--columns"),
         "one row": ({"prob_a": [0.5], "prob_b": [0.5], "label": ["a"]}, "at least 2 rows"),
-        "NaN": ({"prob_a": [0.5, None, 0.7], "prob_b": [0.5, 0.4, 0.3], "label": ["a", "b", "a"]}, "row 1"),
+        "NaN": ({"prob_a": [0.5, None, 0.7], "prob_b": [0.5, 0.4, 0.3], "label": ["a", "b", "a"]}, "row 2"),
         "unknown label": (probs | {"label": ["a", "b", "c"]}, "among the classes"),
         "no sums": (probs | {"prob_a": [0.5, 0.9, 0.7], "label": ["a", "b", "a"]}, "sum to 1"),
         "text": (probs | {"prob_a": ["x", "y", "z"], "label": ["a", "b", "a"]}, "must hold numbers"),

@@ -7,7 +7,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from calibrant import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier, metrics
@@ -55,6 +55,21 @@ def test_errors_of_foreign_classifiers_name_the_encoder(name):
         CrossCalibrated(LogisticRegression(), cv=2).fit(table, Y)
         with pytest.raises(ValueError, match=r"cannot take this sparse matrix: give X\.toarray\(\)"):
             CrossCalibrated(HistGradientBoostingClassifier(), cv=2).fit(table, Y)
+
+
+@pytest.mark.parametrize(
+    "model", [QUICK["bo4sc"], CrossCalibrated(LogisticRegression(), cv=2)], ids=["network", "cross"]
+)
+def test_an_index_in_another_order_is_noticed(model):
+    with pytest.warns(UserWarning, match="X and y have the same index in different orders"):
+        clone(model).fit(PLAIN, pd.Series(Y).iloc[::-1])
+
+
+def test_only_instances_of_classifiers_are_cross_calibrated():
+    with pytest.raises(TypeError, match=r"got the class LogisticRegression\. Pass LogisticRegression\(\)"):
+        CrossCalibrated(LogisticRegression).fit(PLAIN, Y)
+    with pytest.raises(ValueError, match="must be a classifier; got the regressor LinearRegression"):
+        CrossCalibrated(LinearRegression()).fit(PLAIN, Y)
 
 
 def test_errors_unrelated_to_the_table_stay_unchanged():

@@ -14,7 +14,9 @@ from calibrant.methods.confidence import LearnedConfidence
 from calibrant.methods.images import IMAGE_METHODS, Recipe, gamma_of, with_recipe
 from calibrant.methods.loaded import as_part
 from calibrant.methods.meta_regularization import MetaRegularization
+from calibrant.methods.networks import NetworkTraining
 from calibrant.methods.reweighting import Reweighting
+from calibrant.models import small_cnn
 
 CLASSES = 3
 RECIPE = Recipe(epochs=2, batch_size=16, learning_rate=0.05)
@@ -180,7 +182,7 @@ def test_mixup_of_a_loader_is_an_error():
 
 def test_text_labels_are_an_error_that_says_what_to_do():
     x, _ = rows()
-    with pytest.raises(ValueError, match=r"labels of train must be integers .* Encode text labels"):
+    with pytest.raises(ValueError, match=r"labels of train must be integers .* Number the classes"):
         calibrant.fit(perceptron(), (x.numpy(), np.array(["a"] * len(x))), rows(30, 1))
 
 
@@ -219,3 +221,25 @@ WRONG = [
 def test_settings_are_checked(kind, settings, sentence):
     with pytest.raises(ValueError, match=sentence):
         kind(**settings)
+
+
+class Stopped(Exception):
+    """Raised in place of training, with the recipe of the method."""
+
+
+@pytest.mark.parametrize("name", ["recommended", "ce-ts"])
+@pytest.mark.parametrize(
+    ("network", "compile", "eagerly"),
+    [(perceptron, "auto", True), (perceptron, "inductor", False), (lambda: small_cnn(3), "auto", False)],
+    ids=["your module", "on demand", "a network of the library"],
+)
+def test_your_modules_are_not_compiled_unasked(monkeypatch, network, compile, eagerly, name):
+    def stop(self, *_args, **_kwargs):
+        raise Stopped(self.recipe.eager)
+
+    monkeypatch.setattr(NetworkTraining, "pose", stop)
+    x, y = rows()
+    x = x if network is perceptron else x.new_zeros(len(x), 1, 8, 8)
+    with pytest.raises(Stopped) as caught:
+        calibrant.fit(network(), (x, y), (x + 1, y), method=name, compile=compile)
+    assert caught.value.args == (eagerly,)

@@ -32,11 +32,20 @@ def frame(x, y):
     return pandas.DataFrame(x.numpy()), pandas.Series(y.numpy())
 
 
+def read_only(values):
+    array = values.numpy().copy()
+    array.setflags(write=False)
+    return array
+
+
 FORMS = {
     "lists": lambda x, y: (x.tolist(), y.tolist()),
     "labels in a list": lambda x, y: (x, y.tolist()),
     "data frames": frame,
     "arrays of float64": lambda x, y: (x.double().numpy(), y.numpy().astype("int32")),
+    "turned arrays": lambda x, y: (x.flip(0).numpy()[::-1], y.flip(0).numpy()[::-1]),
+    "other byte order": lambda x, y: (x.numpy().astype(">f4"), y.numpy().astype(">i8")),
+    "read-only arrays": lambda x, y: (read_only(x), read_only(y)),
 }
 
 
@@ -46,6 +55,16 @@ def test_data_in_memory(form):
     expected = fit(data()).probs(data()[0])
     result = fit(convert(*data()), convert(*data(VAL, 1)))
     torch.testing.assert_close(result.probs(convert(*data())[0]), expected)
+
+
+@pytest.mark.filterwarnings("error:The given NumPy array is not writable")
+def test_read_only_arrays_are_copied():
+    fit(FORMS["read-only arrays"](*data())).probs(read_only(data()[0]))
+
+
+def test_a_misspelt_method_is_answered_by_a_similar_one():
+    with pytest.raises(ValueError, match=r"got 'FLG_SECE'\. Did you mean 'flg-sece'\?"):
+        calibrant.fit(net(), data(), data(VAL, 1), method="FLG_SECE")
 
 
 def test_a_list_of_two_batches_is_a_loader():
@@ -86,6 +105,10 @@ WRONG = {
     "no whole batch": (DataLoader(TensorDataset(X, Y), 64, drop_last=True), "hold at least one whole batch"),
     "text": ((np.full((TRAIN, 4), "a"), Y), "The inputs of train must be numbers"),
     "a column of labels": ((X, Y[:, None]), r"got shape \(40, 1\). Use labels\[:, 0\]"),
+    "labels as text": (
+        (X, np.array(["a", "b", "c"])[Y]),
+        r"text such as '[abc]'\. Number the classes: classes, labels",
+    ),
     "labels from 1": ((X, Y + 1), "labels must lie in 0..2 for 3 classes; got values from 1 to 3"),
     "integers": ((X.long(), Y), r"cannot process two samples of train \(int64 .*Integers are not converted"),
     "too few columns": ((X[:, :3], Y), r"cannot process two samples of train \(float32 of shape \(2, 3\)\)"),

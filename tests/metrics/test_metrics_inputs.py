@@ -53,7 +53,9 @@ BAD_MATRICES = {
     "label one-hot": (PROBS, np.eye(3, dtype=int)[LABELS], "argmax"),
     "label bools for three classes": (PROBS, LABELS == 1, "3 classes; got bool"),
     "label strings": (PROBS, np.where(LABELS == 2, "a", "b"), "2 classes for 3 columns"),
-    "one column that is not 1": (PROBS[:, :1], np.zeros(40, dtype=int), "binary='positive'"),
+    "one column that is not 1": (PROBS[:, :1], np.zeros(40, dtype=int), r"pass a 1-D array: probs\[:, 0\]"),
+    "percentages": (100 * PROBS, LABELS, "Divide percentages by 100"),
+    "rounded": (0.98 * PROBS, LABELS, r"probs / probs\.sum\(axis=1, keepdims=True\)"),
 }
 BAD_PAIRS = {
     "empty": ([], [], "at least one row"),
@@ -303,3 +305,19 @@ def test_text_labels_and_single_scores_are_read_like_scikit_learn(metric):
     logit = np.log(np.clip(score, 0.01, 0.99))
     pair = np.stack([np.zeros(40), logit], axis=1)
     assert metric(Logits(logit), labels) == metric(Logits(pair), labels) == metric(logit, labels, from_logits=True)
+
+
+@pytest.mark.parametrize("metric", [metrics.ece, metrics.nll], ids=name_of)
+def test_probabilities_given_as_logits_are_noticed(metric):
+    with pytest.warns(UserWarning, match="These logits are probabilities"):
+        metric(PROBS, LABELS, from_logits=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        metric(np.log(PROBS), LABELS, from_logits=True)
+        metric(np.eye(3)[LABELS], LABELS, from_logits=True)  # zeros and ones can be logits
+        metric(PROBS + 1e-2, LABELS, from_logits=True)
+
+
+def test_three_decimals_are_enough():
+    probs = np.array([[0.333, 0.333, 0.333], [0.2, 0.3, 0.5]])
+    assert 0 <= metrics.ece(probs, [0, 2]) <= 1

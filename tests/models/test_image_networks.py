@@ -18,7 +18,7 @@ COUNTS = {
     "resnet50-imagenet": (lambda: resnet50(1000, stem="imagenet"), 25_557_032),
     "wrn-28-10": (lambda: wide_resnet(10), 36_479_194),
     "wrn-16-4": (lambda: wide_resnet(10, depth=16, width=4), 2_748_890),
-    "small_cnn": (lambda: small_cnn(10), 9 * 32 + 2 * 32 + 9 * 32 * 64 + 2 * 64 + 65 * 10),
+    "small_cnn": (lambda: small_cnn(10), 9 * 16 + 2 * 16 + 9 * 16 * 32 + 2 * 32 + 9 * 32 * 64 + 2 * 64 + 65 * 10),
 }
 SMALL = {
     "resnet": lambda seed=0: resnet18(3, seed=seed),
@@ -66,7 +66,7 @@ def test_logits_are_the_last_layer_of_the_features(build, size):
         (lambda: resnet18(3, stem="imagenet"), "stem", 64, 16),
         (lambda: resnet18(3, stem="imagenet"), "blocks", 16, 2),
         (lambda: wide_resnet(3, depth=10, width=1), "blocks", 32, 8),
-        (lambda: small_cnn(3, channels=3), "body", 32, 8),
+        (lambda: small_cnn(3, channels=3), "body", 32, 4),
     ],
 )
 def test_images_shrink_where_they_should(build, part, inside, outside):

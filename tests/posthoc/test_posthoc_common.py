@@ -268,3 +268,13 @@ def test_logits_whose_squares_overflow_are_refused(name):
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(ValueError, match="structured-matrix"):
         make_calibrator("temprature")
+
+
+def test_probabilities_instead_of_logits_are_noticed():
+    logits, labels = overconfident(100, 3, seed=0)
+    with pytest.warns(UserWarning, match="These logits are probabilities.* pass from_probs=True"):
+        make_calibrator("temperature").fit(softmax(logits, axis=1), labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_calibrator("temperature", from_probs=True).fit(softmax(logits, axis=1), labels)
+        make_calibrator("temperature").fit(logits, labels)

@@ -1,6 +1,7 @@
 """Tests of `calibrant.evaluate`: inputs, verdicts, and numbers equal to the metrics."""
 
 import json
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -321,3 +322,24 @@ def test_equal_confidences_are_told_once_and_zero_without_sign():
     text = str(calibrant.evaluate(np.full((40, 2), [0.75, 0.25]), (np.arange(40) % 4 == 0).astype(int), n_resamples=20))
     assert text.count("of the surest 100%") == 1
     assert "-0.0000" not in text
+
+
+def test_shapes_of_labels_are_explained(over):
+    probs, labels, _ = over
+    with pytest.raises(ValueError, match=r"Use labels\[:, 0\]"):
+        calibrant.evaluate(probs, labels[:, None])
+    with pytest.raises(ValueError, match=r"labels\.argmax\(axis=1\)"):
+        calibrant.evaluate(probs, np.eye(3)[labels])
+
+
+def test_rows_are_paired_by_position_and_another_order_is_noticed():
+    probs, labels = predictions(60)
+    frame, series = pd.DataFrame(probs), pd.Series(labels)
+    with pytest.warns(UserWarning, match="probs and labels have the same index in different orders"):
+        turned = calibrant.evaluate(frame, series.iloc[::-1], n_resamples=20)
+    assert turned.models["model"].measures["nll"].value == pytest.approx(metrics.nll(probs, labels[::-1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        calibrant.evaluate(frame.iloc[::-1], series.iloc[::-1], n_resamples=20)
+        calibrant.evaluate(frame, series.set_axis(range(100, 160)), n_resamples=20)
+        calibrant.evaluate(frame, series.set_axis([*range(59), "last"]), n_resamples=20)

@@ -159,7 +159,8 @@ def test_without_a_window_everything_is_withheld_with_a_note(trained, new, tmp_p
     assert not strict.found
     save_model(replace(model, rule=strict), tmp_path / "strict.calibrant")
     done = invoke("predict", tmp_path / "strict.calibrant", new, "--out", tmp_path / "out.csv")
-    assert "all predictions are withheld. No window was found" in done.stderr
+    assert "all predictions are withheld, because training found no threshold" in done.stderr
+    assert "errors below 0.001. Train again with a larger --risk, or with more rows." in done.stderr
     assert pd.read_csv(tmp_path / "out.csv")["withheld"].all()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -51,8 +52,36 @@ def _indexed_size(train: Stream) -> int | None:
     return length_of(dataset) if isinstance(dataset, Indexed) else None
 
 
+def check_loss(loss: Any, name: str) -> None:
+    """Raise an error if a loss cannot be called with ``(net, outer, batch)``."""
+    wrapper = "composed" if name == "inner_loss" else "averaged"
+    advice = f"For a loss of logits and targets, pass {name}=calibrant.bilevel.{wrapper}(loss)."
+    if not callable(loss):
+        raise TypeError(f"{name} must be a function of (net, outer, batch); got {loss!r}. {advice}")
+    own = type(loss).__name__ if isinstance(loss, nn.Module) else getattr(loss, "__name__", repr(loss))
+    home = (type(loss) if isinstance(loss, nn.Module) else loss).__module__ or ""
+    if home.partition(".")[0] == "torch":
+        raise TypeError(f"{name} must be a function of (net, outer, batch); got torch's {own}. {advice}")
+    try:
+        signature = inspect.signature(loss)
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        return
+    try:
+        signature.bind(None, None, None)
+    except TypeError:
+        raise TypeError(
+            f"{name} must be a function of (net, outer, batch); got {own}{signature}, which cannot be called with "
+            f"three arguments. {advice}"
+        ) from None
+
+
 def check_outer_module(module: nn.Module) -> None:
     """Raise an error for layers of the outer module that update buffers, because its buffers are constants."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"outer must be an nn.Module, such as SampleWeights(n); got a {type(module).__name__}. A tensor can be put "
+            'into nn.ParameterDict({"name": tensor}).'
+        )
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm | _InstanceNorm) and layer.track_running_stats and layer.training:
             raise ValueError(

@@ -173,6 +173,16 @@ class Truncated(Hypergradient):
 
     It differentiates the map in which φ enters the loss of the last K steps and is a constant before them.
     ``Truncated(T, T)`` equals ``Unrolled(T)``.
+
+    Parameters
+    ----------
+    steps : int
+        T, the number of inner steps per outer step.
+    last : int
+        K, the number of steps that are differentiated.
+    memory : {"auto", "graphs", "states", "checkpoints"}
+        What is kept for the backward pass: the graph of each step, the state of each step, or 2·√K states. "auto" keeps
+        graphs if they fit into 2 GiB (on a GPU, half of its free memory), and otherwise checkpoints.
     """
 
     last: int = 1
@@ -210,7 +220,10 @@ class Truncated(Hypergradient):
 
 
 class Unrolled(Truncated):
-    """Reverse mode through all ``steps`` inner steps: the exact hypergradient of Eq. (6)."""
+    """Reverse mode through all ``steps`` inner steps: the exact hypergradient of Eq. (6).
+
+    ``memory`` is that of :class:`Truncated`.
+    """
 
     def __init__(self, steps: int, *, memory: MemoryPolicy = "auto") -> None:
         super().__init__(steps, steps, memory=memory)

@@ -40,7 +40,8 @@ class CG(LinearSolver):
     """Conjugate gradients, for a positive definite ``A``. If the inner loss is not convex, add ``damping``.
 
     At a direction of negative curvature the solve of that member stops with its present solution (Steihaug 1983).
-    ``quiet`` turns off the warning about a solve that stops early.
+    ``quiet`` turns off the warning about a solve that stops early. ``steps`` is the largest number of products with
+    ``A``, and ``tolerance`` the relative residual at which the solve ends.
     """
 
     steps: int = 100

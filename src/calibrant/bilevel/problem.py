@@ -85,6 +85,11 @@ class Bilevel(DividedLosses):
         seed: int = 0,
     ) -> None:
         check_choice("outer_mode", outer_mode, ("eval", "train"))
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be an nn.Module; got {model!r}.")
+        for name, loss in (("inner_loss", inner_loss), ("outer_loss", outer_loss)):
+            if loss is not None:
+                checks.check_loss(loss, name)
         self.view = FunctionalModule(model, channels_last=channels_last)
         if self.view.size == 0:
             raise ValueError("The model must have trainable parameters; got none. Set requires_grad=True for some.")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from calibrant._renamed import warn_renamed
+from calibrant._words import count, duration
 from calibrant.bilevel.outer_variables import OuterVariable
 from calibrant.bilevel.population import Population
 from calibrant.bilevel.problem import Bilevel
@@ -23,7 +24,10 @@ _ROWS, _ENTRIES = 65_536, 2**22
 
 @dataclasses.dataclass(frozen=True)
 class Solution:
-    """The result of :func:`solve`. For a population, tensors have a leading axis; ``member(k)`` gives one member."""
+    """The result of :func:`solve`. For a population, tensors have a leading axis; ``member(k)`` gives one member.
+
+    ``params`` holds the trained parameters and ``phi`` the outer variables, each as one flat vector.
+    """
 
     problem: Bilevel | Population
     params: Tensor
@@ -36,6 +40,15 @@ class Solution:
     failures: dict[int, str]
     """The error message of each member that failed."""
     compile_seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        kind = f"{len(self.params)} members, each with " if isinstance(self.problem, Population) else ""
+        failed = f", {len(self.failures)} failed" if self.failures else ""
+        parameters, outer = count(self.params.shape[-1], "parameter"), count(self.phi.shape[-1], "outer variable")
+        return (
+            f"Solution({kind}{parameters} and {outer}{failed}; "
+            f"{count(self.outer_steps, 'outer step')} in {duration(self.seconds)})"
+        )
 
     def member(self, index: int) -> Solution:
         """The solution of one member's problem."""

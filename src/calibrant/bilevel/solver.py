@@ -64,6 +64,16 @@ def solve(
         The share of the run after which φ begins to move. Before that, the network trains with φ fixed.
     resume : path, optional
         A checkpoint of the same run to continue from (:class:`calibrant.bilevel.Checkpoint`).
+
+    Returns
+    -------
+    Solution
+        The trained parameters and φ. ``solution.export(model)`` writes the parameters into a module.
+
+    Raises
+    ------
+    NonFiniteError
+        If a single problem diverges. A population records the failure of a member in ``solution.failures`` instead.
     """
     check_arguments(problem, hypergradient, outer_optimizer, outer_steps, restart, start)
     check_optimizers(problem, inner_optimizer, outer_optimizer, clip_norm)

@@ -1,4 +1,4 @@
-"""`calibrant bench`: compare methods on tables, networks, label noise and hostile data, and test guarantees."""
+"""`calibrant bench`: compare methods on tables, networks, wrong labels and difficult data, and test guarantees."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from calibrant.cli.options import (
 )
 from calibrant.cli.shell import Experiment, call
 
-bench = typer.Typer(help="Compare methods on tables, networks, under label noise and on hostile data; test guarantees.")
+bench = typer.Typer(help="Compare methods on tables, networks, wrong labels and difficult data; test guarantees.")
 
 
 @bench.command("tables", cls=Experiment)
@@ -101,7 +101,7 @@ def bench_noise(
 ) -> None:
     """Compare methods on the five synthetic sets with flipped training labels and clean validation labels.
 
-    Four of the five sets are judged.
+    The targets are for four of the sets. The fifth, bac, is shown only: its inputs determine its labels.
     """
     call(
         "label_noise.run",

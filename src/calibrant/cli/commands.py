@@ -19,7 +19,7 @@ from calibrant.cli.shell import Sentences, print_json
 
 app = typer.Typer(
     cls=Sentences,
-    help="Neural classifiers whose confidence can be believed: calibration as bilevel optimisation.",
+    help="Measure, correct and train classifiers whose confidence can be believed.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -56,7 +56,7 @@ def _top(
 def list_methods(
     as_json: Annotated[bool, typer.Option("--json", help="Print only JSON.")] = False,
 ) -> None:
-    """List the methods: id and one line each."""
+    """List the training methods, with one line for each."""
     from calibrant.methods import METHODS
 
     if as_json:

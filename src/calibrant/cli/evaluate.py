@@ -12,14 +12,15 @@ from calibrant.cli.shell import Tool, notes_printed, print_json
 Files = Annotated[
     list[Path],
     typer.Argument(
-        help="Files of predictions: CSV, TSV, Parquet or npz.",
+        help="Files of predictions: CSV, TSV, Parquet, npz or npy.",
         readable=False,
         show_default=False,
         metavar="PREDICTIONS",
     ),
 ]
 Labels = Annotated[
-    str | None, typer.Option(help="Column with the true classes; default: found by its name (label, y, …).")
+    str | None,
+    typer.Option(help="Column with the true classes, or a file of them; default: found by its name (label, y, …)."),
 ]
 Columns = Annotated[
     list[str] | None,
@@ -60,7 +61,9 @@ def evaluate(
     """Is a model calibrated? Evaluate its predictions on rows that it was not trained on.
 
     A file has one row per prediction, with the columns prob_<class> (or logit_<class>, or a single column score) and
-    label, or with confidence and correct. Several files of the same rows are compared by paired differences.
+    label, or with confidence and correct, or with predicted, confidence and label. An npy file holds a matrix of
+    probabilities or logits; its labels are in a file of their own. Several files of the same rows are compared by
+    paired differences.
 
     For example:
 
@@ -68,7 +71,7 @@ def evaluate(
 
     calibrant evaluate old.csv new.csv --labels churn --group country
 
-    calibrant evaluate predictions.npz --recalibrate auto --json
+    calibrant evaluate logits.npy --logits --labels labels.npy --recalibrate auto --json
     """
     from calibrant.report.evaluation.files import read_predictions
     from calibrant.report.evaluation.judging import judge_files, known_calibrator

@@ -74,7 +74,11 @@ def predict(
     for note in found.notes:
         typer.echo(f"Note: {note}", err=True)
     if own.rule is not None and not own.rule.found:
-        typer.echo(f"Note: all predictions are withheld. {own.rule.summary()}", err=True)
+        typer.echo(
+            f"Note: all predictions are withheld, because training found no threshold that keeps the share of errors "
+            f"below {own.rule.target:.3g}. Train again with a larger --risk, or with more rows.",
+            err=True,
+        )
     text = f"Predicted {count(found.rows, 'row')}"
     text += "." if found.withheld is None else f", {found.withheld:,} of them withheld."
     typer.echo(text if out is None else f"{text} Written: {out}", err=True)

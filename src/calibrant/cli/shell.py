@@ -69,7 +69,7 @@ class Tool(_Command):
             raise typer.Exit(2) from None
 
 
-FILES = (".csv", ".tsv", ".parquet", ".pq", ".npz", ".csv.gz", ".tsv.gz", ".parquet.gz")
+FILES = (".csv", ".tsv", ".parquet", ".pq", ".npz", ".npy", ".csv.gz", ".tsv.gz", ".parquet.gz")
 
 
 def is_file(word: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -89,15 +90,20 @@ def train(
     metrics = result.metrics
     typer.echo(f"\nOn {metrics['data']['rows']['test']:,} held-out rows:\n{result.evaluation}\n")
     rule = metrics["rule"]
-    typer.echo(rule["summary"])
-    if rule["found"]:
+    if not rule["found"]:
+        typer.echo(
+            f"All predictions are withheld: no threshold is sure to keep the share of errors below {risk:.3g}. Use a "
+            "larger --risk, or more rows."
+        )
+    else:
+        typer.echo(rule["summary"])
         errors = rule["test_errors_among_kept"]
         wrong = "" if errors is None else f", {errors:.1%} of them wrong"
         typer.echo(f"Of the held-out rows {rule['test_kept']:.1%} are kept{wrong}.")
     if about := doubtful(metrics):
         typer.echo(about)
     typer.echo(f"\nTrained in {duration(metrics['seconds']['training'])}. Written: {out / 'report.html'}")
-    typer.echo(f"Predict other tables: calibrant predict {out / 'model.calibrant'} TABLE")
+    typer.echo(f"Predict other tables: {shlex.join(['calibrant', 'predict', str(out / 'model.calibrant')])} TABLE")
 
 
 def register(app: typer.Typer) -> None:

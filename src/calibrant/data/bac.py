@@ -72,7 +72,7 @@ def bac(
     noise: float = 0.0,
     constants: BACConstants = BACConstants(),  # noqa: B008 (frozen)
 ) -> BAC:
-    """People after an evening; class 1 if the measured level is above ``threshold`` (about two thirds of them).
+    """Draw people who drank; class 1 if the measured level is above ``threshold`` (about two thirds of them).
 
     ``noise`` is the standard deviation of a Gaussian error added to the level before it is compared with the threshold.
     Then ``P(1 | x) = Φ((level(x) − threshold) / noise)``; without noise it is 0 or 1, and the labels are a function of

@@ -62,8 +62,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         Whether an output belongs to a category: its code (``output="ordinal"``) or one of its 0/1 inputs.
     scaling_ : calibrant.data.scaling.Scaling
         From ordinal to one-hot outputs.
-    dropped_ : dict
-        The columns that are left out, with the reason.
     notes_ : list of str
         The warnings of ``fit``.
     n_features_in_, feature_names_in_ : as everywhere in scikit-learn

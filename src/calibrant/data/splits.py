@@ -33,12 +33,15 @@ def split_indices(samples: int, sizes: Sequence[float], *, seed: int, stratify: 
 
     Parameters
     ----------
-    samples : number of samples
-    sizes : whole numbers of samples (700, 300, 1000), or fractions (0.6, 0.2, 0.2); remaining samples are in no part
-    seed : the same seed gives the same split
-    stratify : one label per sample. Each part then holds every class in proportion, up to one sample for the first
-        part. A class that is too rare goes to the first part, because a classifier cannot learn a class that it never
-        sees.
+    samples : int
+        Number of samples.
+    sizes : sequence of int or float
+        Whole numbers of samples (700, 300, 1000), or fractions (0.6, 0.2, 0.2); remaining samples are in no part.
+    seed : int
+        The same seed gives the same split.
+    stratify : array of shape (samples,), optional
+        One label per sample. Each part then holds every class in proportion, up to one sample for the first part. A
+        class that is too rare goes to the first part, because a classifier cannot learn a class that it never sees.
     """
     counts = _part_sizes(samples, sizes)
     generator = np.random.default_rng(seed)
@@ -58,7 +61,10 @@ def split_indices(samples: int, sizes: Sequence[float], *, seed: int, stratify: 
 
 
 def folds(samples: int, number: int, *, seed: int, stratify: Any = None) -> np.ndarray:
-    """The fold of each sample, 0 to ``number − 1``; sizes, and counts of each class, differ by at most one."""
+    """The fold of each sample, 0 to ``number − 1``; sizes, and counts of each class, differ by at most one.
+
+    ``stratify`` holds one label per sample. The same ``seed`` gives the same folds.
+    """
     if not 2 <= number <= samples:
         raise ValueError(f"number must be from 2 to the number of samples ({samples}); got {number}.")
     generator = np.random.default_rng(seed)
@@ -78,10 +84,14 @@ def group_folds(groups: Any, number: int, *, seed: int, stratify: Any = None) ->
 
     Parameters
     ----------
-    groups : one value per sample; samples with equal values stay together
-    number : number of folds, at most the number of groups
-    seed : the same seed gives the same folds
-    stratify : one label per sample, optional
+    groups : array of shape (n,)
+        One value per sample; samples with equal values stay together.
+    number : int
+        Number of folds, at most the number of groups.
+    seed : int
+        The same seed gives the same folds.
+    stratify : array of shape (n,), optional
+        One label per sample.
     """
     groups = np.unique(groups, return_inverse=True)[1]
     sizes = np.bincount(groups)

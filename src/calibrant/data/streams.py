@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._inputs import shareable
 from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.data.batch import Batch, Recent, Tensors, as_dtype, map_tensors, tensors_of
 
@@ -51,7 +52,8 @@ class TensorStream(Stream):
 
     Parameters
     ----------
-    inputs, targets : tensors with one row for each sample; ``inputs`` may be a mapping of such tensors
+    inputs, targets : tensors
+        Tensors with one row for each sample; ``inputs`` may be a mapping of such tensors.
     batch_size : int, optional
         None (the default) gives all samples at every step. A single sample that is left over at the end of an epoch
         joins the last batch.
@@ -192,7 +194,7 @@ def as_stream(
         return data
     hyper = map_tensors(lambda t: t.to(device), hyper or {})
     if is_pair(data):
-        inputs, targets = as_tensors(data[0], device, dtype), torch.as_tensor(data[1], device=device)
+        inputs, targets = as_tensors(data[0], device, dtype), torch.as_tensor(shareable(data[1]), device=device)
         return TensorStream(inputs, targets, batch_size=batch_size, seed=seed, hyper=hyper)
     # A tuple is a wrong pair, not a loader, although its parts look like batches.
     if isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping | tuple | Tensor | np.ndarray):
@@ -219,7 +221,7 @@ def as_tensors(inputs: Any, device: torch.device | str | None, dtype: torch.dtyp
         return {name: as_tensors(values, device, dtype) for name, values in inputs.items()}
     if isinstance(inputs, tuple):
         return tuple(as_tensors(values, device, dtype) for values in inputs)
-    return as_dtype(torch.as_tensor(inputs, device=device), dtype)
+    return as_dtype(torch.as_tensor(shareable(inputs), device=device), dtype)
 
 
 def as_array(values: Any) -> Any:

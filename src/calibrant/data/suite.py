@@ -50,7 +50,25 @@ class SyntheticProblem:
 
 
 def load_problem(name: str, seed: int, *, sizes: tuple[int, int, int] = (700, 300, 1000)) -> SyntheticProblem:
-    """The set of this name (one of ``SETS``) with fresh samples for this seed; the paper's sizes by default."""
+    """Draw the set of this name, with new samples for each seed.
+
+    Parameters
+    ----------
+    name : str
+        One of ``SETS``: "blobs-1.3", "blobs-1.7", "spirals-2.5", "spirals-3.5" or "bac".
+    seed : int
+        Seed of the samples.
+    sizes : tuple of int
+        Number of training, validation and test samples; by default the paper's.
+
+    Examples
+    --------
+    >>> from calibrant.data import load_problem
+    >>> problem = load_problem("spirals-2.5", seed=0)
+    >>> X, y = problem.train
+    >>> X.shape, problem.n_classes, problem.posterior(X).shape
+    ((700, 2), 2, (700, 2))
+    """
     data = _draw(name, sum(sizes), seed, _SPLITS)
     train, val, test = data.split(*sizes)
     return SyntheticProblem(
@@ -59,13 +77,13 @@ def load_problem(name: str, seed: int, *, sizes: tuple[int, int, int] = (700, 30
 
 
 def fresh(name: str, samples: int, seed: int) -> Synthetic:
-    """Any number of further samples of a set, independent of all samples of :func:`load_problem`."""
+    """Draw any number of further samples of a set, independent of all samples of :func:`load_problem`."""
     return _draw(name, samples, seed, _FRESH)
 
 
 @renamed_arguments(classes="n_classes")
 def flip_labels(labels: np.ndarray, rate: float, n_classes: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """A copy with ``round(rate · n)`` labels changed to a random other class, and the mask of the changed ones.
+    """Return a copy with ``round(rate · n)`` labels changed to a random other class, and the mask of the changed ones.
 
     The number is exact, not binomial, so that all seeds have the same share of wrong labels.
     """

@@ -74,7 +74,7 @@ def read_table(path: str | os.PathLike[str], *, target: str | None = None) -> La
 
 
 def read_columns(path: str | os.PathLike[str], *, reader: NumberReader | None = None) -> Columns:
-    """All columns of a file by name. A first column that has no name and counts rows is left out.
+    """Read all columns of a file, by name. A first column that has no name and counts rows is left out.
 
     ``reader`` knows how numbers were written in a training table, and remembers how they are written in this file.
     """

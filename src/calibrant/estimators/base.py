@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from calibrant._device import resolve_device
 from calibrant._fitted import unfitted
-from calibrant._inputs import class_columns
+from calibrant._inputs import class_columns, warn_of_other_order
 from calibrant._settings import check_whole, shown
 from calibrant.bilevel import Callback, History, ProgressBar
 from calibrant.data.copies import copy_groups, joined
@@ -84,6 +84,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
         callbacks : sequence of :class:`calibrant.bilevel.Callback`
             Called between outer steps.
         """
+        warn_of_other_order(X, y, "X and y")
         fresh = unfitted(self)
         fresh._fit(X, y, sample_weight, groups, (X_val, y_val, sample_weight_val), callbacks)
         self.__dict__ = fresh.__dict__
@@ -139,7 +140,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
     def suspects(
         self, X: Any = None, y: Any = None, n: int | None = None, *, return_scores: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Samples whose labels look wrong, most suspect first.
+        """Return the rows whose labels look wrong, most suspicious first.
 
         Parameters
         ----------
@@ -153,7 +154,8 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
 
         Returns
         -------
-        indices : row numbers in X; with ``return_scores``, followed by an array of their scores
+        indices : array of int
+            Row numbers in X. With ``return_scores``, a pair of these and an array of their scores.
 
         Notes
         -----

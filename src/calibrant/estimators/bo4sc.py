@@ -35,10 +35,10 @@ MOVED = tuple(field.name for field in fields(BO4SC) if field.name not in PUBLISH
 class BO4SCClassifier(NetworkClassifier):
     """A network trained with one weight per sample; the weights are learned to make held-out confidence accurate.
 
-    BO4SC, self-calibration by bilevel optimisation (Sanguin, Pakrashi, Viola, Rinaldi, AICS 2024), Algorithm 1. Part of
-    the data is held out for the outer level. Start with :class:`SelfCalibratedClassifier`. Use this one to see how much
-    each sample was trusted (``sample_weights_``), or if training labels may be wrong but those of the held-out part are
-    right.
+    BO4SC, self-calibration by bilevel optimisation (Sanguin, Pakrashi, Viola, Rinaldi, AICS 2024), Algorithm 1. Some of
+    the rows are held out for the outer level. Start with :class:`SelfCalibratedClassifier`. Use this one to see how
+    much each sample was trusted (``sample_weights_``), or if training labels may be wrong but those of the held-out
+    part are right.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 from scipy.special import log_softmax, softmax
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone, is_regressor
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.utils import _safe_indexing, check_random_state, get_tags, indexable
 from sklearn.utils._metadata_requests import _routing_enabled
@@ -19,6 +19,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_parameter
 
 from calibrant._fitted import unfitted
+from calibrant._inputs import warn_of_other_order
 from calibrant.data.copies import independent_size
 from calibrant.estimators.fold_models import fit_model, held_out_scores, logit_scale, mean_scores
 from calibrant.estimators.folds import (
@@ -137,6 +138,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         **fit_params
             For the estimator's ``fit``; with scikit-learn's metadata routing, for every object that requested them.
         """
+        warn_of_other_order(X, y, "X and y")
         fresh = unfitted(self)
         fresh._fit(X, y, sample_weight, groups, fit_params)
         self.__dict__ = fresh.__dict__
@@ -257,7 +259,12 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         return make_calibrator(auto if self.calibrator == "auto" else self.calibrator)
 
     def _get_estimator(self) -> Any:
+        if isinstance(self.estimator, type):
+            name = self.estimator.__name__
+            raise TypeError(f"estimator must be an instance of a classifier; got the class {name}. Pass {name}().")
         if self.estimator is not None:
+            if is_regressor(self.estimator):
+                raise ValueError(f"estimator must be a classifier; got the regressor {type(self.estimator).__name__}.")
             return self.estimator
         trees = HistGradientBoostingClassifier(learning_rate=0.03, max_iter=1000, early_stopping=True, random_state=0)
         return trees.set_fit_request(sample_weight=True) if _routing_enabled() else trees

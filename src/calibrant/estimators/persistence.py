@@ -83,7 +83,7 @@ def save_classifier(
 
 
 def load_classifier(path: str | os.PathLike[str]) -> Classifier:
-    """Read a file written by :func:`save_classifier`; any other file raises a ValueError that says what is wrong."""
+    """Read a classifier that its ``save`` wrote; any other file raises a ValueError that says what is wrong."""
     classifier: Classifier = FORMAT.read(path, _build)
     return classifier
 

@@ -28,7 +28,8 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     It trains networks, boosted trees and a linear model, each on all but one of K folds of the data. Hypergradients of
     the networks' held-out losses set the strength of the regularisation. The classifier is a log-linear pool of all
     members: their weights, the class biases and a lapse rate are fitted to out-of-fold predictions. Members that do not
-    help are dropped. If nothing can be learned, the pool predicts the class frequencies. No data is lost to validation.
+    help are dropped. If nothing can be learned, the pool predicts the class frequencies. Every row is used for
+    training.
 
     If validation data are given (``X_val``) and the networks agree with their labels more often than with the training
     labels, a second candidate also learns the rate of wrong training labels. Part of the validation data, which neither
@@ -69,8 +70,9 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     embedding : {"piecewise", "periodic", "linear"} or None
         How the networks of every second repeat embed the columns. The networks of the other repeats are plain
         perceptrons, and held-out labels set the weight of each kind. "piecewise" adds piecewise linear functions of
-        each column to the first layer, "periodic" adds sine waves of learned frequency, and "linear" adds nothing; all
-        three learn an L2 factor for each column. With None, all networks are plain, with one L2 strength per layer.
+        each column to the first layer, "periodic" adds sine waves of learned frequency, and "linear" adds nothing; with
+        at least 20 rows per column, all three learn an L2 factor for each column. With None, all networks are plain,
+        with one L2 strength per layer.
     choose : float
         The share of the validation part that is kept for choosing between candidates.
     members : "auto" or sequence of {"network", "trees", "linear", "forest"}

@@ -43,9 +43,12 @@ def to_onnx(
 
     Parameters
     ----------
-    model : a fitted classifier, the result of :func:`calibrant.fit`, or an nn.Module that returns logits
-    path : where to write the file
-    example : inputs of the module with two rows or more; needed for modules, not for classifiers
+    model : classifier, Trained or nn.Module
+        A fitted classifier, the result of :func:`calibrant.fit`, or a module that returns logits.
+    path : path
+        Where to write the file.
+    example : tensor, mapping or tuple of tensors, optional
+        Inputs of the module with two rows or more; needed for modules, not for classifiers.
     temperature : float
         The logits of an nn.Module are divided by it; use ``temperature_`` of :class:`calibrant.posthoc.Temperature`.
     dtype : {"float32", "float64"}

@@ -30,7 +30,7 @@ else:
 
 
 class CalibrationCallback(Callback):
-    """Logs how well a network is calibrated at every validation, and calibrates it when training ends.
+    """Log how well a network is calibrated at every validation, and calibrate it when training ends.
 
     At the end of every validation the network predicts the first validation loader again, and ``calibration/nll``,
     ``calibration/smooth_ece``, ``calibration/accuracy``, ``calibration/temperature`` and ``calibration/nll_calibrated``

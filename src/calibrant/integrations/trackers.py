@@ -16,7 +16,7 @@ Log = Callable[[dict[str, float], int], Any]
 
 
 class Tracker(Watcher):
-    """Sends the training loss, validation scores and the fitted temperature to a tracker.
+    """Send the training loss, validation scores and the fitted temperature to a tracker.
 
     Names are ``train/loss``, ``val/nll``, ``val/smooth_ece``, ``val/accuracy``, ``val/temperature`` and
     ``val/nll_calibrated``; at the end, ``calibrated/nll`` and similar names describe the result on the validation data.
@@ -29,7 +29,7 @@ class Tracker(Watcher):
         An object may be a function ``(values, step) -> None``, torch's ``SummaryWriter``, or a run of Weights & Biases.
     every : int
         The number of outer steps between two evaluations of the validation data. An outer step is a few training steps.
-    settings :
+    **settings
         For the name of a tracker: arguments of ``SummaryWriter``, ``mlflow.start_run`` or ``wandb.init``.
 
     Examples

@@ -1,5 +1,8 @@
-"""Per-sample classification losses and differentiable calibration losses.
+"""Losses for classification, and differentiable calibration errors.
 
+Functions take logits of shape (n, C) and class indices of shape (n,); those with an argument ``targets`` also take soft
+targets of shape (n, C). Classification losses and penalties return one value for each sample. Calibration errors
+(`sece`, `dece`, `soft_binned_ece`, `mmce`, `mdca`, `avuc`, `soft_binned_avuc`) return one value for the batch.
 :data:`LOSSES` has the training losses by name.
 """
 

@@ -33,10 +33,16 @@ def calibrate(
     ----------
     model : nn.Module
         Maps inputs to logits, (n, C). It is copied.
-    val : ``(inputs, labels)`` or a loader, as in :func:`calibrant.fit`
+    val : ``(inputs, labels)`` or a loader
+        Data that the network was not trained on, in a form that :func:`calibrant.fit` accepts.
     calibrator : str
         A name in :data:`calibrant.posthoc.CALIBRATORS`. The result has a ``module`` only with "temperature".
     head, device, labels : as in :func:`calibrant.fit`
+
+    Returns
+    -------
+    Trained
+        The calibrated classifier, as from :func:`calibrant.fit`.
 
     Examples
     --------

@@ -35,9 +35,12 @@ class AveragedNetwork(Method):
 
     Parameters
     ----------
-    epochs : passes over the training data; None: ``steps`` steps or ``passes`` epochs, whichever is more
-    learning_rate : the largest rate of the schedule
-    batch_size : samples per step for data in memory; a loader uses its own batch size
+    epochs : int, optional
+        Passes over the training data; None: ``steps`` steps or ``passes`` epochs, whichever is more.
+    learning_rate : float
+        The largest rate of the schedule.
+    batch_size : int, optional
+        Samples per step for data in memory; a loader uses its own batch size.
     """
 
     one_by_one: ClassVar[bool] = True

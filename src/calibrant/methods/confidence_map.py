@@ -81,9 +81,12 @@ def choose_map(logits: Tensor, labels: Tensor, sample_weight: Tensor | None = No
 
     Parameters
     ----------
-    logits, labels : held-out rows, (n, C) and (n,)
-    sample_weight : (n,), optional; its scale does not matter
-    hidden : the width of the map's hidden layer; 0 always gives a temperature
+    logits, labels : tensors of shape (n, C) and (n,)
+        Held-out rows.
+    sample_weight : tensor of shape (n,), optional
+        Weights of the rows; their scale does not matter.
+    hidden : int
+        The width of the map's hidden layer; 0 always gives a temperature.
     """
     logits, labels, share = _prepared(logits, labels, sample_weight)
     if hidden == 0 or len(labels) < FEWEST:

@@ -29,9 +29,12 @@ class CrossFitted(Method):
 
     Parameters
     ----------
-    base : any method that trains one network with a training and a validation part
-    folds : K
-    repeats : how often new folds are drawn; ``folds·repeats`` networks are trained
+    base : Method
+        Any method that trains one network with a training and a validation part.
+    folds : int
+        K, the number of folds.
+    repeats : int
+        How often new folds are drawn; ``folds·repeats`` networks are trained.
     """
 
     base: Method = _PLAIN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from calibrant.methods.default import Calibration, default_method, one_network, 
 from calibrant.methods.freezing import Freeze, frozen
 from calibrant.methods.loaded import as_part, checked
 from calibrant.methods.names import ALL_METHODS
+from calibrant.methods.networks import Recipe
 from calibrant.methods.newness import is_new
 from calibrant.methods.part import few_inputs
 from calibrant.methods.plain_modules import form_of
@@ -96,8 +98,10 @@ def fit(
     seed : int
         Seed for the order of batches, dropout, augmentation, and redrawn parameters.
     compile : {"auto", None, "trace", "inductor"}
-        See :func:`calibrant.bilevel.solve`. ``"auto"`` lets the method decide; most methods run your modules eagerly.
-        ``"trace"`` is faster for small networks and long runs.
+        See :func:`calibrant.bilevel.solve`. ``"auto"`` runs your modules eagerly and in their own precision.
+        ``"trace"`` is faster for small networks and long runs. On a GPU, ``"inductor"`` makes the methods of
+        :mod:`calibrant.methods.images` use bfloat16 and the channels-last format, too. This is faster, but not every
+        module allows it: with channels last, ``view`` fails where ``reshape`` works.
     labels : str, optional
         The key of the labels if a loader yields mappings. Default: the first of "labels", "label", "targets", "target"
         and "y" that is present.
@@ -157,6 +161,8 @@ def fit(
     wanted = with_settings(
         chosen(method, task, networks, calibration), {k: v for k, v in settings.items() if v is not None}
     )
+    if compile != "inductor" and not is_own(given):
+        wanted = eager(wanted)
     resumable = None if checkpoint is None else Resumable(checkpoint, checkpoint_seconds)
     interrupt = Interruptible()
     guards: list[Callback] = [Opening(resumable), *([resumable] if resumable else []), interrupt, Progress(verbose)]
@@ -224,10 +230,29 @@ def chosen(
         return default_method(task.model, task, how)
     if isinstance(method, str):
         if method not in ALL_METHODS:
-            raise ValueError(f"method must be one of {', '.join(map(repr, ALL_METHODS))}, or a Method; got {method!r}.")
+            near = get_close_matches(method.lower().replace("_", "-"), ALL_METHODS, n=1, cutoff=0.75)
+            raise ValueError(
+                f"method must be one of {', '.join(map(repr, ALL_METHODS))}, or a Method; got {method!r}."
+                + "".join(f" Did you mean {name!r}?" for name in near)
+            )
         return ALL_METHODS[method].method
     if not isinstance(method, Method):
         raise TypeError(f"method must be a value such as calibrant.methods.Standard(); got {method!r}.")
+    return method
+
+
+def is_own(module: nn.Module) -> bool:
+    """Whether a network is one of :mod:`calibrant.models`, which can be compiled in any format and precision."""
+    return type(module).__module__.startswith("calibrant.models.")
+
+
+def eager(method: Method) -> Method:
+    """The same method without compilation, bfloat16 and channels last on a GPU. Many methods never use these."""
+    recipe, base = (getattr(method, name, None) for name in ("recipe", "base"))
+    if isinstance(recipe, Recipe):
+        return dataclasses.replace(method, recipe=dataclasses.replace(recipe, eager=True))  # type: ignore[call-arg]
+    if isinstance(base, Method):
+        return dataclasses.replace(method, base=eager(base))  # type: ignore[call-arg]
     return method
 
 

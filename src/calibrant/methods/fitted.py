@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from calibrant._inputs import shareable
 from calibrant.bilevel import Solution
 from calibrant.data.batch import map_tensors
 from calibrant.methods.part import Part
@@ -107,7 +108,7 @@ class Mixture(Fitted):
 
     def mean(self, inputs: Any, each: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """The mean over networks of ``each(logits)``; by default of the logits."""
-        rows = torch.as_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
+        rows = torch.as_tensor(shareable(inputs)) if isinstance(inputs, np.ndarray) else inputs
         if each is None and self._perceptrons is not None and isinstance(rows, Tensor) and rows.dim() == 2:
             return self._perceptrons.logits(rows.cpu())
         total: Tensor | None = None
@@ -162,7 +163,7 @@ def network_logits(network: Any, inputs: Any) -> Tensor:
     device = network.params.device
 
     def moved(values: Any) -> Any:
-        return torch.as_tensor(values, device=device) if isinstance(values, np.ndarray) else values
+        return torch.as_tensor(shareable(values), device=device) if isinstance(values, np.ndarray) else values
 
     given = {k: moved(v) for k, v in inputs.items()} if isinstance(inputs, Mapping) else moved(inputs)
     return network.logits(map_tensors(lambda t: t.to(device), given))

@@ -28,13 +28,18 @@ PUBLISHED = MetaRegularization(
 LATE = 0.5
 """The share of the run before held-out data move γ or the L2 strengths.
 
-While the learning rate is high, held-out data ask for a γ of about 4 (``flg-sece-early``), which slows learning. The
-confidence of the final network depends on γ in the second half. L2 strengths that move from the start can diverge
+While the learning rate is high, held-out data ask for a γ of about 4 (``flg-sece-whole-early``), which slows learning.
+The confidence of the final network depends on γ in the second half. L2 strengths that move from the start can diverge
 (``ce-dece-early`` on CIFAR-10).
 """
-GAMMA_NET = MetaRegularization(outer_learning_rate=0.002, start=LATE)
-"""γ-Net in its dependable form. Of the rates 0.002, 0.02 and 0.2, the first has the lowest error, NLL and ECE on the
-validation part of CIFAR-100."""
+SHARE, LARGEST = 0.5, 10.0
+"""The share of the focal loss in the loss of the layers before the head, and the largest γ.
+
+A focal loss for the whole network costs accuracy (``flg-sece-whole``): it harms the features, not the head. With a
+smaller share, a calibrated network needs a larger γ.
+"""
+GAMMA_NET = MetaRegularization(outer_learning_rate=0.01, start=LATE, body_share=SHARE, largest=LARGEST)
+"""γ-Net in its dependable form."""
 STRENGTHS = MetaRegularization(outer_variable="l2-units", outer_learning_rate=0.05, start=LATE)
 """L2 strengths of the head's units."""
 
@@ -61,7 +66,10 @@ IMAGE_METHODS: dict[str, Entry] = {
     "flg-dece": Entry(replace(GAMMA_NET, outer_loss="dece", outer_settings=DECE), "γ-Net moved by CE + DECE"),
     "flg-sece": Entry(GAMMA_NET, "γ-Net moved by CE + squared SECE, with the head treated as solved"),
     "flg-sece-published": Entry(PUBLISHED, "γ-Net and SECE as printed: one step ahead, SECE alone"),
-    "focal-control": Entry(FocalControl(start=LATE), "one γ moved by the held-out gap between confidence and accuracy"),
+    "focal-control": Entry(
+        FocalControl(start=LATE, body_share=SHARE, largest=LARGEST),
+        "one γ moved by the held-out gap between confidence and accuracy",
+    ),
     "recommended": Entry(
         LearnedConfidence(Recipe(average=0.98)),
         "cross-entropy with a moving average of the weights, and a confidence map learned from held-out images",

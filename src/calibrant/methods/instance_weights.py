@@ -34,11 +34,16 @@ class InstanceWeights(Method):
 
     Parameters
     ----------
-    dropout : dropout rate of the default network; your own model needs ``nn.Dropout`` layers
-    draws, strength : number of passes for the variance, and its weight relative to the cross-entropy
-    steps : inner steps per outer step
-    epochs : passes over the training data; None: as in :class:`BO4SC`
-    outer_learning_rate : Adam's learning rate for g
+    dropout : float
+        Dropout rate of the default network; your own model needs ``nn.Dropout`` layers.
+    draws, strength : int and float
+        Number of passes for the variance, and its weight relative to the cross-entropy.
+    steps : int
+        Inner steps per outer step.
+    epochs : int, optional
+        Passes over the training data; None: as in :class:`BO4SC`.
+    outer_learning_rate : float
+        Adam's learning rate for g.
     """
 
     hidden: tuple[int, ...] = (64, 64)

@@ -36,7 +36,7 @@ def fit_all(
     ----------
     jobs : sequence of (Method, Task)
         Jobs may differ in seed, data set and settings; a grid search is a longer list.
-    device : optional
+    device : str or torch.device, optional
         The device for training.
     callbacks : callable ``description -> callbacks``, optional
         Creates the callbacks of each population (a progress bar, for example) in the process that trains it.
@@ -45,6 +45,21 @@ def fit_all(
     n_jobs : int, optional
         How many populations to train in parallel, as in joblib. None: one at a time in this process, or as set by a
         surrounding ``joblib.parallel_config(backend="loky" | "ray", n_jobs=…)``. A population is never split.
+
+    Returns
+    -------
+    list of Fitted
+        One result for each job.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from calibrant.methods import Part, Standard, Task, fit_all
+    >>> x = torch.linspace(-1, 1, 40)[:, None]
+    >>> task = Task(Part(x, (x[:, 0] > 0).long()), None, n_classes=2)
+    >>> slow, fast = fit_all([(Standard(epochs=20, learning_rate=rate), task) for rate in (0.001, 0.01)])
+    >>> fast.probs(x).shape
+    torch.Size([40, 2])
     """
     groups: dict[tuple[Any, ...], list[int]] = {}
     for position, (method, task) in enumerate(jobs):

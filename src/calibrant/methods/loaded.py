@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from calibrant._inputs import check_labels
+from calibrant._inputs import check_labels, shareable
 from calibrant.data.batch import map_tensors
 from calibrant.data.items import arguments
 from calibrant.data.loaders import LoaderStream
@@ -145,8 +145,14 @@ def _kind(data: Any) -> str:
 
 
 def _labels(values: Any, device: torch.device, name: str) -> Tensor:
+    if isinstance(values, np.ndarray) and values.dtype.kind in "UOT":
+        example = next((repr(value) for value in values.ravel().tolist() if isinstance(value, str)), "objects")
+        raise ValueError(
+            f"The labels of {name} must be integers from 0 to C − 1; got text such as {example}. Number the classes: "
+            "classes, labels = np.unique(labels, return_inverse=True)."
+        )
     try:
-        return torch.as_tensor(values, device=device)
+        return torch.as_tensor(shareable(values), device=device)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"The labels of {name} must be integers from 0 to C − 1; got an error from torch: {error}. "

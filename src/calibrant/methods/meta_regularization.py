@@ -189,8 +189,8 @@ class MetaRegularization(NetworkTraining):
 class FocalControl(MetaRegularization):
     """One focal γ controlled by the held-out gap between confidence and accuracy, without a gradient.
 
-    Every few steps ``γ ← clip(γ + gain·gap, 0, 5)``, where the gap is a moving average with decay 0.8. This is a simple
-    alternative to a learned γ.
+    Every few steps ``γ ← clip(γ + gain·gap, 0, largest)``, where the gap is a moving average with decay 0.8. This is a
+    simple alternative to a learned γ.
     """
 
     outer_variable: Variable = "gamma"

@@ -58,16 +58,24 @@ class Recipe:
 
     Parameters
     ----------
-    epochs, batch_size : passes over the training part, and samples per step; a smaller last batch is dropped
-    learning_rate, momentum, nesterov, weight_decay : settings of SGD
-    schedule : "one-cycle" (Smith 2018), or "steps": divide the rate by ten at each of ``milestones``, in epochs
-    warmup : share of a one-cycle run in which the rate rises
-    select : "last" returns the last state. "error" and "nll" return the state with the lowest error or NLL on the
-        validation part, which is evaluated after each epoch
-    average : decay of a moving average of the weights, updated every four steps in the second half of the run. The
-        average is then the result. None: no average
-    adam : use Adam with this learning rate and schedule instead of SGD, without momentum and weight decay
-    eager : on a GPU, keep the precision of the parameters and do not compile: slower, but works for every module
+    epochs, batch_size : int
+        Passes over the training part, and samples per step; a smaller last batch is dropped.
+    learning_rate, momentum, nesterov, weight_decay : float, float, bool and float
+        Settings of SGD.
+    schedule : {"one-cycle", "steps"}
+        "one-cycle" (Smith 2018), or "steps": divide the rate by ten at each of ``milestones``, in epochs.
+    warmup : float
+        Share of a one-cycle run in which the rate rises.
+    select : {"last", "error", "nll"}
+        "last" returns the last state. "error" and "nll" return the state with the lowest error or NLL on the validation
+        part, which is evaluated after each epoch.
+    average : float, optional
+        Decay of a moving average of the weights, updated every four steps in the second half of the run. The average is
+        then the result. None: no average.
+    adam : bool
+        Use Adam with this learning rate and schedule instead of SGD, without momentum and weight decay.
+    eager : bool
+        On a GPU, keep the precision of the parameters and do not compile: slower, but works for every module.
     """
 
     epochs: int = 30

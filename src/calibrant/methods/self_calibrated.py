@@ -51,35 +51,47 @@ class SelfCalibrated(Method):
 
     Parameters
     ----------
-    hidden, activation : units of the hidden layers, and their activation; smooth activations fit smooth boundaries
-        better
-    folds : K
-    repeats : how often the folds are drawn. With 1, T is fitted to single networks. They need a higher T than their
-        mean, so the classifier is under-confident
-    epochs : passes over the data; three times as many for the label-noise candidate. None: 400 steps with the full
-        batch; with mini-batches 800 steps or 40 epochs, whichever is more, or 400 steps or 40 epochs for more than 100
+    hidden, activation : tuple of int, and str
+        Units of the hidden layers, and their activation; smooth activations fit smooth boundaries better.
+    folds : int
+        K, the number of folds.
+    repeats : int
+        How often the folds are drawn. With 1, T is fitted to single networks. They need a higher T than their mean, so
+        the classifier is under-confident.
+    epochs : int, optional
+        Passes over the data; three times as many for the label-noise candidate. None: 400 steps with the full batch;
+        with mini-batches 800 steps or 40 epochs, whichever is more, or 400 steps or 40 epochs for more than 100
         classes, more than 256 columns, or fewer than 50 rows outside the largest class; for the label-noise candidate
-        1,200 steps or 40 epochs, whichever is more
-    learning_rate, decay : Adam's learning rate for the networks; with ``decay`` it falls to a twentieth along half a
-        cosine
-    steps : inner steps per outer step
-    last : number of these steps that the hypergradient differentiates through; all steps if there are fewer. For large
-        tables of wide rows and for more than 100 classes, it is at most 2, which saves time
-    outer_learning_rate : Adam's learning rate for the logarithms of the L2 strengths and the log-odds of the noise rate
-    choose : share of the validation samples that is used only to choose between the candidates
-    members : kinds of classifiers in the log-linear pool (:mod:`calibrant.methods.pool`): "network", and optionally
-        "trees" (gradient boosting), "linear" (logistic regression) and "forest" (bagged trees), cross-fitted on the
-        networks' folds. "auto": all of them, but the forest only for small tables of several classes. With networks
-        alone, there is no pool
-    refit : True uses all labels as described above. False trains one network on the training part, without
-        cross-fitting. The validation part, which is then required, is used to learn φ and to fit T, b and λ. There are
-        no folds and no search for label noise, so ``folds``, ``repeats`` and ``choose`` are not used
-    batch_size : rows per step. None: all rows if there are at most 512, else 256; with ``embedding=None`` all rows if
-        there are at most 4,096, else 512
-    embedding : "piecewise", "periodic" or "linear": in the first, third, … repeat, the networks embed the columns of a
-        table in this way (:mod:`calibrant.models.embeddings`; "linear" does not embed) and learn an L2 factor for each
-        column. The other networks are plain perceptrons. The share of each kind in the mean is chosen by held-out
-        loss. None: all networks are plain, with an L2 strength per layer. A model given with the task is not embedded
+        1,200 steps or 40 epochs, whichever is more.
+    learning_rate, decay : float and bool
+        Adam's learning rate for the networks; with ``decay`` it falls to a twentieth along half a cosine.
+    steps : int
+        Inner steps per outer step.
+    last : int
+        Number of these steps that the hypergradient differentiates through; all steps if there are fewer. For large
+        tables of wide rows and for more than 100 classes, it is at most 2, which saves time.
+    outer_learning_rate : float
+        Adam's learning rate for the logarithms of the L2 strengths and the log-odds of the noise rate.
+    choose : float
+        Share of the validation samples that is used only to choose between the candidates.
+    members : "auto" or tuple of {"network", "trees", "linear", "forest"}
+        Kinds of classifiers in the log-linear pool (:mod:`calibrant.methods.pool`): "network", and optionally "trees"
+        (gradient boosting), "linear" (logistic regression) and "forest" (bagged trees), cross-fitted on the networks'
+        folds. "auto": all of them, but the forest only for small tables of several classes. With networks alone, there
+        is no pool.
+    refit : bool
+        True uses all labels as described above. False trains one network on the training part, without cross-fitting.
+        The validation part, which is then required, is used to learn φ and to fit T, b and λ. There are no folds and no
+        search for label noise, so ``folds``, ``repeats`` and ``choose`` are not used.
+    batch_size : int, optional
+        Rows per step. None: all rows if there are at most 512, else 256; with ``embedding=None`` all rows if there are
+        at most 4,096, else 512.
+    embedding : {"piecewise", "periodic", "linear"} or None
+        In the first, third, … repeat, the networks embed the columns of a table in this way
+        (:mod:`calibrant.models.embeddings`; "linear" does not embed) and learn an L2 factor for each column, if there
+        are at least 20 rows per column. The other networks are plain perceptrons. The share of each kind in the mean is
+        chosen by held-out loss. None: all networks are plain, with an L2 strength per layer. A model given with the
+        task is not embedded.
     """
 
     hidden: tuple[int, ...] = (64, 64)

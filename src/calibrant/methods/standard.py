@@ -24,17 +24,26 @@ class Standard(Method):
 
     Parameters
     ----------
-    hidden : units of the hidden layers, for the default network
-    activation : activation of the hidden units: "relu", "silu" or "tanh"
-    epochs : passes over the training data; None: 1,200 steps or 20 epochs, whichever is more
-    learning_rate : Adam's learning rate
-    batch_size : samples per step; None: all rows if there are at most 4,096, else 512
-    patience : stop if the validation loss has not improved for this many steps, and restore the best state. With the
-        full batch, a step is an epoch. With mini-batches or a loader, patience is at least five epochs. None: train to
-        the end
-    best : train to the end, and restore the state with the best validation loss, which is computed once per epoch
-    smoothing : ε of label smoothing; 0: none
-    gamma : γ of the focal loss; 0: cross-entropy
+    hidden : tuple of int
+        Units of the hidden layers, for the default network.
+    activation : {"relu", "silu", "tanh"}
+        Activation of the hidden units.
+    epochs : int, optional
+        Passes over the training data; None: 1,200 steps or 20 epochs, whichever is more.
+    learning_rate : float
+        Adam's learning rate.
+    batch_size : int, optional
+        Samples per step; None: all rows if there are at most 4,096, else 512.
+    patience : int, optional
+        Stop if the validation loss has not improved for this many steps, and restore the best state. With the full
+        batch, a step is an epoch. With mini-batches or a loader, patience is at least five epochs. None: train to the
+        end.
+    best : bool
+        Train to the end, and restore the state with the best validation loss, which is computed once per epoch.
+    smoothing : float
+        ε of label smoothing; 0: none.
+    gamma : float
+        γ of the focal loss; 0: cross-entropy.
     """
 
     hidden: tuple[int, ...] = (64, 64)

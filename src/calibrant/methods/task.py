@@ -24,7 +24,10 @@ Model = nn.Module | Factory
 @renamed_arguments(classes="n_classes")
 @dataclass(frozen=True)
 class Task:
-    """One training problem. ``val`` may be None for methods that do not need it or hold out their own data."""
+    """One training problem. ``val`` may be None for methods that do not need it or hold out their own data.
+
+    ``seed`` determines the initial parameters, the order of batches and the folds.
+    """
 
     train: Part
     val: Part | None

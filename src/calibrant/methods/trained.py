@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler
 
+from calibrant._inputs import shareable
 from calibrant.bilevel import Solution
 from calibrant.data.batch import as_dtype, map_tensors, tensors_of
 from calibrant.data.items import LABELS, arguments, named, selected, takes_mapping
@@ -34,7 +35,9 @@ class Trained(Fitted):
     """The result of :func:`calibrant.fit`: the classifier, and its networks as modules of the given class.
 
     ``probs``, ``predict``, ``confidence`` and ``logits`` accept inputs in the form that the network accepts (a tensor,
-    an array, a mapping, or a tuple for several arguments), or a loader, whose labels are ignored.
+    an array, a mapping, or a tuple for several arguments), or a loader, whose labels are ignored. :attr:`module` is the
+    calibrated classifier as a plain torch module, and ``sample_weights`` holds the learned weight of each training
+    sample.
     """
 
     fitted: Fitted
@@ -70,14 +73,17 @@ class Trained(Fitted):
 
     @property
     def extras(self) -> dict[str, Any]:  # type: ignore[override]
+        """What the method learned besides the network: ``sample_weights``, ``history``, ``confidence``, …"""
         return self.fitted.extras
 
     @property
     def failure(self) -> str | None:  # type: ignore[override]
+        """Why training failed, or None."""
         return self.fitted.failure
 
     @property
     def networks(self) -> tuple[Any, ...]:  # type: ignore[override]
+        """The trained networks; each has ``logits(inputs)``. :attr:`modules` are the same as torch modules."""
         return self.fitted.networks
 
     @cached_property
@@ -182,7 +188,7 @@ def as_arrays(inputs: Any) -> Any:
         return {name: as_arrays(values) for name, values in inputs.items()}
     if isinstance(inputs, tuple):
         return tuple(map(as_arrays, inputs))
-    return torch.as_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
+    return torch.as_tensor(shareable(inputs)) if isinstance(inputs, np.ndarray) else inputs
 
 
 def _warn_if_shuffled(loader: Any) -> None:

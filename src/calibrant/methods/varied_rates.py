@@ -40,8 +40,10 @@ class VariedRates(Method):
 
     Parameters
     ----------
-    base : the method that trains each network
-    members : the number of networks
+    base : AveragedNetwork
+        The method that trains each network.
+    members : int
+        The number of networks.
     """
 
     base: AveragedNetwork = _BASE

@@ -53,26 +53,51 @@ def ece(
 
     Parameters
     ----------
-    probs, labels : (n, C) probabilities and (n,) integers in 0..C-1, as numpy arrays or torch tensors on
-        any device.
-    bins : number of bins.
-    scheme : "width" for bins of equal width, "mass" for bins of equal weight (as far as ties allow).
-    norm : "l1", "l2" or "max".
-    debias : subtract the contribution of sampling noise. For l2 this gives the unbiased estimate of the square (Kumar
-        et al. 2019). For l1 it subtracts the bias of |gap| under a normal approximation, in closed form. Both are cut
-        off at 0. Bins with a single prediction are left out.
-    confidence, correct : predictions in another form, instead of probs and labels: the probability of the predicted
-        class, and whether it was right.
-    from_logits : read `probs` as logits (the same as `Logits(probs)`). Logits are never guessed from the values.
-    binary : how to judge 1-D `probs`, the probabilities of class 1. "positive" judges that probability itself,
-        "predicted" the confidence of the predicted class. The results differ.
-    sample_weight : non-negative weights of the samples.
-    groups : a group for each sample. The result is then a `Grouped` mapping with one value per group.
+    probs : array or tensor of shape (n, C) or (n,)
+        Class probabilities, on any device; or, for two classes, the probability of class 1.
+    labels : array or tensor of shape (n,)
+        True classes: integers in 0..C-1, or text that names every class, with the columns in sorted order.
+    bins : int
+        Number of bins.
+    scheme : {"width", "mass"}
+        "width" for bins of equal width, "mass" for bins of equal weight (as far as ties allow).
+    norm : {"l1", "l2", "max"}
+        The norm of the gaps, see above.
+    debias : bool
+        Subtract the contribution of sampling noise. For l2 this gives the unbiased estimate of the square (Kumar et al.
+        2019). For l1 it subtracts the bias of `|gap|` under a normal approximation, in closed form. Both are cut off at
+        0. Bins with a single prediction are left out.
+    confidence, correct : arrays or tensors of shape (n,)
+        Predictions in another form, instead of probs and labels: the probability of the predicted class, and whether it
+        was right.
+    from_logits : bool
+        Read `probs` as logits (the same as `Logits(probs)`). Logits are never guessed from the values.
+    binary : {"positive", "predicted"}, optional
+        How to judge 1-D `probs`, the probabilities of class 1. "positive" judges that probability itself, "predicted"
+        the confidence of the predicted class. The results differ. None (the default) reads 1-D `probs` as the two
+        columns 1 − p and p.
+    sample_weight : array or tensor of shape (n,), optional
+        Non-negative weights of the samples.
+    groups : array of shape (n,), optional
+        A group for each sample. The result is then a `Grouped` mapping with one value per group.
 
     Returns
     -------
-    float, or `Grouped` when `groups` is given. A calibrated model does not score 0 on a finite sample:
-    see `noise_floor`.
+    float or Grouped
+        One value, or one for each group. A calibrated model does not score 0 on a finite sample: see `noise_floor`.
+
+    Raises
+    ------
+    ValueError
+        If `probs` are not probabilities, or `labels` are not classes of theirs.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import ece
+    >>> round(ece([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]], [0, 0, 1, 0]), 3)
+    0.3
+    >>> round(ece(confidence=[0.9, 0.8, 0.7, 0.6], correct=[1, 1, 1, 0]), 3)
+    0.3
     """
     return evaluate(lambda q: calibration_error(_table(q, bins, scheme), norm, debias).item(), probs, labels, **given)
 

@@ -28,7 +28,10 @@ from calibrant.metrics.predictions import Binary, Predictions
 
 @dataclass(frozen=True)
 class Comparison:
-    """The metric of two models on one sample, and the difference a − b with its interval and p-value."""
+    """The metric of two models on one sample, and the difference a − b with its interval and p-value.
+
+    `method` names the test that gave the interval [`low`, `high`] and `p_value`; `level` is the interval's level.
+    """
 
     a: float
     b: float
@@ -66,10 +69,16 @@ def compare(
 ) -> Comparison:
     """Compare two models on the same samples: the difference of a metric, its interval and p-value.
 
+    Other arguments are as in `ece`.
+
     Parameters
     ----------
-    probs_a, probs_b, labels : two (n, C) matrices and one label per row; or `confidence=(a, b), correct=(a, b)`.
-    test : how the interval and the p-value are computed. The p-value is below 1 − level if and only if the interval
+    probs_a, probs_b : arrays or tensors of shape (n, C)
+        The predictions of the two models, or `confidence=(a, b), correct=(a, b)`.
+    labels : array or tensor of shape (n,)
+        True classes.
+    test : {"auto", "bound", "bootstrap", "swap"}
+        How the interval and the p-value are computed. The p-value is below 1 − level if and only if the interval
         excludes 0, except with "swap".
 
         - "bound", for `ece`, `mce` and `ace`: the bounds of `asymptotic_interval` on both errors. It is valid for
@@ -80,9 +89,23 @@ def compare(
         - "swap": an exact p-value for the stronger hypothesis that the models are exchangeable. The two predictions
           of each row are swapped at random. The interval is that of the bootstrap.
         - "auto": "bound" where it is defined, otherwise "bootstrap".
-    metric, seed, **metric_arguments : as in `noise_floor`.
+    metric, level, n_resamples, seed, **metric_arguments : as in `noise_floor` and `bootstrap_interval`
 
-    Other arguments are as in `ece`.
+    Returns
+    -------
+    Comparison
+        The metric of both models, and their difference a − b with its interval and p-value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant.metrics import compare, nll
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(500, 2))
+    >>> labels = (logits + rng.gumbel(size=(500, 2))).argmax(axis=1)
+    >>> right, sharp = (np.exp(k * logits) / np.exp(k * logits).sum(axis=1, keepdims=True) for k in (1, 3))
+    >>> compare(right, sharp, labels, metric=nll).high < 0
+    True
     """
     check_level(level, n_resamples)
     check_choice("test", test, ("auto", "bound", "bootstrap", "swap"))

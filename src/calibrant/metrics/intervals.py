@@ -31,7 +31,7 @@ from calibrant.metrics.scores import accuracy, brier, brier_terms, confidence_ga
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its confidence interval."""
+    """A value with its confidence interval [`low`, `high`] of the given `level`; `method` names how it was computed."""
 
     value: float
     low: float
@@ -69,9 +69,8 @@ def bootstrap_interval(
     negative. method="percentile" is [q_low, q_high], for metrics without such a bias.
 
     Both need a metric that is smooth around the true value. A calibration error is not smooth if a gap is no larger
-    than its noise: with 1,000 predictions in 10 bins, a nominal 90 % interval of the basic kind covered 76 % at a true
-    error of 0.05, and 56 % for a calibrated model. For `ece`, `mce` and `ace` use `asymptotic_interval`, which is valid
-    there too.
+    than its noise. The interval then covers the true error less often than its level says, most of all for a calibrated
+    model. For `ece`, `mce` and `ace` use `asymptotic_interval`, which is valid there too.
 
     `metric`, `seed` and `metric_arguments` are as in `noise_floor`, the other arguments as in `ece`.
     """

@@ -27,7 +27,11 @@ from calibrant.metrics.predictions import Binary, Predictions
 
 @dataclass(frozen=True)
 class NoiseFloor:
-    """The score of a perfectly calibrated model with these predictions: mean and central interval."""
+    """The score of a perfectly calibrated model with these predictions.
+
+    `mean` is the mean over `n_resamples` draws, and [`low`, `high`] holds the central share `level` of them. `seed` is
+    the seed of the draws.
+    """
 
     mean: float
     low: float
@@ -45,7 +49,10 @@ class NoiseFloor:
 
 @dataclass(frozen=True)
 class CalibrationTest:
-    """Test of the hypothesis that the model is calibrated; a small p-value is evidence against it."""
+    """Test of the hypothesis that the model is calibrated; a small `p_value` is evidence against it.
+
+    `statistic` is the value of the metric, and `null_mean` its mean over `n_resamples` draws of a calibrated model.
+    """
 
     statistic: float
     p_value: float
@@ -73,22 +80,42 @@ def noise_floor(
     sample_weight: Any = None,
     **metric_arguments: Any,
 ) -> NoiseFloor:
-    """Score of a perfectly calibrated model that makes exactly these predictions on a sample of this size.
+    """Compute the score of a perfectly calibrated model that makes exactly these predictions, on this many rows.
 
     Outcomes are drawn from the predictions themselves, `n_resamples` times, and the metric is evaluated on each draw. A
     calibration error near the floor cannot be distinguished from 0. The floor does not say whether two models differ;
     see `compare`.
 
+    Other arguments are as in `ece`.
+
     Parameters
     ----------
-    probs : (n, C) probabilities, or `confidence=` for (confidence, correct) metrics. No labels are used.
-    metric : any metric of this package, or a function called as `metric(probs, labels)` or, if `confidence`
-        is given, as `metric(confidence=..., correct=...)`, that returns a number.
-    level : share of the draws inside [low, high].
-    seed : seed of the draws; the same seed gives the same result.
-    **metric_arguments : passed on to the metric, for instance `bins=10`.
+    probs : array or tensor of shape (n, C)
+        Probabilities, or `confidence=` for (confidence, correct) metrics. No labels are used.
+    metric : callable
+        Any metric of this package, or a function called as `metric(probs, labels)` or, if `confidence` is given, as
+        `metric(confidence=..., correct=...)`, that returns a number.
+    level : float
+        Share of the draws inside [low, high].
+    n_resamples : int
+        Number of draws.
+    seed : int
+        Seed of the draws; the same seed gives the same result.
+    **metric_arguments
+        Passed on to the metric, for instance `bins=10`.
 
-    Other arguments are as in `ece`.
+    Returns
+    -------
+    NoiseFloor
+        The mean over the draws, and the interval that holds the share `level` of them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant.metrics import noise_floor
+    >>> floor = noise_floor(np.full((100, 2), [0.7, 0.3]))
+    >>> 0 < floor.low < floor.mean < floor.high
+    True
     """
     check_level(level, n_resamples)
     p = _without_outcomes(

@@ -19,11 +19,14 @@ def mean_interval(values: Iterable[float | None], *, level: float = 0.95, overla
 
     Parameters
     ----------
-    values : one number per seed
-    level : the confidence level
-    overlap : 0 if each seed draws fresh samples. If seeds are random splits of one sample, their parts overlap, the
-        values are correlated, and s/√n is too small. Then pass n_test/n_train of a split (the corrected resampled t
-        of Nadeau & Bengio 2003, "Inference for the Generalization Error").
+    values : iterable of float
+        One number per seed.
+    level : float
+        The confidence level.
+    overlap : float
+        0 if each seed draws fresh samples. If seeds are random splits of one sample, their parts overlap, the values
+        are correlated, and s/√n is too small. Then pass n_test/n_train of a split (the corrected resampled t of Nadeau
+        & Bengio 2003, "Inference for the Generalization Error").
     """
     sample = np.asarray([math.nan if v is None else v for v in values], dtype=np.float64)
     if sample.ndim != 1 or not len(sample):

@@ -14,7 +14,11 @@ from calibrant.metrics.predictions import Predicted, read
 
 @dataclass(frozen=True)
 class ReliabilityBins:
-    """The numbers behind a reliability diagram, one entry per bin; empty bins have NaN in the two means."""
+    """The numbers behind a reliability diagram, one entry per bin; empty bins have NaN in the two means.
+
+    A bin is (`lower`, `upper`]. `share` is its share of the sample, `effective_count` its number of rows (with weights,
+    the number of equally weighted rows that are as precise), and `confidence` and `accuracy` are its two means.
+    """
 
     lower: Tensor
     upper: Tensor

@@ -18,7 +18,7 @@ from calibrant.metrics.predictions import Given, Grouped, Predicted, Predictions
 
 @metric(predicted_only=True)
 def accuracy(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float | Grouped:
-    """Share of right predictions. Keywords are as in `ece`; 1-D `probs` need binary="predicted"."""
+    """Share of right predictions. Keywords are as in `ece`, but `binary` cannot be "positive"."""
     return evaluate(lambda p: p.mean(p.correct), probs, labels, **given)
 
 
@@ -65,7 +65,7 @@ def share_below_chance(
 def nll(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float | Grouped:
     """Negative log-likelihood, −mean log p_y, in nats.
 
-    For pairs and 1-D `probs`, the terms are −log(c) for right and −log(1 − c) for wrong predictions. The result is
+    For pairs, and with `binary`, the terms are −log(c) for right and −log(1 − c) for wrong predictions. The result is
     infinite if an observed outcome had a probability of exactly 0; logits (`from_logits=True`) avoid this. Keywords are
     as in `ece`.
     """
@@ -76,8 +76,8 @@ def nll(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float 
 def brier(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float | Grouped:
     """Brier score, mean Σ_c (p_c − 1[y = c])², in [0, 2]: Brier's multi-class form.
 
-    For pairs and 1-D `probs` it is mean (c − correct)², in [0, 1], half of the two-column value. `brier_decomposition`
-    splits it into calibration and refinement. Keywords are as in `ece`.
+    For pairs, and with `binary`, it is mean (c − correct)², in [0, 1], half of the two-column value.
+    `brier_decomposition` splits it into calibration and refinement. Keywords are as in `ece`.
     """
     return evaluate(lambda p: p.mean(brier_terms(p)), probs, labels, **given)
 

@@ -20,9 +20,11 @@ def true_ece(
 
     Parameters
     ----------
-    probs, posterior : (n, C) probabilities of the model and of the truth, for the same samples
-    confidence, right : another form: the model's probability of the class that it predicts, which need not be its
-        largest, and the true probability of that class
+    probs, posterior : arrays or tensors of shape (n, C)
+        Probabilities of the model and of the truth, for the same samples.
+    confidence, right : arrays or tensors of shape (n,)
+        Predictions in another form: the model's probability of the class that it predicts, which need not be its
+        largest, and the true probability of that class.
     """
     if (probs is None) != (posterior is None) or (confidence is None) != (right is None):
         raise ValueError("Give probs with posterior, or confidence= with right=; one of a pair is missing.")

@@ -34,7 +34,7 @@ def small_cnn(
     n_classes: int,
     *,
     channels: int = 1,
-    widths: Sequence[int] = (32, 64),
+    widths: Sequence[int] = (16, 32, 64),
     batch_norm: bool = True,
     seed: int = 0,
 ) -> SmallCNN:
@@ -42,6 +42,19 @@ def small_cnn(
 
     Each width halves the image, so ``widths`` has at most three entries for images of 8×8 pixels. The last layer is
     called ``fc`` and has ``widths[-1]`` inputs. The initial parameters are a pure function of ``seed``.
+
+    Parameters
+    ----------
+    n_classes : int
+        Number of classes.
+    channels : int
+        Number of colour channels.
+    widths : sequence of int
+        Channels of each convolution.
+    batch_norm : bool
+        Whether BatchNorm follows each convolution.
+    seed : int
+        Seed of the initial parameters.
     """
     widths = tuple(widths)
     if not widths or any(width < 1 for width in widths) or n_classes < 1 or channels < 1:

@@ -247,7 +247,8 @@ class FunctionalModule(FlatParameters):
         ----------
         seed : int or sequence of int
             Several seeds give masks with a leading axis.
-        inputs : the module's arguments
+        inputs : tensors
+            The module's arguments.
         evaluate : callable ``(params, buffers)``, optional
             The computation that uses the masks, if it is not just ``module(*inputs)``: a loss that takes inputs apart,
             or calls the network several times.

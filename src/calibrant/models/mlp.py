@@ -31,11 +31,23 @@ def mlp(
 ) -> nn.Sequential:
     """A multilayer perceptron with one logit per class. The initial parameters are a pure function of ``seed``.
 
-    ``dropout`` is the share of hidden units that each training pass leaves out. With an ``encoding``, the first layer
-    is a :class:`calibrant.models.embeddings.EmbeddingLayer`.
-
     The first paper (Sanguin et al. 2024, Section 4) only says "a feed forward neural network". Two hidden layers of 64
     ReLU units reproduce its accuracies.
+
+    Parameters
+    ----------
+    features, n_classes : int
+        Number of inputs and of classes.
+    hidden : sequence of int
+        Units of each hidden layer.
+    activation : {"relu", "silu", "tanh"}
+        Activation of the hidden units.
+    dropout : float
+        Share of hidden units that each training pass leaves out.
+    encoding : Encoding, optional
+        Makes the first layer a :class:`calibrant.models.embeddings.EmbeddingLayer`.
+    seed : int
+        Seed of the initial parameters.
     """
     check_choice("activation", activation, ACTIVATIONS)
     if features < 1 or n_classes < 1 or any(width < 1 for width in hidden):

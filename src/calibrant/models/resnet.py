@@ -99,6 +99,17 @@ def resnet18(n_classes: int, *, stem: Stem = "cifar", channels: int = 3, seed: i
 
     The initial parameters are a pure function of ``seed``. Each layer uses PyTorch's default, as in the public code
     that the paper extends (He et al. draw from a normal distribution instead).
+
+    Parameters
+    ----------
+    n_classes : int
+        Number of classes.
+    stem : {"cifar", "imagenet"}
+        First layers, for small or for large images; see :class:`ResNet`.
+    channels : int
+        Number of colour channels.
+    seed : int
+        Seed of the initial parameters.
     """
     return _resnet(BasicBlock, (2, 2, 2, 2), n_classes, stem, channels, seed)
 

@@ -64,6 +64,19 @@ def wide_resnet(
 
     The last layer is called ``fc`` and has 64·width inputs. The initial parameters are a pure function of ``seed``,
     with PyTorch's default for each layer.
+
+    Parameters
+    ----------
+    n_classes : int
+        Number of classes.
+    depth, width : int
+        Number of layers, and factor of the number of channels.
+    dropout : float
+        Dropout rate inside the blocks.
+    channels : int
+        Number of colour channels.
+    seed : int
+        Seed of the initial parameters.
     """
     if depth < 10 or (depth - 4) % 6:
         raise ValueError(f"depth must be 6·k + 4 with k at least 1 (10, 16, 22, 28, …); got {depth}.")

@@ -19,15 +19,15 @@ class ConfidenceMap:
 
     Attributes
     ----------
-    x, y
+    x, y : arrays
         Coordinates of the columns and rows of the map.
-    confidence
+    confidence : array of shape (rows, columns)
         Largest class probability at (x[j], y[i]), shape (rows, columns).
-    share_above, threshold
+    share_above, threshold : float
         Share of the map whose confidence exceeds the threshold.
-    X, labels
+    X, labels : arrays, or None
         The samples drawn over the map, shape (n, 2) and (n,), or None.
-    chance
+    chance : float
         1/C, the smallest possible confidence.
     """
 
@@ -54,15 +54,15 @@ def prepare_confidence_map(
 
     Parameters
     ----------
-    predict_proba
+    predict_proba : callable
         Takes a float64 array of shape (m, 2), returns probabilities of shape (m, C), array or tensor.
-    X, labels
+    X, labels : arrays
         Samples of shape (n, 2) that set the extent, and their classes (any values; used for markers only).
-    resolution, margin
+    resolution, margin : int and float
         Grid points along each side, and how far the map extends beyond the samples, as a share of their range.
-    threshold
-        The share of the map above it is returned. 0.9 is the region of highest confidence in Sanguin et al. 2024,
-        Fig. 1.
+    threshold : float
+        The share of the map above it is returned. 0.9 is the region of highest confidence in Sanguin et al. 2024, Fig.
+        1.
     """
     points = finite_array(X, "X", (None, 2))
     if resolution < 2:

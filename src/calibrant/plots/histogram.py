@@ -20,11 +20,11 @@ class ConfidenceHistogram:
 
     Attributes
     ----------
-    edges, share
+    edges, share : arrays
         Limits of the bins (M + 1) and share of the sample in each (M).
-    accuracy, mean_confidence
+    accuracy, mean_confidence : float
         Over the whole sample; the distance between the two lines is the confidence gap.
-    chance
+    chance : float or None
         1/C if the number of classes is known; a maximum of C probabilities is never smaller.
     """
 

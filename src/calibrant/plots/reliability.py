@@ -25,15 +25,15 @@ class Reliability:
 
     Attributes
     ----------
-    lower, upper, share, confidence, accuracy
+    lower, upper, share, confidence, accuracy : arrays
         Limits of each bin (lower, upper], share of the sample, conf(B_m) and acc(B_m) (Sanguin et al. 2024, Section
         2.2). The first bin of equal mass starts at the smallest confidence.
-    band_low, band_high, level
-        Consistency band: if the model is calibrated, the accuracy of a bin falls into its band with probability
-        `level` (pointwise).
-    ece, mce, floor
+    band_low, band_high, level : arrays and float
+        Consistency band: if the model is calibrated, the accuracy of a bin falls into its band with probability `level`
+        (pointwise).
+    ece, mce, floor : float, float, and NoiseFloor or None
         The errors over these bins, and the noise floor of ECE (None if not computed).
-    n
+    n : int
         Size of the sample.
     """
 

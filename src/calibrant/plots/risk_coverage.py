@@ -29,15 +29,15 @@ class RiskCoverage:
 
     Attributes
     ----------
-    curve
+    curve : RiskCoverageCurve
         The curve itself (`calibrant.selective.risk_coverage_curve`).
-    aurc, augrc
+    aurc, augrc : float
         Its areas.
-    best
+    best : array
         Risk of the best ordering of the same predictions, at the coverages of the curve.
-    bound, level
-        Upper bounds on the true risk, one for each threshold. All of them hold together with probability `level`;
-        None if no level was given.
+    bound, level : array and float, or None
+        Upper bounds on the true risk, one for each threshold. All of them hold together with probability `level`; None
+        if no level was given.
     """
 
     curve: RiskCoverageCurve

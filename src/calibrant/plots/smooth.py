@@ -25,16 +25,16 @@ class SmoothReliability:
 
     Attributes
     ----------
-    confidence, accuracy, density
-        t, the curve t + r(t)/d(t), and d(t), where r is the smoothed residual and d the smoothed density of
-        confidence: ∫ |accuracy − confidence| density dt is smECE. NaN without density.
-    spread, level
+    confidence, accuracy, density : arrays
+        t, the curve t + r(t)/d(t), and d(t), where r is the smoothed residual and d the smoothed density of confidence:
+        ∫ |accuracy − confidence| density dt is smECE. NaN without density.
+    spread, level : array and float
         Half width of the consistency band around the diagonal, at this pointwise level.
-    local_count
+    local_count : array
         Approximate number of samples that determine the curve at t, (Σ K)² / Σ K².
-    support
+    support : tuple of float
         Smallest and largest confidence of the sample. Outside, the curve is extrapolation.
-    smece, bandwidth
+    smece, bandwidth : float
         smECE (Błasiok & Nakkiran 2023) and the bandwidth, equal unless a bandwidth was given.
     """
 

@@ -17,13 +17,13 @@ class WeightHistory:
 
     Attributes
     ----------
-    epoch
+    epoch : array of shape (steps,)
         Position of each step on the horizontal axis, shape (steps,).
-    history
+    history : array of shape (steps, n)
         Weight of each sample at each step, shape (steps, n).
-    misclassified
+    misclassified : array of shape (n,)
         Samples that the final model gets wrong, shape (n,).
-    mean_right, mean_wrong
+    mean_right, mean_wrong : arrays of shape (steps,)
         Mean weight of the two groups at each step; NaN for an empty group.
     """
 

@@ -36,20 +36,23 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
     A subclass defines ``_fit(scores, labels, weights)`` and ``_predict(scores)``. Both receive finite log-probabilities
     in float64, one row per sample. Logits matter only up to a constant per row, so the log-softmax loses nothing, and
-    logits and probabilities of a model give the same calibration.
-
-    Class attributes
-    ----------------
-    can_change_prediction : whether ``predict`` may differ from the class that the logits rank first (the first one, if
-        several are equal).
-    can_fall_below_chance : whether ``confidence``, the probability of the class that ``predict`` returns, may be below
-        1/C. This happens only if the class is kept although its probability is no longer the largest.
+    logits and probabilities of a model give the same calibration. Every calibrator has the parameter ``from_probs``:
+    True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     An exact zero (a logit of -inf, a probability of 0) has no logarithm. It is replaced by half the smallest ratio to
     the top class in the calibration set, and by at most ``1 / (2 (n + 1))``, which n samples can resolve. Numbers that
     represent -inf in masked logits (-1e9, the least float32) are read as -inf. These are logits whose probability is
     exactly 0 in float64 and that lie 100 times further below the top of their row than any other logit of the
     calibration set.
+
+    Attributes
+    ----------
+    can_change_prediction : bool
+        Whether ``predict`` may differ from the class that the logits rank first (the first one, if several are equal).
+        It is the same for all objects of a class.
+    can_fall_below_chance : bool
+        Whether ``confidence``, the probability of the class that ``predict`` returns, may be below 1/C. This happens
+        only if the class is kept although its probability is no longer the largest.
     """
 
     can_change_prediction: ClassVar[bool] = True
@@ -62,11 +65,14 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
         Parameters
         ----------
-        logits : (n, C) array or tensor, C ≥ 2; probabilities if the calibrator was made with ``from_probs=True``. For
-            two classes also (n,): the logit, or the probability, of class 1.
-        labels : (n,) integers, the column of the true class; or text that names every class. Columns are then in the
-            sorted order of the names, and ``predict`` returns names.
-        sample_weight : (n,) weights, not negative; an integer weight counts as that many equal rows.
+        logits : array or tensor of shape (n, C) or (n,)
+            Logits of C ≥ 2 classes; probabilities if the calibrator was made with ``from_probs=True``. For two classes
+            also (n,): the logit, or the probability, of class 1.
+        labels : array or tensor of shape (n,)
+            Integers, the column of the true class; or text that names every class. Columns are then in the sorted order
+            of the names, and ``predict`` returns names.
+        sample_weight : array or tensor of shape (n,), optional
+            Weights, not negative; an integer weight counts as that many equal rows.
         """
         raw, top = self._raw(logits)
         n, n_classes = raw.shape

@@ -39,18 +39,36 @@ class Auto(Calibrator):
 
     Parameters
     ----------
-    candidates : names of the calibrators to compare; None for all.
-    stages : 1 for single calibrators only, 2 for pairs as well.
-    folds : number of folds. With fewer than 4 rows per fold nothing is compared, and the raw scores stay.
-    margin : by how many standard errors a calibrator must be better than the raw scores.
-    random_state : seed of the folds.
+    candidates : sequence of str, optional
+        Names of the calibrators to compare; None for all.
+    stages : {1, 2}
+        1 for single calibrators only, 2 for pairs as well.
+    folds : int
+        Number of folds. With fewer than 4 rows per fold nothing is compared, and the raw scores stay.
+    margin : float
+        By how many standard errors a calibrator must be better than the raw scores.
+    random_state : int
+        Seed of the folds.
 
     Attributes
     ----------
-    stages_ : list of the fitted calibrators, applied in this order; empty if the raw scores stay.
-    choice_ : the name of the choice, such as "raw", "temperature" or "matrix, isotonic-confidence".
-    comparison_ : one dict per candidate, best first: name, nll, difference to the raw scores, standard_error of that
-        difference, seconds, chosen, note. `summary` returns it as text.
+    stages_ : list
+        The fitted calibrators, applied in this order; empty if the raw scores stay.
+    choice_ : str
+        The name of the choice, such as "raw", "temperature" or "matrix, isotonic-confidence".
+    comparison_ : list of dict
+        One dict per candidate, best first: name, nll, difference to the raw scores, standard_error of that difference,
+        seconds, chosen, note. `summary` returns it as text.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant.posthoc import Auto
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(2000, 3))
+    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    >>> Auto(candidates=["temperature", "vector"]).fit(3 * logits, labels).choice_
+    'temperature'
     """
 
     can_change_prediction = True

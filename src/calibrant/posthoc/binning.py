@@ -20,15 +20,18 @@ class HistogramBinning(OneVsRest):
 
     Parameters
     ----------
-    bins : number of bins. None means 15 of equal width, or 10 C of equal mass (a class holds about 1/C of the mass),
-        with at least fifty samples in each.
-    scheme : "mass" (equal counts, as in the paper) or "width" (equal widths).
-    prior : m above.
+    bins : int, optional
+        Number of bins. None means 15 of equal width, or 10 C of equal mass (a class holds about 1/C of the mass), with
+        at least fifty samples in each.
+    scheme : {"mass", "width"}
+        "mass" (equal counts, as in the paper) or "width" (equal widths).
+    prior : float
+        The number m of prior samples.
 
     Attributes
     ----------
-    maps_ : one dict per class (for two classes: class 1 alone) with inner "edges" and the "values" of the
-        bins.
+    maps_ : list of dict
+        One dict per class (for two classes: class 1 alone) with inner "edges" and the "values" of the bins.
     """
 
     def __init__(
@@ -71,8 +74,9 @@ class BBQ(OneVsRest):
 
     Attributes
     ----------
-    maps_ : one dict per class (for two classes: class 1 alone) with "edges" and "values", the averaged map,
-        which is itself constant between edges.
+    maps_ : list of dict
+        One dict per class (for two classes: class 1 alone) with "edges" and "values", the averaged map, which is itself
+        constant between edges.
     """
 
     def __init__(self, *, from_probs: bool = False) -> None:
@@ -114,14 +118,18 @@ class ScalingBinning(OneVsRest):
 
     Parameters
     ----------
-    bins : number of bins per class. None means 100 or 10 C, whichever is larger, with at least ten samples in each.
-    split : whether each of the three steps uses its own third of the samples.
-    random_state : seed of that split.
+    bins : int, optional
+        Number of bins per class. None means 100 or 10 C, whichever is larger, with at least ten samples in each.
+    split : bool
+        Whether each of the three steps uses its own third of the samples.
+    random_state : int
+        Seed of that split.
 
     Attributes
     ----------
-    maps_ : one dict per class (for two classes: class 1 alone) with inner "edges" on the scores and the
-        "values" of the bins.
+    maps_ : list of dict
+        One dict per class (for two classes: class 1 alone) with inner "edges" on the scores and the "values" of the
+        bins.
     """
 
     def __init__(

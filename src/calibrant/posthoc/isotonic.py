@@ -19,11 +19,17 @@ class Isotonic(OneVsRest):
     constant outside them. Deviation: the fitted value is mixed with one uniform sample, (n p + 1/C)/(n + 1), since
     steps at exactly 0 make the log-loss of unseen samples infinite. ``smoothing=False`` leaves the steps as they are.
 
-    It can change the predicted class (for 3.7 % of the rows of a CIFAR network); `OrderPreservingIsotonic` cannot.
+    It can change the predicted class; `OrderPreservingIsotonic` cannot.
+
+    Parameters
+    ----------
+    smoothing : bool
+        Mix the fitted values with one uniform sample.
 
     Attributes
     ----------
-    maps_ : one dict per class (for two classes: class 1 alone) with the corners "x" and "y" of the map.
+    maps_ : list of dict
+        One dict per class (for two classes: class 1 alone) with the corners "x" and "y" of the map.
     """
 
     def __init__(self, smoothing: bool = True, *, from_probs: bool = False) -> None:
@@ -57,9 +63,15 @@ class IsotonicConfidence(Calibrator):
     be trusted there. Deviation: c is mixed with one uniform sample, (n c + 1/C)/(n + 1), so that no probability is
     exactly 0. ``smoothing=False`` leaves the steps as they are.
 
+    Parameters
+    ----------
+    smoothing : bool
+        Mix the fitted confidence with one uniform sample.
+
     Attributes
     ----------
-    x_, y_ : corners of f, on the log-odds of the confidence.
+    x_, y_ : arrays
+        Corners of f, on the log-odds of the confidence.
     """
 
     can_change_prediction = False
@@ -98,7 +110,8 @@ class OrderPreservingIsotonic(Calibrator):
 
     Attributes
     ----------
-    x_, y_ : corners of f, on the log-odds of q_k.
+    x_, y_ : arrays
+        Corners of f, on the log-odds of q_k.
     """
 
     can_change_prediction = False

@@ -76,13 +76,17 @@ class Vector(_Structured):
 
     Parameters
     ----------
-    l2 : strength of the shrinkage towards v = 1, b = 0.
+    l2 : float
+        Strength of the shrinkage towards v = 1, b = 0.
 
     Attributes
     ----------
-    temperature_ : T of the first step.
-    centred_ : whether the rows of x have mean zero.
-    coefficients_ : (C, C + 1), [diag(v) | b].
+    temperature_ : float
+        T of the first step.
+    centred_ : bool
+        Whether the rows of x have mean zero.
+    coefficients_ : array of shape (C, C + 1)
+        [diag(v) | b].
     """
 
     def __init__(self, l2: float = 1.0, *, from_probs: bool = False) -> None:
@@ -110,10 +114,17 @@ class StructuredMatrix(_Structured):
     paper's ridge penalties with ρ = τ = 1. Deviation: L-BFGS and Newton steps replace the paper's SAGA solver on the
     same convex problem.
 
+    Parameters
+    ----------
+    l2_bias, l2_diagonal, l2_off_diagonal : float
+        Strengths of the three penalties.
+
     Attributes
     ----------
-    temperature_ : T of the first step.
-    coefficients_ : (C, C + 1), [I + diag(v) + M | b].
+    temperature_ : float
+        T of the first step.
+    coefficients_ : array of shape (C, C + 1)
+        [I + diag(v) + M | b].
     """
 
     def __init__(
@@ -209,14 +220,18 @@ class Matrix(_Odir):
 
     Parameters
     ----------
-    odir : strength of the penalty. None chooses it from 1e-3 … 1e2 by cross-validation (1e-3 for two classes,
-        which have few parameters).
-    folds : number of folds for that choice.
+    odir : float, optional
+        Strength of the penalty. None chooses it from 1e-3 … 1e2 by cross-validation (1e-3 for two classes, which have
+        few parameters).
+    folds : int
+        Number of folds for that choice.
 
     Attributes
     ----------
-    odir_ : the strength that was used.
-    coefficients_ : (C, C + 1), [W | b].
+    odir_ : float
+        The strength that was used.
+    coefficients_ : array of shape (C, C + 1)
+        [W | b].
     """
 
     def _design(self, scores: Floats) -> Floats:

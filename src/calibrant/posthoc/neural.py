@@ -31,17 +31,25 @@ class NeuralCalibrator(Calibrator):
 
     Parameters
     ----------
-    hidden : width of g's one hidden layer.
-    max_steps : the largest number of steps of Adam, each on the full set.
-    learning_rate : learning rate of Adam.
-    weight_decay : strength of the penalty on g and on the deviation of η from the identity.
-    random_state : seed of the split and of g's first layer.
+    hidden : int
+        Width of g's one hidden layer.
+    max_steps : int
+        The largest number of steps of Adam, each on the full set.
+    learning_rate : float
+        Learning rate of Adam.
+    weight_decay : float
+        Strength of the penalty on g and on the deviation of η from the identity.
+    random_state : int
+        Seed of the split and of g's first layer.
 
     Attributes
     ----------
-    temperature_ : T of the first step.
-    steps_ : number of steps chosen on the held-out fifth.
-    knots_, slopes_, input_weight_, input_bias_, output_weight_, output_bias_ : η and g.
+    temperature_ : float
+        T of the first step.
+    steps_ : int
+        Number of steps chosen on the held-out fifth.
+    knots_, slopes_, input_weight_, input_bias_, output_weight_, output_bias_ : arrays
+        η and g.
     """
 
     can_change_prediction = True

@@ -17,12 +17,13 @@ class Platt(OneVsRest):
     Platt, "Probabilistic Outputs for Support Vector Machines and Comparisons to Regularized Likelihood
     Methods", 1999, with his targets (N₊ + 1)/(N₊ + 2) and 1/(N₋ + 2). Deviations: s is not the margin of a support
     vector machine. For two classes it is the log-odds of the model's probability, for more classes its logarithm
-    (log-odds are worse there: 0.182 against 0.175 nats on a VGG net for CIFAR-10). As in the original, a may be
+    (log-odds give a higher log-loss there). As in the original, a may be
     negative, which reverses a model that is worse than guessing.
 
     Attributes
     ----------
-    maps_ : one dict per class (for two classes: class 1 alone) with "coefficients", (a, b).
+    maps_ : list of dict
+        One dict per class (for two classes: class 1 alone) with "coefficients", (a, b).
     """
 
     def __init__(self, *, from_probs: bool = False) -> None:
@@ -51,11 +52,13 @@ class Beta(Calibrator):
 
     Parameters
     ----------
-    l2 : strength of the pull.
+    l2 : float
+        Strength of the pull to the identity.
 
     Attributes
     ----------
-    coefficients_ : (C, 3), a row (a, b, c) per class.
+    coefficients_ : array of shape (C, 3)
+        A row (a, b, c) per class.
     """
 
     can_change_prediction = True

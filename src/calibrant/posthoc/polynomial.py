@@ -34,12 +34,13 @@ class ShapeRestrictedPolynomial(OneVsRest):
 
     Parameters
     ----------
-    degree : d.
+    degree : int
+        The degree d.
 
     Attributes
     ----------
-    maps_ : one dict per class (for two classes: class 1 alone) with "coefficients", (4 d + 1,),
-        non-decreasing.
+    maps_ : list of dict
+        One dict per class (for two classes: class 1 alone) with "coefficients", (4 d + 1,), non-decreasing.
     """
 
     def __init__(self, degree: int = 16, *, from_probs: bool = False) -> None:

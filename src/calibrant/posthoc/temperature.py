@@ -24,11 +24,25 @@ class Temperature(Calibrator):
 
     The log-loss is convex in 1/T, so its derivative has at most one zero. Brent's method on log T finds it in float64,
     between bounds that follow the scale of the logits. Deviation: the paper's public code uses L-BFGS on T itself,
-    which stops at 1.92 where the answer is 100 and can become negative.
+    which can stop far from the minimum and can become negative.
 
     Attributes
     ----------
-    temperature_ : T; above 1 the model was over-confident.
+    temperature_ : float
+        T. Above 1, the model was over-confident.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant.posthoc import Temperature
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(2000, 3))
+    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    >>> calibrator = Temperature().fit(2 * logits, labels)
+    >>> round(calibrator.temperature_)
+    2
+    >>> calibrator.predict_proba(2 * logits).shape
+    (2000, 3)
     """
 
     can_change_prediction = False
@@ -54,8 +68,10 @@ class EnsembleTemperature(Calibrator):
 
     Attributes
     ----------
-    temperature_ : T.
-    weights_ : (3,) w.
+    temperature_ : float
+        The temperature T.
+    weights_ : array of shape (3,)
+        The weights w.
     """
 
     can_change_prediction = False
@@ -93,18 +109,20 @@ class AttendedTemperature(Calibrator):
     with the number of borrowed classes, which is at most 1 / θ per sample. If no label is wrong, `Temperature` is
     better.
 
-    Deviations: θ defaults to 0.03. The 1e-5 of the authors' code borrows nearly every class and gives T = 18 on a VGG
-    net for CIFAR-10, where 1.7 is right. A θ that shrinks as 1 / C ruins the probabilities of a model with 100 classes,
-    since there are then ten times more borrowed terms than labels. L need not be convex, so it is scanned over log T
-    before Brent's method refines it.
+    Deviations: θ defaults to 0.03. The 1e-5 of the authors' code borrows nearly every class, so that T is far too large
+    for an ordinary network with ten classes. A θ that shrinks as 1 / C ruins the probabilities of a model with 100
+    classes, since there are then ten times more borrowed terms than labels. L need not be convex, so it is scanned over
+    log T before Brent's method refines it.
 
     Parameters
     ----------
-    threshold : θ in (0, 1).
+    threshold : float
+        θ, between 0 and 1.
 
     Attributes
     ----------
-    temperature_ : T.
+    temperature_ : float
+        The temperature T.
     """
 
     can_change_prediction = False

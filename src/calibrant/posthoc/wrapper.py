@@ -23,17 +23,34 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    model : a fitted classifier with ``predict_proba`` or ``decision_function``, or a torch module that
-        returns logits of shape (n, C), or (n,) or (n, 1) for the logit of class 1 of two.
-    calibrator : a `Calibrator`; None means `Temperature()`. It is cloned and always receives logits.
-    scores : the output of a scikit-learn classifier to use: "predict_proba", "decision_function", or "auto", the first
-        of these that it has. Decision values are read as logits.
-    batch_size : rows per forward pass of a torch module.
+    model : scikit-learn classifier or nn.Module
+        A fitted classifier with ``predict_proba`` or ``decision_function``, or a torch module that returns logits of
+        shape (n, C), or (n,) or (n, 1) for the logit of class 1 of two.
+    calibrator : Calibrator, optional
+        None means `Temperature()`. It is cloned and always receives logits.
+    scores : {"auto", "predict_proba", "decision_function"}
+        The output of a scikit-learn classifier to use: "predict_proba", "decision_function", or "auto", the first of
+        these that it has. Decision values are read as logits.
+    batch_size : int
+        Rows per forward pass of a torch module.
 
     Attributes
     ----------
-    classes_ : the classifier's own classes; 0..C-1 for a torch module.
-    calibrator_ : the fitted calibrator, which `save_calibrator` can write.
+    classes_ : array of shape (C,)
+        The classifier's own classes; 0..C-1 for a torch module.
+    calibrator_ : Calibrator
+        The fitted calibrator, which `save_calibrator` can write.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from calibrant.posthoc import CalibratedModel, Temperature
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = GaussianNB().fit(X[::2], y[::2])
+    >>> calibrated = CalibratedModel(model, Temperature()).fit(X[1::2], y[1::2])
+    >>> calibrated.predict_proba(X).shape
+    (150, 3)
     """
 
     def __init__(

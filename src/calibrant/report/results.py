@@ -20,7 +20,7 @@ Record = dict[str, Any]
 
 
 class Results(NamedTuple):
-    """The content of a result file."""
+    """The content of a result file: the settings, the versions of packages, and one record for each run."""
 
     config: dict[str, Any]
     versions: dict[str, str]

@@ -59,17 +59,17 @@ class SetRule:
 
     Attributes
     ----------
-    score
+    score : SetScore
         The score of classes, see `calibrant.selective.set_scores`.
-    coverage, level
+    coverage, level : float, and float or None
         The requested coverage, and the probability of reaching it; None if it holds on average over samples.
-    quantile
+    quantile : tuple of float
         q: one number, or one for each class with `by_class`; inf puts a class into all sets.
-    n, n_classes
+    n, n_classes : int
         Number of rows that the rule was fitted on, and number of classes.
-    by_class
+    by_class : bool
         Whether the coverage holds for each class separately.
-    allow_empty
+    allow_empty : bool
         Whether sets may be empty; otherwise they hold at least the most probable class.
     """
 
@@ -148,20 +148,36 @@ def conformal_rule(
 
     Parameters
     ----------
-    probs, labels
+    probs, labels : arrays or tensors of shape (n, C) and (n,)
         Class probabilities (n, C) and true classes (n,) of rows that were not used to train or calibrate the model.
-    coverage
+    coverage : float
         The probability with which a set must hold the true class.
-    score
+    score : str or SetScore
         "lac", "aps", "raps", or a value such as `RAPS(k_reg=2, penalty=0.1)` or `APS(randomised=True)`.
-    level
+    level : float, optional
         Reach the coverage with this probability over samples, instead of on average.
-    by_class
+    by_class : bool
         Reach the coverage within each class.
-    allow_empty
+    allow_empty : bool
         Leave a set empty if no class fits.
-    seed
+    seed : int, optional
         For randomised scores only.
+
+    Returns
+    -------
+    SetRule
+        ``rule.apply(probs)`` gives the sets of new rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant.selective import conformal_rule
+    >>> probs = np.random.default_rng(0).dirichlet([1, 1, 1], size=500)
+    >>> labels = np.array([np.random.default_rng(k).choice(3, p=p) for k, p in enumerate(probs)])
+    >>> rule = conformal_rule(probs[:400], labels[:400], coverage=0.9)
+    >>> sets = rule.apply(probs[400:])
+    >>> sets.shape, bool(sets[np.arange(100), labels[400:]].mean() > 0.8)
+    ((100, 3), True)
     """
     checked = check_probs(probs)
     codes = check_labels(labels, *checked.shape).cpu().numpy()

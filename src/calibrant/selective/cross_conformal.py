@@ -55,23 +55,24 @@ from calibrant.selective.set_scores import (
 @renamed_arguments(classes="n_classes")
 @dataclass(frozen=True)
 class CrossSetRule:
-    """Scores of the true classes, each by the model that was trained without the row; see the module's docstring.
+    """Which classes are in a cross-conformal prediction set, from the scores of the true classes of the training rows.
+
+    Each score is computed by the model that was trained without the row; see the module's docstring.
 
     Attributes
     ----------
-    score
+    score : SetScore
         The score of classes.
-    coverage
+    coverage : float
         1 − α.
-    scores, folds, labels
+    scores, folds, labels : tuples with one entry per row
         For each row the score of its true class, the number 0..K−1 of its fold, and its class.
-    n_classes
+    n_classes : int
         Number of classes.
-    by_class
+    by_class : bool
         Whether each class is compared with rows of that class only.
-    allow_empty
-        Whether sets may be empty; otherwise they hold at least the most probable class of the mean of the fold
-        models.
+    allow_empty : bool
+        Whether sets may be empty; otherwise they hold at least the most probable class of the mean of the fold models.
     """
 
     score: SetScore
@@ -160,10 +161,10 @@ def cross_conformal_rule(
 
     Parameters
     ----------
-    oof_probs, labels, folds
+    oof_probs, labels, folds : arrays or tensors of shape (n, C), (n,) and (n,)
         For each row: its probabilities by the model trained without its fold, (n, C); its class; and the number of its
         fold, 0..K−1, in the order of the models that are given to `apply`.
-    coverage, score, by_class, allow_empty, seed
+    coverage, score, by_class, allow_empty, seed : as in `conformal_rule`
         As in `conformal_rule`.
     """
     checked = check_probs(oof_probs)

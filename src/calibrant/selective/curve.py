@@ -27,13 +27,13 @@ class RiskCoverageCurve:
 
     Attributes
     ----------
-    threshold
+    threshold : array
         The distinct confidences of the sample, descending; a prediction is accepted if c ≥ threshold.
-    coverage, risk
+    coverage, risk : arrays
         Share of the sample accepted, and share of errors among the accepted.
-    n_accepted, n_errors
+    n_accepted, n_errors : arrays
         The counts behind these shares.
-    n
+    n : int
         Size of the sample.
     """
 
@@ -64,11 +64,11 @@ def risk_coverage_curve(confidence: Any, correct: Any) -> RiskCoverageCurve:
 
     Parameters
     ----------
-    confidence
-        Confidence in [0, 1], shape (n,); array or tensor. Only the order matters: map a score of another range into
-        [0, 1] by any increasing function.
-    correct
-        Whether each prediction was right, shape (n,).
+    confidence : array or tensor of shape (n,)
+        Confidence in [0, 1]. Only the order matters: map a score of another range into [0, 1] by any increasing
+        function.
+    correct : array or tensor of shape (n,)
+        Whether each prediction was right.
     """
     conf, hits = as_pair(confidence, correct)
     threshold, accepted, errors = accepted_counts(conf, hits)

@@ -75,17 +75,17 @@ class RejectionRule:
 
     Attributes
     ----------
-    window
+    window : Window or None
         Where predictions are withheld; None if no window meets the target, see `found`.
-    goal, target
+    goal, target : str, and float or None
         The goal, "risk", "coverage", "cost" or (chosen by hand) "none", and its value.
-    method
+    method : str
         The procedure that chose the window.
-    n, coverage, risk
+    n, coverage, risk : int, float and float
         Size of the sample, and on that sample the accepted share and its error rate.
-    level
+    level : float or None
         Probability with which `risk_bound` (for the goal "coverage": the target) holds; None without a guarantee.
-    risk_bound
+    risk_bound : float or None
         Upper bound on the error rate of accepted predictions on new data from the same distribution. If nothing was
         found, the smallest bound of all thresholds.
     """

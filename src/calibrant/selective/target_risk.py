@@ -62,23 +62,36 @@ def threshold_for_risk(
 
     Parameters
     ----------
-    confidence, correct
+    confidence, correct : arrays or tensors of shape (n,)
         A sample that was not used to train or calibrate the model, shape (n,) each.
-    risk, level
+    risk, level : float
         The allowed risk, and the probability of meeting it.
-    method
+    method : {"ranks", "fixed-sequence", "grid", "uniform"}
         "ranks": no assumption; the default.
         "fixed-sequence": more coverage; assumes that more confident predictions are wrong less often.
         "grid": chooses among `thresholds` that were fixed without this sample; no assumption; best with few thresholds.
         "uniform": no assumption; slightly more coverage than "ranks" from a few thousand samples on. Its bound holds
         for all thresholds, so `uniform_risk_bound` lets you look at them first.
-    thresholds
+    thresholds : sequence of float, optional
         For "grid" only.
 
     Returns
     -------
     RejectionRule
         With `found=False` if no threshold meets the target.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant.selective import threshold_for_risk
+    >>> rng = np.random.default_rng(0)
+    >>> confidence = rng.uniform(0.5, 1, 2000)
+    >>> correct = rng.uniform(size=2000) < confidence
+    >>> rule = threshold_for_risk(confidence, correct, risk=0.1)
+    >>> rule.found, rule.risk_bound <= 0.1
+    (True, True)
+    >>> bool(rule.accepts([0.99])[0]), bool(rule.accepts([0.5])[0])
+    (True, False)
     """
     risk, level = check_fraction(risk, "risk"), check_fraction(level, "level")
     check_choice("method", method, _METHODS)

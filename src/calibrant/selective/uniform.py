@@ -44,9 +44,9 @@ class UniformRiskBound:
 
     Attributes
     ----------
-    n, level
+    n, level : int and float
         Sample size and confidence level.
-    two_sided
+    two_sided : bool
         Whether windows with a finite `low` are covered; if not, the bound for thresholds is tighter.
     """
 
@@ -149,14 +149,28 @@ def uniform_risk_bound(
 
     Parameters
     ----------
-    confidence, correct
+    confidence, correct : arrays or tensors of shape (n,)
         A sample that was not used to train or calibrate the model, shape (n,) each. `confidence` may be any score in
         [0, 1], for instance the probability of class 1 of two; `correct` says whether the prediction made from it is
         right.
-    level
+    level : float
         Probability with which all the bounds hold together.
-    two_sided
+    two_sided : bool
         Cover windows with a lower limit too; False gives tighter bounds on thresholds alone.
+
+    Returns
+    -------
+    UniformRiskBound
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant.selective import uniform_risk_bound
+    >>> rng = np.random.default_rng(0)
+    >>> confidence = rng.uniform(0.5, 1, 2000)
+    >>> bound = uniform_risk_bound(confidence, rng.uniform(size=2000) < confidence)
+    >>> bool(bound.risk(high=0.9) < bound.risk(high=0.5) < 1)
+    True
     """
     level = check_fraction(level, "level")
     conf, hits = as_pair(confidence, correct)

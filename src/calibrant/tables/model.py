@@ -24,7 +24,11 @@ ABOUT = "table_"
 
 @dataclass(frozen=True)
 class TableModel:
-    """A fitted classifier, its rejection rule, and facts about its training."""
+    """A fitted classifier, its rejection rule, and facts about its training.
+
+    ``classifier`` predicts data frames with the columns ``features``, ``rule`` says when predictions are withheld, and
+    ``about`` holds the target, the classes, the columns and how their values were written.
+    """
 
     classifier: Any
     rule: RejectionRule | None

@@ -14,7 +14,38 @@ from calibrant.tables.parts import TEST_SHARE, share_or_file
 
 @dataclass(frozen=True)
 class Order:
-    """The options of `calibrant train`. Files can be given as strings."""
+    """The options of `calibrant train`. Files can be given as strings.
+
+    Parameters
+    ----------
+    table : path
+        CSV, TSV or Parquet file.
+    target : str
+        Column with the classes to predict.
+    out : path
+        Folder for the model, the scores and the report.
+    method : {"self-calibrated", "self-calibrated-network", "bo4sc"}
+        What is trained.
+    val, test : float or path
+        Validation rows with more reliable labels than the others (optional), and test rows: a share of the table, or a
+        file.
+    groups : str, optional
+        Column of groups, such as patients; a group is never split between parts.
+    drop, categorical : sequence of str
+        Columns to leave out, and columns whose numbers are codes.
+    risk : float
+        Largest share of errors among the predictions that are not withheld.
+    seed : int
+        Seed of the split and of training.
+    device : {"auto", "cpu", "cuda"}
+        ``"auto"`` uses a GPU if there is one.
+    rows : bool
+        Show values of the table in the report and in suspects.csv.
+    fresh : bool
+        Train again even if ``out`` already has this model.
+    settings : dict
+        Further parameters of the classifier.
+    """
 
     table: Path
     target: str
@@ -31,7 +62,6 @@ class Order:
     rows: bool = True
     fresh: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
-    """Further parameters of the classifier, for callers from Python."""
 
     def __post_init__(self) -> None:
         for name in ("table", "out", "val", "test"):

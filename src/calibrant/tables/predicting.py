@@ -80,13 +80,25 @@ def predict(
 
     Parameters
     ----------
-    model : a model, or the file that holds it
-    table : CSV, TSV or Parquet file; columns are matched by name, and unknown columns are ignored
-    out : the file to write (.csv, .tsv, .parquet), complete or not at all; or an open text stream for CSV
-    chunk : how many rows are in memory at a time
-    set_coverage : add a column ``set`` of classes that contains the true class with this probability
-    keep : columns of the table to copy, such as an identifier; "row (table)" is the table's own column "row"
-    score : compare with the labels if the table has the target column
+    model : TableModel or path
+        The model, or the file that holds it.
+    table : path
+        CSV, TSV or Parquet file; columns are matched by name, and unknown columns are ignored.
+    out : path or text stream
+        The file to write (.csv, .tsv, .parquet), complete or not at all; or an open text stream for CSV.
+    chunk : int
+        How many rows are in memory at a time.
+    set_coverage : float, optional
+        Add a column ``set`` of classes that contains the true class with this probability.
+    keep : sequence of str
+        Columns of the table to copy, such as an identifier; "row (table)" is the table's own column "row".
+    score : bool
+        Compare with the labels if the table has the target column.
+
+    Returns
+    -------
+    Summary
+        The number of predictions, and their scores if the table has labels.
     """
     own = model if isinstance(model, TableModel) else load_model(model)
     table = Path(table)

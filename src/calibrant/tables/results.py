@@ -37,9 +37,12 @@ class TrainingResult:
     """The result of a training run."""
 
     folder: Path
+    """Where the files were written."""
     model: TableModel
     evaluation: Evaluation
+    """The scores on the test rows."""
     metrics: dict[str, Any]
+    """The content of metrics.json."""
 
 
 def judged(order: Order, model: TableModel, parts: TableParts, described: TableDescription) -> TrainingResult:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,19 +38,42 @@ Tell = Callable[[str], None]
 def train(order: Order, tell: Tell = lambda line: None, *, show_progress: bool = False) -> TrainingResult:
     """Train on a table and write model, metrics, predictions, suspects and report into ``order.out``.
 
-    ``tell`` is called with each message for the user. An invalid order raises a ValueError.
+    Parameters
+    ----------
+    order : Order
+        The table, its target and all options.
+    tell : callable
+        Called with each message for the user, such as ``print``. By default, messages are not shown.
+    show_progress : bool
+        Show the time left on standard error.
+
+    Returns
+    -------
+    TrainingResult
+
+    Raises
+    ------
+    ValueError
+        If the order or the table is not valid; the message says what to do.
     """
     find_method(order.method)
     if not 0 < order.risk < 1:
         raise ValueError(f"--risk must be a share of errors between 0 and 1, such as 0.05; got {order.risk:g}.")
     need_jinja()
+    new = not Path(order.out).exists()
     folder = usable_folder(order.out)
-    with try_lock(folder / ".train.lock") as mine:
-        if not mine:
-            raise ValueError(
-                f"Another `calibrant train` is writing to {folder}. Wait until it ends, or choose another --out."
-            )
-        return _train(order, folder, tell, show_progress)
+    try:
+        with try_lock(folder / ".train.lock") as mine:
+            if not mine:
+                raise ValueError(
+                    f"Another `calibrant train` is writing to {folder}. Wait until it ends, or choose another --out."
+                )
+            return _train(order, folder, tell, show_progress)
+    except (ValueError, OSError):
+        if new:
+            with suppress(OSError):  # a folder with files stays
+                folder.rmdir()
+        raise
 
 
 def _train(order: Order, folder: Path, tell: Tell, show_progress: bool) -> TrainingResult:

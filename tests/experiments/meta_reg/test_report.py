@@ -23,16 +23,16 @@ def test_every_method_has_a_description_that_stands_alone() -> None:
         assert describe(name), name
         assert not describe(name).startswith("the same"), name
     assert describe("ce-average-ts") == "like ce-average, then temperature scaling"
-    assert describe("flg-sece-rescaled-rate-1") != describe("flg-sece-rate-10")
-    assert describe("flg-sece-mixed-rate-10") == describe("flg-mixed")
+    assert describe("flg-sece-whole-rescaled-rate-1") != describe("flg-sece-whole-rate-10")
+    assert describe("flg-dece-whole") == describe("flg-sece-whole") != describe("flg-sece-whole-alone")
     assert describe("unheard-of") == ""
 
 
 def test_variants_have_a_table_of_their_own() -> None:
-    (group,) = groups([record(name, 0) for name in ("ce", "flg-sece", "flg-sece-early")])
+    (group,) = groups([record(name, 0) for name in ("ce", "flg-sece", "flg-sece-whole-early")])
     assert [row[0] for row in tables.table1(group).rows if row[1] == "ours"] == ["ce", "flg-sece"]
     ((name, about, *_),) = tables.variants_table(group).rows
-    assert (name, about) == ("flg-sece-early", describe("flg-sece-early"))
+    assert (name, about) == ("flg-sece-whole-early", describe("flg-sece-whole-early"))
     assert [row[0] for row in tables.methods_table([group]).rows] == group.methods
 
 

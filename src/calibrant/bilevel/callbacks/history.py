@@ -12,7 +12,7 @@ from calibrant.bilevel.run import Run
 
 
 class History(Callback):
-    """Records losses and hypergradient norms of every outer step, and φ every ``phi_every`` steps.
+    """Record losses and hypergradient norms of every outer step, and φ every ``phi_every`` steps.
 
     After the run, ``history["inner_loss"]``, ``["outer_loss"]``, ``["gradient_norm"]`` and ``["phi"]`` are tensors with
     one row per outer step, and one column per member. A member that has stopped repeats its last values.

@@ -20,6 +20,15 @@ class Adam(Optimizer):
     defined as zero. This is exact where a gradient is identically zero (a dead ReLU), because ``g`` and all its
     derivatives are zero there. ``eps_root`` is zero, as in ``torch.optim``. Other libraries use a positive value to
     keep the derivative finite, but then they differentiate a different optimiser.
+
+    Parameters
+    ----------
+    learning_rate, weight_decay, decay_on
+        As in :class:`Optimizer`.
+    betas : tuple of float
+        Decay rates of the two moving averages, m and v.
+    eps, eps_root : float
+        Constants outside and inside the root.
     """
 
     betas: tuple[float, float] = field(default=(0.9, 0.999), kw_only=True)

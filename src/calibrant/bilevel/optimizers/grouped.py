@@ -14,7 +14,7 @@ from calibrant.bilevel.optimizers.base import LearningRate, Moments, Optimizer
 @renamed_arguments(lr="learning_rate")
 @dataclass(frozen=True)
 class GroupedOptimizer(Optimizer):
-    """Several optimisers, each for its own part of φ: gradient descent for weights and Adam for penalties, say.
+    """Several optimisers, each for its own part of φ: for example, gradient descent for weights and Adam for penalties.
 
     It serves the outer level only, because its update has no derivative.
 

@@ -18,6 +18,15 @@ class SGD(Optimizer):
 
     With ``g̃ = g + decay·θ``: ``b' = μ·b + g̃`` and ``θ' = θ − η·b'`` (Nesterov: ``θ' = θ − η·(g̃ + μ·b')``), with the
     learning rate η. Without momentum and decay this is Eq. (7) of Sanguin et al. 2024.
+
+    Parameters
+    ----------
+    learning_rate, weight_decay, decay_on
+        As in :class:`Optimizer`.
+    momentum : float
+        μ; 0 for plain gradient descent.
+    nesterov : bool
+        Use Nesterov's form of momentum.
     """
 
     momentum: float = field(default=0.0, kw_only=True)

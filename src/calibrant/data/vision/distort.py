@@ -19,7 +19,7 @@ class Distort:
 
     The kinds are an affine map (rotation, shear, zoom), a grey patch, fewer grey levels, inverted bright pixels,
     shuffled tiles and mixed colour channels. None of them is a kind of :data:`calibrant.data.vision.SHIFTS`, so that
-    these stay a test of unseen changes.
+    these stay a test of unseen changes. Images are uint8 or floats in [0, 1]; the result has floats in [0, 1].
 
     Parameters
     ----------
@@ -27,8 +27,6 @@ class Distort:
         Largest strength, in (0, 1]; each image draws its own, uniform between 0 and this.
     share : float
         The share of the images that are distorted; the others stay as they are.
-
-    Images are uint8 or floats in [0, 1]; the result has floats in [0, 1].
     """
 
     strength: float = 1.0

@@ -97,27 +97,28 @@ class Parts(NamedTuple):
 
 
 def load_images(name: str, folder: str | os.PathLike[str], *, part: Part = "train", download: bool = False) -> Images:
-    """One part of a published data set, from files in any of its usual layouts.
+    """Read one part of a published data set, from files in any of its usual layouts.
+
+    Pixels and labels are checked against the published ones in every layout. Files with another number of images are
+    read with a warning.
 
     Parameters
     ----------
     name : {"cifar10", "cifar100", "tiny-imagenet", "fashion-mnist", "mnist"}
-    folder : the folder with the files, or one above it; a published archive in it need not be unpacked
+    folder : path
+        The folder with the files, or one above it; a published archive in it need not be unpacked.
     part : {"train", "test"}
         Tiny-ImageNet's labelled validation folder is its test part. The training part is read in both cases, because
         the constants of normalisation come from it; :func:`load_parts` reads both parts once.
     download : bool
         Fetch the published files into ``folder`` if they are not there.
-
-    Pixels and labels are checked against the published ones in every layout. Files with another number of images are
-    read with a warning.
     """
     check_choice("part", part, ("train", "test"))
     return load_parts(name, folder, download=download)[part == "test"]
 
 
 def load_parts(name: str, folder: str | os.PathLike[str], *, download: bool = False) -> tuple[Images, Images]:
-    """The training part and the test part of a data set; arguments as in :func:`load_images`."""
+    """Read the training part and the test part of a data set; arguments are as in :func:`load_images`."""
     source = _source(name)
     arrays, names = _arrays(source, folder, download)
     shapes = [pixels.shape[1:] for pixels, _ in arrays]
@@ -140,9 +141,10 @@ def download_missing(name: str, folder: str | os.PathLike[str]) -> None:
 
 
 def split(images: Images, seed: int, sizes: tuple[float, float, float] = (0.8, 0.1, 0.1)) -> Parts:
-    """Training, validation and meta-validation parts, 8:1:1 as in the second paper, every class in proportion.
+    """Split images into training, validation and meta-validation parts, with every class in proportion.
 
-    Methods without an outer level train on the same 80 % as the others.
+    The default sizes, 8:1:1, are those of the second paper. Methods without an outer level train on the same 80 % as
+    the others.
     """
     rows = split_indices(len(images), sizes, seed=seed, stratify=images.labels.cpu().numpy())
     return Parts(*(images.select(part) for part in rows))

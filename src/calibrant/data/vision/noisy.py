@@ -25,15 +25,18 @@ MOST = 0.75
 
 
 def load_noisy_labels(path: str | os.PathLike[str], name: str, images: Images) -> Tensor:
-    """One label for each training image, in the order of the published training set.
+    """Read one label for each training image, in the order of the published training set.
+
+    The official file is a pickle, which could run code when it is read. Write its arrays with ``numpy.savez`` first.
 
     Parameters
     ----------
-    path : an ``.npz`` file with the arrays of CIFAR-10N: ``worse_label``, ``aggre_label``, ``random_label1`` …
-    name : a name of :data:`NOISY_LABELS`
-    images : the training images with their published labels, to check the order
-
-    The official file is a pickle, which could run code when it is read. Write its arrays with ``numpy.savez`` first.
+    path : path
+        An ``.npz`` file with the arrays of CIFAR-10N: ``worse_label``, ``aggre_label``, ``random_label1``, …
+    name : str
+        One of :data:`NOISY_LABELS`.
+    images : Images
+        The training images with their published labels, to check the order.
     """
     if name not in NOISY_LABELS:
         raise ValueError(f"name must be one of {', '.join(NOISY_LABELS)}; got {name!r}.")

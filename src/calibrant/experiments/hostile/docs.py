@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from calibrant.experiments.common.contents import read_own
 from calibrant.experiments.common.sections import replace_section
@@ -17,9 +18,12 @@ from calibrant.experiments.common.shared import count
 from calibrant.experiments.hostile.contenders import BEFORE, OWN
 from calibrant.experiments.hostile.page import BEST, overview, verdicts, with_costs
 from calibrant.experiments.hostile.study import NAME, arrange
-from calibrant.report import Results, to_markdown
+from calibrant.report import Column, Results, to_markdown
 
 PAGE, RESULTS = Path("docs/hostile.md"), Path("results/hostile.json")
+COSTS = ("s, now", "MB, now")
+NOW = ("ECE, now", *COSTS)
+BETWEEN = "Costs, and the earlier version. `s` are the seconds of one fit, and `MB` is its peak memory beyond the data:"
 BEGIN, END = "<!-- results: written by calibrant.experiments.hostile.docs -->", "<!-- end of results -->"
 
 
@@ -34,9 +38,20 @@ def results_section(results: Results) -> str:
             "each on one thread.",
             to_markdown(["target", "verdict", "where it is missed"], judged),
             BEST,
-            to_markdown(*overview(results.config["cases"], records)),
+            f"\n\n{BETWEEN}\n\n".join(two_tables(*overview(results.config["cases"], records))),
         ]
     )
+
+
+def two_tables(head: Sequence[Column | str], lines: Sequence[Sequence[Any]]) -> list[str]:
+    """Divide the overview, which is too wide for a page: scores now, then costs and the earlier version."""
+    names = [column if isinstance(column, str) else column.name for column in head]
+    earlier = [k for k, name in enumerate(names) if BEFORE in name or name in (f"NLL, {OWN}", *NOW)]
+    scores = [k for k, name in enumerate(names) if BEFORE not in name and name not in COSTS]
+    return [
+        to_markdown([head[k] for k in chosen], [[line[k] for k in chosen] for line in lines])
+        for chosen in (scores, [0, *earlier])
+    ]
 
 
 def runs_of(results: Results, method: str) -> str:

@@ -65,8 +65,9 @@ def gains(found: Sequence[RunGroup]) -> Claim:
 
 
 def rises(group: RunGroup) -> Claim:
-    """ECE by epoch around the first drop of the learning rate."""
-    methods = [m for m in group.methods if not m.endswith("-ts")]
+    """ECE by epoch around the first drop of the learning rate, for the paper's methods and variants of γ-Net."""
+    printed = paper()["table1"]["cifar10"]
+    methods = [m for m in group.methods if (m in printed or m.startswith("flg")) and not m.endswith("-ts")]
     means = {m: np.mean([around_first_drop(r.get("curve", {})) for r in group.of(m)], axis=0) for m in methods}
     found = {m: own for m, own in means.items() if not np.isnan(own).any()}
     known = bool(found) and group.records[0]["recipe"] == "paper"

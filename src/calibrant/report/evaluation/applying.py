@@ -41,9 +41,10 @@ def calibrated_columns(calibrator: Calibrator, file: PredictionFile) -> dict[str
     """The columns of the result: other columns of the file, then probabilities, class and confidence."""
     kind = getattr(calibrator, "kind_", None)
     if kind is not None and kind != file.kind:
+        hint = " Use --logits if these are logits." if (file.kind, kind) in _UNMARKED else ""
         raise ValueError(
             f"{file.path.name} must hold {_WORDS[kind]}, like the file that the calibrator was fitted on; got "
-            f"{_WORDS[file.kind]}."
+            f"{_WORDS[file.kind]}.{hint}"
         )
     names = list(getattr(calibrator, "class_names_", ()))
     values = _in_order(file, names)
@@ -93,3 +94,5 @@ _WORDS = {
     "logit": "one logit per row",
     "pairs": "a confidence per row",
 }
+# Logits in columns that are not called so are read as probabilities, unless --logits is given.
+_UNMARKED = (("probs", "logits"), ("score", "logit"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._inputs import check_weights, class_names
+from calibrant._inputs import check_weights, class_names, warn_of_other_order
 from calibrant.report.evaluation.comparing import paired_differences
 from calibrant.report.evaluation.mistakes import check_numbers, check_rows
 from calibrant.report.evaluation.numbers import measure_model
@@ -37,34 +37,67 @@ def evaluate(
 ) -> Evaluation:
     """Judge predictions on data that the model has not seen: is the confidence right, and where is it wrong?
 
-    >>> import calibrant
-    >>> print(calibrant.evaluate(probs, labels))                # doctest: +SKIP
-    >>> calibrant.evaluate(probs, labels).to_html("report.html")  # doctest: +SKIP
-
     Parameters
     ----------
-    probs : (n, C) probabilities; (n,) for the probability of class 1 of two; or a dict from model names to these, to
-        compare several models on the same rows. Differences are relative to the first.
-    labels : (n,) true classes: columns 0..C-1, or text or other numbers that `classes` names in the order of the
-        columns. Without `classes`, the columns of a data frame are matched by their names if these are the labels;
-        otherwise such labels are assigned to the columns in sorted order.
-    confidence, correct : another form: the probability of the predicted class, and whether it was right. Both may be
-        dicts for several models.
-    predicted : (n,) the column of the class that the model predicts, if that is not always the one with the largest
-        probability: some calibrators change the confidence in a class and keep the class. A dict for several models.
-    from_logits : whether `probs` holds logits.
-    groups : (n,) a group for each row; calibration is shown for each group.
-    sample_weight : (n,) positive weights, such as the number of people that a row represents. Scores, reliability,
-        classes, groups and differences are weighted. Risk against coverage and the rejection window of the page count
-        rows: their bounds are not known for weighted ones.
-    rows : (n,) rows, or a table of n rows, with information about each prediction. Only those of the most confident
-        mistakes are shown.
-    row_numbers : (n,) the number of each row in your data, for the list of mistakes; by default 0, 1, 2, …
-    name : name of a single model.
-    level : level of the intervals, noise floors and bounds.
-    bins : number of bins of ECE and MCE.
-    n_resamples : number of draws for noise floors; large samples use fewer.
-    seed : seed of these draws.
+    probs : array or tensor of shape (n, C) or (n,), or a dict of these
+        Class probabilities; (n,) for the probability of class 1 of two; or a dict from model names to these, to compare
+        several models on the same rows. Differences are relative to the first.
+    labels : array of shape (n,)
+        True classes: columns 0..C-1, or text or other numbers that `classes` names in the order of the columns. Without
+        `classes`, the columns of a data frame are matched by their names if these are the labels; otherwise such labels
+        are assigned to the columns in sorted order.
+    confidence, correct : arrays of shape (n,), or dicts of these
+        Predictions in another form: the probability of the predicted class, and whether it was right. Both may be dicts
+        for several models.
+    predicted : array of shape (n,) or a dict of these, optional
+        The column of the class that the model predicts, if that is not always the one with the largest probability:
+        some calibrators change the confidence in a class and keep the class. A dict for several models.
+    from_logits : bool
+        Whether `probs` holds logits.
+    classes : sequence, optional
+        The classes in the order of the columns, if the labels are text or other numbers.
+    groups : array of shape (n,), optional
+        A group for each row; calibration is shown for each group.
+    sample_weight : array of shape (n,), optional
+        Positive weights, such as the number of people that a row represents. Scores, reliability, classes, groups and
+        differences are weighted. Risk against coverage and the rejection window of the page count rows: their bounds
+        are not known for weighted ones.
+    rows : sequence or table of n rows, optional
+        Information about each prediction. Only the rows of the most confident mistakes are shown.
+    row_numbers : array of shape (n,), optional
+        The number of each row in your data, for the list of mistakes; by default 0, 1, 2, …
+    name : str
+        Name of a single model.
+    level : float
+        Level of the intervals, noise floors and bounds.
+    bins : int
+        Number of bins of ECE and MCE.
+    n_resamples : int
+        Number of draws for noise floors; large samples use fewer.
+    seed : int
+        Seed of these draws.
+
+    Returns
+    -------
+    Evaluation
+        ``print`` shows the verdict and the numbers, ``to_html(path)`` writes a page, ``to_dict()`` gives plain values,
+        and ``plot()`` draws the figures.
+
+    Raises
+    ------
+    ValueError
+        If the predictions or labels are not valid; the message says what is wrong.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import calibrant
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(1000, 3))
+    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    >>> result = calibrant.evaluate(3 * logits, labels, from_logits=True)
+    >>> result.verdict.kind
+    'over-confident'
     """
     answers = predicted if isinstance(predicted, Mapping) else {} if predicted is None else {name: predicted}
     samples = _read_models(probs, labels, confidence, correct, answers, from_logits, classes, name)
@@ -109,6 +142,8 @@ def _read_models(
         if probs is None or labels is None:
             raise ValueError("probs and labels must be given together; got only one of them.")
         many = probs if isinstance(probs, Mapping) else {name: probs}
+        for one in many.values():
+            warn_of_other_order(one, labels, "probs and labels")
         if classes is None:
             many, classes = columns_by_name(many, labels)
         how: dict[str, Any] = {"from_logits": from_logits, "classes": classes}

@@ -1,10 +1,9 @@
-"""Reading predictions from CSV, TSV, Parquet or npz files, with columns found by their names."""
+"""Reading predictions from CSV, TSV, Parquet, npz or npy files, with columns found by their names."""
 
 from __future__ import annotations
 
 import os
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.data.tables import check_file, read_columns
+from calibrant.report.evaluation.arrays import first_row, read_file, read_label_file
+from calibrant.report.evaluation.probabilities import check_logit_values, check_values
 
 LABELS = ("label", "labels", "y", "y_true", "target", "targets", "class", "true", "truth")
 _SCORES = ("score", "prob", "proba", "probability", "y_prob", "y_score", "y_proba", "p", "probs", "logit", "logits")
 _PREFIXED = re.compile(r"^(probability|proba|probs|prob|logits|logit|p)(?:[_ .:-]+(.+)|(\d+))$", re.IGNORECASE)
+_PREDICTED = ("predicted", "prediction", "pred", "y_pred", "predicted_class", "predicted_label")
 _TRUE, _FALSE = ("true", "yes", "1", "right", "correct"), ("false", "no", "0", "wrong", "incorrect")
 
 
@@ -43,7 +44,7 @@ class PredictionFile:
     @property
     def first_row(self) -> int:
         """The number of the first row: 1 below a header, 0 in arrays."""
-        return 0 if self.path.suffix.lower() == ".npz" else 1
+        return first_row(self.path)
 
     @property
     def is_logits(self) -> bool:
@@ -75,51 +76,50 @@ def read_predictions(
     """Read a file of predictions.
 
     Probabilities are columns named `prob_…`, `p_…` or `proba_…` and the class, logits `logit_…`, or columns named like
-    the labels; `columns` names them otherwise. A single column `score`, `prob` or similar is the probability of the
-    second of two classes; `confidence` with `correct` is the other form. Arrays of an npz file have the same names,
-    with a matrix `probs` or `logits`.
+    the labels, or 0, 1, 2, …; `columns` names them otherwise. A single column `score`, `prob` or similar is the
+    probability of the second of two classes; `confidence` with `correct`, or with `predicted` and labels, is the other
+    form. Arrays of an npz file have the same names, with a matrix `probs` or `logits`. `labels` is a column, or a file
+    with one entry per row.
     """
     path = Path(path)
-    table = _read(path)
+    table = read_file(path)
+    if labels is not None and labels not in table and Path(labels).is_file():
+        table["label"] = read_label_file(Path(labels), LABELS)
+        if len({len(column) for column in table.values()}) > 1:
+            expected = len(next(iter(table.values())))
+            raise ValueError(f"{labels} must have {expected} labels, one per row of {path}; got {len(table['label'])}.")
+        labels = "label"
     if len({len(column) for column in table.values()}) > 1:
         raise ValueError(f"The arrays in {path.name} must have one entry per prediction; got different lengths.")
     target = _find_labels(table, labels, path)
     y = None if target is None else table[target]
+    if need_labels and y is not None:
+        _check_present(y, path)
     wanted, heavy = _required(table, group, path), _required(table, weight, path)
     kind, used, values, classes = _find_values(table, columns, logits, y, target, path)
+    if kind in ("probs", "score"):
+        values = check_values(values, path)
+    elif kind == "logits":
+        check_logit_values(values, path)
     if kind == "pairs":
-        outcome = _named(table, ("correct",))
-        y = None if outcome is None else _as_correct(table[outcome], path)
+        y = _outcomes(table, y, path)
     if need_labels and y is None:
         raise ValueError(
-            f"{path.name} has no column with the true classes; name it with --labels. Its columns are {_list(table)}."
+            f"{path.name} has no column with the true classes; name it with --labels, or give a file of labels there. "
+            f"Its columns are {_list(table)}."
         )
     rows = {name: column for name, column in table.items() if name not in used and name != target and column.ndim == 1}
     groups = None if wanted is None else table[wanted]
     return PredictionFile(path, kind, values, y, classes, groups, rows, None if heavy is None else table[heavy])
 
 
-def _read(path: Path) -> dict[str, np.ndarray]:
-    check_file(path)
-    if path.suffix.lower() == ".npz":
-        return _read_npz(path)
-    return dict(read_columns(path))
-
-
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, zipfile.BadZipFile):
+def _check_present(y: np.ndarray, path: Path) -> None:
+    missing = [row for row, label in enumerate(y.tolist()) if label is None or label != label]
+    if missing:
         raise ValueError(
-            f"{path.name} is not an npz file of plain arrays; write it with np.savez(…, probs=…, labels=…)."
-        ) from None
-    if not arrays or any(array.ndim == 0 for array in arrays.values()):
-        raise ValueError(
-            f"{path.name} must hold arrays with one row per prediction, such as probs and labels; got "
-            f"{', '.join(arrays) or 'none'}."
+            f"Labels are missing in {len(missing):,} of {len(y):,} rows of {path.name}, first in row "
+            f"{missing[0] + first_row(path)}. Drop these rows."
         )
-    return arrays
 
 
 def _find_labels(table: Mapping[str, Any], labels: str | None, path: Path) -> str | None:
@@ -160,7 +160,7 @@ def _find_values(
         known = ("probs", "probabilities", "proba", "prob", "p", "logits", "logit")
         matrix = _named({name: table[name] for name in wide}, known) or wide[0]
         is_logits = logits or matrix.lower().startswith("logit")
-        return "logits" if is_logits else "probs", {matrix}, np.asarray(table[matrix], dtype=float), None
+        return "logits" if is_logits else "probs", {matrix}, _numbers(table, matrix, path), None
     prefixed: dict[str, list[str]] = {}
     for name in table:
         match = _PREFIXED.match(name)
@@ -176,16 +176,43 @@ def _find_values(
         if len(named) > 1 and len(named) == len(np.unique(y)):
             return "logits" if logits else "probs", set(named), _matrix(table, named, path), tuple(named)
     confidence = _named(table, ("confidence", "conf"))
-    if confidence is not None and (_named(table, ("correct",)) or y is None):
-        return "pairs", {confidence, _named(table, ("correct",)) or ""}, _numbers(table, confidence, path), None
+    outcome = _named(table, ("correct",)) or (_named(table, _PREDICTED) if y is not None else None)
+    if confidence is not None and (outcome or y is None):
+        return "pairs", {confidence, outcome or ""}, _numbers(table, confidence, path), None
     single = next((found[0] for found in prefixed.values()), None) or _named(table, _SCORES)
     if single is not None and single != target:
         is_logit = logits or single.lower().startswith("logit")
         return "logit" if is_logit else "score", {single}, _numbers(table, single, path), None
+    numbered = [name for name in map(str, range(len(table))) if name in table]
+    if len(numbered) > 1 and numbered == [name for name in table if name.isdigit()]:
+        return "logits" if logits else "probs", set(numbered), _matrix(table, numbered, path), _classes(numbered, y)
+    if all(_is_number(name) for name in table if name != target):
+        raise ValueError(f"{path.name} has numbers in its first line; put a header such as prob_a,prob_b,label there.")
     raise ValueError(
         f"{path.name} has no predictions that can be recognised: expected columns prob_<class> or logit_<class>, one "
-        f"column score, or confidence and correct. Name them with --columns. Its columns are {_list(table)}."
+        "column score, or confidence with correct or predicted. Name them with --columns. Its columns are "
+        f"{_list(table)}."
     )
+
+
+def _outcomes(table: Mapping[str, np.ndarray], y: np.ndarray | None, path: Path) -> np.ndarray | None:
+    """Whether each prediction was right: the column `correct`, or whether the predicted class is the true one."""
+    outcome = _named(table, ("correct",))
+    if outcome is not None:
+        return _as_correct(table[outcome], path)
+    predicted = _named(table, _PREDICTED)
+    if y is None or predicted is None:
+        return None
+    pairs = zip(y.tolist(), table[predicted].tolist(), strict=True)
+    return np.array([_whole(label) == _whole(guess) for label, guess in pairs])
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _class_of(name: str) -> str:
@@ -213,10 +240,11 @@ def _numbers(table: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarr
         values = np.asarray(table[name], dtype=float)
     except (TypeError, ValueError):
         raise ValueError(f"Column {name!r} of {path.name} must hold numbers; got text.") from None
-    bad = np.flatnonzero(np.isnan(values))
+    bad = np.flatnonzero(np.isnan(values).reshape(len(values), -1).any(axis=1))
     if len(bad):
         raise ValueError(
-            f"Column {name!r} of {path.name} has no value in row {bad[0]}. Drop such rows or fill them in."
+            f"Column {name!r} of {path.name} has no value in row {bad[0] + first_row(path)}. Drop such rows or fill "
+            "them in."
         )
     return values
 

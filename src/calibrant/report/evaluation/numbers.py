@@ -40,7 +40,11 @@ _MOST_GROUPS = 50
 
 @dataclass(frozen=True)
 class Measure:
-    """One number, its interval if known, and the score of a perfectly calibrated model."""
+    """One number, its interval if known, and the score of a perfectly calibrated model.
+
+    [`low`, `high`] is the interval. `floor` is the noise floor, and `floor_high` the upper end of its interval. Numbers
+    that are not known are None.
+    """
 
     name: str
     value: float
@@ -52,7 +56,29 @@ class Measure:
 
 @dataclass(frozen=True)
 class ModelNumbers:
-    """All measurements of one model."""
+    """All measurements of one model.
+
+    Attributes
+    ----------
+    name, n, n_classes : str, int, and int or None
+        Name of the model, number of rows and of classes.
+    measures : dict of Measure
+        Accuracy, NLL, Brier score and calibration errors, by name.
+    mean_confidence, gap : float and Estimate
+        Mean confidence, and its difference to the accuracy.
+    test : CalibrationTest
+        Test of the hypothesis that the model is calibrated.
+    split : dict
+        The parts of the Brier score: miscalibration, discrimination, uncertainty.
+    risk : dict
+        AURC, excess AURC and points of the risk–coverage curve.
+    classes, groups : list of dict
+        Number of rows, mean confidence, frequency, gap and ECE of each class and each group.
+    groups_left_out : int
+        Number of groups that are not in `groups`, because there are many; the largest groups are kept.
+    level, bins, weighted : float, int and bool
+        Level of the intervals, number of bins, and whether rows are weighted.
+    """
 
     name: str
     n: int

@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._inputs import Logits, as_tensor, check_confidence, check_logits, check_probs, class_names
+from calibrant._inputs import (
+    Logits,
+    as_tensor,
+    check_confidence,
+    check_logits,
+    check_probs,
+    class_names,
+    one_dimension_hint,
+)
 
 FEWEST = 2
 # Whole numbers up to here are exact in float64.
@@ -116,7 +124,8 @@ def read_labels(
     """
     y = class_names(labels)
     if y.shape != (n,):
-        raise ValueError(f"labels must be 1-D with {n} entries, one per prediction; got shape {y.shape}.")
+        hint = one_dimension_hint(y.shape)
+        raise ValueError(f"labels must be 1-D with {n} entries, one per prediction; got shape {y.shape}.{hint}")
     if y.dtype == object:
         y = _plain(y)
     if y.dtype.kind == "f":

@@ -29,9 +29,11 @@ class Evaluation:
 
     Attributes
     ----------
-    models : dict of `ModelNumbers` by name.
-    differences : paired differences of each further model to the first: value, low, high and p_value of accuracy,
-        NLL, Brier score and ECE.
+    models : dict
+        The `ModelNumbers` of each model, by name.
+    differences : list of dict
+        Paired differences of each further model to the first: value, low, high and p_value of accuracy, NLL, Brier
+        score and ECE.
     """
 
     models: dict[str, ModelNumbers]
