@@ -19,7 +19,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_parameter
 
 from calibrant._fitted import unfitted
-from calibrant._inputs import warn_of_other_order
+from calibrant._labels import warn_of_other_order
 from calibrant.data.copies import independent_size
 from calibrant.estimators.fold_models import fit_model, held_out_scores, logit_scale, mean_scores
 from calibrant.estimators.folds import (

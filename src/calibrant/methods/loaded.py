@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from calibrant._inputs import check_labels, shareable
+from calibrant._inputs import shareable
+from calibrant._labels import check_labels
 from calibrant.data.batch import map_tensors
 from calibrant.data.items import arguments
 from calibrant.data.loaders import LoaderStream

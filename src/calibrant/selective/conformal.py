@@ -33,7 +33,8 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.stats import binom
 
-from calibrant._inputs import check_labels, check_probs
+from calibrant._inputs import check_probs
+from calibrant._labels import check_labels
 from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_fraction
 from calibrant.selective._json import read_rule
