@@ -32,7 +32,7 @@ def _tables_page() -> str:
     return f"{page}, also for {words(missing)}, which {'lack' if len(missing) > 1 else 'lacks'} some splits."
 
 
-PAGE = "[All results](docs/meta-regularisation.md#what-we-found)."
+PAGE = "[All results](docs/meta-regularisation-results.md)."
 RIVAL, ENOUGH = "ce-average-ts", 3
 IMAGES = {"meta-reg-cifar10": "CIFAR-10", "meta-reg-cifar100": "CIFAR-100"}
 

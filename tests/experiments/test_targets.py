@@ -206,9 +206,12 @@ def test_judge_counts():
 
 
 def test_small_values_show_two_significant_digits():
-    small = Estimate(-0.000042, -0.000142, 0.000058, 0.95, "by hand")
+    """Of the value, or of its interval if that is wider."""
+    small = Estimate(-0.000042, -0.000162, 0.000078, 0.95, "by hand")
+    narrow = Estimate(-0.000042, -0.000045, -0.000039, 0.95, "by hand")
+    assert judge("all", [Case("a", narrow, True)]).shown == "a −0.000042 ± 0.000003"
     cases = [Case("a", small, True), Case("b", 0.00049, True), Case("c", 0.0, True), Case("d", -1e-17, True)]
-    assert judge("all", cases).shown == "a −0.000042 ± 0.000100; b 0.00049; c 0.000; d 0.000"
+    assert judge("all", cases).shown == "a −0.00004 ± 0.00012; b 0.00049; c 0.000; d 0.000"
     assert judge("all", [Case("a", -0.0005, True), Case("b", 0.0006, True)], digits=4).shown == "a −0.0005; b 0.0006"
     assert judge("all", [Case("a", 0.0006, True), Case("b", math.nan, None)]).shown == "a 0.001; b –"
 

@@ -110,13 +110,15 @@ def not_significantly_above_zero(value: Estimate) -> bool | None:
 
 
 def _shown(value: Estimate | float | None, digits: int) -> str:
-    """A value with ``digits`` decimals, or with two significant digits if it would be shown as zero.
+    """A value with ``digits`` decimals, or with more if it would be shown as zero.
 
-    A target "below zero" must not seem to be met, or missed, by 0.000. Values below 1e-9 are rounding errors of zero.
+    A target "below zero" must not seem to be met, or missed, by 0.000. Then the value has two significant digits, or
+    as many decimals as give its interval two. Values below 1e-9 are rounding errors of zero.
     """
     number = math.nan if value is None else abs(_number(value))
     if number > 1e-9 and float(f"{number:.{digits}f}") == 0:
-        digits = 1 - math.floor(math.log10(number))
+        half = (value.high - value.low) / 2 if isinstance(value, Estimate) else math.nan
+        digits = max(digits, 1 - math.floor(math.log10(half if half > number else number)))
     return format_number(value, digits)
 
 

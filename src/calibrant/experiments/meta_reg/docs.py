@@ -1,7 +1,7 @@
-"""Write the results section of docs/meta-regularisation.md from result files.
+"""Write docs/meta-regularisation-results.md from result files.
 
 ``python -m calibrant.experiments.meta_reg.docs`` uses all files ``results/meta-reg-*.json``. You can also name the page
-and the files: ``… docs/meta-regularisation.md results/meta-reg-cifar10.json``.
+and the files: ``… docs/meta-regularisation-results.md results/meta-reg-cifar10.json``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from calibrant.experiments.meta_reg.study import read_all
 from calibrant.experiments.meta_reg.targets import TARGETS, judged, targets
 from calibrant.report import Results, Table, to_markdown
 
-PAGE, RESULTS = Path("docs/meta-regularisation.md"), Path("results")
+PAGE, RESULTS = Path("docs/meta-regularisation-results.md"), Path("results")
 BEGIN, END = "<!-- results: written by calibrant.experiments.meta_reg.docs -->", "<!-- end of results -->"
 
 
@@ -33,16 +33,16 @@ def results_section(results: Results) -> str:
     verdicts += [[v.statement, v.shown, v.word, v.note or None] for v in noisy_targets(found)]
     claims = [[c.statement, c.paper, c.measured, c.verdict, c.note or None] for c in (*computed(), *measured(found))]
     parts = [
-        "### Runs",
+        "## Runs",
         runs_in_words(found),
-        "### Targets",
+        "## Targets",
         TARGETS,
         to_markdown(["target", "measured", "verdict", "note"], verdicts),
-        "### Which of the paper's claims hold",
+        "## Which of the paper's claims hold",
         to_markdown(["claim", "paper", "measured here", "holds", "remark"], claims),
     ]
     for group in found:
-        parts += [f"### {group.label}", *_tables(group)]
+        parts += [f"## {group.label}", *_tables(group)]
     return "\n\n".join([*parts, *_searches(results)])
 
 
@@ -65,7 +65,7 @@ def _searches(results: Results) -> list[str]:
     """The results of `calibrant sweep meta-reg`, if it was run."""
     parts: list[str] = []
     for group, base in searches(results.records):
-        parts += [f"### Settings of `{base}` on the validation part, {group.label}"]
+        parts += [f"## Settings of `{base}` on the validation part, {group.label}"]
         parts += [to_markdown(HEADINGS, rows(group, base)), f"{CAPTION} Lowest NLL: {best(group, base)}."]
     return parts
 
@@ -81,11 +81,9 @@ def runs_in_words(found: Sequence[RunGroup]) -> str:
         by_count: dict[int, list[str]] = {}
         for method in group.methods:
             by_count.setdefault(len(group.of(method)), []).append(f"`{method}`")
-        told = [
-            f"{count} {'seed' if count == 1 else 'seeds'} of {', '.join(names)}"
-            for count, names in sorted(by_count.items(), reverse=True)
-        ]
-        lines.append(f"- {group.label}: {'; '.join(told)}.")
+        lines.append(f"- {group.label}")
+        for count, names in sorted(by_count.items(), reverse=True):
+            lines.append(f"  - {count} {'seed' if count == 1 else 'seeds'}: {', '.join(names)}")
     return "\n".join(lines)
 
 
