@@ -10,7 +10,12 @@ import numpy as np
 
 
 def check_choice(name: str, value: Any, known: Iterable[Any]) -> None:
-    """Raise an error if a setting is not one of the known values."""
+    """Raise an error if a setting is not one of the known values.
+
+    >>> check_choice("pool", "mean", ("probs", "logits"))
+    Traceback (most recent call last):
+    ValueError: pool must be 'probs' or 'logits'; got 'mean'.
+    """
     values = list(known)
     if value not in values:
         *most, last = map(repr, values)

@@ -10,20 +10,24 @@ from pathlib import Path
 from uuid import uuid4
 
 
+class WriteError(ValueError):
+    """A file cannot be written, for example because the disk is full."""
+
+
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path to write to; it replaces `path` if the block ends without an error.
 
     If `path` is a link, its target is replaced. Permissions follow the umask. A device or pipe is written to directly.
-    Raises a ValueError if the file cannot be written.
+    Raises a ValueError if the file cannot be written: a `WriteError` if the system refuses it.
     """
     try:
         yield from _whole(Path(path))
     except PermissionError:
-        raise ValueError(f"{path} cannot be written: no permission. Give another place.") from None
+        raise WriteError(f"{path} cannot be written: no permission. Give another place.") from None
     except OSError as error:
         reason = error.strerror or error
-        raise ValueError(f"{path} cannot be written: {reason}. Free some space or give another place.") from None
+        raise WriteError(f"{path} cannot be written: {reason}. Free some space or give another place.") from None
 
 
 def _whole(path: Path) -> Iterator[Path]:

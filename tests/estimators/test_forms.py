@@ -7,8 +7,9 @@ import pandas as pd
 import pyarrow
 import pytest
 from sklearn.base import clone
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from calibrant import CrossCalibrated
 from calibrant.data import TableEncoder
@@ -181,6 +182,6 @@ def test_folds_of_other_rows_are_refused(classifier, held):
         clone(classifier).set_params(cv=[(np.arange(2, 40), held), (np.arange(40), np.arange(40, ROWS))]).fit(VALUES, Y)
 
 
-def test_a_regressor_is_no_base_for_calibration():
-    with pytest.raises(ValueError, match="predict_proba or decision_function; got Ridge, which has neither"):
-        CrossCalibrated(Ridge(), cv=2).fit(VALUES, Y)
+def test_the_base_of_calibration_needs_scores():
+    with pytest.raises(ValueError, match="predict_proba or decision_function; got StandardScaler, which has neither"):
+        CrossCalibrated(StandardScaler(), cv=2).fit(VALUES, Y)

@@ -9,6 +9,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import calibrant
+from calibrant.data import TensorStream
+from calibrant.data.vision import Mixup
+from calibrant.methods import Part
 
 CLASSES = 3
 TRAIN, VAL = 40, 20
@@ -59,6 +62,12 @@ def test_data_in_memory(form):
     torch.testing.assert_close(result.probs(convert(*data())[0]), expected)
 
 
+@pytest.mark.parametrize("make", [Part, TensorStream])
+def test_parts_and_streams_have_the_precision_of_the_network(make):
+    train, val = (make(x.double(), y) for x, y in (data(), data(VAL, 1)))
+    torch.testing.assert_close(fit(train, val).probs(data()[0]), fit(data()).probs(data()[0]))
+
+
 @pytest.mark.filterwarnings("error:The given NumPy array is not writable")
 def test_read_only_arrays_are_copied():
     fit(FORMS["read-only arrays"](*data())).probs(read_only(data()[0]))
@@ -99,6 +108,7 @@ NAN = X.clone()
 NAN[5, 1] = torch.nan
 WRONG = {
     "a data set": (TensorDataset(X, Y), r"got a TensorDataset. Pass DataLoader\(dataset, batch_size=128"),
+    "mixup": (TensorStream(X, Y, augment_batch=Mixup(1.0, CLASSES)), "train must not have augment_batch"),
     "three tensors": ((X, Y, X), "got a tuple of Tensor, Tensor, Tensor"),
     "single samples": (Stream(), "must yield batches; got a single sample"),
     "samples without a batch": (DataLoader(TensorDataset(X, Y), batch_size=None), "got a single sample"),

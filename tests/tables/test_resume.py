@@ -1,5 +1,6 @@
 """Tests of `calibrant train` when it is killed: no partial files, and the rerun ends with the same result."""
 
+import errno
 import json
 import os
 import random
@@ -15,9 +16,9 @@ import pytest
 
 pytest.importorskip("pandas")
 import pandas as pd
-from safetensors import SafetensorError
 
 from calibrant import SelfCalibratedClassifier
+from calibrant.bilevel.checkpoint import save_run
 from calibrant.methods import safeguards
 from calibrant.tables import Order, load_model, results, resuming, train
 from calibrant.tables.progress import FitProgress
@@ -203,9 +204,13 @@ def test_checkpoints_that_cannot_be_used_are_not_used(change, four_steps, tmp_pa
 
 
 def test_a_full_disk_does_not_stop_the_training(four_steps, tmp_path, monkeypatch):
+    def refuse(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     def full(path, run):
-        Path(f"{path}.partial").write_bytes(b"half of a file")
-        raise SafetensorError("No space left on device")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", refuse)
+            save_run(path, run)
 
     monkeypatch.setattr(safeguards, "save_run", full)
     given = replace(order(tmp_path), settings={"epochs": 40})

@@ -42,6 +42,7 @@ class Implicit(Hypergradient):
     steps : int
         The number of training steps per outer step.
     scope : {"all", "head"}
+        The whole network, or its last layer.
     solve : LinearSolver
         By default conjugate gradients; for ``"head"`` with 8 products.
     damping : float, optional

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from calibrant._classes import full_precision
+from calibrant._settings import check_choice
 from calibrant.bilevel.objectives import DEFAULT_OUTER_LOSS, UserLoss, averaged
 from calibrant.bilevel.outer_variables import add_prior
 from calibrant.data.batch import Batch
 from calibrant.losses.calibration import Accuracy, dece, sece
 from calibrant.losses.classification import brier, cross_entropy
 from calibrant.losses.confidence import confidence_bce
-from calibrant.losses.inputs import one_of, positive_number, whole_number
+from calibrant.losses.inputs import positive_number, whole_number
 from calibrant.losses.trainable import confidence_and_right
 from calibrant.models.network import Network
 
@@ -53,8 +54,8 @@ def sece_loss(
     ``strength=None`` gives SECE alone, as the second paper prints it. SECE alone is smallest for a network that has
     learned nothing, so use it only if training itself keeps the accuracy high.
     """
-    one_of("accuracy", accuracy, ("soft", "hard"))
-    one_of("order", order, (1, 2))
+    check_choice("accuracy", accuracy, ("soft", "hard"))
+    check_choice("order", order, (1, 2))
     width = float(positive_number("bandwidth", bandwidth))
     settings = (("bandwidth", width), ("accuracy", accuracy), ("order", order))
     return BesideCrossEntropy(sece, _strength(strength), settings)
@@ -64,7 +65,7 @@ def dece_loss(
     *, strength: float | None = 1.0, bins: int = 15, temperature: float = 0.01, accuracy: Accuracy = "soft"
 ) -> UserLoss:
     """``CE + strength·DECE`` (Bohdal et al. 2021, who use 0.5). None gives DECE alone, as in :func:`sece_loss`."""
-    one_of("accuracy", accuracy, ("soft", "hard"))
+    check_choice("accuracy", accuracy, ("soft", "hard"))
     bins, sharpness = whole_number("bins", bins), float(positive_number("temperature", temperature))
     settings = (("bins", bins), ("temperature", sharpness), ("accuracy", accuracy))
     return BesideCrossEntropy(dece, _strength(strength), settings)

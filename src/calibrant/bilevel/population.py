@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -105,42 +105,31 @@ class Population:
         self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
     ) -> tuple[list[Tensor], Tensors]:
         """The features that the members' inner losses use, and the buffers after the pass."""
-        every = torch.func.vmap(self.template.inner_features, in_dims=(0, 0, 0, self.train.axes))
-        return every(params, buffers, phi, batch)
+        return _members(self.template.inner_features, self.train, params, buffers, phi, batch)
 
     def outer_features(
         self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
     ) -> tuple[list[Tensor], Tensors]:
         """The features that the members' outer losses use, and the buffers after the pass."""
-        assert self.val is not None
-        every = torch.func.vmap(self.template.outer_features, in_dims=(0, 0, 0, self.val.axes))
-        return every(params, buffers, phi, batch)
+        return _members(self.template.outer_features, self.val, params, buffers, phi, batch)
 
     def inner_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
         """The members' inner losses as functions of their heads' parameters."""
-        axes = self.train.axes if batch.noise else self.train.axes._replace(noise={})
-        return torch.func.vmap(self.template.inner_of_head, in_dims=(0, 0, 0, 0, axes))(w, params, features, phi, batch)
+        return _members(self.template.inner_of_head, self.train, w, params, features, phi, batch)
 
     def outer_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
         """The members' outer losses as functions of their heads' parameters."""
-        assert self.val is not None
-        every = torch.func.vmap(self.template.outer_of_head, in_dims=(0, 0, 0, 0, self.val.axes))
-        return every(w, params, features, phi, batch)
+        return _members(self.template.outer_of_head, self.val, w, params, features, phi, batch)
 
     def outer_answers(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> list[Any]:
         """The outputs of the members' networks when their outer losses are evaluated."""
-        assert self.val is not None
-        every = torch.func.vmap(self.template.outer_answers, in_dims=(0, 0, 0, self.val.axes))
-        return every(params, buffers, phi, batch)
+        return _members(self.template.outer_answers, self.val, params, buffers, phi, batch)
 
     def outer_given(
         self, answers: Sequence[Any], params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
     ) -> Tensor:
         """The members' outer losses from known network outputs."""
-        assert self.val is not None
-        axes = self.val.axes if batch.noise else self.val.axes._replace(noise={})
-        every = torch.func.vmap(self.template.outer_given, in_dims=(0, 0, 0, 0, axes))
-        return every(answers, params, buffers, phi, batch)
+        return _members(self.template.outer_given, self.val, answers, params, buffers, phi, batch)
 
     def initial_params(self, phi: Tensor) -> Tensor:
         """θ_0 of every member."""
@@ -183,6 +172,13 @@ def why_not_vectorised(problems: Sequence[Bilevel]) -> str | None:
     except (RuntimeError, NotImplementedError, ValueError) as error:  # no rule for an operation, control flow on values
         return str(error)
     return None
+
+
+def _members(fn: Callable[..., Any], stream: MemberStream | None, *args: Any) -> Any:
+    """``fn(*args)`` for every member. The last argument is a batch of ``stream``, which may lack dropout masks."""
+    assert stream is not None
+    axes = stream.axes if args[-1].noise else stream.axes._replace(noise={})
+    return torch.func.vmap(fn, in_dims=(*[0] * (len(args) - 1), axes))(*args)
 
 
 def _each_member(fn: LossFunction, axes: Batch) -> LossFunction:

@@ -44,13 +44,16 @@ def solve(
     Parameters
     ----------
     problem : Bilevel or Population
+        What is solved; many problems of one kind run as one population.
     hypergradient : Hypergradient
         How dF/dφ is computed, and how many training steps belong to one outer step.
     inner_optimizer, outer_optimizer : Optimizer
         ``SGD(learning_rate)`` as outer optimiser is projected gradient descent, as in Algorithm 1 (Sanguin et al.
         2024).
     outer_steps : int, or a tensor with one number per member
+        The length of the run.
     callbacks : sequence of Callback
+        Called before, after and between outer steps.
     restart : bool
         Start each outer step from Φ_0(φ) instead of from the present training state.
     clip_norm : float, optional

@@ -64,7 +64,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         From ordinal to one-hot outputs.
     notes_ : list of str
         The warnings of ``fit``.
-    n_features_in_, feature_names_in_ : as everywhere in scikit-learn
+    n_features_in_, feature_names_in_ : as in every scikit-learn estimator
 
     Examples
     --------

@@ -20,7 +20,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from calibrant._inputs import check_labels
+from calibrant._labels import check_labels
 from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.data.batch import Batch, Tensors, as_dtype, map_tensors
 from calibrant.data.items import by_name, check_batch, takes_mapping, unpack
@@ -51,7 +51,9 @@ class LoaderStream(Stream):
     Parameters
     ----------
     loader : iterable of batches
+        It is iterated again for each epoch.
     seed : int
+        Seed of the random numbers of each batch.
     device, dtype : optional
         Device of the batches, and precision of floating-point inputs.
     hyper : dict of tensors

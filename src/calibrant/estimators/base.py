@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from calibrant._device import resolve_device
 from calibrant._fitted import unfitted
-from calibrant._inputs import class_columns, warn_of_other_order
+from calibrant._labels import class_columns, warn_of_other_order
 from calibrant._settings import check_whole, shown
 from calibrant.bilevel import Callback, History, ProgressBar
 from calibrant.data.copies import copy_groups, joined

@@ -84,7 +84,8 @@ class BO4SCClassifier(NetworkClassifier):
     suspicion_ : (n_samples,) array
         How wrong each label looks, from 0 to 1: ``1 − w_i·p(y_i | x_i)``, with w = 1 for rows that were not trained on.
         Use it to sort rows. It is not a probability, because the network was trained on these rows.
-    train_indices_, validation_indices_ : the training rows and the held-out rows of X
+    train_indices_, validation_indices_ : arrays of int
+        The training rows and the held-out rows of X.
     history_ : dict of (outer steps,) arrays
         ``inner_loss``, ``outer_loss`` and ``gradient_norm`` (of the hypergradient).
     l2_, label_smoothing_ : arrays, if ``also`` of ``method`` names them

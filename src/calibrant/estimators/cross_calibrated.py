@@ -19,7 +19,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_parameter
 
 from calibrant._fitted import unfitted
-from calibrant._inputs import warn_of_other_order
+from calibrant._labels import warn_of_other_order
 from calibrant.data.copies import independent_size
 from calibrant.estimators.fold_models import fit_model, held_out_scores, logit_scale, mean_scores
 from calibrant.estimators.folds import (
@@ -86,7 +86,8 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         :meth:`rejection_rule` and :meth:`predict_set` use them.
     oof_labels_, oof_groups_ : (n_samples,) arrays
         The column number of each training row's class, and the number of its group (None without groups).
-    calibrator_ : fitted calibrator, or None
+    calibrator_ : Calibrator or None
+        The fitted calibrator.
     pool_ : :class:`calibrant.methods.pool.Pool`
         The last step: ``weights`` (w), ``bias`` and ``lapse``.
 
@@ -146,6 +147,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, groups: Any, fit_params: dict[str, Any]) -> None:
         """Fit an unfitted classifier; after an error it may be partly fitted, so ``fit`` calls this on a copy."""
+        self._check_estimator()
         X, y = indexable(as_table(X), as_targets(y))
         y = column_or_1d(y, warn=True)
         if not len(y):
@@ -258,13 +260,15 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         auto = "structured-matrix" if len(self.classes_) <= _MANY else "vector"
         return make_calibrator(auto if self.calibrator == "auto" else self.calibrator)
 
-    def _get_estimator(self) -> Any:
+    def _check_estimator(self) -> None:
         if isinstance(self.estimator, type):
             name = self.estimator.__name__
             raise TypeError(f"estimator must be an instance of a classifier; got the class {name}. Pass {name}().")
+        if self.estimator is not None and is_regressor(self.estimator):
+            raise ValueError(f"estimator must be a classifier; got the regressor {type(self.estimator).__name__}.")
+
+    def _get_estimator(self) -> Any:
         if self.estimator is not None:
-            if is_regressor(self.estimator):
-                raise ValueError(f"estimator must be a classifier; got the regressor {type(self.estimator).__name__}.")
             return self.estimator
         trees = HistGradientBoostingClassifier(learning_rate=0.03, max_iter=1000, early_stopping=True, random_state=0)
         return trees.set_fit_request(sample_weight=True) if _routing_enabled() else trees

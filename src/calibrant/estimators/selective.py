@@ -183,7 +183,8 @@ class SelectiveMixin(RejectMixin):
 
         The sets are fitted on out-of-fold probabilities. The probability is over training sets and new rows together.
         It assumes that the classifier's scores of new rows are distributed like the out-of-fold scores; see the module
-        :mod:`calibrant.estimators.selective`.
+        :mod:`calibrant.estimators.selective`. Each call fits the rule again; for many small batches, fit it once with
+        :meth:`set_rule` and apply it to ``predict_proba(X)``.
 
         Parameters
         ----------

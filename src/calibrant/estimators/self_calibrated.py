@@ -134,7 +134,8 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         overlap.
     oof_labels_, oof_groups_ : (n_samples,) arrays
         The column number of each training row's class, and the number of its group (None without groups).
-    train_indices_, validation_indices_ : the training rows and the held-out rows of X
+    train_indices_, validation_indices_ : arrays of int
+        The training rows and the held-out rows of X.
     history_ : dict of (outer steps,) arrays
         ``inner_loss``, ``outer_loss`` and ``gradient_norm`` (of the hypergradient), averaged over the networks.
 

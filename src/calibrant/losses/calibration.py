@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from calibrant._renamed import renamed_arguments
+from calibrant._settings import check_choice
 from calibrant.losses.inputs import (
     batch_inputs,
     correctness,
     known_labels,
-    one_of,
     positive_number,
     sample_inputs,
     sample_weights,
@@ -61,7 +61,7 @@ def sece(
     samples. The metric of the same name is :func:`calibrant.metrics.sece`.
     """
     bandwidth, rows = positive_number("bandwidth", bandwidth), whole_number("rows", rows)
-    one_of("order", order, (1, 2))
+    check_choice("order", order, (1, 2))
     confidence, right = _confidence_and_accuracy(logits, labels, accuracy)
     weights = None if sample_weight is None else sample_weights(sample_weight, confidence)
     gap = kernel_means(confidence, right, bandwidth, weights, rows=rows) - confidence
@@ -110,7 +110,7 @@ def soft_accuracy(probs: Tensor, labels: Tensor, steepness: float = 100.0) -> Te
 
 
 def _confidence_and_accuracy(logits: Tensor, labels: Tensor, accuracy: Accuracy) -> tuple[Tensor, Tensor]:
-    one_of("accuracy", accuracy, ("soft", "hard"))
+    check_choice("accuracy", accuracy, ("soft", "hard"))
     logits, labels = batch_inputs(logits, labels)
     probs = torch.softmax(logits, dim=-1)
     return probs.amax(-1), soft_accuracy(probs, labels) if accuracy == "soft" else correctness(logits, labels)

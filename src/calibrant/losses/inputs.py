@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,12 +110,6 @@ def sample_weights(weights: Tensor, like: Tensor) -> Tensor:
             f"sample_weight must be a tensor with one weight per sample, of shape {tuple(like.shape)}; got {got}."
         )
     return torch.where(weights >= 0, weights.to(like.dtype), torch.nan)
-
-
-def one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    """Raise an error if a setting is not one of the allowed values."""
-    if value not in allowed:
-        raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}; got {value!r}.")
 
 
 def whole_number(name: str, value: int) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from calibrant.losses.inputs import batch_inputs, class_shares, correctness, one_of, positive_number, whole_number
+from calibrant._settings import check_choice
+from calibrant.losses.inputs import batch_inputs, class_shares, correctness, positive_number, whole_number
 
 # A bin with a smaller share of the samples counts too little, by at most this share. The cube of this number is still a
 # float32, so that second derivatives are finite.
@@ -60,7 +61,7 @@ def soft_binned_ece(
     S_m, A_m and C_m are the mass, accuracy and confidence of a soft bin. `order` is 1 or 2; the authors use 2.
     """
     temperature, bins = positive_number("temperature", temperature), whole_number("bins", bins)
-    one_of("order", order, (1, 2))
+    check_choice("order", order, (1, 2))
     confidence, right = confidence_and_right(logits, labels)
     centres = (torch.arange(bins, dtype=confidence.dtype, device=confidence.device) + 0.5) / bins
     member = torch.softmax(-(confidence.unsqueeze(-1) - centres).square() / temperature, dim=-1)

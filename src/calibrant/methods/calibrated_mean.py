@@ -54,11 +54,10 @@ def _doubts(mixture: Mixture, fit: CrossFit, train: int) -> dict[str, Any]:
     networks are trained on it, but with a loss that allows for wrong labels.
     """
     part, held = fit.data[slice(0, train)], mixture.extras["held_out"][:train]
-    known = held.isnan().any(1)
+    never_held_out = held.isnan().any(1)
     probs = held
-    if known.any():
-        own = torch.cat([mixture.probs(x) for x, _ in part.pieces()])
-        probs = torch.where(known.unsqueeze(1), own, held)
+    if never_held_out.any():
+        probs = torch.where(never_held_out.unsqueeze(1), part.predicted(mixture.probs)[0], held)
     labels = part.labels.cpu()
     if "label_noise" not in mixture.extras:
         return {"suspicion": suspicion(torch.ones(train), probs, labels)}

@@ -231,10 +231,9 @@ def chosen(
     if isinstance(method, str):
         if method not in ALL_METHODS:
             near = get_close_matches(method.lower().replace("_", "-"), ALL_METHODS, n=1, cutoff=0.75)
-            hint = "".join(f" Did you mean {name!r}?" for name in near)
-            raise ValueError(
-                f"method must be one of {', '.join(map(repr, ALL_METHODS))}, or a Method; got {method!r}.{hint}"
-            )
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            known = ", ".join(map(repr, ALL_METHODS))
+            raise ValueError(f"method must be one of {known}, or a Method; got {method!r}.{hint}")
         return ALL_METHODS[method].method
     if not isinstance(method, Method):
         raise TypeError(f"method must be a value such as calibrant.methods.Standard(); got {method!r}.")

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from calibrant._inputs import check_labels, shareable
-from calibrant.data.batch import map_tensors
+from calibrant._inputs import shareable
+from calibrant._labels import check_labels
+from calibrant.data.batch import as_dtype, map_tensors
 from calibrant.data.items import arguments
 from calibrant.data.loaders import LoaderStream
 from calibrant.data.streams import Stream, TensorStream, as_array, as_tensors, is_pair
@@ -100,11 +101,17 @@ def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = 
     """Samples on the network's device and in its precision; ``name`` is the argument named in errors."""
     like = next(model.parameters())
     if isinstance(data, Part):
-        return data.to(like.device)
+        moved = data.to(like.device)
+        return replace(moved, inputs=as_dtype(moved.inputs, like.dtype))
     if isinstance(data, TensorStream):
+        if data.augment_batch is not None:
+            raise ValueError(
+                f"{name} must not have augment_batch, because only a method can mix samples; got a stream with it. Use "
+                "calibrant.methods.networks.NetworkTraining(mixup=…) as method, or leave it out."
+            )
         inputs = as_tensors(data.inputs, like.device, like.dtype)
-        moved = map_tensors(lambda t: t.to(like.device), (data.targets, data.sample_weight))
-        return Part(inputs, *moved, augment=data.augment, prepare=data.prepare)
+        targets, weights = map_tensors(lambda t: t.to(like.device), (data.targets, data.sample_weight))
+        return Part(inputs, targets, weights, augment=data.augment, prepare=data.prepare)
     if isinstance(data, tuple) and len(data) == 2:
         data = as_array(data[0]), as_array(data[1])
     data = _by_name(data, model)

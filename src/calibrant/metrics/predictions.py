@@ -12,17 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._inputs import (
-    Logits,
-    as_tensor,
-    check_confidence,
-    check_labels,
-    check_logits,
-    check_probs,
-    check_weights,
-    column_names,
-    top_label,
-)
+from calibrant._inputs import Logits, as_tensor, check_confidence, check_logits, check_probs, check_weights, top_label
+from calibrant._labels import check_labels, column_names
 from calibrant._settings import check_choice, shown
 
 Binary = Literal["positive", "predicted"]

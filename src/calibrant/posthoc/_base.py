@@ -10,17 +10,8 @@ from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant._inputs import (
-    Logits,
-    as_tensor,
-    check_labels,
-    check_logits,
-    check_probs,
-    check_weights,
-    column_names,
-    encode_text,
-    like,
-)
+from calibrant._inputs import Logits, as_tensor, check_logits, check_probs, check_weights, like
+from calibrant._labels import check_labels, column_names, encode_text
 
 Floats = np.ndarray
 

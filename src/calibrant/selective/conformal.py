@@ -33,9 +33,11 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.stats import binom
 
-from calibrant._inputs import check_labels, check_probs, column_names
+from calibrant._inputs import check_probs
+from calibrant._labels import check_labels, column_names
 from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_fraction
+from calibrant.selective._json import read_rule
 from calibrant.selective.set_scores import (
     Ranked,
     SetScore,
@@ -124,15 +126,12 @@ class SetRule:
     @classmethod
     def from_json(cls, text: str) -> SetRule:
         """Read what `to_json` wrote."""
-        fields = read_json(text, cls._FORMAT)
-        try:
-            fields["score"] = score_from_dict(fields["score"])
-            fields["quantile"] = tuple(map(float, fields["quantile"]))
-            return cls(**fields)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"The set rule is incomplete or has unknown fields: {error}. Write it again with to_json."
-            ) from error
+        return read_rule(text, cls._FORMAT, "set rule", cls._of_fields)
+
+    @classmethod
+    def _of_fields(cls, fields: dict[str, Any]) -> SetRule:
+        quantile = tuple(map(float, fields["quantile"]))
+        return cls(**current_fields(fields) | {"quantile": quantile})
 
 
 def conformal_rule(
@@ -246,12 +245,7 @@ def blocks(shape: tuple[int, ...]) -> Iterator[slice]:
         yield slice(start, start + size)
 
 
-def read_json(text: str, form: str) -> dict[str, Any]:
-    """Return the fields of a rule in JSON; an error if it is of another format."""
-    fields = json.loads(text)
-    if isinstance(fields, dict) and "classes" in fields:
-        fields["n_classes"] = fields.pop("classes")  # its name in earlier versions
-    found = fields.pop("format", None) if isinstance(fields, dict) else type(fields).__name__
-    if found != form:
-        raise ValueError(f"text must be JSON with format {form!r}, as written by to_json; got {found!r}.")
-    return fields
+def current_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a set rule with their present names, and with its score as a value."""
+    named = {"n_classes" if name == "classes" else name: value for name, value in fields.items()}
+    return named | {"score": score_from_dict(fields["score"])}

@@ -30,15 +30,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibrant._inputs import check_labels, check_probs, column_names
+from calibrant._inputs import check_probs
+from calibrant._labels import check_labels, column_names
 from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_fraction
+from calibrant.selective._json import read_rule
 from calibrant.selective.conformal import (
     Seed,
     blocks,
     check_columns,
+    current_fields,
     order_statistic,
-    read_json,
     with_top,
 )
 from calibrant.selective.set_scores import (
@@ -47,7 +49,6 @@ from calibrant.selective.set_scores import (
     draw,
     find_score,
     rank_classes,
-    score_from_dict,
     score_to_dict,
 )
 
@@ -138,15 +139,12 @@ class CrossSetRule:
     @classmethod
     def from_json(cls, text: str) -> CrossSetRule:
         """Read what `to_json` wrote."""
-        fields = read_json(text, cls._FORMAT)
-        try:
-            fields["score"] = score_from_dict(fields["score"])
-            lists = {name: tuple(fields[name]) for name in ("scores", "folds", "labels")}
-            return cls(**fields | lists)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"The set rule is incomplete or has unknown fields: {error}. Write it again with to_json."
-            ) from error
+        return read_rule(text, cls._FORMAT, "set rule", cls._of_fields)
+
+    @classmethod
+    def _of_fields(cls, fields: dict[str, Any]) -> CrossSetRule:
+        lists = {name: tuple(fields[name]) for name in ("scores", "folds", "labels")}
+        return cls(**current_fields(fields) | lists)
 
 
 def cross_conformal_rule(

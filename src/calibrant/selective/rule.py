@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from calibrant.selective._json import read_rule
+
 _FORMAT = "calibrant.rejection-rule/1"
 
 
@@ -143,23 +145,15 @@ class RejectionRule:
     @classmethod
     def from_json(cls, text: str) -> RejectionRule:
         """Read what `to_json` wrote."""
-        fields = json.loads(text)
-        if not isinstance(fields, dict) or fields.get("format") != _FORMAT:
-            found = fields.get("format") if isinstance(fields, dict) else type(fields).__name__
-            raise ValueError(
-                f"text must be JSON with format {_FORMAT!r}, as written by RejectionRule.to_json; got {found!r}."
-            )
-        del fields["format"]
-        try:
-            if fields["window"] is not None:
-                fields["window"] = Window(**{side: float(value) for side, value in fields["window"].items()})
-            if fields["risk"] is None:
-                fields["risk"] = math.nan
-            return cls(**fields)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"The rejection rule is incomplete or has unknown fields: {error}. Write it again with to_json."
-            ) from error
+        return read_rule(text, _FORMAT, "rejection rule", cls._of_fields)
+
+    @classmethod
+    def _of_fields(cls, fields: dict[str, Any]) -> RejectionRule:
+        if fields["window"] is not None:
+            fields["window"] = Window(**{side: float(value) for side, value in fields["window"].items()})
+        if fields["risk"] is None:
+            fields["risk"] = math.nan
+        return cls(**fields)
 
 
 def _encode(limit: float) -> float | str:

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
 
-from calibrant._whole import whole_file
 from calibrant.data.columns import Columns, numbers
 from calibrant.data.encoder import TableEncoder
 from calibrant.data.encodings import Categorical
@@ -117,11 +115,7 @@ def save_model(model: TableModel, path: str | os.PathLike[str]) -> None:
     """
     rule = None if model.rule is None else model.rule.to_json()
     setattr(model.classifier, ABOUT, {**model.about, "rule": rule})
-    with whole_file(path) as unfinished:
-        try:
-            model.classifier.save(unfinished)
-        except SafetensorError as error:
-            raise ValueError(f"{path} cannot be written: {error}. Free some space, or choose another path.") from None
+    model.classifier.save(path)
 
 
 def load_model(path: str | os.PathLike[str]) -> TableModel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,27 +43,30 @@ class TrainingResult:
     """The scores on the test rows."""
     metrics: dict[str, Any]
     """The content of metrics.json."""
+    probs: np.ndarray = field(repr=False)
+    """The class probabilities of the test rows."""
+    suspects: list[dict[str, Any]] = field(repr=False)
+    """The training rows whose labels are doubtful, as in suspects.csv."""
 
 
 def judged(order: Order, model: TableModel, parts: TableParts, described: TableDescription) -> TrainingResult:
     """Score the test rows, and collect the content of `metrics.json`."""
     test, train = parts.test, parts.train
-    probs = model.probs(test.columns, test.file)
+    probs, labels = model.probs(test.columns, test.file), np.array([str(v) for v in test.labels.tolist()])
     evaluation = evaluate(
         probs,
-        np.array([str(v) for v in test.labels.tolist()]),
+        labels,
         classes=model.classes,
         rows=test.columns if order.rows else None,
         row_numbers=test.numbers,
         name=order.method,
         seed=order.seed,
     )
-    predicted = probs.argmax(axis=1)
-    correct = np.array(model.classes)[predicted] == np.array([str(v) for v in test.labels.tolist()])
+    correct = np.array(model.classes)[probs.argmax(axis=1)] == labels
     accepted = model.accepts(probs.max(axis=1))
     assert model.rule is not None
     assert accepted is not None
-    wrong = suspects(model, train)
+    doubted = suspects(model, train)
     metrics = {
         "run": model.about["run"],
         "config": order.config,
@@ -88,11 +91,11 @@ def judged(order: Order, model: TableModel, parts: TableParts, described: TableD
             "test_errors_among_kept": float(1 - correct[accepted].mean()) if accepted.any() else None,
         },
         "test": evaluation.to_dict(rows=order.rows)["models"][0],
-        "suspects": len(wrong),
-        "very_suspect": sum(row["probability_of_label"] < UNLIKELY for row in wrong),
+        "suspects": len(doubted),
+        "very_suspect": sum(row["probability_of_label"] < UNLIKELY for row in doubted),
         "seconds": {"training": round(model.about["seconds"], 2)},
     }
-    return TrainingResult(order.out, model, evaluation, metrics)
+    return TrainingResult(order.out, model, evaluation, metrics, probs, doubted)
 
 
 def model_facts(classifier: Any) -> dict[str, Any]:
@@ -109,8 +112,8 @@ def model_facts(classifier: Any) -> dict[str, Any]:
 def publish(order: Order, result: TrainingResult, parts: TableParts, work: Path, folder: Path) -> None:
     """Write all files to the hidden folder, then move them; `metrics.json` is removed first and moved last."""
     model, metrics = result.model, result.metrics
-    write_predictions(work / PREDICTIONS, model, parts.test, model.probs(parts.test.columns, parts.test.file))
-    write_suspects(work / SUSPECTS, suspects(model, parts.train), parts.train, rows=order.rows)
+    write_predictions(work / PREDICTIONS, model, parts.test, result.probs)
+    write_suspects(work / SUSPECTS, result.suspects, parts.train, rows=order.rows)
     title = f"{order.target} in {parts.train.file}"
     result.evaluation.to_html(work / REPORT, title=title, card=card(order, result, parts), rule=model.rule)
     write_text_whole(work / METRICS, json.dumps(metrics, indent=1, allow_nan=False, ensure_ascii=False) + "\n")

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
+from calibrant._whole import WriteError
 from calibrant.bilevel import Callback
 from calibrant.bilevel.run import Run
 from calibrant.methods.safeguards import Opening, Resumable
@@ -40,7 +39,7 @@ class Checkpoints(Resumable):
             return
         try:
             super().on_step(run)
-        except (OSError, SafetensorError):
+        except (OSError, WriteError):
             self.writable = False
             self.clear()
 

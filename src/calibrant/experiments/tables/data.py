@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._inputs import class_columns
+from calibrant._labels import class_columns
 from calibrant.data import LabelledTable, TableEncoder, read_table, train_val_test
 from calibrant.experiments.common.records import ClassifierOutput, on_sample
 from calibrant.methods import Part, Task

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._inputs import check_weights, class_names, warn_of_other_order
+from calibrant._inputs import check_weights
+from calibrant._labels import class_names, warn_of_other_order
 from calibrant.report.evaluation.comparing import paired_differences
 from calibrant.report.evaluation.mistakes import check_numbers, check_rows
 from calibrant.report.evaluation.numbers import measure_model

@@ -9,16 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._inputs import (
-    Logits,
-    as_tensor,
-    check_confidence,
-    check_logits,
-    check_probs,
-    class_names,
-    classes_of_columns,
-    one_dimension_hint,
-)
+from calibrant._inputs import Logits, as_tensor, check_confidence, check_logits, check_probs
+from calibrant._labels import class_names, classes_of_columns, one_dimension_hint
 
 FEWEST = 2
 # Whole numbers up to here are exact in float64.
