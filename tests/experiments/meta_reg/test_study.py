@@ -107,7 +107,7 @@ def test_the_results_section_is_replaced_and_the_rest_stays(finished: Path, tmp_
     assert text.startswith("before\n")
     assert text.endswith(f"{END}\nafter\n")
     assert "former numbers" not in text
-    assert text.count("### Targets") == 1
+    assert text.count("## Targets") == 1
     assert "2 seeds of `ce`, `ce-ts`, `flg-sece`, `recommended`." in text
     assert "not yet measured" in text
     assert "4.81 ± 0.12" in text
@@ -121,7 +121,7 @@ def test_duplicate_runs_count_once_and_searches_have_own_tables(finished: Path) 
     assert len(results.records) == 8
     tried = [r | {"method": "flg-sece-h-0.5", "nll_val": 0.0} for r in results.records if r["method"] == "flg-sece"]
     section = results_section(results._replace(records=results.records + tried))
-    before, _, after = section.partition("### Settings of `flg-sece` on the validation part")
+    before, _, after = section.partition("## Settings of `flg-sece` on the validation part")
     assert "h-0.5" not in before
     assert "Lowest NLL: h 0.5." in after
 
