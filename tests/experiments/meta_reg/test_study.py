@@ -108,7 +108,7 @@ def test_the_results_section_is_replaced_and_the_rest_stays(finished: Path, tmp_
     assert text.endswith(f"{END}\nafter\n")
     assert "former numbers" not in text
     assert text.count("## Targets") == 1
-    assert "2 seeds of `ce`, `ce-ts`, `flg-sece`, `recommended`." in text
+    assert "  - 2 seeds: `ce`, `ce-ts`, `flg-sece`, `recommended`\n" in text
     assert "not yet measured" in text
     assert "4.81 ± 0.12" in text
     page.write_text("nothing")
