@@ -21,7 +21,7 @@ from calibrant.experiments.meta_reg.curves import EpochCurve
 from calibrant.experiments.meta_reg.data import prepare
 from calibrant.experiments.meta_reg.docs import BEGIN, END, results_section, update
 from calibrant.experiments.meta_reg.measures import BINS, SCORES
-from calibrant.experiments.meta_reg.plan import Setup, runs
+from calibrant.experiments.meta_reg.plan import NETWORK_VERSIONS, Setup, runs
 from calibrant.experiments.meta_reg.resuming import OutOfTime
 from calibrant.experiments.meta_reg.study import read_all
 from calibrant.methods.fitted import Failed
@@ -280,3 +280,14 @@ def test_a_diverged_run_is_recorded_and_the_study_goes_on(
     failures = {r["method"]: r["failure"] for r in records(tmp_path)}
     assert "logits of the trained network were not finite" in failures["ce"]
     assert failures["focal"] is None
+
+
+def test_a_changed_network_makes_its_stored_runs_out_of_date(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def key(model: str) -> object:
+        ((found, _),) = runs(Setup("cifar10", images, model, epochs=1), ["ce"], 1)
+        return found
+
+    before = {model: key(model) for model in ("small-cnn", "resnet18")}
+    monkeypatch.setitem(NETWORK_VERSIONS, "small-cnn", "later")
+    assert key("small-cnn") != before["small-cnn"]
+    assert key("resnet18") == before["resnet18"]
