@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.experiments.common import store as store_module
+from calibrant.experiments.common import configs
 from calibrant.experiments.common.command import begin, export, open_store, usable_folder
+from calibrant.experiments.common.configs import combined, origin
 from calibrant.experiments.common.keys import make_key
 from calibrant.experiments.common.store import BESIDE, Store
 from calibrant.report import Results, read_results, write_results
@@ -226,6 +227,21 @@ def test_configs_of_commands_with_records_are_merged(store):
     assert [other["device"] for other in config["other_runs"]] == ["cpu"]
 
 
+def test_combined_files_keep_the_commands_of_all():
+    machine = {"gpu": None}
+
+    def file(command: str, sets: list[str], *others: str) -> Results:
+        config = {"command": command, "date": command, "machine": machine, "sets": sets}
+        told = [origin({"command": other}, {}) for other in others]
+        return Results(config | ({"other_runs": told} if told else {}), {"torch": command}, [])
+
+    config = combined([file("a", ["bac"], "x"), file("b", ["iris"], "x", "y"), file("a", ["bac"])])
+    assert (config["command"], config["date"], config["sets"]) == ("a", "a", ["bac", "iris"])
+    assert [other["command"] for other in config["other_runs"]] == ["x", "y", "b"]
+    assert config["other_runs"][-1] == {"command": "b", "date": "b", "machine": machine, "versions": {"torch": "b"}}
+    assert "other_runs" not in combined([file("a", []), file("a", [])])
+
+
 def test_a_folder_of_another_experiment_is_refused(tmp_path):
     store = open_store(tmp_path, "noise")
     store.begin({"experiment": "noise"})
@@ -258,7 +274,7 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path):
 
 
 def test_the_example_runs():
-    assert doctest.testmod(store_module).failed == 0
+    assert doctest.testmod(configs).failed == 0
 
 
 def test_incomplete_addition_is_ignored(store):

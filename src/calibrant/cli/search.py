@@ -97,6 +97,9 @@ def sweep_meta_reg(
         list[float] | None,
         typer.Option("--outer-learning-rate", "--meta-rate", help="Multiples of flg-sece's outer learning rate."),
     ] = None,
+    strength: Annotated[
+        list[float] | None, typer.Option(help="Strength of SECE beside cross-entropy in flg-sece's outer loss.")
+    ] = None,
     dataset: Images = ImageData.cifar10,
     data: Folder = None,
     download: Download = False,
@@ -115,9 +118,9 @@ def sweep_meta_reg(
     export: Export = None,
     source: Sources = None,
 ) -> None:
-    """Search settings of the second paper's method, on validation data: h, τ or the outer learning rate.
+    """Search settings of the second paper's method, on validation data: h, τ, outer learning rate, strength.
 
-    Each of these three options takes several values, such as `--tau 0.001 0.1`. Options that are not given keep their
+    Each of these four options takes several values, such as `--tau 0.001 0.1`. Options that are not given keep their
     default values.
     """
     check_quick(quick, dataset, data)
@@ -126,6 +129,7 @@ def sweep_meta_reg(
         bandwidths=bandwidth or None,
         temperatures=tau or None,
         rates=outer_learning_rate or None,
+        strengths=strength or None,
         dataset=dataset.value,
         data=data,
         download=download,

@@ -17,23 +17,25 @@ from tests.experiments.meta_reg.test_claims import record
 
 
 def test_every_setting_differs_from_its_default_in_one_value() -> None:
-    found = settings([0.01], [0.1], [10.0])
+    found = settings([0.01], [0.1], [10.0], [40.0])
     assert list(found) == [
         "flg-sece",
         "flg-sece-published",
         "flg-sece-h-0.01",
+        "flg-sece-strength-40",
         "flg-sece-published-tau-0.1",
         "flg-sece-rate-10",
     ]
     base, published = found["flg-sece"], found["flg-sece-published"]
     assert dict(found["flg-sece-h-0.01"].outer_settings) == dict(base.outer_settings) | {"bandwidth": 0.01}
+    assert dict(found["flg-sece-strength-40"].outer_settings) == dict(base.outer_settings) | {"strength": 40.0}
     assert found["flg-sece-rate-10"].outer_learning_rate == 10 * base.outer_learning_rate
     assert found["flg-sece-published-tau-0.1"].temperature == 0.1
     assert published.temperature == 0.01
     assert len({settings_text(method) for method in found.values()}) == len(found)
     for name in set(found) & set(known_methods()):  # where the ablation has the same variant, it is the same method
         assert known_methods()[name] == found[name]
-    assert list(settings([0.02], [0.01], [1.0])) == ["flg-sece", "flg-sece-published"]
+    assert list(settings([0.02], [0.01], [1.0], [10.0])) == ["flg-sece", "flg-sece-published"]
     with pytest.raises(ValueError, match="--tau must be positive; got -1"):
         settings(temperatures=[-1.0])
 
@@ -43,13 +45,14 @@ def test_best_setting_has_the_lowest_validation_loss() -> None:
     (group,) = groups(record(name, 0, nll_val=val, nll=test) for name, (val, test) in values.items())
     assert best(group, "flg-sece") == "h 0.05"
     assert describe("flg-sece-published-tau-0.1", "flg-sece-published") == "τ 0.1"
+    assert describe("flg-sece-strength-40", "flg-sece") == "strength of SECE 40"
     assert describe("flg-sece", "flg-sece") == "default"
 
 
 def test_a_search_on_digits_writes_results_and_a_report(tmp_path: Path) -> None:
     out, kept = tmp_path / "out", tmp_path / "kept.json"
     options = ["--quick", "--epochs", "1", "--limit", "300", "--device", "cpu"]
-    values = ["--bandwidth", "0.02", "--tau", "0.1", "--outer-learning-rate", "1"]
+    values = ["--bandwidth", "0.02", "--tau", "0.1", "--outer-learning-rate", "1", "--strength", "10"]
     command = ["sweep", "meta-reg", *options, *values, "--out", str(out), "--export", str(kept)]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output

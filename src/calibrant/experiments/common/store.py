@@ -19,6 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 from calibrant._locks import lock, try_lock
+from calibrant.experiments.common.configs import merged, origin
 from calibrant.experiments.common.keys import Key, name_of
 from calibrant.experiments.common.old_names import current_names
 from calibrant.report import Results, machine, versions
@@ -174,9 +175,7 @@ class Store:
         for command in (*before, last):
             config = merged(config, command["config"])
         if before:
-            told = ("command", "date", "device", "machine")
-            others = [{k: c["config"][k] for k in told if k in c["config"]} for c in before]
-            config["other_runs"] = [o | {"versions": c["versions"]} for o, c in zip(others, before, strict=True)]
+            config["other_runs"] = [origin(c["config"], c["versions"]) for c in before]
         records = [line["record"] | {k: line[k] for k in ("settings", "config", "code")} for line in lines]
         return Results(config, last["versions"], records)
 
@@ -250,23 +249,6 @@ class Store:
                 self._current.pop(name, None)
         else:
             self._current[name_of(line["key"].items())] = line
-
-
-def merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two configs: tables and lists are combined; for other entries, the later value wins.
-
-    >>> merged({"sets": ["bac"], "rates": {"a": 1}, "device": "cpu"}, {"sets": ["iris"], "rates": {"a": 2, "b": 3}})
-    {'sets': ['bac', 'iris'], 'rates': {'a': 2, 'b': 3}, 'device': 'cpu'}
-    """
-    found = dict(before)
-    for name, value in after.items():
-        old = found.get(name)
-        if isinstance(old, Mapping) and isinstance(value, Mapping) and name != "machine":
-            value = {**old, **value}
-        elif isinstance(old, list) and isinstance(value, list):
-            value = [*old, *(item for item in value if item not in old)]
-        found[name] = value
-    return found
 
 
 def now() -> str:

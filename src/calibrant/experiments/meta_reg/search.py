@@ -17,13 +17,16 @@ from calibrant.experiments.meta_reg.variants import meta
 from calibrant.methods import Method
 from calibrant.report import Report, Results
 
-BANDWIDTHS, TEMPERATURES, RATES = (0.005, 0.02, 0.05), (0.001, 0.01, 0.1), (0.1, 1.0, 10.0)
-"""h of SECE and multiples of the outer learning rate (for ``flg-sece``); τ of γ-Net (for ``flg-sece-published``)."""
+BANDWIDTHS, STRENGTHS, RATES = (0.005, 0.02, 0.05), (10.0, 40.0), (0.1, 1.0, 10.0)
+"""For ``flg-sece``: h and the strength of SECE in the outer loss, and multiples of the outer learning rate."""
+TEMPERATURES = (0.001, 0.01, 0.1)
+"""For ``flg-sece-published``: τ of γ-Net."""
 SEEDS = 2
 SUMMARY = """
-One setting is changed at a time: h (the bandwidth of SECE) and the outer learning rate of `flg-sece`, and τ of
-`flg-sece-published`. Settings are compared on the validation part, which neither trains the network nor moves outer
-variables. Test images are not used. The best setting has the lowest NLL on the validation part.
+One setting is changed at a time. For `flg-sece`, it is h (the bandwidth of SECE), the strength of SECE beside
+cross-entropy in the outer loss, or the outer learning rate; for `flg-sece-published`, it is τ. Settings are compared
+on the validation part, which neither trains the network nor moves outer variables. Test images are not used. The best
+setting has the lowest NLL on the validation part.
 """
 
 
@@ -31,17 +34,25 @@ def settings(
     bandwidths: Sequence[float] = BANDWIDTHS,
     temperatures: Sequence[float] = TEMPERATURES,
     rates: Sequence[float] = RATES,
+    strengths: Sequence[float] = STRENGTHS,
 ) -> dict[str, Method]:
     """The methods of a search by name: the two defaults, and one method for each other value."""
-    for what, values in (("--bandwidth", bandwidths), ("--tau", temperatures), ("--outer-learning-rate", rates)):
+    for what, values in (
+        ("--bandwidth", bandwidths),
+        ("--tau", temperatures),
+        ("--outer-learning-rate", rates),
+        ("--strength", strengths),
+    ):
         if wrong := [value for value in values if not value > 0]:
             raise ValueError(f"{what} must be positive; got {wrong[0]:g}.")
     base, published = meta("flg-sece"), meta("flg-sece-published")
     own = dict(base.outer_settings)
     found: dict[str, Method] = {"flg-sece": base, "flg-sece-published": published}
-    for h in bandwidths:
-        if h != own["bandwidth"]:
-            found[f"flg-sece-h-{h:g}"] = replace(base, outer_settings=tuple((own | {"bandwidth": h}).items()))
+    for axis, name, values in (("h", "bandwidth", bandwidths), ("strength", "strength", strengths)):
+        for value in values:
+            if value != own[name]:
+                outer = tuple((own | {name: value}).items())
+                found[f"flg-sece-{axis}-{value:g}"] = replace(base, outer_settings=outer)
     for tau in temperatures:
         if tau != published.temperature:
             found[f"flg-sece-published-tau-{tau:g}"] = replace(published, temperature=tau)
@@ -56,6 +67,7 @@ def sweep(
     bandwidths: Sequence[float] | None = None,
     temperatures: Sequence[float] | None = None,
     rates: Sequence[float] | None = None,
+    strengths: Sequence[float] | None = None,
     dataset: str = "cifar10",
     data: str | Path | None = None,
     model: str | None = None,
@@ -70,7 +82,7 @@ def sweep(
     download: bool = False,
     **how: Any,
 ) -> Path:
-    """Try values of h, τ and the outer learning rate, one at a time; returns the path of the report.
+    """Try values of h, τ, the outer learning rate and the strength of SECE, one at a time; returns the report's path.
 
     ``rates`` are multiples of the default outer learning rate. ``quick`` uses 600 of scikit-learn's digits and three
     epochs. The other arguments are those of :func:`calibrant.experiments.meta_reg.reproduce`, which has the same kind
@@ -84,7 +96,7 @@ def sweep(
     if quick:
         dataset, seeds, epochs, limit = "digits", seeds or 1, epochs or TRIAL_EPOCHS, limit or TRIAL_LIMIT
     setup = Setup(dataset, data_folder(dataset, data, download), model, recipe, epochs, limit)
-    methods = settings(bandwidths or BANDWIDTHS, temperatures or TEMPERATURES, rates or RATES)
+    methods = settings(bandwidths or BANDWIDTHS, temperatures or TEMPERATURES, rates or RATES, strengths or STRENGTHS)
     planned = runs(setup, list(methods), seeds or SEEDS, methods)
     return write_report([make_runs(setup, planned, folder, **how)], folder, tell=tell, export=export)
 

@@ -13,8 +13,8 @@ BASES = ("flg-sece", "flg-sece-published")
 CRITERION = "nll_val"
 HEADINGS = ["setting", "seeds", "NLL", "ECE %", "error %", "γ std"]
 CAPTION = "Mean ± standard deviation over seeds. All columns except γ are measured on the validation part."
-_AXES = {"h": "h", "rate": "outer learning rate ×", "tau": "τ"}
-_NAME = re.compile(r"(?P<base>flg-sece(?:-published)?)-(?P<axis>h|rate|tau)-(?P<value>[0-9.e+-]+)")
+_AXES = {"h": "h", "rate": "outer learning rate ×", "strength": "strength of SECE", "tau": "τ"}
+_NAME = re.compile(r"(?P<base>flg-sece(?:-published)?)-(?P<axis>h|rate|strength|tau)-(?P<value>[0-9.e+-]+)")
 
 
 def is_searched(method: str) -> bool:

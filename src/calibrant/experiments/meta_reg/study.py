@@ -13,11 +13,12 @@ import torch
 from calibrant.data.vision import download_missing
 from calibrant.experiments.common.command import begin, open_store, tell_user, usable_folder
 from calibrant.experiments.common.command import export as export_results
+from calibrant.experiments.common.configs import combined
 from calibrant.experiments.common.contents import KINDS, in_order, position, read_own, settings_of
 from calibrant.experiments.common.keys import Key, name_of
 from calibrant.experiments.common.records import resolve_device
 from calibrant.experiments.common.shared import made
-from calibrant.experiments.common.store import Line, Store, merged
+from calibrant.experiments.common.store import Line, Store
 from calibrant.experiments.meta_reg.data import DATASETS
 from calibrant.experiments.meta_reg.noisy import has_noisy_labels
 from calibrant.experiments.meta_reg.page import tell
@@ -260,14 +261,11 @@ def sort_records(records: Sequence[Record]) -> list[Record]:
 def read_all(paths: Sequence[Path]) -> Results:
     """Combine result files or stores of this study. If several hold the same run, the first one counts."""
     found = [read_own(path, NAME, arrange) for path in paths]
-    config = found[0].config
-    for results in found[1:]:
-        config = merged(config, results.config)
     records: dict[tuple[Any, ...], Record] = {}
     for results in found:
         for record in results.records:
             records.setdefault(tuple(record[name] for name in KINDS[NAME].identity), record)
-    return Results(config, found[0].versions, sort_records(list(records.values())))
+    return Results(combined(found), found[0].versions, sort_records(list(records.values())))
 
 
 def write_report(

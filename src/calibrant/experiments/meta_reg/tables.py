@@ -201,9 +201,10 @@ def _strengths() -> str:
 
 def further(group: RunGroup) -> Table:
     """Further values: validation scores, the temperature and the scores with it, γ, time and memory."""
-    columns = ["method", "ECE % (val)", "NLL (val)", "T", "ECE % with T", "NLL with T"]
+    columns = ["method", "confidence − accuracy, points", "ECE % (val)", "NLL (val)", "T", "ECE % with T", "NLL with T"]
     columns += ["γ mean", "γ std", "γ on bound %", "seconds", "seconds without compilation", "GB"]
     wanted = (
+        ("confidence_minus_accuracy", 2, 100.0),
         ("ece_val", 2, 100.0),
         ("nll_val", 3, 1.0),
         ("temperature", 3, 1.0),
