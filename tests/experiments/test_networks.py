@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from calibrant.experiments.networks import page, plain, run, study, tasks
+from calibrant.methods.part import FULL_BATCH
 from calibrant.report import read_results
 
 
@@ -17,8 +18,8 @@ from calibrant.report import read_results
 def brief(monkeypatch):
     """Few samples, epochs and steps."""
     monkeypatch.setattr(tasks, "COUNTS", dict.fromkeys(tasks.COUNTS, (90, 60, 50)))
-    monkeypatch.setattr(study, "EPOCHS", {"scratch": 2, "tuned": 2})
-    monkeypatch.setattr(study, "REPEATS", {"scratch": 1, "tuned": 2})
+    monkeypatch.setattr(study, "EPOCHS", {"scratch": 2, "large": 2, "tuned": 2})
+    monkeypatch.setattr(study, "REPEATS", {"scratch": 1, "large": 1, "tuned": 2})
     monkeypatch.setattr(study, "SOURCE_STEPS", 4)
 
 
@@ -32,12 +33,14 @@ def test_the_command_goes_on_and_makes_the_report_again(brief, tmp_path, capsys)
     assert [(r["start"], r["seed"]) for r in results.records] == [
         ("scratch", 0),
         ("scratch", 1),
+        ("large", 0),
+        ("large", 1),
         ("tuned", 0),
         ("tuned", 1),
     ]
     for record in results.records:
         assert all(1 <= count <= 3 for count in record["networks"])
-        assert len(record["fit"]["nll_of_repeats"]) == {"scratch": 1, "tuned": 2}[record["start"]]
+        assert len(record["fit"]["nll_of_repeats"]) == {"scratch": 1, "large": 1, "tuned": 2}[record["start"]]
         assert record["fit"]["nll"] == pytest.approx(np.mean(record["fit"]["nll_of_repeats"]), rel=1e-5)
         assert record["plain"]["seconds"] == pytest.approx(record["fit"]["seconds"], rel=0.5, abs=0.5)
     begin = time.perf_counter()
@@ -62,11 +65,20 @@ def test_a_tuned_network_knows_the_source_with_a_new_head(brief, name):
     assert all(torch.equal(a.labels, b.labels) for a, b in zip(splits, again, strict=True))
 
 
-def test_digits_are_in_one_part_only():
+@pytest.mark.parametrize(("start", "copies"), [("scratch", (1, 1, 4)), ("large", (10, 7, 4))])
+def test_digits_are_in_one_part_only(start, copies):
     """A noisy copy of a training digit in the test part would make every score too good."""
-    splits = tasks.TASKS["digits"].draw(0, "scratch")
+    splits = tasks.TASKS["digits"].draw(0, start)
     counts = [len(pair.labels) for pair in splits]
-    assert counts == [800, 300, 4 * (1797 - 1100)]
+    assert counts == [n * many for n, many in zip((800, 300, 1797 - 1100), copies, strict=True)]
+
+
+def test_the_large_version_trains_one_network():
+    """Its training part is too large for the folds of the default for small data."""
+    task = tasks.TASKS["table"]
+    _, splits = study.prepared(task, "large", 0)
+    assert len(splits.train.labels) > FULL_BATCH
+    assert all(len(pair.labels) == count for pair, count in zip(splits, tasks.COUNTS["large"], strict=True))
 
 
 def test_plain_training_keeps_its_time_and_its_best_state():

@@ -13,7 +13,7 @@ from calibrant.report.results import Record
 
 TARGET = 0.01
 """The largest accepted upper end of the paired difference, as a share of the rival's mean NLL."""
-LABELS = {"scratch": "from scratch", "tuned": "fine-tuned"}
+LABELS = {"scratch": "from scratch", "large": "on 8,000 samples", "tuned": "fine-tuned"}
 
 
 class NetworkCase(NamedTuple):
@@ -46,12 +46,12 @@ def tell(results: Results) -> Report:
     """Return the report: verdicts, and one row per task and start."""
     cases, stories = cases_of(results.records), results.config["stories"]
     given = results.config["epochs"].items()
-    told = " and ".join(f"{count or 'its default number of'} epochs {LABELS[start]}" for start, count in given)
+    told = ", ".join(f"{count or 'its default number of'} epochs {LABELS[start]}" for start, count in given)
     counts = results.config.get("repeats", dict.fromkeys(LABELS, 1)).items()  # files before repeats have one training
-    repeats = " and ".join(f"{count} training{'s' if count > 1 else ''} {LABELS[start]}" for start, count in counts)
+    repeats = ", ".join(f"{count} training{'s' if count > 1 else ''} {LABELS[start]}" for start, count in counts)
     report = Report(
         "Your own networks: calibrant.fit and plain training",
-        f"`calibrant.fit` trains for {told}, with default settings otherwise. Plain training is Adam with a "
+        f"`calibrant.fit` trains for {told}; its other settings are the defaults. Plain training is Adam with a "
         "one-cycle schedule, at the better of two learning rates by validation NLL. It keeps the state with the lowest "
         "validation NLL and fits a temperature. Both get the same processor time on one thread. "
         f"Scores are means of {repeats} per seed. Intervals are 95 %.",

@@ -27,10 +27,10 @@ from calibrant.report.results import Record
 
 NAME = "networks"
 SEEDS = 5
-STARTS = ("scratch", "tuned")
-EPOCHS: dict[str, int | None] = {"scratch": None, "tuned": 15}
+STARTS = ("scratch", "large", "tuned")
+EPOCHS: dict[str, int | None] = {"scratch": None, "large": None, "tuned": 15}
 """Epochs of `calibrant.fit`, None for its default; plain training gets the same time."""
-REPEATS = {"scratch": 1, "tuned": 3}
+REPEATS = {"scratch": 1, "large": 1, "tuned": 3}
 """Trainings of both methods per seed, whose scores are averaged.
 
 Fine-tuning on a few hundred samples is short, and its result depends on the order of the batches: two runs on the same
@@ -56,7 +56,7 @@ def run(
     ----------
     seeds : the number of seeds, from 0; each redraws the data and the network
     only : names of tasks; by default all
-    starts : "scratch" and "tuned"; by default both
+    starts : "scratch", "large" and "tuned"; by default all
     jobs : the number of parallel processes
     fresh : measure stored runs again
     source : a result file or a store to make the report from, without training
@@ -151,7 +151,7 @@ def prepared(task: TaskKind, start: str, seed: int) -> tuple[nn.Module, Splits]:
     """Return the initial network and its data; a tuned network has learned the source task and has a new head."""
     splits = task.draw(seed, start)
     classes = classes_of(splits)
-    if start == "scratch":
+    if start != "tuned":
         return task.build(classes, seed), splits
     source = task.draw(seed, "source")
     model = task.build(classes_of(source), seed)
@@ -174,7 +174,7 @@ def scores(probs: Any, labels: Any) -> dict[str, float]:
 
 
 def arrange(results: Results) -> Results:
-    """Return the records sorted by task, first from scratch and then tuned."""
+    """Return the records sorted by task, in the order of the starts."""
     order = position(TASKS, STARTS)
     records = in_order(results.records, lambda r: (order.get(r["task"]), order.get(r["start"]), r["seed"]))
     used = {r["task"] for r in records}

@@ -1,7 +1,7 @@
 """The tasks, one for each kind of network: images, sequences, sentences with padding, and a table.
 
-Every task has two versions. ``scratch`` trains a new network. ``tuned`` starts from a network that was trained on a
-related source task, with a new head and few labels.
+Every task has three versions. ``scratch`` trains a new network on few samples, and ``large`` on thousands. ``tuned``
+starts from a network that was trained on a related source task, with a new head and few labels.
 """
 
 from __future__ import annotations
@@ -18,8 +18,15 @@ from torch.utils.data import DataLoader, TensorDataset
 from calibrant.experiments.networks import models
 
 BATCH = 64
-COUNTS = {"scratch": (1500, 500, 3000), "source": (3000, 500, 1), "tuned": (400, 200, 3000)}
+COUNTS = {
+    "scratch": (1500, 500, 3000),
+    "large": (8000, 2000, 3000),
+    "source": (3000, 500, 1),
+    "tuned": (400, 200, 3000),
+}
 """Samples for training, validation and test, in each version of the drawn tasks."""
+DIGITS_COPIES = {"large": (10, 7, 4)}
+"""Noisy copies of each digit in training, validation and test, if they are not 1, 1 and 4."""
 DIGITS_NOISE = 0.25
 VOCABULARY, LANGUAGES = 12, 4
 WORDS, SCORED = 40, 24
@@ -50,7 +57,7 @@ class TaskKind:
     """CNN, LSTM, transformer or table."""
     story: str
     draw: Callable[[int, str], Splits]
-    """``(seed, part)``; the part is "scratch", "source" or "tuned"."""
+    """``(seed, part)``; the part is "scratch", "large", "source" or "tuned"."""
     build: Callable[[int, int], nn.Module]
     """``(classes, seed)``."""
     head: str
@@ -89,12 +96,13 @@ def digits(seed: int, part: str) -> Splits:
     """
     pixels, known = load_digits(return_X_y=True)
     images, labels = torch.tensor(pixels.reshape(-1, 1, 8, 8) / 16, dtype=torch.float32), torch.tensor(known)
-    if part != "scratch":
+    whole = part in ("scratch", "large")
+    if not whole:
         own = labels < 5 if part == "source" else labels >= 5
         images, labels = images[own], labels[own] - (0 if part == "source" else 5)
     generator = _generator(seed, 1)
     order = torch.randperm(len(labels), generator=generator)
-    share = (800, 300) if part == "scratch" else (250, 120)
+    share = (800, 300) if whole else (250, 120)
     cuts = order[: share[0]], order[share[0] : sum(share)], order[sum(share) :]
 
     def noisy(rows: Tensor, copies: int) -> Pair:
@@ -105,7 +113,8 @@ def digits(seed: int, part: str) -> Splits:
         )
         return Pair(moved + DIGITS_NOISE * torch.randn(moved.shape, generator=generator), labels[rows])
 
-    return Splits(noisy(cuts[0], 1), noisy(cuts[1], 1), noisy(cuts[2], 4))
+    copies = DIGITS_COPIES.get(part, (1, 1, 4))
+    return Splits(*(noisy(rows, many) for rows, many in zip(cuts, copies, strict=True)))
 
 
 def languages(seed: int, part: str) -> Splits:
