@@ -8,6 +8,7 @@ from docs.generate.stored import bullets, stored, words
 
 from calibrant.experiments.bo4sc.page import MATCHED, METRICS_SHOWN, verdicts
 from calibrant.experiments.bo4sc.targets import OWN, self_calibrated_targets
+from calibrant.experiments.common.parts import targets_table
 from calibrant.experiments.common.pooled import POOLED
 from calibrant.experiments.common.summary import HEADINGS, pivot
 from calibrant.experiments.common.verdicts import Records, datasets, difference, mean, methods
@@ -53,8 +54,7 @@ def targets() -> str:
     """Targets on the twenty seeds, and on the hundred further ones."""
     parts = []
     for name, title in (("bo4sc", "Seeds 0 to 19:"), ("bo4sc-more-seeds", "Seeds 1000 to 1099:")):
-        rows = [[v.statement, v.shown, v.word] for v in verdicts(stored(name).records)]
-        parts += [title, to_markdown(["target", "measured", "verdict"], rows)]
+        parts += [title, targets_table(verdicts(stored(name).records))]
     return "\n\n".join(parts)
 
 

@@ -25,9 +25,9 @@ TABLES = "bo4sc-tables"
 LEVEL = 0.05
 
 
-def noise_tables() -> str:
+def noise_tables(name: str = "bo4sc-noise") -> str:
     """NLL on clean test samples, one table for each share of flipped labels."""
-    results = stored("bo4sc-noise")
+    results = stored(name)
     parts = []
     for rate in results.config["rates"]:
         table = pivot(with_all_seeds([r for r in results.records if r["rate"] == rate]), "nll")
@@ -158,6 +158,7 @@ def speed() -> str:
 
 SECTIONS = {
     "noise-tables": noise_tables,
+    "noise-unseen": lambda: noise_tables("bo4sc-noise-more-seeds"),
     "noise-sentences": lambda: bullets(noise_sentences()),
     "tables": lambda: tables() + "\n\n" + bullets([*rank_sentences(), *unranked_sentences()]),
     "bench": speed,
