@@ -11,9 +11,10 @@ from calibrant.experiments.meta_reg.groups import times
 from calibrant.experiments.meta_reg.targets import RIVAL
 from calibrant.experiments.meta_reg.variants import variants
 from calibrant.metrics import Estimate
-from calibrant.report import by_seed, format_number, to_markdown
+from calibrant.report import Column, by_seed, format_number, to_markdown
 
 SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+COLUMNS = tuple(Column(name, digits=3 if name == "NLL" else 2) for name in ("error %", "NLL", "ECE %", "floor %"))
 SHOWN = 5
 """The rows of the table: methods with this many seeds or more on both data sets, without variants."""
 ENOUGH = 3
@@ -25,17 +26,15 @@ PAGE = "docs/meta-regularisation-results.md"
 def images() -> str:
     """Error, NLL and ECE of the methods with enough seeds, and what the paired differences say."""
     shown = _shown()
-    columns = [name for title in SETS.values() for name in (f"{title}: error %", "NLL", "ECE % (floor)")]
-    rows = [[f"`{method}`", *(cell for name in SETS for cell in _cells(name, method))] for method in shown]
     seeds = {_seeds(name, method) for name in SETS for method in shown}
     (epochs,) = {r["epochs"] for name in SETS for r in _records(name) if r["method"] in shown}
     return "\n\n".join(
         [
-            to_markdown([f"ResNet-18, {epochs} epochs", *columns], rows),
+            *(to_markdown([title, *COLUMNS], [_row(name, method) for method in shown]) for name, title in SETS.items()),
             paragraph(
-                f"Means over {' to '.join(map(str, sorted({min(seeds), max(seeds)})))} seeds. The floor is the ECE of "
-                f"a calibrated model with the same confidences. Shown: all methods with {SHOWN} seeds or more on both "
-                "sets, without variants."
+                f"ResNet-18, {epochs} epochs, means over {' to '.join(map(str, sorted({min(seeds), max(seeds)})))} "
+                "seeds. The floor is the ECE of a calibrated model with the same confidences. Shown: all methods with "
+                f"{SHOWN} seeds or more on both sets, without variants."
             ),
             bullets(_sentences()),
             f"[All methods, targets and claims]({PAGE}).",
@@ -94,14 +93,9 @@ def _compared(metric: str, method: str, rival: str) -> str:
     return signs(gaps) or "not known: there are too few seeds"
 
 
-def _cells(name: str, method: str) -> list[str]:
-    records = _records(name)
-    error, nll, ece, floor = (mean(records, metric, name, method) for metric in ("error", "nll", "ece", "floor"))
-    return [
-        format_number(times(error, 100), 2),
-        format_number(nll, 3),
-        f"{format_number(times(ece, 100), 2)} ({100 * floor.value:.2f})",
-    ]
+def _row(name: str, method: str) -> list[object]:
+    error, nll, ece, floor = (mean(_records(name), metric, name, method) for metric in ("error", "nll", "ece", "floor"))
+    return [f"`{method}`", times(error, 100), nll, times(ece, 100), 100 * floor.value]
 
 
 def _shown() -> list[str]:

@@ -45,13 +45,17 @@ def on_tables() -> str:
     ratios = list(alternatives.best_rival_ratios().values())
     return "\n\n".join(
         [
-            to_markdown(["mean rank in", *columns], rows),
             paragraph(
-                f"Mean ranks among {len(everywhere.methods)} methods on {len(everywhere.tables)} tables of PMLB, with "
-                "95 % intervals over tables; 1 is best. NLL is the log-loss. No setting was tried on the untried "
-                "tables ([with one exception](docs/reproducing.md#twenty-tables)). "
-                f"`{OWN}` is `SelfCalibratedClassifier`, `{CROSSED}` is `CrossCalibrated` with scikit-learn's boosted "
-                f"trees. Rivals shown: the best {BEST} of each column."
+                "`SelfCalibratedClassifier` with its defaults, compared with boosted trees and networks of other "
+                f"libraries, alone and calibrated, on {len(everywhere.tables)} tables:"
+            ),
+            to_markdown(["mean rank", *columns], rows),
+            paragraph(
+                f"1 is the best of {len(everywhere.methods)} ranks; brackets are 95 % intervals over tables. NLL is "
+                "the log-loss. No setting was tried on the untried tables ([with one "
+                f"exception](docs/reproducing.md#twenty-tables)). `{OWN}` is `SelfCalibratedClassifier`, `{CROSSED}` "
+                "is `CrossCalibrated` with scikit-learn's boosted trees. Rivals shown: the best "
+                f"{BEST} of each column."
             ),
             paragraph(
                 f"Column by column, `{OWN}` differs significantly from {words([str(n) for n, _ in different])} of "
@@ -78,7 +82,7 @@ def rank_columns() -> dict[str, Ranking]:
 def _rank(each: Ranking, method: str) -> str:
     column = each.ranks[:, each.methods.index(method)]
     low, high = interval(column, np.mean)
-    return f"{column.mean():.2f} [{low:.1f}, {high:.1f}]"
+    return f"{column.mean():.1f} [{low:.1f}, {high:.1f}]"
 
 
 def _tables_page() -> str:

@@ -15,8 +15,8 @@ LINK = re.compile(r"\]\((docs/[a-z-]+\.md)(#[a-z-]+)?\)")
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of a table's rows, without its heading."""
-    lines = [line for line in text.splitlines() if line.startswith("|")]
+    """The cells of the first table's rows, without its heading."""
+    lines = next(block for block in text.split("\n\n") if block.startswith("|")).splitlines()
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 
 
