@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.experiments.meta_reg.claims import Claim, cheaper
+from calibrant.experiments.meta_reg.descriptions import describe
 from calibrant.experiments.meta_reg.docs import BEGIN, END, claims_in_words
 from calibrant.experiments.meta_reg.plan import known_methods
 
@@ -47,6 +48,8 @@ def test_tables_of_the_page_fit_a_window() -> None:
     cells = [cell.strip() for row in rows for cell in row.strip("|").split(" | ")]
     assert max(map(len, cells)) <= 150
     assert max(row.count(" | ") for row in rows) < 9
+    assert not any(describe("recommended-late") in row for row in rows)  # descriptions are in a list
+    assert f"`recommended-late`: {describe('recommended-late')}\n" in RESULTS.read_text()
 
 
 def test_claims_share_their_remarks_below_the_table() -> None:

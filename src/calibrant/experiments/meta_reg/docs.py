@@ -85,7 +85,7 @@ def _narrow(table: Table) -> list[str]:
         places = [names.index(name) for name in (*about, *shown)]
         rows = [[row[place] for place in places] for row in table.rows]
         parts.append(to_markdown([table.columns[place] for place in places], rows))
-    return [*parts, table.caption]
+    return [parts[0], "Further scores:", parts[1], table.caption]
 
 
 def _searches(results: Results) -> list[str]:
