@@ -36,8 +36,7 @@ def images() -> str:
                 "seeds. The floor is the ECE of a calibrated model with the same confidences. Shown: all methods with "
                 f"{SHOWN} seeds or more on both sets, without variants."
             ),
-            bullets(_sentences()),
-            f"[All methods, targets and claims]({PAGE}).",
+            bullets([*_sentences(), f"[All methods, targets and claims]({PAGE})"]),
         ]
     )
 

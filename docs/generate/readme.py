@@ -95,8 +95,8 @@ def _tables_page() -> str:
 
 def results() -> str:
     """The other studies: a heading, a table and a few sentences for each."""
-    parts = {"Images": images.images, "Wrong labels": noise, "The first paper": paper, "Speed": speed}
-    return "\n\n".join([MEANING, *(f"### {title}\n\n{part()}" for title, part in parts.items())])
+    parts = {"Images": images.images, "Wrong labels": noise, "The first paper": paper}
+    return "\n\n".join([MEANING, *(f"### {title}\n\n{part()}" for title, part in parts.items()), speed()])
 
 
 def noise() -> str:
@@ -174,8 +174,8 @@ def speed() -> str:
     ratios = {r["name"]: r["value"] for r in stored("bench").records}
     ece, smooth = (ratios[f"metrics/{name}"] for name in ("ece time over torchmetrics", "smooth_ece time over relplot"))
     return paragraph(
-        f"On ten million predictions `ece` takes {ece:.2g} of the time of torchmetrics, and `smooth_ece` {smooth:.2g} "
-        "of that of relplot. [All measurements](docs/reproducing.md#speed-and-memory)."
+        f"**Speed.** On ten million predictions `ece` takes {ece:.2g} of the time of torchmetrics, and `smooth_ece` "
+        f"{smooth:.2g} of that of relplot. [All measurements](docs/reproducing.md#speed-and-memory)."
     )
 
 
