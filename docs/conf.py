@@ -27,6 +27,7 @@ source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["generate"]
 templates_path = ["_templates"]
 default_role = "literal"  # `name` in docstrings is code
+smartquotes_action = "qe"  # quotes and ellipses; two dashes belong to options such as --seeds
 
 html_theme = "furo"
 html_title = f"Calibrant {version}"

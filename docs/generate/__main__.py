@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.generate import alternatives, first_paper, networks, readme, tables
+from docs.generate import alternatives, first_paper, guarantees, networks, readme, studies, tables
 
 ROOT = Path(__file__).parents[2]
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md")
@@ -21,8 +21,10 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **alternatives.SECTIONS,
     **networks.SECTIONS,
     **readme.SECTIONS,
+    **guarantees.SECTIONS,
+    **studies.SECTIONS,
 }
-SECTION = re.compile(r"(<!-- results: ([a-z0-9-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+SECTION = re.compile(r"(<!-- results: ([a-z0-9-]+|written by [a-z_.]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
 def current(text: str) -> str:

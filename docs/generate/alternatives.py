@@ -76,7 +76,7 @@ def posthoc() -> str:
 def classifiers() -> str:
     """Mean ranks of the best methods and, table by table, NLL over that of the best rival."""
     found = on_tables().rankings()
-    nll, by_table = found["nll"], _ratios()
+    nll, by_table = found["nll"], best_rival_ratios()
     values = sorted(by_table.values())
     rows = [
         [f"`{method}`", *(found[metric].mean_ranks[method] for metric in JUDGED), nll.wins(method)]
@@ -123,7 +123,7 @@ def engine() -> str:
 
 def draw(folder: Path) -> Iterator[Path]:
     """NLL of each method over that of the best other method, one row for each table."""
-    found = _ratios()
+    found = best_rival_ratios()
     order = sorted(found, key=found.__getitem__)
     with context() as plt:
         figure, ax = plt.subplots(figsize=(6, 0.24 * len(order) + 0.9), layout="constrained")
@@ -136,7 +136,8 @@ def draw(folder: Path) -> Iterator[Path]:
     (folder / "comparison-tables.png").unlink()
 
 
-def _ratios() -> dict[str, float]:
+def best_rival_ratios() -> dict[str, float]:
+    """NLL of `self-calibrated` over that of the best rival, by table."""
     return {each.table: each.ratio.value for each in ratios(on_tables().records, 0.0)}
 
 

@@ -25,9 +25,9 @@ TABLES = "bo4sc-tables"
 LEVEL = 0.05
 
 
-def noise_tables() -> str:
+def noise_tables(name: str = "bo4sc-noise") -> str:
     """NLL on clean test samples, one table for each share of flipped labels."""
-    results = stored("bo4sc-noise")
+    results = stored(name)
     parts = []
     for rate in results.config["rates"]:
         table = pivot(with_all_seeds([r for r in results.records if r["rate"] == rate]), "nll")
@@ -136,13 +136,19 @@ def _in_words(found: dict[str, Ranking], where: str) -> str:
     for metric, each in found.items():
         means = each.mean_ranks
         rival = min((m for m in means if m not in OURS), key=means.__getitem__)
-        tests = [p for m, p in against(each, OWN).items() if p is not None and m not in OURS]
+        different, tested = tests(each)
         told.append(
             f"{means[OWN]:.2f} in {JUDGED[metric]} (best rival: `{rival}`, {means[rival]:.2f}; significantly different "
-            f"from {sum(p < LEVEL for p in tests)} of {len(tests)} rivals)"
+            f"from {different} of {tested} rivals)"
         )
     number = len(found["nll"].tables)
     return f"{where.format(n=number)}, the mean rank of `{OWN}` is {' and '.join(told)}."
+
+
+def tests(each: Ranking) -> tuple[int, int]:
+    """From how many rivals `self-calibrated` differs significantly, and how many were tested."""
+    found = [p for m, p in against(each, OWN).items() if p is not None and m not in OURS]
+    return sum(p < LEVEL for p in found), len(found)
 
 
 def speed() -> str:
@@ -152,6 +158,7 @@ def speed() -> str:
 
 SECTIONS = {
     "noise-tables": noise_tables,
+    "noise-unseen": lambda: noise_tables("bo4sc-noise-more-seeds"),
     "noise-sentences": lambda: bullets(noise_sentences()),
     "tables": lambda: tables() + "\n\n" + bullets([*rank_sentences(), *unranked_sentences()]),
     "bench": speed,

@@ -62,6 +62,19 @@ def test_every_public_package_has_an_api_page():
     assert packages - {"calibrant.experiments"} <= listed
 
 
-def test_readme_links_exist():
-    for target in re.findall(r"\]\(([^)#]+)", (ROOT / "README.md").read_text(encoding="utf-8")):
-        assert "://" in target or (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda page: page.stem)
+def test_links_lead_to_files_and_headings(page):
+    """Sphinx checks the pages of the documentation, but not README.md."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s*]+)\)", text):
+        name, _, heading = target.partition("#")
+        if "://" not in target:
+            file = page.parent / name if name else page
+            assert file.exists(), target
+            assert not heading or heading in headings(file), target
+
+
+def headings(page):
+    """The anchors of a page's headings."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}

@@ -5,7 +5,7 @@ import pytest
 
 from calibrant.experiments.tables.compared import compared, ratios
 from calibrant.experiments.tables.ids import CROSSED, FORMER, OWN, RIVAL
-from calibrant.experiments.tables.page import make_report, to_terminal
+from calibrant.experiments.tables.page import RIVALS, SINGLE, make_report, to_terminal
 from calibrant.experiments.tables.sheets import cost_sheet
 from calibrant.experiments.tables.targets import cost_targets, interval, score_targets
 from calibrant.metrics import ratio_of_means
@@ -136,4 +136,6 @@ def test_the_report_and_the_terminal_show_them():
         assert "NLL nowhere above 1.10 times the best rival's" in text
         assert "among all methods" in text
         assert "seconds, hgb-temperature" in text
+        assert RIVALS in text  # every table has a title
+        assert SINGLE in text
         assert "4 methods" in text

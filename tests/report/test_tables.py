@@ -67,3 +67,9 @@ def test_csv_keeps_all_digits_and_intervals():
     assert lines[0] == ["method", "ECE", "ECE low", "ECE high", "accuracy"]
     assert lines[1] == ['say "a", b', repr(1 / 3), "0.25", "0.5", "0.1"]
     assert lines[2] == ["c", "", "", "", "0.2"]
+
+
+def test_markdown_aligns_numbers_written_as_text_to_the_right():
+    rows = [["5", "7.19 ± 0.18", "2.3 [1.4, 3.8]", "0.64 ± 0.15 (0.57)", "2 of 3"], ["12", None, "−1", "**3**", "4"]]
+    rule = to_markdown(["seeds", "error", "rank", "ECE (floor)", "text"], rows).splitlines()[1]
+    assert [cell.strip().endswith(":") for cell in rule.strip("|").split("|")] == [True, True, True, True, False]

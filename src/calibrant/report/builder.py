@@ -23,7 +23,8 @@ from calibrant.report.table import Column, Table, make_table, number, to_csv, to
 class Verdict:
     """A target and its result: `holds` is True, False, or None if it was not measured.
 
-    `measured` is a number, an `Estimate` with its interval, or a sentence. `note` adds details.
+    `measured` is a number, an `Estimate` with its interval, or a sentence. `note` adds details. `parts` are the parts
+    of a target with several, such as data sets: where, the measurement as text, and whether the target holds there.
     """
 
     statement: str
@@ -31,6 +32,7 @@ class Verdict:
     holds: bool | None = None
     note: str = ""
     digits: int = 3
+    parts: tuple[tuple[str, str, bool | None], ...] = ()
 
     @property
     def word(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from calibrant.metrics import Estimate
-from calibrant.report.numbers import format_number
+from calibrant.report.numbers import MISSING, format_number
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def to_markdown(columns: Sequence[Column | str], rows: Sequence[Sequence[Any]], 
         texts = [_escape_markdown(format_number(v, c.digits)) for v, c in zip(row, table.columns, strict=True)]
         cells.append([f"**{text}**" if (i, j) in best else text for j, text in enumerate(texts)])
     widths = [max(3, *(len(line[j]) for line in cells)) for j in range(len(table.columns))]
-    right = [table.is_numeric(j) for j in range(len(table.columns))]
+    right = [table.is_numeric(j) or _all_numbers([line[j] for line in cells[1:]]) for j in range(len(table.columns))]
     rule = ["-" * (width - 1) + ":" if end else "-" * width for width, end in zip(widths, right, strict=True)]
     lines = [
         [text.rjust(width) if end else text.ljust(width) for text, width, end in zip(line, widths, right, strict=True)]
@@ -132,6 +133,16 @@ def _plain(cell: Any) -> Any:
     if cell is None or (isinstance(cell, float | np.floating) and math.isnan(cell)):
         return ""
     return cell.item() if isinstance(cell, np.generic) else cell
+
+
+_NUMBER = re.compile(r"\**[−-]?<?\d[\d.,]*( ± <?[\d.]+| \[[^]]+])?( \([\d.]+\))?\**")
+"""A number as text, perhaps with its interval and with a second number in brackets."""
+
+
+def _all_numbers(texts: Sequence[str]) -> bool:
+    """Whether all texts but dashes are numbers; such columns are aligned to the right too."""
+    found = [text for text in texts if text != MISSING]
+    return bool(found) and all(_NUMBER.fullmatch(text) for text in found)
 
 
 def _escape_markdown(text: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from calibrant.metrics import Estimate, excludes_zero, mean_interval, paired_difference, ratio_of_means
@@ -37,17 +37,22 @@ def judge(
     The note names the parts that miss the target and those that could not be judged.
     """
     cases = list(cases)
-    missed = [case.where for case in cases if case.holds is False]
-    unknown = [case.where for case in cases if case.holds is None]
     needed = len(cases) if at_least is None else at_least
-    holding = len(cases) - len(missed) - len(unknown)
+    holding, unknown = (sum(case.holds is value for case in cases) for value in (True, None))
     holds: bool | None = True
     if not cases or holding < needed:
-        holds = None if not cases or holding + len(unknown) >= needed else False
-    found = (("not" if holds else "missed", missed), ("unknown", unknown))
-    notes = [f"{word} on {', '.join(names)}" for word, names in found if names]
-    measured = "; ".join(f"{case.where} {_shown(case.measured, digits)}" for case in cases) or None
-    return Verdict(statement, measured, holds, "; ".join([*notes, note] if note else notes), digits)
+        holds = None if not cases or holding + unknown >= needed else False
+    parts = tuple((case.where, _shown(case.measured, digits), case.holds) for case in cases)
+    measured = "; ".join(f"{where} {shown}" for where, shown, _ in parts) or None
+    verdict = Verdict(statement, measured, holds, digits=digits, parts=parts)
+    return replace(verdict, note="; ".join(filter(None, [places_not_held(verdict), note])))
+
+
+def places_not_held(verdict: Verdict) -> str:
+    """The parts that miss the target and those that could not be judged, as the note of a verdict names them."""
+    found = (("not" if verdict.holds else "missed", False), ("unknown", None))
+    named = {word: [where for where, _, holds in verdict.parts if holds is value] for word, value in found}
+    return "; ".join(f"{word} on {', '.join(names)}" for word, names in named.items() if names)
 
 
 def datasets(records: Records) -> list[str]:

@@ -89,16 +89,7 @@ def tell(results: Results) -> Report:
         "penalty=0.1. The last column names the synthetic set with the lowest mean coverage over all scores.",
     )
     named = [Column(f"{score}: {what}") for score in SCORES for what in ("coverage", "size")]
-    rows = [
-        [
-            case.learner,
-            FINALS[case.final],
-            *(case.covered(score, what) for score in SCORES for what in ("coverage", "size")),
-            "{2:.3f} on {1}".format(*least) if (least := least_covered([case])) else None,
-        ]
-        for case in cases
-    ]
-    report.table(["learner", "classifier", *named, "least covered"], rows)
+    report.table(["learner", "classifier", *named, "least covered"], [set_row(case) for case in cases])
     foot(report, results)
     return report
 
@@ -139,6 +130,13 @@ def bound_row(case: GuaranteeCase) -> list[Any]:
         gaps = [own - other for own, other in pairs if own is not None and other is not None]
         cells += [case.broken(name, "folds"), case.broken(name), mean_interval(gaps) if gaps else None]
     return [case.learner, FINALS[case.final], len(case.records), *cells]
+
+
+def set_row(case: GuaranteeCase) -> list[Any]:
+    """One row of the table of prediction sets."""
+    scores = [case.covered(score, what) for score in SCORES for what in ("coverage", "size")]
+    least = least_covered([case])
+    return [case.learner, FINALS[case.final], *scores, "{2:.3f} on {1}".format(*least) if least else None]
 
 
 def rule_verdicts(cases: Sequence[GuaranteeCase], risks: Sequence[float], allowed: float) -> Iterator[Verdict]:

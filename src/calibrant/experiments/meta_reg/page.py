@@ -108,7 +108,10 @@ def _draw(report: Report, figure: Any, caption: str, name: str) -> None:
 
 
 def _claims(report: Report, found: list[RunGroup]) -> None:
-    rows = [[c.statement, c.paper, c.measured, c.verdict, c.note or None] for c in (*computed(), *measured(found))]
+    rows = [
+        [c.statement, c.paper, "; ".join(filter(None, [c.measured, c.timing])), c.verdict, c.note or None]
+        for c in (*computed(), *measured(found))
+    ]
     report.section("The paper's claims", f"Values of the paper are quoted from {paper()['source']}")
     report.table(["claim", "paper", "measured here", "holds", "remark"], rows)
 

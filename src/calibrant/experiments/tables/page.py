@@ -61,7 +61,7 @@ def write_report(out: Path, results: Results) -> Path:
 
 
 def to_terminal(results: Results) -> str:
-    """Return ranks, best rivals, costs and targets as Markdown, for a terminal or a README."""
+    """Return ranks, best rivals, costs and targets as Markdown, for a terminal or the documentation."""
     found, overlap = compared(results), _overlap(results.config["split"])
     parts = [to_markdown(*rank_sheet(found))]
     if found.partial:
@@ -69,8 +69,12 @@ def to_terminal(results: Results) -> str:
     parts += _told(found, results.config)
     if (others := found.untried()) is not None and OWN in found.methods:
         parts.append(_untried(others))
-    for sheet in (rival_sheet(found, overlap), copy_sheet(found, overlap), cost_sheet(results.records)):
-        parts += [to_markdown(*sheet)] if sheet[1] else []
+    for title, sheet in (
+        (RIVALS, rival_sheet(found, overlap)),
+        (COPIED, copy_sheet(found, overlap)),
+        (SINGLE, cost_sheet(results.records)),
+    ):
+        parts += [title, to_markdown(*sheet)] if sheet[1] else []
     parts += _old_costs(results)
     for what, verdicts in targets(results).items():
         rows = [[v.statement, v.shown, v.word, v.note] for v in verdicts if v.holds is not None]

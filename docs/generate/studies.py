@@ -1,0 +1,27 @@
+"""Sections that modules of the studies write: docs/meta-regularisation-results.md and docs/hostile.md."""
+
+from __future__ import annotations
+
+from docs.generate.stored import RESULTS
+
+from calibrant.experiments.common.contents import read_own
+from calibrant.experiments.hostile import docs as hostile
+from calibrant.experiments.hostile.study import NAME, arrange
+from calibrant.experiments.meta_reg import docs as meta_reg
+from calibrant.experiments.meta_reg.study import read_all
+
+
+def meta_regularisation() -> str:
+    """What ``python -m calibrant.experiments.meta_reg.docs`` writes."""
+    return meta_reg.results_section(read_all(meta_reg.result_files(RESULTS)))
+
+
+def difficult_data() -> str:
+    """What ``python -m calibrant.experiments.hostile.docs`` writes."""
+    return hostile.results_section(read_own(RESULTS / "hostile.json", NAME, arrange))
+
+
+SECTIONS = {
+    f"written by {meta_reg.__name__}": meta_regularisation,
+    f"written by {hostile.__name__}": difficult_data,
+}
