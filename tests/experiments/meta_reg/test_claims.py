@@ -139,6 +139,21 @@ def test_setups_are_kept_apart_and_failures_left_out() -> None:
     assert "350 epochs" in found[1].label
 
 
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [
+        ({}, "cifar10"),
+        ({"epochs": 2}, "cifar10 (2 epochs)"),
+        ({"model": "small-cnn", "limit": 5000}, "cifar10 (small-cnn, 5,000 images)"),
+        ({"recipe": "paper", "epochs": 350}, "cifar10 (paper recipe)"),
+    ],
+)
+def test_targets_apply_to_full_runs_of_the_default_network(setting: dict, name: str) -> None:
+    found = groups([record("ce", 0, **setting)])
+    assert [group.name for group in found] == [name]
+    assert bool(targets.judged(found)) == (name == "cifar10")
+
+
 def test_gains_of_sece_are_paired_by_seed() -> None:
     (group,) = made(flg_sece={"ece": 0.02}, flg_dece={"ece": 0.03})
     row = table2(group).rows[0]
