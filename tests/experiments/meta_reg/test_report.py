@@ -231,7 +231,7 @@ def test_curves_leave_out_methods_that_calibrate_at_the_end() -> None:
     plt.close(figure)
 
 
-def test_figure_3_shows_a_variant_if_the_method_was_not_run() -> None:
+def test_figure_3_shows_a_variant_in_place_of_its_method() -> None:
     pytest.importorskip("matplotlib")
     from matplotlib import pyplot as plt
 
