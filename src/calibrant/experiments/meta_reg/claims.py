@@ -120,7 +120,7 @@ def cheaper(sizes: Sequence[int] = (128, 1024), repeats: int = 10) -> Claim:
         logits = torch.randn(samples, 10, generator=generator) * 3
         labels = torch.randint(0, 10, (samples,), generator=generator)
         took[samples] = [1000 * _seconds(partial(_gradient, loss, logits, labels), repeats) for loss in (sece, dece)]
-    told = (f"n = {n:,}: SECE {a:.2f} ms, DECE {b:.2f} ms, ratio {a / b:.1f}" for n, (a, b) in took.items())
+    told = (f"n = {n:,}: SECE {a:.2f} ms, DECE {b:.2f} ms, ratio {a / max(b, 1e-6):.1f}" for n, (a, b) in took.items())
     return Claim(
         "SECE costs less than DECE",
         "more efficient",

@@ -215,8 +215,9 @@ def common_seeds(group: RunGroup, methods: Sequence[str]) -> set[int]:
 
 
 def _over(group: RunGroup, method: str, metric: str, seeds: set[int]) -> list[float]:
-    """A metric of a method over some seeds, or over all its seeds if there are none."""
-    return [r[metric] for r in group.of(method) if not seeds or r["seed"] in seeds]
+    """A metric of a method over some seeds, or over all its seeds if there are none; missing values are left out."""
+    own = (r for r in group.of(method) if not seeds or r["seed"] in seeds)
+    return [r[metric] for r in own if r.get(metric) is not None]
 
 
 def _seeds_in_words(seeds: set[int]) -> str:
