@@ -198,3 +198,12 @@ def test_backquotes_enclose_code_and_nothing_is_read_as_html():
     page = report.to_html()
     assert "<p>Run <code>calibrant &lt;x&gt; &amp; y</code>, &lt;b&gt;now&lt;/b&gt;. A single ` stays.</p>" in page
     assert "`calibrant <x> & y`" in report.to_markdown()
+
+
+def test_the_summary_has_code_and_long_names_are_wrapped():
+    report = Report("R", "The method `ce` is compared.")
+    report.table(["claim", "holds"], [["A sentence that is too long for one line", "yes"], ["short", "no"]])
+    text = report.to_html()
+    assert "<code>ce</code>" in text
+    rows = [attributes for attributes in Page(text).all("th") if attributes.get("scope") == "row"]
+    assert [attributes.get("class") for attributes in rows] == ["long", None]

@@ -205,12 +205,23 @@ class FocalControl(MetaRegularization):
 
 
 class Rescale(Callback):
-    """Scale a published γ-Net so that γ = 1 on the features of the first batch, as in the paper."""
+    """Scale a published γ-Net so that γ = 1 on the features of the first batch, as in the paper.
+
+    A checkpoint holds W with φ, and the constant factor of γ with this callback.
+    """
+
+    def __init__(self) -> None:
+        self.scale = 1.0
 
     def on_start(self, run: Run) -> None:
-        if run.step > 0 or not isinstance(run.problem, Bilevel):
+        if not isinstance(run.problem, Bilevel):
             return
         problem = run.problem
+        net = problem.variables
+        assert isinstance(net, GammaNet)
+        if run.step > 0:
+            net.scale.fill_(self.scale)
+            return
         batch = problem.train_batch(0)
         with torch.no_grad(), seeded(batch.seed, run.phi):
             features, _ = problem.inner_features(run.state.params, run.state.buffers, run.phi, batch)
@@ -220,6 +231,13 @@ class Rescale(Callback):
                 return {k: p.detach().clone() for k, p in outer.named_parameters()}
 
             run.phi = problem.outer_view.flatten(problem.outer_view.run(run.phi.clone(), scaled))
+        self.scale = float(net.scale)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scale": self.scale}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scale = state.get("scale", 1.0)
 
 
 def gamma_of(fitted: Fitted, part: Part) -> Tensor:

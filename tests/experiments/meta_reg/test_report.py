@@ -24,7 +24,11 @@ def test_every_method_has_a_description_that_stands_alone() -> None:
         assert not describe(name).startswith("the same"), name
     assert describe("ce-average-ts") == "like ce-average, then temperature scaling"
     assert describe("flg-sece-whole-rescaled-rate-1") != describe("flg-sece-whole-rate-10")
-    assert describe("flg-dece-whole") == describe("flg-sece-whole") != describe("flg-sece-whole-alone")
+    assert describe("flg-dece-whole") == describe("flg-sece-whole").replace("sece", "dece")
+    for rate in ("0.1", "10"):
+        assert describe(f"flg-sece-rate-{rate}").endswith(f"times {rate}")
+    assert "sigmoid" in describe("published-sigmoid")
+    assert "learning rate" not in describe("focal-control-whole")  # it has none
     assert describe("unheard-of") == ""
 
 
@@ -47,9 +51,11 @@ def test_failed_runs_and_recipe_are_named_below_table_1() -> None:
 
 
 def test_tables_2_and_3_need_runs_of_ours() -> None:
-    (none,) = groups([record(name, 0) for name in ("ce", "flg-sece")])
+    (none,) = groups([record("ce", 0)])
     assert not tables.table2(none).rows
     assert not tables.table3(none).rows
+    (few,) = groups([record("flg-sece", 0, limit=5000)])
+    assert not tables.table3(few).rows
     (some,) = groups([record(name, 0) for name in ("flg-sece", "flg", "mbls")])
     assert [row[:2] for row in tables.table2(some).rows] == [
         ["flg-sece − flg", "1"],
@@ -60,6 +66,27 @@ def test_tables_2_and_3_need_runs_of_ours() -> None:
     assert rows["Meta-Regularization (the paper itself)"][3:5] == ["flg-sece", "1"]
     assert rows["Liu et al. (2022)"][3] == "mbls"
     assert rows["Liu et al. (2022) (without margin)"][-1] == "quoted only: not run with this setup"
+
+
+def test_rows_that_are_only_quoted_are_shown_with_the_reason() -> None:
+    (group,) = groups([record(name, 0, dataset="cifar100") for name in ("ce", "flg-sece")])
+    rows = tables.table3(group).rows
+    assert len(rows) == 6
+    for row in rows:
+        assert (row[3] == "flg-sece") != str(row[-1]).startswith("quoted only: ")
+
+
+def test_table_1_has_the_papers_values_from_table_2() -> None:
+    (group,) = groups([record("flg", 0)])
+    ((_, paper, seeds, error, *_),) = [row for row in tables.table1(group).rows if row[1] == "paper"]
+    assert (paper, seeds, error) == ("paper", "5", "5.63 ± 0.12")
+
+
+def test_a_gamma_net_without_bounds_has_none() -> None:
+    (group,) = groups([record(name, 0, gamma_on_bound=0.5) for name in ("flg-sece", "flg-sece-published")])
+    table = tables.further(group)
+    position = [column.name for column in table.columns].index("γ on bound %")
+    assert [row[position] for row in table.rows] == ["50.0", None]
 
 
 def test_the_main_study_comes_first() -> None:
@@ -202,6 +229,33 @@ def test_curves_leave_out_methods_that_calibrate_at_the_end() -> None:
     assert shown == set(figures.SHOWN) - {"ce-ts", "recommended"}
     assert not any(ax.get_legend() for ax in figure.axes)
     plt.close(figure)
+
+
+def test_figure_3_shows_a_variant_in_place_of_its_method() -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib import pyplot as plt
+
+    plain = {"epoch": [1, 2], "error": [0.2, 0.1], "ece": [0.2, 0.1]}
+    learned = plain | {"gamma_mean": [1.0, 2.0], "gamma_std": [0.1, 0.2]}
+    by_method = {"ce": plain, "flg-sece-whole": learned}
+    for names, panels in ((["ce"], 2), (["ce", "flg-sece-whole"], 4)):
+        (group,) = groups([record(name, 0, curve=by_method[name]) for name in names])
+        figure = figures.curves(group)
+        assert len(figure.axes) == panels  # no empty panels
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == names
+        plt.close(figure)
+
+
+def test_a_method_has_one_colour_in_figures_3_and_5() -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib import pyplot as plt
+
+    looks = []
+    for figure in (figures.curves(drawn_group()), figures.bin_sweep(drawn_group())):
+        lines = [line for line in figure.axes[0].lines if line.get_gid() == "model"]
+        looks.append({line.get_label(): (line.get_color(), line.get_linestyle()) for line in lines})
+        plt.close(figure)
+    assert looks[0].items() <= looks[1].items()
 
 
 def test_every_method_has_its_own_colour_in_figure_5() -> None:

@@ -187,6 +187,18 @@ def test_a_run_at_its_deadline_leaves_a_checkpoint(images: Path, tmp_path: Path)
     assert len(list(tmp_path.glob("*.safetensors"))) == 1
 
 
+@pytest.mark.parametrize("name", ["flg-sece-published", "published-sigmoid"])
+def test_a_published_gamma_net_is_the_same_after_a_stop(images: Path, tmp_path: Path, name: str) -> None:
+    planned = runs(Setup("cifar10", images, "small-cnn", epochs=1), [name], 1)
+    prepared, device = prepare("cifar10", images, 0, model="small-cnn"), torch.device("cpu")
+    (whole,) = training_module.train(planned, prepared, device=device).values()
+    with pytest.raises(OutOfTime):
+        training_module.train(planned, prepared, device=device, folder=tmp_path, deadline=0.0)
+    (resumed,) = training_module.train(planned, prepared, device=device, folder=tmp_path).values()
+    for score in ("gamma_mean", "gamma_std"):
+        assert resumed[score] == pytest.approx(whole[score], rel=1e-2, abs=1e-3)
+
+
 def test_wrong_arguments_are_sentences(images: Path, tmp_path: Path) -> None:
     for settings, message in (
         ({"dataset": "cifar10"}, "--data must name the folder"),

@@ -20,13 +20,14 @@ def describe(method: str) -> str:
         return known[method]
     several = (name for name in known if _REST in name and _pattern(name).match(method))
     longest = max(several, key=len, default=None)
-    return "" if longest is None else known[longest]
+    if longest is None or (found := _pattern(longest).match(method)) is None:
+        return ""
+    return known[longest].replace(_REST, found[1])
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    """The ids that a name with "…" stands for, such as ``published-…`` or ``…-mixed``; further parts may follow."""
-    end = "" if name.endswith(_REST) else "(-|$)"
-    return re.compile(".+".join(map(re.escape, name.split(_REST))) + end)
+    """The ids that a name with "…" stands for, such as ``published-…`` or ``…-mixed``; its group is what "…" is."""
+    return re.compile("(.+)".join(map(re.escape, name.split(_REST))) + "$")
 
 
 @cache

@@ -17,6 +17,8 @@ from calibrant.report.results import Record
 
 SHOWN = ("ce", "ce-ts", "flsd", "ce-dece", "flg-dece", "flg-sece", "focal-control", "recommended")
 """The methods that the figures show, if they were run."""
+IN_PLACE_OF = {"flg-sece": "flg-sece-whole"}
+"""Variants that the figures show if the method itself was not run."""
 AT_THE_END = ("ce-ts", "recommended")
 """Methods whose confidences are ready only at the end of training, so that Figure 3 cannot show them."""
 EIGHTH = "#8C564B"
@@ -32,7 +34,16 @@ COLOURS = (
 
 def shown(group: RunGroup) -> list[str]:
     """The methods of a group that the figures show."""
-    return [method for method in SHOWN if method in group.methods]
+    run = group.methods
+    names = (method if method in run else IN_PLACE_OF.get(method, method) for method in SHOWN)
+    return [name for name in names if name in run]
+
+
+def look_of(group: RunGroup, method: str) -> dict[str, Any]:
+    """Colour and line style of a method, the same in all figures of a group."""
+    position = shown(group).index(method)
+    look = style.line_look(position)
+    return look if position < len(style.PALETTE) else look | {"color": EIGHTH}
 
 
 def diagram(record: Record, bins: int) -> Reliability:
@@ -89,32 +100,34 @@ def reliability(group: RunGroup, bins: Sequence[int]) -> Any:
 
 
 def curves(group: RunGroup) -> Any | None:
-    """Figure 3: test error, ECE, mean and standard deviation of γ by epoch, as means over seeds; None without data."""
+    """Figure 3: test error, ECE, mean and standard deviation of γ by epoch, as means over seeds; None without data.
+
+    The panels of γ are left out if no method has one.
+    """
     methods = [m for m in shown(group) if m not in AT_THE_END and group.of(m)[0].get("curve", {}).get("epoch")]
     if not methods:
         return None
-    panels = {
+    titles = {
         "error": "test error",
         "ece": "test ECE",
         "gamma_mean": "mean of γ",
         "gamma_std": "standard deviation of γ",
     }
+    runs = {name: {m: [r["curve"] for r in group.of(m) if name in r["curve"]] for m in methods} for name in titles}
+    panels = [name for name, own in runs.items() if any(own.values())]
     with style.context() as plt:
-        figure, axes = plt.subplots(1, 4, figsize=(13, 3.6), layout="constrained")
-        for ax, (name, title) in zip(axes, panels.items(), strict=True):
-            for method in methods:
-                look = style.next_look(ax)
-                runs = [r["curve"] for r in group.of(method) if name in r["curve"]]
-                if runs:
-                    least = min(len(run["epoch"]) for run in runs)
-                    values = np.mean([run[name][:least] for run in runs], axis=0)
-                    ax.plot(runs[0]["epoch"][:least], values, linewidth=1.4, label=method, gid="model", **look)
-                else:
-                    ax.plot([], [], gid="model", **look)
-            ax.set(xlabel="epoch", title=title)
+        figure, axes = plt.subplots(1, len(panels), figsize=(3.25 * len(panels), 3.6), layout="constrained")
+        for ax, name in zip(np.ravel(axes), panels, strict=True):
+            for method, own in runs[name].items():
+                if own:
+                    least = min(len(run["epoch"]) for run in own)
+                    values = np.mean([run[name][:least] for run in own], axis=0)
+                    look = look_of(group, method)
+                    ax.plot(own[0]["epoch"][:least], values, linewidth=1.4, label=method, gid="model", **look)
+            ax.set(xlabel="epoch", title=titles[name])
             ax.set_ylim(bottom=0)
             ax.xaxis.get_major_locator().set_params(integer=True)
-        handles, names = axes[0].get_legend_handles_labels()
+        handles, names = np.ravel(axes)[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=len(names))
     return figure
 
@@ -123,16 +136,15 @@ def bin_sweep(group: RunGroup) -> Any:
     """Figure 5: ECE and MCE by number of bins, as means over seeds, with noise floors."""
     with style.context() as plt:
         figure, axes = plt.subplots(1, 2, figsize=(9, 4.4), layout="constrained")
-        for position, method in enumerate(shown(group)):
+        for method in shown(group):
             tables = [record["bins"] for record in group.of(method)]
             means = {n: np.mean([t[n] for t in tables], axis=0) for n in ("ece", "mce", "ece_floor", "mce_floor")}
             data = BinSweep(np.array(tables[0]["bins"]), **means)
             keep = data.bins != 15
             thinned = BinSweep(*(getattr(data, name)[keep] for name in ("bins", *means)))
             BinSweepDisplay(thinned, name=method).plot(axes, legend=False)
-            if position >= len(style.PALETTE):  # otherwise it would have the colour of the first method
-                for line in (line for ax in axes for line in ax.lines[-2:]):
-                    line.set_color(EIGHTH)
+            for line in (line for ax in axes for line in ax.lines[-2:]):  # an eighth has no colour of its own there
+                line.set_color(look_of(group, method)["color"])
         for ax in axes:  # the legend is outside and needs no room in the axes
             ax.set_ylim(0, 1.05 * max(np.max(line.get_ydata()) for line in ax.lines))
         handles, names = axes[0].get_legend_handles_labels()

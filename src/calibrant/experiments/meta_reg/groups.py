@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from calibrant.experiments.common.verdicts import methods as methods_of
 from calibrant.experiments.meta_reg.data import DATASETS
+from calibrant.methods.networks import RECIPES
 from calibrant.metrics import Estimate
 from calibrant.report.results import Record
 
@@ -26,10 +27,17 @@ class RunGroup(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A short name: the data set, plus recipe and size if they differ from a full run with the short recipe."""
+        """A short name: the data set, and in what its runs differ from full runs of its network, short recipe."""
         first = self.records[0]
-        recipe = "" if first["recipe"] == "short" else f" ({first['recipe']} recipe)"
-        return self.dataset + recipe + (f" ({first['limit']:,} images)" if first["limit"] else "")
+        recipe, model, epochs, limit = (first[name] for name in ("recipe", "model", "epochs", "limit"))
+        parts = [
+            f"{recipe} recipe" if recipe != "short" else "",
+            f"{epochs} epochs" if epochs != RECIPES[recipe].epochs else "",
+            model if model != DATASETS[self.dataset].model else "",
+            f"{limit:,} images" if limit else "",
+        ]
+        told = ", ".join(part for part in parts if part)
+        return f"{self.dataset} ({told})" if told else self.dataset
 
     @property
     def methods(self) -> list[str]:

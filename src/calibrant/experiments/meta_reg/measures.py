@@ -129,7 +129,10 @@ def diagrams(probs: Probs, labels: np.ndarray) -> dict[str, dict[str, list[float
 
 
 def gammas(network: Fitted, method: Any, part: Part) -> dict[str, float | None]:
-    """Mean and standard deviation of the focal γ over a part, and the share on a bound; None without a learned γ."""
+    """Mean and standard deviation of the focal γ over a part, and the share on a bound; None without a learned γ.
+
+    A published γ-Net has no bounds, so it has no such share.
+    """
     names = ("gamma_mean", "gamma_std", "gamma_on_bound")
     if not (isinstance(method, MetaRegularization) and method.outer_variable.startswith("gamma")):
         return dict.fromkeys(names)
@@ -137,8 +140,9 @@ def gammas(network: Fitted, method: Any, part: Part) -> dict[str, float | None]:
     (solution,) = network.networks
     largest = getattr(solution.problem.variables, "largest", 5.0)
     bound = (gamma < NEAR) | (gamma > largest - NEAR)
-    values = gamma.mean(), gamma.std(correction=0), bound.double().mean()
-    return {name: float(value) for name, value in zip(names, values, strict=True)}
+    found: dict[str, float | None] = {"gamma_mean": float(gamma.mean()), "gamma_std": float(gamma.std(correction=0))}
+    bounded = getattr(solution.problem.variables, "form", None) != "published"
+    return found | {"gamma_on_bound": float(bound.double().mean()) if bounded else None}
 
 
 def shifted(

@@ -11,6 +11,7 @@ from calibrant.experiments.common.verdicts import difference
 from calibrant.experiments.meta_reg.descriptions import describe
 from calibrant.experiments.meta_reg.groups import RunGroup, spread, times
 from calibrant.experiments.meta_reg.paper import METRICS, Printed, Quoted, printed, quoted
+from calibrant.experiments.meta_reg.plan import known_methods
 from calibrant.experiments.meta_reg.variants import variants
 from calibrant.methods.images import TABLE_3
 from calibrant.report import Column, Table
@@ -44,7 +45,8 @@ def table1(group: RunGroup) -> Table:
     quotes = False
     for method in main_methods(group):
         rows.append([method, "ours", str(len(group.of(method))), *_scores(group, method)])
-        cells = [printed(group.dataset, method, m) for m in METRICS]
+        # FLγ without SECE is only in the paper's Table 2.
+        cells = [printed(group.dataset, method, m) or printed(group.dataset, method, m, table=2) for m in METRICS]
         if any(cells):
             quotes = True
             theirs = [_printed(cell, m) for cell, m in zip(cells, METRICS, strict=True)]
@@ -123,7 +125,10 @@ def _printed_gain(dataset: str) -> list[list[Any]]:
 
 
 def table3(group: RunGroup) -> Table:
-    """Table 3: published ECE and error beside our runs of the same method; no rows if none of them was run."""
+    """Table 3: published ECE and error beside our runs of the same method.
+
+    It has no rows if none of them was run, or only the paper's own method in a study of few images.
+    """
     columns = [
         Column("published by"),
         Column("ECE %", digits=2),
@@ -135,7 +140,8 @@ def table3(group: RunGroup) -> Table:
         Column("remark"),
     ]
     rows: list[list[Any]] = []
-    if any(name in TABLE_3 for name in group.methods):
+    whole = "flg-sece" in group.methods and not group.records[0]["limit"]
+    if whole or any(name in TABLE_3 for name in group.methods):
         rows = [_quoted(group, row) for row in quoted(group.dataset)]
     return Table(columns, rows, "Published values are for other networks and recipes.")
 
@@ -217,17 +223,23 @@ def further(group: RunGroup) -> Table:
         ("steady_seconds", 1, 1.0),
         ("peak_memory", 2, 1e-9),
     )
-    rows = [[m, *(spread(group.values(m, name), d, s) for name, d, s in wanted)] for m in group.methods]
+    rows = [[m, *(spread(_values(group, m, name), d, s) for name, d, s in wanted)] for m in group.methods]
     notes = [
         "(val) is the validation part, on which T, the temperature, is fitted; the other columns are for the test "
-        "images. γ is that at the end of training. Seconds are the training time of the network, which some methods "
-        "share: ce-average has the network of recommended. The targets compare the time without compilation, which is "
-        "missing where other programs used the device. GB is the peak memory above that before the run, on the GPU if "
-        "one is used."
+        "images. γ is that at the end of training; a published γ-Net has no upper bound. Seconds are the training time "
+        "of the network, which some methods share: ce-average has the network of recommended. The targets compare the "
+        "time without compilation, which is missing where other programs used the device. GB is the peak memory above "
+        "that before the run, on the GPU if one is used."
     ]
     if "ce-clean" in group.methods:
         notes.append("ce-clean trains on the validation part too, so its columns with (val) and T mean little.")
     return Table([Column(name) for name in columns], rows, " ".join(notes))
+
+
+def _values(group: RunGroup, method: str, metric: str) -> list[float]:
+    """The values of all seeds; none for the bounds of a published γ-Net, which has no upper bound."""
+    unbounded = metric == "gamma_on_bound" and getattr(known_methods().get(method), "form", None) == "published"
+    return [] if unbounded else group.values(method, metric)
 
 
 def _printed(cell: Printed | None, metric: str) -> str | None:
