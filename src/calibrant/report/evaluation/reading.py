@@ -171,8 +171,7 @@ def columns_by_name(models: Mapping[str, Any], labels: Any) -> tuple[Mapping[str
     if not frames or len(frames) < len(models):
         return models, None
     columns = [str(name) for name in frames[0].columns]
-    seen = {str(label) for label in class_names(labels).ravel().tolist()}
-    names = classes_of_columns(columns, seen)
+    names = classes_of_columns(columns, class_names(labels).ravel())
     if names is None:
         return models, None
     found = {}
@@ -204,6 +203,8 @@ def _by_name(y: np.ndarray, classes: Sequence[Any], n_classes: int) -> tuple[np.
     if _are_columns(y, n_classes) and not any(_is_number(name) for name in names):
         return y.astype(np.int64), tuple(names)
     place = {name: column for column, name in enumerate(names)}
+    if y.dtype == bool and not place.keys() & {"False", "True"}:
+        y = y.astype(np.int64)
     text = [str(v) for v in y.tolist()]
     unknown = sorted({name for name in text if name not in place})
     if unknown:
