@@ -60,5 +60,5 @@ def calibration_scores(logits: Any, labels: Any) -> dict[str, float]:
         "accuracy": float((scores.argmax(1) == known).double().mean()),
         "smooth_ece": float(metrics.smooth_ece(scores, known, **given)),  # type: ignore[arg-type]
         "temperature": float(temperature.temperature_),
-        "nll_calibrated": float(metrics.nll(calibrated, known)),  # type: ignore[arg-type]
+        "nll_calibrated": float(metrics.nll(calibrated, known)),
     }

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args, get_type_hints
+from typing import Any, Literal, ParamSpec, Protocol, TypedDict, Unpack, get_args, get_type_hints, overload
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from calibrant._labels import check_labels, column_names
 from calibrant._settings import check_choice, shown
 
 Binary = Literal["positive", "predicted"]
-_F = TypeVar("_F", bound=Callable[..., Any])
+_P = ParamSpec("_P")
 
 
 class Predicted(TypedDict, total=False):
@@ -158,14 +158,32 @@ def without_zero_weights(p: Predictions) -> Predictions:
     return p if p.weight is None or bool((p.weight > 0).all()) else p.take(p.weight.nonzero()[:, 0])
 
 
-def metric(*, top_label: bool = False, signed: bool = False, predicted_only: bool = False) -> Callable[[_F], _F]:
+class Metric(Protocol[_P]):
+    """A metric: a number, or one for each of the `groups`."""
+
+    __name__: str
+    top_label: bool
+    signed: bool
+    predicted_only: bool
+
+    @overload
+    def __call__(self, *args: Any, groups: None, **kwargs: Any) -> float: ...
+    @overload
+    def __call__(self, *args: Any, groups: Any, **kwargs: Any) -> Grouped: ...
+    @overload
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> float: ...
+
+
+def metric(
+    *, top_label: bool = False, signed: bool = False, predicted_only: bool = False
+) -> Callable[[Callable[_P, Any]], Metric[_P]]:
     """Give a metric written with `**given` its full signature, and reject unknown keywords.
 
     `top_label` marks a metric that uses only (confidence, correct), so that pairs can be resampled. `signed` marks one
     that can be negative, `predicted_only` one that is not defined for binary="positive".
     """
 
-    def wrap(function: _F) -> _F:
+    def wrap(function: Callable[_P, Any]) -> Metric[_P]:
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         shared = [
@@ -185,11 +203,10 @@ def metric(*, top_label: bool = False, signed: bool = False, predicted_only: boo
                 raise ValueError(f"binary must be 'predicted' for {function.__name__}; got 'positive'.")
             return function(*args, **kwargs)
 
-        checked.__signature__ = full  # type: ignore[attr-defined]
-        checked.top_label = top_label  # type: ignore[attr-defined]
-        checked.signed = signed  # type: ignore[attr-defined]
-        checked.predicted_only = predicted_only  # type: ignore[attr-defined]
-        return checked  # type: ignore[return-value]
+        marked: Any = checked
+        marked.__signature__ = full
+        marked.top_label, marked.signed, marked.predicted_only = top_label, signed, predicted_only
+        return marked
 
     return wrap
 
