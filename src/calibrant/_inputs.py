@@ -109,6 +109,15 @@ def _unit_interval(tensor: Tensor, name: str) -> Tensor:
     return tensor.clamp(0.0, 1.0) if low < 0 or high > 1 else tensor
 
 
+def two_columns(values: Any, *, logits: bool) -> Any:
+    """Two columns for one number per row, the logit or the probability of class 1 of two; other values as they are."""
+    given = values.values if isinstance(values, Logits) else values
+    score = as_tensor(given, "logits" if logits else "probs")
+    if score.ndim != 1 or len(score) == 0 or not score.is_floating_point():
+        return values
+    return torch.stack([torch.zeros_like(score) if logits else 1 - score, score], dim=1)
+
+
 def check_logits(logits: Any) -> Tensor:
     """Return (n, C) logits. They are finite, except for -inf, which rules out a class (never all classes of a row)."""
     values = logits.values if isinstance(logits, Logits) else logits

@@ -12,7 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._inputs import Logits, as_tensor, check_confidence, check_logits, check_probs, check_weights, top_label
+from calibrant._inputs import (
+    Logits,
+    as_tensor,
+    check_confidence,
+    check_logits,
+    check_probs,
+    check_weights,
+    top_label,
+    two_columns,
+)
 from calibrant._labels import check_labels, column_names
 from calibrant._settings import check_choice, shown
 
@@ -113,23 +122,12 @@ def read(
 
 
 def _read_matrix(probs: Any, labels: Any, from_logits: bool) -> Predictions:
-    columns = column_names(probs)
-    probs = _two_columns(probs, from_logits)
-    logits = check_logits(probs).double() if from_logits or isinstance(probs, Logits) else None
-    matrix = check_probs(probs) if logits is None else torch.softmax(logits, dim=1)
+    columns, is_logits = column_names(probs), from_logits or isinstance(probs, Logits)
+    values = two_columns(probs, logits=is_logits)
+    logits = check_logits(values).double() if is_logits else None
+    matrix = check_probs(values) if logits is None else torch.softmax(logits, dim=1)
     targets = check_labels(labels, len(matrix), matrix.shape[1], matrix.device, columns=columns)
     return Predictions(*top_label(matrix, targets), probs=matrix, labels=targets, logits=logits)
-
-
-def _two_columns(probs: Any, from_logits: bool) -> Any:
-    """One number per row, the probability or the logit of class 1 of two, as a matrix; a matrix unchanged."""
-    given = probs.values if isinstance(probs, Logits) else probs
-    p = None if given is None else as_tensor(given, "probs")
-    if p is None or p.ndim != 1 or len(p) == 0:
-        return probs
-    if from_logits or isinstance(probs, Logits):
-        return Logits(torch.stack([torch.zeros_like(p), p], dim=1))
-    return torch.stack([1 - p, p], dim=1) if p.is_floating_point() else p
 
 
 def _read_binary(probs: Any, labels: Any, from_logits: bool, binary: Binary) -> Predictions:
@@ -158,7 +156,7 @@ def without_zero_weights(p: Predictions) -> Predictions:
     return p if p.weight is None or bool((p.weight > 0).all()) else p.take(p.weight.nonzero()[:, 0])
 
 
-class Metric(Protocol[_P]):
+class MetricFunction(Protocol[_P]):
     """A metric: a number, or one for each of the `groups`."""
 
     __name__: str
@@ -176,14 +174,14 @@ class Metric(Protocol[_P]):
 
 def metric(
     *, top_label: bool = False, signed: bool = False, predicted_only: bool = False
-) -> Callable[[Callable[_P, Any]], Metric[_P]]:
+) -> Callable[[Callable[_P, Any]], MetricFunction[_P]]:
     """Give a metric written with `**given` its full signature, and reject unknown keywords.
 
     `top_label` marks a metric that uses only (confidence, correct), so that pairs can be resampled. `signed` marks one
     that can be negative, `predicted_only` one that is not defined for binary="positive".
     """
 
-    def wrap(function: Callable[_P, Any]) -> Metric[_P]:
+    def wrap(function: Callable[_P, Any]) -> MetricFunction[_P]:
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         shared = [

@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant._inputs import Logits, as_tensor, check_logits, check_probs, check_weights, like
+from calibrant._inputs import Logits, check_logits, check_probs, check_weights, like, two_columns
 from calibrant._labels import check_labels, column_names, encode_names
 from calibrant._words import listed
 
@@ -144,8 +144,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
     def _raw(self, logits: Any) -> tuple[Floats, np.ndarray]:
         """The input as log scores in float64, -inf for an exact zero, and the class that it ranks first."""
-        logits = _two_columns(logits, self.from_probs)
-        checked = check_probs(logits) if self.from_probs else check_logits(logits)
+        given = two_columns(logits, logits=not self.from_probs)
+        checked = check_probs(given) if self.from_probs else check_logits(given)
         values = checked.double().cpu().numpy()
         top = values.argmax(axis=1)
         if self.from_probs:
@@ -163,17 +163,6 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
     def _predict(self, scores: Floats) -> Floats:
         raise NotImplementedError
-
-
-def _two_columns(logits: Any, from_probs: bool) -> Any:
-    """Two columns for one number per row, which is the logit or the probability of class 1."""
-    given = logits.values if isinstance(logits, Logits) else logits
-    if np.ndim(given) != 1 or len(given) == 0:
-        return logits
-    score = as_tensor(given, "logits")
-    if from_probs and score.is_floating_point():
-        return torch.stack([1 - score, score], dim=1)
-    return torch.stack([torch.zeros_like(score), score], dim=1)
 
 
 def _mask_gap(raw: Floats) -> float:

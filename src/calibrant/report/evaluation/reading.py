@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._inputs import Logits, as_tensor, check_confidence, check_logits, check_probs
+from calibrant._inputs import Logits, check_confidence, check_logits, check_probs, two_columns
 from calibrant._labels import class_names, classes_of_columns, one_dimension_hint
 
 FEWEST = 2
@@ -74,11 +74,11 @@ def read_matrix(
     """
     logits = None
     if from_logits or isinstance(probs, Logits):
-        matrix = check_logits(_columns(probs, "logits"))
+        matrix = check_logits(two_columns(probs, logits=True))
         logits = matrix.double().cpu().numpy()
         values = check_probs(matrix, from_logits=True)
     else:
-        values = check_probs(_columns(probs, "probs"))
+        values = check_probs(two_columns(probs, logits=False))
     p = values.double().cpu().numpy()
     if p.shape[1] < 2:
         raise ValueError(
@@ -117,15 +117,6 @@ def _chosen(predicted: Any, shape: tuple[int, ...]) -> np.ndarray:
             f"shape {found.shape}."
         )
     return found.astype(np.int64)
-
-
-def _columns(values: Any, name: str) -> Any:
-    """Two columns from one binary score, which is the log-odds of class 1 if these are logits."""
-    given = values.values if isinstance(values, Logits) else values
-    if np.ndim(given) != 1 or len(given) == 0:
-        return given
-    score = as_tensor(given, name).cpu().numpy()
-    return np.stack([np.zeros_like(score), score] if name == "logits" else [1 - score, score], axis=1)
 
 
 def read_labels(
