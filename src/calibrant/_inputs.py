@@ -49,6 +49,8 @@ def as_tensor(values: Any, name: str) -> Tensor:
         array = np.asarray(values)
     except ValueError:
         raise ValueError(f"{name} must be a rectangular array of numbers; got rows of unequal length.") from None
+    if callable(values) or hasattr(type(values), "predict"):
+        raise ValueError(f"{name} must be an array of numbers; got a {type(values).__name__}. Pass its predictions.")
     if array.dtype.kind not in "biufc":
         hint = f" The order of arguments is {name}, labels." if name in ("probs", "logits") else ""
         raise ValueError(

@@ -21,6 +21,7 @@ from calibrant._fitted import unfitted
 from calibrant._labels import class_columns, warn_of_other_order
 from calibrant._settings import check_whole, shown
 from calibrant.bilevel import Callback, History, ProgressBar
+from calibrant.bilevel.callbacks.base import as_callbacks
 from calibrant.data.copies import copy_groups, joined
 from calibrant.data.scaling import fit_scaling
 from calibrant.estimators.folds import Splits, group_numbers, near_groups
@@ -94,6 +95,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
         self, X: Any, y: Any, sample_weight: Any, groups: Any, validation: tuple[Any, Any, Any], callbacks: Any
     ) -> None:
         """Train an unfitted classifier; after an error it may be partly fitted, so ``fit`` calls this on a copy."""
+        callbacks = as_callbacks(callbacks)
         X, y = self._read(X, y)
         check_classification_targets(y)
         weights = as_weights(sample_weight, X, self.class_weight, y)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,6 +188,10 @@ def _is_number(name: str) -> bool:
 
 
 def _by_name(y: np.ndarray, classes: Sequence[Any], n_classes: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    if isinstance(classes, str) or not isinstance(classes, Iterable):
+        raise ValueError(
+            f"classes must be a list of {n_classes} names, one per column; got {classes!r}. Pass ['cat', 'dog', …]."
+        )
     names = [str(c) for c in classes]
     if len(names) != n_classes or len(set(names)) != n_classes:
         raise ValueError(f"classes must hold {n_classes} different names, one per column; got {names}.")
