@@ -71,6 +71,7 @@ def classes_of_columns(columns: Sequence[Any], labels: np.ndarray) -> list[str] 
     given = [str(name) for name in columns]
     start = re.match(r".*?[_ .:-]", given[0]) if given else None
     shared = start is not None and all(name.startswith(start[0]) for name in given)
+    labels = labels if labels.dtype == object else np.unique(labels)
     whole = _as_whole(labels)
     spellings = [{str(label) for label in own.tolist()} for own in (labels, whole) if own is not None]
     for names in (given, [name[start.end() :] if start and shared else name for name in given]):
