@@ -9,13 +9,14 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 import calibrant
-from calibrant import metrics, posthoc, selective
+from calibrant import metrics, posthoc, selective, tables
 from calibrant.bilevel import Callback
 
 rng = np.random.default_rng(0)
 PROBS, LABELS = rng.dirichlet([1, 1, 1], 60), rng.integers(0, 3, 60)
 LOGITS = np.log(PROBS)
 X, Y = rng.normal(size=(60, 4)), np.arange(60) % 2
+FITTED = LogisticRegression().fit(X, Y)
 TRAIN, VAL = (torch.tensor(X[:40]).float(), torch.tensor(Y[:40])), (torch.tensor(X[40:]).float(), torch.tensor(Y[40:]))
 
 
@@ -70,6 +71,22 @@ MISTAKES = {
         lambda: posthoc.Auto(candidates="temperature").fit(LOGITS, LABELS),
         r"candidates must be a list; got the text 'temperature'. Pass \['temperature'\]",
     ),
+    "name of a calibrator": (
+        lambda: posthoc.CalibratedModel(FITTED, "temperature").fit(X, Y),
+        r"such as Temperature\(\); got 'temperature'. For a name, pass make_calibrator\(name\)",
+    ),
+    "class of a calibrator": (
+        lambda: posthoc.CalibratedModel(FITTED, posthoc.Temperature).fit(X, Y),
+        "calibrator must be one of calibrant.posthoc",
+    ),
+    "missing labels": (lambda: posthoc.CalibratedModel(FITTED).fit(X, [None] * 60), "y must not have missing entries"),
+    "unknown labels to validate": (
+        lambda: calibrant.SelfCalibratedClassifier().fit(X, Y, X_val=X, y_val=Y + 5),
+        "y_val must hold classes that the model was trained on",
+    ),
+    "choose as text": (lambda: calibrant.SelfCalibratedClassifier(choose="x").fit(X, Y), "choose must be a number"),
+    "table instead of an order": (lambda: tables.train("t.csv"), r"Pass Order\(table, target, out\)"),
+    "risk as text": (lambda: tables.train(tables.Order("t.csv", "y", "out", risk="low")), "risk must be a number"),
     "bins as text": (lambda: posthoc.HistogramBinning(bins="x").fit(LOGITS, LABELS), "bins must be a whole .* got 'x'"),
     "degree as text": (
         lambda: posthoc.ShapeRestrictedPolynomial(degree="x").fit(LOGITS, LABELS),

@@ -139,17 +139,19 @@ def _numbers(names: Sequence[str]) -> list[int] | None:
     return [int(name) for name in names] if all(re.fullmatch(r"-?\d+", name) for name in names) else None
 
 
-def class_columns(y: Any, classes: Any) -> np.ndarray:
+def class_columns(y: Any, classes: Any, name: str = "y") -> np.ndarray:
     """Return the column of each entry of `y` in a model's output, given the model's `classes_`."""
     names, known = class_names(y), np.asarray(classes)
     if names.ndim != 1:
-        raise ValueError(f"y must be 1-D, one class per row; got shape {names.shape}.")
+        raise ValueError(f"{name} must be 1-D, one class per row; got shape {names.shape}.")
+    if names.dtype == object and any(value is None for value in names):
+        raise ValueError(f"{name} must not have missing entries; got None. Leave these rows out.")
     order = np.argsort(known)
     columns = order[np.searchsorted(known, names, sorter=order).clip(max=len(order) - 1)]
     unknown = known[columns] != names
     if unknown.any():
         raise ValueError(
-            f"y must hold classes that the model was trained on, {known.tolist()}; "
+            f"{name} must hold classes that the model was trained on, {known.tolist()}; "
             f"got {names[unknown].tolist()[0]!r}, which the model does not know."
         )
     return columns

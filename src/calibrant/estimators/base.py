@@ -259,7 +259,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
         if X is None or y is None:
             raise ValueError("X_val and y_val must be given together; got only one of them.")
         X, y = self._read(X, y, reset=False)
-        samples = Samples(X, class_columns(y, classes), as_weights(sample_weight, X, self.class_weight, y))
+        samples = Samples(X, class_columns(y, classes, "y_val"), as_weights(sample_weight, X, self.class_weight, y))
         return samples if samples.weights is None else samples.take(np.flatnonzero(samples.weights))
 
     def _probs(self, X: np.ndarray) -> np.ndarray:
