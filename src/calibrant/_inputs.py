@@ -49,6 +49,8 @@ def as_tensor(values: Any, name: str) -> Tensor:
         array = np.asarray(values)
     except ValueError:
         raise ValueError(f"{name} must be a rectangular array of numbers; got rows of unequal length.") from None
+    if callable(values) or hasattr(type(values), "predict"):
+        raise ValueError(f"{name} must be an array of numbers; got a {type(values).__name__}. Pass its predictions.")
     if array.dtype.kind not in "biufc":
         hint = f" The order of arguments is {name}, labels." if name in ("probs", "logits") else ""
         raise ValueError(
@@ -107,6 +109,15 @@ def _unit_interval(tensor: Tensor, name: str) -> Tensor:
             "If these are logits, pass from_logits=True or Logits(...). Divide percentages by 100."
         )
     return tensor.clamp(0.0, 1.0) if low < 0 or high > 1 else tensor
+
+
+def two_columns(values: Any, *, logits: bool) -> Any:
+    """Two columns for one number per row, the logit or the probability of class 1 of two; other values as they are."""
+    given = values.values if isinstance(values, Logits) else values
+    score = as_tensor(given, "logits" if logits else "probs")
+    if score.ndim != 1 or len(score) == 0 or not score.is_floating_point():
+        return values
+    return torch.stack([torch.zeros_like(score) if logits else 1 - score, score], dim=1)
 
 
 def check_logits(logits: Any) -> Tensor:

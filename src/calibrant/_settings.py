@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from numbers import Integral
 from typing import Any
 
@@ -30,9 +31,17 @@ def check_whole(name: str, value: Any) -> int:
     return int(value)
 
 
+def check_number(name: str, value: Any) -> float:
+    """Return a number as a float, and raise an error for other values, such as text."""
+    if not isinstance(value, str):
+        with suppress(TypeError, ValueError):
+            return float(value)
+    raise ValueError(f"{name} must be a number; got {shown(value)}.")
+
+
 def check_fraction(value: float, name: str, *, closed: bool = False) -> float:
     """Return `value` if it lies in (0, 1), or in [0, 1] with `closed`; an error otherwise."""
-    value = float(value)
+    value = check_number(name, value)
     inside = 0 <= value <= 1 if closed else 0 < value < 1
     if not inside:
         interval = "[0, 1]" if closed else "(0, 1)"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("pandas")
+import pandas as pd
 
 from calibrant.data import read_columns
 from calibrant.data.number_marks import NumberMarks
@@ -144,3 +145,32 @@ def test_columns_that_the_model_does_not_use_raise_nothing(tmp_path):
     columns, reader = read(tmp_path, text, TRAINING, used={"share", "euros"})
     assert columns["other"].tolist() == [1.25, 2.125]
     assert not reader.notes
+
+
+def test_typed_columns_stay_and_text_columns_are_read(tmp_path):
+    pytest.importorskip("pyarrow")
+    frame = pd.DataFrame(
+        {
+            "price": ["1.200,50", None, "3,25"],
+            "stock": ["1.200", "3.000", "7"],
+            "size": [1.234, 2.5, np.nan],
+            "code": ["007", "008", "012"],
+            "word": ["a", "b,c", "1,5"],
+            "when": pd.to_datetime(["2023-01-26"] * 3),
+            "kind": pd.Categorical(["1,5", "2,5", "1,5"]),
+            "list": [[1], [2], [3]],
+        }
+    )
+    frame.to_parquet(tmp_path / "t.parquet")
+    reader, pieces = NumberReader("t.parquet"), NumberReader("t.parquet")
+    columns = read_columns(tmp_path / "t.parquet", reader=reader)
+    assert columns["price"].tolist() == pytest.approx([1200.5, np.nan, 3.25], nan_ok=True)
+    assert columns["stock"].tolist() == [1200, 3000, 7]
+    assert columns["size"].tolist() == pytest.approx([1.234, 2.5, np.nan], nan_ok=True)
+    assert [columns[name].tolist() for name in ("code", "word", "kind")] == [
+        frame[name].tolist() for name in ("code", "word", "kind")
+    ]
+    assert columns["when"].dtype.kind == "M"
+    assert (reader.found.commas, reader.found.points) == ({"price"}, {"size"})
+    (part,) = read_chunks(tmp_path / "t.parquet", 10, reader=pieces, text=["price"])
+    assert part["price"].tolist() == frame["price"].tolist()

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 import calibrant
 from calibrant import integrations, metrics
 from calibrant.integrations import Tracker, trackers
-from calibrant.methods import after_training, watching
+from calibrant.methods import Part, after_training, watching
 
 ROOT = Path(__file__).parents[2]
 NAMES = {"nll", "accuracy", "smooth_ece", "temperature", "nll_calibrated"}
@@ -50,6 +50,21 @@ def test_a_function_sees_losses_validation_scores_and_the_result():
     x, y = data()[1]
     assert end["calibrated/nll"] == pytest.approx(float(metrics.nll(result.probs(x), y)))
     assert end["calibrated/temperature"] == result.temperature
+
+
+def test_scores_use_the_weights_of_the_validation_data():
+    train, (x, y) = data()
+    weights = torch.arange(30) % 3  # as often as each row occurs
+    rows = torch.repeat_interleave(torch.arange(30), weights)
+    seen = []
+    for val in (Part(x, y, weights.double()), Part(x[rows], y[rows])):
+        tracker = Tracker(lambda values, step: seen.append(values))
+        torch.manual_seed(0)
+        calibrant.fit(nn.Linear(4, 2), train, val, method="standard", epochs=5, seed=0, callbacks=[tracker])
+    weighted, repeated = seen[: len(seen) // 2], seen[len(seen) // 2 :]
+    assert [set(values) for values in weighted] == [set(values) for values in repeated]
+    for one, other in zip(weighted, repeated, strict=True):
+        assert one == pytest.approx(other, rel=1e-4)
 
 
 def test_several_networks_have_their_own_names():

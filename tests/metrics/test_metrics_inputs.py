@@ -326,3 +326,31 @@ def test_columns_of_a_data_frame_are_classes_by_their_names(metric):
     assert metric(frame.add_prefix("prob_"), names[LABELS]) == pytest.approx(metric(PROBS, LABELS))
     other = frame.rename(columns=str.upper)
     assert metric(other, names[LABELS]) == pytest.approx(metric(frame.to_numpy(), LABELS))  # in sorted order
+
+
+@pytest.mark.parametrize("metric", [metrics.nll, metrics.classwise_ece, metrics.ece], ids=name_of)
+def test_columns_are_classes_by_their_numbers(metric):
+    pd = pytest.importorskip("pandas")
+    expected = pytest.approx(metric(PROBS, LABELS))
+    frame, order = pd.DataFrame(PROBS), [2, 0, 1]
+    assert metric(frame, LABELS) == expected
+    for labels in (LABELS, torch.tensor(LABELS), LABELS.tolist()):
+        assert metric(frame[order], labels) == expected
+    assert metric(metrics.Logits(np.log(frame[order])), LABELS) == expected
+    assert metric(frame[order].add_prefix("prob_"), LABELS) == expected  # text that holds the numbers
+    assert metric(frame[order].rename(columns=lambda k: k + 1), LABELS + 1) == expected
+    assert metric(frame.set_axis([10, 20, 30], axis=1), LABELS) == expected  # by position: no label is a name
+    few = LABELS < 2  # not every class occurs
+    assert metric(frame[order][few], LABELS[few]) == pytest.approx(metric(PROBS[few], LABELS[few]))
+    two, hits = PROBS[:, :2] / PROBS[:, :2].sum(axis=1, keepdims=True), LABELS == 1
+    expected = pytest.approx(metric(two, hits))
+    for names in ([False, True], ["False", "True"], [0, 1]):
+        assert metric(pd.DataFrame(two[:, ::-1], columns=names[::-1]), hits) == expected
+
+
+def test_labels_that_can_be_names_or_numbers_are_refused():
+    pd = pytest.importorskip("pandas")
+    frame, few = pd.DataFrame(PROBS, columns=[1, 2, 3]), np.isin(LABELS, [1, 2])
+    with pytest.raises(ValueError, match="labels 1, 2 can be names of the columns 1, 2, 3, or column numbers"):
+        metrics.ece(frame[few], LABELS[few])
+    assert metrics.ece(frame[few].to_numpy(), LABELS[few]) == metrics.ece(PROBS[few], LABELS[few])

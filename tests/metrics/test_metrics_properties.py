@@ -147,12 +147,12 @@ def test_pairs_are_the_top_label(metric):
 
 def test_pieces_do_not_change_the_sums(monkeypatch):
     import calibrant.metrics._grid as grid
-    import calibrant.metrics.binned as binned
     import calibrant.metrics.bins as bins
+    import calibrant.metrics.classwise as classwise
 
     probs, labels = random_probs(200)
     whole = [metric(probs, labels) for metric in (metrics.ece, metrics.classwise_ece, metrics.smooth_ece)]
-    for module in (bins, grid, binned):
+    for module in (bins, grid, classwise):
         monkeypatch.setattr(module, "CHUNK", 17)
     pieces = [metric(probs, labels) for metric in (metrics.ece, metrics.classwise_ece, metrics.smooth_ece)]
     assert pieces == pytest.approx(whole, abs=1e-12)

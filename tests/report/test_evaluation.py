@@ -190,7 +190,10 @@ def test_columns_of_a_data_frame_are_classes_by_their_names():
         assert [own.measures["nll"].value for own in found.models.values()] == [wanted] * len(found.models)
     numbered = pd.DataFrame(probs[:, [2, 0, 1]], columns=[2, 0, 1])
     codes = np.searchsorted(names, labels)
-    assert calibrant.evaluate(numbered, codes, n_resamples=5).models["model"].measures["nll"].value == wanted
+    for known in (codes, codes.astype(float)):
+        assert calibrant.evaluate(numbered, known, n_resamples=5).models["model"].measures["nll"].value == wanted
+    with pytest.raises(ValueError, match="or column numbers"):
+        calibrant.evaluate(numbered.set_axis([1, 2, 3], axis=1)[codes > 0], codes[codes > 0])
     other = frame.set_axis(["x", "y", "z"], axis=1)
     assert calibrant.evaluate(other, labels, n_resamples=5).models["model"].measures["nll"].value == wanted
     with pytest.raises(ValueError, match="must have the columns"):

@@ -258,6 +258,7 @@ def test_columns_of_a_data_frame_are_classes_by_their_names():
     frame = pd.DataFrame(probs, columns=names)[names[::-1]]
     expected = conformal_rule(probs[:, ::-1], 4 - labels, 0.9)
     assert conformal_rule(frame, names[labels], 0.9) == expected
+    assert conformal_rule(frame.set_axis(range(4, -1, -1), axis=1), labels, 0.9) == expected
     folds = np.arange(200) % 2
     found = cross_conformal_rule(frame, names[labels], folds, 0.9)
     assert found.to_json() == cross_conformal_rule(probs[:, ::-1], 4 - labels, folds, 0.9).to_json()

@@ -41,7 +41,7 @@ def written(table, path, *, plain=False):
             sent=table["sent"].dt.strftime("%d-%m-%y"),
             paid=table["paid"].dt.strftime("%d-%b-%Y"),
         )
-    found.to_csv(path, index=False)
+    found.to_parquet(path) if path.suffix == ".parquet" else found.to_csv(path, index=False)
     return path
 
 
@@ -92,6 +92,30 @@ def test_predictions_are_those_of_plain_numbers_and_dates(models, chunk, tmp_pat
     assert np.ptp(found["plain"]) > 1e-4
     assert np.allclose(found["other"], found["plain"], atol=1e-6)
     assert np.allclose(found["mixed"], found["plain"], atol=1e-6)
+
+
+def test_text_in_parquet_files_is_read_as_in_csv(models, quick, tmp_path):
+    path = written(parcels(), tmp_path / "t.parquet")
+    done = invoke("train", path, "--target", "late", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    of_csv, of_parquet = (
+        [line for line in text.splitlines() if line.startswith(("Numbers", "Dates", "Categories", "Note: Column"))]
+        for text in (models[2], done.stderr)
+    )
+    assert of_csv == of_parquet
+    assert load_model(tmp_path / "out" / "model.calibrant").marks == load_model(models[1]).marks
+    new, found = parcels(12, seed=1), []
+    for kind, plain in (("csv", False), ("parquet", False), ("parquet", True)):
+        file = written(new, tmp_path / f"new.{kind}", plain=plain)
+        done = invoke("predict", models[1], file, "--chunk", 5, "--out", tmp_path / "p.csv")
+        assert done.exit_code == 0, done.output
+        found.append(pd.read_csv(tmp_path / "p.csv")["prob_yes"].to_numpy())
+    assert np.ptp(found[0]) > 1e-4
+    assert np.allclose(found[1], found[0], atol=1e-6)
+    assert np.allclose(found[2], found[0], atol=1e-6)
+    new.assign(weight="3 g").to_parquet(tmp_path / "new.parquet")
+    message = refused("predict", models[1], tmp_path / "new.parquet", "--out", tmp_path / "p.csv")
+    assert "'weight' of new.parquet must have the unit of the training table, 'kg'; got '3 g'" in message
 
 
 def test_other_units_and_orders_are_refused(models, tmp_path):

@@ -1,4 +1,4 @@
-"""Reading the numbers and dates of a text file, in the way of a training table if there is one."""
+"""Reading the numbers and dates in the texts of a file, in the way of a training table if there is one."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class NumberReader:
         else:
             for place, own in enumerate(names):
                 if kinds[place] == "f" and own not in done:
-                    self._see(own, frame.iloc[:, place].to_numpy())
+                    self.see(own, frame.iloc[:, place].to_numpy())
         self._compare()
         for own, unit in self.found.signs.items():
             if own not in self.known.signs:
@@ -171,13 +171,15 @@ class NumberReader:
             self.found.comma_thousands.add(own)
         return mended
 
-    def _see(self, own: str, values: np.ndarray) -> None:
-        """Remember a column of numbers with fractions."""
+    def see(self, own: str, values: np.ndarray, *, typed: bool = False) -> None:
+        """Remember a column of numbers with fractions. A ``typed`` one was not written with points."""
         values = np.abs(values[np.isfinite(values)])
         fractions = values[values != np.rint(values)]
         if not fractions.size:
             return
         self.found.points.add(own)
+        if typed:
+            return
         clear = (fractions < 1) | (np.abs(fractions * 1e3 - np.rint(fractions * 1e3)) > 1e-6)
         if clear.any() or values.max() >= 1e3:
             self._pointed.setdefault(own, f"{fractions[clear.argmax()]:g}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from calibrant.data.columns import Columns
 from calibrant.data.number_reader import NumberReader
-from calibrant.data.tables import check_file, file_kind, find_encoding, frame_columns
+from calibrant.data.tables import check_file, file_kind, find_encoding, frame_columns, read_typed
 from calibrant.data.text_encodings import UTF8
 from calibrant.data.text_tables import read_text, separator
 
@@ -36,7 +36,12 @@ def read_chunks(
     check_file(path)
     kind, packed = file_kind(path)
     found = False
-    for frame in _parquet(path, rows, packed) if kind == ".parquet" else _text(path, rows, kind, packed, text, reader):
+    if kind == ".parquet":
+        known = reader or NumberReader(path.name)
+        frames: Iterator[Any] = (read_typed(frame, known, text) for frame in _parquet(path, rows, packed))
+    else:
+        frames = _text(path, rows, kind, packed, text, reader)
+    for frame in frames:
         found = True
         yield frame_columns(frame, path.name)
     if not found:

@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import warnings
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ def read_table(path: str | os.PathLike[str], *, target: str | None = None) -> La
     Numbers that begin with a zero (007) are codes and stay text. In files without commas between columns, a column may
     have decimal commas; a column whose commas may separate thousands (1,200) stays text. If a column has decimal
     commas, points in all columns of the file separate thousands where they can (1.200 is 1200). Rows must have as
-    many fields as the header.
+    many fields as the header. Text columns of a Parquet file are read like those of a file without commas between
+    columns.
     """
     columns = read_columns(path)
     name = target if target is not None else _find_target(columns)
@@ -135,7 +137,7 @@ def _read_frame(path: Path, reader: NumberReader | None) -> Any:
         raise ValueError(f"{path.name} ends in .gz, but it is not a complete gzip file. Compress it again.") from None
     if kind == ".parquet":
         try:
-            return pd.read_parquet(io.BytesIO(content))
+            frame = pd.read_parquet(io.BytesIO(content))
         except ImportError:
             raise ImportError(
                 "Reading Parquet files needs pyarrow. Install it with: pip install 'calibrant[tables]'."
@@ -145,10 +147,30 @@ def _read_frame(path: Path, reader: NumberReader | None) -> Any:
             raise ValueError(
                 f"{path.name} could not be read as a Parquet file: {reason}. Write it again, or give another file."
             ) from None
+        return read_typed(frame, reader or NumberReader(path.name))
     encoding = find_encoding(path.name, lambda: io.BytesIO(content), reader)
     if encoding != UTF8:
         content = content.decode(encoding).encode()
     return read_text(path.name, content, "\t" if kind == ".tsv" else separator(content), reader=reader)
+
+
+def read_typed(frame: Any, reader: NumberReader, text: Collection[str] = ()) -> Any:
+    """The frame of a file whose columns have types, with its text columns read as in a text file.
+
+    Columns in ``text`` stay text. Numbers, dates and categories stay as they are.
+    """
+    infer = need_pandas().api.types.infer_dtype
+    places = [place for place in range(frame.shape[1]) if infer(frame.iloc[:, place], skipna=True) == "string"]
+    texts = frame.iloc[:, places].astype(object)
+    found = texts.copy()
+    reader.read(found, lambda: texts, commas=True, text=text)
+    for own, place in enumerate(places):
+        frame.isetitem(place, found.iloc[:, own])
+    for place, dtype in enumerate(frame.dtypes):
+        if dtype.kind == "f" and place not in places:
+            values = frame.iloc[:, place].to_numpy(dtype=float, na_value=np.nan)
+            reader.see(str(frame.columns[place]).strip(), values, typed=True)
+    return frame
 
 
 def find_encoding(file: str, open_file: Open, reader: NumberReader | None) -> str:

@@ -21,6 +21,7 @@ from calibrant._fitted import unfitted
 from calibrant._labels import class_columns, warn_of_other_order
 from calibrant._settings import check_whole, shown
 from calibrant.bilevel import Callback, History, ProgressBar
+from calibrant.bilevel.callbacks.base import as_callbacks
 from calibrant.data.copies import copy_groups, joined
 from calibrant.data.scaling import fit_scaling
 from calibrant.estimators.folds import Splits, group_numbers, near_groups
@@ -94,6 +95,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
         self, X: Any, y: Any, sample_weight: Any, groups: Any, validation: tuple[Any, Any, Any], callbacks: Any
     ) -> None:
         """Train an unfitted classifier; after an error it may be partly fitted, so ``fit`` calls this on a copy."""
+        callbacks = as_callbacks(callbacks)
         X, y = self._read(X, y)
         check_classification_targets(y)
         weights = as_weights(sample_weight, X, self.class_weight, y)
@@ -257,7 +259,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
         if X is None or y is None:
             raise ValueError("X_val and y_val must be given together; got only one of them.")
         X, y = self._read(X, y, reset=False)
-        samples = Samples(X, class_columns(y, classes), as_weights(sample_weight, X, self.class_weight, y))
+        samples = Samples(X, class_columns(y, classes, "y_val"), as_weights(sample_weight, X, self.class_weight, y))
         return samples if samples.weights is None else samples.take(np.flatnonzero(samples.weights))
 
     def _probs(self, X: np.ndarray) -> np.ndarray:

@@ -264,6 +264,8 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         if isinstance(self.estimator, type):
             name = self.estimator.__name__
             raise TypeError(f"estimator must be an instance of a classifier; got the class {name}. Pass {name}().")
+        if self.estimator is not None and not hasattr(self.estimator, "fit"):
+            raise TypeError(f"estimator must be a classifier of scikit-learn; got {self.estimator!r}.")
         if self.estimator is not None and is_regressor(self.estimator):
             raise ValueError(f"estimator must be a classifier; got the regressor {type(self.estimator).__name__}.")
 

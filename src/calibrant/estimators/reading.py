@@ -12,6 +12,7 @@ import torch
 from scipy import sparse
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import _check_sample_weight, _check_y, check_consistent_length, validate_data
+from torch import Tensor
 
 from calibrant._settings import shown
 from calibrant.data import TableEncoder
@@ -58,6 +59,7 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
     if ``reset`` and is None for numeric tables; categories become codes. ``reset`` also sets ``n_features_in_`` and
     ``feature_names_in_``; without it, the columns must be those of the training table.
     """
+    X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
     X, y = _filled(as_table(X)), tuple(map(as_targets, y))
     if reset:
         estimator.encoder_ = TableEncoder(output="ordinal") if needs_encoder(X) else None
@@ -123,6 +125,8 @@ def as_table(X: Any) -> Any:
         return X
     if isinstance(X, Mapping):
         raise ValueError("X must be an array or a data frame; got a dictionary. Give pandas.DataFrame(X).")
+    if isinstance(X, list | tuple) and len(X) and isinstance(X[0], Mapping):
+        raise ValueError("X must be an array or a data frame; got a list of dictionaries. Give pandas.DataFrame(X).")
     X = readable(X)
     names = column_names(X)
     if names is not None:

@@ -20,6 +20,7 @@ class Tracker(Watcher):
 
     Names are ``train/loss``, ``val/nll``, ``val/smooth_ece``, ``val/accuracy``, ``val/temperature`` and
     ``val/nll_calibrated``; at the end, ``calibrated/nll`` and similar names describe the result on the validation data.
+    Validation scores use the sample weights of the validation data, if it has them.
     If several networks are trained one after the other, the names of the second start with ``network-1/``, those of the
     third with ``network-2/``, and so on.
 
@@ -66,7 +67,7 @@ class Tracker(Watcher):
 
     def finish(self, result: Trained) -> None:
         if self.part is not None:
-            found = calibration_scores(*self.part.predicted(result.logits))
+            found = calibration_scores(*self.part.predicted(result.logits), self.part.sample_weight)
             kept = {f"calibrated/{name}": found[name] for name in ("nll", "smooth_ece", "accuracy")}
             if result.temperature is not None:
                 kept["calibrated/temperature"] = result.temperature

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from calibrant.methods.checks import count_classes, warn_of_softmax
-from calibrant.methods.custom import example_of
+from calibrant.methods.custom import example_of, other_models
 from calibrant.methods.fitted import Mixture, Recalibrated, held_out_logits
 from calibrant.methods.loaded import as_part, checked
 from calibrant.methods.part import few_inputs
@@ -53,7 +53,8 @@ def calibrate(
     True
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a trained nn.Module; got {type(model).__name__}.")
+        advice = other_models(model)
+        raise TypeError(f"model must be a trained nn.Module; got {type(model).__name__}.{advice}")
     twin = copied(example_of(model, 0, device)).eval()
     part = as_part(val, twin, labels, "val")
     few = few_inputs(part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from difflib import get_close_matches
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointError
 
 from calibrant._device import resolve_device
+from calibrant._settings import shown
 from calibrant.bilevel import Callback, NonFiniteError
+from calibrant.bilevel.callbacks.base import as_callbacks
 from calibrant.methods.adapter import Compile
 from calibrant.methods.base import Method
 from calibrant.methods.checks import check_precision, count_classes, not_finite, warn_about
@@ -139,6 +142,9 @@ def fit(
     >>> result.sample_weights.shape, result.probs(x).shape
     (torch.Size([80]), torch.Size([120, 2]))
     """
+    if not isinstance(seed, Integral) or seed < 0:
+        raise ValueError(f"seed must be a whole number, 0 or above; got {shown(seed)}.")
+    callbacks = as_callbacks(callbacks)
     given = example_of(model, seed, device)
     check_precision(given)
     first = as_part(train, given, labels)
@@ -196,7 +202,7 @@ def example_of(model: Model, seed: int, device: str | torch.device | None) -> nn
     """The network, or one built by the given function, on the training device."""
     is_class = isinstance(model, type) and issubclass(model, nn.Module)
     if is_class or not callable(model):
-        advice = " Pass an instance of the class." if is_class else ""
+        advice = " Pass an instance of the class." if is_class else other_models(model)
         raise TypeError(f"model must be an nn.Module or a function from a seed to an nn.Module; got {model!r}.{advice}")
     given = model if isinstance(model, nn.Module) else model(seed)
     if not isinstance(given, nn.Module) or next(given.parameters(), None) is None:
@@ -207,6 +213,13 @@ def example_of(model: Model, seed: int, device: str | torch.device | None) -> nn
         return given
     where = device if isinstance(device, torch.device) else resolve_device(device)
     return copied(given).to(where)
+
+
+def other_models(model: Any) -> str:
+    """What to use for a classifier of scikit-learn, or for arrays, as the end of a message; empty for others."""
+    if hasattr(model, "fit") and hasattr(model, "predict"):
+        return " For a classifier of scikit-learn, use calibrant.CrossCalibrated or calibrant.posthoc.CalibratedModel."
+    return " For arrays of logits, use calibrant.posthoc." if hasattr(model, "shape") else ""
 
 
 def chosen(
@@ -259,8 +272,8 @@ def with_settings(method: Method, settings: dict[str, Any]) -> Method:
     """The same method with other settings. A method with a base method or a recipe passes them on to it."""
     if not settings:
         return method
-    if (epochs := settings.get("epochs", 1)) < 1 or epochs != int(epochs):
-        raise ValueError(f"epochs must be at least 1 and a whole number; got {epochs}.")
+    if not isinstance(epochs := settings.get("epochs", 1), Real) or epochs < 1 or epochs % 1:
+        raise ValueError(f"epochs must be at least 1 and a whole number; got {shown(epochs)}.")
     fields = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
     if settings.keys() <= fields.keys():
         return dataclasses.replace(method, **settings)

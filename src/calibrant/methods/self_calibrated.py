@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, get_args
 from torch import Tensor
 
 from calibrant._renamed import renamed_arguments, renamed_attribute
-from calibrant._settings import check_choice
+from calibrant._settings import check_choice, check_number
 from calibrant.bilevel import Callback
 from calibrant.methods.adapter import Compile
 from calibrant.methods.base import Method
@@ -120,7 +120,7 @@ class SelfCalibrated(Method):
         for name in ("repeats", "steps", "last"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        if not 0 < self.choose < 1:
+        if not 0 < check_number("choose", self.choose) < 1:
             raise ValueError(f"choose must lie strictly between 0 and 1; got {self.choose}.")
         check_choice("embedding", self.embedding, (*get_args(ColumnEmbedding), None))
         check_members(self.members)

@@ -38,11 +38,14 @@ class Watcher(Callback):
             return {}
         net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
         with torch.no_grad():
-            return calibration_scores(*self.part.predicted(lambda inputs: net.logits(inputs).double()))
+            outputs = self.part.predicted(lambda inputs: net.logits(inputs).double())
+        return calibration_scores(*outputs, self.part.sample_weight)
 
 
-def calibration_scores(logits: Any, labels: Any) -> dict[str, float]:
+def calibration_scores(logits: Any, labels: Any, sample_weight: Any = None) -> dict[str, float]:
     """NLL, accuracy and smooth ECE of logits (n, C), the best temperature, and the NLL with that temperature.
+
+    With ``sample_weight``, one weight per row, all of them are weighted.
 
     >>> import torch
     >>> scores = calibration_scores(torch.tensor([[4.0, 0.0], [0.0, 4.0], [4.0, 0.0]]), torch.tensor([0, 1, 1]))
@@ -50,15 +53,15 @@ def calibration_scores(logits: Any, labels: Any) -> dict[str, float]:
     [1.351, 0.667, 5.771]
     """
     scores, known = torch.as_tensor(logits).detach().cpu().double(), torch.as_tensor(labels).detach().cpu()
+    weights = None if sample_weight is None else torch.as_tensor(sample_weight).detach().cpu()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # early logits may carry no information
-        temperature = Temperature().fit(scores.numpy(), known.numpy())
+        temperature = Temperature().fit(scores.numpy(), known.numpy(), weights)
     calibrated: Tensor = torch.as_tensor(temperature.predict_proba(scores.numpy()))
-    given = {"from_logits": True}
     return {
-        "nll": float(metrics.nll(scores, known, **given)),  # type: ignore[arg-type]
-        "accuracy": float((scores.argmax(1) == known).double().mean()),
-        "smooth_ece": float(metrics.smooth_ece(scores, known, **given)),  # type: ignore[arg-type]
+        "nll": metrics.nll(scores, known, from_logits=True, sample_weight=weights),
+        "accuracy": metrics.accuracy(scores, known, from_logits=True, sample_weight=weights),
+        "smooth_ece": metrics.smooth_ece(scores, known, from_logits=True, sample_weight=weights),
         "temperature": float(temperature.temperature_),
-        "nll_calibrated": float(metrics.nll(calibrated, known)),  # type: ignore[arg-type]
+        "nll_calibrated": metrics.nll(calibrated, known, sample_weight=weights),
     }

@@ -5,7 +5,8 @@ weights and groups. The docstring of `ece` describes these keywords for all metr
 """
 
 from calibrant._inputs import Logits
-from calibrant.metrics.binned import ace, classwise_ece, ece, mce, overconfidence, underconfidence
+from calibrant.metrics.binned import ace, ece, mce, overconfidence, underconfidence
+from calibrant.metrics.classwise import classwise_ece
 from calibrant.metrics.comparison import Comparison, compare
 from calibrant.metrics.intervals import Estimate, asymptotic_interval, bootstrap_interval
 from calibrant.metrics.kernel import kde_ece, sece

@@ -6,12 +6,14 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from calibrant._inputs import Logits
+from calibrant._settings import check_number, shown
 from calibrant.metrics.predictions import Predictions, read, without_zero_weights
 
 Metric = Callable[..., Any]
@@ -89,11 +91,13 @@ def new_generator(seed: int, device: torch.device) -> torch.Generator:
 
 def check_level(level: float, n_resamples: int) -> None:
     """Raise an error for a level outside (0, 1), or for fewer resamples than the level needs."""
-    if not 0 < level < 1:
+    if not 0 < check_number("level", level) < 1:
         raise ValueError(f"level must lie strictly between 0 and 1; got {level}. Use 0.95 for 95 %.")
     needed = math.ceil(2 / (1 - level) - 1e-9)
-    if n_resamples < needed:
-        raise ValueError(f"n_resamples must be at least {needed} for level {level}; got {n_resamples}.")
+    if not isinstance(n_resamples, Integral) or n_resamples < needed:
+        raise ValueError(
+            f"n_resamples must be a whole number of at least {needed} for level {level}; got {shown(n_resamples)}."
+        )
 
 
 def quantiles(values: Tensor, level: float) -> tuple[float, float]:

@@ -1,18 +1,15 @@
-"""Calibration errors over bins of confidence: ECE, MCE, ACE, class-wise ECE, and the signed parts of ECE."""
+"""Calibration errors over bins of confidence: ECE, MCE, ACE, and the signed parts of ECE."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
-from calibrant._inputs import Array, like
-from calibrant._settings import check_choice
 from calibrant.metrics.bins import (
-    CHUNK,
     BinSums,
     Norm,
     Scheme,
@@ -22,10 +19,11 @@ from calibrant.metrics.bins import (
     calibration_error,
     histogram,
 )
-from calibrant.metrics.predictions import Given, Grouped, Predictions, evaluate, metric, read
+from calibrant.metrics.predictions import Given, Grouped, Predictions, evaluate, metric
 
 
-def _table(p: Predictions, bins: int, scheme: Scheme) -> BinSums:
+def bin_table(p: Predictions, bins: int, scheme: Scheme) -> BinSums:
+    """The sums over the bins of confidence."""
     edges = bin_edges(p.confidence, bins, scheme, p.weight)
     return bin_sums(p.confidence, p.correct, p.weight, edges, scheme)
 
@@ -99,7 +97,9 @@ def ece(
     >>> round(ece(confidence=[0.9, 0.8, 0.7, 0.6], correct=[1, 1, 1, 0]), 3)
     0.3
     """
-    return evaluate(lambda q: calibration_error(_table(q, bins, scheme), norm, debias).item(), probs, labels, **given)
+    return evaluate(
+        lambda q: calibration_error(bin_table(q, bins, scheme), norm, debias).item(), probs, labels, **given
+    )
 
 
 def ece_of_draws(
@@ -149,94 +149,6 @@ def ace(
     return ece(probs, labels, bins, "mass", norm, debias, **given)
 
 
-@metric()
-def classwise_ece(
-    probs: Any = None,
-    labels: Any = None,
-    bins: int = 15,
-    scheme: Scheme = "width",
-    *,
-    norm: Norm = "l1",
-    debias: bool = False,
-    average: Literal["macro"] | None = "macro",
-    **given: Unpack[Given],
-) -> float | Grouped | Array:
-    """Class-wise ECE, (1/C) Σ_c ECE of p_c against 1[y = c] (Nixon et al. 2019; Kull et al. 2019).
-
-    `average=None` returns the C values instead of their mean, in the kind of array that was given. Other arguments are
-    as in `ece`. Pairs are not accepted, since the probability of every class is judged.
-    """
-    check_choice("average", average, ("macro", None))
-    if average is None:
-        if given.pop("groups", None) is not None:
-            raise ValueError("average=None cannot be combined with groups; evaluate one group at a time.")
-        p = read(probs, labels, matrix_only=True, **given)  # type: ignore[misc]
-        return like(_classwise(p, bins, scheme, norm, debias), probs)
-
-    def core(p: Predictions) -> float:
-        return _classwise(p, bins, scheme, norm, debias).mean().item()
-
-    return evaluate(core, probs, labels, matrix_only=True, **given)
-
-
-def _classwise(p: Predictions, bins: int, scheme: Scheme, norm: Norm, debias: bool) -> Tensor:
-    assert p.probs is not None
-    assert p.labels is not None
-    if scheme == "width":
-        return calibration_error(width_sums(p.probs, p.labels, p.weight, bins), norm, debias)
-    values = []
-    for c, column in enumerate(p.probs.unbind(dim=1)):
-        one = Predictions(column.contiguous(), p.labels == c, p.weight)
-        values.append(calibration_error(_table(one, bins, scheme), norm, debias))
-    return torch.stack(values)
-
-
-def width_sums(probs: Tensor, labels: Tensor, weight: Tensor | None, bins: int) -> BinSums:
-    """Equal-width sums of every class at once, shape (C, M)."""
-    n, classes = probs.shape
-    edges = bin_edges(probs, bins, "width")
-    bins = len(edges)
-    sums = torch.zeros(4, classes * bins, dtype=torch.float64, device=probs.device)
-    offset = torch.arange(classes, device=probs.device) * bins
-    step = max(1, CHUNK // classes)
-    for start in range(0, n, step):
-        part = probs[start : start + step]
-        index = bin_index(part.flatten(), edges, "width").view(part.shape) + offset
-        hit = index.gather(1, labels[start : start + step, None])[:, 0]
-        flat = index.flatten()
-        w = None if weight is None else weight[start : start + step]
-        every = None if w is None else w.repeat_interleave(classes)
-        values = part.flatten().double()
-        size = classes * bins
-        total = histogram(flat, size, every)
-        sums += torch.stack(
-            [
-                total,
-                total if every is None else histogram(flat, size, every**2),
-                histogram(flat, size, values if every is None else every * values),
-                histogram(hit, size, w),
-            ]
-        )
-    return BinSums(*sums.view(4, classes, bins))
-
-
-def classwise_of_draws(
-    p: Predictions, draws: Iterable[Tensor], bins: int = 15, norm: Norm = "l1", debias: bool = False
-) -> Tensor:
-    """`classwise_ece` of the same probabilities for several draws of labels; equal-width bins are computed once."""
-    assert p.probs is not None
-    assert p.labels is not None
-    sums = width_sums(p.probs, p.labels, p.weight, bins)
-    edges = bin_edges(p.probs, bins, "width")
-    values = []
-    for labels in draws:
-        own = p.probs.gather(1, labels[:, None])[:, 0]
-        index = bin_index(own, edges, "width") + labels * len(edges)
-        hits = histogram(index, sums.correct.numel(), p.weight).view(sums.correct.shape)
-        values.append(calibration_error(replace(sums, correct=hits), norm, debias).mean())
-    return torch.stack(values).cpu()
-
-
 @metric(top_label=True)
 def overconfidence(
     probs: Any = None, labels: Any = None, bins: int = 15, scheme: Scheme = "width", **given: Unpack[Given]
@@ -265,7 +177,7 @@ def _one_sided(
     **given: Unpack[Given],
 ) -> float | Grouped:
     def core(q: Predictions) -> float:
-        sums = _table(q, bins, scheme)
+        sums = bin_table(q, bins, scheme)
         return (sums.share * (sign * sums.gap).clamp(min=0)).sum().item()
 
     return evaluate(core, probs, labels, **given)

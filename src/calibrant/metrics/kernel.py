@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._settings import check_choice
+from calibrant._settings import check_choice, check_number
 from calibrant.metrics._grid import (
     MIN_BANDWIDTH,
     cosine_coefficients,
@@ -89,7 +89,7 @@ def sece(
 
 
 def _check_bandwidth(bandwidth: float) -> float:
-    if not 0 < bandwidth < math.inf:
+    if not 0 < check_number("bandwidth", bandwidth) < math.inf:
         raise ValueError(f"bandwidth must be positive and finite; got {bandwidth}.")
     return float(bandwidth)
 

@@ -6,6 +6,7 @@ from typing import Any, Unpack
 
 import torch
 
+from calibrant._settings import check_number
 from calibrant.metrics.predictions import Given, Grouped, Predictions, evaluate, metric
 
 _SMALLEST_WIDTH = 1 / 600  # exp(1/width) must fit into float64
@@ -22,7 +23,7 @@ def mmce(probs: Any = None, labels: Any = None, width: float = 0.4, **given: Unp
     upwards: compare it with its `noise_floor`. In one dimension the double sum of a Laplacian kernel is a single pass
     over the sorted confidences, so it takes O(n log n). Other arguments and the result are as in `ece`.
     """
-    if not _SMALLEST_WIDTH <= width < float("inf"):
+    if not _SMALLEST_WIDTH <= check_number("width", width) < float("inf"):
         raise ValueError(f"width must be finite and at least 1/600; got {width}.")
     return evaluate(lambda q: _mmce(q, float(width)), probs, labels, **given)
 

@@ -21,7 +21,8 @@ from calibrant.metrics._resampling import (
     tail_p_value,
     unwrapped,
 )
-from calibrant.metrics.binned import classwise_ece, classwise_of_draws, ece, ece_of_draws
+from calibrant.metrics.binned import ece, ece_of_draws
+from calibrant.metrics.classwise import classwise_ece, classwise_of_draws
 from calibrant.metrics.predictions import Binary, Predictions
 
 

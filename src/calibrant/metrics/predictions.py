@@ -6,18 +6,27 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args, get_type_hints
+from typing import Any, Literal, ParamSpec, Protocol, TypedDict, Unpack, get_args, get_type_hints, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._inputs import Logits, as_tensor, check_confidence, check_logits, check_probs, check_weights, top_label
+from calibrant._inputs import (
+    Logits,
+    as_tensor,
+    check_confidence,
+    check_logits,
+    check_probs,
+    check_weights,
+    top_label,
+    two_columns,
+)
 from calibrant._labels import check_labels, column_names
 from calibrant._settings import check_choice, shown
 
 Binary = Literal["positive", "predicted"]
-_F = TypeVar("_F", bound=Callable[..., Any])
+_P = ParamSpec("_P")
 
 
 class Predicted(TypedDict, total=False):
@@ -113,23 +122,12 @@ def read(
 
 
 def _read_matrix(probs: Any, labels: Any, from_logits: bool) -> Predictions:
-    columns = column_names(probs)
-    probs = _two_columns(probs, from_logits)
-    logits = check_logits(probs).double() if from_logits or isinstance(probs, Logits) else None
-    matrix = check_probs(probs) if logits is None else torch.softmax(logits, dim=1)
+    columns, is_logits = column_names(probs), from_logits or isinstance(probs, Logits)
+    values = two_columns(probs, logits=is_logits)
+    logits = check_logits(values).double() if is_logits else None
+    matrix = check_probs(values) if logits is None else torch.softmax(logits, dim=1)
     targets = check_labels(labels, len(matrix), matrix.shape[1], matrix.device, columns=columns)
     return Predictions(*top_label(matrix, targets), probs=matrix, labels=targets, logits=logits)
-
-
-def _two_columns(probs: Any, from_logits: bool) -> Any:
-    """One number per row, the probability or the logit of class 1 of two, as a matrix; a matrix unchanged."""
-    given = probs.values if isinstance(probs, Logits) else probs
-    p = None if given is None else as_tensor(given, "probs")
-    if p is None or p.ndim != 1 or len(p) == 0:
-        return probs
-    if from_logits or isinstance(probs, Logits):
-        return Logits(torch.stack([torch.zeros_like(p), p], dim=1))
-    return torch.stack([1 - p, p], dim=1) if p.is_floating_point() else p
 
 
 def _read_binary(probs: Any, labels: Any, from_logits: bool, binary: Binary) -> Predictions:
@@ -158,14 +156,32 @@ def without_zero_weights(p: Predictions) -> Predictions:
     return p if p.weight is None or bool((p.weight > 0).all()) else p.take(p.weight.nonzero()[:, 0])
 
 
-def metric(*, top_label: bool = False, signed: bool = False, predicted_only: bool = False) -> Callable[[_F], _F]:
+class MetricFunction(Protocol[_P]):
+    """A metric: a number, or one for each of the `groups`."""
+
+    __name__: str
+    top_label: bool
+    signed: bool
+    predicted_only: bool
+
+    @overload
+    def __call__(self, *args: Any, groups: None, **kwargs: Any) -> float: ...
+    @overload
+    def __call__(self, *args: Any, groups: Any, **kwargs: Any) -> Grouped: ...
+    @overload
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> float: ...
+
+
+def metric(
+    *, top_label: bool = False, signed: bool = False, predicted_only: bool = False
+) -> Callable[[Callable[_P, Any]], MetricFunction[_P]]:
     """Give a metric written with `**given` its full signature, and reject unknown keywords.
 
     `top_label` marks a metric that uses only (confidence, correct), so that pairs can be resampled. `signed` marks one
     that can be negative, `predicted_only` one that is not defined for binary="positive".
     """
 
-    def wrap(function: _F) -> _F:
+    def wrap(function: Callable[_P, Any]) -> MetricFunction[_P]:
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         shared = [
@@ -185,11 +201,10 @@ def metric(*, top_label: bool = False, signed: bool = False, predicted_only: boo
                 raise ValueError(f"binary must be 'predicted' for {function.__name__}; got 'positive'.")
             return function(*args, **kwargs)
 
-        checked.__signature__ = full  # type: ignore[attr-defined]
-        checked.top_label = top_label  # type: ignore[attr-defined]
-        checked.signed = signed  # type: ignore[attr-defined]
-        checked.predicted_only = predicted_only  # type: ignore[attr-defined]
-        return checked  # type: ignore[return-value]
+        marked: Any = checked
+        marked.__signature__ = full
+        marked.top_label, marked.signed, marked.predicted_only = top_label, signed, predicted_only
+        return marked
 
     return wrap
 

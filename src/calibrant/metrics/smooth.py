@@ -10,6 +10,7 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
+from calibrant._settings import check_number
 from calibrant.metrics._grid import MIN_BANDWIDTH, cosine_coefficients, integrate_abs, place, smooth
 from calibrant.metrics.predictions import Given, Grouped, Predictions, evaluate, metric
 
@@ -42,7 +43,7 @@ def smooth_ece(
     bandwidth : float, optional
         A fixed σ instead of σ*; the result is then smECE_σ.
     """
-    if bandwidth is not None and not MIN_BANDWIDTH <= bandwidth < np.inf:
+    if bandwidth is not None and not MIN_BANDWIDTH <= check_number("bandwidth", bandwidth) < np.inf:
         raise ValueError(
             f"bandwidth must be finite and at least {MIN_BANDWIDTH:.3g}, the grid's resolution; got {bandwidth}."
         )

@@ -42,7 +42,7 @@ def true_ece(
         sample_weight=np.concatenate([right, 1 - right]),
         bins=bins,
     )
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
 def _of_predicted(probs: Any, posterior: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -49,7 +49,7 @@ def prepare_bin_sweep(
     pairs: dict[str, Any] = {"confidence": p.confidence, "sample_weight": p.weight}
     columns = []
     for metric in (ece, mce):
-        columns.append([float(metric(**pairs, correct=p.correct, bins=m, scheme=scheme)) for m in bins])  # type: ignore[arg-type]
+        columns.append([float(metric(**pairs, correct=p.correct, bins=m, scheme=scheme)) for m in bins])
     for metric in (ece, mce):
         columns.append(
             [

@@ -42,7 +42,7 @@ def prepare_confidence_histogram(
     table = reliability_bins(probs, labels, bins, **given)
     p = read(probs, labels, **given)
     right = p.mean(p.correct)
-    gap = float(confidence_gap(probs, labels, **given))  # type: ignore[arg-type]
+    gap = float(confidence_gap(probs, labels, **given))
     chance = None if p.probs is None else 1 / p.probs.shape[1]
     edges = np.append(0.0, table.upper.cpu().numpy())
     return ConfidenceHistogram(edges, table.share.cpu().numpy(), right, right + gap, chance)

@@ -99,8 +99,8 @@ def prepare_reliability(
         band_low,
         band_high,
         level,
-        float(ece(probs, labels, bins, scheme, **given)),  # type: ignore[arg-type]
-        float(mce(probs, labels, bins, scheme, **given)),  # type: ignore[arg-type]
+        float(ece(probs, labels, bins, scheme, **given)),
+        float(mce(probs, labels, bins, scheme, **given)),
         floor,
         len(p),
     )

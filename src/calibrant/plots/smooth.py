@@ -64,7 +64,7 @@ def prepare_smooth_reliability(
     """
     if not 0 < level < 1:
         raise ValueError(f"level must be a fraction in (0, 1); got {level}.")
-    value = float(smooth_ece(probs, labels, bandwidth, **given))  # type: ignore[arg-type]
+    value = float(smooth_ece(probs, labels, bandwidth, **given))
     sigma = max(value if bandwidth is None else bandwidth, MIN_BANDWIDTH)
     p = read(probs, labels, **given)
     residual, density, variance, squares = smoothed_moments(p, sigma)

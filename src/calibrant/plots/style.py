@@ -68,7 +68,13 @@ def context() -> Iterator[Any]:
 
 def axes(plt: Any, ax: Any, size: tuple[float, float]) -> Any:
     """Return `ax`, or new axes in a figure of the given size."""
-    return plt.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
+    if ax is None:
+        return plt.subplots(figsize=size, layout="constrained")[1]
+    if not hasattr(ax, "get_figure") or not hasattr(ax, "plot"):
+        advice = "Pass one of them, such as axes[0]." if hasattr(ax, "shape") else "Pass plt.subplots()[1]."
+        advice = "Pass figure.subplots()." if hasattr(ax, "subplots") else advice
+        raise TypeError(f"ax must be axes of matplotlib; got a {type(ax).__name__}. {advice}")
+    return ax
 
 
 def line_look(position: int) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant._inputs import Logits, as_tensor, check_logits, check_probs, check_weights, like
-from calibrant._labels import check_labels, column_names, encode_text
+from calibrant._inputs import Logits, check_logits, check_probs, check_weights, like, two_columns
+from calibrant._labels import check_labels, column_names, encode_names
+from calibrant._words import listed
 
 Floats = np.ndarray
 
@@ -62,7 +63,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):
             also (n,): the logit, or the probability, of class 1.
         labels : array or tensor of shape (n,)
             Integers, the column of the true class; or text that names every class. Columns are then in the sorted order
-            of the names, unless ``logits`` is a data frame whose columns have these names. ``predict`` returns names.
+            of the names. If ``logits`` is a data frame whose columns have the labels as names, text or integers, these
+            are matched by name. ``predict`` returns names.
         sample_weight : array or tensor of shape (n,), optional
             Weights, not negative; an integer weight counts as that many equal rows.
         """
@@ -74,7 +76,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):
                 "1-D array: logits[:, 0]."
             )
         columns = column_names(logits)
-        labels, names = encode_text(labels, n_classes, columns)
+        labels, names = encode_names(labels, n_classes, columns)
         y = check_labels(labels, n, n_classes).cpu().numpy()
         if sample_weight is None:
             weights = np.ones(n)
@@ -101,10 +103,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):
     def predict(self, logits: Any) -> Any:
         """The class of each row; the model's own class where ``can_change_prediction`` is False."""
         top, probs = self._top_and_probs(logits)
-        chosen = self._decide(top, probs)
-        if self.classes_.dtype.kind not in "iu":
-            return self.classes_[chosen]
-        return self._like(torch.from_numpy(chosen), logits)
+        chosen = self.classes_[self._decide(top, probs)]
+        return self._like(torch.from_numpy(chosen), logits) if chosen.dtype.kind in "iu" else chosen
 
     def confidence(self, logits: Any) -> Any:
         """The probability of the class that ``predict`` returns."""
@@ -125,10 +125,10 @@ class Calibrator(ClassifierMixin, BaseEstimator):
     def _in_order(self, logits: Any) -> Any:
         """The columns of a data frame in the order of ``fit``."""
         expected, given = getattr(self, "feature_names_in_", None), column_names(logits)
-        if expected is None or given is None or given == list(expected):
+        if expected is None or given is None or np.array(given).dtype.kind != np.asarray(expected).dtype.kind:
             return logits
         if sorted(given) != sorted(expected):
-            raise ValueError(f"logits must have the columns {', '.join(expected)}, as in fit; got {', '.join(given)}.")
+            raise ValueError(f"logits must have the columns {listed(expected)}, as in fit; got {listed(given)}.")
         values = logits.values if isinstance(logits, Logits) else logits
         return np.asarray(values)[:, [given.index(name) for name in expected]]
 
@@ -144,8 +144,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
     def _raw(self, logits: Any) -> tuple[Floats, np.ndarray]:
         """The input as log scores in float64, -inf for an exact zero, and the class that it ranks first."""
-        logits = _two_columns(logits, self.from_probs)
-        checked = check_probs(logits) if self.from_probs else check_logits(logits)
+        given = two_columns(logits, logits=not self.from_probs)
+        checked = check_probs(given) if self.from_probs else check_logits(given)
         values = checked.double().cpu().numpy()
         top = values.argmax(axis=1)
         if self.from_probs:
@@ -163,17 +163,6 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
     def _predict(self, scores: Floats) -> Floats:
         raise NotImplementedError
-
-
-def _two_columns(logits: Any, from_probs: bool) -> Any:
-    """Two columns for one number per row, which is the logit or the probability of class 1."""
-    given = logits.values if isinstance(logits, Logits) else logits
-    if np.ndim(given) != 1 or len(given) == 0:
-        return logits
-    score = as_tensor(given, "logits")
-    if from_probs and score.is_floating_point():
-        return torch.stack([1 - score, score], dim=1)
-    return torch.stack([torch.zeros_like(score), score], dim=1)
 
 
 def _mask_gap(raw: Floats) -> float:

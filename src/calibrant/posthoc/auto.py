@@ -115,6 +115,10 @@ class Auto(Calibrator):
                 self.stages_.append(self._fitted(name, chosen.first_scores, labels, weights))
 
     def _check(self) -> list[str]:
+        if isinstance(self.candidates, str):
+            raise ValueError(
+                f"candidates must be a list; got the text {self.candidates!r}. Pass [{self.candidates!r}]."
+            )
         names = list(CALIBRATORS) if self.candidates is None else list(self.candidates)
         for name in names:
             make_calibrator(name)  # an unknown name raises an error that lists the names

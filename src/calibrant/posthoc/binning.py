@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 import numpy as np
 from scipy.special import betaln, expit, softmax
 
+from calibrant._settings import shown
 from calibrant.posthoc._base import Floats
 from calibrant.posthoc._one_vs_rest import Map, OneVsRest, fit_platt, platt_scores
 
@@ -210,6 +213,6 @@ def _default_bins(wanted: int, weights: Floats, each: int) -> int:
 
 
 def _check_bins(bins: int) -> int:
-    if int(bins) != bins or bins < 1:
-        raise ValueError(f"bins must be a whole number, 1 or above; got {bins}.")
+    if not isinstance(bins, Real) or bins < 1 or bins % 1:
+        raise ValueError(f"bins must be a whole number, 1 or above; got {shown(bins)}.")
     return int(bins)

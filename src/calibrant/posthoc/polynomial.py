@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from numbers import Real
 
 import numpy as np
 from scipy.linalg import qr, solve_triangular
@@ -10,6 +11,7 @@ from scipy.optimize import nnls
 from scipy.special import comb, expit
 from sklearn.exceptions import ConvergenceWarning
 
+from calibrant._settings import shown
 from calibrant.posthoc._base import Floats
 from calibrant.posthoc._one_vs_rest import Map, OneVsRest
 
@@ -48,8 +50,8 @@ class ShapeRestrictedPolynomial(OneVsRest):
         self.from_probs = from_probs
 
     def _fit_map(self, odds: Floats, target: Floats, weights: Floats) -> Map:
-        if int(self.degree) != self.degree or self.degree < 1:
-            raise ValueError(f"degree must be a whole number, 1 or above; got {self.degree}.")
+        if not isinstance(self.degree, Real) or self.degree < 1 or self.degree % 1:
+            raise ValueError(f"degree must be a whole number, 1 or above; got {shown(self.degree)}.")
         return {"coefficients": fit_monotone_polynomial(expit(odds), target, weights, int(self.degree))}
 
     def _apply_map(self, fitted: Map, odds: Floats) -> Floats:

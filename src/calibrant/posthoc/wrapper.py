@@ -74,6 +74,11 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
             self.classes_ = np.arange(logits.shape[1])
         else:
             self.classes_ = np.asarray(self.model.classes_)
+        if self.calibrator is not None and not isinstance(self.calibrator, Calibrator):
+            raise TypeError(
+                f"calibrator must be one of calibrant.posthoc, such as Temperature(); got {self.calibrator!r}. For a "
+                "name, pass make_calibrator(name)."
+            )
         calibrator = Temperature() if self.calibrator is None else clone(self.calibrator)
         self.calibrator_ = calibrator.set_params(from_probs=False)
         self.calibrator_.fit(logits, class_columns(y, self.classes_), sample_weight)

@@ -11,7 +11,12 @@ Rule = TypeVar("Rule")
 
 def read_rule(text: str, form: str, noun: str, build: Callable[[dict[str, Any]], Rule]) -> Rule:
     """Return `build(fields)` for the fields of a rule in JSON; an error if its format is not `form`."""
-    fields = json.loads(text)
+    try:
+        fields = json.loads(text)
+    except (TypeError, json.JSONDecodeError):
+        raise ValueError(
+            f"text must be JSON, as written by to_json; got {str(text)[:40]!r}. Pass the content of the file."
+        ) from None
     found = fields.pop("format", None) if isinstance(fields, dict) else type(fields).__name__
     if found != form:
         raise ValueError(f"text must be JSON with format {form!r}, as written by to_json; got {found!r}.")

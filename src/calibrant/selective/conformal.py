@@ -33,7 +33,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.stats import binom
 
-from calibrant._inputs import check_probs
+from calibrant._inputs import Logits, as_tensor, check_probs
 from calibrant._labels import check_labels, column_names
 from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_fraction
@@ -92,7 +92,7 @@ class SetRule:
 
         `seed` is for randomised scores only.
         """
-        probs = check_columns(as_probs(probs), self.n_classes)
+        probs = as_probs(check_columns(probs, self.n_classes))
         u = draw(self.score, len(probs), seed)
         result = np.empty(probs.shape, dtype=bool)
         for rows in blocks(probs.shape):
@@ -228,12 +228,13 @@ def with_top(sets: np.ndarray, rank: np.ndarray) -> np.ndarray:
     return sets | (~sets.any(axis=1, keepdims=True) & (rank == 1))
 
 
-def check_columns(probs: np.ndarray, n_classes: int) -> np.ndarray:
-    """Return `probs` if it has one column for each class of the rule."""
-    if probs.shape[-1] != n_classes:
+def check_columns(probs: Any, n_classes: int) -> Any:
+    """Return `probs` unless it is a matrix with another number of columns than the rule has classes."""
+    given = probs.values if isinstance(probs, Logits) else probs
+    shape = as_tensor(given, "probs").shape
+    if len(shape) == 2 and shape[1] != n_classes:
         raise ValueError(
-            f"probs must have {n_classes} columns, one for each class that the rule was fitted with; "
-            f"got {probs.shape[-1]}."
+            f"probs must have {n_classes} columns, one for each class that the rule was fitted with; got {shape[1]}."
         )
     return probs
 

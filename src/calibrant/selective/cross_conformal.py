@@ -101,7 +101,7 @@ class CrossSetRule:
         """
         if len(fold_probs) != self.n_folds:
             raise ValueError(f"fold_probs must be of {self.n_folds} models, one for each fold; got {len(fold_probs)}.")
-        probs = np.stack([check_columns(as_probs(own), self.n_classes) for own in fold_probs])
+        probs = np.stack([as_probs(check_columns(own, self.n_classes)) for own in fold_probs])
         u = draw(self.score, probs.shape[1], seed)
         result = np.empty(probs.shape[1:], dtype=bool)
         for rows in blocks(probs.shape[1:]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -86,9 +86,12 @@ def divide(
     if len(test_rows) < FEWEST_TEST_ROWS:
         raise ValueError(
             f"The test part has {count(len(test_rows), 'row')}; at least {FEWEST_TEST_ROWS} are needed to judge the "
-            "classifier. Give a larger --test, or more rows."
+            "classifier. Give a larger --test, or more rows"
+            + (", or another --seed: groups are never divided." if train.groups is not None else ".")
         )
-    return TableParts(train, held["val"], test_rows, tuple(_notes(table, copies, train, held)))
+    notes = _notes(table, copies, train, held)
+    by_share = {name: share for name, share in (("test", test), ("val", val)) if isinstance(share, float)}
+    return TableParts(train, held["val"], test_rows, (*notes, *_uneven(table, held, by_share)))
 
 
 def with_aside(parts: TableParts, seed: int) -> TableParts:
@@ -151,3 +154,24 @@ def _notes(
     if few:
         notes.append(f"Classes with fewer than 5 training rows are hardly learned: {listed(few)}.")
     return notes
+
+
+def _uneven(table: Labelled, held: Mapping[str, Labelled | None], shares: Mapping[str, float]) -> Iterator[str]:
+    """Notes on parts that lack classes, or whose size is far from the share that was asked for."""
+    why = "copies of a row stay together"
+    if table.groups is not None:
+        why = f"groups are never divided, and there are only {len(np.unique(table.groups))}"
+    for name, part in held.items():
+        if part is None:
+            continue
+        wanted = shares.get(name, 0) * len(table)
+        repair = f"Try another --seed, or give a file as --{name}." if wanted else "Add rows of other classes to it."
+        if wanted and not 0.5 <= len(part) / wanted <= 2:
+            size = f"{count(len(part), 'row')} of {len(table):,}, not about {wanted:.0f}"
+            yield f"The {name} part has {size}, because {why}. {repair}"
+        lacking = [own for own in table.classes if own not in part.classes]
+        if len(part.classes) == 1:
+            only = f"one class only, {next(iter(part.classes))!r}"
+            yield f"The {name} part has {only}, so it cannot show how well classes are told apart. {repair}"
+        elif lacking and wanted and table.groups is not None:
+            yield f"The {name} part has no row of {listed(lacking)}. {repair}"

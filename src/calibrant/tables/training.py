@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from calibrant._locks import try_lock
+from calibrant._settings import check_number
 from calibrant._whole import usable_folder
 from calibrant._words import count, duration, listed
 from calibrant.bilevel import NonFiniteError
@@ -56,8 +57,10 @@ def train(order: Order, tell: Tell = lambda line: None, *, show_progress: bool =
     ValueError
         If the order or the table is not valid; the message says what to do.
     """
+    if not isinstance(order, Order):
+        raise TypeError(f"order must be an Order; got {order!r}. Pass Order(table, target, out).")
     find_method(order.method)
-    if not 0 < order.risk < 1:
+    if not 0 < check_number("risk", order.risk) < 1:
         raise ValueError(f"--risk must be a share of errors between 0 and 1, such as 0.05; got {order.risk:g}.")
     need_jinja()
     new = not Path(order.out).exists()

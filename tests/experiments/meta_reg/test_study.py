@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -197,6 +199,38 @@ def test_a_published_gamma_net_is_the_same_after_a_stop(images: Path, tmp_path: 
     (resumed,) = training_module.train(planned, prepared, device=device, folder=tmp_path).values()
     for score in ("gamma_mean", "gamma_std"):
         assert resumed[score] == pytest.approx(whole[score], rel=1e-2, abs=1e-3)
+
+
+def test_ctrl_c_leaves_a_checkpoint_of_the_current_step(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    class Pressed(EpochCurve):
+        def on_start(self, run: Run) -> None:
+            super().on_start(run)
+            seen.append(run.step)
+
+        def on_step(self, run: Run) -> None:
+            super().on_step(run)
+            if run.step == 3 and len(seen) == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    Pressed.__name__ = "EpochCurve"
+    monkeypatch.setattr(training_module, "EpochCurve", Pressed)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    settings = [f"--{name}={value}" for name, value in {"model": "small-cnn", "epochs": 1, "seeds": 1}.items()]
+    command = ["reproduce", "meta-reg", "--data", str(images), "--methods", "ce", *settings, "--out", str(tmp_path)]
+    try:
+        done = CliRunner().invoke(app, command)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done.exit_code == 130, done.output
+    assert "Interrupted. Run the same command again to continue." in done.stderr
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert seen == [0, 3]
+    assert len(records(tmp_path)) == 1
 
 
 def test_wrong_arguments_are_sentences(images: Path, tmp_path: Path) -> None:

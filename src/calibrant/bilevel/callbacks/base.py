@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from calibrant._settings import shown
 from calibrant.bilevel.run import Run
 
 
@@ -28,3 +30,13 @@ class Callback:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the values of :meth:`state_dict`."""
+
+
+def as_callbacks(given: Any) -> list[Callback]:
+    """The callbacks of a run as a list; an error if they are something else."""
+    found = list(given) if isinstance(given, Iterable) else [given]
+    wrong = next((callback for callback in found if not hasattr(callback, "on_step")), None)
+    if wrong is None and isinstance(given, Iterable):
+        return found
+    advice = "Pass [callback]." if wrong is None else "Derive a class from Callback, with on_step(run)."
+    raise TypeError(f"callbacks must be a list of calibrant.bilevel.Callback; got {shown(given)}. {advice}")

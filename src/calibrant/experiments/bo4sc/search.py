@@ -139,7 +139,7 @@ def score(logits: Tensor, labels: Tensor) -> dict[str, Any]:
     return {
         "bce": bce.mean().item(),
         "nll": nll.item(),
-        "ece10": float(ece(log_probs.exp().flatten(0, 1), labels.flatten(), bins=10)),  # type: ignore[arg-type]
+        "ece10": float(ece(log_probs.exp().flatten(0, 1), labels.flatten(), bins=10)),
         "accuracy": right.double().mean().item(),
         "bce_by_seed": bce.tolist(),
     }

@@ -74,8 +74,8 @@ class EpochCurve(Callback):
         probs = scores.softmax(-1).cpu()
         labels = self.part.labels.cpu()
         found = {
-            "error": 1 - float(metrics.accuracy(probs, labels)),  # type: ignore[arg-type]
-            "ece": float(metrics.ece(probs, labels)),  # type: ignore[arg-type]
+            "error": 1 - float(metrics.accuracy(probs, labels)),
+            "ece": float(metrics.ece(probs, labels)),
         }
         if learns:
             gamma = problem.outer_view.run(run.phi, lambda outer: outer(torch.cat(features))).double()

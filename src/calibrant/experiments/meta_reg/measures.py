@@ -56,7 +56,7 @@ def measure(fitted: Fitted, method: Any, prepared: PreparedImages) -> dict[str, 
     found: dict[str, Any] = scored(probs, labels)
     found["floor"] = _floor(probs, 15, "l1")
     found["confidence_minus_accuracy"] = float(probs.max(1).mean() - (1 - found["error"]))
-    found["sece"] = float(metrics.sece(probs, labels))  # type: ignore[arg-type]
+    found["sece"] = float(metrics.sece(probs, labels))
     found |= {"temperature": temperature}
     found |= {f"{name}_ts": value for name, value in scored(scaled, labels).items()}
     on_val = scored(softmax(scores, own), val_labels)
@@ -90,7 +90,7 @@ def scored(probs: Probs, labels: np.ndarray) -> dict[str, float]:
     """The columns of Table 1 as fractions, with 15 bins of equal width (ACE: 15 bins of equal mass)."""
     raised = probs.clip(LEAST)
     found: tuple[Any, ...] = (
-        1 - metrics.accuracy(probs, labels),  # type: ignore[operator]
+        1 - metrics.accuracy(probs, labels),
         metrics.nll(raised / raised.sum(1, keepdims=True), labels),
         metrics.ece(probs, labels, 15),
         metrics.mce(probs, labels, 15),
@@ -104,8 +104,8 @@ def over_bins(probs: Probs, labels: np.ndarray) -> dict[str, list[float]]:
     """ECE and MCE for each number of ``BINS``, with the noise floors of the same confidences (Figure 5)."""
     return {
         "bins": list(BINS),
-        "ece": [float(metrics.ece(probs, labels, m)) for m in BINS],  # type: ignore[arg-type]
-        "mce": [float(metrics.mce(probs, labels, m)) for m in BINS],  # type: ignore[arg-type]
+        "ece": [float(metrics.ece(probs, labels, m)) for m in BINS],
+        "mce": [float(metrics.mce(probs, labels, m)) for m in BINS],
         "ece_floor": [_floor(probs, m, "l1") for m in BINS],
         "mce_floor": [_floor(probs, m, "max") for m in BINS],
     }

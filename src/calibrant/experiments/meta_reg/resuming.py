@@ -8,6 +8,7 @@ from pathlib import Path
 from calibrant.bilevel import Callback, Checkpoint
 from calibrant.bilevel.checkpoint import load_run
 from calibrant.bilevel.run import Run
+from calibrant.methods.safeguards import Interruptible
 
 EVERY = 60.0
 """Seconds between two checkpoints."""
@@ -39,11 +40,21 @@ class Resume(Callback):
 
 
 class TimedCheckpoint(Checkpoint):
-    """Saves a checkpoint every ``seconds``, and one at ``deadline`` (``time.monotonic``), which ends the run."""
+    """Saves a checkpoint every ``seconds``, and one at ``deadline`` (``time.monotonic``), which ends the run.
 
-    def __init__(self, path: Path, *, seconds: float = EVERY, deadline: float | None = None) -> None:
+    If Ctrl-C was pressed while ``interrupt`` was listening, it also saves one and raises KeyboardInterrupt.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        seconds: float = EVERY,
+        deadline: float | None = None,
+        interrupt: Interruptible | None = None,
+    ) -> None:
         super().__init__(path, every=1)
-        self.seconds, self.deadline = seconds, deadline
+        self.seconds, self.deadline, self.interrupt = seconds, deadline, interrupt
         self._saved = 0.0
 
     def on_start(self, run: Run) -> None:
@@ -53,8 +64,11 @@ class TimedCheckpoint(Checkpoint):
     def on_step(self, run: Run) -> None:
         now = time.monotonic()
         over = self.deadline is not None and now > self.deadline and run.step < run.outer_steps
-        if over or now - self._saved >= self.seconds:
+        pressed = self.interrupt is not None and self.interrupt.pressed
+        if over or pressed or now - self._saved >= self.seconds:
             super().on_step(run)
             self._saved = now
+        if pressed:
+            raise KeyboardInterrupt
         if over:
             raise OutOfTime

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from calibrant.experiments.meta_reg.plan import Planned, network_of, trained
 from calibrant.experiments.meta_reg.resuming import Resume, TimedCheckpoint, UnusableCheckpoint
 from calibrant.methods import Calibrated, Fitted
 from calibrant.methods.fitted import Failed
+from calibrant.methods.safeguards import Interruptible
 from calibrant.report.results import Record
 
 
@@ -40,7 +42,7 @@ def train(
     planned : methods of one seed with the same network: a method and its calibrators
     prepared : the data, on ``device``
     folder : folder for a checkpoint every ``seconds``, from which an interrupted run continues; the checkpoint is
-        removed at the end. None: no checkpoints
+        removed at the end. Ctrl-C saves one after the current step. None: no checkpoints
     shared : whether other programs use the device; training times for comparisons are then not recorded
     deadline : a time of ``time.monotonic``; the run then saves a checkpoint and raises ``OutOfTime``
     """
@@ -52,15 +54,20 @@ def train(
     def fit() -> tuple[Fitted, EpochCurve]:
         curve = EpochCurve(prepared.test)
         callbacks: list[Callback] = [curve, ProgressBar(f"{key['method']}, seed {key['seed']}")]
+        interrupt = Interruptible()
         if path is not None:
-            callbacks = [Resume(path), *callbacks, TimedCheckpoint(path, seconds=seconds, deadline=deadline)]
+            saving = TimedCheckpoint(path, seconds=seconds, deadline=deadline, interrupt=interrupt)
+            callbacks = [Resume(path), *callbacks, saving]
         # Shapes stay the same during a run, so searching for the fastest convolutions pays off.
         fast = torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True)
-        with meter([0]), fast:
+        with meter([0]), fast, nullcontext() if path is None else interrupt.listening():
             try:
-                return base.fit(prepared.task, callbacks=callbacks), curve
+                fitted: Fitted = base.fit(prepared.task, callbacks=callbacks)
             except NonFiniteError as error:
-                return Failed(str(error), prepared.task.n_classes), curve
+                fitted = Failed(str(error), prepared.task.n_classes)
+        if interrupt.pressed:  # after the last step
+            raise KeyboardInterrupt
+        return fitted, curve
 
     try:
         fitted, curve = fit()

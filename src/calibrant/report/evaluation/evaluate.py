@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from calibrant._inputs import check_weights
 from calibrant._labels import class_names, warn_of_other_order
+from calibrant._settings import shown
 from calibrant.report.evaluation.comparing import paired_differences
 from calibrant.report.evaluation.mistakes import check_numbers, check_rows
 from calibrant.report.evaluation.numbers import measure_model
@@ -101,6 +103,8 @@ def evaluate(
     >>> result.verdict.kind
     'over-confident'
     """
+    if not isinstance(n_resamples, Integral) or n_resamples < 0:
+        raise ValueError(f"n_resamples must be a whole number, 0 or above; got {shown(n_resamples)}.")
     answers = predicted if isinstance(predicted, Mapping) else {} if predicted is None else {name: predicted}
     samples = _read_models(probs, labels, confidence, correct, answers, from_logits, classes, name)
     n = len(next(iter(samples.values())))

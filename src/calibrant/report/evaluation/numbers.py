@@ -119,7 +119,7 @@ def measure_model(
     if sample.probs is not None:
         few = draws | {"n_resamples": _resamples(resamples, sample.probs.size)}
         floor = noise_floor(sample.probs, metric=classwise_ece, bins=bins, **few, **sample.weighting)
-        value = float(classwise_ece(sample.probs, sample.labels, bins, **sample.weighting))  # type: ignore[arg-type]
+        value = float(classwise_ece(sample.probs, sample.labels, bins, **sample.weighting))
         measures["classwise_ece"] = Measure("class-wise ECE", value, None, None, floor.mean, floor.high)
     shown, left_out = _groups(sample, groups, level, bins, seed)
     return ModelNumbers(
@@ -166,7 +166,7 @@ def _smooth(sample: Sample, resamples: int, draws: dict[str, Any]) -> Measure:
     # One value costs a few transforms of 65,537 nodes for any sample size.
     few = draws | {"n_resamples": min(draws["n_resamples"], max(_FEWEST_DRAWS, resamples // 5))}
     floor = noise_floor(confidence=sample.confidence, metric=smooth_ece, **few, **sample.weighting)
-    value = float(smooth_ece(**sample.pairs))  # type: ignore[arg-type]
+    value = float(smooth_ece(**sample.pairs))
     return Measure("smooth ECE", value, None, None, floor.mean, floor.high)
 
 
@@ -263,7 +263,7 @@ def _part(
         "gap": gap,
         "gap_low": low,
         "gap_high": high,
-        "ece": float(ece(confidence=confidence, correct=hits, bins=bins, **given)),  # type: ignore[arg-type]
+        "ece": float(ece(confidence=confidence, correct=hits, bins=bins, **given)),
         "floor": floor.mean,
     }
 

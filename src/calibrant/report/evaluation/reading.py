@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from calibrant._inputs import Logits, as_tensor, check_confidence, check_logits, check_probs
+from calibrant._inputs import Logits, check_confidence, check_logits, check_probs, two_columns
 from calibrant._labels import class_names, classes_of_columns, one_dimension_hint
 
 FEWEST = 2
@@ -74,11 +74,11 @@ def read_matrix(
     """
     logits = None
     if from_logits or isinstance(probs, Logits):
-        matrix = check_logits(_columns(probs, "logits"))
+        matrix = check_logits(two_columns(probs, logits=True))
         logits = matrix.double().cpu().numpy()
         values = check_probs(matrix, from_logits=True)
     else:
-        values = check_probs(_columns(probs, "probs"))
+        values = check_probs(two_columns(probs, logits=False))
     p = values.double().cpu().numpy()
     if p.shape[1] < 2:
         raise ValueError(
@@ -117,15 +117,6 @@ def _chosen(predicted: Any, shape: tuple[int, ...]) -> np.ndarray:
             f"shape {found.shape}."
         )
     return found.astype(np.int64)
-
-
-def _columns(values: Any, name: str) -> Any:
-    """Two columns from one binary score, which is the log-odds of class 1 if these are logits."""
-    given = values.values if isinstance(values, Logits) else values
-    if np.ndim(given) != 1 or len(given) == 0:
-        return given
-    score = as_tensor(given, name).cpu().numpy()
-    return np.stack([np.zeros_like(score), score] if name == "logits" else [1 - score, score], axis=1)
 
 
 def read_labels(
@@ -171,8 +162,7 @@ def columns_by_name(models: Mapping[str, Any], labels: Any) -> tuple[Mapping[str
     if not frames or len(frames) < len(models):
         return models, None
     columns = [str(name) for name in frames[0].columns]
-    seen = {str(label) for label in class_names(labels).ravel().tolist()}
-    names = classes_of_columns(columns, seen)
+    names = classes_of_columns(columns, class_names(labels).ravel())
     if names is None:
         return models, None
     found = {}
@@ -198,12 +188,18 @@ def _is_number(name: str) -> bool:
 
 
 def _by_name(y: np.ndarray, classes: Sequence[Any], n_classes: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    if isinstance(classes, str) or not isinstance(classes, Iterable):
+        raise ValueError(
+            f"classes must be a list of {n_classes} names, one per column; got {classes!r}. Pass ['cat', 'dog', …]."
+        )
     names = [str(c) for c in classes]
     if len(names) != n_classes or len(set(names)) != n_classes:
         raise ValueError(f"classes must hold {n_classes} different names, one per column; got {names}.")
     if _are_columns(y, n_classes) and not any(_is_number(name) for name in names):
         return y.astype(np.int64), tuple(names)
     place = {name: column for column, name in enumerate(names)}
+    if y.dtype == bool and not place.keys() & {"False", "True"}:
+        y = y.astype(np.int64)
     text = [str(v) for v in y.tolist()]
     unknown = sorted({name for name in text if name not in place})
     if unknown:
