@@ -17,8 +17,11 @@ from calibrant.experiments.meta_reg.variants import meta
 from calibrant.methods import Method
 from calibrant.report import Report, Results
 
-BANDWIDTHS, STRENGTHS, RATES = (0.005, 0.02, 0.05), (10.0, 40.0), (0.1, 1.0, 10.0)
-"""For ``flg-sece``: h and the strength of SECE in the outer loss, and multiples of the outer learning rate."""
+BANDWIDTHS, STRENGTHS, RATES = (0.005, 0.01, 0.02, 0.05), (10.0, 40.0), (0.1, 1.0, 10.0)
+"""For ``flg-sece``: h and the strength of SECE in the outer loss, and multiples of the outer learning rate.
+
+The paper has h = 0.01.
+"""
 TEMPERATURES = (0.001, 0.01, 0.1)
 """For ``flg-sece-published``: τ of γ-Net."""
 SEEDS = 2
