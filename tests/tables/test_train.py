@@ -186,6 +186,12 @@ def test_filtered_row_numbers_are_no_input_and_may_be_dropped(tmp_path):
     assert not dropped.remarks
 
 
+def test_one_copy_is_told_in_the_singular(tmp_path):
+    pd.concat([churn(60), churn(60).iloc[:1]]).to_csv(tmp_path / "t.csv", index=False)
+    notes = divide(read_labelled(tmp_path / "t.csv", "left?"), test=0.3, seed=0).notes
+    assert any(note.startswith("1 row repeats another one exactly") for note in notes)
+
+
 def test_a_class_of_one_group_is_trained_on(tmp_path):
     source = churn(60)
     source["site"] = np.arange(60) % 6
