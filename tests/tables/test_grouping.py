@@ -149,7 +149,8 @@ def test_a_time_that_ends_for_most_rows_names_no_cases():
     rng, n = np.random.default_rng(0), 300
     labels = (rng.random(n) < 0.3).astype(int)
     week = np.where(labels == 1, rng.integers(1, 52, n), 52)  # the event, or else the end of the study
-    assert case_column(Labelled("t.csv", "y", {"week": week, "x": rng.normal(size=n)}, labels, np.arange(n) + 1)) is None
+    columns = {"week": week, "x": rng.normal(size=n)}
+    assert case_column(Labelled("t.csv", "y", columns, labels, np.arange(n) + 1)) is None
 
 
 def test_copies_of_rows_are_no_cases():
