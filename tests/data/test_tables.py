@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from calibrant.data import TableEncoder, read_columns, read_table
+from calibrant.data.number_reader import NumberReader
 from calibrant.data.table_chunks import read_chunks
 
 FRAME = pd.DataFrame(
@@ -323,3 +324,17 @@ def test_truth_values_of_new_files_match_the_training_words(tmp_path):
     encoder = TableEncoder(unseen="error").fit(read_table(tmp_path / "train.csv"))
     assert encoder.get_feature_names_out().tolist() == ["m=false", "m=true", "m=unknown"]
     assert encoder.transform(read_columns(tmp_path / "new.csv")).tolist() == [[0, 1, 0], [1, 0, 0]]
+
+
+@pytest.mark.parametrize("rows", [[1, 2, 3, 4], [9, 2, 30, 4], [0, 1, 0, 1]])
+def test_nameless_row_numbers_are_left_out(rows, tmp_path):
+    (tmp_path / "t.csv").write_text('"",x\n' + "".join(f'"{k}",{k + 5}\n' for k in rows))
+    reader = NumberReader("t.csv")
+    assert list(read_columns(tmp_path / "t.csv", reader=reader)) == ["x"]
+    assert any("no name" in note for note in reader.remarks) == (rows != [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("values", [[1, 2, 2, 4], ["a", "b", "c", "d"], [0.5, 1, 2, 3]])
+def test_a_nameless_column_of_other_values_is_kept(values, tmp_path):
+    (tmp_path / "t.csv").write_text(",x\n" + "".join(f"{v},1\n" for v in values))
+    assert list(read_columns(tmp_path / "t.csv")) == ["Unnamed: 0", "x"]

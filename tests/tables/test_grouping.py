@@ -32,6 +32,8 @@ def patients(n=300, many=100, seed=0, **columns):
         "Kundennummer",
         "pat_nr",
         "id",
+        "individual",
+        "familyID",
     ],
 )
 def test_names_of_persons_and_cases(name):
@@ -141,6 +143,14 @@ def test_no_hint_for_quantities_and_ordinary_categories(seed):
     for score in (np.where(age > 50, 4.0, -4.0), (age - 50) / 5, np.sin(age / 6) * 3, effects[region]):
         labels = (rng.random(n) < 1 / (1 + np.exp(-score))).astype(int)
         assert not repeated_cases(Labelled("t.csv", "y", columns, labels, np.arange(n) + 1))
+
+
+def test_a_time_that_ends_for_most_rows_names_no_cases():
+    rng, n = np.random.default_rng(0), 300
+    labels = (rng.random(n) < 0.3).astype(int)
+    week = np.where(labels == 1, rng.integers(1, 52, n), 52)  # the event, or else the end of the study
+    columns = {"week": week, "x": rng.normal(size=n)}
+    assert case_column(Labelled("t.csv", "y", columns, labels, np.arange(n) + 1)) is None
 
 
 def test_copies_of_rows_are_no_cases():

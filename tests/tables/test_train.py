@@ -173,6 +173,25 @@ def test_groups_and_copies_stay_in_one_part(tmp_path):
     assert 0.15 < len(parts.test) / len(table) < 0.35
 
 
+def test_filtered_row_numbers_are_no_input_and_may_be_dropped(tmp_path):
+    source = churn(60).sample(frac=0.5, random_state=0)
+    pd.concat([source, source.rename(lambda number: number + 100)]).to_csv(tmp_path / "t.csv")
+    table = read_labelled(tmp_path / "t.csv", "left?")
+    assert list(table.columns) == [name for name in source if name != "left?"]
+    copies = divide(table, test=0.3, seed=0).notes
+    assert any("row numbers" in note for note in copies)
+    assert any("30 rows repeat another one exactly" in note for note in copies)
+    dropped = read_labelled(tmp_path / "t.csv", "left?", drop=["Unnamed: 0"])
+    assert list(dropped.columns) == list(table.columns)
+    assert not dropped.remarks
+
+
+def test_one_copy_is_told_in_the_singular(tmp_path):
+    pd.concat([churn(60), churn(60).iloc[:1]]).to_csv(tmp_path / "t.csv", index=False)
+    notes = divide(read_labelled(tmp_path / "t.csv", "left?"), test=0.3, seed=0).notes
+    assert any(note.startswith("1 row repeats another one exactly") for note in notes)
+
+
 def test_a_class_of_one_group_is_trained_on(tmp_path):
     source = churn(60)
     source["site"] = np.arange(60) % 6

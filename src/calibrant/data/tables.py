@@ -21,6 +21,8 @@ from calibrant.data.text_encodings import UTF8, Open, encoding_note, text_encodi
 from calibrant.data.text_tables import MISSING, need_pandas, read_text, separator
 
 TARGET_NAMES = ("target", "class", "label", "y")
+NAMELESS = ("Unnamed: 0", "__index_level_0__", "")
+"""How pandas and Parquet call a first column without a name, which R and pandas write for the names of the rows."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def read_table(path: str | os.PathLike[str], *, target: str | None = None) -> La
 
 
 def read_columns(path: str | os.PathLike[str], *, reader: NumberReader | None = None) -> Columns:
-    """Read all columns of a file, by name. A first column that has no name and counts rows is left out.
+    """Read all columns of a file, by name. A first column that has no name and numbers the rows is left out.
 
     ``reader`` knows how numbers were written in a training table, and remembers how they are written in this file.
     """
@@ -85,11 +87,21 @@ def read_columns(path: str | os.PathLike[str], *, reader: NumberReader | None = 
         raise ValueError(f"{Path(path).name} holds no rows; give a table with a header and rows below it.")
     columns = frame_columns(frame, Path(path).name)
     first = next(iter(columns))
-    if first in ("Unnamed: 0", "__index_level_0__", "") and columns[first].dtype.kind in "iu":
-        steps = np.diff(columns[first])
-        if np.all(steps == 1) and len(columns) > 1:
-            del columns[first]
+    if first in NAMELESS and len(columns) > 1 and numbers_rows(columns[first]):
+        if reader is not None and not np.all(np.diff(columns[first]) == 1):
+            reader.notes[first] = "The first column has no name and is left out, because its values are row numbers."
+        del columns[first]
     return columns
+
+
+def numbers_rows(column: np.ndarray) -> bool:
+    """Whether a column holds row numbers: different whole numbers, or counts that start again, as in joined tables.
+
+    Rows may be in any order, and some may be missing, as in a filtered or shuffled table.
+    """
+    if column.dtype.kind not in "iu":
+        return False
+    return len(np.unique(column)) == len(column) or bool(np.all((np.diff(column) == 1) | (column[1:] == column[0])))
 
 
 def frame_columns(frame: Any, file: str) -> Columns:

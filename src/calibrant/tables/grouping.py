@@ -19,6 +19,8 @@ MOST_ROWS_EACH = 50
 FEWEST_ROWS_EACH = 1.2
 CLEAR, LARGE = 6.0, 0.1
 """Rows of one value are alike if their equal pairs exceed chance by this many deviations and this share of pairs."""
+COMMON = 0.25
+"""A value in a larger share of the rows is hardly a case. It is rather a default, such as 0 or the end of a study."""
 STRONG = 0.5
 """From this agreement of labels on, a column with any name may name cases; that of ordinary categories is lower."""
 _LONGEST = 40
@@ -39,6 +41,7 @@ _WHO = {
         "client",
     ),
     *("kunde", "kunden", "student", "employee", "household", "speaker", "driver", "animal"),
+    *("individual", "family", "pupil"),
 }
 _WHICH = {"id", "uuid", "no", "nr", "num", "number", "nummer", "code", "key", "name"}
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -67,9 +70,9 @@ def repeated_cases(table: Labelled) -> dict[str, int]:
 def case_column(table: Labelled) -> str | None:
     """Return the column of whole numbers or codes (S01, 4f2a) that most likely names cases, whatever it is called.
 
-    It has few rows per value, and rows of one value have equal labels much more often than by chance, and than rows of
-    neighbouring values: a quantity such as an age says as much about the labels of its neighbours. Copies of a row
-    count once.
+    It has few rows per value, no value in a large share of the rows, and rows of one value have equal labels much more
+    often than by chance, and than rows of neighbouring values: a quantity such as an age says as much about the labels
+    of its neighbours. Copies of a row count once.
     """
     names = [name for name, column in table.columns.items() if _may_name_cases(column) and not missing_count(column)]
     if not names:
@@ -80,7 +83,7 @@ def case_column(table: Labelled) -> str | None:
     found = {}
     for name in names:
         column = table.columns[name][rows]
-        if _few_rows_each(column):
+        if _few_rows_each(column) and not _has_default(column):
             ordered = np.unique(numbers(column, name), return_inverse=True)[1] if is_numeric(column) else None
             found[name] = label_agreement(_codes(column) if ordered is None else ordered, labels, ordered is not None)
     best = max(found, key=found.__getitem__, default=None)
@@ -112,6 +115,11 @@ def _few_rows_each(column: np.ndarray) -> bool:
     """Whether a column has many values, each in several rows but not in too many."""
     many = len(np.unique(column) if column.dtype.kind in "iuf" else set_of(column))
     return many >= FEWEST_GROUPS and FEWEST_ROWS_EACH <= len(column) / many <= MOST_ROWS_EACH
+
+
+def _has_default(column: np.ndarray) -> bool:
+    """Whether one value is in a large share of the rows."""
+    return bool(np.bincount(_codes(column)).max() > COMMON * len(column))
 
 
 def _may_name_cases(column: np.ndarray) -> bool:

@@ -149,7 +149,8 @@ def _notes(
         notes.append(f"{count(table.unlabelled, 'row')} without a value in {table.target!r}: left out.")
     if copies is not None:
         more = len(copies) - len(np.unique(copies))
-        notes.append(f"{count(more, 'row')} repeat another one exactly; copies are kept in one part.")
+        repeat = "repeats" if more == 1 else "repeat"
+        notes.append(f"{count(more, 'row')} {repeat} another one exactly; copies are kept in one part.")
     few = [name for name, rows in train.classes.items() if rows < 5]
     if few:
         notes.append(f"Classes with fewer than 5 training rows are hardly learned: {listed(few)}.")

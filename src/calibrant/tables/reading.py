@@ -17,7 +17,7 @@ from calibrant.data.columns import Columns, each, is_missing, is_numeric, set_of
 from calibrant.data.labels import as_labels
 from calibrant.data.number_marks import NumberMarks
 from calibrant.data.number_reader import NumberReader
-from calibrant.data.tables import read_columns
+from calibrant.data.tables import NAMELESS, read_columns
 from calibrant.data.text_tables import need_pandas
 
 MOST_CLASSES = 1000
@@ -98,7 +98,8 @@ def read_labelled(
     columns = read_columns(path, reader=reader)
     for name in (groups, *drop, *categorical):
         reader.notes.pop(str(name), None)
-    for name in (target, *([] if groups is None else [groups]), *drop):
+    given = [name for name in drop if name not in NAMELESS]  # row numbers are left out in any case
+    for name in (target, *([] if groups is None else [groups]), *given):
         need_column(columns, name, path.name)
     if target in drop:
         raise ValueError(f"{target!r} is the column to predict; leave it out of --drop.")
