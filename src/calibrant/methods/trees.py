@@ -26,9 +26,8 @@ VERY_WIDE = 500
 TRIED = 0.2
 COARSE = 63
 """Bins per column if columns were left out; this takes a quarter of the usual work for each split."""
-MOST = 1000
-"""The most trees per logit in the mean of fold models, to limit prediction time. Where boosting takes many iterations,
-every fold model that is left out increases the loss, so two models always fit."""
+MOST = 500
+"""The most trees per logit in the mean of fold models, to limit prediction time; a single model may have more."""
 
 
 SERIAL = 500_000
