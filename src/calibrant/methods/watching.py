@@ -49,11 +49,12 @@ def calibration_scores(logits: Any, labels: Any) -> dict[str, float]:
     >>> [round(scores[name], 3) for name in ("nll", "accuracy", "temperature")]
     [1.351, 0.667, 5.771]
     """
-    scores, known = torch.as_tensor(logits).detach().cpu().double(), torch.as_tensor(labels).detach().cpu()
+    scores, known = (torch.as_tensor(values, device="cpu").detach() for values in (logits, labels))
+    scores = scores.double()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # early logits may carry no information
         temperature = Temperature().fit(scores.numpy(), known.numpy())
-    calibrated: Tensor = torch.as_tensor(temperature.predict_proba(scores.numpy()))
+    calibrated: Tensor = torch.from_numpy(temperature.predict_proba(scores.numpy()))
     given = {"from_logits": True}
     return {
         "nll": float(metrics.nll(scores, known, **given)),  # type: ignore[arg-type]
