@@ -13,11 +13,14 @@ from calibrant.bilevel import (
     SGD,
     Adam,
     Bilevel,
+    Checkpoint,
     Direct,
     FocalWithGamma,
     GammaNet,
+    History,
     Implicit,
     LogitMap,
+    MovingAverage,
     OneStep,
     Plain,
     Population,
@@ -97,6 +100,27 @@ def test_bfloat16_forward_pass():
     assert half.params.dtype == torch.float32
     assert torch.isfinite(half.phi).all()
     assert (half.params - full.params).norm() < 0.1 * full.params.norm()
+
+
+def test_a_resumed_run_continues_on_the_gpu(tmp_path):
+    """Without outer variables, too: φ is empty, and its device must still be that of the network."""
+
+    def run(outer_steps, **more):
+        torch.manual_seed(0)
+        x, y = torch.randn(40, 6, dtype=torch.float64), torch.randint(0, 3, (40,))
+        one = Bilevel(Net().to("cuda", torch.float64), train=(x, y), batch_size=16)
+        history = History()
+        callbacks = [history, MovingAverage(start=0), Checkpoint(tmp_path / "run", every=2)]
+        settings = {"hypergradient": Plain(2), "inner_optimizer": Adam(1e-2), "callbacks": callbacks}
+        solution = solve(one, outer_steps=outer_steps, **settings, **more)
+        return solution.logits(x), history["inner_loss"]
+
+    whole = run(4)
+    run(2)
+    logits, losses = run(4, resume=tmp_path / "run")
+    assert logits.is_cuda
+    assert torch.allclose(logits, whole[0], rtol=1e-7, atol=1e-9)
+    assert torch.allclose(losses, whole[1], rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("body_share", [1.0, 0.0])

@@ -123,7 +123,7 @@ def _tensor(tensor: Tensor) -> Settings:
     """The shape and dtype, a weighted sum of evenly spaced entries, and the sum of its terms' absolute values."""
     flat = tensor.detach().reshape(-1)
     flat = flat[:: max(1, math.ceil(len(flat) / _ENTRIES))].cpu().double().nan_to_num()
-    terms = flat * torch.cos(torch.arange(1, len(flat) + 1, dtype=torch.float64))
+    terms = flat * torch.cos(torch.arange(1, len(flat) + 1, dtype=torch.float64, device="cpu"))
     form = f"shape {tuple(tensor.shape)} ({tensor.dtype})"
     return {"form": form, "sum": float(terms.sum()), "scale": float(terms.abs().sum())}
 

@@ -68,7 +68,7 @@ def examine(run: Run, taken: int, outcome: StepOutcome) -> Tensor:
     )
     if run.replay is not None:
         run.lookout.add(values)
-        return torch.ones(1, dtype=torch.bool)
+        return torch.ones(1, dtype=torch.bool, device="cpu")
     look = values.look(run.problem.members or 1)
     good = torch.cat([ok.all(0, keepdim=True) for ok in look.found.values()]).cpu()
     for member in ((~good.all(0)) & run.active).nonzero().flatten().tolist():
@@ -151,7 +151,9 @@ class Lookout:
         total = torch.cat([torch.cat(pieces), self._asked[-1].params.sum().reshape(1)])
         answer = total.isfinite().all()
         if answer.is_cuda:
-            self._answer = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(answer, non_blocking=True)
+            self._answer = torch.empty((), dtype=torch.bool, device="cpu", pin_memory=True).copy_(
+                answer, non_blocking=True
+            )
             self._arrived = torch.cuda.Event()
             self._arrived.record()
         else:

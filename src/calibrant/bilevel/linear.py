@@ -127,7 +127,7 @@ class Nystrom(LinearSolver):
             raise ValueError("Nystrom needs a single problem; got a population. Use CG() or Neumann().")
         rank = min(self.rank, b.shape[0])
         generator = torch.Generator().manual_seed(self.seed)
-        sketch = torch.randn(b.shape[0], rank, generator=generator, dtype=torch.float64).to(b)
+        sketch = torch.randn(b.shape[0], rank, generator=generator, dtype=torch.float64, device="cpu").to(b)
         basis = torch.linalg.qr(sketch).Q
         image = torch.stack([matvec(column) for column in basis.unbind(1)], 1)
         core = basis.T @ image
@@ -155,7 +155,7 @@ def _relative(r: Tensor, b: Tensor) -> Tensor:
 
 def _largest_eigenvalue(matvec: MatVec, b: Tensor, steps: int = 20) -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    v = torch.randn(b.shape, generator=generator, dtype=torch.float64).to(b)
+    v = torch.randn(b.shape, generator=generator, dtype=torch.float64, device="cpu").to(b)
     for _ in range(steps):
         v = v / v.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(b.dtype).tiny)
         v = matvec(v)

@@ -97,7 +97,7 @@ class Bilevel(DividedLosses):
         checks.check_outer_module(outer)
         self.start, self.start_buffers = self.view.values, self.view.initial_buffers()
         self.outer_view = FunctionalModule(copy.deepcopy(outer).to(self.start.device, self.start.dtype))
-        self.start_phi = self.outer_view.initial()
+        self.start_phi = self.outer_view.initial().to(self.start.device)  # a module without parameters has no device
         self.variables = self.outer_view.module
         if inner_loss is None and not isinstance(outer, OuterVariable):
             raise ValueError(

@@ -77,7 +77,7 @@ class Run:
         self.inner_losses: Tensor = torch.empty(0)
         self.outer_loss: Tensor | None = None
         self.gradient: Tensor | None = None
-        self.active = torch.ones(problem.members or 1, dtype=torch.bool)
+        self.active = torch.ones(problem.members or 1, dtype=torch.bool, device="cpu")
         self.ran = self.active.clone()
         # Whether to leave out members that have stopped. A learned starting point is differentiated as a whole.
         # Inductor would spend longer on compiling each new shape than it saves. So would tracing on a GPU, where the
@@ -139,7 +139,7 @@ class Run:
     def fail(self, member: int, reason: str) -> None:
         """End one member and record its error message."""
         self.failures[member] = reason
-        self.stop(reason, torch.arange(len(self.active)) == member)
+        self.stop(reason, torch.arange(len(self.active), device="cpu") == member)
 
     def select(self, mask: Tensor, new: State | Tensor | Moments, old: Any) -> Any:
         """``new`` for the members in ``mask`` and ``old`` for the others. A single problem takes one or the other."""

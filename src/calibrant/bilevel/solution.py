@@ -16,7 +16,7 @@ from calibrant._words import count, duration
 from calibrant.bilevel.outer_variables import OuterVariable
 from calibrant.bilevel.population import Population
 from calibrant.bilevel.problem import Bilevel
-from calibrant.data.batch import as_dtype
+from calibrant.data.batch import as_dtype, map_tensors
 
 _ROWS, _ENTRIES = 65_536, 2**22
 """The largest number of rows, and of entries in them, that a prediction runs at once."""
@@ -147,9 +147,9 @@ class Solution:
         return self.logits_of_all(inputs, per_member=per_member, rows=rows)
 
     def _converted(self, inputs: Any) -> Any:
-        if isinstance(inputs, np.ndarray):
-            inputs = torch.as_tensor(inputs, device=self.params.device)
-        return as_dtype(inputs, self.params.dtype)
+        """The inputs on the device and in the precision of the network, as in training."""
+        inputs = torch.as_tensor(inputs, device=self.params.device) if isinstance(inputs, np.ndarray) else inputs
+        return as_dtype(map_tensors(lambda t: t.to(self.params.device), inputs), self.params.dtype)
 
     def _one(self, what: str) -> None:
         if isinstance(self.problem, Population):

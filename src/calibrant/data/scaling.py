@@ -199,7 +199,7 @@ def standardisation(inputs: Any) -> Tensors:
     ``input_mean`` and ``input_scale`` hold one number for each entry of a flattened sample. The scale of a constant
     entry is 1. Tables need :func:`fit_scaling`, which handles outliers, missing values and categories.
     """
-    x = torch.as_tensor(inputs).flatten(1)
+    x = (inputs if isinstance(inputs, Tensor) else torch.as_tensor(inputs, device="cpu")).flatten(1)
     x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
     scale = x.std(0, unbiased=False)
     return {"input_mean": x.mean(0), "input_scale": torch.where(scale > 0, scale, 1.0)}

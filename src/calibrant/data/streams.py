@@ -168,7 +168,9 @@ class TensorStream(Stream):
 
     def order(self, epoch: int) -> Tensor:
         """The order of the rows in an epoch of mini-batches (on the CPU, so that devices agree)."""
-        return torch.randperm(self.size, generator=torch.Generator().manual_seed(mix(self.seed, epoch, 1)))
+        return torch.randperm(
+            self.size, generator=torch.Generator().manual_seed(mix(self.seed, epoch, 1)), device="cpu"
+        )
 
 
 def as_stream(

@@ -61,7 +61,7 @@ def dealt_splits(
     together : one number per row, equal for rows of a group and for exact copies; None if there are neither
     """
     together = joined(groups, copy_groups(X))
-    folds = deal(torch.as_tensor(codes), number, seed=seed, groups=together)
+    folds = deal(torch.as_tensor(codes, device="cpu"), number, seed=seed, groups=together)
     return tuple((fold.train.numpy(), fold.held.numpy()) for fold in folds), together
 
 

@@ -116,7 +116,7 @@ def perceptron(weights: list[np.ndarray], biases: list[np.ndarray], activation: 
     between = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}[activation]
     layers: list[nn.Module] = []
     for weight, bias in zip(weights, biases, strict=True):
-        linear = nn.Linear(weight.shape[1], weight.shape[0], dtype=torch.float64)
+        linear = nn.Linear(weight.shape[1], weight.shape[0], dtype=torch.float64, device="cpu")
         linear.load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
         layers += [*([between()] if layers else []), linear]
     return nn.Sequential(*layers)

@@ -195,7 +195,7 @@ def _check(classifier: Any) -> None:
         raise ValueError("shares must have a positive number for each network")
     for network in mixture.networks:
         try:
-            shape = tuple(network.logits(torch.zeros(1, features)).shape)
+            shape = tuple(network.logits(torch.zeros(1, features, device="cpu")).shape)
         except (RuntimeError, AttributeError, IndexError) as error:
             raise ValueError(f"the layers of a network do not fit together: {error}") from None
         if shape != (1, classes):

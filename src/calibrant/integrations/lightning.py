@@ -88,7 +88,7 @@ class CalibrationCallback(Callback):
             moved = map_tensors(lambda t: t.to(pl_module.device), inputs)
             with torch.no_grad():
                 logits.append(logits_of(call(network, moved)).double().cpu())
-            labels.append(torch.as_tensor(known).cpu())
+            labels.append(torch.as_tensor(known, device="cpu"))
         scores = calibration_scores(torch.cat(logits), torch.cat(labels))
         pl_module.log_dict({f"{self.prefix}{name}": value for name, value in scores.items()}, sync_dist=False)
 

@@ -48,7 +48,7 @@ class Group:
         """A setting by name, or a function of method and task: one number if all are equal, else one per network."""
         pairs = zip(self.methods, self.tasks, strict=True)
         values = [getattr(m, value) if isinstance(value, str) else value(m, t) for m, t in pairs]
-        return values[0] if len(set(values)) == 1 else torch.tensor(values)
+        return values[0] if len(set(values)) == 1 else torch.tensor(values, device="cpu")
 
     def steps(self, epochs: Callable[[Any], int | None] | None = None, default: int = 1200, passes: int = 20) -> list:
         """Training steps of each network, from its ``epochs``.
@@ -178,7 +178,7 @@ def _solve(group: Group, tied: Sequence[int] | None, callbacks: Sequence[Callbac
         hypergradient=how.hypergradient,
         inner_optimizer=how.inner_optimizer,
         outer_optimizer=how.outer_optimizer,
-        outer_steps=rounds[0] if len(set(rounds)) == 1 else torch.tensor(rounds),
+        outer_steps=rounds[0] if len(set(rounds)) == 1 else torch.tensor(rounds, device="cpu"),
         callbacks=[*([how.history] if how.history else []), *callbacks, *how.callbacks],
         compile=wanted,
         **how.settings,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from calibrant.bilevel import Bilevel, Callback, NonFiniteError, Solution
@@ -111,7 +112,9 @@ def perceptron(task: Task, **settings: Any) -> nn.Module:
             f"The default network takes rows of numbers, (samples, features); got inputs of {got}. Pass your own "
             "model: Task(..., model=…) or calibrant.fit(model, …)."
         )
-    return mlp(inputs.shape[1], task.n_classes, **settings, seed=task.seed).to(inputs)
+    with torch.device("cpu"):  # the same parameters on all devices, also under torch.set_default_device
+        network = mlp(inputs.shape[1], task.n_classes, **settings, seed=task.seed)
+    return network.to(inputs)
 
 
 def failure(*solutions: Solution) -> str | None:

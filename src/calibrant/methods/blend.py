@@ -97,7 +97,7 @@ class Blend(Fitted):
 
     def probs(self, inputs: Any) -> Tensor:
         each = [] if self.mixture is None else [self.mixture.mean(inputs).cpu().numpy()]
-        values = torch.as_tensor(inputs).cpu().numpy()
+        values = torch.as_tensor(inputs, device="cpu").numpy()
         each += [model.scores(values) for model in self.others.values()]
         scores = torch.from_numpy(np.reshape(each, (len(each), len(values), len(self.pool.bias))))
         return torch.from_numpy(self.pool.probs(scores.log_softmax(2).numpy()))
@@ -193,7 +193,7 @@ def blended(members: Members, mixture: Mixture, fit: CrossFit, train: int, seed:
     }
     if "label_noise" not in extras:
         own = held_out[:train]
-        doubt = suspicion(torch.ones(train), own, torch.from_numpy(rows.labels[:train]))
+        doubt = suspicion(torch.ones_like(own[:, 0]), own, torch.from_numpy(rows.labels[:train]))
         extras["suspicion"] = torch.where(own.isnan().any(1), extras["suspicion"].double(), doubt.double())
     networks = mixture if NETWORK in known else None
     return Blend(networks, {name: models[name] for name in known if name != NETWORK}, pool, extras)

@@ -23,7 +23,7 @@ def calibrated_mean(fit: CrossFit, candidate: str, train: int) -> Mixture:
     rows = fit.rows("judge")
     last = last_step(logits[rows], data, rows)
     extras: dict[str, Any] = {"candidate": candidate, "temperature": last.temperature, "lapse": last.lapse}
-    extras["bias"] = torch.as_tensor(last.bias)
+    extras["bias"] = torch.from_numpy(last.bias)
     with torch.no_grad():
         extras |= head.problem.outer_view.run(head.phi, read_outer)
     mixture = Mixture(
@@ -60,9 +60,12 @@ def _doubts(mixture: Mixture, fit: CrossFit, train: int) -> dict[str, Any]:
         probs = torch.where(never_held_out.unsqueeze(1), part.predicted(mixture.probs)[0], held)
     labels = part.labels.cpu()
     if "label_noise" not in mixture.extras:
-        return {"suspicion": suspicion(torch.ones(train), probs, labels)}
+        return {"suspicion": suspicion(torch.ones_like(probs[:, 0]), probs, labels)}
     rate = flip_rate(probs, labels, None if part.sample_weight is None else part.sample_weight.cpu())
-    return {"suspicion": wrong_label(probs, labels, rate), "label_noise": torch.full((probs.shape[1],), rate)}
+    return {
+        "suspicion": wrong_label(probs, labels, rate),
+        "label_noise": torch.full((probs.shape[1],), rate, device="cpu"),
+    }
 
 
 def held_out_losses(fit: CrossFit, mixture: Mixture, rows: Tensor) -> Tensor:

@@ -92,7 +92,7 @@ def choose_map(logits: Tensor, labels: Tensor, sample_weight: Tensor | None = No
     if hidden == 0 or len(labels) < FEWEST:
         return Choice(fit_map(logits, labels, share, hidden=0), None, None)
     folds = torch.from_numpy(np.random.default_rng(0).permutation(len(labels)) % FOLDS)
-    gains = torch.empty(len(labels), dtype=torch.float64)
+    gains = torch.empty_like(share)
     for k in range(FOLDS):
         own, rest = folds == k, folds != k
         one, other = (
@@ -169,8 +169,9 @@ def mapped(model: Fitted, part: Part, hidden: int = HIDDEN) -> Mapped:
 
 
 def _prepared(logits: Tensor, labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows in float64 with weights of mean one, at most ``LARGEST`` logits."""
-    share = torch.ones(len(labels), dtype=torch.float64) if weights is None else weights.double()
+    """Rows on the CPU in float64 with weights of mean one, at most ``LARGEST`` logits."""
+    logits, labels = logits.cpu(), labels.cpu()
+    share = torch.ones_like(labels, dtype=torch.float64) if weights is None else weights.cpu().double()
     share = share / share.mean()
     rows = max(1, LARGEST // logits.shape[1])
     if len(labels) > rows:

@@ -68,7 +68,7 @@ class Failed(Fitted):
 
     def probs(self, inputs: Any) -> Tensor:
         rows = len(next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs)
-        return torch.full((rows, self.count), torch.nan, dtype=torch.float64)
+        return torch.full((rows, self.count), torch.nan, dtype=torch.float64, device="cpu")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Mixture(Fitted):
 
     def mean(self, inputs: Any, each: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """The mean over networks of ``each(logits)``; by default of the logits."""
-        rows = torch.as_tensor(shareable(inputs)) if isinstance(inputs, np.ndarray) else inputs
+        rows = torch.from_numpy(shareable(inputs)) if isinstance(inputs, np.ndarray) else inputs
         if each is None and self._perceptrons is not None and isinstance(rows, Tensor) and rows.dim() == 2:
             return self._perceptrons.logits(rows.cpu())
         total: Tensor | None = None
@@ -137,7 +137,7 @@ class Recalibrated(Fitted):
     failure: str | None = None
 
     def probs(self, inputs: Any) -> Tensor:
-        return torch.as_tensor(self.calibrator.predict_proba(self.model.logits(inputs).numpy()))
+        return torch.from_numpy(self.calibrator.predict_proba(self.model.logits(inputs).numpy()))
 
     @property
     def networks(self) -> tuple[Any, ...]:  # type: ignore[override]

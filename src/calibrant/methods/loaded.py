@@ -129,7 +129,7 @@ def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = 
             f"torch's DataLoader; got {_kind(data)}."
         )
     settings = (("device", like.device), ("dtype", like.dtype), ("labels", labels), *arguments_of(model).items())
-    empty = Loaded(torch.empty(0), torch.empty(0), source=data, settings=settings)
+    empty = Loaded(torch.empty(0, device="cpu"), torch.empty(0, device="cpu"), source=data, settings=settings)
     try:
         first = empty._stream(0).batch(0)
     except (TypeError, ValueError, RuntimeError) as error:

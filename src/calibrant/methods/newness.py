@@ -49,7 +49,7 @@ def _looks_drawn(layer: nn.Module) -> bool:
         return all(_within([w], math.sqrt(6 / sum(w.shape))) for w in weights) and _constant(rest, 0.0)
     if isinstance(layer, _NormBase):
         count = layer.num_batches_tracked
-        if count is not None and int(torch.as_tensor(count)) > 0:
+        if count is not None and int(count) > 0:
             return False
     if isinstance(layer, _NormBase | nn.LayerNorm | nn.GroupNorm | nn.RMSNorm):
         return _constant([own["weight"]], 1.0) and ("bias" not in own or _constant([own["bias"]], 0.0))

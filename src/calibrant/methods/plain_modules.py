@@ -167,11 +167,11 @@ def _graph(link: Link, networks: Sequence[nn.Module], form: Form) -> fx.GraphMod
         probs = step(torch.mul, step(torch.softmax, z, -1), 1 - link.lapse)
         return step(torch.log, step(torch.add, probs, graph.get_attr("floor")))
 
-    root.register_buffer("temperature", torch.tensor(link.temperature).to(like))
+    root.register_buffer("temperature", like.new_tensor(link.temperature))
     if link.bias is not None:
         root.register_buffer("bias", link.bias.to(like))
     if link.lapse:
-        root.register_buffer("floor", torch.tensor(link.lapse / _classes(networks, form)).to(like))
+        root.register_buffer("floor", like.new_tensor(link.lapse / _classes(networks, form)))
     mean: fx.Node | None = None
     for position, share in enumerate(shares):
         name = f"networks.{position}"
@@ -191,7 +191,7 @@ def _graph(link: Link, networks: Sequence[nn.Module], form: Form) -> fx.GraphMod
         if isinstance(own_step, LogitMap):
             mean = _inlined(graph, root, name, PlainMap(own_step, _classes(networks, form), like), mean)
         else:
-            root.register_buffer(name, torch.tensor(own_step).to(like))
+            root.register_buffer(name, like.new_tensor(own_step))
             mean = step(torch.div, mean, graph.get_attr(name))
     graph.output(mean)
     return fx.GraphModule(root, graph, class_name="CalibratedModule").eval()

@@ -48,7 +48,8 @@ class PlainNetwork:
 
     def _network(self, seed: int, encoding: Encoding | None = None) -> nn.Module:
         settings: dict[str, Any] = {"hidden": self.hidden, "activation": self.activation, "encoding": encoding}
-        return mlp(self.features, self.n_classes, **settings, seed=seed).to(self.dtype)
+        with torch.device("cpu"):  # the same parameters on all devices, also under torch.set_default_device
+            return mlp(self.features, self.n_classes, **settings, seed=seed).to(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Rotated:
     @property
     def frozen(self) -> nn.Module:
         """The rotation and the network as one module in evaluation mode."""
-        turn = nn.Linear(self.axes.shape[0], self.axes.shape[1], bias=False)
+        turn = nn.Linear(self.axes.shape[0], self.axes.shape[1], bias=False, device=self.axes.device)
         turn.weight.data = self.axes.T.contiguous()
         inner = network_module(self.solution)
         assert inner is not None
@@ -130,7 +131,7 @@ class Rotated:
 
     def logits(self, inputs: Any) -> Tensor:
         """Logits, (n, C)."""
-        return self.solution.logits(torch.as_tensor(inputs).to(self.axes) @ self.axes)
+        return self.solution.logits(torch.as_tensor(inputs, device=self.axes.device).to(self.axes) @ self.axes)
 
 
 def bare(task: Task) -> bool:

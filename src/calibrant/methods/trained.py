@@ -188,7 +188,7 @@ def as_arrays(inputs: Any) -> Any:
         return {name: as_arrays(values) for name, values in inputs.items()}
     if isinstance(inputs, tuple):
         return tuple(map(as_arrays, inputs))
-    return torch.as_tensor(shareable(inputs)) if isinstance(inputs, np.ndarray) else inputs
+    return torch.from_numpy(shareable(inputs)) if isinstance(inputs, np.ndarray) else inputs
 
 
 def _warn_if_shuffled(loader: Any) -> None:

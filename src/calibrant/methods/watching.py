@@ -52,12 +52,13 @@ def calibration_scores(logits: Any, labels: Any, sample_weight: Any = None) -> d
     >>> [round(scores[name], 3) for name in ("nll", "accuracy", "temperature")]
     [1.351, 0.667, 5.771]
     """
-    scores, known = torch.as_tensor(logits).detach().cpu().double(), torch.as_tensor(labels).detach().cpu()
-    weights = None if sample_weight is None else torch.as_tensor(sample_weight).detach().cpu()
+    scores, known = (torch.as_tensor(values, device="cpu").detach() for values in (logits, labels))
+    scores = scores.double()
+    weights = None if sample_weight is None else torch.as_tensor(sample_weight, device="cpu").detach()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # early logits may carry no information
         temperature = Temperature().fit(scores.numpy(), known.numpy(), weights)
-    calibrated: Tensor = torch.as_tensor(temperature.predict_proba(scores.numpy()))
+    calibrated: Tensor = torch.from_numpy(temperature.predict_proba(scores.numpy()))
     return {
         "nll": metrics.nll(scores, known, from_logits=True, sample_weight=weights),
         "accuracy": metrics.accuracy(scores, known, from_logits=True, sample_weight=weights),

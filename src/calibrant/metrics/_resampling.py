@@ -103,7 +103,7 @@ def check_level(level: float, n_resamples: int) -> None:
 def quantiles(values: Tensor, level: float) -> tuple[float, float]:
     """Both ends of the central interval that holds a share `level` of the values."""
     tail = (1 - level) / 2
-    ends = torch.quantile(values, torch.tensor([tail, 1 - tail], dtype=values.dtype))
+    ends = torch.quantile(values, values.new_tensor([tail, 1 - tail]))
     return ends[0].item(), ends[1].item()
 
 

@@ -168,7 +168,7 @@ def _bound(
     excess = []
     for own, other in ((0, 1), (1, 0)):
         size = noise_norms(sums[own], norm, seed).cpu()
-        tilt = torch.randn(len(size), generator=generator, dtype=torch.float64)
+        tilt = torch.randn(len(size), generator=generator, dtype=torch.float64, device="cpu")
         excess.append(size + dual_deviation(sums[other], norm) * tilt)
     difference, tail = values[0] - values[1], (1 + level) / 2
     low = difference - torch.quantile(excess[0], tail).item()
@@ -189,7 +189,7 @@ def _bootstrap(
 ) -> tuple[float, float, float]:
     """Basic interval of the difference, and its p-value."""
     difference = values[0] - values[1]
-    draws = torch.empty(n_resamples, dtype=torch.float64)
+    draws = torch.empty(n_resamples, dtype=torch.float64, device="cpu")
     for i in range(n_resamples):
         rows = draw_rows(len(a), generator)
         draws[i] = call(metric, a.take(rows), arguments) - call(metric, b.take(rows), arguments)
@@ -224,7 +224,7 @@ def _swap_test(
     generator: torch.Generator,
     observed: float,
 ) -> float:
-    sizes = torch.empty(n_resamples, dtype=torch.float64)
+    sizes = torch.empty(n_resamples, dtype=torch.float64, device="cpu")
     for i in range(n_resamples):
         swap = torch.rand(len(a), generator=generator, device=generator.device) < 0.5
         first, second = _mix(swap, b, a), _mix(swap, a, b)

@@ -89,7 +89,7 @@ def bootstrap_interval(
     value = call(metric, p, metric_arguments)
     generator = new_generator(seed, p.confidence.device)
     draws = [call(metric, p.take(draw_rows(len(p), generator)), metric_arguments) for _ in range(n_resamples)]
-    low, high = quantiles(torch.tensor(draws, dtype=torch.float64), level)
+    low, high = quantiles(torch.tensor(draws, dtype=torch.float64, device="cpu"), level)
     if method == "basic":
         low, high = 2 * value - high, 2 * value - low
         if marked(metric, "signed") is False:

@@ -149,7 +149,7 @@ def null_values(p: Predictions, metric: Metric, arguments: dict[str, Any], n_res
         return ece_of_draws(p, (drawn.correct for drawn in draws), **given)
     if function is classwise_ece and p.probs is not None and given.keys() <= {"bins", "norm", "debias"}:
         return classwise_of_draws(p, (drawn.labels for drawn in draws if drawn.labels is not None), **given)
-    return torch.tensor([call(metric, drawn, arguments) for drawn in draws], dtype=torch.float64)
+    return torch.tensor([call(metric, drawn, arguments) for drawn in draws], dtype=torch.float64, device="cpu")
 
 
 def calibration_test(

@@ -27,8 +27,8 @@ class StreamingECE:
     def __init__(self, bins: int = 15, norm: Norm = "l1", debias: bool = False) -> None:
         self.bins, self.norm, self.debias = check_bins(bins), norm, debias
         # An unknown norm fails here, not after the last batch.
-        calibration_error(BinSums(*torch.ones(4, 1)), norm, debias)
-        self.sums = torch.zeros(self._shape(), dtype=torch.float64)
+        calibration_error(BinSums(*torch.ones(4, 1, device="cpu")), norm, debias)
+        self.sums = torch.zeros(self._shape(), dtype=torch.float64, device="cpu")
 
     def _shape(self) -> tuple[int, ...]:
         return (4, self.bins)

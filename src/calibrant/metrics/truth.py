@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._inputs import check_probs
+from calibrant._inputs import as_tensor, check_probs
 from calibrant.metrics.binned import ece
 
 
@@ -32,7 +32,8 @@ def true_ece(
         raise ValueError("Give either probs and posterior, or confidence= and right=.")
     if probs is not None:
         confidence, right = _of_predicted(probs, posterior)
-    confidence, right = (np.asarray(value, dtype=np.float64) for value in (confidence, right))
+    given = (("confidence", confidence), ("right", right))
+    confidence, right = (as_tensor(value, name).cpu().double().numpy() for name, value in given)
     if confidence.shape != right.shape:
         raise ValueError(f"confidence and right must have the same shape; got {confidence.shape} and {right.shape}.")
     # A prediction that is right with probability p counts as p right and 1 − p wrong predictions.

@@ -50,7 +50,7 @@ class FlatParameters:
         parts = [_channels_last(t.detach()) if self._moved(t.shape) else t.detach() for t in tensors]
         if parts:
             return torch.cat([t.reshape(-1) for t in parts])
-        return torch.zeros(0, device=like.device if like is not None else None)
+        return torch.zeros(0, device=like.device if like is not None else "cpu")
 
 
 def _channels_last(tensor: Tensor) -> Tensor:

@@ -136,8 +136,9 @@ class FunctionalModule(FlatParameters):
 
     def weight_mask(self) -> Tensor:
         """1 for entries of matrices and kernels, 0 for entries of biases and normalisation layers."""
-        parts = [torch.full((n,), float(len(s) > 1)) for n, s in zip(self.sizes, self.shapes, strict=True)]
-        return torch.cat(parts or [torch.zeros(0)]).to(self._initial)
+        like = self._initial
+        parts = [like.new_full((n,), float(len(s) > 1)) for n, s in zip(self.sizes, self.shapes, strict=True)]
+        return torch.cat(parts) if parts else torch.zeros_like(like)
 
     def locate(self, inputs: Any, name: str | None = None) -> Head:
         """Find the head by running the module on ``inputs``, or take the one called ``name``; see ``find_head``."""

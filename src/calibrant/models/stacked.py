@@ -123,7 +123,7 @@ class MeanPerceptron:
 
     def logits(self, rows: Tensor) -> Tensor:
         """The mean logits, (n, C), in float64."""
-        total = torch.zeros(len(rows), self.n_classes, dtype=torch.float64)
+        total = torch.zeros(len(rows), self.n_classes, dtype=torch.float64, device="cpu")
         share_out(self._add, zip(rows.split(ROWS), total.split(ROWS), strict=True))
         return total
 

@@ -148,9 +148,9 @@ class _Trained(NamedTuple):
 def _start(n_classes: int, hidden: int, n_slopes: int, seed: int) -> _Net:
     """The identity: slopes of 1, an output layer of zeros."""
     generator = torch.Generator().manual_seed(seed)
-    first = torch.randn(hidden, n_classes, generator=generator, dtype=torch.float64) / n_classes**0.5
-    slopes = torch.full((n_slopes,), float(np.log(np.expm1(1.0))), dtype=torch.float64)
-    zeros = torch.zeros(hidden + n_classes + n_classes * hidden, dtype=torch.float64)
+    first = torch.randn(hidden, n_classes, generator=generator, dtype=torch.float64, device="cpu") / n_classes**0.5
+    slopes = first.new_full((n_slopes,), float(np.log(np.expm1(1.0))))
+    zeros = first.new_zeros(hidden + n_classes + n_classes * hidden)
     bias, out_bias, out = zeros.split([hidden, n_classes, n_classes * hidden])
     return _Net(slopes, first, bias.clone(), out.reshape(n_classes, hidden).clone(), out_bias.clone())
 
@@ -158,7 +158,7 @@ def _start(n_classes: int, hidden: int, n_slopes: int, seed: int) -> _Net:
 def _curve(x: Tensor, knots: Tensor, slopes: Tensor) -> Tensor:
     """η: continuous, through (knots[0], knots[0]), with one slope below, between and above the knots."""
     segment = torch.searchsorted(knots, x)
-    steps = torch.cat([torch.zeros(1, dtype=x.dtype), (slopes[1:-1] * knots.diff()).cumsum(0)])
+    steps = torch.cat([x.new_zeros(1), (slopes[1:-1] * knots.diff()).cumsum(0)])
     at_knot = knots[0] + steps
     left = (segment - 1).clamp(min=0)
     return at_knot[left] + slopes[segment] * (x - knots[left])

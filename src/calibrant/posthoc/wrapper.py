@@ -126,8 +126,8 @@ def _as_two_columns(values: np.ndarray) -> np.ndarray:
 
 def _module_outputs(module: torch.nn.Module, X: Any, batch_size: int) -> np.ndarray:
     """Outputs of a module in evaluation mode; its mode is restored afterwards."""
-    parameter = next(module.parameters(), torch.empty(0))
-    inputs = X if isinstance(X, torch.Tensor) else torch.as_tensor(np.asarray(X))
+    parameter = next(module.parameters(), torch.empty(0, device="cpu"))
+    inputs = X if isinstance(X, torch.Tensor) else torch.as_tensor(np.asarray(X), device="cpu")
     if inputs.is_floating_point():
         inputs = inputs.to(parameter.dtype)
     modes = [(child, child.training) for child in module.modules()]

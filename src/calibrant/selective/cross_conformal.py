@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibrant._inputs import check_probs
-from calibrant._labels import check_labels, column_names
+from calibrant._labels import check_labels, class_names, column_names
 from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_fraction
 from calibrant.selective._json import read_rule
@@ -170,7 +170,7 @@ def cross_conformal_rule(
     """
     checked = check_probs(oof_probs)
     codes = check_labels(labels, *checked.shape, columns=column_names(oof_probs)).cpu().numpy()
-    numbers = np.asarray(folds)
+    numbers = class_names(folds)
     if numbers.shape != codes.shape or numbers.dtype.kind not in "iu" or (len(numbers) and numbers.min() < 0):
         raise ValueError(
             f"folds must hold a whole number from 0 for each of {len(codes)} rows; "

@@ -61,6 +61,6 @@ def test_claims_share_their_remarks_below_the_table() -> None:
 
 def test_the_page_has_no_times_of_one_machine() -> None:
     """They would change with each writing of the page."""
-    claim = cheaper(samples=8, repeats=1)
+    claim = cheaper((8,), repeats=1)
     assert " ms" in claim.timing
     assert " ms" not in "".join(claims_in_words([claim]))

@@ -75,11 +75,11 @@ class EarlyStopping(Callback):
     def on_step(self, run: Run) -> None:
         if run.step % self.every:
             return
-        value = self.criterion(run).detach().reshape(-1).double().cpu()
+        value = self.criterion(run).detach().reshape(-1).cpu().double()
         self._refuse_nan(run, value)
         if self.best is None:
             self.best = torch.full_like(value, float("inf"))
-            self.best_step = torch.zeros(len(value), dtype=torch.long)
+            self.best_step = torch.zeros_like(value, dtype=torch.long)
             self._best_state, self._best_phi = run.state, run.phi
         assert self.best_step is not None
         counts = self._still_counts(run)
@@ -121,8 +121,9 @@ class EarlyStopping(Callback):
 
     def _still_counts(self, run: Run) -> Tensor:
         """Members that run or stopped in this step. Those that stopped earlier or failed do not count."""
-        just_now = torch.tensor([run.stop_steps.get(m) == run.step for m in range(len(run.active))])
-        failed = torch.tensor([m in run.failures for m in range(len(run.active))])
+        members = range(len(run.active))
+        just_now = run.active.new_tensor([run.stop_steps.get(m) == run.step for m in members])
+        failed = run.active.new_tensor([m in run.failures for m in members])
         return (run.active | just_now) & ~failed
 
     def state_dict(self) -> dict[str, Any]:
@@ -171,4 +172,4 @@ class pooled:
             with torch.no_grad():
                 logits = torch.cat([net.logits(batch.inputs) for batch in batches])
                 values.append(self.function(logits, torch.cat([batch.targets for batch in batches])))
-        return torch.stack([torch.as_tensor(value) for value in values])
+        return torch.stack([v if isinstance(v, Tensor) else torch.tensor(v, device="cpu") for v in values])

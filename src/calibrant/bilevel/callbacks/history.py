@@ -49,10 +49,12 @@ class History(Callback):
         rows.append(run.select(run.ran, values.detach(), rows[-1]) if rows else values.detach())
 
     def __getitem__(self, name: str) -> Tensor:
-        return torch.stack(self.rows[name]).cpu() if self.rows[name] else torch.empty(0)
+        return torch.stack(self.rows[name]).cpu() if self.rows[name] else torch.empty(0, device="cpu")
 
     def state_dict(self) -> dict[str, Any]:
         return {name: self[name] for name, rows in self.rows.items() if rows}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rows = {name: list(state[name].cpu()) if name in state else [] for name in self.rows}
+        # φ is kept on the CPU. The other rows continue on the device of the run, where a checkpoint is loaded to.
+        rows = {name: values.cpu() if name == "phi" else values for name, values in state.items()}
+        self.rows = {name: list(rows[name]) if name in rows else [] for name in self.rows}

@@ -18,7 +18,7 @@ LearningRate = float | Tensor | Callable[[int], float | Tensor]
 
 def check_rate(name: str, value: float | Tensor) -> None:
     """Raise an error if a rate is negative, infinite or NaN."""
-    rates = torch.as_tensor(check_number(name, value) if isinstance(value, str) else value)
+    rates = torch.as_tensor(check_number(name, value) if isinstance(value, str) else value, device="cpu")
     if not bool(((rates >= 0) & rates.isfinite()).all()):
         raise ValueError(f"{name} must be finite and at least 0; got {value}.")
 

@@ -112,15 +112,16 @@ class GammaNet(OuterVariable):
         self.features, self.form, self.positive, self.temperature = features, form, positive, temperature
         self.largest, self.spread, self.prior_strength = largest, spread, prior_strength
         if form == "bounded":
-            self.centre = nn.Parameter(torch.tensor(float(initial)))
-            self.weight = nn.Parameter(torch.zeros(features))
+            self.centre = nn.Parameter(torch.tensor(float(initial), device="cpu"))
+            self.weight = nn.Parameter(torch.zeros(features, device="cpu"))
             return
         bound, generator = 1 / math.sqrt(features), torch.Generator().manual_seed(seed)
-        self.attention = nn.Parameter(torch.empty(features, n_classes).uniform_(-bound, bound, generator=generator))
-        self.weight = nn.Parameter(torch.empty(features).uniform_(-bound, bound, generator=generator))
-        self.register_buffer("scale", torch.ones(()))
+        attention, weight = torch.empty(features, n_classes, device="cpu"), torch.empty(features, device="cpu")
+        self.attention = nn.Parameter(attention.uniform_(-bound, bound, generator=generator))
+        self.weight = nn.Parameter(weight.uniform_(-bound, bound, generator=generator))
+        self.register_buffer("scale", torch.ones((), device="cpu"))
         with torch.no_grad():  # γ = 1 for features of 0
-            middle = published_gamma(torch.zeros(1, features), self.attention, self.weight, temperature)
+            middle = published_gamma(torch.zeros(1, features, device="cpu"), self.attention, self.weight, temperature)
             self.weight.div_(middle.squeeze())
 
     def forward(self, features: Tensor) -> Tensor:
@@ -168,7 +169,7 @@ class ConstantGamma(OuterVariable):
         super().__init__()
         _check_interval(initial, largest)
         self.largest = largest
-        self.gamma = nn.Parameter(torch.tensor(float(initial)))
+        self.gamma = nn.Parameter(torch.tensor(float(initial), device="cpu"))
 
     def forward(self, features: Tensor) -> Tensor:
         """The same γ for each row of `features`."""

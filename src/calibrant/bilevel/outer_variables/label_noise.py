@@ -62,9 +62,10 @@ class LabelNoise(OuterVariable):
             raise ValueError(f"initial and largest must satisfy 0 < initial < largest < 1; got {initial=}, {largest=}.")
         self.n_classes, self.per, self.largest = n_classes, per, largest
         if per == "matrix":
-            start = math.log((1 - initial) * (n_classes - 1) / initial) * torch.eye(n_classes)
+            start = math.log((1 - initial) * (n_classes - 1) / initial) * torch.eye(n_classes, device="cpu")
         else:
-            start = torch.full((1 if per == "model" else n_classes,), math.log(initial / (largest - initial)))
+            shape = (1 if per == "model" else n_classes,)
+            start = torch.full(shape, math.log(initial / (largest - initial)), device="cpu")
         self.raw = nn.Parameter(start)
 
     def rate(self) -> Tensor:

@@ -43,7 +43,7 @@ class LabelSmoothing(OuterVariable):
         self.per, self.largest = per, largest
         self.needs_index = per == "sample"
         self.samples = count if per == "sample" else None
-        self.raw = nn.Parameter(torch.full((count,), math.log(initial / (largest - initial))))
+        self.raw = nn.Parameter(torch.full((count,), math.log(initial / (largest - initial)), device="cpu"))
 
     def smoothing(self) -> Tensor:
         """All ε, in the order of the samples or classes."""

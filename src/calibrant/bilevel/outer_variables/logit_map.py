@@ -50,9 +50,10 @@ class LogitMap(OuterVariable):
             )
         self.held_out_samples, self.largest = samples, largest
         generator = torch.Generator().manual_seed(seed)
-        first = torch.randn(hidden, DESCRIPTION, generator=generator) / DESCRIPTION**0.5
-        self.first, self.first_bias = nn.Parameter(first), nn.Parameter(torch.zeros(hidden))
-        self.second, self.constant = nn.Parameter(torch.zeros(hidden)), nn.Parameter(torch.zeros(1))
+        first = torch.randn(hidden, DESCRIPTION, generator=generator, device="cpu") / DESCRIPTION**0.5
+        self.first, self.first_bias = nn.Parameter(first), nn.Parameter(torch.zeros(hidden, device="cpu"))
+        self.second = nn.Parameter(torch.zeros(hidden, device="cpu"))
+        self.constant = nn.Parameter(torch.zeros(1, device="cpu"))
 
     def forward(self, logits: Tensor) -> Tensor:
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))

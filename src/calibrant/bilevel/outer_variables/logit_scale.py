@@ -39,7 +39,7 @@ class LogitScale(OuterVariable):
             )
         self.largest = largest
         shape = () if n_classes is None else (n_classes,)
-        self.log_scale = nn.Parameter(torch.full(shape, math.log(initial)))
+        self.log_scale = nn.Parameter(torch.full(shape, math.log(initial), device="cpu"))
 
     def outputs(self, logits: Tensor, batch: Batch) -> Tensor:
         return logits * self.log_scale.exp()

@@ -80,7 +80,7 @@ def neighbourhood(inputs: Any, labels: Any, *, neighbours: int = 32, width: floa
     dict
         ``neighbours`` (n, k) indices and ``kernel`` (n, k) with rows that sum to 1, for ``Bilevel(hyper=…)``.
     """
-    x, y = torch.as_tensor(inputs), torch.as_tensor(labels)
+    x, y = (v if isinstance(v, Tensor) else torch.as_tensor(v, device="cpu") for v in (inputs, labels))
     if neighbours < 1:
         raise ValueError(f"neighbours must be at least 1, the sample itself; got {neighbours}.")
     if width is not None and not 0 < width < math.inf:
@@ -93,14 +93,14 @@ def neighbourhood(inputs: Any, labels: Any, *, neighbours: int = 32, width: floa
     x = x.detach().flatten(1).to("cpu", torch.float32)
     scaling = standardisation(x)
     z = (x - scaling["input_mean"]) / scaling["input_scale"]
-    index = torch.arange(len(x)).unsqueeze(1).repeat(1, min(neighbours, len(x)))
-    distance = torch.full(index.shape, math.inf)
+    index = torch.arange(len(x), device="cpu").unsqueeze(1).repeat(1, min(neighbours, len(x)))
+    distance = torch.full(index.shape, math.inf, device="cpu")
     for label in y.unique():
         rows = torch.nonzero(y.cpu() == label.cpu()).squeeze(1)
         k = min(index.shape[1], len(rows))
         own = z[rows].numpy()
         found, which = NearestNeighbors(n_neighbors=k).fit(own).kneighbors(own)
-        index[rows, :k], distance[rows, :k] = rows[torch.as_tensor(which)], torch.as_tensor(found, dtype=torch.float32)
+        index[rows, :k], distance[rows, :k] = rows[torch.from_numpy(which)], torch.from_numpy(found).float()
     if width is None:
         nearest = distance[:, 1:2][distance[:, 1:2].isfinite()]
         width = max(0.15 * math.sqrt(x.shape[1] / 2), float(nearest.median()) if len(nearest) else 0.0)

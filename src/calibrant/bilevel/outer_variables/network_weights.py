@@ -53,7 +53,7 @@ class L2(OuterVariable):
         self.names = list(shapes)
         sizes = {"layer": [1] * len(shapes), "unit": [s[0] for s in shapes.values()], "model": [1]}[per]
         self.sizes = sizes
-        self.log = nn.Parameter(torch.full((sum(sizes),), math.log(initial)))
+        self.log = nn.Parameter(torch.full((sum(sizes),), math.log(initial), device="cpu"))
 
     def coefficients(self) -> Tensor:
         """The coefficients exp(φ_k), in the order of the layers."""
@@ -108,9 +108,9 @@ class ColumnL2(L2):
         if shrink < 0:
             raise ValueError(f"shrink must be at least 0; got {shrink}.")
         starts = initial if isinstance(initial, Mapping) else dict.fromkeys(self.names, initial)
-        self.log = nn.Parameter(torch.tensor([math.log(starts[name]) for name in self.names]))
+        self.log = nn.Parameter(torch.tensor([math.log(starts[name]) for name in self.names], device="cpu"))
         self.shrink, self.grouped = shrink, list(columns)
-        self.relative = nn.ParameterList(torch.zeros(int(own.max()) + 1) for own in columns.values())
+        self.relative = nn.ParameterList(torch.zeros(int(own.max()) + 1, device="cpu") for own in columns.values())
         for position, own in enumerate(columns.values()):
             self.register_buffer(f"group{position}", own.clone())
 

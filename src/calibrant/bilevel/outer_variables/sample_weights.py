@@ -51,7 +51,8 @@ class SampleWeights(OuterVariable):
         if not 0 <= prior_strength < math.inf:
             raise ValueError(f"prior_strength must be at least 0 and finite; got {prior_strength}.")
         self.samples, self.form, self.prior_strength = samples, form, prior_strength
-        self.raw = nn.Parameter(torch.full((samples,), weight if form == "clip" else math.log(weight / (1 - weight))))
+        start = weight if form == "clip" else math.log(weight / (1 - weight))
+        self.raw = nn.Parameter(torch.full((samples,), start, device="cpu"))
 
     def weights(self) -> Tensor:
         """All weights, in the order of the samples."""

@@ -61,7 +61,7 @@ class WeightNetwork(OuterVariable):
             raise ValueError(f"prior_strength must be at least 0 and finite; got {prior_strength}.")
         self.features, self.n_classes, self.labels, self.prior_strength = features, n_classes, labels, prior_strength
         entries = features + (n_classes if labels else 0)
-        self.first, self.last = nn.Linear(entries, hidden), nn.Linear(hidden, 1)
+        self.first, self.last = nn.Linear(entries, hidden, device="cpu"), nn.Linear(hidden, 1, device="cpu")
         bound = 1 / math.sqrt(entries)  # PyTorch's default, with a separate generator
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():

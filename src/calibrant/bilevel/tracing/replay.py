@@ -168,7 +168,7 @@ class Replay:
         outer = [0.0, 0.0]
         if run.outer_optimizer is not None:
             outer = [float(run.step), float(run.outer_optimizer.learning_rate_at(run.step + 1))]
-        numbers = torch.tensor(inner + outer, dtype=torch.float64)
+        numbers = torch.tensor(inner + outer, dtype=torch.float64, device="cpu")
         if self.trainer.params.is_cuda:
             numbers = numbers.pin_memory().to(self.trainer.params.device, non_blocking=True)
         return numbers[: len(inner)], numbers[len(inner) :]

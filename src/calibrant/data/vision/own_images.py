@@ -62,7 +62,7 @@ def load_folder(
     pixels = _read([path for path, _ in files], height_width)
     inputs = torch.from_numpy(np.array(pixels.transpose(0, 3, 1, 2), order="C"))
     mean, std = channel_statistics(pixels)
-    return Images(inputs, torch.tensor([label for _, label in files]), tuple(classes), mean, std)
+    return Images(inputs, torch.tensor([label for _, label in files], device="cpu"), tuple(classes), mean, std)
 
 
 def _classes(place: Path, names: Sequence[str] | None) -> list[str]:
