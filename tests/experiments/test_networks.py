@@ -10,7 +10,11 @@ import torch
 from torch import nn
 
 from calibrant.experiments.networks import page, plain, run, study, tasks
-from calibrant.methods.part import FULL_BATCH
+from calibrant.methods import Task
+from calibrant.methods.averaged import AveragedNetwork
+from calibrant.methods.confidence_map import WithConfidenceMap
+from calibrant.methods.default import default_method
+from calibrant.methods.part import Part
 from calibrant.report import read_results
 
 
@@ -74,10 +78,12 @@ def test_digits_are_in_one_part_only(start, copies):
 
 
 def test_the_large_version_trains_one_network():
-    """Its training part is too large for the folds of the default for small data."""
+    """Its training part is too large for the default for small data, which trains several."""
     task = tasks.TASKS["table"]
-    _, splits = study.prepared(task, "large", 0)
-    assert len(splits.train.labels) > FULL_BATCH
+    model, splits = study.prepared(task, "large", 0)
+    method = default_method(model, Task(Part(*splits.train), Part(*splits.val), 3))
+    assert isinstance(method, WithConfidenceMap)
+    assert isinstance(method.base, AveragedNetwork)
     assert all(len(pair.labels) == count for pair, count in zip(splits, tasks.COUNTS["large"], strict=True))
 
 
