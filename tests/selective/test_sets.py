@@ -262,3 +262,32 @@ def test_columns_of_a_data_frame_are_classes_by_their_names():
     folds = np.arange(200) % 2
     found = cross_conformal_rule(frame, names[labels], folds, 0.9)
     assert found.to_json() == cross_conformal_rule(probs[:, ::-1], 4 - labels, folds, 0.9).to_json()
+
+
+@pytest.mark.parametrize("cross", [False, True])
+def test_a_rule_by_class_refuses_a_data_frame_with_columns_in_another_order(cross):
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.dirichlet([1, 2, 4], 300), columns=["cat", "dog", "emu"])
+    labels = [rng.choice(frame.columns, p=row) for row in frame.to_numpy()]
+    folds = np.arange(300) % 2
+
+    def fit(probs, names, **options):
+        return (
+            cross_conformal_rule(probs, names, folds, **options) if cross else conformal_rule(probs, names, **options)
+        )
+
+    def apply(rule, probs):
+        return rule.apply([probs, probs]) if cross else rule.apply(probs)
+
+    rule = fit(frame, labels, by_class=True)
+    for one in (rule, type(rule).from_json(rule.to_json())):
+        assert one == rule
+        assert (apply(one, frame) == apply(one, frame.to_numpy())).all()
+        assert (apply(one, frame) == apply(one, pd.DataFrame(frame.to_numpy()))).all()
+        for other in (frame[["emu", "cat", "dog"]], frame.rename(columns={"emu": "owl"})):
+            with pytest.raises(ValueError, match="columns cat, dog, emu in this order"):
+                apply(one, other)
+    together = fit(frame, labels)  # one limit for all classes: the order does not matter
+    assert "columns" not in json.loads(together.to_json())
+    assert (apply(together, frame[["emu", "cat", "dog"]]) == apply(together, frame)[:, [2, 0, 1]]).all()

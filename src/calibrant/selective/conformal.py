@@ -33,10 +33,11 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.stats import binom
 
-from calibrant._inputs import Logits, as_tensor, check_probs
+from calibrant._inputs import check_probs
 from calibrant._labels import check_labels, column_names
 from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_fraction
+from calibrant.selective._columns import check_columns, columns_by_class, without_unused_columns
 from calibrant.selective._json import read_rule
 from calibrant.selective.set_scores import (
     Ranked,
@@ -72,6 +73,8 @@ class SetRule:
         Whether the coverage holds for each class separately.
     allow_empty : bool
         Whether sets may be empty; otherwise they hold at least the most probable class.
+    columns : tuple or None
+        With `by_class`, the column names of the data frame that the rule was fitted on, if it was one.
     """
 
     score: SetScore
@@ -82,6 +85,7 @@ class SetRule:
     level: float | None = None
     by_class: bool = False
     allow_empty: bool = False
+    columns: tuple[Any, ...] | None = None
 
     _FORMAT: ClassVar[str] = "calibrant.set-rule/1"
 
@@ -90,9 +94,10 @@ class SetRule:
     def apply(self, probs: Any, *, seed: Seed = None) -> np.ndarray:
         """Return the sets of new rows: bool, (n, C), True where the class belongs to the row's set.
 
-        `seed` is for randomised scores only.
+        `seed` is for randomised scores only. A rule by class that was fitted on a data frame needs the same columns in
+        the same order.
         """
-        probs = as_probs(check_columns(probs, self.n_classes))
+        probs = as_probs(check_columns(probs, self.n_classes, self.columns))
         u = draw(self.score, len(probs), seed)
         result = np.empty(probs.shape, dtype=bool)
         for rows in blocks(probs.shape):
@@ -121,6 +126,7 @@ class SetRule:
         """Return the rule as strict JSON; infinite quantiles are the string "inf"."""
         fields = asdict(self) | {"score": score_to_dict(self.score)}
         fields["quantile"] = [q if math.isfinite(q) else str(q) for q in self.quantile]
+        fields = without_unused_columns(fields)
         return json.dumps({"format": self._FORMAT, **fields}, allow_nan=False)
 
     @classmethod
@@ -186,7 +192,16 @@ def conformal_rule(
     parts = [rank_classes(values[rows]).at(codes[rows]) for rows in blocks(values.shape)]
     ranked = Ranked(*map(np.concatenate, zip(*parts, strict=True)))
     return rule_of_ranked(
-        ranked, codes, values.shape[1], coverage, find_score(score), level, by_class, allow_empty, seed
+        ranked,
+        codes,
+        values.shape[1],
+        coverage,
+        find_score(score),
+        level,
+        by_class,
+        allow_empty,
+        seed,
+        columns=columns_by_class(probs, by_class),
     )
 
 
@@ -200,6 +215,8 @@ def rule_of_ranked(
     by_class: bool = False,
     allow_empty: bool = False,
     seed: Seed = None,
+    *,
+    columns: tuple[Any, ...] | None = None,
 ) -> SetRule:
     """`conformal_rule` for ranked classes: needs only the standing of the true class of each row."""
     coverage = check_fraction(coverage, "coverage")
@@ -207,7 +224,7 @@ def rule_of_ranked(
     scores = score(ranked, draw(score, len(labels), seed))
     groups = [scores[labels == c] for c in range(n_classes)] if by_class else [scores]
     quantile = tuple(conformal_quantile(own, coverage, level) for own in groups)
-    return SetRule(score, coverage, quantile, len(labels), n_classes, level, by_class, allow_empty)
+    return SetRule(score, coverage, quantile, len(labels), n_classes, level, by_class, allow_empty, columns)
 
 
 def conformal_quantile(scores: np.ndarray, coverage: float, level: float | None = None) -> float:
@@ -228,17 +245,6 @@ def with_top(sets: np.ndarray, rank: np.ndarray) -> np.ndarray:
     return sets | (~sets.any(axis=1, keepdims=True) & (rank == 1))
 
 
-def check_columns(probs: Any, n_classes: int) -> Any:
-    """Return `probs` unless it is a matrix with another number of columns than the rule has classes."""
-    given = probs.values if isinstance(probs, Logits) else probs
-    shape = as_tensor(given, "probs").shape
-    if len(shape) == 2 and shape[1] != n_classes:
-        raise ValueError(
-            f"probs must have {n_classes} columns, one for each class that the rule was fitted with; got {shape[1]}."
-        )
-    return probs
-
-
 def blocks(shape: tuple[int, ...]) -> Iterator[slice]:
     """Divide rows into blocks, so that sorting needs little memory; at least one block."""
     size = max(1, _ENTRIES_AT_ONCE // shape[1])
@@ -249,4 +255,5 @@ def blocks(shape: tuple[int, ...]) -> Iterator[slice]:
 def current_fields(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a set rule with their present names, and with its score as a value."""
     named = {"n_classes" if name == "classes" else name: value for name, value in fields.items()}
-    return named | {"score": score_from_dict(fields["score"])}
+    columns = fields.get("columns")
+    return named | {"score": score_from_dict(fields["score"]), "columns": None if columns is None else tuple(columns)}

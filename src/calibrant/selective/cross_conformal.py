@@ -34,11 +34,11 @@ from calibrant._inputs import check_probs
 from calibrant._labels import check_labels, class_names, column_names
 from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_fraction
+from calibrant.selective._columns import check_columns, columns_by_class, without_unused_columns
 from calibrant.selective._json import read_rule
 from calibrant.selective.conformal import (
     Seed,
     blocks,
-    check_columns,
     current_fields,
     order_statistic,
     with_top,
@@ -74,6 +74,8 @@ class CrossSetRule:
         Whether each class is compared with rows of that class only.
     allow_empty : bool
         Whether sets may be empty; otherwise they hold at least the most probable class of the mean of the fold models.
+    columns : tuple or None
+        With `by_class`, the column names of the data frame that the rule was fitted on, if it was one.
     """
 
     score: SetScore
@@ -84,6 +86,7 @@ class CrossSetRule:
     n_classes: int
     by_class: bool = False
     allow_empty: bool = False
+    columns: tuple[Any, ...] | None = None
 
     _FORMAT: ClassVar[str] = "calibrant.cross-set-rule/1"
 
@@ -97,11 +100,12 @@ class CrossSetRule:
     def apply(self, fold_probs: Any, *, seed: Seed = None) -> np.ndarray:
         """Return the sets of new rows: bool, (n, C), from the probabilities of all fold models, (K, n, C).
 
-        `seed` is for randomised scores only.
+        `seed` is for randomised scores only. A rule by class that was fitted on a data frame needs the same columns in
+        the same order.
         """
         if len(fold_probs) != self.n_folds:
             raise ValueError(f"fold_probs must be of {self.n_folds} models, one for each fold; got {len(fold_probs)}.")
-        probs = np.stack([as_probs(check_columns(own, self.n_classes)) for own in fold_probs])
+        probs = np.stack([as_probs(check_columns(own, self.n_classes, self.columns)) for own in fold_probs])
         u = draw(self.score, probs.shape[1], seed)
         result = np.empty(probs.shape[1:], dtype=bool)
         for rows in blocks(probs.shape[1:]):
@@ -134,7 +138,8 @@ class CrossSetRule:
 
     def to_json(self) -> str:
         """Return the rule as strict JSON."""
-        return json.dumps({"format": self._FORMAT, **asdict(self), "score": score_to_dict(self.score)}, allow_nan=False)
+        fields = without_unused_columns(asdict(self) | {"score": score_to_dict(self.score)})
+        return json.dumps({"format": self._FORMAT, **fields}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> CrossSetRule:
@@ -183,4 +188,5 @@ def cross_conformal_rule(
         for rows in blocks(values.shape)
     ]
     found, fold_of, class_of = (tuple(each.tolist()) for each in (np.concatenate(scores), numbers, codes))
-    return CrossSetRule(chosen, coverage, found, fold_of, class_of, values.shape[1], by_class, allow_empty)
+    columns = columns_by_class(oof_probs, by_class)
+    return CrossSetRule(chosen, coverage, found, fold_of, class_of, values.shape[1], by_class, allow_empty, columns)
