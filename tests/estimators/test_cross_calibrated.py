@@ -9,7 +9,7 @@ import sklearn
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold, KFold, TimeSeriesSplit, cross_val_score
 from sklearn.naive_bayes import GaussianNB
@@ -186,6 +186,44 @@ def test_a_class_with_one_row():
     probs = CrossCalibrated(GaussianNB(), random_state=0).fit(X, y).predict_proba(X)
     assert probs.shape == (100, 4)
     assert 0 < probs[:, 3].mean() < 0.1
+
+
+@pytest.mark.parametrize(
+    "counts", [(2, 1), (4, 4), (6, 6), (1,) * 6, (1000, 2), (3,) * 40], ids=lambda counts: f"{len(counts)}x{counts[0]}"
+)
+@pytest.mark.parametrize("ensemble", [True, False])
+def test_the_default_trees_need_no_rows_for_early_stopping(counts, ensemble):
+    y = np.repeat(np.arange(len(counts)), counts)
+    X = np.random.default_rng(0).normal(size=(len(y), 3))
+    probs = CrossCalibrated(ensemble=ensemble, random_state=0).fit(X, y).predict_proba(X)
+    assert probs.shape == (len(y), len(counts))
+    assert np.isfinite(probs).all()
+
+
+def test_early_stopping_is_kept_where_there_are_enough_rows():
+    X, y = three_classes(200)
+    models = CrossCalibrated(random_state=0).fit(X, y).estimators_
+    assert all(model.early_stopping and model.n_iter_ < model.max_iter == 1000 for model in models)
+
+
+@pytest.mark.parametrize("form", [np.asarray, pd.DataFrame])
+@pytest.mark.parametrize("values", [0, 1])
+def test_a_column_without_values_in_a_fold(form, values):
+    X, y = three_classes(200)
+    X = np.column_stack([X, np.full(len(X), np.nan)])
+    without = CrossCalibrated(random_state=0).fit(X[:, :-1], y).predict_proba(X[:, :-1])
+    X[:values, -1] = 1.0
+    clf = CrossCalibrated(random_state=0).fit(form(X), y)
+    assert np.allclose(clf.predict_proba(form(X)), without, atol=1e-3)
+
+
+def test_advice_names_missing_values_only_if_the_estimator_refuses_them():
+    X, y = three_classes(60)
+    X[0, 0] = np.nan
+    with pytest.raises(ValueError, match="LogisticRegression cannot take missing values"):
+        CrossCalibrated(LogisticRegression()).fit(X, y)
+    with pytest.raises(ValueError, match=r"^monotonic constraints"):
+        CrossCalibrated(HistGradientBoostingClassifier(monotonic_cst=[1])).fit(X, y)
 
 
 def test_near_copies_raise_a_warning_unless_groups_are_given():

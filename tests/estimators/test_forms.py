@@ -1,19 +1,21 @@
 """Tests of the forms of inputs and labels: masked arrays, PyArrow tables, dictionaries, names, kinds of labels."""
 
+import warnings
 from datetime import date
 
 import numpy as np
 import pandas as pd
 import pyarrow
 import pytest
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from calibrant import CrossCalibrated
+from calibrant import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier
 from calibrant.data import TableEncoder
-from tests.estimators.cases import QUICK
+from tests.estimators.cases import QUICK, three_classes
 
 ROWS = 48
 Y = np.arange(ROWS) % 2
@@ -185,3 +187,28 @@ def test_folds_of_other_rows_are_refused(classifier, held):
 def test_the_base_of_calibration_needs_scores():
     with pytest.raises(ValueError, match="predict_proba or decision_function; got StandardScaler, which has neither"):
         CrossCalibrated(StandardScaler(), cv=2).fit(VALUES, Y)
+
+
+@pytest.mark.parametrize(
+    "clf", [SelfCalibratedClassifier(epochs=2, folds=2), BO4SCClassifier(epochs=2), CrossCalibrated(cv=2)], ids=repr
+)
+def test_a_nameless_column_of_row_numbers_raises_a_warning(clf):
+    values, y = three_classes(60)
+    frame = pd.DataFrame(values, columns=["a", "b"])
+    frame.insert(0, "Unnamed: 0", np.arange(len(y)))
+    with pytest.warns(UserWarning, match=r"drop\(columns='Unnamed: 0'\)") as found:
+        clf.fit(frame, y)
+    assert {w.filename for w in found if "row numbers" in str(w.message)} == {__file__}
+    assert clf.n_features_in_ == 3  # the column is used
+    for other in (frame.rename(columns={"Unnamed: 0": "visit"}), frame.assign(**{"Unnamed: 0": y / 2})):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*row numbers")
+            clf.fit(other, y)
+
+
+@pytest.mark.parametrize("form", [sparse.dok_array, sparse.dok_matrix, sparse.lil_array, sparse.coo_array])
+@pytest.mark.parametrize("clf", [NETWORK, CrossCalibrated(LogisticRegression(), cv=2, random_state=0)], ids=repr)
+def test_every_sparse_form_is_an_array_without_names(clf, form):
+    """SciPy's matrices in dictionary-of-keys form are mappings, but not from names to columns."""
+    dense, found = (clone(clf).fit(table, Y).predict_proba(table) for table in (VALUES, form(VALUES)))
+    np.testing.assert_allclose(found, dense, atol=1e-4)

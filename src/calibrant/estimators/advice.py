@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
+from sklearn.utils import get_tags
 
 from calibrant.data import TableEncoder
 from calibrant.estimators.reading import is_plain, needs_encoder
@@ -14,8 +15,8 @@ from calibrant.estimators.reading import is_plain, needs_encoder
 def advice_for(X: Any, estimator: Any, error: Exception) -> str:
     """Return advice on encoding ``X`` for an estimator whose ``fit`` failed; empty if that would not help.
 
-    It would not help if all columns are numeric, if the error is about a parameter, or if the estimator is a pipeline
-    with an encoder.
+    It would not help if the estimator accepts all columns as they are, if the error is about a parameter, or if the
+    estimator is a pipeline with an encoder.
     """
     name = type(estimator).__name__
     if sparse.issparse(X):
@@ -34,7 +35,7 @@ def advice_for(X: Any, estimator: Any, error: Exception) -> str:
         found = "the sparse columns of a data frame"
     elif needs_encoder(X):
         found = "text or dates"
-    elif _has_gaps(X):
+    elif _has_gaps(X) and not _takes_gaps(estimator):
         found = "missing values"
     else:
         return ""
@@ -49,3 +50,8 @@ def _has_gaps(X: Any) -> bool:
         return bool(np.asarray(X.isna()).any())
     values = np.asarray(X)
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
+
+
+def _takes_gaps(estimator: Any) -> bool:
+    """Whether an estimator says that it accepts missing values; one without tags does not say it."""
+    return hasattr(estimator, "__sklearn_tags__") and bool(get_tags(estimator).input_tags.allow_nan)

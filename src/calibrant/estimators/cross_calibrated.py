@@ -10,7 +10,6 @@ from typing import Any, Self
 import numpy as np
 from scipy.special import log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone, is_regressor
-from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.utils import _safe_indexing, check_random_state, get_tags, indexable
 from sklearn.utils._metadata_requests import _routing_enabled
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
@@ -21,7 +20,14 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_para
 from calibrant._fitted import unfitted
 from calibrant._labels import warn_of_other_order
 from calibrant.data.copies import independent_size
-from calibrant.estimators.fold_models import fit_model, held_out_scores, logit_scale, mean_scores
+from calibrant.estimators.fold_models import (
+    default_trees,
+    fit_model,
+    held_out_scores,
+    logit_scale,
+    mean_scores,
+    suited_trees,
+)
 from calibrant.estimators.folds import (
     Splits,
     dealt_splits,
@@ -31,7 +37,7 @@ from calibrant.estimators.folds import (
     near_groups,
     standardised,
 )
-from calibrant.estimators.reading import as_table, as_weights, encode
+from calibrant.estimators.reading import as_table, as_weights, encode, warn_of_row_numbers
 from calibrant.estimators.selective import SelectiveMixin
 from calibrant.estimators.targets import as_targets
 from calibrant.methods.members import Rows
@@ -59,7 +65,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
     ----------
     estimator : scikit-learn classifier, optional
         It needs ``predict_proba`` or ``decision_function``. None: ``HistGradientBoostingClassifier(learning_rate=0.03,
-        max_iter=1000, early_stopping=True)``.
+        max_iter=1000, early_stopping=True)``. In folds with too few rows for early stopping, it has 100 iterations.
     cv : int, splitter or iterable
         An int is the number of folds, which are stratified and keep groups and exact copies of a row together. A
         scikit-learn splitter, or an iterable of (train, test) rows, is used unchanged; rows that it never holds out are
@@ -149,6 +155,8 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         """Fit an unfitted classifier; after an error it may be partly fitted, so ``fit`` calls this on a copy."""
         self._check_estimator()
         X, y = indexable(as_table(X), as_targets(y))
+        if self.estimator is None:  # a pipeline of the user may leave the column out
+            warn_of_row_numbers(X, stacklevel=4)
         y = column_or_1d(y, warn=True)
         if not len(y):
             raise ValueError("Found array with 0 sample(s); give at least two rows of different classes.")
@@ -161,7 +169,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         splits, together = self._splits(X, y, codes, used, groups, to_split)
         train_rows = [train for train, _ in splits] + [np.flatnonzero(used)] * (not self.ensemble)
         models = Parallel(n_jobs=self.n_jobs)(
-            delayed(fit_model)(clone(estimator), X, y, rows, to_fit) for rows in train_rows
+            delayed(fit_model)(self._copy_for(estimator, y[rows]), X, y, rows, to_fit) for rows in train_rows
         )
         sizes, of_folds = [len(rows) for rows in train_rows], slice(len(splits))
         scores, self._least = held_out_scores(models[of_folds], sizes[of_folds], X, splits, self.classes_)
@@ -272,8 +280,12 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
     def _get_estimator(self) -> Any:
         if self.estimator is not None:
             return self.estimator
-        trees = HistGradientBoostingClassifier(learning_rate=0.03, max_iter=1000, early_stopping=True, random_state=0)
+        trees = default_trees()
         return trees.set_fit_request(sample_weight=True) if _routing_enabled() else trees
+
+    def _copy_for(self, estimator: Any, labels: np.ndarray) -> Any:
+        """Return a clone for rows with these labels; only the default estimator depends on them."""
+        return suited_trees(clone(estimator), labels) if self.estimator is None else clone(estimator)
 
     def _routed(
         self, estimator: Any, weights: np.ndarray | None, groups: Any, fit_params: dict[str, Any]

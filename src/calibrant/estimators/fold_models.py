@@ -8,12 +8,31 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize_scalar
 from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _check_method_params, _num_samples
 
 from calibrant.estimators.advice import advice_for
 from calibrant.estimators.folds import Splits
+from calibrant.estimators.reading import is_plain
 from calibrant.methods.members import Rows, held_out_loss
+
+
+def default_trees() -> HistGradientBoostingClassifier:
+    """Return the boosted trees that ``CrossCalibrated`` uses if no estimator is given."""
+    return HistGradientBoostingClassifier(learning_rate=0.03, max_iter=1000, early_stopping=True, random_state=0)
+
+
+def suited_trees(trees: HistGradientBoostingClassifier, labels: np.ndarray) -> HistGradientBoostingClassifier:
+    """Return :func:`default_trees` for rows with these labels.
+
+    Early stopping holds out a tenth of the rows, with every class in both parts. If there are too few rows for this,
+    scikit-learn raises an error. The trees then use its default instead: 100 iterations.
+    """
+    counts = np.unique(labels, return_counts=True)[1]
+    if counts.min() >= 2 and np.ceil(trees.validation_fraction * len(labels)) >= len(counts):
+        return trees
+    return trees.set_params(early_stopping=False, max_iter=100)
 
 
 def fit_model(estimator: Any, X: Any, y: np.ndarray, rows: np.ndarray, params: dict[str, Any]) -> Any:
@@ -21,6 +40,8 @@ def fit_model(estimator: Any, X: Any, y: np.ndarray, rows: np.ndarray, params: d
     own, labels = _safe_indexing(X, rows), y[rows]
     if len(np.unique(labels)) < 2:
         return DummyClassifier(strategy="prior").fit(own, labels)
+    if isinstance(estimator, HistGradientBoostingClassifier):
+        own = _without_empty_columns(own)
     try:
         return estimator.fit(own, labels, **_check_method_params(X, params=params, indices=rows))
     except (ValueError, TypeError) as error:
@@ -28,6 +49,22 @@ def fit_model(estimator: Any, X: Any, y: np.ndarray, rows: np.ndarray, params: d
             reason = " ".join(str(error).split()).split(". ")[0][:200].rstrip(".")
             raise ValueError(f"{advice} The model itself reports: {reason}.") from error
         raise
+
+
+def _without_empty_columns(X: Any) -> Any:
+    """Return numbers with zeros in columns that have no value, which boosted trees cannot bin.
+
+    A column may have values in the table but not in the rows of a fold. Trees never split a constant column, so other
+    values in it have no effect later.
+    """
+    if isinstance(X, np.ndarray) and X.dtype.kind == "f":
+        return np.where(np.isnan(X).all(axis=0), 0.0, X).astype(X.dtype, copy=False)
+    if hasattr(X, "isna") and hasattr(X, "iloc"):
+        empty = np.asarray(X.isna().all()) & np.array([is_plain(dtype) for dtype in X.dtypes])
+        if empty.any():
+            X = X.copy()
+            X[X.columns[empty]] = 0.0
+    return X
 
 
 def model_scores(model: Any, X: Any, classes: np.ndarray, size: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Mapping
 from numbers import Real
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from calibrant.data import TableEncoder
 from calibrant.data.scaling import Scaling
 from calibrant.data.splits import group_folds, split_indices
 from calibrant.data.table_forms import check_names, column_names, readable
+from calibrant.data.tables import NAMELESS, numbers_rows
 from calibrant.estimators.targets import as_targets
 from calibrant.methods import Part
 
@@ -62,6 +64,7 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
     X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
     X, y = _filled(as_table(X)), tuple(map(as_targets, y))
     if reset:
+        warn_of_row_numbers(X, stacklevel=6)  # the caller of fit
         estimator.encoder_ = TableEncoder(output="ordinal") if needs_encoder(X) else None
     encoder = estimator.encoder_
     if encoder is None:
@@ -132,6 +135,23 @@ def as_table(X: Any) -> Any:
     if names is not None:
         check_names(names)
     return X
+
+
+def warn_of_row_numbers(X: Any, *, stacklevel: int) -> None:
+    """Warn if the first column of a data frame is an index that was written to a file without a name.
+
+    ``calibrant train`` leaves such a column out of a file. The columns of a data frame are the user's choice.
+    """
+    names = column_names(X)
+    if names is None or len(names) < 2 or names[0] not in NAMELESS or not numbers_rows(np.asarray(X[names[0]])):
+        return
+    warnings.warn(
+        f"The first column of X, {names[0]!r}, holds row numbers and is used as an input. Row numbers often depend on "
+        f"the order of collection. Leave the column out with X.drop(columns={names[0]!r}), or read the file with "
+        "pandas.read_csv(…, index_col=0). If it is an input, give it a name.",
+        UserWarning,
+        stacklevel=stacklevel,
+    )
 
 
 def _filled(X: Any) -> Any:
