@@ -68,7 +68,13 @@ Fresh = Annotated[
     bool, typer.Option("--fresh", help="Repeat runs that --out already holds; default: make only the missing runs.")
 ]
 
-Images = Annotated[ImageData, typer.Option(help="Image data set; digits come with scikit-learn and need no --data.")]
+Images = Annotated[
+    ImageData | None,
+    typer.Option(
+        help="Image data set; digits come with scikit-learn and need no --data. Default: cifar10, or digits with "
+        "--quick and no --data."
+    ),
+]
 Folder = Annotated[
     Path | None,
     typer.Option(
@@ -121,11 +127,11 @@ Sources = Annotated[
         "Combine it only with --out and --export.",
     ),
 ]
-
-
-def check_quick(quick: bool, dataset: ImageData, data: Path | None) -> None:
-    """Raise an error if --quick, which has its own images, is combined with other images."""
-    if quick and (data is not None or dataset not in (ImageData.cifar10, ImageData.digits)):
-        raise typer.BadParameter(
-            "The quick run uses scikit-learn's digits; leave out --dataset and --data.", param_hint="--quick"
-        )
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="List the runs of this command as done or missing, and exit. Nothing is trained, downloaded or written. "
+        "Stored runs are looked up in --out, or in the files of --from.",
+    ),
+]

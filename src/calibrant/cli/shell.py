@@ -84,7 +84,7 @@ def _lists(command: TyperCommand) -> set[str]:
 class Experiment(_Command):
     """A command whose repeatable options take several values at once, such as `--rates 0.2 0.4`.
 
-    With `--from`, an option that would have no effect is an error.
+    With `--from`, an option that would have no effect is an error. With `--dry-run`, all options have an effect.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -93,7 +93,7 @@ class Experiment(_Command):
         except ValueError as error:
             ctx.fail(str(error))
         left = super().parse_args(ctx, args)
-        if ctx.params.get("source"):
+        if ctx.params.get("source") and not ctx.params.get("dry_run"):
             idle = [p.opts[0] for p in self.params if p.name not in HEEDED and _given(ctx, p.name)]
             if idle:
                 ctx.fail(

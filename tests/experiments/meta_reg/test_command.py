@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,11 @@ from typer.testing import CliRunner, Result
 from calibrant.cli.commands import app
 from calibrant.data.vision import SOURCES
 from calibrant.data.vision.sources import Archive
+from calibrant.experiments.common.keys import make_key
 from calibrant.experiments.meta_reg import study
+from calibrant.experiments.meta_reg.dry_run import state
 from calibrant.experiments.meta_reg.plan import Setup, chosen_methods, known_methods
+from calibrant.experiments.meta_reg.quick import Sizes, quick_sizes
 from tests.data.vision.cases import write_idx
 
 TINY = ["--limit", "200", "--epochs", "1", "--seeds", "1", "--methods", "ce"]
@@ -37,11 +41,88 @@ def test_an_unknown_method_is_answered_by_a_similar_one(wrong: str, meant: str) 
 
 
 @pytest.mark.parametrize("command", ["reproduce", "sweep", "ablate"])
-def test_quick_runs_refuse_other_images(command: str, tmp_path: Path) -> None:
-    for words in (["--data", tmp_path], ["--dataset", "cifar100"]):
-        done = run(command, "meta-reg", "--quick", *words)
-        assert done.exit_code == 2
-        assert "leave out --dataset" in " ".join(done.stderr.replace("│", " ").split())
+@pytest.mark.parametrize("dataset", ["cifar10", "cifar100"])
+def test_a_quick_run_on_other_images_needs_their_folder(command: str, dataset: str, tmp_path: Path) -> None:
+    done = run(command, "meta-reg", "--quick", "--dataset", dataset, "--out", tmp_path / "out")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("calibrant: --data must name the folder with the files of CIFAR-10")
+
+
+@pytest.mark.parametrize("command", ["reproduce", "sweep", "ablate"])
+def test_a_quick_run_uses_the_given_images(command: str, images: Path) -> None:
+    """`--quick` alone means digits; with a data set or its folder, it means a small run on them."""
+    few = ["--quick", "--dry-run", "--out", images / "none"]
+    for words, title in (
+        ([], "scikit-learn's digits"),
+        (["--dataset", "digits"], "scikit-learn's digits"),
+        (["--dataset", "cifar10", "--data", images], "CIFAR-10"),
+        (["--data", images], "CIFAR-10"),
+    ):
+        done = run(command, "meta-reg", *few, *words)
+        assert done.exit_code == 0, done.output
+        assert done.stdout.startswith(f"missing  {title}, ce" if command != "sweep" else f"missing  {title}, flg-sece")
+
+
+def test_sizes_of_quick_runs() -> None:
+    none = Sizes(None, None, None, None)
+    assert quick_sizes("digits", none) == ("small-cnn", 2, 12, None)
+    assert quick_sizes("cifar10", none) == ("small-cnn", 2, 12, 2000)
+    assert quick_sizes("digits", none, trial=True) == ("small-cnn", 1, 3, 600)
+    assert quick_sizes("cifar100", none, trial=True) == ("small-cnn", 1, 3, 2000)
+    given = Sizes("resnet18", 4, 5, 3000)
+    assert quick_sizes("cifar10", given) == given
+
+
+def test_a_dry_run_lists_finished_and_missing_runs_and_writes_nothing(
+    finished: Path, images: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    before = contents_of(out)
+    common = ["--dry-run", "--model", "small-cnn", "--seeds", "3", "--methods", "ce", "ce-ts", "focal"]
+    words = ["reproduce", "meta-reg", "--data", images, "--epochs", "2", *common]
+    seeds = ["done", "done", "missing"]
+    done = run(*words, "--out", out)
+    assert done.exit_code == 0, done.output
+    listed = {tuple(line.split(", ")[1:]): line.split()[0] for line in done.stdout.splitlines()[:-1]}
+    assert [listed["ce", f"seed {seed}"] for seed in range(3)] == seeds
+    assert [listed["ce-ts", f"seed {seed}"] for seed in range(3)] == seeds
+    assert [listed["focal", f"seed {seed}"] for seed in range(3)] == ["missing"] * 3
+    assert done.stdout.splitlines()[-1] == "9 runs: 4 done, 5 missing."
+    assert contents_of(out) == before
+
+    alone = tmp_path / "alone"  # a result file without its store
+    alone.mkdir()
+    shutil.copy(out / "results.json", alone)
+    for where in (["--out", alone], ["--from", out / "results.json"], ["--from", out / "results.jsonl"]):
+        assert run(*words, *where).stdout == done.stdout
+    assert [path.name for path in alone.iterdir()] == ["results.json"]
+    assert run(*words, "--out", tmp_path / "none").stdout.endswith("9 runs: 9 missing.\n")
+    assert not (tmp_path / "none").exists()
+    assert run(*words, "--out", out, "--fresh").stdout.endswith("9 runs: 9 missing.\n")
+    assert run(*words, "--out", out, "--epochs", "3").stdout.endswith("9 runs: 9 missing.\n")
+
+
+def test_states_of_runs() -> None:
+    key = make_key(settings="s", code="1", data="d", method="ce", seed=0)
+    same = {"config": key.config, "code": "1", "failure": None}
+    assert state(key, None) == "missing"
+    assert state(key, same) == "done"
+    assert state(key, same | {"failure": "infinite weights"}) == "failed"
+    assert state(key, same | {"config": "other"}) == state(key, same | {"code": "2"}) == "changed"
+
+
+def test_a_dry_run_refuses_the_folder_of_another_experiment(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(
+        json.dumps({"config": {"experiment": "bo4sc"}, "versions": {}, "records": []})
+    )
+    done = run("reproduce", "meta-reg", "--dry-run", "--data", images, "--out", tmp_path)
+    assert done.exit_code == 1
+    assert "holds results of `calibrant reproduce bo4sc`" in done.stderr
+
+
+def contents_of(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def test_a_missing_data_folder_is_a_sentence(tmp_path: Path) -> None:
@@ -60,12 +141,11 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_quick_ablation_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict] = []
     monkeypatch.setattr(study, "reproduce", lambda **settings: asked.append(settings) or Path("report.html"))
-    study.ablate(quick=True, dataset="cifar10", epochs=None, limit=300, seeds=None)
+    study.ablate(quick=True, epochs=None, limit=300, seeds=None)
     study.ablate(dataset="cifar10")
     small, full = asked
-    assert (small["dataset"], small["seeds"], small["epochs"], small["limit"]) == ("digits", 1, study.TRIAL_EPOCHS, 300)
-    assert (full["dataset"], full["seeds"]) == ("cifar10", study.ABLATION_SEEDS)
-    assert "epochs" not in full
+    assert (small["dataset"], small["seeds"], small["epochs"], small["limit"]) == ("digits", 1, 3, 300)
+    assert (full["dataset"], full["seeds"], full["epochs"]) == ("cifar10", study.ABLATION_SEEDS, None)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from calibrant.experiments.common.old_names import read_with_current_names
 from calibrant.experiments.common.shared import count
 from calibrant.experiments.common.store import Line, Store
 from calibrant.report import write_results
-from calibrant.report.results import as_json
+from calibrant.report.results import Record, as_json
 
 
 def open_store(out: str | Path, experiment: str, *, device: Any = "cpu") -> Store:
@@ -23,22 +23,39 @@ def open_store(out: str | Path, experiment: str, *, device: Any = "cpu") -> Stor
 
     If the folder has a result file but no store, the new store starts with the records of that file.
     """
-    folder = usable_folder(out)
-    store, exported = Store(folder, device=str(device)), folder / "results.json"
-    if store.commands:
-        found = experiment_of(store.commands[-1]["config"])
-        before = store.path
-    elif exported.exists():
-        results, before = read_with_current_names(exported), exported
-        found = experiment_of(results.config)
-        if found == experiment:
-            store.adopt(results, KINDS[experiment].identity)
-    else:
+    store = Store(usable_folder(out), device=str(device))
+    if not _holds_records(store, experiment):
         return store
+    if not store.commands:
+        store.adopt(read_with_current_names(_exported(store)), KINDS[experiment].identity)
+    return store
+
+
+def stored_records(out: str | Path, experiment: str) -> list[Record]:
+    """The records that `open_store` would find in a folder. Writes nothing; the folder need not exist."""
+    store = Store(out)
+    if not _holds_records(store, experiment):
+        return []
+    return (store.results() if store.commands else read_with_current_names(_exported(store))).records
+
+
+def _exported(store: Store) -> Path:
+    return store.folder / "results.json"
+
+
+def _holds_records(store: Store, experiment: str) -> bool:
+    """Whether the folder of a store holds results of the experiment; results of another one raise an error."""
+    if store.commands:
+        path, config = store.path, store.commands[-1]["config"]
+    elif (path := _exported(store)).exists():
+        config = read_with_current_names(path).config
+    else:
+        return False
+    found = experiment_of(config)
     if found != experiment:
         whose = f"`calibrant {KINDS[found].command}`" if found else "another program"
-        raise ValueError(f"{before} holds results of {whose}; choose another folder with --out.")
-    return store
+        raise ValueError(f"{path} holds results of {whose}; choose another folder with --out.")
+    return True
 
 
 def begin(
@@ -92,7 +109,7 @@ def export(store: Store, arrange: Arrange, beside: Callable[[Path], Any] | None 
     ``beside`` gets that path and writes further files. A lock makes processes read the store and write the file one
     after the other. Otherwise a process that read the store early could overwrite a file with newer records.
     """
-    path = store.folder / "results.json"
+    path = _exported(store)
     with lock(store.folder / ".results.json.lock"):
         content = contents(store, arrange)
         write_results(path, content.config, content.records, content.versions)

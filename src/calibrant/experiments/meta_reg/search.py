@@ -11,8 +11,9 @@ from calibrant.experiments.common.command import usable_folder
 from calibrant.experiments.meta_reg.groups import groups
 from calibrant.experiments.meta_reg.noisy import has_noisy_labels
 from calibrant.experiments.meta_reg.plan import Setup, runs
+from calibrant.experiments.meta_reg.quick import Sizes, chosen_dataset, quick_sizes
 from calibrant.experiments.meta_reg.searched import BASES, CAPTION, HEADINGS, best, rows
-from calibrant.experiments.meta_reg.study import NAME, TRIAL_EPOCHS, TRIAL_LIMIT, data_folder, make_runs, write_report
+from calibrant.experiments.meta_reg.study import NAME, data_folder, make_runs, tell_plan, write_report
 from calibrant.experiments.meta_reg.variants import meta
 from calibrant.methods import Method
 from calibrant.report import Report, Results
@@ -71,7 +72,7 @@ def sweep(
     temperatures: Sequence[float] | None = None,
     rates: Sequence[float] | None = None,
     strengths: Sequence[float] | None = None,
-    dataset: str = "cifar10",
+    dataset: str | None = None,
     data: str | Path | None = None,
     model: str | None = None,
     recipe: str = "short",
@@ -83,25 +84,33 @@ def sweep(
     source: Sequence[str | Path] | None = None,
     export: str | Path | None = None,
     download: bool = False,
+    dry_run: bool = False,
+    fresh: bool = False,
     **how: Any,
-) -> Path:
+) -> Path | str:
     """Try values of h, τ, the outer learning rate and the strength of SECE, one at a time; returns the report's path.
 
-    ``rates`` are multiples of the default outer learning rate. ``quick`` uses 600 of scikit-learn's digits and three
-    epochs. The other arguments are those of :func:`calibrant.experiments.meta_reg.reproduce`, which has the same kind
-    of store.
+    ``rates`` are multiples of the default outer learning rate. ``quick`` uses one seed, three epochs and small-cnn,
+    with 600 of scikit-learn's digits, or 2,000 training images of another data set. The other arguments are those of
+    :func:`calibrant.experiments.meta_reg.reproduce`, which has the same kind of store.
     """
-    folder = usable_folder(Path("out") / f"{NAME}-sweep" if out is None else out)
-    if source:
-        return write_report([Path(path) for path in source], folder, tell=tell, export=export)
+    folder = Path("out") / f"{NAME}-sweep" if out is None else Path(out)
+    paths = [Path(path) for path in source or ()]
+    if paths and not dry_run:
+        return write_report(paths, usable_folder(folder), tell=tell, export=export)
+    dataset = chosen_dataset(dataset, data, quick)
     if has_noisy_labels(dataset):
         raise ValueError(f"--dataset must have its published labels in a search; got {dataset!r}.")
     if quick:
-        dataset, seeds, epochs, limit = "digits", seeds or 1, epochs or TRIAL_EPOCHS, limit or TRIAL_LIMIT
-    setup = Setup(dataset, data_folder(dataset, data, download), model, recipe, epochs, limit)
+        model, seeds, epochs, limit = quick_sizes(dataset, Sizes(model, seeds, epochs, limit), trial=True)
+    if not dry_run:
+        usable_folder(folder)
+    setup = Setup(dataset, data_folder(dataset, data, download and not dry_run), model, recipe, epochs, limit)
     methods = settings(bandwidths or BANDWIDTHS, temperatures or TEMPERATURES, rates or RATES, strengths or STRENGTHS)
     planned = runs(setup, list(methods), seeds or SEEDS, methods)
-    return write_report([make_runs(setup, planned, folder, **how)], folder, tell=tell, export=export)
+    if dry_run:
+        return tell_plan(planned, folder, paths, fresh=fresh)
+    return write_report([make_runs(setup, planned, folder, fresh=fresh, **how)], folder, tell=tell, export=export)
 
 
 def tell(results: Results) -> Report:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from calibrant.data.vision import download_missing
-from calibrant.experiments.common.command import begin, open_store, tell_user, usable_folder
+from calibrant.experiments.common.command import begin, open_store, stored_records, tell_user, usable_folder
 from calibrant.experiments.common.command import export as export_results
 from calibrant.experiments.common.configs import combined
 from calibrant.experiments.common.contents import KINDS, in_order, position, read_own, settings_of
@@ -20,9 +20,12 @@ from calibrant.experiments.common.records import resolve_device
 from calibrant.experiments.common.shared import made
 from calibrant.experiments.common.store import Line, Store
 from calibrant.experiments.meta_reg.data import DATASETS
+from calibrant.experiments.meta_reg.dry_run import list_runs
 from calibrant.experiments.meta_reg.noisy import has_noisy_labels
 from calibrant.experiments.meta_reg.page import tell
 from calibrant.experiments.meta_reg.plan import ABLATION, QUICK, Planned, Setup, known_methods, runs, trained
+from calibrant.experiments.meta_reg.quick import SEEDS as QUICK_SEEDS
+from calibrant.experiments.meta_reg.quick import Sizes, chosen_dataset, quick_sizes
 from calibrant.experiments.meta_reg.resuming import EVERY, OutOfTime
 from calibrant.experiments.meta_reg.training import train
 from calibrant.experiments.meta_reg.variants import variants
@@ -32,14 +35,12 @@ from calibrant.report.results import Record
 NAME = "meta-reg"
 SMALL, SMALL_EPOCHS = 10_000, 15
 """Up to this many training images, a study has this many epochs, and the methods and seeds of a quick study."""
-QUICK_SEEDS, QUICK_EPOCHS, ABLATION_SEEDS = 2, 12, 3
-TRIAL_EPOCHS, TRIAL_LIMIT = 3, 600
-"""Epochs and training images of ``--quick`` in a search or an ablation, which have many runs."""
+ABLATION_SEEDS = 3
 
 
 def reproduce(
     *,
-    dataset: str = "cifar10",
+    dataset: str | None = None,
     data: str | Path | None = None,
     model: str | None = None,
     recipe: str = "short",
@@ -58,12 +59,13 @@ def reproduce(
     export: str | Path | None = None,
     shared: bool = False,
     download: bool = False,
-) -> Path:
+    dry_run: bool = False,
+) -> Path | str:
     """Train the missing runs of the study, and write its report; returns the path of the report.
 
     Parameters
     ----------
-    dataset : a name of ``DATASETS``
+    dataset : a name of ``DATASETS``; default: cifar10, or digits if ``quick`` is true and ``data`` is None
     data : the folder with its files; not needed for digits
     model, recipe : names of a network and of a recipe; default: the data set's network and the short recipe
     methods : ids of methods; default: all except those of Table 3
@@ -71,7 +73,8 @@ def reproduce(
     epochs, limit : the number of epochs and of training images; default: the recipe's epochs, and all images. With up
         to 10,000 images, the defaults are those of a small study: the methods of the targets, two seeds, 15 epochs
     noisy_labels : the file with the labels of CIFAR-10N, for its data sets
-    quick : few methods, seeds and epochs on scikit-learn's digits; takes about a minute on two cores
+    quick : few methods, seeds and epochs; takes about a minute on two cores for digits. Other data sets are reduced to
+        2,000 training images, and the default network is small-cnn
     out : folder for the store, results and report; default: ``out/meta-reg-<dataset>``
     source : result files or stores of this study, of one or several data sets; the report is made without training
     minutes : stop after this many minutes; the next call continues the current run from its checkpoint
@@ -80,20 +83,27 @@ def reproduce(
     shared : whether other programs use the device; the training times of these runs are then not compared
     export : also write the results to this file, such as ``results/meta-reg-cifar10.json``
     download : fetch the published files into ``data`` if they are not there
+    dry_run : train and write nothing, and return a list of the runs with their states as text. Stored runs are those of
+        ``source``, or of ``out``
     """
+    dataset = chosen_dataset(dataset, data, quick)
     if quick:
-        dataset, seeds, epochs = "digits", seeds or QUICK_SEEDS, epochs or QUICK_EPOCHS
-        methods = methods or QUICK
+        model, seeds, epochs, limit = quick_sizes(dataset, Sizes(model, seeds, epochs, limit))
     elif limit is not None and limit <= SMALL:
         seeds, epochs = seeds or QUICK_SEEDS, epochs or SMALL_EPOCHS
+    if quick or (limit is not None and limit <= SMALL):
         methods = methods or (None if has_noisy_labels(dataset) else QUICK)
     folder = Path(out) if out is not None else Path("out") / f"{NAME}-{dataset}"
-    if source:
-        return write_report([Path(path) for path in source], usable_folder(folder), export=export)
-    usable_folder(folder)
+    paths = [Path(path) for path in source or ()]
+    if paths and not dry_run:
+        return write_report(paths, usable_folder(folder), export=export)
     labels = None if noisy_labels is None else Path(noisy_labels)
-    setup = Setup(dataset, data_folder(dataset, data, download), model, recipe, epochs, limit, labels)
+    if not dry_run:
+        usable_folder(folder)
+    setup = Setup(dataset, data_folder(dataset, data, download and not dry_run), model, recipe, epochs, limit, labels)
     planned = runs(setup, methods, seeds)
+    if dry_run:
+        return tell_plan(planned, folder, paths, fresh=fresh)
     results = make_runs(
         setup,
         planned,
@@ -105,6 +115,14 @@ def reproduce(
         shared=shared,
     )
     return write_report([results], folder, export=export)
+
+
+def tell_plan(planned: Sequence[Planned], folder: Path, paths: Sequence[Path], *, fresh: bool = False) -> str:
+    """List the planned runs and which of them the files ``paths``, or else the folder's store, hold."""
+    keys = [key for key, _ in planned]
+    if fresh:
+        return list_runs(keys, [], NAME)
+    return list_runs(keys, read_all(paths).records if paths else stored_records(folder, NAME), NAME)
 
 
 def make_runs(
@@ -158,20 +176,33 @@ def data_folder(dataset: str, data: str | Path | None, download: bool) -> Path |
     return folder
 
 
-def ablate(*, seeds: int | None = None, out: str | Path | None = None, quick: bool = False, **settings: Any) -> Path:
+def ablate(
+    *,
+    dataset: str | None = None,
+    data: str | Path | None = None,
+    model: str | None = None,
+    seeds: int | None = None,
+    epochs: int | None = None,
+    limit: int | None = None,
+    out: str | Path | None = None,
+    quick: bool = False,
+    **settings: Any,
+) -> Path | str:
     """Compare variants of the methods; arguments are those of :func:`reproduce`, with three seeds by default.
 
-    ``quick`` uses one seed, three epochs and 600 of scikit-learn's digits.
+    ``quick`` uses one seed, three epochs and small-cnn, with 600 of scikit-learn's digits, or 2,000 training images of
+    another data set.
     """
-    if quick:
-        trial = {"epochs": TRIAL_EPOCHS, "limit": TRIAL_LIMIT}
-        settings |= {"dataset": "digits"} | {name: settings.get(name) or value for name, value in trial.items()}
-        seeds = seeds or 1
-    if has_noisy_labels(dataset := settings.get("dataset", "cifar10")):
+    dataset = chosen_dataset(dataset, data, quick)
+    if has_noisy_labels(dataset):
         raise ValueError(f"--dataset must have its published labels in an ablation; got {dataset!r}.")
+    sizes = Sizes(model, seeds, epochs, limit)
+    if quick:
+        sizes = quick_sizes(dataset, sizes, trial=True)
+    sizes = sizes._replace(seeds=sizes.seeds or ABLATION_SEEDS)
     methods = [*ABLATION, *variants()]
     folder = Path("out") / f"{NAME}-ablation" if out is None else out
-    return reproduce(methods=methods, seeds=seeds or ABLATION_SEEDS, out=folder, **settings)
+    return reproduce(dataset=dataset, data=data, methods=methods, out=folder, **sizes._asdict(), **settings)
 
 
 def work(
