@@ -310,6 +310,7 @@ class Scores(nn.Module):
 
 
 REFUSED = {
+    "meta": (lambda: nn.Linear(4, 3, device="meta"), r"must have values; got parameters on the device \"meta\""),
     "lazy layers": (lazy, r"lazy layers without parameters \(0.weight, 0.bias, 1.weight, …\). Call it once"),
     "half precision": (lambda: perceptron().half(), r"got float16 for '0.weight'.*model.float\(\)"),
     "a script": (lambda: torch.jit.script(perceptron()), "got a ScriptModule"),

@@ -210,6 +210,10 @@ def example_of(model: Model, seed: int, device: str | torch.device | None) -> nn
     given = unwrapped(given)
     check_module(given)
     if device is None:
+        if next(given.parameters()).device.type == "mps":
+            raise ValueError(
+                'model must be on the CPU or a CUDA device, because "mps" has no float64. Pass device="cpu".'
+            )
         return given
     where = device if isinstance(device, torch.device) else resolve_device(device)
     return copied(given).to(where)

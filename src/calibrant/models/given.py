@@ -26,7 +26,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def check_module(module: nn.Module) -> None:
-    """Raise an error for networks that cannot be copied."""
+    """Raise an error for networks that cannot be copied or trained."""
     if isinstance(module, torch.jit.ScriptModule):
         raise TypeError(
             "model must be an ordinary nn.Module; got a ScriptModule, whose parameters cannot be replaced. Pass the "
@@ -37,6 +37,11 @@ def check_module(module: nn.Module) -> None:
         raise ValueError(
             f"model has lazy layers without parameters ({', '.join(lazy[:3])}{', …' if lazy[3:] else ''}). Call it "
             "once on a batch of inputs first."
+        )
+    if any(p.is_meta for p in module.parameters()):
+        raise ValueError(
+            'model must have values; got parameters on the device "meta". Create it on the CPU, or call '
+            'model.to_empty(device="cpu") and set its parameters.'
         )
 
 

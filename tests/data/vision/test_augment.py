@@ -79,6 +79,15 @@ def test_mixup_mixes_images_and_targets_by_the_same_share():
     torch.testing.assert_close(again[1], targets)
 
 
+def test_mixup_mixes_all_tensors_of_an_input_alike():
+    x, labels = torch.rand(20, 3, 2, 2), torch.arange(20) % 4
+    expected, soft = Mixup(1.0, 4)(x, labels, torch.Generator().manual_seed(0))
+    for inputs in ({"image": x, "age": x[:, 0, 0]}, (x, x[:, 0, 0])):
+        mixed, targets = Mixup(1.0, 4)(inputs, labels, torch.Generator().manual_seed(0))
+        image, age = mixed.values() if isinstance(inputs, dict) else mixed
+        torch.testing.assert_close([image, age, targets], [expected, expected[:, 0, 0], soft])
+
+
 @pytest.mark.parametrize("alpha", [0.05, 1.0, 4.0])
 def test_mixup_draws_its_share_from_the_beta_distribution(alpha):
     """Mean ½ and variance 1/(8α + 4) over 4,000 draws, within five standard errors."""
@@ -107,6 +116,9 @@ def test_arguments_and_inputs_are_checked():
         Normalise((0.5,) * 3, (0.2,) * 3)(some(channels=1))
     with pytest.raises(ValueError, match="uint8, or floats"):
         Normalise((0.5,), (0.2,))(some(channels=1).long())
+    for tokens in (torch.zeros(64, 5, dtype=torch.long), {"ids": torch.zeros(64, 5), "mask": torch.ones(64, 5) > 0}):
+        with pytest.raises(ValueError, match="inputs that can be averaged"):
+            Mixup(1.0, 2)(tokens, torch.zeros(64, dtype=torch.long), torch.Generator())
     with pytest.raises(ValueError, match="Give it n_classes"):
         Mixup()(some(), torch.zeros(64, dtype=torch.long), torch.Generator())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_choice
+from calibrant.data.batch import map_tensors, tensors_of
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,9 @@ class Mixup:
     """Mixup (Zhang et al. 2018): ``λ·x + (1 − λ)·x'`` with the targets mixed in the same way, λ ~ Beta(α, α).
 
     x' is the batch in another order. As in the authors' code there is one λ for a batch. Targets are class
-    probabilities, or class indices if ``n_classes`` is given. uint8 images become floats in
-    [0, 1]. Use it as ``TensorStream(augment_batch=Mixup(1.0, n_classes))`` with a loss that takes soft targets.
+    probabilities, or class indices if ``n_classes`` is given. uint8 images become floats in [0, 1]. If inputs are a
+    mapping or a tuple, all of its tensors are mixed alike. Use it as
+    ``TensorStream(augment_batch=Mixup(1.0, n_classes))`` with a loss that takes soft targets.
     """
 
     alpha: float = 1.0
@@ -95,8 +97,15 @@ class Mixup:
         if not 0 < self.alpha < math.inf:
             raise ValueError(f"alpha must be positive and finite; got {self.alpha}.")
 
-    def __call__(self, inputs: Tensor, targets: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        x, drawn_on = unit_range(inputs), generator.device
+    def __call__(self, inputs: Any, targets: Tensor, generator: torch.Generator) -> tuple[Any, Tensor]:
+        given, drawn_on = tensors_of(inputs), generator.device
+        for values in given:
+            if not values.is_floating_point() and values.dtype != torch.uint8:
+                raise ValueError(
+                    f"Mixup needs inputs that can be averaged: floats, or uint8 images; got {values.dtype}. For tokens, "
+                    "categories and masks, choose another method."
+                )
+        x = unit_range(given[0])  # sets the precision of the targets
         if targets.dim() == 1:
             if self.n_classes is None:
                 raise ValueError("Mixup needs class probabilities as targets; got class indices. Give it n_classes.")
@@ -108,7 +117,11 @@ class Mixup:
         )
         share = (gammas[0] / gammas.sum()).to(x)
         order = torch.randperm(len(x), generator=generator, device=drawn_on).to(x.device)
-        return share * x + (1 - share) * x[order], share * soft + (1 - share) * soft[order]
+
+        def mixed(values: Tensor) -> Tensor:
+            return share * values + (1 - share) * values[order]
+
+        return map_tensors(lambda values: mixed(unit_range(values)), inputs), mixed(soft)
 
 
 def unit_range(inputs: Tensor) -> Tensor:
