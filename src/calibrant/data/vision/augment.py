@@ -102,8 +102,8 @@ class Mixup:
         for values in given:
             if not values.is_floating_point() and values.dtype != torch.uint8:
                 raise ValueError(
-                    f"Mixup needs inputs that can be averaged: floats, or uint8 images; got {values.dtype}. For tokens, "
-                    "categories and masks, choose another method."
+                    f"Mixup needs inputs that can be averaged: floats, or uint8 images; got {values.dtype}. For "
+                    "tokens, categories and masks, choose another method."
                 )
         x = unit_range(given[0])  # sets the precision of the targets
         if targets.dim() == 1:
