@@ -59,7 +59,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
     where ℓ are the calibrator's log-probabilities. A classifier that is no better than the class frequencies is
     replaced by them (w = 0), and confidence never exceeds what the number of rows can support. Compared with
     :class:`sklearn.calibration.CalibratedClassifierCV`, one calibration is fitted to all rows instead of one per fold,
-    its parameters have a prior, and copies of a row are never on both sides of a fold.
+    its parameters have a prior, and copies of a row are never on both sides of a fold (if ``cv`` is an int).
 
     Parameters
     ----------
@@ -141,7 +141,9 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         sample_weight : array-like of shape (n_samples,), optional
             For the calibration, and for the estimator if its ``fit`` accepts weights. Rows of weight zero are ignored.
         groups : array-like of shape (n_samples,), optional
-            Rows with equal values (one patient, one recording) are held out together; passed on to a splitter.
+            Rows with equal values (one patient, one recording) are held out together; passed on to a splitter. If
+            ``cv`` is an int and many rows are near copies, these are held out together too, with a warning, unless
+            groups are given.
         **fit_params
             For the estimator's ``fit``; with scikit-learn's metadata routing, for every object that requested them.
         """

@@ -41,9 +41,9 @@ class LearnedConfidence(NetworkTraining):
     outputs look like for inputs that the network cannot classify well. Inputs that are not uint8 images are not
     changed.
 
-    With fewer than 2,000 held-out samples, the map of the training run follows their noise. It is replaced by a
-    temperature or a map with a strong prior, fitted to undistorted samples after training
-    (:func:`calibrant.methods.confidence_map.choose_map`).
+    With fewer than 2,000 held-out samples, the map of the training run follows their noise. With ``outer_loss="nll"``
+    and ``hidden`` above 0, it is then replaced by a temperature or a map with a strong prior, fitted to undistorted
+    samples after training (:func:`calibrant.methods.confidence_map.choose_map`).
 
     Parameters
     ----------

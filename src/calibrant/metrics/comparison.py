@@ -78,8 +78,8 @@ def compare(
     labels : array or tensor of shape (n,)
         True classes.
     test : {"auto", "bound", "bootstrap", "swap"}
-        How the interval and the p-value are computed. The p-value is below 1 − level if and only if the interval
-        excludes 0, except with "swap".
+        How the interval and the p-value are computed. Up to the resolution of the draws, the p-value is below
+        1 − level if the interval excludes 0, and above otherwise. This does not hold for "swap".
 
         - "bound", for `ece`, `mce` and `ace`: the bounds of `asymptotic_interval` on both errors. It is valid for
           all sizes of the two errors and of their noise floors, and therefore cautious.
