@@ -51,6 +51,8 @@ class LearnedConfidence(NetworkTraining):
         Width of the map's hidden layer; 0: a single temperature.
     distorted : float
         The share of held-out images that are distorted.
+    hypergradient : Hypergradient
+        How the gradient of the map is computed. By default the direct gradient, every four training steps.
     outer_learning_rate : float
         Adam's learning rate for the map.
     outer_batch_size : int

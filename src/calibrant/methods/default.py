@@ -26,6 +26,7 @@ NETWORKS = 3
 """The number of networks for small data in a loader."""
 PLAIN = Standard(epochs=None, learning_rate=0.001, batch_size=128)
 BEST = Standard(epochs=None, learning_rate=0.001, batch_size=128, best=True)
+"""Plain training, with the last or the best state: the rivals of the default in its test and benchmark."""
 NEW = AveragedNetwork()
 TUNED = AveragedNetwork(steps=800, passes=4)
 TUNED_LARGE = AveragedNetwork(learning_rate=0.0001, steps=400, passes=4)

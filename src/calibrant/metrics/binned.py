@@ -87,7 +87,7 @@ def ece(
     Raises
     ------
     ValueError
-        If `probs` are not probabilities, or `labels` are not classes of theirs.
+        If `probs` are not probabilities, or if `labels` are not among their classes.
 
     Examples
     --------

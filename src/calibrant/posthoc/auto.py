@@ -50,6 +50,8 @@ class Auto(Calibrator):
         By how many standard errors a calibrator must be better than the raw scores.
     random_state : int
         Seed of the folds.
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     Attributes
     ----------

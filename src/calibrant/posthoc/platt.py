@@ -20,6 +20,11 @@ class Platt(OneVsRest):
     (log-odds give a higher log-loss there). As in the original, a may be
     negative, which reverses a model that is worse than guessing.
 
+    Parameters
+    ----------
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
+
     Attributes
     ----------
     maps_ : list of dict
@@ -54,6 +59,8 @@ class Beta(Calibrator):
     ----------
     l2 : float
         Strength of the pull to the identity.
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     Attributes
     ----------
