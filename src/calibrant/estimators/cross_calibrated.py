@@ -51,6 +51,8 @@ _MANY = 50
 class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     """Calibrate any scikit-learn classifier with its own out-of-fold predictions.
 
+    For a classifier that is already fitted, use :class:`calibrant.posthoc.CalibratedModel` and held-out rows.
+
     The classifier is cloned and fitted once per fold. A calibrator is fitted to the out-of-fold log-probabilities of
     all rows, followed by the last step of :func:`calibrant.methods.pool.fit_pool`,
 
@@ -76,7 +78,8 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
     calibrator : str, Calibrator or None
         A name in :data:`calibrant.posthoc.CALIBRATORS`, or your own calibrator; None uses only the last step.
         ``"auto"`` is structured matrix scaling, or vector scaling for more than 50 classes. With few rows it reduces to
-        temperature scaling; with more rows it learns more.
+        temperature scaling; with more rows it learns more. (:class:`calibrant.posthoc.Auto`, which compares many
+        calibrators, can be passed as an object.)
     n_jobs : int, optional
         How many folds are fitted in parallel, as in joblib.
     random_state : int, RandomState instance or None

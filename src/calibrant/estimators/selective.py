@@ -37,7 +37,7 @@ group.
 **Weights.** The rules count rows, so risk and coverage are those of the distribution that the rows come from,
 regardless of the sample weights in training.
 
-``calibrant bench guarantees`` measures how often rules and sets keep what they promise, on data with a known posterior.
+``calibrant bench guarantees`` measures how often the guarantees of rules and sets hold, on data with a known posterior.
 """
 
 from __future__ import annotations

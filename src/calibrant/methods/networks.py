@@ -285,7 +285,8 @@ def _at_most(size: int, part: Part) -> int | None:
 def head_and_width(model: nn.Module, task: Task) -> tuple[str, int]:
     """The name of the model's head, and its number of input features.
 
-    Features with further dimensions count as one vector. γ-Net needs rows, so it refuses them by this number.
+    Features with further dimensions count as one vector. γ-Net needs one row per sample, so it refuses such features,
+    because their width is not this number.
     """
     inputs = few_inputs(task.train)
     twin = copied(model).eval()  # frozen layers of the model stay in evaluation mode
