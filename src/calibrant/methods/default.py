@@ -15,7 +15,7 @@ from calibrant.methods.newness import is_new
 from calibrant.methods.part import FULL_BATCH
 from calibrant.methods.standard import Standard
 from calibrant.methods.task import Model, Task, Unchanged
-from calibrant.methods.varied_rates import VariedRates
+from calibrant.methods.varied_rates import MOST, VariedRates
 from calibrant.models.given import unwrapped
 
 Calibration = Literal["auto", "temperature"]
@@ -72,6 +72,10 @@ def one_network(model: Model | None, task: Task, calibration: Calibration = "aut
 def several_networks(model: Model, task: Task, count: int, calibration: Calibration = "auto") -> Method:
     """The calibrated mean of several networks. Without a validation part: cross-fitting or a plain ensemble."""
     if task.val is not None:
+        if count > MOST:
+            raise ValueError(
+                f"networks must be at most {MOST} with validation data, because all subsets are compared; got {count}."
+            )
         return calibrated(VariedRates(training(model, task), count), calibration)
     return Ensemble(training(model, task), count) if task.train.loaded else CrossFitted(folds=count)
 
