@@ -12,7 +12,7 @@ from sklearn.model_selection import train_test_split
 
 from calibrant import SelfCalibratedClassifier
 
-RISK, CONFIDENCE, COVERAGE = 0.02, 0.9, 0.98
+RISK, LEVEL, COVERAGE = 0.02, 0.9, 0.98
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
     X, X_new, y, y_new = train_test_split(table.data, names, stratify=names, random_state=0)
     clf = SelfCalibratedClassifier(random_state=0).fit(X, y)
 
-    rule = clf.rejection_rule(risk=RISK, confidence=CONFIDENCE)
+    rule = clf.rejection_rule(risk=RISK, level=LEVEL)
     print(rule)
     if rule.found:
         answer = clf.predict(X_new, reject=rule, reject_label="ask a doctor")
@@ -29,11 +29,11 @@ def main() -> None:
         print(f"new rows: {len(y_new)}, answered {given.sum()}, wrong {np.sum(answer[given] != y_new[given])}")
     print(f"without the rule: wrong {np.sum(clf.predict(X_new) != y_new)} of {len(y_new)}")
 
-    for method in ("aps", "lac"):
-        sets = clf.predict_set(X_new, coverage=COVERAGE, method=method)
+    for score in ("aps", "lac"):
+        sets = clf.predict_set(X_new, coverage=COVERAGE, score=score)
         held = sets[np.arange(len(y_new)), np.searchsorted(clf.classes_, y_new)]
         sizes = np.bincount(sets.sum(axis=1), minlength=3)
-        print(f"{method}: {held.mean():.1%} of sets hold the true class; {sizes[1]} of one class, {sizes[2]} of both")
+        print(f"{score}: {held.mean():.1%} of sets hold the true class; {sizes[1]} of one class, {sizes[2]} of both")
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def test_sets_are_those_of_the_out_of_fold_rows(fitted, method, by_class):
 
 def test_randomised_sets_repeat_with_their_seed(fitted):
     X, _ = blobs(200, seed=1)
-    drawn = [fitted.predict_set(X, 0.9, RAPS(randomised=True), seed=seed) for seed in (0, 0, 1)]
+    drawn = [fitted.predict_set(X, 0.9, RAPS(randomised=True), random_state=seed) for seed in (0, 0, 1)]
     np.testing.assert_array_equal(drawn[0], drawn[1])
     assert (drawn[0] != drawn[2]).any()
 
@@ -131,7 +131,7 @@ def test_copies_break_the_promise_and_groups_keep_it():
         confidence = np.repeat(generator.uniform(0.5, 1, 100), 5)
         clf.oof_proba_ = np.stack([confidence, 1 - confidence], axis=1)
         clf.oof_labels_ = np.repeat(generator.random(100) < risk + 1e-6, 5).astype(int)
-        asked = {"risk": risk, "confidence": 0.9, "method": "fixed-sequence"}
+        asked = {"risk": risk, "level": 0.9, "method": "fixed-sequence"}
         broken += [clf.rejection_rule(**asked).found, clf.rejection_rule(**asked, groups=groups).found]
     assert broken[0] > binom.isf(1e-6, trials, 0.1)
     assert broken[1] <= binom.isf(1e-6, trials, 0.1)
@@ -153,10 +153,10 @@ def test_the_summary_is_enough_for_every_rule(fitted):
     """The summary that large files keep gives the same rules as the probabilities."""
     held = HeldOut.of(fitted.oof_proba_, fitted.oof_labels_)
     small = CrossFitted().fit(*blobs(800))
-    asked = [small.rejection_rule(), small.set_rule(method="raps", by_class=True), small.set_rule(0.8, "lac")]
+    asked = [small.rejection_rule(), small.set_rule(score="raps", by_class=True), small.set_rule(0.8, "lac")]
     del small.oof_proba_, small.oof_labels_
     small.held_out_ = held
-    assert asked == [small.rejection_rule(), small.set_rule(method="raps", by_class=True), small.set_rule(0.8, "lac")]
+    assert asked == [small.rejection_rule(), small.set_rule(score="raps", by_class=True), small.set_rule(0.8, "lac")]
 
 
 def test_the_classifier_keeps_its_out_of_fold_rows(quick):
@@ -225,5 +225,5 @@ def test_rules_survive_files(quick, tmp_path, monkeypatch, most):
 
 
 def test_errors_name_the_argument_of_the_method(fitted):
-    with pytest.raises(ValueError, match="confidence must be a fraction"):
+    with pytest.raises(ValueError, match="level must be a fraction"):
         fitted.rejection_rule(0.1, 95)

@@ -48,6 +48,12 @@ def test_loaders_of_few_samples_get_several_networks_too():
         assert default_method(net, Task(given, None, 2)) == NEW
 
 
+def test_an_error_about_the_number_of_networks_names_the_argument():
+    both = (torch.zeros(20, 2), torch.arange(20) % 2), (torch.zeros(10, 2), torch.arange(10) % 2)
+    with pytest.raises(ValueError, match="networks must be at most 10 with validation data"):
+        calibrant.fit(nn.Linear(2, 2), *both, networks=11)
+
+
 NETWORKS = {
     "linear": lambda: nn.Linear(20, 10),
     "conv": lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 2, 3)),

@@ -1,11 +1,15 @@
 """The examples in the docstrings of the public interface run."""
 
 import doctest
+import inspect
 import pkgutil
+import re
 
 import pytest
 
 from calibrant import bilevel
+
+from .test_vocabulary import own, public
 
 EXAMPLES = (
     "calibrant.data.load_problem",
@@ -35,3 +39,28 @@ def test_the_example_of_a_public_name_runs(name):
     test = doctest.DocTestParser().get_doctest(text, {}, name, None, None)
     assert len(test.examples) >= 3
     assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def documented(text):
+    """The names in the section Parameters of a docstring; None if it has no such section."""
+    found = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    if found is None:
+        return None
+    heads = re.findall(r"^([\w*][\w*, ]*?)(?: :.*)?$", found[1], re.MULTILINE)
+    return {name.strip(" *") for head in heads for name in head.split(",")}
+
+
+def test_parameters_are_documented_as_they_are():
+    """Commands of the experiments are left out: their options are documented by the command line."""
+    wrong, checked = {}, 0
+    for module, name, value in public():
+        if not callable(value) or not own(value) or module.startswith("calibrant.experiments"):
+            continue
+        names = documented(inspect.getdoc(value) or "")
+        if names is not None:
+            checked += 1
+            taken = {p for p in inspect.signature(value).parameters if not p.startswith("_")}
+            if names != taken:
+                wrong[f"{module}.{name}"] = sorted(names ^ taken)
+    assert checked > 60
+    assert wrong == {}

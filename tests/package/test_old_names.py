@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 
 import calibrant.data
 import calibrant.estimators
@@ -25,6 +26,8 @@ X, Y = torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 1])
 W = torch.tensor([1.0, 2.0, 3.0])
 PART = methods.Part(X, Y)
 RULE = conformal_rule(np.full((20, 2), 0.5), np.arange(20) % 2)
+NORMAL = np.random.default_rng(0).normal(size=(80, 2))
+CLF = calibrant.CrossCalibrated(LogisticRegression(), cv=2, calibrator=None).fit(NORMAL, NORMAL[:, 0] > 0)
 IMAGE_METHODS = {made.__name__: made for made in (MetaRegularization, FocalControl, LearnedConfidence, Reweighting)}
 
 # Each entry: how to call it by the old name, by the present one, and the value that both must share.
@@ -88,6 +91,17 @@ RENAMED = {
     ),
     "Synthetic.classes": (lambda: calibrant.data.blobs(9, seed=0).classes, lambda: 5, int),
     "SetRule.classes": (lambda: RULE.classes, lambda: 2, int),
+    "rejection_rule": (
+        lambda: CLF.rejection_rule(0.3, confidence=0.6),
+        lambda: CLF.rejection_rule(0.3, level=0.6),
+        lambda rule: rule.to_json(),
+    ),
+    "set_rule": (lambda: CLF.set_rule(method="lac"), lambda: CLF.set_rule(score="lac"), lambda rule: rule),
+    "predict_set": (
+        lambda: CLF.predict_set(NORMAL, method="lac", seed=0),
+        lambda: CLF.predict_set(NORMAL, score="lac", random_state=0),
+        np.ndarray.tolist,
+    ),
     "sece": (
         lambda: losses.sece(X, Y, weights=W),
         lambda: losses.sece(X, Y, sample_weight=W),

@@ -265,7 +265,7 @@ def test_columns_of_a_data_frame_are_classes_by_their_names():
 
 
 @pytest.mark.parametrize("cross", [False, True])
-def test_a_rule_by_class_refuses_a_data_frame_with_columns_in_another_order(cross):
+def test_a_rule_by_class_refuses_columns_in_another_order(cross):
     pd = pytest.importorskip("pandas")
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.dirichlet([1, 2, 4], 300), columns=["cat", "dog", "emu"])

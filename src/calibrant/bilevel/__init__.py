@@ -6,7 +6,7 @@
 >>> problem = Bilevel(torch.nn.Linear(2, 2), SampleWeights(60), train=(x[:60], y[:60]), val=(x[60:], y[60:]))
 >>> optimizers = {"inner_optimizer": Adam(1e-2), "outer_optimizer": SGD(100.0)}
 >>> solution = solve(problem, hypergradient=Unrolled(10), outer_steps=3, **optimizers)
->>> solution.outer_variables()["raw"].shape
+>>> solution.outer_quantities()["weights"].shape
 torch.Size([60])
 """
 

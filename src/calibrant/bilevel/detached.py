@@ -23,7 +23,10 @@ _SET_GRAD = torch._C._set_grad_enabled
 
 
 class Gate:
-    """Whether gradient passes through detached tensors: not for the gradient itself, but for its derivative."""
+    """A switch: gradient passes through detached tensors while ``open`` is True.
+
+    It is closed while the gradient is computed, and open while that gradient is differentiated.
+    """
 
     def __init__(self) -> None:
         self.open = False
@@ -77,7 +80,7 @@ class Watch(TorchFunctionMode):
 class Keep(TorchFunctionMode):
     """Replaces every ``detach()``, ``.data`` and ``torch.no_grad()`` inside the block by a gate.
 
-    Operations under ``torch.no_grad()`` are still recorded. A result of theirs passes the gate when it is used outside.
+    Operations under ``torch.no_grad()`` are still recorded. Their results pass the gate when they are used outside.
     """
 
     def __init__(self, gate: Gate) -> None:

@@ -62,7 +62,7 @@ class Look(NamedTuple):
 
 
 def examine(run: Run, taken: int, outcome: StepOutcome) -> Tensor:
-    """Whether the values of each member are finite. Other members fail with a message; a single problem raises it."""
+    """Whether all values of each member are finite. If not, the member fails; a single problem raises an error."""
     values = Values(
         run.inner_losses, outcome.result, outcome.phi, outcome.state.params, run.step, taken, run.present.lookahead
     )

@@ -10,7 +10,7 @@ object                 the map that it differentiates                         co
 ``Unrolled``           all T steps, exactly                                   about 3; memory by ``memory=``
 ``Truncated``          φ acts in the last K of T steps only                   about 1 + 2·K/T; memory of K steps
 ``Forward``            all T steps, exactly                                   grows with dim φ; memory of one step
-``Implicit``           the solution of ∇θ L(θ, φ) = 0 near θ_T                1 + one linear solve an outer step
+``Implicit``           the solution of ∇θ L(θ, φ) = 0 near θ_T                1 + one linear solve
 ``Implicit``, head     the solution of the last layer on recent features      1 + a small linear solve
 ``OneStep``            one look-ahead step of the whole network               look-ahead + the real steps
 ``OneStep``, head      one look-ahead step of the last layer                  1 + a pass of the outer batch

@@ -19,7 +19,10 @@ MatVec = Callable[[Tensor], Tensor]
 
 
 class LinearSolution(NamedTuple):
-    """The solution ``value``, its residual ``‖A·value − b‖ / ‖b‖`` per member, and whether all members converged."""
+    """The solution ``value``, its residual ``‖A·value − b‖ / ‖b‖`` per member, and whether all members converged.
+
+    ``products`` is the number of products with ``A``.
+    """
 
     value: Tensor
     residual: Tensor

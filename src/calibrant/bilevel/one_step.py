@@ -27,8 +27,9 @@ from calibrant.bilevel.optimizers import SGD, Linearization
 class OneStep(Hypergradient):
     """The hypergradient through one look-ahead step.
 
-    It differentiates ``F(θ + scope·(Φ(θ, φ) − θ))``, where Φ is one step of the inner optimiser from its present
-    state, or the plain descent step ``θ − learning_rate·∇L`` if ``learning_rate`` is given.
+    It differentiates ``F(θ + m·(Φ(θ, φ) − θ))``. Φ is one step of the inner optimiser from its present state, or the
+    plain descent step ``θ − learning_rate·∇L`` if ``learning_rate`` is given. The mask m is 1 for the parameters in
+    ``scope`` and 0 for the others.
 
     Parameters
     ----------

@@ -27,6 +27,7 @@ class Population:
     Parameters
     ----------
     problems : sequence of Bilevel
+        The members.
     tied : sequence of int, optional
         One label per member. Members with the same label share one φ, which moves by the mean of the hypergradients of
         those that still run. Clipping and the outer update act on that mean, and :class:`EarlyStopping` stops whole

@@ -22,6 +22,9 @@ Schedule = Callable[[int], float | Tensor]
 def cosine(learning_rate: float | Tensor, steps: int, warmup: int = 0, final: float | Tensor = 0.0) -> Schedule:
     """Half a cosine from η down to ``final`` (SGDR without restarts, Loshchilov & Hutter 2017), after a warm-up.
 
+    ``warmup`` is a number of steps, and ``final`` is a rate. (In :func:`one_cycle` they are a share of the steps and a
+    factor.)
+
     The rate is ``η·t/(warmup + 1)`` at steps ``t ≤ warmup``. After that it is ``final + (η − final)·(1 + cos πu)/2``
     with ``u = (t − 1 − warmup)/(steps − warmup)``. After the last step it stays at ``final``; torch's rises again.
     """
@@ -45,8 +48,9 @@ def one_cycle(
 ) -> Schedule:
     """Up from ``η/initial`` to η and down to ``η/(initial·final)``, both along half a cosine (Smith 2018).
 
-    ``warmup`` is the share of ``steps`` on the way up. The values equal those of
-    ``torch.optim.lr_scheduler.OneCycleLR`` with its default arguments. After the last step the rate stays constant.
+    ``warmup`` is the share of ``steps`` on the way up, and ``initial`` and ``final`` divide the rate. The values equal
+    those of ``torch.optim.lr_scheduler.OneCycleLR`` with its default arguments. After the last step the rate stays
+    constant.
     """
     check_rate("learning_rate", learning_rate)
     if not 0 < warmup < 1 or steps < 2:

@@ -110,6 +110,8 @@ class Solution:
         ----------
         inputs : tensor or array
             ``(n, …)`` for inputs that all members share; ``(members, n, …)`` with ``per_member=True``.
+        per_member : bool
+            Whether each member has its own inputs.
         rows : int, optional
             The number of rows, over all members, to run at once.
         """

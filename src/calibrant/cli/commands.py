@@ -56,7 +56,7 @@ def _top(
 def list_methods(
     as_json: Annotated[bool, typer.Option("--json", help="Print only JSON.")] = False,
 ) -> None:
-    """List the training methods, with one line for each."""
+    """List the methods of the first paper's experiments, with one line for each."""
     from calibrant.methods import METHODS
 
     if as_json:

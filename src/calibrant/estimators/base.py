@@ -77,9 +77,9 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
         sample_weight : array-like of shape (n_samples,), optional
             Nonnegative weights. Rows of weight zero are ignored.
         groups : array-like of shape (n_samples,), optional
-            Rows with equal values (one patient, one recording) are held out together. Exact copies of a row are always
-            held out together. Near copies are too, with a warning, if there are many of them and neither ``groups`` nor
-            folds are given.
+            Rows with equal values (one patient, one recording) are held out together, and so are exact copies of a row.
+            Near copies are too, with a warning, if there are many of them and ``groups`` are not given. Folds that you
+            give yourself are not changed.
         X_val, y_val, sample_weight_val : optional
             Your own validation samples, for example with clean labels if those in ``y`` are doubtful.
         callbacks : sequence of :class:`calibrant.bilevel.Callback`

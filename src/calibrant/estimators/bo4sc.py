@@ -89,7 +89,8 @@ class BO4SCClassifier(NetworkClassifier):
     history_ : dict of (outer steps,) arrays
         ``inner_loss``, ``outer_loss`` and ``gradient_norm`` (of the hypergradient).
     l2_, label_smoothing_ : arrays, if ``also`` of ``method`` names them
-    label_noise_ : float, if ``also`` names it
+        The learned L2 strengths and amounts of smoothing.
+    label_noise_ : float, if ``also`` of ``method`` names it
         The learned rate of wrong labels, the same for all classes.
 
     Examples

@@ -51,6 +51,8 @@ _MANY = 50
 class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     """Calibrate any scikit-learn classifier with its own out-of-fold predictions.
 
+    For a classifier that is already fitted, use :class:`calibrant.posthoc.CalibratedModel` and held-out rows.
+
     The classifier is cloned and fitted once per fold. A calibrator is fitted to the out-of-fold log-probabilities of
     all rows, followed by the last step of :func:`calibrant.methods.pool.fit_pool`,
 
@@ -59,7 +61,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
     where ℓ are the calibrator's log-probabilities. A classifier that is no better than the class frequencies is
     replaced by them (w = 0), and confidence never exceeds what the number of rows can support. Compared with
     :class:`sklearn.calibration.CalibratedClassifierCV`, one calibration is fitted to all rows instead of one per fold,
-    its parameters have a prior, and copies of a row are never on both sides of a fold.
+    its parameters have a prior, and copies of a row are never on both sides of a fold (if ``cv`` is an int).
 
     Parameters
     ----------
@@ -76,7 +78,8 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
     calibrator : str, Calibrator or None
         A name in :data:`calibrant.posthoc.CALIBRATORS`, or your own calibrator; None uses only the last step.
         ``"auto"`` is structured matrix scaling, or vector scaling for more than 50 classes. With few rows it reduces to
-        temperature scaling; with more rows it learns more.
+        temperature scaling; with more rows it learns more. (:class:`calibrant.posthoc.Auto`, which compares many
+        calibrators, can be passed as an object.)
     n_jobs : int, optional
         How many folds are fitted in parallel, as in joblib.
     random_state : int, RandomState instance or None
@@ -141,7 +144,9 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         sample_weight : array-like of shape (n_samples,), optional
             For the calibration, and for the estimator if its ``fit`` accepts weights. Rows of weight zero are ignored.
         groups : array-like of shape (n_samples,), optional
-            Rows with equal values (one patient, one recording) are held out together; passed on to a splitter.
+            Rows with equal values (one patient, one recording) are held out together; passed on to a splitter. If
+            ``cv`` is an int and many rows are near copies, these are held out together too, with a warning, unless
+            groups are given.
         **fit_params
             For the estimator's ``fit``; with scikit-learn's metadata routing, for every object that requested them.
         """

@@ -102,8 +102,8 @@ def held_out_scores(
 ) -> tuple[np.ndarray, float]:
     """Return the mean score of each row by the models that were not trained on it, and the smallest allowed score.
 
-    Rows that every model was trained on have NaN. A probability of 0 becomes half of the smallest positive one: a
-    forest of 100 trees cannot predict 1e-10.
+    Rows that every model was trained on have NaN. A probability of 0 becomes half of the smallest positive one, because
+    a classifier such as a forest of 100 trees cannot distinguish smaller ones.
     """
     rows = _num_samples(X)
     total, count = np.zeros((rows, len(classes))), np.zeros((rows, 1))

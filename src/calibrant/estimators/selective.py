@@ -12,7 +12,7 @@ f_k or one model trained on all rows. If
 (A2) at the chosen threshold, the classifier is wrong no more often than the models that left out a fold,
      R(t̂) ≤ R̄(t̂),
 
-then P(R(t̂) ≤ risk) ≥ confidence, by the theorems of :mod:`calibrant.selective.target_risk`.
+then P(R(t̂) ≤ risk) ≥ level, by the theorems of :mod:`calibrant.selective.target_risk`.
 
 *About (A1).* Each row is new to its own model, so error counts have the right mean. But a row trained the models of
 the other folds, so the folds are not independent of one another, and the variance can be larger than binomial. For
@@ -37,7 +37,7 @@ group.
 **Weights.** The rules count rows, so risk and coverage are those of the distribution that the rows come from,
 regardless of the sample weights in training.
 
-``calibrant bench guarantees`` measures how often rules and sets keep what they promise, on data with a known posterior.
+``calibrant bench guarantees`` measures how often the guarantees of rules and sets hold, on data with a known posterior.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant._renamed import renamed_arguments
-from calibrant._settings import check_choice, check_fraction
+from calibrant._settings import check_choice
 from calibrant.estimators.rejection import RejectMixin
 from calibrant.selective import RejectionRule, SetRule, threshold_for_risk
 from calibrant.selective.conformal import Seed, blocks, rule_of_ranked
@@ -111,18 +111,19 @@ class SelectiveMixin(RejectMixin):
     oof_groups_: np.ndarray | None
     held_out_: HeldOut
 
+    @renamed_arguments(confidence="level")
     def rejection_rule(
         self,
         risk: float = 0.05,
-        confidence: float = 0.9,
+        level: float = 0.9,
         *,
         method: Literal["ranks", "fixed-sequence", "uniform"] = "ranks",
         groups: Any = None,
     ) -> RejectionRule:
         """Choose when to abstain, so that at most a share ``risk`` of the accepted predictions is wrong.
 
-        The rule is fitted on out-of-fold probabilities. With probability ``confidence`` over training sets, the error
-        rate of accepted predictions on new data is at most ``risk``, if the learner is stable and the classifier is no
+        The rule is fitted on out-of-fold probabilities. With probability ``level`` over training sets, the error rate
+        of accepted predictions on new data is at most ``risk``, if the learner is stable and the classifier is no
         worse than the models that left out a fold. The module :mod:`calibrant.estimators.selective` has the exact
         statement, and ``calibrant bench guarantees`` measures it. A rule fitted to a separate sample needs no such
         assumption: ``calibrant.selective.threshold_for_risk(clf.confidence(X), clf.predict(X) == y, risk)``.
@@ -131,7 +132,7 @@ class SelectiveMixin(RejectMixin):
         ----------
         risk : float in (0, 1)
             The largest error rate among accepted predictions.
-        confidence : float in (0, 1)
+        level : float in (0, 1)
             The probability that the rule keeps the risk.
         method : {"ranks", "fixed-sequence", "uniform"}
             As in :func:`calibrant.selective.threshold_for_risk`.
@@ -145,15 +146,14 @@ class SelectiveMixin(RejectMixin):
             For ``predict(X, reject=rule)``. Its ``found`` is False if no threshold meets the target.
         """
         check_choice("method", method, ("ranks", "fixed-sequence", "uniform"))
-        confidence = check_fraction(confidence, "confidence")
         held = self._out_of_fold("rejection_rule", groups)
-        return threshold_for_risk(held.confidence, held.correct, risk, level=confidence, method=method)
+        return threshold_for_risk(held.confidence, held.correct, risk, level=level, method=method)
 
-    @renamed_arguments(seed="random_state")
+    @renamed_arguments(seed="random_state", method="score")
     def set_rule(
         self,
         coverage: float = 0.9,
-        method: str | SetScore = "aps",
+        score: str | SetScore = "aps",
         *,
         by_class: bool = False,
         allow_empty: bool = False,
@@ -161,18 +161,18 @@ class SelectiveMixin(RejectMixin):
         random_state: Seed = None,
     ) -> SetRule:
         """Return the rule of :meth:`predict_set`, which can be stored as JSON and applied to ``predict_proba(X)``."""
-        score = find_score(method)
+        chosen = find_score(score)
         held = self._out_of_fold("set_rule", groups)
         return rule_of_ranked(
-            held.ranked, held.labels, len(self.classes_), coverage, score, None, by_class, allow_empty, random_state
+            held.ranked, held.labels, len(self.classes_), coverage, chosen, None, by_class, allow_empty, random_state
         )
 
-    @renamed_arguments(seed="random_state")
+    @renamed_arguments(seed="random_state", method="score")
     def predict_set(
         self,
         X: Any,
         coverage: float = 0.9,
-        method: str | SetScore = "aps",
+        score: str | SetScore = "aps",
         *,
         by_class: bool = False,
         allow_empty: bool = False,
@@ -190,9 +190,11 @@ class SelectiveMixin(RejectMixin):
         ----------
         X : array-like or DataFrame of shape (n_samples, n_features)
         coverage : float in (0, 1)
-        method : {"aps", "raps", "lac"} or a score
-            "aps": sets grow where a row is hard. "raps": the same with a penalty on long sets. "lac": the smallest sets
-            on average. :class:`calibrant.selective.RAPS` and :class:`~calibrant.selective.APS` take options.
+            The probability with which a set holds the true class.
+        score : {"aps", "raps", "lac"} or a score
+            As in :func:`calibrant.selective.conformal_rule`. "aps": sets grow where a row is hard. "raps": the same
+            with a penalty on long sets. "lac": the smallest sets on average. :class:`calibrant.selective.RAPS` and
+            :class:`~calibrant.selective.APS` take options.
         by_class : bool
             Require the coverage within each class. Classes with few rows are then in most sets.
         allow_empty : bool
@@ -209,7 +211,7 @@ class SelectiveMixin(RejectMixin):
         """
         generator = np.random.default_rng(random_state)
         rule = self.set_rule(
-            coverage, method, by_class=by_class, allow_empty=allow_empty, groups=groups, random_state=generator
+            coverage, score, by_class=by_class, allow_empty=allow_empty, groups=groups, random_state=generator
         )
         return rule.apply(self.predict_proba(X), seed=generator)
 

@@ -52,9 +52,9 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     epochs : int, optional
         Passes over the data; the label-noise candidate makes three times as many. Default: 400 steps for the full
         batch, and 800 steps or 40 epochs, whichever is more, for mini-batches (400 steps or 40 epochs for more than 100
-        classes, more than 256 columns, or fewer than 50 rows outside the largest class); 1,200 steps or 40 epochs for
-        the label-noise candidate. Training ends with a complete outer step: the number of inner steps (passes, for the
-        full batch) is rounded up to a multiple of ``steps``.
+        classes, more than 256 columns, fewer than 50 rows outside the largest class, or ``embedding=None``); 1,200
+        steps or 40 epochs for the label-noise candidate. Training ends with a complete outer step: the number of inner
+        steps (passes, for the full batch) is rounded up to a multiple of ``steps``.
     learning_rate : float
         The learning rate of Adam for the network parameters (inner level).
     steps : int
@@ -128,7 +128,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         The share of training labels that look wrong, if the candidate models label noise: the maximum-likelihood rate
         given the classifier, which was trained on these labels as possibly wrong.
     suspicion_ : (n_samples,) array
-        How wrong each label looks, from 0 to 1, judged by networks that were not trained on the row if there are any.
+        How wrong each label looks, from 0 to 1, judged by models that were not trained on the row if there are any.
         The label-noise candidate gives the probability that the label is wrong. The pooled candidate gives
         ``1 − p(y_i | x_i)``, the probability of another class, which is also high for correct labels where classes
         overlap.

@@ -2,7 +2,8 @@
 
 Alone, a calibration error is smallest for a network that has learned nothing (all confidences 1/C, and right that
 often). An outer loss therefore adds the cross-entropy: see :data:`calibrant.bilevel.OUTER_LOSSES`. On small batches
-these errors are mostly noise: a *calibrated* batch of 128 has a SECE of about 0.08 at a bandwidth of 0.01.
+these errors are mostly noise: a *calibrated* batch of 128 whose confidences are spread out has a SECE of about 0.1 at a
+bandwidth of 0.01.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def sece(
     z is the confidence (the largest probability), and π says whether the prediction was right. Eq. (5) as printed has
     π(x_i) instead of π(x_j) and is not normalised, so this is the form of Eq. (12), with its self term.
     ``accuracy="soft"`` is the paper's (:func:`soft_accuracy`). ``"hard"`` uses 0 or 1 as a constant, so that the
-    gradient changes confidences only. ``order=2`` is the squared form, without a root: the gradient of the absolute
-    value does not shrink with the error, that of the square does.
+    gradient changes confidences only. ``order=2`` is the squared form, without a root: its gradient shrinks with
+    the error, and that of the absolute value does not.
 
     `sample_weight` has one weight ≥ 0 for each sample. It multiplies K in Eq. (12) and the terms of Eq. (7), so that a
     weight of 2 counts a sample twice. The scale of the weights does not matter. The error is 0 if all weights are 0,
@@ -97,7 +98,7 @@ def dece(
 
 
 def soft_accuracy(probs: Tensor, labels: Tensor, steepness: float = 100.0) -> Tensor:
-    """Smooth "was it right" by the all-pairs rank of the label's class (Qin et al. 2010; Bohdal et al. 2021).
+    """A smooth substitute for "was it right": the rank of the label's class (Qin et al. 2010; Bohdal et al. 2021).
 
     ``relu(2 − rank)`` with ``rank = ½ + Σ_j σ(100·(p_j − p_y))``, where j runs over all classes including y. It is 1 if
     the label has the largest probability by a margin, and ½ in a tie of two.

@@ -32,7 +32,10 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 nll = cross_entropy
-"""The negative log-likelihood of the label: another name for :func:`cross_entropy`."""
+"""The negative log-likelihood of the label: another name for :func:`cross_entropy`.
+
+:func:`calibrant.metrics.nll` is the metric.
+"""
 
 
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor, epsilon: float | Tensor) -> Tensor:
@@ -44,7 +47,10 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor, epsilon: float | Tens
 
 
 def brier(logits: Tensor, targets: Tensor) -> Tensor:
-    """``Σ_c (p_c − t_c)²`` (Brier 1950), between 0 and 2, for class indices or soft targets."""
+    """``Σ_c (p_c − t_c)²`` (Brier 1950), between 0 and 2, for class indices or soft targets.
+
+    :func:`calibrant.metrics.brier` is the metric.
+    """
     logits, targets = sample_inputs(logits, targets, soft=True)
     return (torch.softmax(logits, dim=-1) - class_shares(targets, logits)).square().sum(-1)
 

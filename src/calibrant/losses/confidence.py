@@ -23,7 +23,7 @@ def confidence_bce(logits: Tensor, labels: Tensor, alpha: float | Tensor = 30.0)
 
     ``p̂`` is the smooth maximum of the probabilities. ``y^B`` says whether the prediction is right; it is a constant in
     differentiation. ``1 − p̂ = Σ_c (1 − p_c)·softmax(α·p)_c`` is computed from the complements, so that neither
-    logarithm suffers from rounding if the confidence is close to 1. α limits the loss: ``1 − p̂`` is never below about
+    logarithm loses precision if the confidence is close to 1. α limits the loss: ``1 − p̂`` is never below about
     ``e^−α``, so a wrong prediction costs at most about α, and its gradient vanishes there.
     """
     alpha = positive_number("alpha", alpha)

@@ -23,10 +23,11 @@ _SMALL = 1e-10
 def avuc(logits: Tensor, labels: Tensor, *, threshold: float | Tensor | None = None) -> Tensor:
     """AvUC (Krishnan & Tickoo 2020, Eq. (2) and Eq. (3)) with the entropy u of a prediction as its uncertainty. ::
 
-        n_AC = Σ p·(1 − tanh u)     n_AU = Σ p·tanh u            p the confidence; sums over right predictions
-        n_IC = Σ (1 − p)·(1 − tanh u)   n_IU = Σ (1 − p)·tanh u   sums over wrong ones
+        n_AC = Σ p·(1 − tanh u)         n_AU = Σ p·tanh u          p the confidence
+        n_IC = Σ (1 − p)·(1 − tanh u)   n_IU = Σ (1 − p)·tanh u
 
-    A prediction is uncertain if u exceeds `threshold`, in nats. None uses the middle between the mean u of the right
+    Each sum is over the predictions of its kind: right (A) or wrong (I), and certain (C) or uncertain (U). A prediction
+    is uncertain if u exceeds `threshold`, in nats. None uses the middle between the mean u of the right
     and of the wrong predictions in the batch; the authors compute that middle on the training set after some epochs.
     The decision is a step, so no gradient passes through the threshold.
     """

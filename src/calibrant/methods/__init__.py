@@ -1,4 +1,8 @@
-"""Training methods as values. ``METHODS`` lists them by name; ``fit_all`` trains any list of methods and tasks."""
+"""Training methods as values; ``fit_all`` trains any list of methods and tasks.
+
+``METHODS`` has the first paper's methods and baselines by name. :data:`calibrant.methods.names.ALL_METHODS` also has
+the second paper's methods for image networks; :func:`calibrant.fit` knows all of these names.
+"""
 
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.base import Method

@@ -50,7 +50,9 @@ class Group:
         values = [getattr(m, value) if isinstance(value, str) else value(m, t) for m, t in pairs]
         return values[0] if len(set(values)) == 1 else torch.tensor(values, device="cpu")
 
-    def steps(self, epochs: Callable[[Any], int | None] | None = None, default: int = 1200, passes: int = 20) -> list:
+    def steps(
+        self, epochs: Callable[[Any], int | None] | None = None, default: int = 1200, passes: int = 20
+    ) -> list[int]:
         """Training steps of each network, from its ``epochs``.
 
         If ``epochs`` is None, this is ``default`` steps or ``passes`` epochs, whichever is more.

@@ -29,6 +29,8 @@ def calibrate(
 ) -> Trained:
     """Calibrate a trained network on data that it was not trained on. Its parameters are not changed.
 
+    For arrays of logits, use the calibrators of :mod:`calibrant.posthoc`.
+
     Parameters
     ----------
     model : nn.Module
@@ -36,8 +38,10 @@ def calibrate(
     val : ``(inputs, labels)`` or a loader
         Data that the network was not trained on, in a form that :func:`calibrant.fit` accepts.
     calibrator : str
-        A name in :data:`calibrant.posthoc.CALIBRATORS`. The result has a ``module`` only with "temperature".
-    head, device, labels : as in :func:`calibrant.fit`
+        A name in :data:`calibrant.posthoc.CALIBRATORS`, or "auto" for :class:`calibrant.posthoc.Auto`. The result has a
+        ``module`` only with "temperature".
+    head, device, labels
+        As in :func:`calibrant.fit`.
 
     Returns
     -------

@@ -41,6 +41,8 @@ class AveragedNetwork(Method):
         The largest rate of the schedule.
     batch_size : int, optional
         Samples per step for data in memory; a loader uses its own batch size.
+    steps, passes : int
+        The length of training if ``epochs`` is None.
     """
 
     one_by_one: ClassVar[bool] = True

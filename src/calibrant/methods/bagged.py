@@ -28,7 +28,7 @@ MOST = 100
 
 @dataclass(frozen=True)
 class BaggedPath:
-    """One forest with less and less shrinkage, and for each shrinkage sharper and sharper."""
+    """One forest with decreasing shrinkage and, for each shrinkage, increasing inverse temperatures."""
 
     losses: np.ndarray
     model: ExtraTreesClassifier
@@ -106,7 +106,7 @@ def shrunk_shares(model: ExtraTreesClassifier, shrinkage: float) -> np.ndarray:
 
 
 def smoothed(shares: np.ndarray, train: Rows) -> np.ndarray:
-    """Probabilities of all classes, (nodes, C), mixed with even ones: these have the weight of one of n + 1 rows.
+    """Probabilities of all classes, (nodes, C), mixed with one uniform row beside the n training rows.
 
     Every probability is at least ``1/(C·(n + 1))``, also those of classes that are absent from the training rows.
     """

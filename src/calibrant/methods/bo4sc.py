@@ -64,6 +64,8 @@ class BO4SC(Method):
 
     Parameters
     ----------
+    hidden : tuple of int
+        Units of the hidden layers, for the default network.
     steps : int
         T, the number of inner steps per outer step. Fig. 3 ("1 epoch unit = 10 training epochs") suggests 10.
     epochs : int, optional
@@ -101,11 +103,14 @@ class BO4SC(Method):
         w⁰, which the paper does not state. None: 1 (0.9 for ``"sigmoid"``), so that training starts like standard
         training.
     also : tuple of {"l2", "l2-unit", "label-smoothing", "label-noise"}
-        Further outer variables. Adam updates them at ``also_learning_rate``, as it does the parameters of a weight
-        network.
+        Further outer variables.
+    also_learning_rate : float
+        Adam's learning rate for the variables in ``also``, and for the parameters of a weight network.
     restart : bool
         Restart every outer step from θ⁰. The paper does not say. Its number of steps is enough only if θ is carried
         over.
+    batch_size : int, optional
+        Samples per step; None: all rows if there are at most 4,096, else 512.
     keep_history : bool
         Keep the weights of every outer step (``sample_weights_history``), if there are weights.
     """

@@ -41,9 +41,9 @@ class LearnedConfidence(NetworkTraining):
     outputs look like for inputs that the network cannot classify well. Inputs that are not uint8 images are not
     changed.
 
-    With fewer than 2,000 held-out samples, the map of the training run follows their noise. It is replaced by a
-    temperature or a map with a strong prior, fitted to undistorted samples after training
-    (:func:`calibrant.methods.confidence_map.choose_map`).
+    With fewer than 2,000 held-out samples, the map of the training run follows their noise. With ``outer_loss="nll"``
+    and ``hidden`` above 0, it is then replaced by a temperature or a map with a strong prior, fitted to undistorted
+    samples after training (:func:`calibrant.methods.confidence_map.choose_map`).
 
     Parameters
     ----------
@@ -51,6 +51,8 @@ class LearnedConfidence(NetworkTraining):
         Width of the map's hidden layer; 0: a single temperature.
     distorted : float
         The share of held-out images that are distorted.
+    hypergradient : Hypergradient
+        How the gradient of the map is computed. By default the direct gradient, every four training steps.
     outer_learning_rate : float
         Adam's learning rate for the map.
     outer_batch_size : int

@@ -111,7 +111,8 @@ def fit(
     learning_rate : float, optional
         The largest learning rate. Default: the method's.
     networks : int, optional
-        The number of networks to train; predictions are their mean. With 1, training is faster. By default
+        The number of networks to train, with ``val`` at most 10. Predictions are the mean of all of them, or of the
+        subset with the lowest loss on ``val``. With 1, training is faster. By default
         :func:`calibrant.methods.default_method` decides. ``networks`` cannot be combined with ``method``.
     calibration : {"auto", "temperature"}, optional
         How the default method calibrates the network on ``val``. "auto", the default, chooses between a confidence map

@@ -53,8 +53,9 @@ def deal(
     repeats : how often the folds are drawn, which is the number of networks that hold out each row
     held_from : rows that may be held out (default: all); the other rows train every network
     choose, choose_from : the share ``choose`` of the rows ``choose_from`` does not move φ; the same in every repeat
-    groups : one number per row. Rows of one group are held out together, and no network is trained on a group that
-        evaluates it. The sizes of folds then depend on the groups; without groups they differ by at most one
+    seed : the seed of the folds
+    groups : one number per row. Rows of one group are held out together, and no network is trained on rows of a group
+        that evaluates it. The sizes of folds then depend on the groups; without groups they differ by at most one
     """
     every = np.arange(len(labels))
     known = labels.cpu().numpy()

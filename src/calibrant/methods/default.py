@@ -15,7 +15,7 @@ from calibrant.methods.newness import is_new
 from calibrant.methods.part import FULL_BATCH
 from calibrant.methods.standard import Standard
 from calibrant.methods.task import Model, Task, Unchanged
-from calibrant.methods.varied_rates import VariedRates
+from calibrant.methods.varied_rates import MOST, VariedRates
 from calibrant.models.given import unwrapped
 
 Calibration = Literal["auto", "temperature"]
@@ -26,6 +26,7 @@ NETWORKS = 3
 """The number of networks for small data in a loader."""
 PLAIN = Standard(epochs=None, learning_rate=0.001, batch_size=128)
 BEST = Standard(epochs=None, learning_rate=0.001, batch_size=128, best=True)
+"""Plain training, with the last or the best state: the rivals of the default in its test and benchmark."""
 NEW = AveragedNetwork()
 TUNED = AveragedNetwork(steps=800, passes=4)
 TUNED_LARGE = AveragedNetwork(learning_rate=0.0001, steps=400, passes=4)
@@ -71,6 +72,10 @@ def one_network(model: Model | None, task: Task, calibration: Calibration = "aut
 def several_networks(model: Model, task: Task, count: int, calibration: Calibration = "auto") -> Method:
     """The calibrated mean of several networks. Without a validation part: cross-fitting or a plain ensemble."""
     if task.val is not None:
+        if count > MOST:
+            raise ValueError(
+                f"networks must be at most {MOST} with validation data, because all subsets are compared; got {count}."
+            )
         return calibrated(VariedRates(training(model, task), count), calibration)
     return Ensemble(training(model, task), count) if task.train.loaded else CrossFitted(folds=count)
 

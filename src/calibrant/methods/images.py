@@ -28,7 +28,7 @@ PUBLISHED = MetaRegularization(
 LATE = 0.5
 """The share of the run before held-out data move γ or the L2 strengths.
 
-While the learning rate is high, held-out data ask for a γ of about 4 (``flg-sece-whole-early``), which slows learning.
+While the learning rate is high, held-out data favour a γ of about 4 (``flg-sece-whole-early``), which slows learning.
 The confidence of the final network depends on γ in the second half. L2 strengths that move from the start can diverge
 (``ce-dece-early`` on CIFAR-10).
 """

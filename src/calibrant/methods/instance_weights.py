@@ -34,6 +34,8 @@ class InstanceWeights(Method):
 
     Parameters
     ----------
+    hidden : tuple of int
+        Units of the hidden layers, for the default network.
     dropout : float
         Dropout rate of the default network; your own model needs ``nn.Dropout`` layers.
     draws, strength : int and float
@@ -42,8 +44,10 @@ class InstanceWeights(Method):
         Inner steps per outer step.
     epochs : int, optional
         Passes over the training data; None: as in :class:`BO4SC`.
-    outer_learning_rate : float
-        Adam's learning rate for g.
+    learning_rate, outer_learning_rate : float
+        Adam's learning rates for the network and for g.
+    batch_size : int, optional
+        Samples per step; None: all rows if there are at most 4,096, else 512.
     """
 
     hidden: tuple[int, ...] = (64, 64)

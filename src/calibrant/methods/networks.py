@@ -63,9 +63,11 @@ class Recipe:
     learning_rate, momentum, nesterov, weight_decay : float, float, bool and float
         Settings of SGD.
     schedule : {"one-cycle", "steps"}
-        "one-cycle" (Smith 2018), or "steps": divide the rate by ten at each of ``milestones``, in epochs.
+        "one-cycle" (Smith 2018), or "steps": divide the rate by ten at each of ``milestones``.
     warmup : float
         Share of a one-cycle run in which the rate rises.
+    milestones : tuple of int
+        The epochs at which "steps" lowers the rate.
     select : {"last", "error", "nll"}
         "last" returns the last state. "error" and "nll" return the state with the lowest error or NLL on the validation
         part, which is evaluated after each epoch.
@@ -177,6 +179,7 @@ class NetworkTraining(Method):
     Parameters
     ----------
     recipe : Recipe
+        Epochs, optimiser, schedule, and which state is returned.
     loss : Loss, optional
         One of :data:`calibrant.losses.LOSSES`; None: cross-entropy.
     mixup : float, optional
@@ -282,7 +285,8 @@ def _at_most(size: int, part: Part) -> int | None:
 def head_and_width(model: nn.Module, task: Task) -> tuple[str, int]:
     """The name of the model's head, and its number of input features.
 
-    Features with further dimensions count as one vector. γ-Net needs rows, so it refuses them by this number.
+    Features with further dimensions count as one vector. γ-Net needs one row per sample, so it refuses such features,
+    because their width is not this number.
     """
     inputs = few_inputs(task.train)
     twin = copied(model).eval()  # frozen layers of the model stay in evaluation mode

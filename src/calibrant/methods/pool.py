@@ -135,6 +135,8 @@ def fit_pool(
     doubt : bool
         Whether to compare the members with the class frequencies. If False, the weights stay close to their prior when
         there are few samples.
+    spread, bias_spread, lapse_spread : float
+        Standard deviations of the priors.
     """
     values, labels = bounded(log_probs), np.asarray(labels)
     if values.ndim != 3 or not len(values) or values.shape[1] != len(labels):

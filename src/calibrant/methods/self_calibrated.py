@@ -61,8 +61,8 @@ class SelfCalibrated(Method):
     epochs : int, optional
         Passes over the data; three times as many for the label-noise candidate. None: 400 steps with the full batch;
         with mini-batches 800 steps or 40 epochs, whichever is more, or 400 steps or 40 epochs for more than 100
-        classes, more than 256 columns, or fewer than 50 rows outside the largest class; for the label-noise candidate
-        1,200 steps or 40 epochs, whichever is more.
+        classes, more than 256 columns, fewer than 50 rows outside the largest class, or ``embedding=None``; for the
+        label-noise candidate 1,200 steps or 40 epochs, whichever is more.
     learning_rate, decay : float and bool
         Adam's learning rate for the networks; with ``decay`` it falls to a twentieth along half a cosine.
     steps : int

@@ -25,6 +25,8 @@ from calibrant.methods.task import Task
 _BASE = AveragedNetwork()
 FACTOR = 3.0
 """The factor between neighbouring learning rates."""
+MOST = 10
+"""The most networks: all of their subsets are compared."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ class VariedRates(Method):
     members: int = 3
 
     def __post_init__(self) -> None:
-        if not 2 <= self.members <= 10:
-            raise ValueError(f"members must be from 2 to 10, because all subsets are compared; got {self.members}.")
+        if not 2 <= self.members <= MOST:
+            raise ValueError(f"members must be from 2 to {MOST}, because all subsets are compared; got {self.members}.")
 
     def rows_at_once(self, task: Task) -> int:
         return self.base.rows_at_once(task)

@@ -87,7 +87,7 @@ def ece(
     Raises
     ------
     ValueError
-        If `probs` are not probabilities, or `labels` are not classes of theirs.
+        If `probs` are not probabilities, or if `labels` are not among their classes.
 
     Examples
     --------
@@ -141,10 +141,10 @@ def ace(
 ) -> float | Grouped:
     """Adaptive calibration error: ECE of the predicted class over bins of equal mass.
 
-    Σ_m share_m |acc(B_m) − conf(B_m)| with B_m the m-th M-quantile of confidence: "Adaptive ECE" of Mukhoti
-    et al. 2020, and `ece(..., scheme="mass")`. Others use the name differently: Nixon et al. 2019 average
-    over classes as well (here: `classwise_ece(..., scheme="mass")`), netcal averages equal-width bins
-    without weights.
+    Σ_m share_m |acc(B_m) − conf(B_m)|, where each bin B_m holds about one M-th of the sample: "Adaptive ECE" of Mukhoti
+    et al. 2020, and the same as `ece(..., scheme="mass")`. Others use the name differently: Nixon et al. 2019 average
+    over classes as well (here: `classwise_ece(..., scheme="mass")`), and netcal averages equal-width bins without
+    weights. Keywords are as in `ece`.
     """
     return ece(probs, labels, bins, "mass", norm, debias, **given)
 
@@ -155,7 +155,7 @@ def overconfidence(
 ) -> float | Grouped:
     """Σ_m share_m max(conf(B_m) − acc(B_m), 0): the part of ECE from over-confident bins.
 
-    ECE = overconfidence + underconfidence. Keywords as in `ece`.
+    ECE = overconfidence + underconfidence. Keywords are as in `ece`.
     """
     return _one_sided(-1.0, probs, labels, bins, scheme, **given)
 
@@ -164,7 +164,10 @@ def overconfidence(
 def underconfidence(
     probs: Any = None, labels: Any = None, bins: int = 15, scheme: Scheme = "width", **given: Unpack[Given]
 ) -> float | Grouped:
-    """Σ_m share_m max(acc(B_m) − conf(B_m), 0): the part of ECE from under-confident bins."""
+    """Σ_m share_m max(acc(B_m) − conf(B_m), 0): the part of ECE from under-confident bins.
+
+    See `overconfidence`. Keywords are as in `ece`.
+    """
     return _one_sided(1.0, probs, labels, bins, scheme, **given)
 
 

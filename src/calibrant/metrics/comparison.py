@@ -69,17 +69,15 @@ def compare(
 ) -> Comparison:
     """Compare two models on the same samples: the difference of a metric, its interval and p-value.
 
-    Other arguments are as in `ece`.
-
     Parameters
     ----------
     probs_a, probs_b : arrays or tensors of shape (n, C)
-        The predictions of the two models, or `confidence=(a, b), correct=(a, b)`.
+        The class probabilities of the two models.
     labels : array or tensor of shape (n,)
         True classes.
     test : {"auto", "bound", "bootstrap", "swap"}
-        How the interval and the p-value are computed. The p-value is below 1 − level if and only if the interval
-        excludes 0, except with "swap".
+        How the interval and the p-value are computed. Up to the resolution of the draws, the p-value is below
+        1 − level if the interval excludes 0, and above otherwise. This does not hold for "swap".
 
         - "bound", for `ece`, `mce` and `ace`: the bounds of `asymptotic_interval` on both errors. It is valid for
           all sizes of the two errors and of their noise floors, and therefore cautious.
@@ -89,7 +87,12 @@ def compare(
         - "swap": an exact p-value for the stronger hypothesis that the models are exchangeable. The two predictions
           of each row are swapped at random. The interval is that of the bootstrap.
         - "auto": "bound" where it is defined, otherwise "bootstrap".
-    metric, level, n_resamples, seed, **metric_arguments : as in `noise_floor` and `bootstrap_interval`
+    confidence, correct : pairs of arrays or tensors of shape (n,)
+        Predictions in another form, instead of probabilities: (of model a, of model b).
+    from_logits, binary, sample_weight
+        As in `ece`.
+    metric, level, n_resamples, seed, **metric_arguments
+        As in `noise_floor` and `bootstrap_interval`.
 
     Returns
     -------

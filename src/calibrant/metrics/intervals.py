@@ -117,14 +117,14 @@ def asymptotic_interval(
     These are `ece`, `mce`, `ace`, `nll`, `brier`, `accuracy` and `confidence_gap`.
 
     The last four are means of independent terms: value ± z·(standard error), with Wilson's form for the accuracy. `nll`
-    and `brier` cannot be negative, so their intervals end at 0.
+    and `brier` cannot be negative, so their intervals are cut off at 0.
 
     The binned errors are norms ‖g‖ of the vector of gaps, and ĝ is g plus nearly normal noise e. From below,
     ‖g‖ ≥ ‖ĝ‖ − ‖e‖, so the lower end subtracts a quantile of ‖e‖. From above, with u the dual vector of g,
     ‖ĝ‖ ≥ ⟨u, ĝ⟩ = ‖g‖ + ⟨u, e⟩, so the upper end adds a normal quantile times the largest deviation of ⟨u, e⟩. Both
     hold for every g, so the interval is valid for calibrated and miscalibrated models (the bootstrap is not), but
-    somewhat wide. It covers the error of the same bins with exact frequencies. Variances use the rate
-    (hits + 1)/(n + 2), so that a bin without errors still has noise.
+    somewhat wide. The true value that it covers is the error over the same bins if all frequencies were known exactly.
+    Variances use the rate (hits + 1)/(n + 2), so that a bin without errors still has noise.
 
     `bins`, `scheme` and `norm` apply to the binned errors. The other arguments are as in `ece`.
     """

@@ -79,7 +79,7 @@ def sece(
     normalised form of Eq. (12). π says whether the prediction was right; the paper's differentiable substitute is not
     needed here. The self term j = i is kept, as in Eq. (12); `leave_one_out=True` drops it. Despite its name this is
     not smECE (`smooth_ece`). On small samples with narrow kernels it measures mostly noise: compare it with its
-    `noise_floor`.
+    `noise_floor`. For training, use :func:`calibrant.losses.sece`, which is differentiable.
 
     Up to 2,048 predictions all pairs are summed. Beyond that, with the self term and h ≥ 0.001, the sums are computed
     on a fine grid (linear time, error about 1e-6). Other arguments and the result are as in `ece`.

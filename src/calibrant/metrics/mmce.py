@@ -19,9 +19,9 @@ def mmce(probs: Any = None, labels: Any = None, width: float = 0.4, **given: Unp
         MMCE² = (1/n²) Σ_i Σ_j (c_i − r_i)(c_j − r_j) k(r_i, r_j),   k(r, r') = exp(−|r − r'| / width)
 
     r is the confidence, and c says whether the prediction was right. The width 0.4 is the authors'. This is the plain
-    estimator (V-statistic), not the class-weighted surrogate that the paper trains with. Sampling noise biases it
-    upwards: compare it with its `noise_floor`. In one dimension the double sum of a Laplacian kernel is a single pass
-    over the sorted confidences, so it takes O(n log n). Other arguments and the result are as in `ece`.
+    estimator (V-statistic), not the weighted form that the paper trains with (:func:`calibrant.losses.mmce`). Sampling
+    noise biases it upwards: compare it with its `noise_floor`. In one dimension the double sum of a Laplacian kernel is
+    a single pass over the sorted confidences, so it takes O(n log n). Other arguments and the result are as in `ece`.
     """
     if not _SMALLEST_WIDTH <= check_number("width", width) < float("inf"):
         raise ValueError(f"width must be finite and at least 1/600; got {width}.")

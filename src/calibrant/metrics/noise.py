@@ -87,12 +87,10 @@ def noise_floor(
     calibration error near the floor cannot be distinguished from 0. The floor does not say whether two models differ;
     see `compare`.
 
-    Other arguments are as in `ece`.
-
     Parameters
     ----------
     probs : array or tensor of shape (n, C)
-        Probabilities, or `confidence=` for (confidence, correct) metrics. No labels are used.
+        Class probabilities. No labels are used.
     metric : callable
         Any metric of this package, or a function called as `metric(probs, labels)` or, if `confidence` is given, as
         `metric(confidence=..., correct=...)`, that returns a number.
@@ -102,6 +100,10 @@ def noise_floor(
         Number of draws.
     seed : int
         Seed of the draws; the same seed gives the same result.
+    confidence : array or tensor of shape (n,)
+        Predictions in another form, instead of probs: the probability of the predicted class.
+    from_logits, binary, sample_weight
+        As in `ece`.
     **metric_arguments
         Passed on to the metric, for instance `bins=10`.
 

@@ -76,7 +76,8 @@ def nll(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float 
 def brier(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float | Grouped:
     """Brier score, mean Σ_c (p_c − 1[y = c])², in [0, 2]: Brier's multi-class form.
 
-    For pairs, and with `binary`, it is mean (c − correct)², in [0, 1], half of the two-column value.
+    For pairs, and with `binary`, it is mean (c − correct)², in [0, 1]; for two classes this is half of the value for
+    two columns.
     `brier_decomposition` splits it into calibration and refinement. Keywords are as in `ece`.
     """
     return evaluate(lambda p: p.mean(brier_terms(p)), probs, labels, **given)

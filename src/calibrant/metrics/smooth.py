@@ -36,12 +36,7 @@ def smooth_ece(
     The sample is placed once on a grid of 65,537 nodes and smoothed there by a cosine transform. Time is linear in n,
     and the extra memory is constant. Values below about 1e-4 are not resolved.
 
-    Other arguments and the result are as in `ece`.
-
-    Parameters
-    ----------
-    bandwidth : float, optional
-        A fixed σ instead of σ*; the result is then smECE_σ.
+    `bandwidth` is a fixed σ instead of σ*; the result is then smECE_σ. Other arguments and the result are as in `ece`.
     """
     if bandwidth is not None and not MIN_BANDWIDTH <= check_number("bandwidth", bandwidth) < np.inf:
         raise ValueError(

@@ -16,7 +16,7 @@ from calibrant.metrics.predictions import Predicted, Predictions, read
 class StreamingECE:
     """ECE over bins of equal width, batch by batch: `update`, `compute`, `reset`, `merge_state`, `sync`.
 
-    The state is four float64 sums per bin (`sums`, on the device of the first batch): weights, squared weights,
+    The state is four float64 sums per bin (`sums`, on the device of the last batch): weights, squared weights,
     confidence and hits. States of several processes or files add up, so that the result does not depend on the division
     into batches, up to rounding. The methods have the names and meaning of torchmetrics. `to_torchmetrics()` returns a
     real `torchmetrics.Metric` for Lightning or a MetricCollection.

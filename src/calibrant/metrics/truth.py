@@ -22,6 +22,8 @@ def true_ece(
     ----------
     probs, posterior : arrays or tensors of shape (n, C)
         Probabilities of the model and of the truth, for the same samples.
+    bins : int
+        Number of bins of equal width.
     confidence, right : arrays or tensors of shape (n,)
         Predictions in another form: the model's probability of the class that it predicts, which need not be its
         largest, and the true probability of that class.

@@ -1,8 +1,9 @@
 """Figures in two steps: a `prepare_...` function computes the numbers, a display draws them.
 
 Displays follow scikit-learn: `from_predictions` and `from_estimator` compute and draw, `.plot(ax=...)` draws into given
-axes. `ax_` and `figure_` are the axes and the figure. Predictions are given as for `calibrant.metrics.ece`, and every
-number comes from `calibrant.metrics` or `calibrant.selective`. Matplotlib is imported only for drawing.
+axes. `ax_` (`axes_` if there are several) and `figure_` are the axes and the figure. Predictions are given as for
+`calibrant.metrics.ece`, and every number comes from `calibrant.metrics` or `calibrant.selective`. Matplotlib is
+imported only for drawing.
 """
 
 from calibrant.plots.bin_sweep import BinSweep, BinSweepDisplay, prepare_bin_sweep

@@ -224,8 +224,8 @@ def normalise(probs: Floats) -> Floats:
 
 
 def mix_uniform(probs: Floats, n: float) -> Floats:
-    """The rule of succession for a whole row: one more sample than n, uniform over the classes.
+    """Mix probabilities with one uniform sample, as in the rule of succession: (n p + 1/C)/(n + 1).
 
-    It keeps the ranking, and makes the log-loss of maps that are estimated by counting finite.
+    It keeps the ranking. The log-loss of maps that are estimated by counting becomes finite.
     """
     return (n * probs + 1.0 / probs.shape[1]) / (n + 1.0)

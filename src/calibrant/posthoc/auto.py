@@ -32,8 +32,9 @@ class Auto(Calibrator):
 
     1. The raw scores stay unless the best candidate is better by more than ``margin`` · s. The best of thirty
        candidates looks better than it is, so this rule protects models that are already calibrated.
-    2. Otherwise the simplest candidate within one s of the best is chosen (the one-standard-error rule of Breiman,
-       Friedman, Olshen and Stone 1984, with the paired s, which is smaller than that of the losses themselves).
+    2. Otherwise the choice is the simplest candidate that is within one s of the best and is itself better than the raw
+       scores by more than ``margin`` · s. (This is the one-standard-error rule of Breiman, Friedman, Olshen and Stone
+       1984, with the paired s, which is smaller than that of the losses themselves.)
 
     The chosen stages are then fitted to all rows.
 
@@ -49,6 +50,8 @@ class Auto(Calibrator):
         By how many standard errors a calibrator must be better than the raw scores.
     random_state : int
         Seed of the folds.
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     Attributes
     ----------

@@ -30,6 +30,8 @@ class HistogramBinning(OneVsRest):
         "mass" (equal counts, as in the paper) or "width" (equal widths).
     prior : float
         The number m of prior samples.
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     Attributes
     ----------
@@ -74,6 +76,11 @@ class BBQ(OneVsRest):
     the prediction in a bin is (m_b + α_b)/(n_b + N'/B). B runs from n^⅓/10 to 10 n^⅓ with a uniform prior.
     Deviations: each class is fitted against the rest, since the paper is binary. Beyond 50 sizes, B takes 50 values
     that are evenly spaced on a log scale.
+
+    Parameters
+    ----------
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     Attributes
     ----------
@@ -127,6 +134,8 @@ class ScalingBinning(OneVsRest):
         Whether each of the three steps uses its own third of the samples.
     random_state : int
         Seed of that split.
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     Attributes
     ----------

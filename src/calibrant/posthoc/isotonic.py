@@ -25,6 +25,8 @@ class Isotonic(OneVsRest):
     ----------
     smoothing : bool
         Mix the fitted values with one uniform sample.
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     Attributes
     ----------
@@ -67,6 +69,8 @@ class IsotonicConfidence(Calibrator):
     ----------
     smoothing : bool
         Mix the fitted confidence with one uniform sample.
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     Attributes
     ----------
@@ -107,6 +111,11 @@ class OrderPreservingIsotonic(Calibrator):
     shared, the order of the classes is kept. Deviations: ε is 1/(n + 1) instead of a tiny constant, which keeps the
     log-loss of unseen samples finite; n samples cannot distinguish this mass from zero. The map is linear in the
     log-odds between its steps.
+
+    Parameters
+    ----------
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     Attributes
     ----------

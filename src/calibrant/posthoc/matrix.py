@@ -78,6 +78,8 @@ class Vector(_Structured):
     ----------
     l2 : float
         Strength of the shrinkage towards v = 1, b = 0.
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     Attributes
     ----------
@@ -118,6 +120,8 @@ class StructuredMatrix(_Structured):
     ----------
     l2_bias, l2_diagonal, l2_off_diagonal : float
         Strengths of the three penalties.
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     Attributes
     ----------
@@ -225,6 +229,8 @@ class Matrix(_Odir):
         few parameters).
     folds : int
         Number of folds for that choice.
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     Attributes
     ----------

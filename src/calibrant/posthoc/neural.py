@@ -41,6 +41,8 @@ class NeuralCalibrator(Calibrator):
         Strength of the penalty on g and on the deviation of η from the identity.
     random_state : int
         Seed of the split and of g's first layer.
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     Attributes
     ----------

@@ -16,9 +16,14 @@ class Platt(OneVsRest):
 
     Platt, "Probabilistic Outputs for Support Vector Machines and Comparisons to Regularized Likelihood
     Methods", 1999, with his targets (N₊ + 1)/(N₊ + 2) and 1/(N₋ + 2). Deviations: s is not the margin of a support
-    vector machine. For two classes it is the log-odds of the model's probability, for more classes its logarithm
-    (log-odds give a higher log-loss there). As in the original, a may be
-    negative, which reverses a model that is worse than guessing.
+    vector machine. For two classes it is the log-odds of the model's probability, for more classes the logarithm of
+    that probability (log-odds give a higher log-loss there). As in the original, a may be negative, which reverses a
+    model that is worse than guessing.
+
+    Parameters
+    ----------
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     Attributes
     ----------
@@ -54,6 +59,8 @@ class Beta(Calibrator):
     ----------
     l2 : float
         Strength of the pull to the identity.
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     Attributes
     ----------

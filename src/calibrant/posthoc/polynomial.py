@@ -38,6 +38,8 @@ class ShapeRestrictedPolynomial(OneVsRest):
     ----------
     degree : int
         The degree d.
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     Attributes
     ----------

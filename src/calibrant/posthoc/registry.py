@@ -58,7 +58,7 @@ def make_calibrator(name: str, **params: Any) -> Calibrator:
 
 
 def describe() -> list[Description]:
-    """List every calibrator, with the first sentence of its docstring and what it can change."""
+    """List every calibrator, with the first line of its docstring and what it can change."""
     return [
         Description(
             name,

@@ -26,6 +26,11 @@ class Temperature(Calibrator):
     between bounds that follow the scale of the logits. Deviation: the paper's public code uses L-BFGS on T itself,
     which can stop far from the minimum and can become negative.
 
+    Parameters
+    ----------
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
+
     Attributes
     ----------
     temperature_ : float
@@ -65,6 +70,11 @@ class EnsembleTemperature(Calibrator):
     Deep Learning", ICML 2020. T is that of `Temperature`; the weights then minimise the log-loss, which is convex in
     them. Deviation: the paper also offers the squared error. Only the log-loss is used here, so that the ensemble is
     never worse than `Temperature` on the calibration set.
+
+    Parameters
+    ----------
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     Attributes
     ----------
@@ -118,6 +128,8 @@ class AttendedTemperature(Calibrator):
     ----------
     threshold : float
         θ, between 0 and 1.
+    from_probs : bool
+        True if ``fit`` and ``predict_proba`` get probabilities instead of logits.
 
     Attributes
     ----------

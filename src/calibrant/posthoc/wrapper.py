@@ -20,7 +20,9 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
     """Calibrate a fitted scikit-learn classifier or a torch module on data that it was not trained on.
 
     ``CalibratedModel(forest, Isotonic()).fit(X_held_out, y_held_out).predict_proba(X)``. The model itself is not
-    fitted again.
+    fitted again. If no rows are held out, :class:`calibrant.CrossCalibrated` fits a scikit-learn classifier and its
+    calibration on the same rows, by cross-fitting. For a torch network, :func:`calibrant.calibrate` also takes loaders
+    and gives a torch module.
 
     Parameters
     ----------

@@ -94,7 +94,7 @@ class CrossSetRule:
 
     @property
     def n_folds(self) -> int:
-        """K."""
+        """K, the number of folds."""
         return max(self.folds) + 1
 
     def apply(self, fold_probs: Any, *, seed: Seed = None) -> np.ndarray:
@@ -170,8 +170,13 @@ def cross_conformal_rule(
     oof_probs, labels, folds : arrays or tensors of shape (n, C), (n,) and (n,)
         For each row: its probabilities by the model trained without its fold, (n, C); its class; and the number of its
         fold, 0..K−1, in the order of the models that are given to `apply`.
-    coverage, score, by_class, allow_empty, seed : as in `conformal_rule`
+    coverage, score, by_class, allow_empty, seed
         As in `conformal_rule`.
+
+    Returns
+    -------
+    CrossSetRule
+        ``rule.apply(fold_probs)`` gives the sets of new rows, from the probabilities of all fold models.
     """
     checked = check_probs(oof_probs)
     codes = check_labels(labels, *checked.shape, columns=column_names(oof_probs)).cpu().numpy()

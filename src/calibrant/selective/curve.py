@@ -121,7 +121,8 @@ def augrc(confidence: Any, correct: Any) -> float:
 def risk_at_coverage(confidence: Any, correct: Any, coverage: float) -> OperatingPoint:
     """Return the highest threshold that accepts at least `coverage` of the sample, and its risk.
 
-    The coverage can exceed the requested one, since equal confidences enter together.
+    The coverage can exceed the requested one, since equal confidences enter together. This describes the sample only;
+    `threshold_for_coverage` can guarantee the coverage on new data.
     """
     coverage = check_fraction(coverage, "coverage", closed=True)
     curve = risk_coverage_curve(confidence, correct)

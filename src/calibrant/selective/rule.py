@@ -86,8 +86,8 @@ class RejectionRule:
     level : float or None
         Probability with which `risk_bound` (for the goal "coverage": the target) holds; None without a guarantee.
     risk_bound : float or None
-        Upper bound on the error rate of accepted predictions on new data from the same distribution. If nothing was
-        found, the smallest bound of all thresholds.
+        Upper bound on the error rate of accepted predictions on new data from the same distribution. If no window was
+        found, this is the smallest bound of all windows for the method "uniform", and None for the other methods.
     """
 
     window: Window | None

@@ -70,7 +70,7 @@ class SetScore(Protocol):
 
 @dataclass(frozen=True)
 class LAC:
-    """1 − p_y: the smallest sets on average; they may be empty for rows that resemble no class."""
+    """1 − p_y: the smallest sets on average. With `allow_empty=True`, rows that resemble no class get empty sets."""
 
     name: ClassVar[str] = "lac"
     randomised: ClassVar[bool] = False

@@ -73,9 +73,7 @@ def test_sizes_of_quick_runs() -> None:
     assert quick_sizes("cifar10", given) == given
 
 
-def test_a_dry_run_lists_finished_and_missing_runs_and_writes_nothing(
-    finished: Path, images: Path, tmp_path: Path
-) -> None:
+def test_a_dry_run_lists_all_runs_and_writes_nothing(finished: Path, images: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(finished, out)
     before = contents_of(out)

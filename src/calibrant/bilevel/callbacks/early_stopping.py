@@ -32,7 +32,8 @@ class EarlyStopping(Callback):
         the predictions on all validation data together. :func:`pooled` makes a criterion from any function of logits
         and labels.
     patience : int, optional
-        None never stops and only remembers the best state.
+        The number of outer steps without an improvement after which the run stops. None never stops and only remembers
+        the best state.
     min_delta : float
         The smallest change that counts as an improvement.
     restore_best : bool

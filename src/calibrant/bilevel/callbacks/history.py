@@ -14,8 +14,10 @@ from calibrant.bilevel.run import Run
 class History(Callback):
     """Record losses and hypergradient norms of every outer step, and φ every ``phi_every`` steps.
 
-    After the run, ``history["inner_loss"]``, ``["outer_loss"]``, ``["gradient_norm"]`` and ``["phi"]`` are tensors with
-    one row per outer step, and one column per member. A member that has stopped repeats its last values.
+    After the run, ``history["inner_loss"]``, ``["outer_loss"]`` and ``["gradient_norm"]`` are tensors with one row per
+    outer step; for a population, they have one column per member. The first row of ``history["phi"]`` is φ before the
+    first step, and one row follows for every ``phi_every`` steps; without ``phi_every`` it is empty. A member that has
+    stopped repeats its last values.
     """
 
     def __init__(self, *, phi_every: int | None = None) -> None:

@@ -16,7 +16,7 @@ class MovingAverage(Callback):
     """An exponential moving average of the weights, which becomes the result of the run.
 
     The k-th update of the average is ``average ← d·average + (1 − d)·θ`` with ``d = min(decay, k/(k + 9))``. The first
-    updates forget faster, so the average of a short run does not stay near its middle. Buffers (BatchNorm's
+    updates forget faster, so the average of a short run does not lag behind. Buffers (BatchNorm's
     statistics) are averaged in the same way, and so is φ with ``outer=True``. Training itself does not change.
 
     Parameters

@@ -10,7 +10,7 @@ from calibrant.bilevel.run import Run
 
 
 class Checkpoint(Callback):
-    """Write the run and its callbacks into one file every ``every`` outer steps.
+    """Write the run and the state of its callbacks into one file, every ``every`` outer steps.
 
     ``solve(..., resume=path)`` continues the run.
     """

@@ -33,8 +33,11 @@ class Optimizer:
     learning_rate : float, tensor or callable
         A number, a tensor with one value per population member, or a schedule ``step -> number``.
     weight_decay : float
+        The strength of the weight decay.
     decay_on : {"all", "weights"}
         ``"weights"`` applies weight decay to matrices and kernels only, not to biases and normalisation layers.
+    decays : Tensor, optional
+        Set by :meth:`bound`; leave it out.
     """
 
     learning_rate: LearningRate

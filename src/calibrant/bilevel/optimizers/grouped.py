@@ -22,6 +22,8 @@ class GroupedOptimizer(Optimizer):
     ----------
     parts : sequence of (length, Optimizer)
         The parts in the order of the vector. The lengths must add up to its size.
+    learning_rate, weight_decay, decay_on, decays
+        Not used: each optimiser in ``parts`` has its own.
     """
 
     learning_rate: LearningRate = 0.0

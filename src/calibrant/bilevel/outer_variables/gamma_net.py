@@ -64,6 +64,8 @@ class GammaNet(OuterVariable):
     ----------
     features, n_classes : int
         d and k.
+    form : {"bounded", "published"}
+        The form of γ, see above.
     positive : {"abs", "min-max", "sigmoid", "relu", "softplus"}
         How the published form makes x̃·W/τ positive. "abs" is the paper's choice; the paper names the others without
         formulas. "min-max" scales over the batch. After :meth:`rescale` all of them have a mean of 1 ("min-max",

@@ -22,6 +22,7 @@ class LabelSmoothing(OuterVariable):
     count : int
         The number of samples or classes.
     per : {"sample", "class"}
+        Whether each sample or each class has its own ε.
     initial, largest : float
         The first value of ε, and its upper bound.
     """

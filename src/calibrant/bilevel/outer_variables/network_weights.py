@@ -23,6 +23,7 @@ class L2(OuterVariable):
     Parameters
     ----------
     model : nn.Module
+        The network whose weights are penalised.
     per : {"layer", "unit", "model"}
         ``"unit"`` gives each output unit (row) its own coefficient, as in unit-wise meta-calibration (Bohdal et al.
         2021).
@@ -84,6 +85,7 @@ class ColumnL2(L2):
     Parameters
     ----------
     model : nn.Module
+        The network whose weights are penalised.
     columns : mapping from names of weight matrices to integer tensors
         The group g(j) of each input j of the matrix, counted from 0. A group shares one factor.
     initial : float, or mapping from names of weight matrices to floats

@@ -23,8 +23,9 @@ class SampleWeights(OuterVariable):
     form : {"clip", "sigmoid"}
         ``"clip"``: φ is the weights, clipped to [0, 1] after each outer step, as in Fig. 3 of the paper.
         ``"sigmoid"``: ``w = σ(φ)``, which is smooth and never exactly 0 or 1.
-    initial_weight : float
-        In [0, 1] for ``"clip"``, and in (0, 1) for ``"sigmoid"``. The paper does not state its w⁰.
+    initial_weight : float, optional
+        In [0, 1] for ``"clip"`` (default: 1), and in (0, 1) for ``"sigmoid"`` (default: 0.9). The paper does not state
+        its w⁰.
     prior_strength : float
         λ of a prior at 1: ``λ/2·mean_i (w_i − 1)²`` is added to the outer loss, so a weight differs from 1 only if
         held-out data support it. The paper has no prior (0). The hypergradient and the gradient of the prior are both

@@ -18,7 +18,7 @@ _BROADCASTING = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor}
 
 
 def shorten(module: fx.GraphModule, constants: str) -> None:
-    """Replace pairs of operations in a graph. ``constants`` begins the names of attributes that never change.
+    """Replace pairs of operations in a graph. The names of constant attributes begin with ``constants``.
 
     This is the last pass, because without these operations other sums would be fused, and would be rounded differently.
     """
@@ -54,7 +54,7 @@ def _skip_expansions(node: fx.Node, left: fx.Node, right: fx.Node) -> None:
 
 
 def _same_value(node: fx.Node, module: fx.GraphModule, constants: str) -> fx.Node | None:
-    """A node with the same value: of ``x**1`` and ``1·x``."""
+    """The node ``x`` for ``x**1`` and ``1·x``, which have the same value."""
     if node.target == aten.pow.Tensor_Scalar and node.args[1] == 1 and same_form(node, node.all_input_nodes[0]):
         return node.all_input_nodes[0]
     pair = _operands(node)
@@ -68,7 +68,7 @@ def _same_value(node: fx.Node, module: fx.GraphModule, constants: str) -> fx.Nod
 def _one_call(
     node: fx.Node, module: fx.GraphModule, constants: str
 ) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-    """An operation and its arguments: for ``a + (−b)`` and ``1 − a``."""
+    """One operation, with its arguments, for ``a + (−b)`` and ``1 − a``."""
     pair = _operands(node)
     if node.target == aten.add.Tensor and pair:
         for one, other in (pair, pair[::-1]):
@@ -80,7 +80,7 @@ def _one_call(
 
 
 def _is_one(node: fx.Node, module: fx.GraphModule, constants: str) -> bool:
-    """Whether all elements are 1: of a constant, a filled tensor, or a power of 0."""
+    """Whether a node is a constant, a filled tensor or a power of 0 whose elements are all 1."""
     if node.op == "get_attr" and str(node.target).startswith(constants):
         return bool((getattr(module, str(node.target)) == 1).all())
     number = {aten.fill.Scalar: 1, aten.pow.Tensor_Scalar: 0}.get(node.target)  # type: ignore[call-overload]

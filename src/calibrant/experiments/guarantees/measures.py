@@ -76,7 +76,7 @@ def measure(key: Key) -> dict[Key, Record]:
         finals = {"mean": np.mean(each, axis=0), "refit": clf.refitted_.predict_proba(new.inputs)}
         found = {"split": _split(learner, X, y, new)}
     known = np.isfinite(clf.oof_proba_).all(axis=1)
-    rules = _rules(partial(clf.rejection_rule, confidence=CONFIDENCE))
+    rules = _rules(partial(clf.rejection_rule, level=CONFIDENCE))
     rules |= fixed_rules(clf.oof_proba_[known], clf.oof_labels_[known])
     if learner != NETWORK:
         outcomes = [new.outcome(probs) for probs in each]

@@ -64,7 +64,7 @@ def tell(results: Results) -> Report:
     report.verdicts([*rule_verdicts(cases, risks, 1 - confidence), *set_verdicts(cases, coverage)])
     report.section(
         "Rejection rules",
-        f"`rejection_rule(risk, confidence={confidence})` promises that at most {1 - confidence:.0%} of the rules are "
+        f"`rejection_rule(risk, level={confidence})` promises that at most {1 - confidence:.0%} of the rules are "
         "broken. A rule is broken if its risk on new data is above the target. A data set without a rule counts as not "
         "broken, with nothing accepted. The last column judges the fold models at the same thresholds.",
     )
