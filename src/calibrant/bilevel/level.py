@@ -13,6 +13,7 @@ functions work if they have a double backward.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -227,12 +228,22 @@ def _gradients(
     live = [(o, s) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]
     if not live:
         return [torch.zeros_like(x) for x in inputs]
-    found = torch.autograd.grad(
-        [o for o, _ in live],
-        inputs,
-        [s for _, s in live],
-        create_graph=create_graph,
-        retain_graph=retain_graph,
-        allow_unused=True,
-    )
+    try:
+        found = torch.autograd.grad(
+            [o for o, _ in live],
+            inputs,
+            [s for _, s in live],
+            create_graph=create_graph,
+            retain_graph=retain_graph,
+            allow_unused=True,
+        )
+    except RuntimeError as error:
+        missing = re.search(r"derivative for '?(?:aten::)?_?(\w+)_backward'? is not implemented", str(error))
+        if missing is None:
+            raise
+        raise NotImplementedError(
+            f"torch has no second derivative of {missing[1]}, which the inner loss uses, so hypergradients cannot pass "
+            "through it. Replace that operation, or differentiate only the last layer: OneStep or Implicit with "
+            "scope='head'."
+        ) from error
     return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
