@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -125,8 +126,8 @@ class Hypergradient:
         return 0
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1; got {self.steps}.")
+        if not isinstance(self.steps, Integral) or self.steps < 1:
+            raise ValueError(f"steps must be at least 1 and a whole number; got {self.steps!r}.")
 
     @property
     def sees_start(self) -> bool:

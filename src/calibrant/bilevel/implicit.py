@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant._settings import check_number
 from calibrant.bilevel.dynamics import State
 from calibrant.bilevel.hypergradients import (
     Hypergradient,
@@ -64,6 +65,10 @@ class Implicit(Hypergradient):
         check_choices(self.scope, self.first)
         if self.batches < 1:
             raise ValueError(f"batches must be at least 1; got {self.batches}.")
+        if self.solve is not None and (isinstance(self.solve, type) or not callable(self.solve)):
+            raise TypeError(f"solve must be a linear solver such as CG(); got {self.solve!r}.")
+        if self.damping is not None and not check_number("damping", self.damping) >= 0:
+            raise ValueError(f"damping must be at least 0; got {self.damping}.")
 
     @property
     def lookahead(self) -> bool:
