@@ -138,6 +138,20 @@ def test_a_population_of_recurrent_networks_says_that_it_cannot_be(kind):
         run(Population([first, first.replicate(seed=1)]))
 
 
+def accuracy(net, outer, batch):
+    """It cannot be differentiated; only the prior moves φ."""
+    return add_prior((net(batch.inputs).argmax(-1) != batch.targets).double().mean(), outer)
+
+
+@pytest.mark.parametrize("compile", [None, "trace"])
+@pytest.mark.parametrize("many", [False, True])
+def test_an_outer_loss_without_a_derivative_in_the_network_is_noticed(many, compile):
+    weights = SampleWeights(SAMPLES, form="sigmoid", initial_weight=0.7, prior_strength=1.0)
+    case = problem(outer=weights, outer_loss=accuracy)
+    with pytest.warns(UserWarning, match=r"outer loss has no derivative in the network's parameters.*accuracy"):
+        run(Population([case, case.replicate(seed=1)]) if many else case, compile=compile)
+
+
 class Encoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
