@@ -16,6 +16,8 @@ import calibrant
 from calibrant.bilevel import (
     SGD,
     Bilevel,
+    Direct,
+    Implicit,
     LabelSmoothing,
     NonFiniteError,
     OneStep,
@@ -150,6 +152,25 @@ def test_an_outer_loss_without_a_derivative_in_the_network_is_noticed(many, comp
     case = problem(outer=weights, outer_loss=accuracy)
     with pytest.warns(UserWarning, match=r"outer loss has no derivative in the network's parameters.*accuracy"):
         run(Population([case, case.replicate(seed=1)]) if many else case, compile=compile)
+
+
+@pytest.mark.parametrize("kind", [OneStep(scope="head"), Implicit(scope="head")])
+def test_the_head_needs_an_outer_loss_with_a_derivative_too(kind):
+    weights = SampleWeights(SAMPLES, form="sigmoid", initial_weight=0.7, prior_strength=1.0)
+    with pytest.warns(UserWarning, match="outer loss has no derivative in the network's parameters"):
+        run(problem(outer=weights, outer_loss=accuracy), hypergradient=kind)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_direct_gradient_needs_no_derivative_in_the_network():
+    def mapped(net, outer, batch):
+        return F.cross_entropy(net(batch.inputs).detach() * outer.factor, batch.targets)
+
+    def inner(net, outer, batch):
+        return F.cross_entropy(net(batch.inputs), batch.targets)
+
+    outer = nn.ParameterDict({"factor": torch.tensor(1.5, dtype=torch.float64)})
+    run(problem(outer=outer, inner_loss=inner, outer_loss=mapped), hypergradient=Direct(2))
 
 
 class Encoder(nn.Module):

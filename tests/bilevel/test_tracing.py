@@ -88,8 +88,8 @@ def close(left, right):
         assert left.keys() == right.keys()
         for name in left:
             close(left[name], right[name])
-    elif left is None:
-        assert right is None
+    elif left is None or isinstance(left, bool):
+        assert right is left
     else:
         assert len(left) == len(right)
         for a, b in zip(left, right, strict=True):

@@ -18,6 +18,7 @@ from calibrant.bilevel.hypergradients import (
     Scope,
     check_choices,
     outer_gradient,
+    warn_without_network,
 )
 from calibrant.bilevel.level import Gradient
 from calibrant.bilevel.linear import CG, LinearSolver
@@ -116,6 +117,7 @@ class Implicit(Hypergradient):
         batch, features = memory.joined()
         w = state.params[..., heads.stretch].clone()
         outer = heads.outer(state, None, phi, given.judge).gradients(w, {}, phi, given.judge)
+        warn_without_network(outer)
         here = heads.inner(state, features).linearize(w, {}, phi, batch)
         share, details = self._solved(here, outer.params, given.dynamics.optimizer.on(heads.stretch))
         return HypergradientResult(outer.loss, outer.phi - share, losses, state, details)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -61,6 +60,8 @@ class FullGradient(NamedTuple):
     params: Tensor
     phi: Tensor
     buffers: Tensors
+    reaches_network: bool = True
+    """Whether the loss has a derivative in the parameters or the buffers."""
 
 
 class Level:
@@ -178,17 +179,9 @@ def full_first_order(
             )
         used = [buffers[k] for k in names]
         found = torch.autograd.grad(loss.sum(), [params, phi, *used], allow_unused=True)
-    if found[0] is None and all(slope is None for slope in found[2:]):
-        warnings.warn(
-            "The outer loss has no derivative in the network's parameters, so training does not affect φ, which moves "
-            "only by terms of the outer loss that contain it, such as a prior. Do not detach the network's output, and "
-            "use a loss that can be differentiated instead of the accuracy.",
-            stacklevel=2,
-        )
     d_params, d_phi = (torch.zeros_like(t) if g is None else g for t, g in zip((params, phi), found[:2], strict=True))
-    return FullGradient(
-        loss.detach(), d_params, d_phi, {k: g for k, g in zip(names, found[2:], strict=True) if g is not None}
-    )
+    d_buffers = {k: g for k, g in zip(names, found[2:], strict=True) if g is not None}
+    return FullGradient(loss.detach(), d_params, d_phi, d_buffers, found[0] is not None or bool(d_buffers))
 
 
 def seeded(seed: int | None, like: Tensor) -> contextlib.AbstractContextManager[None]:

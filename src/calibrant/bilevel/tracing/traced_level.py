@@ -89,20 +89,23 @@ class TracedLevel(Level):
         point = self._point(params, buffers, phi, batch)
         names = self.differentiable_buffers
 
-        def build(example: list[Tensor]) -> tuple[Callable[..., Any], list[str]]:
+        def build(example: list[Tensor]) -> tuple[Callable[..., Any], list[str], bool]:
             used: list[str] = []
+            reaches_network = True
 
             def flat(*leaves: Tensor) -> tuple[Tensor, ...]:
+                nonlocal reaches_network
                 found = full_first_order(self.fn, names, *point.restore(leaves))
-                used[:] = found.buffers
+                used[:], reaches_network = found.buffers, found.reaches_network
                 return found.loss, found.params, found.phi, *found.buffers.values()
 
-            return self._finish(trace(flat, example), params.device), used
+            run = self._finish(trace(flat, example), params.device)
+            return run, used, reaches_network
 
-        run, used = self._cached("gradients", point, build)
+        run, used, reaches_network = self._cached("gradients", point, build)
         with torch.no_grad(), seeded(batch.seed, params):
             loss, d_params, d_phi, *d_buffers = run(*point.tensors)
-        return FullGradient(loss, d_params, d_phi, dict(zip(used, d_buffers, strict=True)))
+        return FullGradient(loss, d_params, d_phi, dict(zip(used, d_buffers, strict=True)), reaches_network)
 
     def _halves(self, point: _Point, params: Tensor, buffers: Tensors) -> tuple[Callable[..., Any], ...]:
         """Three functions: the step, the product with its transpose, and the part of that product for φ alone."""
