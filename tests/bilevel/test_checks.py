@@ -16,6 +16,8 @@ import calibrant
 from calibrant.bilevel import (
     SGD,
     Bilevel,
+    Direct,
+    Implicit,
     LabelSmoothing,
     NonFiniteError,
     OneStep,
@@ -136,6 +138,94 @@ def test_a_population_of_recurrent_networks_says_that_it_cannot_be(kind):
     first = problem(Recurrent(kind).double(), train=(sequences, y), val=(sequences, y))
     with pytest.raises(ValueError, match=r"aten::\w+, which torch.func.vmap cannot vectorise.*one by one"):
         run(Population([first, first.replicate(seed=1)]))
+
+
+def accuracy(net, outer, batch):
+    """It cannot be differentiated; only the prior moves φ."""
+    return add_prior((net(batch.inputs).argmax(-1) != batch.targets).double().mean(), outer)
+
+
+@pytest.mark.parametrize("compile", [None, "trace"])
+@pytest.mark.parametrize("many", [False, True])
+def test_an_outer_loss_without_a_derivative_in_the_network_is_noticed(many, compile):
+    weights = SampleWeights(SAMPLES, form="sigmoid", initial_weight=0.7, prior_strength=1.0)
+    case = problem(outer=weights, outer_loss=accuracy)
+    with pytest.warns(UserWarning, match=r"outer loss has no derivative in the network's parameters.*accuracy"):
+        run(Population([case, case.replicate(seed=1)]) if many else case, compile=compile)
+
+
+@pytest.mark.parametrize("kind", [OneStep(scope="head"), Implicit(scope="head")])
+def test_the_head_needs_an_outer_loss_with_a_derivative_too(kind):
+    weights = SampleWeights(SAMPLES, form="sigmoid", initial_weight=0.7, prior_strength=1.0)
+    with pytest.warns(UserWarning, match="outer loss has no derivative in the network's parameters"):
+        run(problem(outer=weights, outer_loss=accuracy), hypergradient=kind)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_direct_gradient_needs_no_derivative_in_the_network():
+    def mapped(net, outer, batch):
+        return F.cross_entropy(net(batch.inputs).detach() * outer.factor, batch.targets)
+
+    def inner(net, outer, batch):
+        return F.cross_entropy(net(batch.inputs), batch.targets)
+
+    outer = nn.ParameterDict({"factor": torch.tensor(1.5, dtype=torch.float64)})
+    run(problem(outer=outer, inner_loss=inner, outer_loss=mapped), hypergradient=Direct(2))
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(1, 4), nn.Linear(4, CLASSES)
+        self.block = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True)
+
+    def forward(self, x):
+        return self.head(self.block(self.embed(x.unsqueeze(-1))).mean(1))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_a_population_of_transformers_equals_its_single_runs():
+    """In evaluation mode their layers have a fast path without a derivative, which vmap would take."""
+    torch.manual_seed(0)
+    first = problem(Encoder().double())
+    members = [first, first.replicate(first.start + 0.1, seed=1)]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    together = run(Population(members), outer_steps=2)
+    assert torch.backends.mha.get_fastpath_enabled() == fast
+    for k, member in enumerate(members):
+        torch.testing.assert_close(together.member(k).phi, run(member, outer_steps=2).phi)
+
+
+def of_positive(net, outer, batch):
+    losses = outer.weigh(F.cross_entropy(net(batch.inputs), batch.targets, reduction="none"), batch)
+    return losses[batch.inputs[:, 0] > 0].mean() + losses.mean()
+
+
+def by_condition(net, outer, batch):
+    losses = outer.weigh(F.cross_entropy(net(batch.inputs), batch.targets, reduction="none"), batch)
+    return losses if net(batch.inputs).sum() > 0 else 2 * losses
+
+
+@pytest.mark.parametrize("loss", [of_positive, by_condition])
+def test_a_population_says_that_a_loss_cannot_be_vectorised(loss):
+    first = problem(inner_loss=loss, batch_size=8)
+    run(first)
+    with pytest.raises(ValueError, match=r"reads values of tensors, which torch\.func\.vmap.*one by one"):
+        run(Population([first, first.replicate(seed=1)]))
+
+
+class Gated(nn.Sequential):
+    def forward(self, x):
+        return self[1](F.hardsigmoid(self[0](x)))
+
+
+@pytest.mark.parametrize("compile", [None, "trace"])
+def test_an_operation_without_a_second_derivative_is_named(compile):
+    torch.manual_seed(0)
+    case = problem(Gated(nn.Linear(2, 4), nn.Linear(4, CLASSES)).double())
+    with pytest.raises(NotImplementedError, match=r"no second derivative of hardsigmoid.*scope='head'"):
+        run(case, compile=compile)
+    run(case, hypergradient=OneStep(scope="head"))
 
 
 def numpy_noise(net, outer, batch):

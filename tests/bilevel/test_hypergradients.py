@@ -14,6 +14,7 @@ from calibrant.bilevel import (
     Adam,
     Forward,
     OneStep,
+    Optimizer,
     Truncated,
     Unrolled,
     averaged,
@@ -102,6 +103,22 @@ def test_against_finite_differences(name, optimizer, outer):
     same = Unrolled(hypergradient.steps) if whole(hypergradient) else hypergradient
     known = slopes_by_name(outer, optimizer, same)
     check(make_problem(outer), OPTIMIZERS[optimizer], hypergradient, known=known)
+
+
+class RMSprop(Optimizer):
+    """An optimiser of your own: an update without formulas for its derivative."""
+
+    def init(self, params):
+        return (torch.zeros_like(params),)
+
+    def update(self, params, moments, grad, step):
+        squares = 0.9 * moments[0] + 0.1 * grad.square()
+        return params - self.rate(step, params) * grad / (squares + 1e-6).sqrt(), (squares,)
+
+
+@pytest.mark.parametrize("name", HYPERGRADIENTS)
+def test_an_optimiser_without_formulas_for_its_derivative(name):
+    check(make_problem("smoothing per class"), RMSprop(0.05), HYPERGRADIENTS[name])
 
 
 class Layered(nn.Module):

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler
 
-from calibrant.bilevel import SGD, Adam, AdamW, GroupedOptimizer, cosine, exponential, multistep
+from calibrant.bilevel import SGD, Adam, AdamW, GroupedOptimizer, Optimizer, cosine, exponential, multistep
 from calibrant.bilevel.optimizers import Linearization
 from calibrant.models import FunctionalModule
 
@@ -158,6 +158,21 @@ def test_push_takes_a_stack_of_tangents(opt):
     for k in range(4):
         one = opt.push(at, stacks[0][k], tuple(s[k] for s in stacks[2:]), stacks[1][k])
         _assert_close((found[0][k], *(m[k] for m in found[1])), (one[0], *one[1]), 1e-14)
+
+
+@every_optimizer
+@pytest.mark.parametrize("lead", [(), (3,)])
+def test_autograd_gives_the_derivatives_of_an_update_without_formulas(opt, lead):
+    params, moments, grad, step = _point(opt, lead=lead)
+    at = _linearization(opt, params, moments, grad, step)
+    adjoints = _random_like(params)[0], _random_like(*moments)
+    found, expected = Optimizer.pull(opt, at, *adjoints), opt.pull(at, *adjoints)
+    _assert_close((found[0], *found[1], found[2]), (expected[0], *expected[1], expected[2]))
+    for stack in ((), (4,)):
+        tangents = [torch.randn(*stack, *params.shape, dtype=torch.float64) for _ in range(2 + len(moments))]
+        given = at, tangents[0], tuple(tangents[2:]), tangents[1]
+        found, expected = Optimizer.push(opt, *given), opt.push(*given)
+        _assert_close((found[0], *found[1]), (expected[0], *expected[1]))
 
 
 @every_optimizer

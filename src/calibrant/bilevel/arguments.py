@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 from torch import Tensor
 
 from calibrant.bilevel import hypergradients as hg
@@ -19,6 +21,11 @@ def check_arguments(
     start: float,
 ) -> None:
     """Raise an error if the problem, the hypergradient and the numbers of steps do not fit together."""
+    if not isinstance(problem, Bilevel | Population):
+        raise TypeError(
+            f"problem must be a Bilevel or a Population; got a {type(problem).__name__}. Put several problems into "
+            "Population([…])."
+        )
     if not isinstance(hypergradient, hg.Hypergradient):
         raise TypeError(f"hypergradient must be a Hypergradient such as Unrolled(10); got {hypergradient!r}.")
     if not 0 <= start < 1:
@@ -47,8 +54,8 @@ def check_arguments(
     if isinstance(outer_steps, Tensor):
         if outer_steps.shape != (problem.members,):
             raise ValueError(f"outer_steps must be a number, or one per member; got shape {tuple(outer_steps.shape)}.")
-    elif outer_steps < 0:
-        raise ValueError(f"outer_steps must be at least 0; got {outer_steps}.")
+    elif not isinstance(outer_steps, Real) or outer_steps < 0 or outer_steps % 1 != 0:
+        raise ValueError(f"outer_steps must be at least 0 and a whole number; got {outer_steps!r}.")
 
 
 def check_optimizers(

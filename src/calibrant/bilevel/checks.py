@@ -90,6 +90,23 @@ def check_outer_module(module: nn.Module) -> None:
             )
 
 
+def check_embeddings(model: nn.Module, *, bilevel: bool) -> None:
+    """Raise an error for trainable embeddings that change themselves, or whose gradient is not that of the loss."""
+    for name, layer in model.named_modules():
+        if not isinstance(layer, nn.Embedding | nn.EmbeddingBag) or not layer.weight.requires_grad:
+            continue
+        if layer.max_norm is not None:
+            raise ValueError(
+                f"The layer {name!r} must have max_norm=None; got {layer.max_norm}. It would change its own parameters "
+                "in each forward pass, and a training step must be a pure function."
+            )
+        if layer.scale_grad_by_freq and bilevel:
+            raise ValueError(
+                f"The layer {name!r} must have scale_grad_by_freq=False for hypergradients, since torch does not scale "
+                "second derivatives in the same way; got True."
+            )
+
+
 def check_augment(stream: Stream | None) -> None:
     """Raise an error if an augmentation does not draw all its random numbers from the given generator."""
     if not isinstance(stream, TensorStream) or (stream.augment is None and stream.augment_batch is None):

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -104,7 +105,8 @@ class Keep(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _under_no_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
-        with torch.enable_grad():
+        # Values are saved as copies, because code under no_grad may overwrite them, as spectral normalisation does.
+        with torch.enable_grad(), saved_tensors_hooks(torch.clone, _unchanged):
             if func in _DETACH and args[0].is_floating_point():
                 result = args[0].view_as(args[0])
             elif kwargs.get("out") is not None:  # autograd does not record writing into given tensors
@@ -123,3 +125,7 @@ class Keep(TorchFunctionMode):
         if id(leaf) not in self._gated:
             self._gated[id(leaf)] = _Gated.apply(leaf, self.gate)
         return self._gated[id(leaf)]
+
+
+def _unchanged(tensor: Tensor) -> Tensor:
+    return tensor

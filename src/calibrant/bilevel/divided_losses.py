@@ -15,6 +15,7 @@ from calibrant.bilevel.level import seeded
 from calibrant.data.batch import Batch, Tensors
 from calibrant.models.functional import FunctionalModule
 from calibrant.models.heads import Head
+from calibrant.models.kernels import FusedKernels
 from calibrant.models.network import Answering, DividedNetwork
 
 
@@ -28,6 +29,7 @@ class DividedLosses(ABC):
     autocast: torch.dtype | None
     outer_mode: str
     _head_name: str | None
+    _kernels: FusedKernels
 
     @abstractmethod
     def inner(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
@@ -126,7 +128,8 @@ class DividedLosses(ABC):
 
     def inner_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
         """L as a function of the head's parameters ``w``, with given features and everything else constant."""
-        return self.inner_value(self._of_head(w, params, features, batch, train=bool(batch.noise)), phi, batch)
+        with self._kernels.replaced():
+            return self.inner_value(self._of_head(w, params, features, batch, train=bool(batch.noise)), phi, batch)
 
     def outer_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
         """F as a function of the head's parameters ``w``, with given features and everything else constant."""

@@ -33,8 +33,10 @@ object                 the map that it differentiates                         co
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -125,8 +127,8 @@ class Hypergradient:
         return 0
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1; got {self.steps}.")
+        if not isinstance(self.steps, Integral) or self.steps < 1:
+            raise ValueError(f"steps must be at least 1 and a whole number; got {self.steps!r}.")
 
     @property
     def sees_start(self) -> bool:
@@ -283,8 +285,20 @@ class Forward(Hypergradient):
 def outer_gradient(given: HypergradientInput, state: State, phi: Tensor) -> tuple[FullGradient, Cotangent]:
     """First derivatives of the outer loss, and the adjoint of the state after training."""
     outer = given.outer.gradients(state.params, state.buffers, phi, given.judge)
+    warn_without_network(outer)
     zero = given.dynamics.zero(state)
     return outer, Cotangent(outer.params, zero.moments, outer.buffers)
+
+
+def warn_without_network(outer: FullGradient) -> None:
+    """Warn if only terms of the outer loss that contain φ move φ."""
+    if not outer.reaches_network:
+        warnings.warn(
+            "The outer loss has no derivative in the network's parameters, so training does not affect φ, which moves "
+            "only by terms of the outer loss that contain it, such as a prior. Do not detach the network's output, and "
+            "use a loss that can be differentiated instead of the accuracy.",
+            stacklevel=2,
+        )
 
 
 def check_choices(scope: str, first: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant._settings import check_number
 from calibrant.bilevel.dynamics import State
 from calibrant.bilevel.hypergradients import (
     Hypergradient,
@@ -17,6 +18,7 @@ from calibrant.bilevel.hypergradients import (
     Scope,
     check_choices,
     outer_gradient,
+    warn_without_network,
 )
 from calibrant.bilevel.level import Gradient
 from calibrant.bilevel.linear import CG, LinearSolver
@@ -64,6 +66,10 @@ class Implicit(Hypergradient):
         check_choices(self.scope, self.first)
         if self.batches < 1:
             raise ValueError(f"batches must be at least 1; got {self.batches}.")
+        if self.solve is not None and (isinstance(self.solve, type) or not callable(self.solve)):
+            raise TypeError(f"solve must be a linear solver such as CG(); got {self.solve!r}.")
+        if self.damping is not None and not check_number("damping", self.damping) >= 0:
+            raise ValueError(f"damping must be at least 0; got {self.damping}.")
 
     @property
     def lookahead(self) -> bool:
@@ -111,6 +117,7 @@ class Implicit(Hypergradient):
         batch, features = memory.joined()
         w = state.params[..., heads.stretch].clone()
         outer = heads.outer(state, None, phi, given.judge).gradients(w, {}, phi, given.judge)
+        warn_without_network(outer)
         here = heads.inner(state, features).linearize(w, {}, phi, batch)
         share, details = self._solved(here, outer.params, given.dynamics.optimizer.on(heads.stretch))
         return HypergradientResult(outer.loss, outer.phi - share, losses, state, details)

@@ -13,6 +13,7 @@ functions work if they have a double backward.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -59,6 +60,8 @@ class FullGradient(NamedTuple):
     params: Tensor
     phi: Tensor
     buffers: Tensors
+    reaches_network: bool = True
+    """Whether the loss has a derivative in the parameters or the buffers."""
 
 
 class Level:
@@ -177,9 +180,8 @@ def full_first_order(
         used = [buffers[k] for k in names]
         found = torch.autograd.grad(loss.sum(), [params, phi, *used], allow_unused=True)
     d_params, d_phi = (torch.zeros_like(t) if g is None else g for t, g in zip((params, phi), found[:2], strict=True))
-    return FullGradient(
-        loss.detach(), d_params, d_phi, {k: g for k, g in zip(names, found[2:], strict=True) if g is not None}
-    )
+    d_buffers = {k: g for k, g in zip(names, found[2:], strict=True) if g is not None}
+    return FullGradient(loss.detach(), d_params, d_phi, d_buffers, found[0] is not None or bool(d_buffers))
 
 
 def seeded(seed: int | None, like: Tensor) -> contextlib.AbstractContextManager[None]:
@@ -227,12 +229,22 @@ def _gradients(
     live = [(o, s) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]
     if not live:
         return [torch.zeros_like(x) for x in inputs]
-    found = torch.autograd.grad(
-        [o for o, _ in live],
-        inputs,
-        [s for _, s in live],
-        create_graph=create_graph,
-        retain_graph=retain_graph,
-        allow_unused=True,
-    )
+    try:
+        found = torch.autograd.grad(
+            [o for o, _ in live],
+            inputs,
+            [s for _, s in live],
+            create_graph=create_graph,
+            retain_graph=retain_graph,
+            allow_unused=True,
+        )
+    except RuntimeError as error:
+        missing = re.search(r"derivative for '?(?:aten::)?_?(\w+)_backward'? is not implemented", str(error))
+        if missing is None:
+            raise
+        raise NotImplementedError(
+            f"torch has no second derivative of {missing[1]}, which the inner loss uses, so hypergradients cannot pass "
+            "through it. Replace that operation, or differentiate only the last layer: OneStep or Implicit with "
+            "scope='head'."
+        ) from error
     return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]

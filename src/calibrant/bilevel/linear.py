@@ -15,6 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from calibrant._settings import check_whole
+
 MatVec = Callable[[Tensor], Tensor]
 
 
@@ -50,6 +52,9 @@ class CG(LinearSolver):
     steps: int = 100
     tolerance: float = 1e-6
     quiet: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole("steps", self.steps)
 
     def __call__(self, matvec: MatVec, b: Tensor) -> LinearSolution:
         x, r = torch.zeros_like(b), b.clone()
@@ -97,6 +102,11 @@ class Neumann(LinearSolver):
     scale: float | None = None
     tolerance: float = 1e-3
 
+    def __post_init__(self) -> None:
+        check_whole("terms", self.terms)
+        if self.scale is not None and not self.scale > 0:
+            raise ValueError(f"scale must be positive, or None; got {self.scale}.")
+
     def __call__(self, matvec: MatVec, b: Tensor) -> LinearSolution:
         scale = self.scale if self.scale is not None else 1 / _largest_eigenvalue(matvec, b)
         term, total = b, b
@@ -124,6 +134,11 @@ class Nystrom(LinearSolver):
     shift: float = 1e-2
     seed: int = 0
     tolerance: float = 1e-1
+
+    def __post_init__(self) -> None:
+        check_whole("rank", self.rank)
+        if not self.shift >= 0:
+            raise ValueError(f"shift must be at least 0; got {self.shift}.")
 
     def __call__(self, matvec: MatVec, b: Tensor) -> LinearSolution:
         if b.dim() != 1:

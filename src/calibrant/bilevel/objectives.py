@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from calibrant.bilevel.outer_variables import OuterVariable, add_prior
+from calibrant.bilevel.outer_variables.base import one_number
 from calibrant.data.batch import Batch
 from calibrant.losses.classification import cross_entropy
 from calibrant.models.network import Network
@@ -26,9 +27,14 @@ class Composed:
         logits = net.logits(batch.inputs)
         targets = outer.targets(batch.targets, batch, logits.shape[-1])
         losses = batch.weighted(self.loss(outer.outputs(logits, batch), targets))
-        value = outer.weigh(losses, batch).mean()
-        penalty = outer.penalty(net.params)
-        return value + penalty if isinstance(penalty, Tensor) else value
+        weighed = outer.weigh(losses, batch)
+        if weighed.dim() > 0 and weighed.shape != losses.shape:  # a column of weights would give a table of losses
+            raise ValueError(
+                f"{type(outer).__name__}.weigh must return one loss per sample, of shape {tuple(losses.shape)}; got "
+                f"shape {tuple(weighed.shape)}. Weights of a network with one output need squeeze(-1)."
+            )
+        penalty = one_number(outer.penalty(net.params), f"{type(outer).__name__}.penalty")
+        return weighed.mean() + penalty if isinstance(penalty, Tensor) else weighed.mean()
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from calibrant.bilevel.hypergradients import (
     Scope,
     check_choices,
     outer_gradient,
+    warn_without_network,
 )
 from calibrant.bilevel.optimizers import SGD, Linearization
 
@@ -111,6 +112,7 @@ class OneStep(Hypergradient):
             state, more = self.train(given, start, phi, 1)
             losses, seen, ahead = [*losses, *more], None, state.params[..., at]
         outer = heads.outer(state, seen, phi, given.judge).gradients(ahead, {}, phi, given.judge)
+        warn_without_network(outer)
         zero = tuple(torch.zeros_like(m) for m in after)
         with torch.no_grad():
             line = Linearization(w, moments, after, here.grad, start.step + 1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -179,31 +180,53 @@ def _members(fn: Callable[..., Any], stream: MemberStream | None, *args: Any) ->
     """``fn(*args)`` for every member. The last argument is a batch of ``stream``, which may lack dropout masks."""
     assert stream is not None
     axes = stream.axes if args[-1].noise else stream.axes._replace(noise={})
-    return torch.func.vmap(fn, in_dims=(*[0] * (len(args) - 1), axes))(*args)
+    with _vectorised():
+        return torch.func.vmap(fn, in_dims=(*[0] * (len(args) - 1), axes))(*args)
 
 
 def _each_member(fn: LossFunction, axes: Batch) -> LossFunction:
-    """``fn`` over all members. An operation that cannot be vectorised raises an error with advice."""
+    """``fn`` over all members."""
     vectorised = torch.func.vmap(fn, in_dims=(0, 0, 0, axes))
 
     def call(params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
-        try:
+        with _vectorised():
             return vectorised(params, buffers, phi, batch)
-        except RuntimeError as error:
-            missing = re.search(r"[Bb]atching rule not implemented for (aten::\w+)", str(error))
-            if missing:
-                raise ValueError(
-                    f"The members use {missing[1]}, which torch.func.vmap cannot vectorise (recurrent layers such as "
-                    "nn.LSTM use such operations). Solve the members one by one."
-                ) from error
-            if "randomness" in str(error):
-                raise ValueError(
-                    "The loss draws random numbers that cannot be passed in, so members would not equal their single "
-                    "runs. Use nn.Dropout layers, draw augmentation outside the loss, or solve the members one by one."
-                ) from error
-            raise
 
     return call
+
+
+@contextlib.contextmanager
+def _vectorised() -> Iterator[None]:
+    """Errors of operations that cannot be vectorised give advice, and transformers can be differentiated.
+
+    Their layers have a fast path without a derivative. They take it in evaluation mode if no tensor requires a
+    gradient, and under ``vmap`` none seems to.
+    """
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(fast and not torch.is_grad_enabled())
+    try:
+        yield
+    except RuntimeError as error:
+        missing = re.search(r"[Bb]atching rule not implemented for (aten::\w+)", str(error))
+        if missing:
+            raise ValueError(
+                f"The members use {missing[1]}, which torch.func.vmap cannot vectorise (recurrent layers such as "
+                "nn.LSTM use such operations). Solve the members one by one."
+            ) from error
+        if "randomness" in str(error):
+            raise ValueError(
+                "The loss draws random numbers that cannot be passed in, so members would not equal their single "
+                "runs. Use nn.Dropout layers, draw augmentation outside the loss, or solve the members one by one."
+            ) from error
+        if str(error).startswith("vmap:"):
+            raise ValueError(
+                "A loss, or the network, reads values of tensors, which torch.func.vmap cannot vectorise. Indexing "
+                "with a boolean mask, .item() and conditions on tensors do so. Use torch.where, or solve the members "
+                "one by one."
+            ) from error
+        raise
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def _ties(

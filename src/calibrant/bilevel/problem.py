@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -99,6 +99,7 @@ class Bilevel(DividedLosses):
         self.outer_view = FunctionalModule(copy.deepcopy(outer).to(self.start.device, self.start.dtype))
         self.start_phi = self.outer_view.initial().to(self.start.device)  # a module without parameters has no device
         self.variables = self.outer_view.module
+        checks.check_embeddings(model, bilevel=self.outer_view.size > 0)
         if inner_loss is None and not isinstance(outer, OuterVariable):
             raise ValueError(
                 f"inner_loss must be given, since {type(outer).__name__} is not an OuterVariable; got None. Pass a "
@@ -212,7 +213,13 @@ class Bilevel(DividedLosses):
         """θ_0 = Φ_0(φ)."""
         start = self.start.clone()
         if isinstance(self.variables, OuterVariable):
-            return self.outer_view.run(phi, lambda outer: outer.initial(start))
+            found = self.outer_view.run(phi, lambda outer: outer.initial(start))
+            if found.shape != start.shape:
+                raise ValueError(
+                    f"{type(self.variables).__name__}.initial must return a vector of the network's {len(start)} "
+                    f"parameters; got shape {tuple(found.shape)}."
+                )
+            return found
         return start
 
     def initial_buffers(self) -> Tensors:
@@ -232,7 +239,15 @@ class Bilevel(DividedLosses):
         """φ projected onto its allowed set, after an outer step."""
         if not isinstance(self.variables, OuterVariable) or self.outer_view.size == 0:
             return phi
-        return self.outer_view.flatten(self.variables.project(self.outer_view.unflatten(phi)))
+        values = self.outer_view.unflatten(phi)
+        projected = self.variables.project(dict(values))
+        wanted, found = _shapes(values), _shapes(projected)
+        if found is None or any(found.get(name) != shape for name, shape in wanted.items()):
+            raise ValueError(
+                f"{type(self.variables).__name__}.project must return all values by name, with their shapes {wanted}; "
+                f"got {projected if found is None else found}."
+            )
+        return self.outer_view.flatten(projected)
 
     def train_batch(self, step: int) -> Batch:
         """The batch of an inner step, with all its random numbers."""
@@ -280,6 +295,11 @@ class Bilevel(DividedLosses):
                 loss, _ = fn(params, self.initial_buffers(), phi, batch)
             self.known[level] = checks.depends(loss, params, phi)
         return self.known[level]
+
+
+def _shapes(values: Any) -> Any:
+    """The shapes of tensors by name; None if ``values`` is something else."""
+    return {name: tuple(value.shape) for name, value in values.items()} if isinstance(values, Mapping) else None
 
 
 def _vector(values: Tensor, like: Tensor, name: str) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from calibrant.bilevel import checks
 from calibrant.bilevel import hypergradients as hg
 from calibrant.bilevel.arguments import check_arguments, check_optimizers
+from calibrant.bilevel.callbacks.base import as_callbacks
 from calibrant.bilevel.checkpoint import load_run
 from calibrant.bilevel.optimizers import Optimizer
 from calibrant.bilevel.outer_step import outer_step
@@ -80,6 +81,7 @@ def solve(
     """
     check_arguments(problem, hypergradient, outer_optimizer, outer_steps, restart, start)
     check_optimizers(problem, inner_optimizer, outer_optimizer, clip_norm)
+    callbacks = as_callbacks(callbacks)
     begin = time.perf_counter()
     run = Run(
         problem,

@@ -46,6 +46,11 @@ class Batch(NamedTuple):
                 "losses must have one value per sample, because the data has sample weights; got one value. Do not "
                 "reduce the loss, or leave the weights out."
             )
+        if losses.shape != self.sample_weight.shape:
+            raise ValueError(
+                f"losses must have one value per sample, of shape {tuple(self.sample_weight.shape)}, because the data "
+                f"has sample weights; got shape {tuple(losses.shape)}."
+            )
         return losses * self.sample_weight
 
     def require_index(self, who: str) -> Tensor | slice:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -104,18 +104,28 @@ class Optimizer:
             old.copy_(fresh)
 
     def pull(self, at: Linearization, d_params: Tensor, d_moments: Moments) -> tuple[Tensor, Moments, Tensor]:
-        """Adjoints of ``(params, moments, grad)`` from those of ``(params', moments')``."""
-        raise self._no_derivative()
+        """Adjoints of ``(params, moments, grad)`` from those of ``(params', moments')``.
+
+        By default autograd differentiates :meth:`update`.
+        """
+        transpose: Any = torch.func.vjp(self._at_step(at.step), at.params, at.moments, at.grad)[1]
+        return transpose((d_params, d_moments))
 
     def push(self, at: Linearization, t_params: Tensor, t_moments: Moments, t_grad: Tensor) -> tuple[Tensor, Moments]:
-        """Tangents of ``(params', moments')`` from those of ``(params, moments, grad)``."""
-        raise self._no_derivative()
+        """Tangents of ``(params', moments')`` from those of ``(params, moments, grad)``, or from a stack of those.
 
-    def _no_derivative(self) -> NotImplementedError:
-        return NotImplementedError(
-            f"{type(self).__name__} has no derivative of its update, so hypergradients cannot pass through it. Use "
-            "SGD, Adam or AdamW as inner optimiser."
-        )
+        By default autograd differentiates :meth:`update`.
+        """
+        point = at.params, at.moments, at.grad
+
+        def along(*tangents: Any) -> tuple[Tensor, Moments]:
+            return torch.func.jvp(self._at_step(at.step), point, tangents)[1]
+
+        stacked = t_params.dim() > at.params.dim()
+        return (torch.func.vmap(along) if stacked else along)(t_params, t_moments, t_grad)
+
+    def _at_step(self, step: int) -> Callable[[Tensor, Moments, Tensor], tuple[Tensor, Moments]]:
+        return lambda params, moments, grad: self.update(params, moments, grad, step)
 
     def stationary_decay(self) -> float | Tensor:
         """The decay in the condition ``∇L + decay·θ = 0``, which holds at the optimiser's fixed points."""

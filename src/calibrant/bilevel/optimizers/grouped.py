@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant._renamed import renamed_arguments
-from calibrant.bilevel.optimizers.base import LearningRate, Moments, Optimizer
+from calibrant.bilevel.optimizers.base import LearningRate, Linearization, Moments, Optimizer
 
 
 @renamed_arguments(lr="learning_rate")
@@ -44,6 +44,18 @@ class GroupedOptimizer(Optimizer):
             after.append(q)
             fresh.extend(new)
         return torch.cat(after, -1), tuple(fresh)
+
+    def pull(self, at: Linearization, d_params: Tensor, d_moments: Moments) -> tuple[Tensor, Moments, Tensor]:
+        raise self._no_derivative()
+
+    def push(self, at: Linearization, t_params: Tensor, t_moments: Moments, t_grad: Tensor) -> tuple[Tensor, Moments]:
+        raise self._no_derivative()
+
+    def _no_derivative(self) -> NotImplementedError:
+        return NotImplementedError(
+            f"{type(self).__name__} has no derivative of its update, so hypergradients cannot pass through it. Use "
+            "SGD, Adam or AdamW as inner optimiser."
+        )
 
     def _split(self, params: Tensor) -> list[tuple[Optimizer, Tensor]]:
         lengths = [n for n, _ in self.parts]

@@ -124,8 +124,17 @@ class OuterVariables(OuterVariable):
 
 def add_prior(loss: Tensor, variables: object) -> Tensor:
     """``loss + variables.prior()``. Modules other than an :class:`OuterVariable` have no prior."""
-    prior = variables.prior() if isinstance(variables, OuterVariable) else 0.0
+    if not isinstance(variables, OuterVariable):
+        return loss
+    prior = one_number(variables.prior(), f"{type(variables).__name__}.prior")
     return loss + prior if isinstance(prior, Tensor) else loss
+
+
+def one_number(value: Tensor | float, name: str) -> Tensor | float:
+    """The value of a penalty; an error if it is several values, whose mean or sum would be a guess."""
+    if isinstance(value, Tensor) and value.numel() != 1:
+        raise ValueError(f"{name} must return one number; got shape {tuple(value.shape)}. Add up the parts with sum().")
+    return value
 
 
 def of_batch(values: Tensor, batch: Batch, size: int | None, who: str) -> Tensor:

@@ -57,6 +57,11 @@ class LabelSmoothing(OuterVariable):
         hard = one_hot(labels, n_classes, self.raw.dtype) if labels.dim() == 1 else labels
         if self.per == "sample":
             epsilon = of_batch(self.smoothing(), batch, len(labels), "LabelSmoothing(per='sample')").unsqueeze(-1)
+        elif len(self.raw) != n_classes:
+            raise ValueError(
+                f"LabelSmoothing(per='class') must be made for the {n_classes} classes of the network; got "
+                f"{len(self.raw)}."
+            )
         elif batch.targets.dim() == 1:
             epsilon = self.smoothing()[batch.targets].unsqueeze(-1)
         else:

@@ -8,8 +8,8 @@ results. The rest of :mod:`calibrant.bilevel` imports only the names below.
 * :class:`Replay` records whole outer steps of a single problem as CUDA graphs (``compile="inductor"`` on a GPU).
 
 Tracing has conditions. Python values that a loss reads (attributes, globals) keep the value of the first call, so
-whatever varies must be in the batch, in φ or in ``Batch.hyper``. torch raises an error for control flow that depends
-on tensor values. Each new shape is traced again.
+whatever varies must be in the batch, in φ or in ``Batch.hyper``. Control flow and shapes that depend on tensor values
+raise an error. Each new shape is traced again.
 
 The package relies on parts of torch that have no guarantee of stability. ``calibrant/_private_parts.py`` lists them
 with their purpose, and a test checks that each of them exists.

@@ -27,6 +27,21 @@ def is_pure(graph: fx.Graph) -> bool:
     return not any(isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable for n in graph.nodes)
 
 
+def has_shapes_by_value(graph: fx.Graph) -> bool:
+    """Whether the shape of a result depends on values, as with a boolean mask. A replay would use the first shapes."""
+    return any(map(_has_shape_by_value, graph.nodes))
+
+
+def _has_shape_by_value(node: fx.Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.dynamic_output_shape not in target.tags:
+        return False
+    if target is not torch.ops.aten.index.Tensor:
+        return True
+    indices: Any = node.args[1]
+    return any(index is not None and index.meta["val"].dtype in (torch.bool, torch.uint8) for index in indices)
+
+
 def split(module: fx.GraphModule, late: int, early_outputs: int) -> tuple[Recording, Recording, Recording]:
     """Cut a graph at its last ``late`` inputs.
 

@@ -15,9 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from calibrant._classes import one_hot
 from calibrant.bilevel.tracing.forms import ValueForm
 from calibrant.bilevel.tracing.graph_functions import Recording
 
@@ -39,6 +41,21 @@ def record(fn: Callable[..., Any], example: list[Tensor]) -> Recording:
         outputs = fn(*example)
     recorder.graph.output(recorder.argument(outputs))
     return Recording(recorder.root, recorder.graph)
+
+
+class OneHotByComparison(TorchFunctionMode):
+    """Replaces ``one_hot`` by a comparison, because torch's function reads the labels to check them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is nn.functional.one_hot:
+            return _one_hot(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    if num_classes < 0:  # the number of columns depends on the labels
+        return nn.functional.one_hot(tensor, num_classes)
+    return one_hot(tensor, num_classes, torch.int64)
 
 
 class _Recorder(TorchDispatchMode):

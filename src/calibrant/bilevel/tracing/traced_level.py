@@ -32,11 +32,16 @@ from calibrant.bilevel.level import (
 )
 from calibrant.bilevel.tracing import graph_functions, passes
 from calibrant.bilevel.tracing.cuda_graph import Captured, recordable
-from calibrant.bilevel.tracing.recorder import NotRecordable, record
+from calibrant.bilevel.tracing.recorder import NotRecordable, OneHotByComparison, record
 from calibrant.data.batch import Batch, Tensors
 from calibrant.models.kernels import without_onednn
 
 Compiler = Literal["trace", "inductor"]
+
+_READS_VALUES = (
+    "A loss, or the network, reads values of tensors, so its operations cannot be recorded once for all steps. "
+    "Indexing with a boolean mask, nonzero, .item() and conditions on tensors do so. Use torch.where, or compile=None."
+)
 
 
 class TracedLevel(Level):
@@ -84,20 +89,23 @@ class TracedLevel(Level):
         point = self._point(params, buffers, phi, batch)
         names = self.differentiable_buffers
 
-        def build(example: list[Tensor]) -> tuple[Callable[..., Any], list[str]]:
+        def build(example: list[Tensor]) -> tuple[Callable[..., Any], list[str], bool]:
             used: list[str] = []
+            reaches_network = True
 
             def flat(*leaves: Tensor) -> tuple[Tensor, ...]:
+                nonlocal reaches_network
                 found = full_first_order(self.fn, names, *point.restore(leaves))
-                used[:] = found.buffers
+                used[:], reaches_network = found.buffers, found.reaches_network
                 return found.loss, found.params, found.phi, *found.buffers.values()
 
-            return self._finish(trace(flat, example), params.device), used
+            run = self._finish(trace(flat, example), params.device)
+            return run, used, reaches_network
 
-        run, used = self._cached("gradients", point, build)
+        run, used, reaches_network = self._cached("gradients", point, build)
         with torch.no_grad(), seeded(batch.seed, params):
             loss, d_params, d_phi, *d_buffers = run(*point.tensors)
-        return FullGradient(loss, d_params, d_phi, dict(zip(used, d_buffers, strict=True)))
+        return FullGradient(loss, d_params, d_phi, dict(zip(used, d_buffers, strict=True)), reaches_network)
 
     def _halves(self, point: _Point, params: Tensor, buffers: Tensors) -> tuple[Callable[..., Any], ...]:
         """Three functions: the step, the product with its transpose, and the part of that product for φ alone."""
@@ -244,6 +252,8 @@ def trace(fn: Callable[..., Any], example: list[Tensor], *, quick: bool = True) 
     quick = quick and not any(t.is_cuda for t in example)
     with without_onednn():
         traced = _operations(fn, example, quick)
+        if graph_functions.has_shapes_by_value(traced.graph):
+            raise ValueError(_READS_VALUES)
         if not graph_functions.is_pure(traced.graph):
             # Functionalisation does not work with autograd, but the recorded graph no longer contains any.
             again = graph_functions.as_function(traced)
@@ -254,11 +264,17 @@ def trace(fn: Callable[..., Any], example: list[Tensor], *, quick: bool = True) 
 
 
 def _operations(fn: Callable[..., Any], example: list[Tensor], quick: bool) -> fx.GraphModule:
-    if quick:
-        with contextlib.suppress(NotRecordable):
-            return record(fn, example)
-    with _one_fake_mode():
-        return make_fx(fn)(*example)
+    with OneHotByComparison():
+        if quick:
+            with contextlib.suppress(NotRecordable):
+                return record(fn, example)
+        try:
+            with _one_fake_mode():
+                return make_fx(fn)(*example)
+        except RuntimeError as error:
+            if "data-dependent" not in str(error) and "Dynamic" not in type(error).__name__:
+                raise
+            raise ValueError(_READS_VALUES) from error
 
 
 def _one_fake_mode() -> contextlib.AbstractContextManager[Any]:
