@@ -147,7 +147,7 @@ def accuracy(net, outer, batch):
 
 @pytest.mark.parametrize("compile", [None, "trace"])
 @pytest.mark.parametrize("many", [False, True])
-def test_an_outer_loss_without_a_derivative_in_the_network_is_noticed(many, compile):
+def test_an_outer_loss_without_derivative_in_the_network(many, compile):
     weights = SampleWeights(SAMPLES, form="sigmoid", initial_weight=0.7, prior_strength=1.0)
     case = problem(outer=weights, outer_loss=accuracy)
     with pytest.warns(UserWarning, match=r"outer loss has no derivative in the network's parameters.*accuracy"):
@@ -223,7 +223,7 @@ class Gated(nn.Sequential):
 def test_an_operation_without_a_second_derivative_is_named(compile):
     torch.manual_seed(0)
     case = problem(Gated(nn.Linear(2, 4), nn.Linear(4, CLASSES)).double())
-    with pytest.raises(NotImplementedError, match=r"no second derivative of hardsigmoid.*scope='head'"):
+    with pytest.raises(NotImplementedError, match=r"uses hardsigmoid, which has no second derivative.*scope='head'"):
         run(case, compile=compile)
     run(case, hypergradient=OneStep(scope="head"))
 

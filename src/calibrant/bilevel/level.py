@@ -243,8 +243,8 @@ def _gradients(
         if missing is None:
             raise
         raise NotImplementedError(
-            f"torch has no second derivative of {missing[1]}, which the inner loss uses, so hypergradients cannot pass "
-            "through it. Replace that operation, or differentiate only the last layer: OneStep or Implicit with "
+            f"The inner loss uses {missing[1]}, which has no second derivative in torch, so hypergradients cannot pass "
+            "through it. Use another operation, or differentiate only the last layer: OneStep or Implicit with "
             "scope='head'."
         ) from error
     return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
