@@ -348,7 +348,7 @@ def test_as_a_module():
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
-def test_characters_that_the_encoding_lacks_do_not_stop_a_command(encoding):
+def test_characters_that_an_encoding_lacks_are_escaped(encoding):
     """The summaries of methods have Greek letters."""
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     command = [sys.executable, "-m", "calibrant", "methods"]

@@ -11,9 +11,10 @@ import pytest
 from torch import nn
 
 import calibrant
-from calibrant import estimators, posthoc
+from calibrant import estimators, posthoc, selective
 from calibrant._container import read_arrays, read_content, write_container
 from calibrant._files import VERSION, pack, unpack
+from calibrant.data import TableEncoder
 
 HERE = Path(__file__).parent
 
@@ -36,6 +37,14 @@ def refused(load, header, arrays, path):
 
 def network(path):
     return calibrant.Trained.load(path, nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2)))
+
+
+@pytest.mark.parametrize(
+    "read", [selective.RejectionRule.from_json, selective.SetRule.from_json, TableEncoder.from_json]
+)
+def test_deeply_nested_text(read):
+    with pytest.raises(ValueError, match="to_json"):
+        read("[" * 100_000)
 
 
 def test_a_few_bytes_do_not_become_gigabytes_of_text():
