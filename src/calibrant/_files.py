@@ -25,6 +25,9 @@ READERS = {
 }
 """The function that reads each kind of file, for error messages."""
 
+_WIDE = 64
+"""Arrays of text up to this width keep their type, however short their texts are."""
+
 Arrays = dict[str, np.ndarray]
 Tree = dict[str, Any]
 
@@ -89,7 +92,7 @@ class Format:
             raise ValueError(f"{path} is damaged: {error}. Copy it again, or save it again.") from None
         try:
             return build(self.known[header["class"]], header, arrays)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, ArithmeticError) as error:
             raise ValueError(
                 f"{path} is damaged: its header does not fit the {self.noun} ({error!r}). Save it again."
             ) from None
@@ -110,7 +113,7 @@ class Format:
             reader = READERS.get(str(holds), "a newer calibrant")
             raise _Wrong(f"{path} is not {self._one}: its kind is {holds!r}. Read it with {reader}.")
         found = header if name == NAME else {**header, "class": header.get(self.noun)}
-        if found.get("class") not in self.known:
+        if not isinstance(found.get("class"), str) or found["class"] not in self.known:
             raise _Wrong(
                 f"{path} holds {self._one} {found.get('class')!r}, unknown to calibrant {__version__}. Use a newer "
                 f"version; this one knows {', '.join(self.known)}."
@@ -168,11 +171,13 @@ def pack(value: Any, key: str, arrays: Arrays) -> Tree:
 
 def unpack(tree: Tree, arrays: Arrays) -> Any:
     """The inverse of :func:`pack`."""
+    if not tree:
+        raise ValueError("a value is missing")
     kind, value = next(iter(tree.items()))
     if kind == "array":
         return arrays[value]
     if kind == "texts":
-        return np.array(value, dtype=np.dtype(tree["dtype"]))
+        return _texts(value, np.dtype(tree["dtype"]))
     if kind == "dict":
         return {name: unpack(item, arrays) for name, item in value.items()}
     if kind == "pairs":
@@ -185,3 +190,13 @@ def unpack(tree: Tree, arrays: Arrays) -> Any:
     if kind == "value":
         return value
     raise ValueError(f"unknown kind {kind!r}")
+
+
+def _texts(values: list[Any], dtype: np.dtype[Any]) -> np.ndarray:
+    """An array of text. A type much wider than the texts is narrowed, so that a small file cannot fill the memory."""
+    if dtype.kind not in "OU" or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"an array of text has the type {dtype} or holds values that are not text")
+    longest = max(map(len, values), default=1)
+    if dtype.kind == "U" and dtype.itemsize // 4 > max(longest, _WIDE):
+        dtype = np.dtype(f"<U{longest}")
+    return np.array(values, dtype=dtype)

@@ -26,6 +26,8 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     except PermissionError:
         raise WriteError(f"{path} cannot be written: no permission. Give another place.") from None
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and error.errno is None:
+            raise  # a sentence of ours about an input file, which the block reads
         reason = error.strerror or error
         raise WriteError(f"{path} cannot be written: {reason}. Free some space or give another place.") from None
 

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -344,6 +345,15 @@ def test_as_a_module():
     assert done.returncode == 0
     for command in ("reproduce", "sweep", "ablate", "bench", "methods", "--version"):
         assert command in plain(done.stdout)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+def test_characters_that_an_encoding_lacks_are_escaped(encoding):
+    """The summaries of methods have Greek letters."""
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "calibrant", "methods"]
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, env=environment)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_without_typer_a_sentence_names_the_extra(monkeypatch, capsys):

@@ -195,6 +195,9 @@ def test_bad_input_gets_a_sentence(trained, new, tmp_path):
         found = refused("predict", own, path, "--out", tmp_path / "out.csv", "--chunk", 25)
         assert sentence in found
         assert not (tmp_path / "out.csv").exists()
+    found = refused("predict", model, tmp_path / "no.csv", "--out", tmp_path / "out.csv")
+    assert "no.csv. Check the name" in found
+    assert "out.csv" not in found
     assert "must end in .csv" in refused("predict", model, new, "--out", tmp_path / "out.xls")
     assert "is a folder" in refused("predict", model, new, "--out", tmp_path)
     assert "has no column 'custom'" in refused("predict", model, new, "--keep", "custom", "--out", tmp_path / "out.csv")
@@ -232,6 +235,16 @@ def test_needs_no_matplotlib_or_jinja_and_stops_with_its_reader(trained):
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait() == 0
+
+
+def test_standard_output_is_utf8_in_every_locale(trained, new):
+    table = pd.read_csv(new)
+    table["place"] = "東京"
+    table.to_csv(new, index=False)
+    command = [sys.executable, "-m", "calibrant", "predict", trained[0] / "model.calibrant", new, "--keep", "place"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, capture_output=True, env=environment, check=True)
+    assert done.stdout.decode("utf-8").count("東京") == len(table)
 
 
 TEXTS = {

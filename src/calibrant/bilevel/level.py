@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from torch import Tensor
 from calibrant.bilevel.detached import Gate, Keep
 from calibrant.bilevel.footprint import live_bytes
 from calibrant.data.batch import Batch, Tensors
-from calibrant.models.seeding import generators_restored
+from calibrant.models.seeding import seeded_generators
 
 LossFunction = Callable[[Tensor, Tensors, Tensor, Batch], tuple[Tensor, Tensors]]
 
@@ -190,20 +190,10 @@ def seeded(seed: int | None, like: Tensor) -> contextlib.AbstractContextManager[
     A step that is evaluated twice with the same seed draws the same numbers. So a backward sweep can replay layers
     whose random numbers cannot be passed in.
     """
-    return _NOTHING if seed is None else _seeded(seed, like)
+    return _NOTHING if seed is None else seeded_generators(seed, like)
 
 
 _NOTHING = contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _seeded(seed: int, like: Tensor) -> Iterator[None]:
-    with generators_restored(like):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed every GPU as well
-        if like.is_cuda:
-            with torch.cuda.device(like.device):
-                torch.cuda.manual_seed(seed)
-        yield
 
 
 def detached(tensors: Tensors) -> Tensors:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 
 def main() -> None:
     """Run the command line, or say how to install what it needs."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a command must not fail because an encoding lacks a minus sign
+            stream.reconfigure(errors="backslashreplace")
     try:
         import typer  # noqa: F401
     except ImportError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import sys
@@ -54,6 +55,8 @@ def predict(
     if as_json and out is None:
         raise ValueError("--json needs --out FILE, because standard output would hold the predictions; got none.")
     own = load_model(model)
+    if out is None and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="strict")  # as in a file, and no value is changed
     try:
         found = predict_table(
             own,

@@ -144,7 +144,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             encoder = cls(**params)
             encoder._check()
             encoder._set(columns, **rest)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise ValueError(
                 f"This is not an encoder that this version's TableEncoder.to_json wrote ({error!r}). Fit it again."
             ) from None

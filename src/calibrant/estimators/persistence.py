@@ -37,6 +37,8 @@ CLASSIFIERS: dict[str, type[Classifier]] = {
 }
 FORMAT = Format("classifier", CLASSIFIERS, "save or `calibrant train`", former={"calibrant.estimators": (2, 3)})
 _METHOD, _MODEL, _SCALING, _ENCODER, _HELD_OUT = "method", "model_", "scaling_", "encoder_", "held_out_"
+_COLUMNS = 10_000
+"""Up to this many inputs, a network is tried; for more, its file must hold a parameter for each input."""
 POOLS = ("probs", "logits")
 OTHERS: dict[str, type[Forest] | type[Line] | type[MeanTrees]] = {
     "trees": Forest,
@@ -194,6 +196,8 @@ def _check(classifier: Any) -> None:
     if mixture.shares is not None and (len(mixture.shares) != len(mixture.networks) or min(mixture.shares) <= 0):
         raise ValueError("shares must have a positive number for each network")
     for network in mixture.networks:
+        if features > max(_COLUMNS, sum(own.numel() for own in network.module.parameters())):
+            raise ValueError(f"a network has too few parameters for {features} inputs")
         try:
             shape = tuple(network.logits(torch.zeros(1, features, device="cpu")).shape)
         except (RuntimeError, AttributeError, IndexError) as error:

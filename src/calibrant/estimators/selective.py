@@ -260,3 +260,7 @@ def check_out_of_fold(classifier: Any) -> None:
     probs, labels = (getattr(classifier, name, None) for name in ("oof_proba_", "oof_labels_"))
     if probs is not None and (labels is None or probs.shape != (len(labels), len(classifier.classes_))):
         raise ValueError("out-of-fold probabilities must have a label for each row and a column for each class")
+    if labels is None:
+        return
+    if labels.dtype.kind not in "iu" or not np.isin(labels, np.arange(len(classifier.classes_))).all():
+        raise ValueError("out-of-fold labels must be positions of classes")

@@ -96,7 +96,7 @@ class Forest:
             raise ValueError("the trees of a forest do not match its classes")
         others = (self.threshold, self.missing_left, self.leaf, self.value)
         check_nodes(self.feature, self.left, self.right, self.leaf == 0, self.starts, features, others)
-        if ((self.column < 0) | (self.column >= n_classes)).any():
+        if self.column.dtype.kind not in "iu" or ((self.column < 0) | (self.column >= n_classes)).any():
             raise ValueError("a tree of a forest belongs to a class that does not exist")
 
     def scores(self, inputs: np.ndarray) -> np.ndarray:
@@ -123,6 +123,8 @@ def check_nodes(
     features : the number of columns of the inputs
     others : further arrays with one value for each node
     """
+    if any(part.dtype.kind not in "iu" for part in (feature, left, right, starts)):  # NaN passes all checks below
+        raise ValueError("the columns and children of a forest must be integers")
     count, sizes = len(feature), np.diff(starts)
     if any(part.shape != (count,) for part in (feature, left, right, inner, *others)):
         raise ValueError("the arrays of a forest differ in length")

@@ -87,6 +87,8 @@ def load_trained(path: str | os.PathLike[str], model: nn.Module) -> Trained:
     found: list[tuple[dict[str, Any], Arrays]] = []
     FORMAT.read(path, lambda kind, header, arrays: found.append((header, arrays)))
     header, arrays = found[0]
+    if type(header.get("networks")) is not int or header["networks"] < 1:
+        raise ValueError(f"{path} is damaged: it does not say how many networks it holds. Save it again.")
     modules = tuple(_module(model, arrays, number, path) for number in range(header["networks"]))
 
     def build(kind: type, header: dict[str, Any], arrays: Arrays) -> Trained:
@@ -124,6 +126,8 @@ def _map_parts(given: nn.Module, arrays: Arrays) -> dict[str, Any]:
 
 
 def _build_map(parts: dict[str, Any], arrays: Arrays) -> LogitMap:
+    if parts["hidden"] != len(arrays["map.second"]):
+        raise ValueError("the confidence map has another number of units than its arrays")
     found = LogitMap(parts["hidden"], largest=parts["largest"]).double()
     found.load_state_dict({name: torch.from_numpy(arrays[f"map.{name}"]) for name, _ in found.named_parameters()})
     return found.requires_grad_(False)

@@ -13,7 +13,7 @@ def read_rule(text: str, form: str, noun: str, build: Callable[[dict[str, Any]],
     """Return `build(fields)` for the fields of a rule in JSON; an error if its format is not `form`."""
     try:
         fields = json.loads(text)
-    except (TypeError, json.JSONDecodeError):
+    except (TypeError, json.JSONDecodeError, RecursionError):
         raise ValueError(
             f"text must be JSON, as written by to_json; got {str(text)[:40]!r}. Pass the content of the file."
         ) from None
